@@ -1,0 +1,5 @@
+//! What makes two builds the same: pure functions from the ingredients of a build to its key.
+
+pub mod options;
+pub mod recipe;
+pub mod source;

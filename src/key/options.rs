@@ -1,0 +1,564 @@
+//! Judges and normalises the build options of a program.
+//!
+//! The options enter the key byte for byte: drivers report them verbatim, macro definitions depend on their order,
+//! and two spellings that mean the same are not worth the risk. One thing is taken out: the directories of `-I`.
+//! Programs made by some libraries always name a directory of the virtual environment that they run in, and a
+//! program that includes nothing must be shared between such environments. What an include finds in a directory
+//! is no concern of this module; [`Options::include_dirs`] names the directories for whoever looks. Debug
+//! information may record the directories, so with `-g` they stay in.
+//!
+//! Drivers split options differently: some honour double quotes only, some apostrophes too, some take a backslash
+//! for an escape, others for a character (one crashes on it); some split at blanks alone. So options with a quote,
+//! an apostrophe, a backslash or a control character stay verbatim, and they are refused if any quote could join
+//! two words, since then the words are not known.
+//!
+//! Which options are safe follows from the OpenCL specification (section 5.8.6, compiler options) and from the
+//! documented command lines of clang and of the drivers. The list holds what is known to be harmless; all else is
+//! refused, as an option may read a file (`-include`), write one (`-save-temps`), or hand text to another tool
+//! (`-Xclang`, `-Wp,`).
+
+use std::ops::Range;
+
+use sha2::{Digest, Sha256};
+
+use super::source::obstacle;
+use crate::outcome::Bypass;
+
+/// Stands for the directory of an include option. Options hold no NUL, so they cannot be mistaken for it.
+const DIRECTORY: &[u8] = b"\0I";
+
+/// The build options of a program, judged to depend on nothing but their bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What enters the key: the option bytes, the directory of every `-I` replaced by a mark, unless debug
+    /// information is asked for or drivers differ in how they read the bytes.
+    pub normalised: Vec<u8>,
+    /// The directories named by `-I`, in order, as written. One that has quotes or backslashes stands twice: also
+    /// without them, since drivers differ.
+    pub include_dirs: Vec<Vec<u8>>,
+    /// Whether debug information is asked for, which may hold the names of files and directories.
+    pub debug: bool,
+    /// The macro definitions (`NAME` or `NAME=VALUE`), to be judged together with the source by
+    /// [`obstacle`]. One that has quotes or backslashes stands twice: also without them.
+    pub definitions: Vec<Vec<u8>>,
+    written: Vec<u8>,
+    /// Where the values of macros stand in `written`.
+    values: Vec<Range<usize>>,
+}
+
+impl Options {
+    /// The options as they may be shown where the texts of programs are private: each value of a macro is
+    /// replaced by `sha256:` and the first 16 hexadecimal digits of its digest.
+    pub fn private(&self) -> Vec<u8> {
+        replace(&self.written, &self.values, |value| {
+            let digest = Sha256::digest(value);
+            let digits: String = digest[..8]
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+            format!("sha256:{digits}").into_bytes()
+        })
+    }
+}
+
+/// Parses the options of a build, without their NUL.
+///
+/// # Errors
+///
+/// Why a result built with these options must not be cached. A definition gives what [`obstacle`] finds in it.
+pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
+    let uncertain = options.iter().any(|byte| is_uncertain(*byte));
+    let mut parsed = Options {
+        normalised: Vec::new(),
+        include_dirs: Vec::new(),
+        debug: false,
+        definitions: Vec::new(),
+        written: options.to_vec(),
+        values: Vec::new(),
+    };
+    let mut directories = Vec::new();
+    let mut words = words(options).peekable();
+    while let Some(span) = words.next() {
+        let word = &options[span.clone()];
+        if !stands_alone(word) {
+            return Err(Bypass::UnknownOption);
+        }
+        let bare = without_quotes(word);
+        match classify(&bare) {
+            Class::Harmless => {}
+            Class::Debug => parsed.debug = true,
+            Class::Number => {
+                words.next_if(|next| options[next.clone()].iter().all(u8::is_ascii_digit));
+            }
+            Class::Refused(reason) => return Err(reason),
+            Class::Argument(letter) => {
+                // The argument follows the letter, behind the quotes that may stand around.
+                let at = word
+                    .iter()
+                    .position(|byte| *byte == letter)
+                    .map_or(word.len(), |at| at + 1);
+                let argument = if bare.len() > 2 {
+                    span.start + at..span.end
+                } else {
+                    words.next().ok_or(Bypass::UnknownOption)?
+                };
+                let written = &options[argument.clone()];
+                let bare = without_quotes(written);
+                // An option in the argument's place: some drivers would take it as the argument, some as an option.
+                if !stands_alone(&options[span.start..argument.end])
+                    || bare.is_empty()
+                    || bare[0] == b'-'
+                {
+                    return Err(Bypass::UnknownOption);
+                }
+                let mut both = vec![written.to_vec()];
+                if bare != written {
+                    both.push(bare);
+                }
+                match letter {
+                    b'I' => {
+                        parsed.include_dirs.append(&mut both);
+                        directories.push(argument);
+                    }
+                    b'D' => {
+                        // An open comment would reach into whatever a driver puts behind the definition.
+                        if both
+                            .iter()
+                            .any(|text| text.windows(2).any(|pair| matches!(pair, b"/*" | b"//")))
+                        {
+                            return Err(Bypass::UnknownOption);
+                        }
+                        if let Some(equals) = written.iter().position(|byte| *byte == b'=') {
+                            parsed
+                                .values
+                                .push(argument.start + equals + 1..argument.end);
+                        }
+                        parsed.definitions.append(&mut both);
+                    }
+                    b'x' if !matches!(
+                        both.last().map_or(&b""[..], Vec::as_slice),
+                        b"cl" | b"clcpp" | b"spir" | b"spirv"
+                    ) =>
+                    {
+                        return Err(Bypass::UnknownOption);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    let definitions: Vec<_> = parsed.definitions.iter().map(Vec::as_slice).collect();
+    if let Some(reason) = obstacle(&definitions) {
+        return Err(reason);
+    }
+    parsed.normalised = if uncertain || parsed.debug {
+        options.to_vec()
+    } else {
+        replace(options, &directories, |_| DIRECTORY.to_vec())
+    };
+    Ok(parsed)
+}
+
+/// Whether drivers differ in what the byte does to the words around it.
+fn is_uncertain(byte: u8) -> bool {
+    matches!(byte, b'"' | b'\'' | b'\\') || byte.is_ascii_control()
+}
+
+/// The words between white space, in order.
+fn words(options: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut at = 0;
+    options
+        .split(|byte| byte.is_ascii_whitespace() || *byte == 0x0B)
+        .filter_map(move |word| {
+            let span = at..at + word.len();
+            at = span.end + 1;
+            (!word.is_empty()).then_some(span)
+        })
+}
+
+/// Whether every driver ends the word where it ends, however it takes quotes, apostrophes and backslashes.
+fn stands_alone(word: &[u8]) -> bool {
+    let ends = |escapes: bool, quotes: bool, apostrophes: bool| {
+        let mut open = None;
+        let mut bytes = word.iter();
+        while let Some(byte) = bytes.next() {
+            match byte {
+                b'\\' if escapes && open != Some(b'\'') => {
+                    open = if bytes.next().is_some() {
+                        open
+                    } else {
+                        Some(0)
+                    }
+                }
+                b'"' | b'\'' if if *byte == b'"' { quotes } else { apostrophes } => match open {
+                    None => open = Some(*byte),
+                    Some(quote) if quote == *byte => open = None,
+                    Some(_) => {}
+                },
+                _ => {}
+            }
+        }
+        open.is_none()
+    };
+    (0..8).all(|driver| ends(driver & 1 != 0, driver & 2 != 0, driver & 4 != 0))
+}
+
+fn without_quotes(word: &[u8]) -> Vec<u8> {
+    word.iter()
+        .copied()
+        .filter(|byte| !matches!(byte, b'"' | b'\'' | b'\\'))
+        .collect()
+}
+
+fn replace(text: &[u8], spans: &[Range<usize>], with: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
+    let mut replaced = Vec::with_capacity(text.len());
+    let mut from = 0;
+    for span in spans {
+        replaced.extend_from_slice(&text[from..span.start]);
+        replaced.extend(with(&text[span.clone()]));
+        from = span.end;
+    }
+    replaced.extend_from_slice(&text[from..]);
+    replaced
+}
+
+/// What an option does, as far as it matters here.
+enum Class {
+    Harmless,
+    Debug,
+    /// Harmless, and a number may follow in a word of its own.
+    Number,
+    /// `-D`, `-U`, `-I` or `-x`; the argument stands in the same word or is the next one.
+    Argument(u8),
+    Refused(Bypass),
+}
+
+fn classify(word: &[u8]) -> Class {
+    let harmless = |known: bool| {
+        if known {
+            Class::Harmless
+        } else {
+            Class::Refused(Bypass::UnknownOption)
+        }
+    };
+    if reads_file(word) {
+        return Class::Refused(Bypass::OptionReadsFile);
+    }
+    match word {
+        // In old compilers, `-I-` changes where the directories before it are looked up.
+        b"-I-" => Class::Refused(Bypass::UnknownOption),
+        [b'-', letter @ (b'D' | b'U' | b'I' | b'x'), ..] => Class::Argument(*letter),
+        b"-w" | b"-create-library" | b"-enable-link-options" => Class::Harmless,
+        // A comma hands the rest to another tool.
+        [b'-', b'W', rest @ ..] => harmless(
+            rest.iter()
+                .all(|b| b.is_ascii_alphanumeric() || b"-_=+".contains(b)),
+        ),
+        [b'-', b'O', rest @ ..] => harmless(
+            matches!(rest, b"s" | b"z" | b"g" | b"fast") || rest.iter().all(u8::is_ascii_digit),
+        ),
+        [b'-', b'g', rest @ ..] if is_debug_level(rest) => Class::Debug,
+        [b'-', b'f', rest @ ..] => harmless(is_known_flag(rest)),
+        _ if word.starts_with(b"-spir-std=") => Class::Harmless,
+        _ if [&b"-cl-"[..], b"-nv-", b"-ze-"]
+            .iter()
+            .any(|prefix| word.starts_with(prefix)) =>
+        {
+            // None of these is known to name a file.
+            if word.iter().any(|byte| matches!(byte, b'/' | b'@')) {
+                return Class::Refused(Bypass::UnknownOption);
+            }
+            let says = |text: &[u8]| word.windows(text.len()).any(|window| window == text);
+            if says(b"debug") || says(b"line") {
+                Class::Debug
+            } else if word.starts_with(b"-cl-nv-") || !word.starts_with(b"-cl-") {
+                Class::Number
+            } else {
+                Class::Harmless
+            }
+        }
+        _ => Class::Refused(Bypass::UnknownOption),
+    }
+}
+
+/// Whether the option is known to name a file or a directory other than by `-I`, or to hand one on to clang.
+fn reads_file(word: &[u8]) -> bool {
+    const PREFIXES: [&[u8]; 13] = [
+        b"@",
+        b"-i",
+        b"-B",
+        b"-load",
+        b"-fplugin",
+        b"-fpass-plugin",
+        b"-fmodule",
+        b"-fprofile",
+        b"-Xclang",
+        b"--include",
+        b"--imacros",
+        b"--sysroot",
+        b"--config",
+    ];
+    // `-s` names the source's file for debug information in one driver.
+    word == b"-s" || PREFIXES.iter().any(|prefix| word.starts_with(prefix))
+}
+
+fn is_debug_level(level: &[u8]) -> bool {
+    matches!(
+        level,
+        b"" | b"0"
+            | b"1"
+            | b"2"
+            | b"3"
+            | b"gdb"
+            | b"dwarf"
+            | b"dwarf-2"
+            | b"dwarf-3"
+            | b"dwarf-4"
+            | b"dwarf-5"
+            | b"line-tables-only"
+            | b"line-directives-only"
+    )
+}
+
+/// Whether `-f` with this name changes only how code is made. What switches something off does no more than that.
+fn is_known_flag(name: &[u8]) -> bool {
+    let plain = name
+        .iter()
+        .all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
+    plain && name.starts_with(b"no-")
+        || matches!(
+            name,
+            b"fast-math"
+                | b"finite-math-only"
+                | b"unsafe-math-optimizations"
+                | b"associative-math"
+                | b"reciprocal-math"
+                | b"math-errno"
+                | b"signed-zeros"
+                | b"trapping-math"
+                | b"honor-nans"
+                | b"honor-infinities"
+                | b"strict-aliasing"
+                | b"strict-overflow"
+                | b"wrapv"
+                | b"unroll-loops"
+                | b"inline"
+                | b"inline-functions"
+                | b"vectorize"
+                | b"slp-vectorize"
+                | b"tree-vectorize"
+                | b"omit-frame-pointer"
+                | b"signed-char"
+                | b"bin-source"
+                | b"bin-llvmir"
+                | b"bin-amdil"
+                | b"bin-exe"
+                | b"bin-spirv"
+                | b"fp-contract=off"
+                | b"fp-contract=on"
+                | b"fp-contract=fast"
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn accepted(options: &str) -> Options {
+        parse(options.as_bytes()).unwrap_or_else(|reason| panic!("{options:?}: {reason:?}"))
+    }
+
+    #[test]
+    fn harmless_options_stay_byte_for_byte() {
+        for options in [
+            "",
+            " \t ",
+            "  -cl-mad-enable   -w ",
+            "-D A -DB=2 -D C=3 -U D -UE",
+            "-cl-std=CL1.2 -cl-fast-relaxed-math -Werror -Wno-unused -Werror=implicit -O3 -O -Os",
+            "-fno-strict-aliasing -ffast-math -x cl -xspir -spir-std=1.2",
+            "-create-library -enable-link-options",
+            "-cl-nv-maxrregcount=32 -cl-nv-maxrregcount 32 -cl-nv-verbose",
+            "-ze-opt-large-register-file -cl-intel-256-GRF-per-thread",
+            "-DX=\"a\" -D'Y=1' -DZ=\\\"z\\\"",
+        ] {
+            let parsed = accepted(options);
+            assert_eq!(parsed.normalised, options.as_bytes());
+            assert!(!parsed.debug);
+        }
+    }
+
+    #[test]
+    fn include_directories_are_cut_out() {
+        let one = accepted("-I /home/a/lib -DX=1 -I/opt/x ");
+        assert_eq!(one.normalised, b"-I \0I -DX=1 -I\0I ");
+        assert_eq!(
+            one.include_dirs,
+            [b"/home/a/lib".to_vec(), b"/opt/x".to_vec()]
+        );
+        assert_eq!(one.normalised, accepted("-I /b -DX=1 -I. ").normalised);
+        assert_ne!(one.normalised, accepted("-I /b -DX=1 -I . ").normalised);
+        assert_ne!(one.normalised, accepted("-I /b -I. -DX=1 ").normalised);
+        assert_ne!(accepted("-I /a").normalised, accepted("").normalised);
+    }
+
+    #[test]
+    fn include_directories_stay_where_they_may_matter() {
+        for options in [
+            "-g -I /a",
+            "-I /a -g",
+            "-I\t/a",
+            "-I \"/a\"",
+            "-I /a -DX='1'",
+            "-I /a -cl-kernel-debug-enable",
+        ] {
+            let parsed = accepted(options);
+            assert_eq!(parsed.normalised, options.as_bytes());
+            assert!(parsed.include_dirs.contains(&b"/a".to_vec()));
+        }
+    }
+
+    #[test]
+    fn debug_information_is_noticed() {
+        for options in [
+            "-g",
+            "-g2",
+            "-gline-tables-only",
+            "-cl-opt-disable -g",
+            "-nv-line-info",
+        ] {
+            assert!(accepted(options).debug, "{options}");
+        }
+    }
+
+    #[test]
+    fn options_that_read_files_are_refused() {
+        for options in [
+            "-include a.h",
+            "-includea.h",
+            "-imacros a",
+            "-isystem /a",
+            "-iquote a",
+            "-idirafter a",
+            "-isysroot a",
+            "--sysroot=/a",
+            "-B/a",
+            "-fplugin=a",
+            "-load a",
+            "-Xclang -include -Xclang a",
+            "@file",
+            "-g -s a.cl",
+            "-cl-mad-enable \"-include\" a",
+            "\\-include a",
+            "-DA=1 -fmodules",
+        ] {
+            assert_eq!(
+                parse(options.as_bytes()),
+                Err(Bypass::OptionReadsFile),
+                "{options}"
+            );
+        }
+    }
+
+    #[test]
+    fn options_of_unknown_effect_are_refused() {
+        for options in [
+            "file.cl",
+            "-",
+            "-save-temps",
+            "-save-temps=/a",
+            "-mllvm -x",
+            "-Wp,-include,a",
+            "-Wl,a",
+            "-gsplit-dwarf",
+            "-ftime-trace",
+            "-fpreprocessed",
+            "-Dx -I",
+            "-D",
+            "-D -include",
+            "-I -g",
+            "-I-",
+            "-D X = 1",
+            "-x c-header",
+            "-dump-opt-llvm=/a",
+            "-cl-mad-enable 5",
+            "-cl-what=/a",
+            "-I \"a b\"",
+            "-DX=\"a -I\" b",
+            "-DX=\"\\\" -w\"",
+            "-DX=\\ -w",
+            "-DX='a -w'",
+            "-DX=\"'\" -DY=\"'\"",
+            "-DX=/*",
+            "-DX=a//b",
+            "-o a",
+            "-v",
+            "-target x",
+        ] {
+            assert_eq!(
+                parse(options.as_bytes()),
+                Err(Bypass::UnknownOption),
+                "{options}"
+            );
+        }
+    }
+
+    #[test]
+    fn definitions_are_judged_as_sources_are() {
+        for options in [
+            "-DX=__FILE__",
+            "-D X=__DATE__",
+            "-D__TIME__=1",
+            "-DX=\"__FILE__\"",
+            "-DX=__FI\\LE__",
+            "-DF(a)=__FI##LE__",
+        ] {
+            assert_eq!(
+                parse(options.as_bytes()),
+                Err(Bypass::UsesTimeOrFileName),
+                "{options}"
+            );
+        }
+        assert_eq!(parse(b"-DX=__has_include(<a>)"), Err(Bypass::ReadsFile));
+        let pasting = accepted("-DX=LE__ -DHEADER=<a.h>");
+        assert_eq!(
+            pasting.definitions,
+            [b"X=LE__".to_vec(), b"HEADER=<a.h>".to_vec()]
+        );
+        assert_eq!(
+            accepted("-D\"X=1\"").definitions,
+            [b"\"X=1\"".to_vec(), b"X=1".to_vec()]
+        );
+    }
+
+    #[test]
+    fn private_options_show_no_values() {
+        assert_eq!(accepted("-I /a  -w").private(), b"-I /a  -w");
+        let shown = accepted("-DKEY=abc -D N -D M= -g").private();
+        let shown = String::from_utf8(shown).unwrap();
+        assert_eq!(
+            shown,
+            "-DKEY=sha256:ba7816bf8f01cfea -D N -D M=sha256:e3b0c44298fc1c14 -g"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_parsed(options in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let _ = parse(&options);
+        }
+
+        #[test]
+        fn keys_are_equal_only_if_the_options_are_but_for_directories(
+            one in "(-I ?[ab] |-D[XY]=[12] | |-w |-g ){0,4}",
+            other in "(-I ?[ab] |-D[XY]=[12] | |-w |-g ){0,4}",
+        ) {
+            let (a, b) = (accepted(&one), accepted(&other));
+            let blind = |text: &str| text.replace("-Ib", "-Ia").replace("-I b", "-I a");
+            let same = one == other || !a.debug && !b.debug && blind(&one) == blind(&other);
+            prop_assert_eq!(a.normalised == b.normalised, same);
+        }
+    }
+}

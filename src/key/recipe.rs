@@ -1,0 +1,192 @@
+//! The key of a build, and the list of ingredients that it is made of.
+//!
+//! The encoding, which a change of must raise [`VERSION`]: SHA-256 over `"oclcache key"`, the version as u32, then for each
+//! ingredient in order its kind as u8, the length of its name as u32 and the name, the length of its value as u64 and the
+//! value. All integers are little-endian. Lengths stand before all contents, so no two lists have the same encoding.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// The version of the encoding and of the choice of ingredients.
+pub const VERSION: u32 = 1;
+
+/// The key of a build: equal keys mean that the driver would make an equal program.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Key(pub [u8; 32]);
+
+impl Key {
+    /// The 64 lower-case hexadecimal digits.
+    pub fn hex(&self) -> String {
+        hex(&self.0)
+    }
+
+    /// The key that 64 hexadecimal digits spell.
+    pub fn from_hex(digits: &str) -> Option<Key> {
+        let digits = digits.as_bytes();
+        let nibble = |digit: u8| match digit {
+            b'0'..=b'9' => Some(digit - b'0'),
+            b'a'..=b'f' => Some(digit - b'a' + 10),
+            _ => None,
+        };
+        let mut key = [0; 32];
+        if digits.len() != 64 {
+            return None;
+        }
+        for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
+        }
+        Some(Key(key))
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.hex())
+    }
+}
+
+/// Lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes
+        .iter()
+        .fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}
+
+/// What an ingredient is. The numbers are part of the encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Kind {
+    /// SHA-256 of the source text.
+    Source = 1,
+    /// SHA-256 of the options; the name tells NULL from empty.
+    Options = 2,
+    /// An answer of a device or its platform.
+    Device = 3,
+    /// A library or file of the driver, by build-id or SHA-256.
+    Driver = 4,
+    /// The processor, for devices that are one.
+    Processor = 5,
+    /// An environment variable that changes code.
+    Environment = 6,
+    /// The name of the running program, for compilers that look at it.
+    Executable = 7,
+}
+
+/// One part of a key, readable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ingredient {
+    /// What it is.
+    pub kind: Kind,
+    /// Which of its kind.
+    pub name: String,
+    /// Its value; digests are raw bytes.
+    pub value: Vec<u8>,
+}
+
+impl Ingredient {
+    /// An ingredient.
+    pub fn new(kind: Kind, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
+        Self {
+            kind,
+            name: name.into(),
+            value: value.into(),
+        }
+    }
+
+    /// Whether the value is a digest or build-id rather than text.
+    pub fn is_digest(&self) -> bool {
+        matches!(self.kind, Kind::Source | Kind::Options | Kind::Driver)
+    }
+}
+
+/// The key that the ingredients make.
+pub fn key<'a>(ingredients: impl IntoIterator<Item = &'a Ingredient>) -> Key {
+    let mut hash = Sha256::new();
+    hash.update(b"oclcache key");
+    hash.update(VERSION.to_le_bytes());
+    for ingredient in ingredients {
+        hash.update([ingredient.kind as u8]);
+        hash.update((ingredient.name.len() as u32).to_le_bytes());
+        hash.update(&ingredient.name);
+        hash.update((ingredient.value.len() as u64).to_le_bytes());
+        hash.update(&ingredient.value);
+    }
+    Key(hash.finalize().into())
+}
+
+/// SHA-256 of a text.
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list() -> Vec<Ingredient> {
+        vec![
+            Ingredient::new(Kind::Source, "", sha256(b"kernel void f() {}")),
+            Ingredient::new(Kind::Options, "given", sha256(b"-DN=1")),
+            Ingredient::new(Kind::Device, "name", *b"cpu"),
+            Ingredient::new(Kind::Driver, "libx.so", *b"\x01\x02"),
+            Ingredient::new(Kind::Processor, "flags", *b"sse avx"),
+            Ingredient::new(Kind::Environment, "X_MODE", *b"1"),
+            Ingredient::new(Kind::Executable, "", *b"app"),
+        ]
+    }
+
+    #[test]
+    fn the_key_of_a_given_list_never_changes_without_a_new_version() {
+        assert_eq!(key(&list()).hex(), "GOLDEN");
+        assert_eq!(key(&[]).hex(), "EMPTY");
+    }
+
+    #[test]
+    fn the_key_differs_when_any_kind_name_or_value_differs() {
+        let original = key(&list());
+        for index in 0..list().len() {
+            let mut changed = list();
+            changed[index].value.push(b'x');
+            assert_ne!(
+                key(&changed),
+                original,
+                "value of {:?}",
+                changed[index].kind
+            );
+            let mut changed = list();
+            changed[index].name.push('x');
+            assert_ne!(key(&changed), original, "name of {:?}", changed[index].kind);
+            let mut changed = list();
+            changed.remove(index);
+            assert_ne!(key(&changed), original);
+        }
+        let mut swapped = list();
+        swapped.swap(0, 1);
+        assert_ne!(key(&swapped), original);
+    }
+
+    #[test]
+    fn bytes_cannot_move_from_one_field_to_the_next() {
+        let one = [Ingredient::new(Kind::Device, "ab", *b"c")];
+        let other = [Ingredient::new(Kind::Device, "a", *b"bc")];
+        assert_ne!(key(&one), key(&other));
+    }
+
+    #[test]
+    fn a_key_is_spelled_by_64_lower_case_digits_and_by_nothing_else() {
+        let some = key(&list());
+        assert_eq!(Key::from_hex(&some.hex()), Some(some));
+        for bad in [
+            "",
+            "../../../../etc/passwd",
+            &some.hex().to_uppercase(),
+            &some.hex()[..63],
+        ] {
+            assert_eq!(Key::from_hex(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! Finds in OpenCL C text what can matter to the preprocessor: directives, special names, literals and pasting.
+//!
+//! The phases are those of C99 5.1.1.2: [`join_lines`] does the first two (trigraphs, line splices), [`Lexer`] the
+//! third (comments, literals, tokens). Text is bytes: a source need not be UTF-8 and may hold any byte.
+//!
+//! Where compilers differ, the difference is a bit of the *reading*: cleared, it is what clang does. Whoever reads a
+//! text learns which differences mattered (`met`) and may read it again with those bits set.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// Trigraphs mean nothing (GNU modes and C++17; strict C99 has them).
+const NO_TRIGRAPHS: u8 = 1;
+/// A backslash joins lines only if nothing stands between it and the line's end (clang and gcc allow blanks).
+const STRICT_SPLICES: u8 = 1 << 1;
+/// A carriage return without a line feed is a blank (in clang it ends the line).
+const RETURN_IS_BLANK: u8 = 1 << 2;
+/// A quote that is not closed on its line is a character by itself (in clang it takes the rest of the line).
+const LONE_QUOTES: u8 = 1 << 3;
+/// An apostrophe within a number is part of it (digit separators of C++14 and C23).
+const JOINED_APOSTROPHES: u8 = 1 << 4;
+/// The text of `#error` and `#warning` is tokens, with comments (clang does not look into it, except when skipping).
+const LEXED_MESSAGES: u8 = 1 << 5;
+/// A line splice within `*/` leaves the comment open (old clang with more than one splice).
+const WHOLE_COMMENT_ENDS: u8 = 1 << 6;
+/// All readings are below this.
+pub(super) const READINGS: u8 = 1 << 7;
+
+/// How far unclosed quotes may be searched in vain, besides four times the text's length.
+const MAX_SEARCHED: usize = 1 << 16;
+
+/// Undoes trigraphs and line splices (phases 1 and 2) and makes each line end one line feed.
+pub(super) fn join_lines<'a>(text: &'a [u8], reading: u8, met: &mut u8) -> Cow<'a, [u8]> {
+    let is_odd = |byte, _| (byte == b'\\') | (byte == b'?') | (byte == b'\r');
+    // A byte order mark is no part of the text.
+    let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
+    let mut at = plain(text, 0, is_odd);
+    if at == text.len() {
+        return Cow::Borrowed(text);
+    }
+    let mut joined = Vec::with_capacity(text.len());
+    joined.extend_from_slice(&text[..at]);
+    while at < text.len() {
+        let (mut byte, mut width) = (text[at], 1);
+        if let Some(meant) = trigraph(&text[at..]) {
+            *met |= NO_TRIGRAPHS;
+            if reading & NO_TRIGRAPHS == 0 {
+                (byte, width) = (meant, 3);
+            }
+        }
+        let mut emit = Some(byte);
+        if byte == b'\r' {
+            emit = match text.get(at + 1) {
+                Some(b'\n') => None,
+                _ => {
+                    *met |= RETURN_IS_BLANK;
+                    Some(if reading & RETURN_IS_BLANK == 0 {
+                        b'\n'
+                    } else {
+                        b' '
+                    })
+                }
+            };
+        } else if byte == b'\\'
+            && let Some(splice) = splice(&text[at + width..], reading, met)
+        {
+            width += splice;
+            emit = None;
+            if joined.last() == Some(&b'*') {
+                *met |= WHOLE_COMMENT_ENDS;
+                emit = (reading & WHOLE_COMMENT_ENDS != 0).then_some(b' ');
+            }
+        }
+        joined.extend(emit);
+        at += width;
+        let next = plain(text, at, is_odd);
+        joined.extend_from_slice(&text[at..next]);
+        at = next;
+    }
+    Cow::Owned(joined)
+}
+
+/// The length of the line end, blanks before it included, which a backslash before `rest` would join over.
+fn splice(rest: &[u8], reading: u8, met: &mut u8) -> Option<usize> {
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | 0x0B | 0x0C);
+    let blanks = rest.iter().take_while(|byte| is_blank(byte)).count();
+    let end = match rest[blanks..] {
+        [b'\r', b'\n', ..] => 2,
+        [b'\n', ..] => 1,
+        [b'\r', ..] => {
+            *met |= RETURN_IS_BLANK;
+            if reading & RETURN_IS_BLANK != 0 {
+                return None;
+            }
+            1
+        }
+        _ => return None,
+    };
+    if blanks > 0 {
+        *met |= STRICT_SPLICES;
+        if reading & STRICT_SPLICES != 0 {
+            return None;
+        }
+    }
+    Some(blanks + end)
+}
+
+fn trigraph(text: &[u8]) -> Option<u8> {
+    let [b'?', b'?', third, ..] = text else {
+        return None;
+    };
+    let pairs = b"=#/\\'^([)]!|<{>}-~".as_chunks::<2>().0;
+    pairs
+        .iter()
+        .find(|[from, _]| from == third)
+        .map(|[_, meant]| *meant)
+}
+
+/// A part of the text that can matter here; all else is passed over.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Token<'a> {
+    /// An identifier that begins with two underscores or `_P`.
+    Name(&'a [u8]),
+    /// `#` or its digraph with the word after it, which is empty at the line's end. A byte that cannot begin a
+    /// word is a word.
+    Directive { name: &'a [u8], first_on_line: bool },
+    /// `##` or its digraph.
+    Paste,
+    /// The inside of a string or character literal.
+    Literal(&'a [u8]),
+    /// The prefix and the quote of a raw string.
+    RawString,
+    /// Unclosed quotes so many on one line that reading them would take time in the square of their number.
+    TooManyQuotes,
+    /// A backslash, outside of literals, that begins a universal character name.
+    UniversalName,
+}
+
+/// Finds the tokens of a text whose lines are joined (phase 3).
+pub(super) struct Lexer<'a> {
+    text: &'a [u8],
+    at: usize,
+    reading: u8,
+    /// The differences between readings that this text showed.
+    pub(super) met: u8,
+    /// The text without comments and literals, up to `code_from`.
+    pub(super) code: Vec<Range<usize>>,
+    code_from: usize,
+    /// The last comment: where it ended, and whether only blanks and comments stood before it on its line.
+    comment: Option<(usize, bool)>,
+    /// How many bytes were read in search of the end of quotes that have none.
+    searched: usize,
+}
+
+impl<'a> Lexer<'a> {
+    pub(super) fn new(text: &'a [u8], reading: u8) -> Self {
+        Lexer {
+            text,
+            at: 0,
+            reading,
+            met: 0,
+            code: Vec::new(),
+            code_from: 0,
+            comment: None,
+            searched: 0,
+        }
+    }
+
+    fn byte(&self, at: usize) -> u8 {
+        self.text.get(at).copied().unwrap_or(b'\n')
+    }
+
+    /// What is left of the line.
+    pub(super) fn rest_of_line(&self) -> &'a [u8] {
+        let rest = &self.text[self.at..];
+        &rest[..line_end(rest)]
+    }
+
+    /// Passes over the text of a message directive, which need not be tokens and is not expanded.
+    pub(super) fn skip_message(&mut self) {
+        let message = self.rest_of_line();
+        // Only a comment that is still open tells the two readings apart behind the line.
+        if contains(message, b"/*") {
+            self.met |= LEXED_MESSAGES;
+            if self.reading & LEXED_MESSAGES != 0 {
+                return;
+            }
+        }
+        self.leave_code(self.at, self.at + message.len());
+    }
+
+    /// Ends a span of code before `from` and goes on behind the comment or literal at `to`.
+    fn leave_code(&mut self, from: usize, to: usize) {
+        self.code.push(self.code_from..from);
+        (self.code_from, self.at) = (to, to);
+    }
+
+    /// Passes over the comment that begins at `start`.
+    fn comment(&mut self, start: usize) {
+        let rest = &self.text[start + 2..];
+        let length = if self.text[start + 1] == b'/' {
+            line_end(rest)
+        } else {
+            let end = plain(rest, 0, |byte, next| byte == b'*' && next == b'/');
+            (end + 2).min(rest.len())
+        };
+        let end = start + 2 + length;
+        self.comment = Some((end, self.is_first_on_line(start)));
+        self.leave_code(start, end);
+    }
+
+    /// Whether nothing that is a token stands between the line's beginning and `at`.
+    fn is_first_on_line(&self, at: usize) -> bool {
+        let (bound, after_comment) = self.comment.unwrap_or((0, true));
+        let reached = at
+            - self.text[bound..at]
+                .iter()
+                .rev()
+                .take_while(|byte| is_blank(**byte))
+                .count();
+        if reached > bound {
+            self.text[reached - 1] == b'\n'
+        } else {
+            after_comment
+        }
+    }
+
+    /// Goes over blanks and comments within a directive.
+    fn skip_blanks(&mut self) {
+        loop {
+            match (self.byte(self.at), self.byte(self.at + 1)) {
+                (b'/', b'/' | b'*') => self.comment(self.at),
+                (byte, _) if self.at < self.text.len() && is_blank(byte) => self.at += 1,
+                _ => return,
+            }
+        }
+    }
+
+    /// The end of the word at `start`.
+    fn word_end(&self, start: usize) -> usize {
+        start
+            + self.text[start..]
+                .iter()
+                .take_while(|byte| is_word(**byte))
+                .count()
+    }
+
+    fn hash(&mut self, start: usize, width: usize) -> Token<'a> {
+        self.at = start + width;
+        let hash = &self.text[start..self.at];
+        if self.text[self.at..].starts_with(hash) {
+            self.at += width;
+            return Token::Paste;
+        }
+        let first_on_line = self.is_first_on_line(start);
+        self.skip_blanks();
+        let word = self.at;
+        let end = self.word_end(word);
+        if end == word && self.byte(word) != b'\n' {
+            // Left in place: it may begin a literal or another `#`.
+            return Token::Directive {
+                name: &self.text[word..word + 1],
+                first_on_line,
+            };
+        }
+        // `#__FILE__` also shows its name.
+        self.at = if self.byte(word) == b'_' { word } else { end };
+        Token::Directive {
+            name: &self.text[word..end],
+            first_on_line,
+        }
+    }
+
+    /// The end of the number that the apostrophe at `at` is a part of, if digits may be separated.
+    fn number_around(&self, at: usize) -> Option<usize> {
+        let joins = |at: usize| self.byte(at) == b'\'' && is_word(self.byte(at + 1));
+        let is_sign = |at: usize| {
+            matches!(self.byte(at), b'+' | b'-')
+                && at > 0
+                && matches!(self.text[at - 1], b'e' | b'E' | b'p' | b'P')
+        };
+        let is_part =
+            |at: usize| is_word(self.byte(at)) || self.byte(at) == b'.' || joins(at) || is_sign(at);
+        if !is_part(at) {
+            return None;
+        }
+        let mut from = (self.code_from..at)
+            .rev()
+            .take_while(|at| is_part(*at))
+            .last()?;
+        while from < at {
+            let point = usize::from(self.byte(from) == b'.');
+            if self.byte(from + point).is_ascii_digit() {
+                from = (from..).find(|at| !is_part(*at))?;
+                if from > at {
+                    return Some(from);
+                }
+            } else {
+                from = self.word_end(from).max(from + 1);
+            }
+        }
+        None
+    }
+
+    /// The literal whose opening quote stands at `start`, if it is one in this reading.
+    fn literal(&mut self, start: usize) -> Option<Token<'a>> {
+        let quote = self.text[start];
+        self.at = start + 1;
+        let before = if start > 0 {
+            self.text[start - 1]
+        } else {
+            b'\n'
+        };
+        if quote == b'"' && before == b'R' {
+            let begin = start
+                - self.text[..start]
+                    .iter()
+                    .rev()
+                    .take_while(|byte| is_word(**byte))
+                    .count();
+            if matches!(
+                &self.text[begin..start],
+                b"R" | b"LR" | b"uR" | b"UR" | b"u8R"
+            ) {
+                return Some(Token::RawString);
+            }
+        }
+        if quote == b'\''
+            && let Some(end) = self.number_around(start)
+        {
+            self.met |= JOINED_APOSTROPHES;
+            if self.reading & JOINED_APOSTROPHES != 0 {
+                self.at = end;
+                return None;
+            }
+        }
+        let mut end = start + 1;
+        loop {
+            match self.byte(end) {
+                b'\n' => {
+                    self.met |= LONE_QUOTES;
+                    if self.reading & LONE_QUOTES != 0 {
+                        self.searched += end - start;
+                        return (self.searched > MAX_SEARCHED + 4 * self.text.len())
+                            .then_some(Token::TooManyQuotes);
+                    }
+                    break;
+                }
+                b'\\' if self.byte(end + 1) != b'\n' => end += 2,
+                byte if byte == quote => break,
+                _ => end += 1,
+            }
+        }
+        let past = if self.byte(end) == quote {
+            end + 1
+        } else {
+            end
+        };
+        self.leave_code(start, past);
+        Some(Token::Literal(&self.text[start + 1..end]))
+    }
+}
+
+impl<'a> Iterator for Lexer<'a> {
+    type Item = Token<'a>;
+
+    fn next(&mut self) -> Option<Token<'a>> {
+        loop {
+            let start = plain(self.text, self.at, |byte, next| {
+                (byte == b'"')
+                    | (byte == b'\'')
+                    | (byte == b'#')
+                    | (byte == b'\\')
+                    | (byte == b'/') & ((next == b'/') | (next == b'*'))
+                    | (byte == b'%') & (next == b':')
+                    | (byte == b'_') & ((next == b'_') | (next == b'P'))
+            });
+            self.at = start;
+            let Some(byte) = self.text.get(start) else {
+                self.leave_code(start, start);
+                return None;
+            };
+            match byte {
+                b'/' => self.comment(start),
+                b'"' | b'\'' => {
+                    if let Some(literal) = self.literal(start) {
+                        return Some(literal);
+                    }
+                }
+                b'#' => return Some(self.hash(start, 1)),
+                b'%' => return Some(self.hash(start, 2)),
+                b'\\' => {
+                    self.at += 1;
+                    if matches!(self.byte(self.at), b'u' | b'U' | b'N') {
+                        return Some(Token::UniversalName);
+                    }
+                }
+                _ => {
+                    self.at = self.word_end(start);
+                    if start == 0 || !is_word(self.text[start - 1]) {
+                        return Some(Token::Name(&self.text[start..self.at]));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether a byte can stand in an identifier or number. `$` and bytes beyond ASCII can in some compilers, but as
+/// separators they show more.
+pub(super) fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+/// Whether a byte may stand before `#` in a directive. Beyond ASCII, clang takes some characters for blanks and
+/// drops others; NUL is a blank.
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | 0x0B | 0x0C | 0) || !byte.is_ascii()
+}
+
+/// The first position from `at` where `stop` holds for the byte and the one after it (a line feed after the last),
+/// or the text's length.
+#[inline(always)]
+fn plain(text: &[u8], mut at: usize, stop: impl Fn(u8, u8) -> bool) -> usize {
+    const BLOCK: usize = 16;
+    // Without early exit, and `stop` best without branches, so that a block is a few vector operations.
+    while let (Some(block), Some(next)) =
+        (text.get(at..at + BLOCK), text.get(at + 1..at + BLOCK + 1))
+    {
+        if block.iter().zip(next).fold(0, |found, (byte, next)| {
+            found | u8::from(stop(*byte, *next))
+        }) != 0
+        {
+            break;
+        }
+        at += BLOCK;
+    }
+    while at < text.len() && !stop(text[at], text.get(at + 1).copied().unwrap_or(b'\n')) {
+        at += 1;
+    }
+    at
+}
+
+fn line_end(text: &[u8]) -> usize {
+    plain(text, 0, |byte, _| byte == b'\n')
+}
+
+/// Where `word`, of two bytes or more, first stands in `text`.
+pub(super) fn find(text: &[u8], word: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        at = plain(text, at, |byte, next| (byte == word[0]) & (next == word[1]));
+        if at == text.len() {
+            return None;
+        }
+        if text[at..].starts_with(word) {
+            return Some(at);
+        }
+        at += 1;
+    }
+}
+
+/// Whether `word`, of two bytes or more, stands anywhere in `text`.
+pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {
+    find(text, word).is_some()
+}

@@ -1,0 +1,126 @@
+//! What is said to people: the log, silent by default, and safe forms of foreign text.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+
+/// Starts the log if one is wanted. `filter` is a level (`info`) or a list of targets (`oclcache::store=debug,warn`), `file`
+/// is appended to instead of standard error. A filter that is none, or a file that cannot be opened, is said at `warn`.
+///
+/// Only the first call in a process has an effect.
+pub fn start(filter: &str, file: Option<&Path>) {
+    let (targets, bad_filter) = match filter.parse::<Targets>() {
+        Ok(targets) => (targets, None),
+        Err(error) => (
+            Targets::new().with_default(tracing::Level::WARN),
+            Some(error.to_string()),
+        ),
+    };
+    let opened = file.map(|path| {
+        File::options()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK)
+            .open(path)
+    });
+    let (writer, bad_file) = match opened {
+        Some(Ok(file)) => (BoxMakeWriter::new(Arc::new(file)), None),
+        Some(Err(error)) => (BoxMakeWriter::new(std::io::stderr), Some(error)),
+        None => (BoxMakeWriter::new(std::io::stderr), None),
+    };
+    let layer = tracing_subscriber::fmt::layer()
+        .with_ansi(false)
+        .with_writer(writer);
+    if tracing::subscriber::set_global_default(
+        tracing_subscriber::registry().with(targets).with(layer),
+    )
+    .is_err()
+    {
+        return;
+    }
+    if let Some(error) = bad_filter {
+        tracing::warn!(variable = "OCLCACHE_LOG", value = %text(filter.as_bytes()), %error, "not a level or filter");
+    }
+    if let Some(error) = bad_file {
+        tracing::warn!(file = %path(file.unwrap_or(Path::new(""))), %error, "the log file cannot be opened");
+    }
+}
+
+/// Foreign bytes as they can be shown: one line, no control or invisible character, no terminal sequence.
+pub struct Text<'a>(&'a [u8]);
+
+/// Shows foreign bytes.
+pub fn text(bytes: &[u8]) -> Text<'_> {
+    Text(bytes)
+}
+
+/// Shows a path.
+pub fn path(path: &Path) -> Text<'_> {
+    Text(path.as_os_str().as_bytes())
+}
+
+/// Shows text of the operating system.
+pub fn os(text: &OsStr) -> Text<'_> {
+    Text(text.as_bytes())
+}
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        for chunk in self.0.utf8_chunks() {
+            for character in chunk.valid().chars() {
+                if is_plain(character) {
+                    f.write_char(character)?;
+                } else {
+                    write!(f, "{}", character.escape_unicode())?;
+                }
+            }
+            for byte in chunk.invalid() {
+                write!(f, "\\x{byte:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Characters that take their own place in the line and no other.
+fn is_plain(character: char) -> bool {
+    match character {
+        '\u{20}'..='\u{7e}' => true,
+        // Control characters, the soft hyphen, everything that joins, reorders or hides, and the private use areas.
+        '\u{7f}'..='\u{9f}' | '\u{ad}' | '\u{300}'..='\u{36f}' | '\u{61c}' | '\u{180e}' => false,
+        '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' => false,
+        '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{fffb}' | '\u{e0000}'.. => false,
+        _ => !character.is_control(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_byte_can_forge_a_line_or_a_terminal_sequence() {
+        let all: Vec<u8> = (0..=255).collect();
+        let shown = text(&all).to_string();
+        assert!(shown.chars().all(is_plain), "{shown}");
+        assert_eq!(
+            text("\x1b[2J\n\u{202e}\u{200b}".as_bytes()).to_string(),
+            r"\u{1b}[2J\u{a}\u{202e}\u{200b}"
+        );
+        assert_eq!(text(b"\xff\xfe").to_string(), r"\xff\xfe");
+        assert_eq!(text("grün 雪".as_bytes()).to_string(), "grün 雪");
+    }
+}

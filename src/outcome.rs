@@ -1,0 +1,135 @@
+//! What can become of a build call: one append-only list that feeds the log, the statistics and the tests.
+//!
+//! A build call ends in exactly one of: a *hit*, a *miss*, a *bypass* with a [`Bypass`] reason, or *failed*.
+
+/// Why a build call was handed to the driver without a look-up.
+///
+/// The numbers are stored in statistics files: append, never reorder, never reuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Bypass {
+    /// The source could read another file (`#include`, `__has_include`, `#embed` and the like).
+    ReadsFile = 0,
+    /// The source uses `__DATE__`, `__TIME__`, `__TIMESTAMP__` or a name of the file being compiled.
+    UsesTimeOrFileName = 1,
+    /// The source has a preprocessor directive whose effect is not known here.
+    UnknownDirective = 2,
+    /// A build option makes the compiler read another file.
+    OptionReadsFile = 3,
+    /// A build option whose effect is not known here.
+    UnknownOption = 4,
+    /// The program was not created from source text, or not through us.
+    NotFromSource = 5,
+    /// The call's arguments are such that only the driver can judge them.
+    UnusualArguments = 6,
+    /// Only some of the program's devices are built.
+    SomeDevices = 7,
+    /// An earlier build of this program failed.
+    AfterFailedBuild = 8,
+    /// Kernels of this program are alive, so only the driver knows whether it may be built again.
+    LiveKernels = 9,
+    /// Another thread is building this program.
+    ConcurrentBuild = 10,
+    /// The cache directory cannot be used.
+    NoCacheDirectory = 11,
+    /// The driver's files cannot be identified.
+    UnidentifiedDriver = 12,
+    /// The device does not answer a query that the key needs.
+    UnidentifiedDevice = 13,
+    /// The driver's binaries of programs with these options cannot be trusted, by its profile.
+    RefusedByProfile = 14,
+    /// The program has a release callback, which belongs to the executing program.
+    ReleaseCallback = 15,
+    /// The source or an option is larger than the cache handles.
+    TooLarge = 16,
+}
+
+impl Bypass {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [Bypass; 17] = [
+        Bypass::ReadsFile,
+        Bypass::UsesTimeOrFileName,
+        Bypass::UnknownDirective,
+        Bypass::OptionReadsFile,
+        Bypass::UnknownOption,
+        Bypass::NotFromSource,
+        Bypass::UnusualArguments,
+        Bypass::SomeDevices,
+        Bypass::AfterFailedBuild,
+        Bypass::LiveKernels,
+        Bypass::ConcurrentBuild,
+        Bypass::NoCacheDirectory,
+        Bypass::UnidentifiedDriver,
+        Bypass::UnidentifiedDevice,
+        Bypass::RefusedByProfile,
+        Bypass::ReleaseCallback,
+        Bypass::TooLarge,
+    ];
+
+    /// The name in statistics and logs; stable.
+    pub fn name(self) -> &'static str {
+        match self {
+            Bypass::ReadsFile => "reads_file",
+            Bypass::UsesTimeOrFileName => "uses_time_or_file_name",
+            Bypass::UnknownDirective => "unknown_directive",
+            Bypass::OptionReadsFile => "option_reads_file",
+            Bypass::UnknownOption => "unknown_option",
+            Bypass::NotFromSource => "not_from_source",
+            Bypass::UnusualArguments => "unusual_arguments",
+            Bypass::SomeDevices => "some_devices",
+            Bypass::AfterFailedBuild => "after_failed_build",
+            Bypass::LiveKernels => "live_kernels",
+            Bypass::ConcurrentBuild => "concurrent_build",
+            Bypass::NoCacheDirectory => "no_cache_directory",
+            Bypass::UnidentifiedDriver => "unidentified_driver",
+            Bypass::UnidentifiedDevice => "unidentified_device",
+            Bypass::RefusedByProfile => "refused_by_profile",
+            Bypass::ReleaseCallback => "release_callback",
+            Bypass::TooLarge => "too_large",
+        }
+    }
+}
+
+/// What became of one build call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Served from the cache; nothing was compiled.
+    Hit,
+    /// Compiled by the driver after a look-up that found nothing usable.
+    Miss,
+    /// Handed to the driver without a look-up.
+    Bypassed(Bypass),
+    /// The driver's build failed; nothing was stored.
+    Failed,
+}
+
+impl Outcome {
+    /// The name in the log; stable.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Hit => "hit",
+            Outcome::Miss => "miss",
+            Outcome::Bypassed(_) => "bypassed",
+            Outcome::Failed => "failed",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_keep_their_numbers_and_have_distinct_names() {
+        let mut names = std::collections::HashSet::new();
+        for (number, reason) in Bypass::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, number);
+            assert!(
+                names.insert(reason.name()),
+                "{} stands twice",
+                reason.name()
+            );
+        }
+    }
+}
