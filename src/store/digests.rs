@@ -1,0 +1,229 @@
+//! Remembers the SHA-256 of driver files, some of which have hundreds of megabytes and no build-id.
+//!
+//! A digest is remembered for a host, device, inode, size, mtime and ctime. These serve the memory only and are in no key,
+//! so entries can be carried elsewhere. A file that changed less than two seconds ago is read each time: it could change
+//! again without a change of its times.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::Store;
+
+const DIRECTORY: &str = "digests";
+/// A driver has some dozens of files; forgetting costs only time.
+const MOST_REMEMBERED: usize = 4096;
+const SETTLED_SECONDS: i64 = 2;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    mtime: (i64, i64),
+    ctime: (i64, i64),
+}
+
+impl Stamp {
+    fn of(file: &File) -> io::Result<Stamp> {
+        let metadata = file.metadata()?;
+        Ok(Stamp {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            mtime: (metadata.mtime(), metadata.mtime_nsec()),
+            ctime: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
+
+    fn is_settled(&self) -> bool {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs() as i64);
+        now - self.ctime.0.max(self.mtime.0) > SETTLED_SECONDS
+    }
+}
+
+type Remembered = Vec<(Stamp, [u8; 32])>;
+
+/// Digests of files, with a memory in the store if there is one.
+pub struct Digests {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    remembered: Option<Remembered>,
+    changed: bool,
+}
+
+impl Digests {
+    /// Nothing is read before the first digest is wanted.
+    pub fn new() -> Digests {
+        Digests {
+            state: Mutex::default(),
+        }
+    }
+
+    /// The SHA-256 of a file's content.
+    ///
+    /// # Errors
+    /// The file cannot be read, or changes meanwhile.
+    pub fn digest(&self, store: &Store, path: &Path) -> io::Result<[u8; 32]> {
+        let mut file = File::open(path)?;
+        let stamp = Stamp::of(&file)?;
+        let mut state = self.state.lock();
+        let remembered = state
+            .remembered
+            .get_or_insert_with(|| load(store).unwrap_or_default());
+        if let Some((_, digest)) = remembered.iter().find(|(known, _)| *known == stamp) {
+            return Ok(*digest);
+        }
+        drop(state);
+        let digest = sha256(&mut file)?;
+        if Stamp::of(&file)? != stamp {
+            return Err(io::Error::other("it changed while it was read"));
+        }
+        if stamp.is_settled() {
+            let mut state = self.state.lock();
+            let remembered = state.remembered.get_or_insert_default();
+            let excess = (remembered.len() + 1).saturating_sub(MOST_REMEMBERED);
+            remembered.drain(..excess);
+            remembered.push((stamp, digest));
+            state.changed = true;
+        }
+        Ok(digest)
+    }
+
+    /// Writes what was learnt since into the store.
+    pub fn save(&self, store: &Store) {
+        let mut state = self.state.lock();
+        if !std::mem::take(&mut state.changed) {
+            return;
+        }
+        let Ok(body) = postcard::to_stdvec(&state.remembered) else {
+            return;
+        };
+        drop(state);
+        let bytes = [xxh3_64(&body).to_le_bytes().as_slice(), &body].concat();
+        let written = store
+            .root()
+            .create(DIRECTORY)
+            .and_then(|directory| directory.write_by_rename(&directory, &file_name(), &bytes));
+        if let Err(error) = written {
+            tracing::debug!(%error, "digests of driver files are not remembered");
+        }
+    }
+}
+
+impl Default for Digests {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn load(store: &Store) -> Option<Remembered> {
+    let directory = store.root().open_below(DIRECTORY).ok()??;
+    let bytes = directory.read(&file_name(), 16 << 20).ok()??;
+    let (checksum, body) = bytes.split_first_chunk()?;
+    (u64::from_le_bytes(*checksum) == xxh3_64(body))
+        .then(|| postcard::from_bytes::<Option<Remembered>>(body).ok())??
+}
+
+/// Device and inode numbers mean something on one host only.
+fn file_name() -> String {
+    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
+    let host = rustix::system::uname();
+    format!(
+        "{:016x}",
+        xxh3_64(&[host.nodename().to_bytes(), &machine].concat())
+    )
+}
+
+fn sha256(file: &mut File) -> io::Result<[u8; 32]> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(hash.finalize().into()),
+            Ok(length) => hash.update(&buffer[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_files_of_equal_size_and_mtime_have_digests_of_their_own_also_when_remembered() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = Store::open(&directory.path().join("cache")).expect("a store");
+        let old = SystemTime::now() - std::time::Duration::from_secs(1000);
+        let write = |name: &str, content: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, content).expect("written");
+            File::options()
+                .write(true)
+                .open(&path)
+                .and_then(|file| file.set_modified(old))
+                .expect("dated");
+            path
+        };
+        let (one, other) = (write("one", "content 1"), write("other", "content 2"));
+        let first = Digests::new();
+        // Fresh files are not remembered, whatever their mtime says: their ctime is new.
+        let digests = [&one, &other].map(|path| first.digest(&store, path).expect("read"));
+        assert_ne!(digests[0], digests[1]);
+        first.save(&store);
+        assert!(load(&store).is_none_or(|remembered| remembered.is_empty()));
+        // Put back in place with the same size and mtime, as a careless installation does.
+        write("one", "content 3");
+        assert_ne!(first.digest(&store, &one).expect("read"), digests[0]);
+    }
+
+    #[test]
+    fn a_settled_file_is_remembered_across_processes_and_forgotten_when_the_memory_is_damaged() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = Store::open(&directory.path().join("cache")).expect("a store");
+        // A file that no test changes.
+        let settled = Path::new("/proc/self/exe")
+            .canonicalize()
+            .expect("an executable");
+        let settled = [settled.as_path(), Path::new("/bin/sh")]
+            .into_iter()
+            .find(|path| {
+                File::open(path)
+                    .and_then(|file| Stamp::of(&file))
+                    .is_ok_and(|stamp| stamp.is_settled())
+            })
+            .expect("a settled file")
+            .to_owned();
+        let first = Digests::new();
+        let digest = first.digest(&store, &settled).expect("read");
+        first.save(&store);
+        assert_eq!(load(&store).expect("saved").len(), 1);
+        assert_eq!(
+            Digests::new().digest(&store, &settled).expect("read"),
+            digest
+        );
+        let file = store.root().path().join(DIRECTORY).join(file_name());
+        let mut bytes = std::fs::read(&file).expect("read");
+        bytes[12] ^= 1;
+        std::fs::write(&file, bytes).expect("written");
+        assert!(load(&store).is_none());
+        assert_eq!(
+            Digests::new().digest(&store, &settled).expect("read"),
+            digest
+        );
+    }
+}

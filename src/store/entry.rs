@@ -1,0 +1,377 @@
+//! One entry: the grammar of its file, and what it holds.
+//!
+//! ```text
+//! entry    = magic version key meta-length meta binary-count { binary-length } { binary } checksum
+//! magic    = "oclcache"                      8 bytes
+//! version  = 1                               u32
+//! key      =                                 32 bytes
+//! meta     = zstd of the postcard encoding of `Meta`, of meta-length (u32) bytes
+//! binary   = one for each device, of binary-length (u64) bytes; binary-count is u32
+//! checksum = XXH3-128 of all that stands before it, 16 bytes
+//! ```
+//!
+//! All integers are little-endian. To read is to verify: in any doubt there is a [`Defect`] and no entry. Binaries are not
+//! compressed, so that one read and one pass for the checksum are all that stands between the disk and the driver.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::key::recipe::{Ingredient, Key};
+
+/// The first bytes of each entry.
+pub const MAGIC: &[u8] = b"oclcache";
+/// The version of the grammar.
+const VERSION: u32 = 1;
+const CHECKSUM: usize = 16;
+/// The largest decompressed metadata, in bytes.
+const LARGEST_META: usize = 256 << 20;
+/// A program is built for at most so many devices.
+const MOST_BINARIES: u32 = 1024;
+
+/// Why a file is not a usable entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// The file cannot be read, or is no plain file of ours.
+    Unreadable(String),
+    /// It ends too early or is longer than it says.
+    Length,
+    /// It does not begin as an entry of this version does.
+    Foreign,
+    /// The checksum does not fit.
+    Checksum,
+    /// It is the entry of another key.
+    OtherKey,
+    /// The metadata cannot be decoded although the checksum fits.
+    Metadata,
+    /// The driver did not take the binary, or made another program of it.
+    Refused(&'static str),
+}
+
+impl std::fmt::Display for Defect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Defect::Unreadable(why) => write!(f, "unreadable: {why}"),
+            Defect::Length => f.write_str("truncated or too long"),
+            Defect::Foreign => f.write_str("not an entry of this version"),
+            Defect::Checksum => f.write_str("wrong checksum"),
+            Defect::OtherKey => f.write_str("entry of another key"),
+            Defect::Metadata => f.write_str("undecodable metadata"),
+            Defect::Refused(why) => write!(f, "refused: {why}"),
+        }
+    }
+}
+
+/// A driver's answer to one query.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// The value.
+    Value(Vec<u8>),
+    /// The error code.
+    Error(i32),
+    /// The application's own build options, with the NUL: the value of CL_PROGRAM_BUILD_OPTIONS, which may differ between
+    /// programs that share an entry.
+    OwnOptions,
+    /// Not kept; the driver must be asked.
+    Withheld,
+}
+
+/// The answers to a list of queries, by `param_name`.
+pub type Answers = Vec<(u32, Answer)>;
+
+/// Everything that the API shows of a built program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// clGetProgramInfo, for what describes the executable.
+    pub program: Answers,
+    /// clGetProgramBuildInfo, for each device in the program's order.
+    pub devices: Vec<Answers>,
+    /// The kernels' names in the order of CL_PROGRAM_KERNEL_NAMES.
+    pub kernel_names: Vec<Vec<u8>>,
+    /// What is known of kernels, in the order in which it became known; with `creation_order`, of all of them in that order.
+    pub kernels: Vec<KernelFacts>,
+    /// Whether `kernels` stands in the order of clCreateKernelsInProgram.
+    pub creation_order: bool,
+}
+
+/// What the API shows of one kernel and what a kernel made from a binary may not tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelFacts {
+    /// CL_KERNEL_FUNCTION_NAME without the NUL.
+    pub name: Vec<u8>,
+    /// CL_KERNEL_ATTRIBUTES.
+    pub attributes: Answer,
+    /// clGetKernelArgInfo: its five queries for each argument.
+    pub arguments: Vec<Answers>,
+    /// clGetKernelArgInfo: its five queries for the index behind the last argument.
+    pub behind_last_argument: Answers,
+}
+
+impl Facts {
+    /// What is known of a kernel.
+    pub fn kernel(&self, name: &[u8]) -> Option<&KernelFacts> {
+        self.kernels.iter().find(|kernel| kernel.name == name)
+    }
+}
+
+/// What stands in an entry beside the binaries.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meta {
+    /// What the key was made of.
+    pub ingredients: Vec<Ingredient>,
+    /// The source text, unless sources are not stored.
+    pub source: Option<Vec<u8>>,
+    /// The build options as the application gave them, or with digests in place of values.
+    pub options: Option<Vec<u8>>,
+    /// The include directories where their spelling shows in the program, so that others do not fit.
+    pub include_dirs: Option<Vec<Vec<u8>>>,
+    /// The driver's family by its profile.
+    pub driver_family: String,
+    /// The driver's library.
+    pub driver_library: String,
+    /// The name of the program that was running.
+    pub executable: String,
+    /// When it was recorded, in seconds since 1970.
+    pub created: u64,
+    /// How long the driver took to build it, in nanoseconds.
+    pub compile_ns: u64,
+    /// What the API shows.
+    pub facts: Facts,
+}
+
+/// What is written into an entry.
+pub struct EntryContent<'a> {
+    /// Everything but the binaries.
+    pub meta: &'a Meta,
+    /// One binary for each device of the program, in its order.
+    pub binaries: Vec<&'a [u8]>,
+}
+
+impl EntryContent<'_> {
+    /// The bytes of the file.
+    pub fn encode(&self, key: &Key) -> Vec<u8> {
+        let meta = postcard::to_stdvec(self.meta).expect("no type of Meta can fail to encode");
+        // Level 1: the metadata is small, and a miss should not wait for it.
+        let meta =
+            zstd::bulk::compress(&meta, 1).expect("a buffer of the needed size is allocated");
+        let mut bytes = Vec::new();
+        bytes.extend(MAGIC);
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(key.0);
+        bytes.extend((meta.len() as u32).to_le_bytes());
+        bytes.extend(&meta);
+        bytes.extend((self.binaries.len() as u32).to_le_bytes());
+        for binary in &self.binaries {
+            bytes.extend((binary.len() as u64).to_le_bytes());
+        }
+        for binary in &self.binaries {
+            bytes.extend(*binary);
+        }
+        let checksum = xxh3_128(&bytes);
+        bytes.extend(checksum.to_le_bytes());
+        bytes
+    }
+}
+
+/// A verified entry.
+#[derive(Debug)]
+pub struct Entry {
+    bytes: Vec<u8>,
+    binaries: Vec<Range<usize>>,
+    /// Everything but the binaries.
+    pub meta: Meta,
+}
+
+impl Entry {
+    /// Verifies and decodes the bytes of a file; `key` is the one that it should have.
+    ///
+    /// # Errors
+    /// Why it is no usable entry.
+    pub fn parse(bytes: Vec<u8>, key: Option<&Key>) -> Result<Entry, Defect> {
+        let body = bytes.len().checked_sub(CHECKSUM).ok_or(Defect::Length)?;
+        if !bytes.starts_with(MAGIC) {
+            return Err(Defect::Foreign);
+        }
+        let checksum: [u8; CHECKSUM] = bytes[body..].try_into().map_err(|_| Defect::Length)?;
+        if xxh3_128(&bytes[..body]) != u128::from_le_bytes(checksum) {
+            return Err(Defect::Checksum);
+        }
+        let mut cursor = Cursor {
+            bytes: &bytes[..body],
+            at: MAGIC.len(),
+        };
+        if cursor.u32()? != VERSION {
+            return Err(Defect::Foreign);
+        }
+        let range = cursor.take(32)?;
+        if key.is_some_and(|key| bytes[range] != key.0) {
+            return Err(Defect::OtherKey);
+        }
+        let length = cursor.u32()? as usize;
+        let meta = cursor.take(length)?;
+        let count = cursor.u32()?;
+        if count > MOST_BINARIES {
+            return Err(Defect::Length);
+        }
+        let lengths: Vec<u64> = (0..count).map(|_| cursor.u64()).collect::<Result<_, _>>()?;
+        let mut binaries = Vec::with_capacity(lengths.len());
+        for length in lengths {
+            binaries.push(cursor.take(usize::try_from(length).map_err(|_| Defect::Length)?)?);
+        }
+        if cursor.at != body {
+            return Err(Defect::Length);
+        }
+        let meta = decompress(&bytes[meta]).ok_or(Defect::Metadata)?;
+        let meta: Meta = postcard::from_bytes(&meta).map_err(|_| Defect::Metadata)?;
+        Ok(Entry {
+            bytes,
+            binaries,
+            meta,
+        })
+    }
+
+    /// The binaries, one for each device of the program, in its order.
+    pub fn binaries(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.binaries.iter().map(|range| &self.bytes[range.clone()])
+    }
+
+    /// The size of the file, in bytes.
+    pub fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+}
+
+fn decompress(compressed: &[u8]) -> Option<Vec<u8>> {
+    let size = zstd::zstd_safe::get_frame_content_size(compressed).ok()??;
+    let size = usize::try_from(size)
+        .ok()
+        .filter(|size| *size <= LARGEST_META)?;
+    zstd::bulk::decompress(compressed, size).ok()
+}
+
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Cursor<'_> {
+    fn take(&mut self, length: usize) -> Result<Range<usize>, Defect> {
+        let end = self
+            .at
+            .checked_add(length)
+            .filter(|end| *end <= self.bytes.len())
+            .ok_or(Defect::Length)?;
+        let range = self.at..end;
+        self.at = end;
+        Ok(range)
+    }
+
+    fn u32(&mut self) -> Result<u32, Defect> {
+        let range = self.take(4)?;
+        self.bytes[range]
+            .try_into()
+            .map(u32::from_le_bytes)
+            .map_err(|_| Defect::Length)
+    }
+
+    fn u64(&mut self) -> Result<u64, Defect> {
+        let range = self.take(8)?;
+        self.bytes[range]
+            .try_into()
+            .map(u64::from_le_bytes)
+            .map_err(|_| Defect::Length)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::key::recipe::Kind;
+
+    pub fn facts() -> Meta {
+        Meta {
+            ingredients: vec![Ingredient::new(Kind::Device, "device name", *b"stub")],
+            source: Some(b"kernel void f() {}".to_vec()),
+            options: Some(b"-DN=1".to_vec()),
+            include_dirs: None,
+            driver_family: "pocl".into(),
+            driver_library: "libpocl.so.2".into(),
+            executable: "app".into(),
+            created: 1,
+            compile_ns: 2,
+            facts: Facts {
+                program: vec![(0x1167, Answer::Value(vec![1, 0, 0, 0, 0, 0, 0, 0]))],
+                devices: vec![vec![
+                    (0x1183, Answer::Error(-19)),
+                    (0x1182, Answer::OwnOptions),
+                ]],
+                kernel_names: vec![b"f".to_vec()],
+                kernels: vec![KernelFacts {
+                    name: b"f".to_vec(),
+                    attributes: Answer::Value(vec![0]),
+                    arguments: vec![vec![(0x1196, Answer::Withheld)]],
+                    behind_last_argument: Vec::new(),
+                }],
+                creation_order: true,
+            },
+        }
+    }
+
+    pub fn content<'a>(meta: &'a Meta, binaries: &[&'a [u8]]) -> EntryContent<'a> {
+        EntryContent {
+            meta,
+            binaries: binaries.to_vec(),
+        }
+    }
+
+    #[test]
+    fn an_entry_comes_back_as_it_was_written() {
+        let meta = facts();
+        let key = Key([9; 32]);
+        let bytes = content(&meta, &[b"one", b"", b"three"]).encode(&key);
+        let entry = Entry::parse(bytes, Some(&key)).expect("valid");
+        assert_eq!(entry.meta, meta);
+        assert_eq!(
+            entry.binaries().collect::<Vec<_>>(),
+            [b"one".as_slice(), b"", b"three"]
+        );
+    }
+
+    #[test]
+    fn any_changed_or_missing_byte_is_noticed() {
+        let meta = facts();
+        let key = Key([9; 32]);
+        let bytes = content(&meta, &[b"some binary"]).encode(&key);
+        for index in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[index] ^= 0x10;
+            assert!(Entry::parse(flipped, Some(&key)).is_err(), "byte {index}");
+            assert!(
+                Entry::parse(bytes[..index].to_vec(), Some(&key)).is_err(),
+                "cut at {index}"
+            );
+        }
+        let longer = [bytes.as_slice(), b"x"].concat();
+        assert_eq!(
+            Entry::parse(longer, Some(&key)).err(),
+            Some(Defect::Checksum)
+        );
+    }
+
+    #[test]
+    fn an_entry_of_another_version_or_key_is_not_taken_even_with_a_right_checksum() {
+        let meta = facts();
+        let key = Key([9; 32]);
+        let mut bytes = content(&meta, &[b"some binary"]).encode(&key);
+        assert_eq!(
+            Entry::parse(bytes.clone(), Some(&Key([8; 32]))).err(),
+            Some(Defect::OtherKey)
+        );
+        bytes[MAGIC.len()] = 2;
+        let body = bytes.len() - CHECKSUM;
+        let checksum = xxh3_128(&bytes[..body]).to_le_bytes();
+        bytes[body..].copy_from_slice(&checksum);
+        assert_eq!(Entry::parse(bytes, Some(&key)).err(), Some(Defect::Foreign));
+    }
+}

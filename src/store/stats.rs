@@ -1,0 +1,547 @@
+//! Counters that survive the process: each process has one small file, rewritten at each event, so that even a process
+//! that is killed loses nothing; the command sums the files, and folds those of dead processes into one total.
+//!
+//! ```text
+//! <stats>/<host>-<boot>-<pid>-<start>   counters of one process
+//! <stats>/total.json                    the sum of dead processes' files, what was zeroed, and which files are in the sum
+//! <stats>/run-<...>/                    files of the processes that `oclcache run` started, until it has read them
+//! ```
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use fs2::FileExt as FileLock;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::StoreError;
+use super::directory::Directory;
+use crate::outcome::Bypass;
+
+/// What is counted. The numbers are places in the files: append, never reorder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Counter {
+    /// Builds served from the cache.
+    Hits = 0,
+    /// Builds by the driver after a look-up.
+    Misses = 1,
+    /// Builds that the driver failed.
+    Failed = 2,
+    /// Programs that were served and later built for real, because a query could not be answered otherwise.
+    Materialised = 3,
+    /// Entries set aside because they were damaged or refused.
+    SetAside = 4,
+    /// Entries written.
+    Stored = 5,
+    /// Misses whose entry could not be made or written.
+    NotStored = 6,
+    /// Nanoseconds that drivers spent in builds which missed.
+    CompileNs = 7,
+    /// Nanoseconds spent in builds that hit.
+    LoadNs = 8,
+    /// Nanoseconds of compilation that hits avoided.
+    SavedNs = 9,
+    /// Queries answered from the cache although a build would have been needed, because its inputs have changed since.
+    InputsChanged = 10,
+}
+
+const NAMES: [&str; 11] = [
+    "hits",
+    "misses",
+    "failed",
+    "materialised",
+    "set_aside",
+    "stored",
+    "not_stored",
+    "compile_ns",
+    "load_ns",
+    "saved_ns",
+    "inputs_changed",
+];
+
+/// Bypasses stand from here on, by the number of their reason.
+const BYPASSES: usize = 32;
+const COUNTERS: usize = 96;
+const MAGIC: &[u8; 8] = b"oclcstat";
+const FILE_SIZE: usize = MAGIC.len() + COUNTERS * size_of::<u64>();
+const TOTAL: &str = "total.json";
+const LOCK: &str = "lock";
+const RUN_PREFIX: &str = "run-";
+
+/// One thing to count, with how much.
+#[derive(Clone, Copy, Debug)]
+pub struct Event(usize, u64);
+
+impl Counter {
+    /// An amount of this counter.
+    pub fn by(self, amount: u64) -> Event {
+        Event(self as usize, amount)
+    }
+}
+
+impl From<Bypass> for Event {
+    fn from(reason: Bypass) -> Event {
+        Event(BYPASSES + reason as usize, 1)
+    }
+}
+
+/// The counters of this process.
+pub struct Recorder {
+    directory: Directory,
+    process: AtomicPtr<Process>,
+}
+
+struct Process {
+    id: u32,
+    file: Option<std::fs::File>,
+    counters: [AtomicU64; COUNTERS],
+    changes: AtomicU64,
+    writing: Mutex<()>,
+}
+
+impl Recorder {
+    /// Counts into a file of this directory, which is made at the first event.
+    pub fn new(directory: Directory) -> Recorder {
+        Recorder {
+            directory,
+            process: AtomicPtr::default(),
+        }
+    }
+
+    /// Makes the file now, so that whoever started this process can see that it was here.
+    pub fn announce(&self) {
+        self.record(&[]);
+    }
+
+    /// Adds to the counters. Waits for no other thread; failures to write are not the application's concern.
+    pub fn record(&self, events: &[Event]) {
+        let process = self.process();
+        for Event(index, amount) in events {
+            process.counters[*index].fetch_add(*amount, Ordering::Relaxed);
+        }
+        let mut seen = process.changes.fetch_add(1, Ordering::AcqRel) + 1;
+        // Who cannot write now leaves it to the one who is writing, who looks for later changes before it goes.
+        while let Some(writing) = process.writing.try_lock() {
+            if let Some(file) = &process.file {
+                let _ = file.write_all_at(&process.encode(), 0);
+            }
+            drop(writing);
+            let changes = process.changes.load(Ordering::Acquire);
+            if changes == seen {
+                break;
+            }
+            seen = changes;
+        }
+    }
+
+    /// The state of the process that is running: a forked child begins with a file of its own and counts from zero.
+    fn process(&self) -> &Process {
+        let id = std::process::id();
+        loop {
+            let current = self.process.load(Ordering::Acquire);
+            if let Some(process) = non_null(current)
+                && process.id == id
+            {
+                return process;
+            }
+            let fresh = Box::into_raw(Box::new(Process {
+                id,
+                file: self.directory.open_or_create_file(&process_name(id)).ok(),
+                counters: [const { AtomicU64::new(0) }; COUNTERS],
+                changes: AtomicU64::new(0),
+                writing: Mutex::new(()),
+            }));
+            // The state of a parent process is left alone: a thread that did not survive the fork may have held its lock.
+            let exchanged =
+                self.process
+                    .compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire);
+            if exchanged.is_ok() {
+                return non_null(fresh).expect("just made");
+            }
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn non_null<'a>(process: *mut Process) -> Option<&'a Process> {
+    // SAFETY: only pointers from Box::into_raw are ever stored, and none is freed.
+    unsafe { process.as_ref() }
+}
+
+impl Process {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(FILE_SIZE);
+        bytes.extend(MAGIC);
+        for counter in &self.counters {
+            bytes.extend(counter.load(Ordering::Relaxed).to_le_bytes());
+        }
+        bytes
+    }
+}
+
+fn decode(bytes: &[u8]) -> Option<Totals> {
+    let numbers = bytes.strip_prefix(MAGIC)?;
+    let mut totals = Totals::default();
+    for (index, number) in numbers
+        .chunks_exact(size_of::<u64>())
+        .take(COUNTERS)
+        .enumerate()
+    {
+        totals.0[index] = u64::from_le_bytes(number.try_into().ok()?);
+    }
+    Some(totals)
+}
+
+/// Sums of all counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Totals([u64; COUNTERS]);
+
+impl Default for Totals {
+    fn default() -> Self {
+        Totals([0; COUNTERS])
+    }
+}
+
+impl Totals {
+    /// One counter.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize]
+    }
+
+    /// Bypassed builds by reason, those that occurred.
+    pub fn bypasses(&self) -> impl Iterator<Item = (Bypass, u64)> {
+        Bypass::ALL
+            .into_iter()
+            .map(|reason| (reason, self.0[BYPASSES + reason as usize]))
+            .filter(|(_, count)| *count > 0)
+    }
+
+    /// All bypassed builds.
+    pub fn bypassed(&self) -> u64 {
+        self.bypasses().map(|(_, count)| count).sum()
+    }
+
+    /// All counters but the bypasses, by name.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        NAMES.into_iter().zip(self.0)
+    }
+
+    fn add(&mut self, other: &Totals) {
+        for (sum, number) in self.0.iter_mut().zip(other.0) {
+            *sum = sum.saturating_add(number);
+        }
+    }
+
+    fn subtract(&mut self, other: &Totals) {
+        for (sum, number) in self.0.iter_mut().zip(other.0) {
+            *sum = sum.saturating_sub(number);
+        }
+    }
+
+    fn to_map(&self) -> BTreeMap<String, u64> {
+        let bypasses = self
+            .bypasses()
+            .map(|(reason, count)| (format!("bypassed.{}", reason.name()), count));
+        self.named()
+            .map(|(name, number)| (name.to_owned(), number))
+            .chain(bypasses)
+            .collect()
+    }
+
+    fn from_map(map: &BTreeMap<String, u64>) -> Totals {
+        let mut totals = Totals::default();
+        for (index, name) in NAMES.iter().enumerate() {
+            totals.0[index] = map.get(*name).copied().unwrap_or(0);
+        }
+        for reason in Bypass::ALL {
+            let name = format!("bypassed.{}", reason.name());
+            totals.0[BYPASSES + reason as usize] = map.get(&name).copied().unwrap_or(0);
+        }
+        totals
+    }
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct Total {
+    /// The sum of the files that were folded.
+    counters: BTreeMap<String, u64>,
+    /// What had been counted when the user last zeroed.
+    zeroed: BTreeMap<String, u64>,
+    /// Files that are in the sum but may not have been removed yet.
+    absorbed: Vec<String>,
+}
+
+/// The statistics directory as the command sees it.
+pub struct Statistics<'a> {
+    directory: &'a Directory,
+}
+
+impl<'a> Statistics<'a> {
+    /// The statistics in this directory.
+    pub fn new(directory: &'a Directory) -> Self {
+        Self { directory }
+    }
+
+    /// What was counted since the statistics were zeroed, by all processes, living ones included.
+    ///
+    /// # Errors
+    /// The directory or a file cannot be read or written.
+    pub fn totals(&self) -> Result<Totals, StoreError> {
+        self.update(|_, _| {})
+    }
+
+    /// Begins to count from zero.
+    ///
+    /// # Errors
+    /// The directory or a file cannot be read or written.
+    pub fn zero(&self) -> Result<(), StoreError> {
+        self.update(|total, sum| total.zeroed = sum.to_map())
+            .map(drop)
+    }
+
+    /// Makes a directory for the processes of one `oclcache run`.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn begin_run(&self) -> Result<Directory, StoreError> {
+        let name = format!("{RUN_PREFIX}{}", process_name(std::process::id()));
+        self.directory.create(&name)
+    }
+
+    /// Reads what the processes of a run have counted, and moves their files to the others.
+    ///
+    /// # Errors
+    /// A file cannot be moved.
+    pub fn end_run(&self, run: &Directory) -> Result<Run, StoreError> {
+        let mut result = Run::default();
+        let name = run
+            .path()
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default()
+            .to_owned();
+        for file in run.names()? {
+            if let Ok(Some(bytes)) = run.read(&file, 1 << 20)
+                && let Some(counters) = decode(&bytes)
+            {
+                result.processes += 1;
+                result.totals.add(&counters);
+            }
+            self.directory.rename(&format!("{name}/{file}"), &file)?;
+        }
+        self.directory.remove_directory(&name);
+        Ok(result)
+    }
+
+    /// Sums all files under the lock, folds those of dead processes, and lets `change` have its way with the total.
+    ///
+    /// Crash-proof: a file counts either by being in `absorbed`, or by being there and not in `absorbed`.
+    fn update(&self, change: impl FnOnce(&mut Total, &Totals)) -> Result<Totals, StoreError> {
+        let failure = |error: std::io::Error| StoreError {
+            action: "lock",
+            path: self.directory.path().join(LOCK),
+            error,
+        };
+        let lock = self
+            .directory
+            .open_or_create_file(LOCK)
+            .map_err(|error| failure(error.into()))?;
+        FileLock::lock_exclusive(&lock).map_err(failure)?;
+        let mut total: Total = match self.directory.read(TOTAL, 1 << 20) {
+            Ok(Some(bytes)) => serde_json::from_slice(&bytes).unwrap_or_default(),
+            _ => Total::default(),
+        };
+        let mut folded = Totals::from_map(&total.counters);
+        let mut sum = folded.clone();
+        let mut dead = Vec::new();
+        self.each_file(&mut |name, directory, file, counters| {
+            if total.absorbed.contains(&name) {
+                let _ = directory.remove(file);
+                return;
+            }
+            sum.add(counters);
+            if is_dead(file) {
+                folded.add(counters);
+                dead.push(name);
+            }
+        })?;
+        change(&mut total, &sum);
+        sum.subtract(&Totals::from_map(&total.zeroed));
+        total.counters = folded.to_map();
+        total.absorbed = dead;
+        let json = serde_json::to_vec(&total).expect("maps of numbers and a list of names");
+        self.directory
+            .write_by_rename(self.directory, TOTAL, &json)?;
+        self.each_file(&mut |name, directory, file, _| {
+            if total.absorbed.contains(&name) {
+                let _ = directory.remove(file);
+            }
+        })?;
+        let _ = FileLock::unlock(&lock);
+        Ok(sum)
+    }
+
+    fn each_file(
+        &self,
+        visit: &mut dyn FnMut(String, &Directory, &str, &Totals),
+    ) -> Result<(), StoreError> {
+        let files = |prefix: &str,
+                     directory: &Directory,
+                     visit: &mut dyn FnMut(String, &Directory, &str, &Totals)| {
+            for name in directory.names()? {
+                if let Ok(Some(bytes)) = directory.read(&name, 1 << 20)
+                    && let Some(counters) = decode(&bytes)
+                {
+                    visit(format!("{prefix}{name}"), directory, &name, &counters);
+                }
+            }
+            Ok::<_, StoreError>(())
+        };
+        files("", self.directory, visit)?;
+        for run in self
+            .directory
+            .names()?
+            .into_iter()
+            .filter(|name| name.starts_with(RUN_PREFIX))
+        {
+            if let Some(directory) = self.directory.open_below(&run)? {
+                files(&format!("{run}/"), &directory, visit)?;
+                if run.strip_prefix(RUN_PREFIX).is_some_and(is_dead) {
+                    self.directory.remove_directory(&run);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the processes of one `oclcache run` did.
+#[derive(Default)]
+pub struct Run {
+    /// Processes that loaded the library.
+    pub processes: usize,
+    /// The sum of their counters.
+    pub totals: Totals,
+}
+
+/// Opens the directory that `oclcache run` made for its children.
+pub fn run_directory(path: &Path) -> Option<Directory> {
+    Directory::open(path).ok().flatten()
+}
+
+fn process_name(id: u32) -> String {
+    let [host, boot] = host_and_boot();
+    format!("{host}-{boot}-{id}-{}", start_time(id).unwrap_or(0))
+}
+
+/// Whether the process that owns a file of this name is gone. Of other hosts nothing is known, so theirs live.
+fn is_dead(name: &str) -> bool {
+    let mut parts = name.split('-');
+    let (Some(host), Some(boot), Some(id), Some(start)) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return false;
+    };
+    let [our_host, our_boot] = host_and_boot();
+    let (Ok(id), Ok(start)) = (id.parse(), start.parse()) else {
+        return false;
+    };
+    host == our_host && (boot != our_boot || start_time(id) != Some(start))
+}
+
+fn host_and_boot() -> [String; 2] {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let host = rustix::system::uname();
+    [host.nodename().to_bytes(), &boot]
+        .map(|bytes| format!("{:08x}", xxhash_rust::xxh3::xxh3_64(bytes) as u32))
+}
+
+/// When a process started, in ticks since boot: field 22 of /proc/PID/stat, counted from behind the name in parentheses.
+fn start_time(id: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    stat.rsplit_once(')')?
+        .1
+        .split_ascii_whitespace()
+        .nth(19)?
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory() -> (tempfile::TempDir, Directory) {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let directory = Directory::create_all(&temporary.path().join("stats")).expect("made");
+        (temporary, directory)
+    }
+
+    #[test]
+    fn counters_of_all_threads_are_summed_exactly() {
+        let (_temporary, directory) = directory();
+        let path = directory.path().to_owned();
+        let recorder = Recorder::new(directory);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        recorder.record(&[
+                            Counter::Hits.by(1),
+                            Counter::SavedNs.by(10),
+                            Bypass::ReadsFile.into(),
+                        ]);
+                    }
+                });
+            }
+        });
+        let directory = Directory::open(&path).expect("opened").expect("there");
+        let totals = Statistics::new(&directory).totals().expect("read");
+        assert_eq!(totals.get(Counter::Hits), 4000);
+        assert_eq!(totals.get(Counter::SavedNs), 40_000);
+        assert_eq!(
+            totals.bypasses().collect::<Vec<_>>(),
+            [(Bypass::ReadsFile, 4000)]
+        );
+    }
+
+    #[test]
+    fn files_of_dead_processes_are_folded_once_and_zero_begins_anew() {
+        let (_temporary, directory) = directory();
+        let path = directory.path().to_owned();
+        let mut bytes = MAGIC.to_vec();
+        bytes.resize(FILE_SIZE, 0);
+        bytes[MAGIC.len()] = 7;
+        let [host, boot] = host_and_boot();
+        std::fs::write(path.join(format!("{host}-{boot}-4194999-1")), &bytes).expect("written");
+        std::fs::write(path.join(format!("otherhost-{boot}-4194999-1")), &bytes).expect("written");
+        let statistics = Statistics::new(&directory);
+        for _ in 0..3 {
+            assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 14);
+        }
+        assert!(!path.join(format!("{host}-{boot}-4194999-1")).exists());
+        assert!(path.join(format!("otherhost-{boot}-4194999-1")).exists());
+        statistics.zero().expect("zeroed");
+        assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 0);
+    }
+
+    #[test]
+    fn a_run_reads_its_own_processes_and_leaves_them_in_the_sum() {
+        let (_temporary, directory) = directory();
+        let statistics = Statistics::new(&directory);
+        let run = statistics.begin_run().expect("made");
+        Recorder::new(Directory::open(run.path()).expect("opened").expect("there"))
+            .record(&[Counter::Misses.by(3)]);
+        assert_eq!(statistics.totals().expect("read").get(Counter::Misses), 3);
+        let result = statistics.end_run(&run).expect("read");
+        assert_eq!(
+            (result.processes, result.totals.get(Counter::Misses)),
+            (1, 3)
+        );
+        assert!(!run.path().exists());
+        assert_eq!(statistics.totals().expect("read").get(Counter::Misses), 3);
+    }
+}
