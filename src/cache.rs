@@ -1,0 +1,378 @@
+//! The policy: what becomes of a build call. Read this first.
+//!
+//! ```text
+//! plan     what would the key be? no key: bypass, with a reason
+//! look up  an entry that is whole and has this key?
+//! restore  an inner program of its binaries, built and checked: a hit
+//! build    else the driver builds the application's own program, with the application's own arguments
+//! record   a build that succeeded after a look-up becomes an entry
+//! ```
+//!
+//! Rules: a program that is not known here belongs to the driver alone (R1). What the entry and the inner program cannot
+//! answer exactly makes the driver build the application's program for real (R2, in `answer`). Before a call that changes
+//! the state of a program that is being served, the program is built for real, so that the driver itself gives the verdict
+//! (R3). Failures always come from the driver. In any doubt the driver is called as if we were not there.
+
+pub mod answer;
+mod plan;
+mod record;
+mod restore;
+
+use std::ffi::CString;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use once_cell::sync::OnceCell;
+use opencl_sys::*;
+
+use crate::cl::{Device, Program};
+use crate::config::Config;
+use crate::driver::{BuildArguments, Driver, NotifyTarget, notify};
+use crate::log::text;
+use crate::outcome::{Bypass, Outcome};
+use crate::shadow::{self, Ended, Inner, Ticket};
+use crate::store::digests::Digests;
+use crate::store::entry::Defect;
+use crate::store::stats::{Counter, Event, Recorder, run_directory};
+use crate::store::{Lookup, Store};
+use plan::Plan;
+
+/// The variable in which `oclcache run` passes the directory where it will look for its children's counters.
+pub const RUN_VARIABLE: &str = "OCLCACHE_RUN";
+
+static CACHE: OnceCell<Cache> = OnceCell::new();
+
+/// The cache of this process.
+pub struct Cache {
+    config: Config,
+    store: Option<Store>,
+    digests: Digests,
+    recorder: Option<Recorder>,
+}
+
+/// The arguments of a clBuildProgram call, as far as they could be read without judging them.
+pub struct BuildCall {
+    /// The program.
+    pub program: Program,
+    /// Devices and options.
+    pub arguments: BuildArguments,
+    /// The callback.
+    pub notify: NotifyTarget,
+    /// Only the driver can judge the arguments: a count without a list, data without a callback, a NULL device.
+    pub odd: bool,
+}
+
+/// Makes the process known to `oclcache run`, if it was started by that.
+pub fn announce() {
+    if std::env::var_os(RUN_VARIABLE).is_some()
+        && let Some(recorder) = &Cache::get().recorder
+    {
+        recorder.announce();
+    }
+}
+
+/// clBuildProgram. `below` calls the driver's own function with this callback and all else as the application gave it.
+pub fn build(call: &BuildCall, below: &dyn Fn(NotifyTarget) -> cl_int) -> cl_int {
+    let cache = Cache::get();
+    let Some(ticket) = shadow::begin(call.program) else {
+        cache.count(&[Bypass::NotFromSource.into()]);
+        // The driver's own affair: callbacks that it makes are outside of our hooks.
+        return notify::outside(|| below(call.notify));
+    };
+    let plan = if call.odd {
+        Err(Bypass::UnusualArguments)
+    } else {
+        cache.plan(&ticket, &call.arguments)
+    };
+    if let Ok(plan) = &plan
+        && let Some(inner) = cache.hit(&ticket, plan)
+    {
+        match shadow::publish(&ticket, inner) {
+            Ok(()) => {
+                if let Some(function) = call.notify.function {
+                    notify::call(function, call.program, call.notify.user_data);
+                }
+                return CL_SUCCESS;
+            }
+            // Another thread builds the same program: the driver sorts that out.
+            Err(inner) => drop(inner),
+        }
+    }
+    cache.build_by_driver(ticket, plan, call, below)
+}
+
+/// clCompileProgram, which is not cached but changes the state of the program.
+pub fn compile(
+    program: Program,
+    notify: NotifyTarget,
+    below: &dyn Fn(NotifyTarget) -> cl_int,
+) -> cl_int {
+    let cache = Cache::get();
+    let Some(ticket) = shadow::begin(program) else {
+        return notify::outside(|| below(notify));
+    };
+    let held = cache.prepare_change(&ticket);
+    let code = notify::wrapped(program, notify, below, Box::new(|_, _| {}));
+    let how = match code {
+        CL_SUCCESS => Ended::Built,
+        code if is_refusal(code) => Ended::Refused,
+        _ => Ended::Failed,
+    };
+    shadow::ended(&ticket, how);
+    drop(held);
+    code
+}
+
+/// A program that is an input of clLinkProgram: one that is served is built for real first, since what the driver says of
+/// linking an executable depends on how that was made.
+pub fn link_input(program: Program) {
+    if let Some(inner) = shadow::view(program).and_then(|view| view.inner) {
+        Cache::get().materialise(program, &inner);
+    }
+}
+
+/// Whether the driver refused the call before it changed the program (OpenCL 3.0, 5.8.4: errors of arguments, and kernels
+/// attached to the program).
+fn is_refusal(code: cl_int) -> bool {
+    matches!(
+        code,
+        CL_INVALID_OPERATION | CL_INVALID_VALUE | CL_INVALID_DEVICE | CL_INVALID_PROGRAM
+    )
+}
+
+/// A kernel of P that stands for the kernels of P' in the eyes of the driver, while it judges a call.
+struct HeldKernel(&'static Driver, crate::cl::Kernel);
+
+impl Drop for HeldKernel {
+    fn drop(&mut self) {
+        self.0.release_kernel(self.1);
+    }
+}
+
+impl Cache {
+    /// The cache of this process, opened at the first build.
+    pub fn get() -> &'static Cache {
+        CACHE.get_or_init(|| Cache::open(Config::read()))
+    }
+
+    fn open(config: Config) -> Cache {
+        let store = match config.directory() {
+            Ok(path) => Self::open_store(&config, &path),
+            Err(why) => {
+                tracing::warn!(why, "the cache is off");
+                None
+            }
+        };
+        let run = std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
+        let statistics = || {
+            store
+                .as_ref()
+                .filter(|_| !config.readonly())?
+                .root()
+                .create("stats")
+                .ok()
+        };
+        let recorder = run.or_else(statistics).map(Recorder::new);
+        Cache {
+            config,
+            store,
+            digests: Digests::new(),
+            recorder,
+        }
+    }
+
+    fn open_store(config: &Config, path: &Path) -> Option<Store> {
+        let opened = if config.readonly() {
+            Store::open_existing(path)
+        } else {
+            Store::open(path).map(Some)
+        };
+        match opened {
+            Ok(Some(store)) => Some(store),
+            Ok(None) => {
+                tracing::warn!(directory = %crate::log::path(path), "the cache is off: there is no such directory to read");
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the cache is off");
+                None
+            }
+        }
+    }
+
+    fn count(&self, events: &[Event]) {
+        if let Some(recorder) = &self.recorder {
+            recorder.record(events);
+        }
+    }
+
+    fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
+        let store = self.store.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        self.digests.digest(store, path)
+    }
+
+    /// Looks the plan up and makes an inner program of what is found; None is a miss.
+    fn hit(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<Inner>> {
+        if self.config.recache() {
+            return None;
+        }
+        let started = Instant::now();
+        let entry = match self.store.as_ref()?.look_up(&plan.key) {
+            Lookup::Found(entry) => entry,
+            Lookup::Absent => return None,
+            Lookup::Bad(defect) => {
+                self.set_aside(plan, &defect);
+                return None;
+            }
+        };
+        if entry
+            .meta
+            .include_dirs
+            .as_ref()
+            .is_some_and(|directories| *directories != plan.include_dirs)
+        {
+            return None;
+        }
+        let compile_ns = entry.meta.compile_ns;
+        shadow::loading(ticket, true);
+        let restored = restore::restore(ticket, plan, entry);
+        let inner = match restored {
+            Ok(inner) => inner,
+            Err(restore::Failure::Entry(defect)) => {
+                shadow::loading(ticket, false);
+                self.set_aside(plan, &defect);
+                return None;
+            }
+            Err(restore::Failure::Resources(code)) => {
+                shadow::loading(ticket, false);
+                tracing::warn!(key = %plan.key_prefix(), code, "the driver has no room for the cached program");
+                return None;
+            }
+        };
+        let load_ns = nanoseconds(started.elapsed());
+        self.count(&[
+            Counter::Hits.by(1),
+            Counter::LoadNs.by(load_ns),
+            Counter::SavedNs.by(compile_ns.saturating_sub(load_ns)),
+        ]);
+        let facts = inner.facts();
+        log_build(
+            Outcome::Hit,
+            Some(plan),
+            &facts.kernel_names,
+            Duration::from_nanos(load_ns),
+        );
+        Some(Arc::new(inner))
+    }
+
+    fn set_aside(&self, plan: &Plan, defect: &Defect) {
+        tracing::warn!(key = %plan.key_prefix(), defect = %text(defect.to_string().as_bytes()), "entry set aside");
+        self.count(&[Counter::SetAside.by(1)]);
+        if let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly())
+            && let Err(error) = store.set_aside(&plan.key)
+        {
+            tracing::warn!(%error, "the entry stays where it is");
+        }
+    }
+
+    /// The driver builds the application's program; what succeeds after a look-up is recorded.
+    fn build_by_driver(
+        &'static self,
+        ticket: Ticket,
+        plan: Result<Plan, Bypass>,
+        call: &BuildCall,
+        below: &dyn Fn(NotifyTarget) -> cl_int,
+    ) -> cl_int {
+        let held = self.prepare_change(&ticket);
+        let devices = call.arguments.devices.clone();
+        let started = Instant::now();
+        let finish = Box::new(move |_, code: Option<cl_int>| {
+            let elapsed = started.elapsed();
+            self.built(&ticket, plan, devices, code, elapsed);
+        });
+        let code = notify::wrapped(call.program, call.notify, below, finish);
+        drop(held);
+        code
+    }
+
+    /// What follows a build by the driver, before the application hears of it. `code` is what clBuildProgram returned, if it
+    /// has returned.
+    fn built(
+        &self,
+        ticket: &Ticket,
+        plan: Result<Plan, Bypass>,
+        devices: Option<Vec<Device>>,
+        code: Option<cl_int>,
+        elapsed: Duration,
+    ) {
+        let driver = ticket.driver;
+        let devices = devices
+            .or_else(|| driver.program_devices(ticket.program).ok())
+            .unwrap_or_default();
+        // What clBuildProgram returns with a callback differs from driver to driver, also for builds that fail (measured:
+        // Intel's CPU runtime returns 0), so the status decides.
+        let succeeded = matches!(code, None | Some(CL_SUCCESS))
+            && !devices.is_empty()
+            && devices
+                .iter()
+                .all(|device| driver.build_status(ticket.program, *device) == Ok(CL_BUILD_SUCCESS));
+        let how = match code {
+            _ if succeeded => Ended::Built,
+            Some(code) if is_refusal(code) => Ended::Refused,
+            _ => Ended::Failed,
+        };
+        shadow::ended(ticket, how);
+        if !succeeded {
+            self.count(&[Counter::Failed.by(1)]);
+            return log_build(Outcome::Failed, plan.as_ref().ok(), &[], elapsed);
+        }
+        match plan {
+            Ok(plan) => {
+                self.count(&[
+                    Counter::Misses.by(1),
+                    Counter::CompileNs.by(nanoseconds(elapsed)),
+                ]);
+                let names = self.record(ticket, &plan, elapsed);
+                log_build(Outcome::Miss, Some(&plan), &names, elapsed);
+            }
+            Err(reason) => {
+                self.count(&[reason.into()]);
+                log_build(Outcome::Bypassed(reason), None, &[], elapsed);
+            }
+        }
+    }
+
+    /// R3: before a call that changes the state of a served program, it is built for real, and if kernels of its P' are
+    /// alive, one of P is held until the driver has judged.
+    fn prepare_change(&self, ticket: &Ticket) -> Option<HeldKernel> {
+        let inner = ticket.inner.as_ref()?;
+        if !self.materialise_unchecked(ticket.program, inner) || ticket.inner_kernels == 0 {
+            return None;
+        }
+        let facts = inner.facts();
+        let name = CString::new(facts.kernel_names.first()?.clone()).ok()?;
+        let kernel = ticket.driver.create_kernel(ticket.program, &name).ok()?;
+        Some(HeldKernel(ticket.driver, kernel))
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// One line for each build call.
+fn log_build(outcome: Outcome, plan: Option<&Plan>, kernel_names: &[Vec<u8>], elapsed: Duration) {
+    if !tracing::enabled!(tracing::Level::INFO) {
+        return;
+    }
+    let reason = match outcome {
+        Outcome::Bypassed(reason) => reason.name(),
+        _ => "",
+    };
+    let key = plan.map(Plan::key_prefix).unwrap_or_default();
+    let kernels = kernel_names.join(&b' ');
+    let ms = elapsed.as_secs_f64() * 1e3;
+    tracing::info!(outcome = outcome.name(), reason, key, kernels = %text(&kernels), ms = format_args!("{ms:.3}"), "build");
+}

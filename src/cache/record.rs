@@ -1,0 +1,264 @@
+//! Asks a program that the driver has built for everything that the API shows, and publishes it as an entry.
+
+use std::ffi::CString;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use opencl_sys::*;
+
+use super::plan::{Plan, executable};
+use super::restore::split_names;
+use super::{Cache, nanoseconds};
+use crate::cl::{Device, Kernel, Program};
+use crate::driver::profile::KernelFacts as When;
+use crate::driver::{BuildArguments, Driver, number};
+use crate::key::recipe::Key;
+use crate::shadow::{self, Ticket};
+use crate::store::Lookup;
+use crate::store::entry::{Answer, Answers, EntryContent, Facts, KernelFacts, Meta};
+use crate::store::stats::Counter;
+
+/// clGetProgramInfo: what describes the executable rather than the object.
+pub const PROGRAM_QUERIES: [cl_program_info; 4] = [
+    CL_PROGRAM_NUM_KERNELS,
+    CL_PROGRAM_KERNEL_NAMES,
+    CL_PROGRAM_SCOPE_GLOBAL_CTORS_PRESENT,
+    CL_PROGRAM_SCOPE_GLOBAL_DTORS_PRESENT,
+];
+
+/// clGetProgramBuildInfo: all of it.
+pub const BUILD_QUERIES: [cl_program_build_info; 5] = [
+    CL_PROGRAM_BUILD_STATUS,
+    CL_PROGRAM_BUILD_OPTIONS,
+    CL_PROGRAM_BUILD_LOG,
+    CL_PROGRAM_BINARY_TYPE,
+    CL_PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE,
+];
+
+/// clGetKernelArgInfo: all of it.
+pub const ARGUMENT_QUERIES: [cl_kernel_arg_info; 5] = [
+    CL_KERNEL_ARG_ADDRESS_QUALIFIER,
+    CL_KERNEL_ARG_ACCESS_QUALIFIER,
+    CL_KERNEL_ARG_TYPE_NAME,
+    CL_KERNEL_ARG_TYPE_QUALIFIER,
+    CL_KERNEL_ARG_NAME,
+];
+
+impl Cache {
+    /// Records a build that missed. Returns the names of its kernels.
+    pub(super) fn record(&self, ticket: &Ticket, plan: &Plan, elapsed: Duration) -> Vec<Vec<u8>> {
+        let driver = ticket.driver;
+        let facts = facts(driver, ticket.program, &plan.devices, &plan.arguments);
+        let names = facts.kernel_names.clone();
+        let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
+            return names;
+        };
+        let executable_type = facts.devices.iter().all(|answers| {
+            let kind = answers
+                .iter()
+                .find(|(name, _)| *name == CL_PROGRAM_BINARY_TYPE);
+            !matches!(kind, Some((_, Answer::Value(value)))
+                if number(value) != Some(CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int))
+        });
+        let binaries = match driver.program_binaries(ticket.program, plan.devices.len()) {
+            Ok(binaries) if executable_type => binaries,
+            Ok(_) => return names,
+            Err(code) => {
+                self.count(&[Counter::NotStored.by(1)]);
+                tracing::warn!(key = %plan.key_prefix(), code, "the driver does not give its binary: not stored");
+                return names;
+            }
+        };
+        let private = !self.config.store_source();
+        let mut meta = Meta {
+            ingredients: plan.ingredients.clone(),
+            source: (!private).then(|| plan.source.clone()),
+            options: plan
+                .options
+                .as_ref()
+                .map(|options| match &plan.arguments.options {
+                    Some(written) if !private => written.as_bytes().to_vec(),
+                    _ => options.private(),
+                }),
+            include_dirs: shows_directories(&facts, &plan.include_dirs)
+                .then(|| plan.include_dirs.clone()),
+            driver_family: driver.profile.family.to_owned(),
+            driver_library: driver.library().to_string_lossy().into_owned(),
+            executable: String::from_utf8_lossy(&executable()).into_owned(),
+            created: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
+            compile_ns: nanoseconds(elapsed),
+            facts,
+        };
+        if private {
+            withhold_texts(&mut meta.facts);
+        }
+        let content = EntryContent {
+            meta: &meta,
+            binaries: binaries.iter().map(Vec::as_slice).collect(),
+        };
+        match store.publish(&plan.key, &content) {
+            Ok(_) => {
+                self.count(&[Counter::Stored.by(1)]);
+                shadow::program_recorded(ticket, plan.key);
+            }
+            Err(error) => {
+                self.count(&[Counter::NotStored.by(1)]);
+                tracing::warn!(%error, "not stored");
+            }
+        }
+        self.digests.save(store);
+        names
+    }
+
+    /// Adds what is known of a kernel that the application made of a recorded program, on drivers where that is dear.
+    pub fn record_kernel(&self, driver: &Driver, key: &Key, kernel: Kernel) {
+        if driver.profile.kernel_facts != When::WhenCreated {
+            return;
+        }
+        let Some(known) = kernel_facts(driver, kernel) else {
+            return;
+        };
+        self.amend(key, |facts| {
+            let new = facts.kernel(&known.name).is_none();
+            if new {
+                facts.kernels.push(known);
+            }
+            new
+        });
+    }
+
+    /// Replaces an entry by one with more facts; `change` tells whether it changed anything.
+    pub(super) fn amend(&self, key: &Key, change: impl FnOnce(&mut Facts) -> bool) {
+        let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
+            return;
+        };
+        let Lookup::Found(mut entry) = store.look_up(key) else {
+            return;
+        };
+        let mut meta = std::mem::take(&mut entry.meta);
+        if !change(&mut meta.facts) {
+            return;
+        }
+        if !self.config.store_source() {
+            withhold_texts(&mut meta.facts);
+        }
+        let content = EntryContent {
+            meta: &meta,
+            binaries: entry.binaries().collect(),
+        };
+        if let Err(error) = store.publish(key, &content) {
+            tracing::warn!(%error, "facts not added to the entry");
+        }
+    }
+}
+
+/// Everything that the API shows of a program that the driver has built, but for kernels where creating one is dear.
+pub fn facts(
+    driver: &Driver,
+    program: Program,
+    devices: &[Device],
+    arguments: &BuildArguments,
+) -> Facts {
+    let mut facts = Facts {
+        program: PROGRAM_QUERIES
+            .map(|name| (name, answer(driver.program_info(program, name))))
+            .to_vec(),
+        devices: devices
+            .iter()
+            .map(|device| build_answers(driver, program, *device, arguments))
+            .collect(),
+        ..Facts::default()
+    };
+    if let Ok(names) = driver.program_info(program, CL_PROGRAM_KERNEL_NAMES) {
+        facts.kernel_names = split_names(&names).map(<[u8]>::to_vec).collect();
+    }
+    if driver.profile.kernel_facts == When::AfterBuild
+        && !facts.kernel_names.is_empty()
+        && let Ok(kernels) = driver.create_kernels(program)
+    {
+        let known: Vec<_> = kernels
+            .iter()
+            .filter_map(|kernel| kernel_facts(driver, *kernel))
+            .collect();
+        for kernel in kernels {
+            driver.release_kernel(kernel);
+        }
+        facts.creation_order = known.len() == facts.kernel_names.len();
+        facts.kernels = known;
+    }
+    facts
+}
+
+fn build_answers(
+    driver: &Driver,
+    program: Program,
+    device: Device,
+    arguments: &BuildArguments,
+) -> Answers {
+    let own = arguments
+        .options
+        .as_ref()
+        .map(|options| options.as_bytes_with_nul());
+    let ask = |name| match driver.build_info(program, device, name) {
+        Ok(value) if name == CL_PROGRAM_BUILD_OPTIONS && Some(value.as_slice()) == own => {
+            (name, Answer::OwnOptions)
+        }
+        answered => (name, answer(answered)),
+    };
+    BUILD_QUERIES.map(ask).to_vec()
+}
+
+/// Everything that the API shows of a kernel and a kernel made from a binary may not; None without a name.
+pub fn kernel_facts(driver: &Driver, kernel: Kernel) -> Option<KernelFacts> {
+    let name =
+        CString::from_vec_with_nul(driver.kernel_info(kernel, CL_KERNEL_FUNCTION_NAME).ok()?)
+            .ok()?;
+    let count = driver.kernel_info(kernel, CL_KERNEL_NUM_ARGS).ok()?;
+    let count = cl_uint::from_ne_bytes(count.try_into().ok()?);
+    let argument = |index| {
+        ARGUMENT_QUERIES
+            .map(|query| (query, answer(driver.kernel_arg_info(kernel, index, query))))
+            .to_vec()
+    };
+    Some(KernelFacts {
+        name: name.into_bytes(),
+        attributes: answer(driver.kernel_info(kernel, CL_KERNEL_ATTRIBUTES)),
+        arguments: (0..count).map(argument).collect(),
+        behind_last_argument: argument(count),
+    })
+}
+
+fn answer(answered: Result<Vec<u8>, cl_int>) -> Answer {
+    match answered {
+        Ok(value) => Answer::Value(value),
+        Err(code) => Answer::Error(code),
+    }
+}
+
+/// Whether the spelling of an include directory shows in what the API tells. Such an entry fits only who spells it so.
+fn shows_directories(facts: &Facts, directories: &[Vec<u8>]) -> bool {
+    let answers = facts.devices.iter().flatten();
+    let mut values = answers.filter_map(|(_, answer)| match answer {
+        Answer::Value(value) => Some(value),
+        _ => None,
+    });
+    values.any(|value| {
+        directories.iter().any(|directory| {
+            !directory.is_empty()
+                && value
+                    .windows(directory.len())
+                    .any(|window| window == directory.as_slice())
+        })
+    })
+}
+
+/// Takes out what could show the source: the driver is asked for it again if anybody wants it.
+fn withhold_texts(facts: &mut Facts) {
+    for (name, answer) in facts.devices.iter_mut().flatten() {
+        let is_text = matches!(*name, CL_PROGRAM_BUILD_LOG | CL_PROGRAM_BUILD_OPTIONS);
+        if is_text && matches!(answer, Answer::Value(value) if value.len() > 1) {
+            *answer = Answer::Withheld;
+        }
+    }
+}

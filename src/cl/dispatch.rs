@@ -1,0 +1,182 @@
+//! The ICD dispatch table: which slots exist for which OpenCL version, and the address of one slot.
+
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use opencl_sys::cl_icd::cl_icd_dispatch;
+
+/// The slots of the newest table that we know (OpenCL 3.1).
+pub const SLOTS: usize = 150;
+
+const _: () = assert!(size_of::<cl_icd_dispatch>() == SLOTS * size_of::<usize>());
+
+/// One slot of the table, by its index in `cl_icd.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(usize);
+
+macro_rules! slots {
+    ($($index:literal $name:ident),* $(,)?) => {
+        #[allow(non_upper_case_globals)]
+        impl Slot {
+            $(
+                #[doc = concat!("The slot of ", stringify!($name), ".")]
+                pub const $name: Slot = Slot($index);
+            )*
+        }
+        $(const _: () = assert!(offset_of!(cl_icd_dispatch, $name) == $index * size_of::<usize>());)*
+    };
+}
+
+slots! {
+    8 clGetContextInfo,
+    26 clCreateProgramWithSource,
+    27 clCreateProgramWithBinary,
+    28 clRetainProgram,
+    29 clReleaseProgram,
+    30 clBuildProgram,
+    32 clGetProgramInfo,
+    33 clGetProgramBuildInfo,
+    34 clCreateKernel,
+    35 clCreateKernelsInProgram,
+    36 clRetainKernel,
+    37 clReleaseKernel,
+    39 clGetKernelInfo,
+    65 clGetExtensionFunctionAddress,
+    97 clCreateProgramWithBuiltInKernels,
+    98 clCompileProgram,
+    99 clLinkProgram,
+    101 clGetKernelArgInfo,
+    107 clGetExtensionFunctionAddressForPlatform,
+    137 clCloneKernel,
+    138 clCreateProgramWithIL,
+    144 clSetProgramReleaseCallback,
+}
+
+impl Slot {
+    /// The index in the table.
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
+/// How many slots the table of a platform with this CL_PLATFORM_VERSION has at least ("OpenCL MAJOR.MINOR ...").
+///
+/// Behind the end of a table stands other data (measured on Oclgrind, Intel and PoCL), so no further slot is ever read.
+pub fn slots_of_version(version: &[u8]) -> usize {
+    let number = version.strip_prefix(b"OpenCL ").unwrap_or_default();
+    let mut parts = number.split(|byte| !byte.is_ascii_digit());
+    let mut part = || {
+        parts
+            .next()
+            .and_then(|digits| str::from_utf8(digits).ok()?.parse::<u32>().ok())
+            .unwrap_or(0)
+    };
+    match (part(), part()) {
+        (0, _) => 0,
+        (1, 0) => 65,
+        (1, 1) => 93,
+        (1, _) => 108,
+        (2, 0) => 136,
+        (2, 1) => 143,
+        (2, _) => 146,
+        (3.., _) => 149,
+    }
+}
+
+/// A table that a driver's objects point to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table {
+    address: usize,
+    slots: usize,
+}
+
+impl Table {
+    /// The table that the first word of an object names.
+    ///
+    /// # Safety
+    /// `object` is a live OpenCL object of a driver that gave it out through the ICD interface, whose first word is by
+    /// `cl_khr_icd` the address of a dispatch table, of at least `slots` slots.
+    pub unsafe fn of_object(object: *mut std::ffi::c_void, slots: usize) -> Option<Table> {
+        // SAFETY: by the contract of this function.
+        let address = unsafe { object.cast::<usize>().read() };
+        (address != 0).then_some(Table { address, slots })
+    }
+
+    /// The address, which identifies the table.
+    pub fn address(self) -> usize {
+        self.address
+    }
+
+    /// Whether the driver provides this slot.
+    pub fn has(self, slot: Slot) -> bool {
+        slot.0 < self.slots
+    }
+
+    /// The address of a slot.
+    pub fn slot_address(self, slot: Slot) -> usize {
+        assert!(self.has(slot), "the table has no slot {}", slot.0);
+        self.address + slot.0 * size_of::<usize>()
+    }
+
+    /// What stands in the slot now; 0 for a function that the driver lacks.
+    pub fn load(self, slot: Slot) -> usize {
+        self.atomic(slot).load(Ordering::Acquire)
+    }
+
+    /// Replaces the slot. Other threads may be calling through it.
+    ///
+    /// # Safety
+    /// The page is writable, and `function` has the type that the slot stands for and is never unmapped.
+    pub unsafe fn store(self, slot: Slot, function: usize) {
+        self.atomic(slot).store(function, Ordering::Release);
+    }
+
+    fn atomic(self, slot: Slot) -> &'static AtomicUsize {
+        // SAFETY: `of_object` was promised a table with this many slots; drivers are never unmapped, so it lives for ever;
+        // a slot is an aligned word.
+        unsafe { &*(self.slot_address(slot) as *const AtomicUsize) }
+    }
+
+    /// All functions as they stand now; slots that the driver does not provide are None.
+    pub fn copy(self) -> cl_icd_dispatch {
+        let mut copy = std::mem::MaybeUninit::<cl_icd_dispatch>::zeroed();
+        // SAFETY: `slots` words are readable at `address` by the promise to `of_object`, and at most SLOTS fit. Zero is None
+        // for each function and a valid integer for the last slot, so the rest is initialised as well.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.address as *const usize,
+                copy.as_mut_ptr().cast::<usize>(),
+                self.slots.min(SLOTS),
+            );
+            copy.assume_init()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_slot_behind_the_end_of_an_old_table_is_read() {
+        assert_eq!(slots_of_version(b"OpenCL 1.0 old"), 65);
+        assert_eq!(slots_of_version(b"OpenCL 1.1 Mesa"), 93);
+        assert_eq!(slots_of_version(b"OpenCL 1.2 "), 108);
+        assert_eq!(slots_of_version(b"OpenCL 2.1 LINUX"), 143);
+        assert_eq!(slots_of_version(b"OpenCL 3.0 PoCL 3.1"), 149);
+        assert_eq!(slots_of_version(b"OpenGL 4"), 0);
+        assert_eq!(slots_of_version(b""), 0);
+    }
+
+    #[test]
+    fn a_copy_of_a_short_table_has_no_functions_behind_its_end() {
+        let words = [0x10usize; 200];
+        let object = [words.as_ptr() as usize];
+        // SAFETY: `object` begins with the address of 200 readable words.
+        let table = unsafe { Table::of_object(object.as_ptr() as *mut _, 93) }.expect("not null");
+        let copy = table.copy();
+        assert!(copy.clBuildProgram.is_some());
+        assert!(copy.clCompileProgram.is_none());
+        assert!(!table.has(Slot::clCompileProgram));
+    }
+}

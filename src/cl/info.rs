@@ -1,0 +1,147 @@
+//! The protocol of the clGet...Info functions: a size, a buffer and the size of the answer.
+
+use std::ffi::c_void;
+
+use opencl_sys::{CL_INVALID_VALUE, CL_SUCCESS, cl_int};
+
+/// No answer of a program or kernel query is larger; a driver that says so is not believed (a PoCL 3.1 program with two
+/// devices reports garbage sizes for the one that was not built).
+pub const LARGEST_ANSWER: usize = 1 << 30;
+
+/// Asks twice: for the size, then for the bytes.
+///
+/// # Errors
+/// The driver's error code, or CL_INVALID_VALUE for a size beyond [`LARGEST_ANSWER`] or one that changes in between.
+pub fn ask(query: impl Fn(usize, *mut c_void, *mut usize) -> cl_int) -> Result<Vec<u8>, cl_int> {
+    let mut size = 0;
+    let code = query(0, std::ptr::null_mut(), &mut size);
+    if code != CL_SUCCESS {
+        return Err(code);
+    }
+    if size > LARGEST_ANSWER {
+        return Err(CL_INVALID_VALUE);
+    }
+    if size == 0 {
+        return Ok(Vec::new());
+    }
+    let mut bytes = vec![0; size];
+    let mut written = size;
+    let code = query(size, bytes.as_mut_ptr().cast(), &mut written);
+    if code != CL_SUCCESS {
+        return Err(code);
+    }
+    if written > size {
+        return Err(CL_INVALID_VALUE);
+    }
+    bytes.truncate(written);
+    Ok(bytes)
+}
+
+/// Where the application wants the answer of a clGet...Info call.
+#[derive(Clone, Copy)]
+pub struct Reply {
+    /// `param_value_size`, in bytes.
+    pub size: usize,
+    /// `param_value`; may be NULL.
+    pub value: *mut c_void,
+    /// `param_value_size_ret`; may be NULL.
+    pub size_ret: *mut usize,
+}
+
+impl Reply {
+    /// Answers with a recorded value as a driver would: CL_INVALID_VALUE if the buffer is too small.
+    pub fn give(self, bytes: &[u8]) -> cl_int {
+        if !self.value.is_null() {
+            if self.size < bytes.len() {
+                return CL_INVALID_VALUE;
+            }
+            // SAFETY: the specification of every clGet...Info function requires `param_value` to point to at least
+            // `param_value_size` bytes, and no more than that is written.
+            unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.value.cast(), bytes.len())
+            };
+        }
+        if !self.size_ret.is_null() {
+            // SAFETY: a `param_value_size_ret` that is not NULL points to a size_t, by the same specification.
+            unsafe { self.size_ret.write(bytes.len()) };
+        }
+        CL_SUCCESS
+    }
+
+    /// Answers CL_PROGRAM_BINARIES: the value is an array of pointers, each to room for the binary of one device.
+    ///
+    /// A NULL pointer in the array leaves that device out (OpenCL 3.0, 5.8.7); PoCL 3.1 and rusticl 22.3 crash there,
+    /// which no application can want.
+    pub fn give_binaries(self, binaries: &[&[u8]]) -> cl_int {
+        let size = size_of_val(binaries) / 2;
+        if !self.value.is_null() {
+            if self.size < size {
+                return CL_INVALID_VALUE;
+            }
+            for (index, binary) in binaries.iter().enumerate() {
+                // SAFETY: `param_value` points to `size` bytes, an array of one pointer for each device; each that is not
+                // NULL points to as many bytes as CL_PROGRAM_BINARY_SIZES told for the device (OpenCL 3.0, 5.8.7).
+                unsafe {
+                    let room = self.value.cast::<*mut u8>().add(index).read_unaligned();
+                    if !room.is_null() {
+                        std::ptr::copy_nonoverlapping(binary.as_ptr(), room, binary.len());
+                    }
+                }
+            }
+        }
+        if !self.size_ret.is_null() {
+            // SAFETY: as in `give`.
+            unsafe { self.size_ret.write(size) };
+        }
+        CL_SUCCESS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_that_cannot_be_is_not_believed() {
+        let answer = ask(|_, _, size| {
+            // SAFETY: `ask` always passes a valid size pointer.
+            unsafe { *size = usize::MAX };
+            CL_SUCCESS
+        });
+        assert_eq!(answer, Err(CL_INVALID_VALUE));
+    }
+
+    #[test]
+    fn a_buffer_that_is_too_small_is_refused_and_not_written() {
+        let mut buffer = [7u8; 4];
+        let mut size = 99;
+        let reply = Reply {
+            size: 2,
+            value: buffer.as_mut_ptr().cast(),
+            size_ret: &mut size,
+        };
+        assert_eq!(reply.give(b"abc"), CL_INVALID_VALUE);
+        assert_eq!((buffer, size), ([7; 4], 99));
+        let reply = Reply { size: 4, ..reply };
+        assert_eq!(reply.give(b"abc"), CL_SUCCESS);
+        assert_eq!((&buffer[..3], size), (b"abc".as_slice(), 3));
+    }
+
+    #[test]
+    fn binaries_go_where_the_pointers_of_the_array_say() {
+        let mut first = [0u8; 3];
+        let mut rooms = [first.as_mut_ptr(), std::ptr::null_mut()];
+        let mut size = 0;
+        let reply = Reply {
+            size: 16,
+            value: rooms.as_mut_ptr().cast(),
+            size_ret: &mut size,
+        };
+        assert_eq!(reply.give_binaries(&[b"one", b"two"]), CL_SUCCESS);
+        assert_eq!((&first, size), (b"one", 16));
+        assert_eq!(
+            Reply { size: 15, ..reply }.give_binaries(&[b"one", b"two"]),
+            CL_INVALID_VALUE
+        );
+    }
+}

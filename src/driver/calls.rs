@@ -1,0 +1,472 @@
+//! Safe calls into a driver, through the functions that stood in its table before it was patched.
+//!
+//! They are safe in this sense: handles come from this driver or from the application's call in progress, for which the
+//! bare driver would get the very same handle; buffers are ours and as large as is said.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::atomic::Ordering;
+
+use opencl_sys::*;
+
+use super::Driver;
+use crate::cl::info::{Reply, ask};
+use crate::cl::{Context, Device, Kernel, Notify, Platform, Program};
+
+/// The arguments of a clBuildProgram call but for the callback, kept for later.
+#[derive(Clone, Debug)]
+pub struct BuildArguments {
+    /// `device_list`; None is NULL.
+    pub devices: Option<Vec<Device>>,
+    /// `options`; None is NULL.
+    pub options: Option<std::ffi::CString>,
+}
+
+/// A callback and its data.
+#[derive(Clone, Copy)]
+pub struct NotifyTarget {
+    /// `pfn_notify`.
+    pub function: Option<Notify>,
+    /// `user_data`.
+    pub user_data: *mut c_void,
+}
+
+impl NotifyTarget {
+    /// No callback.
+    pub const NONE: NotifyTarget = NotifyTarget {
+        function: None,
+        user_data: std::ptr::null_mut(),
+    };
+}
+
+/// Calls a function of the table below, or answers CL_INVALID_OPERATION where the driver has none. (A call of the
+/// application through an empty slot never arrives here: empty slots are not patched.)
+macro_rules! call {
+    ($driver:expr, $name:ident($($argument:expr),* $(,)?)) => {
+        match $driver.below.$name {
+            // SAFETY: as the module says.
+            Some(function) => unsafe { function($($argument),*) },
+            None => CL_INVALID_OPERATION,
+        }
+    };
+}
+
+impl Driver {
+    /// clGetProgramInfo.
+    pub fn program_info(&self, program: Program, name: cl_program_info) -> Result<Vec<u8>, cl_int> {
+        ask(|size, value, size_ret| {
+            call!(
+                self,
+                clGetProgramInfo(program.raw(), name, size, value, size_ret)
+            )
+        })
+    }
+
+    /// clGetProgramBuildInfo.
+    pub fn build_info(
+        &self,
+        program: Program,
+        device: Device,
+        name: cl_program_build_info,
+    ) -> Result<Vec<u8>, cl_int> {
+        ask(|size, value, size_ret| {
+            call!(
+                self,
+                clGetProgramBuildInfo(program.raw(), device.raw(), name, size, value, size_ret)
+            )
+        })
+    }
+
+    /// clGetKernelInfo.
+    pub fn kernel_info(&self, kernel: Kernel, name: cl_kernel_info) -> Result<Vec<u8>, cl_int> {
+        ask(|size, value, size_ret| {
+            call!(
+                self,
+                clGetKernelInfo(kernel.raw(), name, size, value, size_ret)
+            )
+        })
+    }
+
+    /// clGetKernelArgInfo.
+    pub fn kernel_arg_info(
+        &self,
+        kernel: Kernel,
+        index: cl_uint,
+        name: cl_kernel_arg_info,
+    ) -> Result<Vec<u8>, cl_int> {
+        ask(|size, value, size_ret| {
+            call!(
+                self,
+                clGetKernelArgInfo(kernel.raw(), index, name, size, value, size_ret)
+            )
+        })
+    }
+
+    /// clGetDeviceInfo.
+    pub fn device_info(&self, device: Device, name: cl_device_info) -> Result<Vec<u8>, cl_int> {
+        ask(|size, value, size_ret| {
+            call!(
+                self,
+                clGetDeviceInfo(device.raw(), name, size, value, size_ret)
+            )
+        })
+    }
+
+    /// clGetPlatformInfo.
+    pub fn platform_info(
+        &self,
+        platform: Platform,
+        name: cl_platform_info,
+    ) -> Result<Vec<u8>, cl_int> {
+        ask(|size, value, size_ret| {
+            call!(
+                self,
+                clGetPlatformInfo(platform.raw(), name, size, value, size_ret)
+            )
+        })
+    }
+
+    /// CL_PROGRAM_DEVICES.
+    pub fn program_devices(&self, program: Program) -> Result<Vec<Device>, cl_int> {
+        let value = self.program_info(program, CL_PROGRAM_DEVICES)?;
+        value
+            .chunks(size_of::<usize>())
+            .map(|word| Device::from_value(word).filter(|device| !device.is_null()))
+            .collect::<Option<_>>()
+            .ok_or(CL_INVALID_VALUE)
+    }
+
+    /// CL_PROGRAM_BUILD_STATUS.
+    pub fn build_status(
+        &self,
+        program: Program,
+        device: Device,
+    ) -> Result<cl_build_status, cl_int> {
+        number(&self.build_info(program, device, CL_PROGRAM_BUILD_STATUS)?).ok_or(CL_INVALID_VALUE)
+    }
+
+    /// CL_PROGRAM_REFERENCE_COUNT.
+    pub fn program_references(&self, program: Program) -> Result<cl_uint, cl_int> {
+        self.program_info(program, CL_PROGRAM_REFERENCE_COUNT)?
+            .try_into()
+            .map(cl_uint::from_ne_bytes)
+            .map_err(|_| CL_INVALID_VALUE)
+    }
+
+    /// CL_PROGRAM_BINARIES, one for each device of the program.
+    ///
+    /// # Errors
+    /// The driver's code; CL_INVALID_VALUE where a device has no binary, since a NULL pointer for it crashes PoCL 3.1 and
+    /// rusticl 22.3, and a size may be garbage there (measured).
+    pub fn program_binaries(
+        &self,
+        program: Program,
+        devices: usize,
+    ) -> Result<Vec<Vec<u8>>, cl_int> {
+        let sizes = self.program_info(program, CL_PROGRAM_BINARY_SIZES)?;
+        let sizes: Vec<usize> = sizes
+            .chunks_exact(size_of::<usize>())
+            .map(|word| word.try_into().map(usize::from_ne_bytes).unwrap_or(0))
+            .collect();
+        if sizes.len() != devices
+            || sizes
+                .iter()
+                .any(|size| *size == 0 || *size > crate::cl::info::LARGEST_ANSWER)
+        {
+            return Err(CL_INVALID_VALUE);
+        }
+        let mut binaries: Vec<Vec<u8>> = sizes.iter().map(|size| vec![0; *size]).collect();
+        let mut rooms: Vec<*mut u8> = binaries
+            .iter_mut()
+            .map(|binary| binary.as_mut_ptr())
+            .collect();
+        let size = size_of_val(rooms.as_slice());
+        let code = call!(
+            self,
+            clGetProgramInfo(
+                program.raw(),
+                CL_PROGRAM_BINARIES,
+                size,
+                rooms.as_mut_ptr().cast(),
+                std::ptr::null_mut()
+            )
+        );
+        if code == CL_SUCCESS {
+            Ok(binaries)
+        } else {
+            Err(code)
+        }
+    }
+
+    /// clCreateProgramWithBinary.
+    ///
+    /// # Errors
+    /// The driver's code, or the status of the first binary that it refuses.
+    pub fn create_program_with_binary(
+        &self,
+        context: Context,
+        devices: &[Device],
+        binaries: &[&[u8]],
+    ) -> Result<Program, cl_int> {
+        let function = self
+            .below
+            .clCreateProgramWithBinary
+            .ok_or(CL_INVALID_OPERATION)?;
+        let raw: Vec<*mut c_void> = devices.iter().map(|device| device.raw()).collect();
+        let lengths: Vec<usize> = binaries.iter().map(|binary| binary.len()).collect();
+        let mut pointers: Vec<*const u8> = binaries.iter().map(|binary| binary.as_ptr()).collect();
+        let mut statuses = vec![CL_SUCCESS; devices.len()];
+        let mut code = CL_SUCCESS;
+        // SAFETY: as the module says; each array has an element for each device.
+        let program = unsafe {
+            function(
+                context.raw(),
+                raw.len() as cl_uint,
+                raw.as_ptr(),
+                lengths.as_ptr(),
+                pointers.as_mut_ptr(),
+                statuses.as_mut_ptr(),
+                &mut code,
+            )
+        };
+        let program = Program::new(program);
+        if program.is_null() {
+            return Err(if code == CL_SUCCESS {
+                CL_INVALID_BINARY
+            } else {
+                code
+            });
+        }
+        match statuses
+            .into_iter()
+            .chain([code])
+            .find(|status| *status != CL_SUCCESS)
+        {
+            Some(status) => {
+                self.release_program(program);
+                Err(status)
+            }
+            None => Ok(program),
+        }
+    }
+
+    /// clBuildProgram.
+    pub fn build_program(
+        &self,
+        program: Program,
+        arguments: &BuildArguments,
+        notify: NotifyTarget,
+    ) -> cl_int {
+        let raw: Option<Vec<*mut c_void>> = arguments
+            .devices
+            .as_ref()
+            .map(|devices| devices.iter().map(|device| device.raw()).collect());
+        call!(
+            self,
+            clBuildProgram(
+                program.raw(),
+                raw.as_ref().map_or(0, |devices| devices.len() as cl_uint),
+                raw.as_ref()
+                    .map_or(std::ptr::null(), |devices| devices.as_ptr()),
+                arguments
+                    .options
+                    .as_ref()
+                    .map_or(std::ptr::null(), |options| options.as_ptr()),
+                notify.function,
+                notify.user_data,
+            )
+        )
+    }
+
+    /// clReleaseProgram.
+    pub fn release_program(&self, program: Program) -> cl_int {
+        call!(self, clReleaseProgram(program.raw()))
+    }
+
+    /// clCreateKernel.
+    pub fn create_kernel(&self, program: Program, name: &CStr) -> Result<Kernel, cl_int> {
+        let function = self.below.clCreateKernel.ok_or(CL_INVALID_OPERATION)?;
+        let mut code = CL_SUCCESS;
+        // SAFETY: as the module says; the name is a C string.
+        let kernel = Kernel::new(unsafe {
+            function(program.raw(), name.as_ptr().cast::<c_char>(), &mut code)
+        });
+        if kernel.is_null() {
+            Err(code)
+        } else {
+            Ok(kernel)
+        }
+    }
+
+    /// clCreateKernelsInProgram for all kernels.
+    pub fn create_kernels(&self, program: Program) -> Result<Vec<Kernel>, cl_int> {
+        let function = self
+            .below
+            .clCreateKernelsInProgram
+            .ok_or(CL_INVALID_OPERATION)?;
+        let mut count = 0;
+        // SAFETY: as the module says; only the count is asked for.
+        let code = unsafe { function(program.raw(), 0, std::ptr::null_mut(), &mut count) };
+        if code != CL_SUCCESS {
+            return Err(code);
+        }
+        let mut raw = vec![std::ptr::null_mut(); count as usize];
+        // SAFETY: as the module says; there is room for `count` kernels.
+        let code =
+            unsafe { function(program.raw(), count, raw.as_mut_ptr(), std::ptr::null_mut()) };
+        if code != CL_SUCCESS {
+            return Err(code);
+        }
+        Ok(raw.into_iter().map(Kernel::new).collect())
+    }
+
+    /// clReleaseKernel.
+    pub fn release_kernel(&self, kernel: Kernel) -> cl_int {
+        call!(self, clReleaseKernel(kernel.raw()))
+    }
+
+    /// CL_CONTEXT_REFERENCE_COUNT.
+    pub fn context_references(&self, context: Context) -> Result<cl_uint, cl_int> {
+        let value = ask(|size, value, size_ret| {
+            call!(
+                self,
+                clGetContextInfo(
+                    context.raw(),
+                    CL_CONTEXT_REFERENCE_COUNT,
+                    size,
+                    value,
+                    size_ret
+                )
+            )
+        })?;
+        value
+            .try_into()
+            .map(cl_uint::from_ne_bytes)
+            .map_err(|_| CL_INVALID_VALUE)
+    }
+
+    /// Whether each program adds one to its context's reference count: from the profile, else as seen when the first inner
+    /// program was made (`note_context_references`).
+    pub fn context_counts_programs(&self) -> bool {
+        self.profile
+            .context_counts_programs
+            .unwrap_or_else(|| self.context_counts.load(Ordering::Relaxed) == 2)
+    }
+
+    /// Keeps what the creation of an inner program did to the context's count, where the profile does not know.
+    pub fn note_context_references(&self, grown: bool) {
+        let seen = if grown { 2 } else { 1 };
+        let _ = self
+            .context_counts
+            .compare_exchange(0, seen, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Whether it is still unknown how contexts count.
+    pub fn wants_context_references(&self) -> bool {
+        self.profile.context_counts_programs.is_none()
+            && self.context_counts.load(Ordering::Relaxed) == 0
+    }
+
+    /// clGetProgramInfo, answered to the application.
+    pub fn forward_program_info(
+        &self,
+        program: Program,
+        name: cl_program_info,
+        reply: Reply,
+    ) -> cl_int {
+        call!(
+            self,
+            clGetProgramInfo(program.raw(), name, reply.size, reply.value, reply.size_ret)
+        )
+    }
+
+    /// clGetProgramBuildInfo, answered to the application.
+    pub fn forward_build_info(
+        &self,
+        program: Program,
+        device: Device,
+        name: cl_program_build_info,
+        reply: Reply,
+    ) -> cl_int {
+        call!(
+            self,
+            clGetProgramBuildInfo(
+                program.raw(),
+                device.raw(),
+                name,
+                reply.size,
+                reply.value,
+                reply.size_ret
+            )
+        )
+    }
+
+    /// clGetKernelInfo, answered to the application.
+    pub fn forward_kernel_info(
+        &self,
+        kernel: Kernel,
+        name: cl_kernel_info,
+        reply: Reply,
+    ) -> cl_int {
+        call!(
+            self,
+            clGetKernelInfo(kernel.raw(), name, reply.size, reply.value, reply.size_ret)
+        )
+    }
+
+    /// clGetKernelArgInfo, answered to the application.
+    pub fn forward_kernel_arg_info(
+        &self,
+        kernel: Kernel,
+        index: cl_uint,
+        name: cl_kernel_arg_info,
+        reply: Reply,
+    ) -> cl_int {
+        call!(
+            self,
+            clGetKernelArgInfo(
+                kernel.raw(),
+                index,
+                name,
+                reply.size,
+                reply.value,
+                reply.size_ret
+            )
+        )
+    }
+
+    /// The driver's own extension function of this name; NULL if it has none.
+    pub fn extension_function(&self, name: &CStr) -> *mut c_void {
+        if let (Some(function), Some(platform)) = (
+            self.below.clGetExtensionFunctionAddressForPlatform,
+            self.platforms.first(),
+        ) {
+            // SAFETY: as the module says; the name is a C string.
+            return unsafe { function(platform.raw(), name.as_ptr()) };
+        }
+        match self.below.clGetExtensionFunctionAddress {
+            // SAFETY: as above.
+            Some(function) => unsafe { function(name.as_ptr()) },
+            None => std::ptr::null_mut(),
+        }
+    }
+
+    /// The addresses of all functions in the table.
+    pub(super) fn functions(&self) -> Vec<usize> {
+        // SAFETY: the table is an array of words: functions, and NULL.
+        let words = unsafe {
+            std::slice::from_raw_parts(
+                (&raw const self.below).cast::<usize>(),
+                crate::cl::dispatch::SLOTS,
+            )
+        };
+        let mut functions: Vec<usize> = words.iter().copied().filter(|word| *word != 0).collect();
+        functions.sort_unstable();
+        functions.dedup();
+        functions
+    }
+}
+
+/// A cl_int in the value of a query.
+pub fn number(value: &[u8]) -> Option<cl_int> {
+    value.try_into().ok().map(cl_int::from_ne_bytes)
+}

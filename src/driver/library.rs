@@ -1,0 +1,239 @@
+//! Opens a driver's library as an ICD loader does, and asks it for its platforms.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::path::{Path, PathBuf};
+
+use libloading::os::unix::{Library as DynamicLibrary, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW};
+use opencl_sys::{
+    CL_PLATFORM_EXTENSIONS, CL_PLATFORM_NAME, CL_PLATFORM_VENDOR, CL_PLATFORM_VERSION, CL_SUCCESS,
+    cl_int, cl_uint,
+};
+
+use crate::cl::dispatch::{Table, slots_of_version};
+use crate::cl::{Platform, info};
+use crate::driver::profile::Recognition;
+
+/// CL_PLATFORM_ICD_SUFFIX_KHR of `cl_khr_icd`.
+const CL_PLATFORM_ICD_SUFFIX_KHR: cl_uint = 0x0920;
+/// The number of platforms that one library may report; more is garbage.
+const MOST_PLATFORMS: cl_uint = 64;
+
+type GetExtensionFunctionAddress = unsafe extern "C" fn(*const c_char) -> *mut c_void;
+type GetPlatformIds = unsafe extern "C" fn(cl_uint, *mut *mut c_void, *mut cl_uint) -> cl_int;
+type GetPlatformInfo =
+    unsafe extern "C" fn(*mut c_void, cl_uint, usize, *mut c_void, *mut usize) -> cl_int;
+
+/// Why a library is left out.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The dynamic linker's words.
+    Unloadable(String),
+    /// It has no `clIcdGetPlatformIDsKHR`.
+    NotADriver,
+    /// It is this library, under whatever path.
+    Ourselves,
+}
+
+impl std::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            OpenError::Unloadable(words) => f.write_str(words),
+            OpenError::NotADriver => {
+                f.write_str("it has no clIcdGetPlatformIDsKHR, so it is no OpenCL driver")
+            }
+            OpenError::Ourselves => f.write_str("it is oclcache itself"),
+        }
+    }
+}
+
+/// An opened driver library. It is never closed: objects, background threads and our hooks point into it.
+pub struct Library {
+    path: PathBuf,
+    handle: usize,
+    get_extension_function_address: Option<GetExtensionFunctionAddress>,
+    get_platform_info: GetPlatformInfo,
+    platforms: Vec<Platform>,
+}
+
+/// The platforms of a library whose objects share a dispatch table.
+pub struct TableGroup {
+    /// The table.
+    pub table: Table,
+    /// The platforms on it.
+    pub platforms: Vec<Platform>,
+    /// By what the driver is recognised.
+    pub recognition: Recognition,
+}
+
+impl Library {
+    /// Opens the library with the text that stands in the `.icd` file, so that the dynamic linker finds the handle that
+    /// the loader has, and asks for its platforms.
+    ///
+    /// # Errors
+    /// Why it is left out. The other drivers are not affected.
+    pub fn open(path: &Path) -> Result<Library, OpenError> {
+        // SAFETY: initialisers of the driver run, as they do when a loader opens it.
+        let library = unsafe { DynamicLibrary::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
+            .map_err(|error| OpenError::Unloadable(error_words(&error)))?;
+        let library = std::mem::ManuallyDrop::new(library);
+        if has_our_mark(&library) {
+            return Err(OpenError::Ourselves);
+        }
+        // SAFETY: the types are those of the ICD interface (cl_khr_icd).
+        let extension =
+            unsafe { library.get::<GetExtensionFunctionAddress>(c"clGetExtensionFunctionAddress") };
+        let get_extension_function_address = extension.ok().map(|symbol| *symbol);
+        let function = |name: &CStr| -> Option<*mut c_void> {
+            if let Some(get) = get_extension_function_address {
+                // SAFETY: the driver's own function with a C string, as loaders call it.
+                let address = unsafe { get(name.as_ptr()) };
+                if !address.is_null() {
+                    return Some(address);
+                }
+            }
+            // SAFETY: only the address is taken here; it is used with the type of the ICD interface below.
+            let symbol = unsafe { library.get::<*mut c_void>(name) }.ok()?;
+            let address = symbol.into_raw();
+            (!address.is_null()).then_some(address)
+        };
+        let get_platform_ids = function(c"clIcdGetPlatformIDsKHR").ok_or(OpenError::NotADriver)?;
+        let get_platform_info = function(c"clGetPlatformInfo").ok_or(OpenError::NotADriver)?;
+        // SAFETY: functions of these names have these types (cl_khr_icd, OpenCL 3.0 section 4.1).
+        let (get_platform_ids, get_platform_info) = unsafe {
+            (
+                std::mem::transmute::<*mut c_void, GetPlatformIds>(get_platform_ids),
+                std::mem::transmute::<*mut c_void, GetPlatformInfo>(get_platform_info),
+            )
+        };
+        Ok(Library {
+            path: path.to_owned(),
+            handle: std::mem::ManuallyDrop::into_inner(library).into_raw() as usize,
+            get_extension_function_address,
+            get_platform_info,
+            platforms: platforms(get_platform_ids),
+        })
+    }
+
+    /// Whether a path names this library, or a copy of it: they must not load each other for ever.
+    pub fn is_us(path: &Path) -> bool {
+        // SAFETY: initialisers run, as they do when a loader opens the library.
+        match unsafe { DynamicLibrary::open(Some(path), RTLD_LAZY | RTLD_LOCAL) } {
+            Ok(library) => has_our_mark(&std::mem::ManuallyDrop::new(library)),
+            Err(_) => false,
+        }
+    }
+
+    /// The path as it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The dynamic linker's handle: equal for two paths of one library.
+    pub fn handle(&self) -> usize {
+        self.handle
+    }
+
+    /// The platforms, in the driver's order; none where the driver has no device or reports an error.
+    pub fn platforms(&self) -> &[Platform] {
+        &self.platforms
+    }
+
+    /// The driver's own clGetPlatformInfo, asked.
+    pub fn platform_info(&self, platform: Platform, name: cl_uint, reply: info::Reply) -> cl_int {
+        // SAFETY: `platform` came from this driver or from the application, for whom the same call without us would go
+        // to this function; the other arguments are the application's or made by `info::ask`.
+        unsafe {
+            (self.get_platform_info)(
+                platform.raw(),
+                name,
+                reply.size,
+                reply.value,
+                reply.size_ret,
+            )
+        }
+    }
+
+    /// The driver's answer to clGetExtensionFunctionAddress; NULL if it has none.
+    pub fn extension_function(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: the driver's own function with a C string.
+        self.get_extension_function_address
+            .map_or(std::ptr::null_mut(), |get| unsafe { get(name.as_ptr()) })
+    }
+
+    /// The platforms by dispatch table.
+    pub fn tables(&self) -> Vec<TableGroup> {
+        let mut groups: Vec<TableGroup> = Vec::new();
+        for &platform in &self.platforms {
+            let text = |name| {
+                let mut bytes = info::ask(|size, value, size_ret| {
+                    self.platform_info(
+                        platform,
+                        name,
+                        info::Reply {
+                            size,
+                            value,
+                            size_ret,
+                        },
+                    )
+                })
+                .unwrap_or_default();
+                while bytes.last() == Some(&0) {
+                    bytes.pop();
+                }
+                bytes
+            };
+            // The table's length follows from the version, so without one no slot is read.
+            let slots = slots_of_version(&text(CL_PLATFORM_VERSION));
+            // SAFETY: platforms of an ICD begin with the address of their table, which has the functions of their version.
+            let Some(table) = (unsafe { Table::of_object(platform.raw(), slots) }) else {
+                continue;
+            };
+            match groups
+                .iter_mut()
+                .find(|group| group.table.address() == table.address())
+            {
+                Some(group) => group.platforms.push(platform),
+                None => groups.push(TableGroup {
+                    table,
+                    platforms: vec![platform],
+                    recognition: Recognition {
+                        name: text(CL_PLATFORM_NAME),
+                        vendor: text(CL_PLATFORM_VENDOR),
+                        version: text(CL_PLATFORM_VERSION),
+                        extensions: text(CL_PLATFORM_EXTENSIONS),
+                        suffix: text(CL_PLATFORM_ICD_SUFFIX_KHR),
+                    },
+                }),
+            }
+        }
+        groups
+    }
+}
+
+fn has_our_mark(library: &DynamicLibrary) -> bool {
+    // SAFETY: only whether the symbol exists is asked.
+    unsafe { library.get::<*const c_char>(c"oclcache_version") }.is_ok()
+}
+
+fn error_words(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), |source| source.to_string())
+}
+
+fn platforms(get_platform_ids: GetPlatformIds) -> Vec<Platform> {
+    let mut count = 0;
+    // SAFETY: a count is asked for with a valid pointer (OpenCL 3.0, 4.1).
+    let code = unsafe { get_platform_ids(0, std::ptr::null_mut(), &mut count) };
+    if code != CL_SUCCESS || count == 0 || count > MOST_PLATFORMS {
+        return Vec::new();
+    }
+    let mut raw = vec![std::ptr::null_mut(); count as usize];
+    // SAFETY: `raw` has room for `count` platforms.
+    let code = unsafe { get_platform_ids(count, raw.as_mut_ptr(), std::ptr::null_mut()) };
+    if code != CL_SUCCESS {
+        return Vec::new();
+    }
+    raw.into_iter()
+        .filter(|platform| !platform.is_null())
+        .map(Platform::new)
+        .collect()
+}

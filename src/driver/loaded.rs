@@ -1,0 +1,240 @@
+//! The shared libraries of this process as they are in memory: names, dependencies and build-ids.
+//!
+//! Read from the mapped image, not from the file: the file may have been replaced since it was loaded.
+
+use std::collections::VecDeque;
+use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use object::elf::{
+    DT_NEEDED, DT_SONAME, DT_STRSZ, DT_STRTAB, DynamicTag, NT_GNU_BUILD_ID, NoteType, PT_DYNAMIC,
+    PT_LOAD, PT_NOTE, ProgramType,
+};
+
+/// One loaded library.
+#[derive(Debug)]
+pub struct Object {
+    /// The path that the dynamic linker used; empty for the program itself.
+    pub path: PathBuf,
+    /// DT_SONAME, or else the file's name.
+    pub name: Vec<u8>,
+    /// DT_NEEDED, in order.
+    pub needed: Vec<Vec<u8>>,
+    /// The GNU build-id.
+    pub build_id: Option<Vec<u8>>,
+    ranges: Vec<std::ops::Range<usize>>,
+}
+
+impl Object {
+    /// Whether the address lies in one of the object's segments.
+    pub fn contains(&self, address: usize) -> bool {
+        self.ranges.iter().any(|range| range.contains(&address))
+    }
+}
+
+/// The libraries that contain one of the addresses, and all that they need, as loaded.
+pub fn closure(addresses: &[usize]) -> Vec<Object> {
+    let mut rest: Vec<Option<Object>> = objects().into_iter().map(Some).collect();
+    let mut queue: VecDeque<usize> = (0..rest.len())
+        .filter(|&index| {
+            let object = rest[index].as_ref();
+            object.is_some_and(|object| addresses.iter().any(|address| object.contains(*address)))
+        })
+        .collect();
+    let mut found = Vec::new();
+    while let Some(index) = queue.pop_front() {
+        let Some(object) = rest[index].take() else {
+            continue;
+        };
+        for needed in &object.needed {
+            queue.extend((0..rest.len()).filter(|&index| {
+                rest[index].as_ref().is_some_and(|other| {
+                    other.name == *needed
+                        || other
+                            .path
+                            .file_name()
+                            .is_some_and(|name| name.as_bytes() == needed)
+                })
+            }));
+        }
+        found.push(object);
+    }
+    found
+}
+
+fn objects() -> Vec<Object> {
+    let mut objects: Vec<Object> = Vec::new();
+    // SAFETY: `visit` has the type that dl_iterate_phdr wants and gets the vector back as its data. The dynamic linker
+    // holds its lock meanwhile, so no object is unmapped while it is read.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut objects).cast()) };
+    objects
+}
+
+unsafe extern "C" fn visit(
+    info: *mut libc::dl_phdr_info,
+    _size: usize,
+    data: *mut c_void,
+) -> c_int {
+    // A panic must not cross the dynamic linker; an object that cannot be read is left out, and is missed in the closure.
+    let _ = std::panic::catch_unwind(|| {
+        // SAFETY: `data` is the vector that `objects` passed, used by this thread only; `info` is valid during the call.
+        let (objects, info) = unsafe { (&mut *data.cast::<Vec<Object>>(), &*info) };
+        // SAFETY: the dynamic linker describes a mapped object.
+        objects.push(unsafe { read(info) });
+    });
+    0
+}
+
+/// # Safety
+/// `info` describes an object that stays mapped during the call.
+unsafe fn read(info: &libc::dl_phdr_info) -> Object {
+    let base = info.dlpi_addr as usize;
+    let path = if info.dlpi_name.is_null() {
+        PathBuf::new()
+    } else {
+        // SAFETY: a C string, by dl_iterate_phdr(3).
+        PathBuf::from(OsStr::from_bytes(
+            unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes(),
+        ))
+    };
+    let mut object = Object {
+        path,
+        name: Vec::new(),
+        needed: Vec::new(),
+        build_id: None,
+        ranges: Vec::new(),
+    };
+    // SAFETY: `dlpi_phnum` headers, by dl_iterate_phdr(3).
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) };
+    for header in headers {
+        let start = base.wrapping_add(header.p_vaddr as usize);
+        let size = header.p_memsz as usize;
+        match ProgramType(header.p_type) {
+            PT_LOAD => object.ranges.push(start..start.wrapping_add(size)),
+            PT_NOTE => {
+                // SAFETY: a note segment lies within a loaded segment of the object.
+                let notes = unsafe { std::slice::from_raw_parts(start as *const u8, size) };
+                object.build_id = object
+                    .build_id
+                    .take()
+                    .or_else(|| build_id(notes, header.p_align as usize));
+            }
+            // SAFETY: the dynamic segment is loaded, and ends with DT_NULL or at its size.
+            PT_DYNAMIC => unsafe { dynamic(base, start, size, &mut object) },
+            _ => {}
+        }
+    }
+    if object.name.is_empty() {
+        object.name = object
+            .path
+            .file_name()
+            .map(|name| name.as_bytes().to_vec())
+            .unwrap_or_default();
+    }
+    object
+}
+
+/// # Safety
+/// `start` and `size` are the dynamic segment of a mapped object whose load address is `base`.
+unsafe fn dynamic(base: usize, start: usize, size: usize, object: &mut Object) {
+    // Two words an entry, on 32 and on 64 bits alike.
+    // SAFETY: by the contract.
+    let entries = unsafe {
+        std::slice::from_raw_parts(start as *const [usize; 2], size / size_of::<[usize; 2]>())
+    };
+    let entries = || {
+        entries
+            .iter()
+            .take_while(|[tag, _]| *tag != 0)
+            .map(|[tag, value]| (DynamicTag(*tag as i64), *value))
+    };
+    let find = |wanted: DynamicTag| {
+        entries()
+            .find(|(tag, _)| *tag == wanted)
+            .map(|(_, value)| value)
+    };
+    let (Some(strings), Some(length)) = (find(DT_STRTAB), find(DT_STRSZ)) else {
+        return;
+    };
+    // glibc relocates the address in place, except in objects whose dynamic segment is read-only (the vdso).
+    let strings = if strings < base {
+        strings.wrapping_add(base)
+    } else {
+        strings
+    };
+    // SAFETY: the string table lies in a loaded segment of the object.
+    let strings = unsafe { std::slice::from_raw_parts(strings as *const u8, length) };
+    let string = |offset: usize| -> Vec<u8> {
+        let rest = strings.get(offset..).unwrap_or_default();
+        rest.split(|byte| *byte == 0)
+            .next()
+            .unwrap_or_default()
+            .to_vec()
+    };
+    object.needed = entries()
+        .filter(|(tag, _)| *tag == DT_NEEDED)
+        .map(|(_, offset)| string(offset))
+        .collect();
+    object.name = find(DT_SONAME).map(string).unwrap_or_default();
+}
+
+fn build_id(notes: &[u8], align: usize) -> Option<Vec<u8>> {
+    let word = |offset: usize| {
+        Some(u32::from_ne_bytes(
+            notes.get(offset..offset + 4)?.try_into().ok()?,
+        ))
+    };
+    let align = if align == 8 { 8 } else { 4 };
+    let mut offset = 0;
+    loop {
+        let (name_size, value_size, kind) = (
+            word(offset)? as usize,
+            word(offset + 4)? as usize,
+            word(offset + 8)?,
+        );
+        let name = offset + 12;
+        let value = (name.checked_add(name_size)?).checked_next_multiple_of(align)?;
+        let end = value.checked_add(value_size)?;
+        if NoteType(kind) == NT_GNU_BUILD_ID && notes.get(name..name + name_size)? == b"GNU\0" {
+            return Some(notes.get(value..end)?.to_vec());
+        }
+        offset = end.checked_next_multiple_of(align)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closure_of_a_function_of_the_c_library_is_what_it_needs_and_nothing_else() {
+        let names: Vec<_> = closure(&[libc::getpid as *const () as usize])
+            .into_iter()
+            .map(|object| object.name)
+            .collect();
+        assert!(names.contains(&b"libc.so.6".to_vec()), "{names:?}");
+        assert!(
+            !names.contains(&b"libgcc_s.so.1".to_vec()),
+            "libc.so.6 does not need it"
+        );
+    }
+
+    #[test]
+    fn a_build_id_is_found_behind_another_note() {
+        let mut notes = Vec::new();
+        for (kind, value) in [
+            (1u32, b"abcde".as_slice()),
+            (NT_GNU_BUILD_ID.0, b"\x01\x02\x03\x04"),
+        ] {
+            notes.extend(4u32.to_ne_bytes());
+            notes.extend((value.len() as u32).to_ne_bytes());
+            notes.extend(kind.to_ne_bytes());
+            notes.extend(b"GNU\0");
+            notes.extend(value);
+            notes.resize(notes.len().next_multiple_of(4), 0);
+        }
+        assert_eq!(build_id(&notes, 4), Some(vec![1, 2, 3, 4]));
+        assert_eq!(build_id(&notes[..20], 4), None);
+    }
+}

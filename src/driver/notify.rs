@@ -1,0 +1,143 @@
+//! Callbacks: the driver gets one of ours, which finishes our work and then calls the application's.
+//!
+//! All drivers measured call it on the calling thread before they return, but they may do so later, on a thread of their
+//! own, or, after an error, never. So what is to be done is kept by number until the callback comes, and the driver has
+//! the number only.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use once_cell::sync::Lazy;
+use opencl_sys::{CL_SUCCESS, cl_int};
+use parking_lot::Mutex;
+
+use super::NotifyTarget;
+use crate::cl::{Notify, Program};
+
+/// What is to be done when a build has ended; it is told for which program, and what the function returned if that has
+/// returned.
+pub type Finish = Box<dyn FnOnce(Program, Option<cl_int>)>;
+
+struct Pending {
+    finish: Option<Finish>,
+    target: NotifyTarget,
+}
+
+// SAFETY: the closure holds handles and plain data, and is called once, on the thread of the driver's choice; the
+// application's pointer is only handed back to it.
+unsafe impl Send for Pending {}
+
+#[derive(Default)]
+struct Waiting {
+    last: usize,
+    pending: HashMap<usize, Pending>,
+}
+
+static WAITING: Lazy<Mutex<Waiting>> = Lazy::new(Mutex::default);
+
+thread_local! {
+    /// How deep this thread is inside our hooks; see `hook`.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Runs `body` one level deeper; None if this thread is inside a hook already.
+pub fn at_first_depth<R>(body: impl FnOnce() -> R) -> Option<R> {
+    if DEPTH.get() > 0 {
+        return None;
+    }
+    DEPTH.set(1);
+    let _restore = Restore(0);
+    Some(body())
+}
+
+/// Runs the application's code, or a call that is the driver's alone, as if this thread were outside of our hooks.
+pub fn outside<R>(body: impl FnOnce() -> R) -> R {
+    let _restore = Restore(DEPTH.replace(0));
+    body()
+}
+
+struct Restore(u32);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        DEPTH.set(self.0);
+    }
+}
+
+/// Calls the driver through `below` and does `finish` before the application hears of the end: at once where there is no
+/// callback, else when the driver calls back.
+pub fn wrapped(
+    program: Program,
+    notify: NotifyTarget,
+    below: &dyn Fn(NotifyTarget) -> cl_int,
+    finish: Finish,
+) -> cl_int {
+    if notify.function.is_none() {
+        let code = below(notify);
+        finish(program, Some(code));
+        return code;
+    }
+    let (number, target) = wait(notify, finish);
+    let code = below(target);
+    if code != CL_SUCCESS {
+        // Some drivers do not call back after an error (measured: Intel's CPU runtime for an invalid option). One that does
+        // so later still finds the application's callback, which is why it stays: a few words for each such error.
+        let finish = WAITING
+            .lock()
+            .pending
+            .get_mut(&number)
+            .and_then(|pending| pending.finish.take());
+        if let Some(finish) = finish {
+            finish(program, Some(code));
+        }
+    }
+    code
+}
+
+/// A callback for a function that makes the program it calls back with: `arrive` is told of it first.
+pub fn wrapped_for_new_program(notify: NotifyTarget, arrive: fn(Program)) -> NotifyTarget {
+    match notify.function {
+        None => notify,
+        Some(_) => wait(notify, Box::new(move |program, _| arrive(program))).1,
+    }
+}
+
+fn wait(target: NotifyTarget, finish: Finish) -> (usize, NotifyTarget) {
+    let mut waiting = WAITING.lock();
+    waiting.last += 1;
+    let number = waiting.last;
+    waiting.pending.insert(
+        number,
+        Pending {
+            finish: Some(finish),
+            target,
+        },
+    );
+    (
+        number,
+        NotifyTarget {
+            function: Some(arrived),
+            user_data: number as *mut c_void,
+        },
+    )
+}
+
+/// Calls the application, outside of our hooks and with no lock held.
+pub fn call(function: Notify, program: Program, user_data: *mut c_void) {
+    // SAFETY: the application gave this function and this pointer for this call.
+    outside(|| unsafe { function(program.raw(), user_data) });
+}
+
+unsafe extern "C" fn arrived(program: *mut c_void, user_data: *mut c_void) {
+    let Some(pending) = WAITING.lock().pending.remove(&(user_data as usize)) else {
+        return;
+    };
+    if let Some(finish) = pending.finish {
+        let _ = catch_unwind(AssertUnwindSafe(|| finish(Program::new(program), None)));
+    }
+    if let Some(function) = pending.target.function {
+        call(function, Program::new(program), pending.target.user_data);
+    }
+}

@@ -1,0 +1,210 @@
+//! Which drivers there are: read as the ICD loaders read their own settings.
+//!
+//! Measured on ocl-icd 2.3.1 and 2.3.3 and Khronos' loader: a vendors directory is read in the order of the directory, and
+//! of an `.icd` file the first line is the library's path or name.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::config::{Config, Mode};
+use crate::log;
+
+/// Where loaders look if nothing is set.
+const DEFAULT_DIRECTORY: &str = "/etc/OpenCL/vendors";
+
+/// A driver's library, as it is named in an `.icd` file or a variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vendor {
+    /// What dlopen is given.
+    pub library: PathBuf,
+    /// The loader opens it as well, so its platforms are not ours to report.
+    pub loaded_by_loader: bool,
+}
+
+/// The drivers to load, in the loader's order.
+///
+/// `is_us` tells whether a library is this one; the others of the loader's own sources are loaded by the loader itself. If
+/// the loader was pointed at nothing but us, the registered drivers are meant.
+pub fn find(
+    config: &Config,
+    environment: &dyn Fn(&str) -> Option<std::ffi::OsString>,
+    is_us: &dyn Fn(&Path) -> bool,
+) -> Vec<Vendor> {
+    let loaders = loader_sources(environment);
+    let loaders: Vec<PathBuf> = libraries(&loaders)
+        .into_iter()
+        .filter(|library| !is_us(library))
+        .collect();
+    let wanted = match config.vendors() {
+        Some(sources) => libraries(&sources),
+        None if !loaders.is_empty() => loaders.clone(),
+        None => libraries(&[PathBuf::from(DEFAULT_DIRECTORY)]),
+    };
+    let mut vendors: Vec<Vendor> = Vec::new();
+    for library in wanted.into_iter().filter(|library| !is_us(library)) {
+        let loaded_by_loader = match config.mode() {
+            Mode::Icd => false,
+            Mode::Beside => true,
+            Mode::Auto => loaders.contains(&library),
+        };
+        vendors.push(Vendor {
+            library,
+            loaded_by_loader,
+        });
+    }
+    vendors
+}
+
+/// What the loader that called us has been pointed at. Variables that only one of the loaders knows count for both: the
+/// worst is a driver that is cached but not reported.
+fn loader_sources(environment: &dyn Fn(&str) -> Option<std::ffi::OsString>) -> Vec<PathBuf> {
+    let variable = |name: &str| {
+        environment(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    let mut sources: Vec<PathBuf> = Vec::new();
+    if let Some(files) = variable("OCL_ICD_FILENAMES") {
+        sources.extend(
+            files
+                .as_os_str()
+                .as_bytes()
+                .split(|byte| *byte == b':')
+                .map(|part| OsStr::from_bytes(part).into()),
+        );
+    }
+    let directory = variable("OCL_ICD_VENDORS").or_else(|| variable("OPENCL_VENDOR_PATH"));
+    sources.push(directory.unwrap_or_else(|| DEFAULT_DIRECTORY.into()));
+    sources
+}
+
+/// The libraries that a list of directories, `.icd` files and libraries names.
+fn libraries(sources: &[PathBuf]) -> Vec<PathBuf> {
+    let mut libraries = Vec::new();
+    for source in sources
+        .iter()
+        .filter(|source| !source.as_os_str().is_empty())
+    {
+        if source.is_dir() {
+            match std::fs::read_dir(source) {
+                Ok(entries) => {
+                    let files = entries
+                        .flatten()
+                        .map(|entry| entry.path())
+                        .filter(|path| is_icd_file(path));
+                    libraries.extend(files.filter_map(|file| first_line(&file)));
+                }
+                Err(error) => {
+                    tracing::warn!(directory = %log::path(source), %error, "this vendors directory cannot be read");
+                }
+            }
+        } else if is_icd_file(source) {
+            libraries.extend(first_line(source));
+        } else if source.as_os_str().as_bytes().contains(&b'/') && !source.exists() {
+            tracing::warn!(path = %log::path(source), "this vendors path does not exist");
+        } else {
+            libraries.push(source.clone());
+        }
+    }
+    libraries
+}
+
+fn is_icd_file(path: &Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b".icd")
+}
+
+fn first_line(file: &Path) -> Option<PathBuf> {
+    match std::fs::read(file) {
+        Ok(content) => {
+            let line = content
+                .split(|byte| *byte == b'\n')
+                .next()
+                .unwrap_or_default();
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            (!line.is_empty()).then(|| OsStr::from_bytes(line).into())
+        }
+        Err(error) => {
+            tracing::warn!(file = %log::path(file), %error, "this .icd file cannot be read");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vendors(variables: &[(&str, &str)]) -> Vec<(String, bool)> {
+        let variables: Vec<(String, String)> = variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        let environment = move |name: &str| {
+            variables
+                .iter()
+                .find(|(known, _)| known == name)
+                .map(|(_, value)| std::ffi::OsString::from(value))
+        };
+        let config = Config::read_from(&environment);
+        let us = |library: &Path| library.ends_with("liboclcache.so");
+        let found = find(&config, &environment, &us);
+        found
+            .into_iter()
+            .map(|vendor| {
+                (
+                    vendor.library.display().to_string(),
+                    vendor.loaded_by_loader,
+                )
+            })
+            .collect()
+    }
+
+    fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        for (name, content) in files {
+            std::fs::write(directory.path().join(name), content).expect("written");
+        }
+        directory
+    }
+
+    #[test]
+    fn beside_the_drivers_nothing_is_reported_twice() {
+        let both = directory(&[
+            ("oclcache.icd", "/x/liboclcache.so\n"),
+            ("a.icd", "liba.so\nsecond line\n"),
+            ("notes", ""),
+        ]);
+        let both = both.path().to_str().expect("UTF-8");
+        assert_eq!(
+            vendors(&[("OCL_ICD_VENDORS", both)]),
+            [("liba.so".to_owned(), true)]
+        );
+        let icd = vendors(&[("OCL_ICD_VENDORS", both), ("OCLCACHE_MODE", "icd")]);
+        assert_eq!(icd, [("liba.so".to_owned(), false)]);
+    }
+
+    #[test]
+    fn drivers_that_only_we_were_told_of_are_reported() {
+        let ours = directory(&[("oclcache.icd", "/x/liboclcache.so\n")]);
+        let ours = ours.path().to_str().expect("UTF-8");
+        let theirs = directory(&[("a.icd", "liba.so")]);
+        let list = format!("{}:libdirect.so", theirs.path().join("a.icd").display());
+        let found = vendors(&[("OCL_ICD_VENDORS", ours), ("OCLCACHE_VENDORS", &list)]);
+        assert_eq!(
+            found,
+            [
+                ("liba.so".to_owned(), false),
+                ("libdirect.so".to_owned(), false)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_path_that_does_not_exist_is_left_out() {
+        assert_eq!(
+            vendors(&[("OCLCACHE_VENDORS", "/does/not/exist.so:/does/not/exist.icd")]),
+            []
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! clBuildProgram and clCompileProgram.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+
+use opencl_sys::*;
+
+use super::Below;
+use crate::cache::{self, BuildCall};
+use crate::cl::{Device, Notify, Program};
+use crate::driver::{BuildArguments, Driver, NotifyTarget};
+
+super::hooks! {
+    /// Slot 30.
+    clBuildProgram(
+        program: cl_program,
+        num_devices: cl_uint,
+        device_list: *const cl_device_id,
+        options: *const c_char,
+        pfn_notify: Option<Notify>,
+        user_data: *mut c_void,
+    ) -> cl_int = build;
+    /// Slot 98.
+    clCompileProgram(
+        program: cl_program,
+        num_devices: cl_uint,
+        device_list: *const cl_device_id,
+        options: *const c_char,
+        num_input_headers: cl_uint,
+        input_headers: *const cl_program,
+        header_include_names: *mut *const c_char,
+        pfn_notify: Option<Notify>,
+        user_data: *mut c_void,
+    ) -> cl_int = compile;
+}
+
+fn build(
+    driver: &'static Driver,
+    below: &Below<cl_int, impl Fn() -> cl_int>,
+    program: cl_program,
+    num_devices: cl_uint,
+    device_list: *const cl_device_id,
+    options: *const c_char,
+    pfn_notify: Option<Notify>,
+    user_data: *mut c_void,
+) -> cl_int {
+    let notify = NotifyTarget {
+        function: pfn_notify,
+        user_data,
+    };
+    // SAFETY: the arguments are those of the application's call.
+    let call = unsafe { read(program, num_devices, device_list, options, notify) };
+    cache::build(&call, &|target| {
+        below.instead(|| {
+            let Some(function) = driver.below().clBuildProgram else {
+                return CL_INVALID_OPERATION;
+            };
+            // SAFETY: the driver's own function; all arguments are the application's but for the callback, which is of the
+            // same type and gets the data that belongs to it.
+            unsafe {
+                function(
+                    program,
+                    num_devices,
+                    device_list,
+                    options,
+                    target.function,
+                    target.user_data,
+                )
+            }
+        })
+    })
+}
+
+fn compile(
+    driver: &'static Driver,
+    below: &Below<cl_int, impl Fn() -> cl_int>,
+    program: cl_program,
+    num_devices: cl_uint,
+    device_list: *const cl_device_id,
+    options: *const c_char,
+    num_input_headers: cl_uint,
+    input_headers: *const cl_program,
+    header_include_names: *mut *const c_char,
+    pfn_notify: Option<Notify>,
+    user_data: *mut c_void,
+) -> cl_int {
+    let notify = NotifyTarget {
+        function: pfn_notify,
+        user_data,
+    };
+    cache::compile(Program::new(program), notify, &|target| {
+        below.instead(|| {
+            let Some(function) = driver.below().clCompileProgram else {
+                return CL_INVALID_OPERATION;
+            };
+            // SAFETY: as in `build`.
+            unsafe {
+                function(
+                    program,
+                    num_devices,
+                    device_list,
+                    options,
+                    num_input_headers,
+                    input_headers,
+                    header_include_names,
+                    target.function,
+                    target.user_data,
+                )
+            }
+        })
+    })
+}
+
+/// Reads the arguments of a clBuildProgram call without judging them: that is the driver's.
+///
+/// # Safety
+/// They are those of a call that is in progress: `devices` is NULL or points to `count` devices, `options` is NULL or a C
+/// string.
+unsafe fn read(
+    program: cl_program,
+    count: cl_uint,
+    devices: *const cl_device_id,
+    options: *const c_char,
+    notify: NotifyTarget,
+) -> BuildCall {
+    let mut odd = (count == 0) != devices.is_null()
+        || notify.function.is_none() && !notify.user_data.is_null();
+    let devices = (!odd && !devices.is_null()).then(|| {
+        // SAFETY: by the contract.
+        (0..count as usize)
+            .map(|index| Device::new(unsafe { devices.add(index).read() }))
+            .collect::<Vec<_>>()
+    });
+    odd |= devices.iter().flatten().any(|device| device.is_null());
+    // SAFETY: by the contract.
+    let options = (!options.is_null()).then(|| CString::from(unsafe { CStr::from_ptr(options) }));
+    BuildCall {
+        program: Program::new(program),
+        arguments: BuildArguments { devices, options },
+        notify,
+        odd,
+    }
+}

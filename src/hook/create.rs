@@ -1,0 +1,148 @@
+//! Functions that make programs: one made from source is remembered; every other drops what its handle stood for before.
+
+use std::ffi::{CStr, c_char, c_uchar, c_void};
+
+use opencl_sys::*;
+
+use super::Below;
+use crate::cl::{Context, Program};
+use crate::driver::Driver;
+use crate::shadow;
+
+super::hooks! {
+    /// Slot 26.
+    clCreateProgramWithSource(
+        context: cl_context,
+        count: cl_uint,
+        strings: *mut *const c_char,
+        lengths: *const usize,
+        errcode_ret: *mut cl_int,
+    ) -> cl_program = with_source;
+    /// Slot 27. The application's own binaries are its own business.
+    clCreateProgramWithBinary(
+        context: cl_context,
+        num_devices: cl_uint,
+        device_list: *const cl_device_id,
+        lengths: *const usize,
+        binaries: *mut *const c_uchar,
+        binary_status: *mut cl_int,
+        errcode_ret: *mut cl_int,
+    ) -> cl_program = with_binary;
+    /// Slot 97.
+    clCreateProgramWithBuiltInKernels(
+        context: cl_context,
+        num_devices: cl_uint,
+        device_list: *const cl_device_id,
+        kernel_names: *const c_char,
+        errcode_ret: *mut cl_int,
+    ) -> cl_program = with_built_in_kernels;
+    /// Slot 138.
+    clCreateProgramWithIL(
+        context: cl_context,
+        il: *const c_void,
+        length: usize,
+        errcode_ret: *mut cl_int,
+    ) -> cl_program = with_il;
+}
+
+fn with_source(
+    driver: &'static Driver,
+    below: &Below<cl_program, impl Fn() -> cl_program>,
+    context: cl_context,
+    count: cl_uint,
+    strings: *mut *const c_char,
+    lengths: *const usize,
+    _errcode_ret: *mut cl_int,
+) -> cl_program {
+    let program = below.call();
+    if !program.is_null() {
+        // SAFETY: the driver has accepted the same arguments, so they are as OpenCL 3.0, 5.8.1 wants them.
+        let length = unsafe { source_length(count, strings, lengths) };
+        shadow::program_created(driver, Context::new(context), Program::new(program), length);
+    }
+    program
+}
+
+/// The length of all strings together; None where a NUL stands within one, since then what is compiled and what
+/// CL_PROGRAM_SOURCE shows may differ.
+///
+/// # Safety
+/// `strings` has `count` strings; `lengths` is NULL or has `count` lengths, of which 0 means that the string ends with NUL.
+unsafe fn source_length(
+    count: cl_uint,
+    strings: *mut *const c_char,
+    lengths: *const usize,
+) -> Option<usize> {
+    let mut total = 0usize;
+    for index in 0..count as usize {
+        // SAFETY: by the contract.
+        let (string, given) = unsafe {
+            (
+                strings.add(index).read(),
+                if lengths.is_null() {
+                    0
+                } else {
+                    lengths.add(index).read()
+                },
+            )
+        };
+        let length = if given == 0 {
+            // SAFETY: by the contract.
+            unsafe { CStr::from_ptr(string) }.count_bytes()
+        } else {
+            // SAFETY: by the contract.
+            let bytes = unsafe { std::slice::from_raw_parts(string.cast::<u8>(), given) };
+            // A NUL at the very end is the terminator, which some applications count.
+            if bytes.contains(&0) {
+                return None;
+            }
+            given
+        };
+        total = total.checked_add(length)?;
+    }
+    Some(total)
+}
+
+fn with_binary(
+    _driver: &'static Driver,
+    below: &Below<cl_program, impl Fn() -> cl_program>,
+    _context: cl_context,
+    _num_devices: cl_uint,
+    _device_list: *const cl_device_id,
+    _lengths: *const usize,
+    _binaries: *mut *const c_uchar,
+    _binary_status: *mut cl_int,
+    _errcode_ret: *mut cl_int,
+) -> cl_program {
+    forgotten(below)
+}
+
+fn with_built_in_kernels(
+    _driver: &'static Driver,
+    below: &Below<cl_program, impl Fn() -> cl_program>,
+    _context: cl_context,
+    _num_devices: cl_uint,
+    _device_list: *const cl_device_id,
+    _kernel_names: *const c_char,
+    _errcode_ret: *mut cl_int,
+) -> cl_program {
+    forgotten(below)
+}
+
+fn with_il(
+    _driver: &'static Driver,
+    below: &Below<cl_program, impl Fn() -> cl_program>,
+    _context: cl_context,
+    _il: *const c_void,
+    _length: usize,
+    _errcode_ret: *mut cl_int,
+) -> cl_program {
+    forgotten(below)
+}
+
+/// A program that is not ours, at an address where one of ours may have been.
+pub(super) fn forgotten(below: &Below<cl_program, impl Fn() -> cl_program>) -> cl_program {
+    let program = below.call();
+    shadow::program_recycled(Program::new(program));
+    program
+}

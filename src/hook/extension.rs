@@ -1,0 +1,156 @@
+//! Functions that are found by name: the hooked ones, and extension functions that take a program.
+//!
+//! P of a served program is not built, so a function that looks into a program must be given P'. What is not known here gets
+//! the driver's own function.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use opencl_sys::*;
+
+use super::Below;
+use crate::cl::Program;
+use crate::driver::{Driver, MOST_DRIVERS};
+use crate::shadow;
+
+super::hooks! {
+    /// Slot 65.
+    clGetExtensionFunctionAddress(function_name: *const c_char) -> *mut c_void = address;
+    /// Slot 107.
+    clGetExtensionFunctionAddressForPlatform(
+        platform: cl_platform_id,
+        function_name: *const c_char,
+    ) -> *mut c_void = address_for_platform;
+}
+
+fn address(
+    driver: &'static Driver,
+    below: &Below<*mut c_void, impl Fn() -> *mut c_void>,
+    name: *const c_char,
+) -> *mut c_void {
+    wrapped(driver, name, below.call())
+}
+
+fn address_for_platform(
+    driver: &'static Driver,
+    below: &Below<*mut c_void, impl Fn() -> *mut c_void>,
+    _platform: cl_platform_id,
+    name: *const c_char,
+) -> *mut c_void {
+    wrapped(driver, name, below.call())
+}
+
+fn wrapped(driver: &'static Driver, name: *const c_char, own: *mut c_void) -> *mut c_void {
+    if name.is_null() || own.is_null() {
+        return own;
+    }
+    // SAFETY: not NULL, so it is a C string (OpenCL 3.0, 5.20), which the driver has just looked up.
+    by_name(driver, unsafe { CStr::from_ptr(name) }).unwrap_or(own)
+}
+
+/// Our function in place of the driver's function of this name.
+pub fn by_name(driver: &Driver, name: &CStr) -> Option<*mut c_void> {
+    let name = name.to_str().ok()?;
+    let names = [
+        super::create::NAMES,
+        super::build::NAMES,
+        super::link::NAMES,
+        super::query::NAMES,
+        super::kernel::NAMES,
+        super::lifetime::NAMES,
+        NAMES,
+    ];
+    if let Some((_, slot)) = names
+        .iter()
+        .copied()
+        .flatten()
+        .find(|(known, _)| *known == name)
+    {
+        let hooks = super::table(driver.index());
+        return hooks
+            .iter()
+            .find(|(known, _)| known == slot)
+            .map(|(_, function)| *function as *mut c_void);
+    }
+    program_functions(driver.index())
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, function)| *function as *mut c_void)
+}
+
+/// Declares wrappers of extension functions: the same call, with the program that executes in place of P.
+macro_rules! program_functions {
+    ($($name:ident($($before:ident: $before_type:ty,)* [program], $($argument:ident: $type:ty),* $(,)?);)*) => {
+        $(
+            #[allow(non_snake_case)]
+            unsafe extern "C" fn $name<const DRIVER: usize>(
+                $($before: $before_type,)* program: cl_program, $($argument: $type),*
+            ) -> cl_int {
+                type Function =
+                    unsafe extern "C" fn($($before_type,)* cl_program, $($type),*) -> cl_int;
+                let driver = Driver::at(DRIVER);
+                let own = driver.extension_function(const { match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("no C string"),
+                } });
+                if own.is_null() {
+                    // Only names that the driver knows are ever answered with a wrapper.
+                    return CL_INVALID_OPERATION;
+                }
+                // SAFETY: the driver's function of this name has this type (extension specifications of cl_intel_*).
+                let own = unsafe { std::mem::transmute::<*mut c_void, Function>(own) };
+                // SAFETY: the application's own arguments.
+                let function = || unsafe { own($($before,)* program, $($argument),*) };
+                super::guard(function, |below| {
+                    let (executing, _inner) = shadow::executing(Program::new(program));
+                    // SAFETY: the application's own arguments but for the program, which lives as long as `_inner`.
+                    below.instead(|| unsafe { own($($before,)* executing.raw(), $($argument),*) })
+                })
+            }
+        )*
+
+        fn program_functions_of<const DRIVER: usize>() -> Vec<(&'static str, usize)> {
+            vec![$((stringify!($name), $name::<DRIVER> as *const () as usize)),*]
+        }
+    };
+}
+
+program_functions! {
+    clGetDeviceGlobalVariablePointerINTEL(
+        device: cl_device_id, [program], name: *const c_char, size_ret: *mut usize, pointer_ret: *mut *mut c_void,
+    );
+    clGetDeviceFunctionPointerINTEL(device: cl_device_id, [program], name: *const c_char, pointer_ret: *mut cl_ulong);
+    clEnqueueReadGlobalVariableINTEL(
+        queue: cl_command_queue, [program], name: *const c_char, blocking: cl_bool, size: usize, offset: usize,
+        pointer: *mut c_void, num_events: cl_uint, events: *const cl_event, event: *mut cl_event,
+    );
+    clEnqueueWriteGlobalVariableINTEL(
+        queue: cl_command_queue, [program], name: *const c_char, blocking: cl_bool, size: usize, offset: usize,
+        pointer: *const c_void, num_events: cl_uint, events: *const cl_event, event: *mut cl_event,
+    );
+    clEnqueueReadHostPipeINTEL(
+        queue: cl_command_queue, [program], symbol: *const c_char, blocking: cl_bool, pointer: *mut c_void, size: usize,
+        num_events: cl_uint, events: *const cl_event, event: *mut cl_event,
+    );
+    clEnqueueWriteHostPipeINTEL(
+        queue: cl_command_queue, [program], symbol: *const c_char, blocking: cl_bool, pointer: *const c_void, size: usize,
+        num_events: cl_uint, events: *const cl_event, event: *mut cl_event,
+    );
+}
+
+fn program_functions(driver: usize) -> Vec<(&'static str, usize)> {
+    const TABLES: [fn() -> Vec<(&'static str, usize)>; MOST_DRIVERS] = [
+        program_functions_of::<0>,
+        program_functions_of::<1>,
+        program_functions_of::<2>,
+        program_functions_of::<3>,
+        program_functions_of::<4>,
+        program_functions_of::<5>,
+        program_functions_of::<6>,
+        program_functions_of::<7>,
+        program_functions_of::<8>,
+        program_functions_of::<9>,
+        program_functions_of::<10>,
+        program_functions_of::<11>,
+    ];
+    TABLES[driver]()
+}

@@ -1,0 +1,115 @@
+//! Kernels of a served program are made from its P'; each is remembered with the P that the application knows.
+
+use std::ffi::c_char;
+
+use opencl_sys::*;
+
+use super::Below;
+use crate::cache::{Cache, answer};
+use crate::cl::{Kernel, Program};
+use crate::driver::Driver;
+use crate::shadow;
+
+super::hooks! {
+    /// Slot 34.
+    clCreateKernel(program: cl_program, kernel_name: *const c_char, errcode_ret: *mut cl_int) -> cl_kernel = create;
+    /// Slot 35.
+    clCreateKernelsInProgram(
+        program: cl_program,
+        num_kernels: cl_uint,
+        kernels: *mut cl_kernel,
+        num_kernels_ret: *mut cl_uint,
+    ) -> cl_int = create_all;
+    /// Slot 137.
+    clCloneKernel(source_kernel: cl_kernel, errcode_ret: *mut cl_int) -> cl_kernel = clone;
+}
+
+fn create(
+    driver: &'static Driver,
+    below: &Below<cl_kernel, impl Fn() -> cl_kernel>,
+    program: cl_program,
+    name: *const c_char,
+    errcode_ret: *mut cl_int,
+) -> cl_kernel {
+    let program = Program::new(program);
+    let Some(view) = shadow::view(program) else {
+        return below.call();
+    };
+    let kernel = match &view.inner {
+        None => below.call(),
+        Some(inner) => below.instead(|| {
+            let Some(function) = driver.below().clCreateKernel else {
+                return std::ptr::null_mut();
+            };
+            // SAFETY: the driver's own function; P' is a program of the same driver that lives as long as `inner`, all else
+            // is the application's.
+            unsafe { function(inner.program().raw(), name, errcode_ret) }
+        }),
+    };
+    if !kernel.is_null() {
+        let kernel = Kernel::new(kernel);
+        shadow::kernel_created(program, kernel, view.inner);
+        if let Some(key) = view.recorded {
+            Cache::get().record_kernel(driver, &key, kernel);
+        }
+    }
+    kernel
+}
+
+fn create_all(
+    driver: &'static Driver,
+    below: &Below<cl_int, impl Fn() -> cl_int>,
+    program: cl_program,
+    num_kernels: cl_uint,
+    kernels: *mut cl_kernel,
+    num_kernels_ret: *mut cl_uint,
+) -> cl_int {
+    let program = Program::new(program);
+    let Some(view) = shadow::view(program) else {
+        return below.call();
+    };
+    let mut made: cl_uint = 0;
+    let code = below.instead(|| {
+        let Some(function) = driver.below().clCreateKernelsInProgram else {
+            return CL_INVALID_OPERATION;
+        };
+        let executing = view.inner.as_ref().map_or(program, |inner| inner.program());
+        // SAFETY: as in `create`; the count goes to a variable of ours, since the application may not want it.
+        unsafe { function(executing.raw(), num_kernels, kernels, &mut made) }
+    });
+    if code != CL_SUCCESS {
+        return code;
+    }
+    if !num_kernels_ret.is_null() {
+        // SAFETY: not NULL, so it points to a cl_uint (OpenCL 3.0, 5.9.1).
+        unsafe { num_kernels_ret.write(made) };
+    }
+    if !kernels.is_null() {
+        // SAFETY: the driver has just written that many kernels there.
+        let kernels = unsafe { std::slice::from_raw_parts_mut(kernels, made as usize) };
+        if let Some(inner) = &view.inner {
+            answer::in_recorded_order(driver, inner, kernels);
+        }
+        for &mut kernel in kernels {
+            let kernel = Kernel::new(kernel);
+            shadow::kernel_created(program, kernel, view.inner.clone());
+            if let Some(key) = view.recorded {
+                Cache::get().record_kernel(driver, &key, kernel);
+            }
+        }
+    }
+    code
+}
+
+fn clone(
+    _driver: &'static Driver,
+    below: &Below<cl_kernel, impl Fn() -> cl_kernel>,
+    source: cl_kernel,
+    _errcode_ret: *mut cl_int,
+) -> cl_kernel {
+    let clone = below.call();
+    if !clone.is_null() {
+        shadow::kernel_cloned(Kernel::new(source), Kernel::new(clone));
+    }
+    clone
+}

@@ -1,0 +1,473 @@
+//! What we remember of live programs and kernels.
+//!
+//! The application's program P stays the driver's program, made from the application's source. On a hit an inner program P'
+//! does the executing; here stands which P' that is, and which kernels came from it. One lock guards all of it and is never
+//! held across a call into a driver or a callback. A handle that is not here is not ours: the driver alone deals with it.
+//!
+//! Handles are recycled addresses, so a program or kernel is forgotten *before* the driver's last release, and whatever is
+//! remembered under a handle that a driver gives out anew is dropped.
+
+mod inner;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use once_cell::sync::Lazy;
+use parking_lot::RwLock;
+
+use crate::cl::{Context, Kernel, Program};
+use crate::driver::Driver;
+use crate::key::recipe::Key;
+pub use inner::Inner;
+
+static STATE: Lazy<RwLock<State>> = Lazy::new(RwLock::default);
+
+#[derive(Default)]
+struct State {
+    programs: HashMap<Program, ProgramState>,
+    kernels: HashMap<Kernel, KernelState>,
+    last_id: u64,
+}
+
+struct ProgramState {
+    /// Tells this program from a later one at the same address.
+    id: u64,
+    driver: &'static Driver,
+    context: Context,
+    /// The length that CL_PROGRAM_SOURCE must have, without the NUL; None if it cannot be trusted to be what is compiled.
+    source_length: Option<usize>,
+    /// References that the application holds.
+    references: u32,
+    /// The application gave its last reference back while kernels of P' lived: the driver was not told yet, so that P
+    /// lives as long as its kernels do.
+    kept: bool,
+    /// Counts builds and compilations; an outcome is published only if no later one has begun.
+    generation: u64,
+    /// Builds and compilations that are running.
+    running: u32,
+    /// A hit is being loaded, and nothing else is running.
+    loading: bool,
+    failed: bool,
+    release_callback: bool,
+    /// The program was built or compiled before.
+    built: bool,
+    inner: Option<Arc<Inner>>,
+    /// The entry that this program, built by the driver, was recorded in.
+    recorded: Option<Key>,
+}
+
+struct KernelState {
+    program: Program,
+    program_id: u64,
+    references: u32,
+    /// The program that executes it; None for a kernel of P itself.
+    inner: Option<Arc<Inner>>,
+}
+
+impl State {
+    fn attached_kernels(&self, program_id: u64) -> impl Iterator<Item = &KernelState> {
+        self.kernels
+            .values()
+            .filter(move |kernel| kernel.program_id == program_id)
+    }
+}
+
+/// Remembers a program that the driver made from the application's source.
+pub fn program_created(
+    driver: &'static Driver,
+    context: Context,
+    program: Program,
+    source_length: Option<usize>,
+) {
+    let mut state = STATE.write();
+    state.last_id += 1;
+    let id = state.last_id;
+    let fresh = ProgramState {
+        id,
+        driver,
+        context,
+        source_length,
+        references: 1,
+        kept: false,
+        generation: 0,
+        running: 0,
+        loading: false,
+        failed: false,
+        release_callback: false,
+        built: false,
+        inner: None,
+        recorded: None,
+    };
+    let stale = state.programs.insert(program, fresh);
+    drop(state);
+    drop(stale);
+}
+
+/// Forgets what was remembered under a handle that the driver has given out anew.
+pub fn program_recycled(program: Program) {
+    let stale = STATE.write().programs.remove(&program);
+    drop(stale);
+}
+
+/// The application takes a reference. False: it was counted, and the driver has it already.
+pub fn program_retained(program: Program) -> bool {
+    let mut state = STATE.write();
+    let Some(known) = state.programs.get_mut(&program) else {
+        return true;
+    };
+    known.references += 1;
+    !std::mem::take(&mut known.kept)
+}
+
+/// What to do with the application's release of a program.
+pub enum Release {
+    /// The driver releases it.
+    Forward,
+    /// The driver releases it, then what is here is dropped.
+    Last(Option<Arc<Inner>>),
+    /// The driver is told later, when the last kernel goes.
+    Keep,
+}
+
+/// The application gives a reference back.
+pub fn program_released(program: Program) -> Release {
+    let mut state = STATE.write();
+    let Some(known) = state.programs.get_mut(&program) else {
+        return Release::Forward;
+    };
+    if known.kept {
+        // One release too many. Before the kernels go, the driver would have a program with no reference of the
+        // application's, too; it decides.
+        return Release::Forward;
+    }
+    known.references = known.references.saturating_sub(1);
+    if known.references > 0 {
+        return Release::Forward;
+    }
+    let id = known.id;
+    if state
+        .attached_kernels(id)
+        .any(|kernel| kernel.inner.is_some())
+    {
+        if let Some(known) = state.programs.get_mut(&program) {
+            known.kept = true;
+        }
+        return Release::Keep;
+    }
+    Release::Last(
+        state
+            .programs
+            .remove(&program)
+            .and_then(|known| known.inner),
+    )
+}
+
+/// Remembers a kernel of a known program; `inner` is the program that it was made from, if not P itself.
+pub fn kernel_created(program: Program, kernel: Kernel, inner: Option<Arc<Inner>>) {
+    let mut state = STATE.write();
+    let stale = match state.programs.get(&program) {
+        Some(known) => {
+            let program_id = known.id;
+            state.kernels.insert(
+                kernel,
+                KernelState {
+                    program,
+                    program_id,
+                    references: 1,
+                    inner,
+                },
+            )
+        }
+        None => state.kernels.remove(&kernel),
+    };
+    drop(state);
+    drop(stale);
+}
+
+/// Remembers a clone of a kernel as one more kernel of the same program.
+pub fn kernel_cloned(source: Kernel, clone: Kernel) {
+    let mut state = STATE.write();
+    let stale = match state.kernels.get(&source) {
+        Some(known) => {
+            let (program, program_id, inner) =
+                (known.program, known.program_id, known.inner.clone());
+            state.kernels.insert(
+                clone,
+                KernelState {
+                    program,
+                    program_id,
+                    references: 1,
+                    inner,
+                },
+            )
+        }
+        None => state.kernels.remove(&clone),
+    };
+    drop(state);
+    drop(stale);
+}
+
+/// The application takes a reference to a kernel.
+pub fn kernel_retained(kernel: Kernel) {
+    if !kernel_is_known(kernel) {
+        return;
+    }
+    if let Some(known) = STATE.write().kernels.get_mut(&kernel) {
+        known.references += 1;
+    }
+}
+
+/// What is to be dropped after the driver's release of a kernel.
+#[must_use]
+pub struct KernelRelease {
+    /// The last kernel of a P that the application released before: now the driver is told.
+    pub program: Option<Program>,
+    /// Released after both.
+    pub inners: [Option<Arc<Inner>>; 2],
+}
+
+/// The application gives a reference to a kernel back; None if there is nothing to drop.
+pub fn kernel_released(kernel: Kernel) -> Option<KernelRelease> {
+    if !kernel_is_known(kernel) {
+        return None;
+    }
+    let mut state = STATE.write();
+    let known = state.kernels.get_mut(&kernel)?;
+    known.references = known.references.saturating_sub(1);
+    if known.references > 0 {
+        return None;
+    }
+    let known = state.kernels.remove(&kernel)?;
+    let mut release = KernelRelease {
+        program: None,
+        inners: [known.inner, None],
+    };
+    let program = state
+        .programs
+        .get(&known.program)
+        .filter(|program| program.id == known.program_id);
+    let kept = program.is_some_and(|program| program.kept);
+    if kept
+        && !state
+            .attached_kernels(known.program_id)
+            .any(|kernel| kernel.inner.is_some())
+    {
+        release.program = Some(known.program);
+        release.inners[1] = state
+            .programs
+            .remove(&known.program)
+            .and_then(|program| program.inner);
+    }
+    Some(release)
+}
+
+fn kernel_is_known(kernel: Kernel) -> bool {
+    STATE.read().kernels.contains_key(&kernel)
+}
+
+/// The P and P' of a kernel that was made from a P'.
+pub fn kernel_origin(kernel: Kernel) -> Option<(Program, Arc<Inner>)> {
+    let state = STATE.read();
+    let known = state.kernels.get(&kernel)?;
+    Some((known.program, known.inner.clone()?))
+}
+
+/// What queries need of a known program.
+pub struct View {
+    /// The program that executes, if not P itself.
+    pub inner: Option<Arc<Inner>>,
+    /// A reference to P that is ours alone.
+    pub kept: bool,
+    /// A hit is being loaded.
+    pub loading: bool,
+    /// The entry that P, built by the driver, was recorded in.
+    pub recorded: Option<Key>,
+}
+
+/// A known program, as it is now.
+pub fn view(program: Program) -> Option<View> {
+    let state = STATE.read();
+    let known = state.programs.get(&program)?;
+    Some(View {
+        inner: known.inner.clone(),
+        kept: known.kept,
+        loading: known.loading,
+        recorded: known.recorded,
+    })
+}
+
+/// The program that executes for P: P' or P itself.
+pub fn executing(program: Program) -> (Program, Option<Arc<Inner>>) {
+    match view(program).and_then(|view| view.inner) {
+        Some(inner) => (inner.program(), Some(inner)),
+        None => (program, None),
+    }
+}
+
+/// How many inner programs live in a context.
+pub fn inner_programs(context: Context) -> usize {
+    let state = STATE.read();
+    let of_programs = state
+        .programs
+        .values()
+        .filter_map(|program| program.inner.as_ref());
+    let of_kernels = state
+        .kernels
+        .values()
+        .filter_map(|kernel| kernel.inner.as_ref());
+    let mut programs: Vec<Program> = of_programs
+        .chain(of_kernels)
+        .filter(|inner| inner.context() == context)
+        .map(|inner| inner.program())
+        .collect();
+    programs.sort_unstable();
+    programs.dedup();
+    programs.len()
+}
+
+/// Notes that the program has a release callback.
+pub fn release_callback_set(program: Program) {
+    if let Some(known) = STATE.write().programs.get_mut(&program) {
+        known.release_callback = true;
+    }
+}
+
+/// Notes in which entry a program was recorded.
+pub fn program_recorded(ticket: &Ticket, key: Key) {
+    if let Some(known) = STATE.write().current(ticket) {
+        known.recorded = Some(key);
+    }
+}
+
+/// A build or compilation of a known program that has begun. It must end by [`publish`] or [`ended`].
+pub struct Ticket {
+    /// P.
+    pub program: Program,
+    id: u64,
+    generation: u64,
+    /// Its driver.
+    pub driver: &'static Driver,
+    /// Its context.
+    pub context: Context,
+    /// See [`ProgramState::source_length`].
+    pub source_length: Option<usize>,
+    /// References that the application holds.
+    pub references: u32,
+    /// The P' that serves it.
+    pub inner: Option<Arc<Inner>>,
+    /// Kernels of P or of its P' that the application holds.
+    pub kernels: usize,
+    /// Those of them that are kernels of a P'.
+    pub inner_kernels: usize,
+    /// Another build or compilation of it was running.
+    pub concurrent: bool,
+    /// An earlier build failed.
+    pub failed: bool,
+    /// It was built or compiled before.
+    pub built: bool,
+    /// It has a release callback.
+    pub release_callback: bool,
+}
+
+/// Begins a build or compilation; None if the program is not known.
+pub fn begin(program: Program) -> Option<Ticket> {
+    let mut state = STATE.write();
+    let id = state.programs.get(&program)?.id;
+    let kernels = state.attached_kernels(id).count();
+    let inner_kernels = state
+        .attached_kernels(id)
+        .filter(|kernel| kernel.inner.is_some())
+        .count();
+    let known = state.programs.get_mut(&program)?;
+    known.generation += 1;
+    known.running += 1;
+    known.loading = false;
+    Some(Ticket {
+        program,
+        id,
+        generation: known.generation,
+        driver: known.driver,
+        context: known.context,
+        source_length: known.source_length,
+        references: known.references,
+        inner: known.inner.clone(),
+        kernels,
+        inner_kernels,
+        concurrent: known.running > 1,
+        failed: known.failed,
+        built: known.built,
+        release_callback: known.release_callback,
+    })
+}
+
+impl State {
+    /// The ticket's program, unless a later build has begun or the handle has been recycled.
+    fn current(&mut self, ticket: &Ticket) -> Option<&mut ProgramState> {
+        let known = self.programs.get_mut(&ticket.program)?;
+        (known.id == ticket.id && known.generation == ticket.generation).then_some(known)
+    }
+
+    fn finish(&mut self, ticket: &Ticket) {
+        if let Some(known) = self.programs.get_mut(&ticket.program)
+            && known.id == ticket.id
+        {
+            known.running = known.running.saturating_sub(1);
+            known.loading = false;
+        }
+    }
+}
+
+/// Says that a hit is being loaded, so that CL_PROGRAM_BUILD_STATUS tells so. False if a later build has begun.
+pub fn loading(ticket: &Ticket, loading: bool) -> bool {
+    STATE
+        .write()
+        .current(ticket)
+        .map(|known| known.loading = loading)
+        .is_some()
+}
+
+/// Ends a build with a P' that serves from now on. Gives it back if a later build has begun; the build has not ended then.
+pub fn publish(ticket: &Ticket, inner: Arc<Inner>) -> Result<(), Arc<Inner>> {
+    let mut state = STATE.write();
+    let Some(known) = state.current(ticket) else {
+        return Err(inner);
+    };
+    known.built = true;
+    known.recorded = None;
+    let old = known.inner.replace(inner);
+    state.finish(ticket);
+    drop(state);
+    drop(old);
+    Ok(())
+}
+
+/// How the driver's own build or compilation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// P has changed: it answers for itself from now on.
+    Built,
+    /// P has changed, and has no executable.
+    Failed,
+    /// The call was refused before it changed anything.
+    Refused,
+}
+
+/// Ends a build or compilation that the driver did.
+pub fn ended(ticket: &Ticket, how: Ended) {
+    let mut state = STATE.write();
+    let mut old = None;
+    if let Some(known) = state.current(ticket) {
+        match how {
+            Ended::Refused => {}
+            Ended::Built | Ended::Failed => {
+                known.built = true;
+                known.failed |= how == Ended::Failed;
+                known.recorded = None;
+                old = known.inner.take();
+            }
+        }
+    }
+    state.finish(ticket);
+    drop(state);
+    drop(old);
+}
