@@ -1,0 +1,96 @@
+"""Checks the licences of all dependencies (normal, build and development) against the list in ci/licences."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+LIST = pathlib.Path(__file__).with_name("licences")
+
+
+def satisfied(expression, allowed):
+    """Whether the allowed licences satisfy an SPDX expression. WITH binds before AND, AND before OR; "/" is the old way to write OR.
+
+    >>> allowed = {"MIT", "Zlib", "Apache-2.0 WITH LLVM-exception"}
+    >>> [satisfied(e, allowed) for e in ("MIT", "GPL-2.0 OR MIT", "GPL-2.0/MIT", "(MIT OR GPL-2.0) AND Zlib", "Apache-2.0 WITH LLVM-exception")]
+    [True, True, True, True, True]
+    >>> [satisfied(e, allowed) for e in ("GPL-2.0", "MIT AND GPL-2.0", "Apache-2.0", "GPL-2.0 OR MIT AND LGPL-2.1", "MIT WITH LLVM-exception")]
+    [False, False, False, False, False]
+    >>> satisfied("MIT OR (Zlib", allowed)
+    Traceback (most recent call last):
+    ValueError: not an SPDX expression: MIT OR (Zlib
+    """
+    words = re.findall(r"[()/]|[^\s()/]+", expression)
+
+    def take(*wanted):
+        if words and words[0].upper() in wanted:
+            return words.pop(0)
+        return None
+
+    def either():
+        result = both()
+        while take("OR", "/"):
+            result = both() or result
+        return result
+
+    def both():
+        result = one()
+        while take("AND"):
+            result = one() and result
+        return result
+
+    def one():
+        if take("("):
+            result = either()
+            if not take(")"):
+                raise ValueError(f"not an SPDX expression: {expression}")
+            return result
+        if not words or words[0].upper() in ("AND", "OR", "WITH", ")", "/"):
+            raise ValueError(f"not an SPDX expression: {expression}")
+        name = words.pop(0)
+        if take("WITH"):
+            name += " WITH " + (words.pop(0) if words else "")
+        return name in allowed
+
+    result = either()
+    if words:
+        raise ValueError(f"not an SPDX expression: {expression}")
+    return result
+
+
+def output(*argv):
+    return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def dependencies():
+    host = re.search(r"^host: (\S+)$", output("rustc", "-vV"), re.MULTILINE)[1]
+    metadata = json.loads(output("cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", host))
+    used = {node["id"] for node in metadata["resolve"]["nodes"]} - set(metadata["workspace_members"])
+    return [package for package in metadata["packages"] if package["id"] in used]
+
+
+def verdict(package, allowed):
+    """None, or what is wrong with the package's licence."""
+    expression = package["license"]
+    if not expression:
+        return "states no licence expression"
+    try:
+        return None if satisfied(expression, allowed) else f"{expression} is not allowed"
+    except ValueError as error:
+        return str(error)
+
+
+def main():
+    lines = (line.split("#")[0].strip() for line in LIST.read_text().splitlines())
+    allowed = {line for line in lines if line}
+    packages = dependencies()
+    wrong = [(package, verdict(package, allowed)) for package in packages]
+    wrong = [f"{package['name']} {package['version']}: {what}" for package, what in wrong if what]
+    if wrong:
+        sys.exit("licences that are not in ci/licences:\n" + "\n".join(wrong))
+    print(f"{len(packages)} dependencies, all under licences of the list")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The table of ci/bench: bare and cold against warm through oclcache, in new processes, on PoCL and on Intel's CPU runtime."""
+
+import json
+import os
+import pathlib
+import platform
+import re
+import statistics
+import sys
+
+import measure
+
+CLIENT = [str(measure.RELEASE / "examples" / "client"), "time", "--kernels", "10"]
+RESULT = measure.TOP / "target" / "bench" / "bench.json"
+
+
+def client_seconds(run):
+    """Seconds from clCreateProgramWithSource to the last clCreateKernel, and to the first kernel's result.
+
+    >>> client_seconds(measure.Run(9, "kernels=10 build_ns=1500000000 first_run_ns=500000000"))
+    {'source to last kernel': 1.5, 'source to first result': 2.0}
+    """
+    times = dict(re.findall(r"(\w+)=(\d+)", run.output))
+    if not {"build_ns", "first_run_ns"} <= times.keys():
+        measure.stop(f"the client printed no times: {run.output!r}")
+    built, ran = int(times["build_ns"]) / 1e9, int(times["first_run_ns"]) / 1e9
+    return {"source to last kernel": built, "source to first result": built + ran}
+
+
+def in_turn(bench, argv, runs, seconds_of):
+    """Bare and warm seconds by name. Both alternate, so that whatever else the machine does meets both."""
+    bare, warm = [], []
+    first, _ = bench.counted_run(argv)
+    for turn in range(runs):
+        bare.append(bench.run(argv, cached=False))
+        again, count = bench.counted_run(argv)
+        if count["hits"] == 0 or count["hits"] != count["build calls"]:
+            measure.stop(f"a warm run was not served by the cache alone: {count}")
+        warm.append(again)
+        print(f"{os.path.basename(argv[0])}: {turn + 1} of {runs}", file=sys.stderr)
+    names = seconds_of(first)
+    return [(name, [seconds_of(run)[name] for run in bare], [seconds_of(run)[name] for run in warm]) for name in names]
+
+
+def compare_results(bench, program):
+    bare, warm = bench.run(program.argv, cached=False), bench.run(program.argv, cached=True)
+    if not measure.same_results(bare.output, warm.output, program.tolerance):
+        measure.stop(f"{program.name} printed other results through oclcache:\n{bare.output}---\n{warm.output}")
+
+
+def measure_all(runs):
+    """Rows of (driver, what, bare seconds, warm seconds)."""
+    rows = []
+    for driver, variable in ("PoCL", "OCLCACHE_TEST_POCL"), ("Intel", "OCLCACHE_TEST_INTEL"):
+        icd = os.environ.get(variable)
+        if not icd:
+            continue
+        with measure.Bench(icd) as bench:
+            rows += [(driver, f"ten kernels, {row[0]}", *row[1:]) for row in in_turn(bench, CLIENT, runs, client_seconds)]
+        if driver == "PoCL":
+            continue
+        for program in programs():
+            with measure.Bench(icd) as bench:
+                rows += [(driver, *row) for row in in_turn(bench, program.argv, runs, lambda run: {program.name: run.seconds})]
+                compare_results(bench, program)
+    return rows
+
+
+def programs():
+    """The whole programs that are there."""
+    if pathlib.Path(measure.water_box().argv[0]).exists():
+        yield measure.water_box()
+    if "OCLCACHE_TEST_PYTHON" in os.environ:
+        yield measure.tapi()
+
+
+def text(seconds):
+    """Median and spread, in a unit that suits.
+
+    >>> text([0.0013, 0.0012, 0.0015])
+    '1.30 ms (1.20 to 1.50)'
+    """
+    median = statistics.median(seconds)
+    factor, unit = (1, "s") if median >= 1 else (1000, "ms")
+    return f"{median * factor:.2f} {unit} ({min(seconds) * factor:.2f} to {max(seconds) * factor:.2f})"
+
+
+def machine():
+    model = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return {
+        "cpu": model[1] if model else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": platform.freedesktop_os_release().get("PRETTY_NAME", platform.system()),
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def main():
+    runs = int(sys.argv[1])
+    where = machine()
+    rows = measure_all(runs)
+    if not rows:
+        measure.stop("no driver to measure")
+    print(f"{where['cpu']}, {where['cores']} cores, {where['system']}, load {where['load_before']:.1f} at the start")
+    print(f"Median (least to most) of {runs} runs, each a new process with an empty PoCL cache; warm: every build call a hit.\n")
+    table = []
+    for driver, what, bare, warm in rows:
+        table.append([f"{driver}: {what}", text(bare), text(warm), f"{statistics.median(bare) / statistics.median(warm):.1f}"])
+    measure.print_table(["", "without oclcache, cold", "with oclcache, warm", "times faster"], table)
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    keys = ("driver", "what", "bare_seconds", "warm_seconds")
+    RESULT.write_text(json.dumps({"machine": where, "rows": [dict(zip(keys, row)) for row in rows]}, indent=1) + "\n")
+    print(f"\nEvery figure: {RESULT.relative_to(measure.TOP)}")
+
+
+if __name__ == "__main__":
+    main()

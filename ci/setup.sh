@@ -1,0 +1,215 @@
+# What ci/demo, ci/test and ci/bench share: where things are, and functions that install what is missing and say so.
+# Source it; it moves to the top of the repository. Everything it makes itself lies under target/.
+# shellcheck shell=bash
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+top=$PWD
+mkdir -p target
+export CLIPPY_CONF_DIR="$top/ci"
+
+# shellcheck disable=SC2034
+intel_licence='Intel End User License Agreement for Developer Tools'
+skipped=()
+apt_updated=
+
+say() { printf '%s\n' "$*" >&2; }
+
+fail() {
+    say "error: $*"
+    exit 1
+}
+
+# skip NAME WHY: remembers what could not be had.
+skip() { skipped+=("$1 ($2)"); }
+
+print_skipped() {
+    local each
+    if ((${#skipped[@]} == 0)); then
+        say 'skipped: nothing'
+    fi
+    for each in "${skipped[@]}"; do
+        say "skipped: $each"
+    done
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+is_installed() {
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+apt_install() {
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >target/apt.log 2>&1
+}
+
+# need_packages NAME...: the packages of the distribution. What cannot be had is skipped by name; the status says whether all is there.
+need_packages() {
+    local name missing=() why=
+    for name in "$@"; do
+        is_installed "$name" || missing+=("$name")
+    done
+    if ((${#missing[@]} == 0)); then
+        return 0
+    fi
+    if ! command -v apt-get >/dev/null; then
+        why='not installed, and there is no apt-get here'
+    elif [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
+        why='not installed, and this is neither root nor is there sudo'
+    fi
+    if [ -z "$why" ]; then
+        say "installing packages: ${missing[*]}"
+        if [ -z "$apt_updated" ]; then
+            as_root apt-get update -qq >target/apt.log 2>&1 || say 'apt-get update failed; trying with the lists that are there'
+            apt_updated=yes
+        fi
+        if apt_install "${missing[@]}"; then
+            return 0
+        fi
+        why='apt-get could not install it'
+    fi
+    local status=0
+    for name in "${missing[@]}"; do
+        if [ "$why" = 'apt-get could not install it' ]; then
+            if apt_install "$name"; then continue; fi
+            tail -n 3 target/apt.log >&2
+        fi
+        skip "$name" "$why"
+        status=1
+    done
+    return $status
+}
+
+# need_command COMMAND PACKAGE...: the packages only where no such command is there yet, wherever it comes from.
+need_command() {
+    local command=$1
+    shift
+    command -v "$command" >/dev/null || need_packages "$@"
+}
+
+# need_rust: cargo, and what is needed to build (a C compiler and linker).
+need_rust() {
+    command -v cargo >/dev/null || fail 'no cargo found: install a Rust toolchain first (https://rustup.rs)'
+    need_command cc gcc libc6-dev || fail 'no C compiler'
+    need_command python3 python3 || fail 'no Python 3'
+}
+
+# need_component NAME: a part of the Rust toolchain, such as clippy.
+need_component() {
+    local subcommand=${1/rustfmt/fmt}
+    cargo "$subcommand" --version >/dev/null 2>&1 && return
+    if command -v rustup >/dev/null; then
+        say "installing the toolchain's $1"
+        rustup component add "$1" >&2 && return
+    fi
+    skip "cargo $subcommand" "the toolchain has no $1"
+    return 1
+}
+
+# A Python that can make virtual environments; Debian's own needs a package for that.
+python_with_venv() {
+    local python
+    for python in python3 /usr/bin/python3; do
+        if "$python" -c 'import venv, ensurepip' 2>/dev/null; then
+            command -v "$python"
+            return
+        fi
+    done
+    return 1
+}
+
+# need_venv FOLDER PACKAGE...: a virtual environment with these packages of PyPI. Each package is installed once.
+need_venv() {
+    local folder=$1 python name missing=()
+    shift
+    for name in "$@"; do
+        [ -e "$folder/.installed/$name" ] || missing+=("$name")
+    done
+    if ((${#missing[@]} == 0)); then
+        return 0
+    fi
+    if ! python=$(python_with_venv); then
+        need_packages python3-venv || true
+        python=$(python_with_venv) || return 1
+    fi
+    say "installing Python packages in $folder: ${missing[*]}"
+    if [ ! -x "$folder/bin/pip" ] && ! "$python" -m venv --clear "$folder"; then
+        return 1
+    fi
+    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "${missing[@]}" >&2 || return 1
+    mkdir -p "$folder/.installed"
+    for name in "${missing[@]}"; do
+        : >"$folder/.installed/$name"
+    done
+}
+
+# need_pocl: PoCL and a loader; sets OCLCACHE_TEST_POCL to its .icd file.
+need_pocl() {
+    unset OCLCACHE_TEST_POCL
+    if ! need_packages ocl-icd-libopencl1 pocl-opencl-icd; then
+        return 1
+    fi
+    export OCLCACHE_TEST_POCL=/etc/OpenCL/vendors/pocl.icd
+    if [ ! -e "$OCLCACHE_TEST_POCL" ]; then
+        skip PoCL "no $OCLCACHE_TEST_POCL"
+        unset OCLCACHE_TEST_POCL
+        return 1
+    fi
+}
+
+# need_rusticl: Mesa's rusticl; sets OCLCACHE_TEST_RUSTICL to its .icd file.
+need_rusticl() {
+    unset OCLCACHE_TEST_RUSTICL
+    need_packages mesa-opencl-icd || return 1
+    export OCLCACHE_TEST_RUSTICL=/etc/OpenCL/vendors/rusticl.icd
+    if [ ! -e "$OCLCACHE_TEST_RUSTICL" ]; then
+        skip rusticl 'this mesa-opencl-icd has none'
+        unset OCLCACHE_TEST_RUSTICL
+        return 1
+    fi
+}
+
+# need_intel: Intel's CPU runtime, fetched from PyPI for this checkout only; sets OCLCACHE_TEST_INTEL to its .icd file.
+need_intel() {
+    local folder=$top/target/intel found
+    unset OCLCACHE_TEST_INTEL
+    if [ "$(uname -m)" != x86_64 ]; then
+        skip 'Intel CPU runtime' "there is none for $(uname -m)"
+        return 1
+    fi
+    if ! need_venv "$folder" intel-opencl-rt intel-cmplr-lib-rt; then
+        skip 'Intel CPU runtime' 'it could not be installed from PyPI'
+        return 1
+    fi
+    found=$(find "$folder/" -name libintelocl.so -print -quit)
+    if [ -z "$found" ]; then
+        skip 'Intel CPU runtime' "no libintelocl.so in $folder"
+        return 1
+    fi
+    mkdir -p "$folder/vendors"
+    printf '%s\n' "$found" >"$folder/vendors/intel.icd"
+    export OCLCACHE_TEST_INTEL=$folder/vendors/intel.icd
+}
+
+# need_python PACKAGE...: sets OCLCACHE_TEST_PYTHON to a Python that has them.
+need_python() {
+    unset OCLCACHE_TEST_PYTHON
+    if ! need_venv "$top/target/python" "$@"; then
+        skip "Python with $*" 'it could not be installed from PyPI'
+        return 1
+    fi
+    export OCLCACHE_TEST_PYTHON=$top/target/python/bin/python
+}
+
+# need_water_box: the OpenMM program of the demo, compiled.
+need_water_box() {
+    need_packages libopenmm-dev libopenmm-plugins || return 1
+    need_command g++ g++ || return 1
+    local program=target/programs/water_box source=tests/programs/water_box.cpp
+    if [ ! -e "$program" ] || [ "$source" -nt "$program" ]; then
+        say "compiling $source"
+        mkdir -p target/programs
+        g++ -O2 "$source" -o "$program" -lOpenMM
+    fi
+}

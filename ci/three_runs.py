@@ -1,0 +1,50 @@
+"""The table of ci/demo: one program without oclcache, its first run with it, and its second."""
+
+import os
+import sys
+
+import measure
+
+
+def main():
+    driver = sys.argv[1]
+    if driver == "intel":
+        program, icd, device = measure.tapi(), os.environ["OCLCACHE_TEST_INTEL"], "Intel's CPU runtime"
+    else:
+        program, icd, device = measure.water_box(), os.environ["OCLCACHE_TEST_POCL"], "PoCL with an empty cache of its own each time"
+    print(f"{program.name}, on {device}; seconds are those of the whole program:\n", flush=True)
+    with measure.Bench(icd) as bench:
+        print("running it three times", file=sys.stderr)
+        bare = bench.run(program.argv, cached=False)
+        first, first_count = bench.counted_run(program.argv)
+        second, second_count = bench.counted_run(program.argv)
+
+    rows = [["without oclcache", f"{bare.seconds:.2f}", "-", "-", "-"]]
+    for name, run, count in ("first run", first, first_count), ("second run", second, second_count):
+        rows.append([name, f"{run.seconds:.2f}", *(str(count[column]) for column in ("build calls", "hits", "misses"))])
+    measure.print_table(["", "seconds", "build calls", "hits", "misses"], rows)
+
+    print()
+    for name, count in ("first", first_count), ("second", second_count):
+        for reason, calls in count["bypass_reasons"].items():
+            print(f"{name} run: {calls} build calls went straight to the driver: {reason}")
+    if first.seconds > 1.1 * bare.seconds:
+        print("The first run is slower: to store a program oclcache asks the driver for its binary", end="")
+        print(", and PoCL then compiles every\nkernel of it, also those that are not run." if driver == "pocl" else ".")
+    print(f"The second run took {100 * second.seconds / bare.seconds:.0f} % of the time without oclcache.")
+
+    for name, run in ("first", first), ("second", second):
+        if not measure.same_results(bare.output, run.output, program.tolerance):
+            sys.stdout.flush()
+            measure.stop(f"the {name} run printed other results.\n--- without oclcache\n{bare.output}--- {name} run\n{run.output}")
+    if program.tolerance:
+        print(f"All three runs printed the same results, numbers to 1 part in {1 / program.tolerance:.0f}: the program itself is no more exact.")
+    else:
+        print("All three runs printed the same results, to the last digit.")
+    if second_count["hits"] == 0:
+        sys.stdout.flush()
+        measure.stop("the second run had no hit")
+
+
+if __name__ == "__main__":
+    main()
