@@ -2,6 +2,7 @@
 
 pub mod cache;
 pub mod cl;
+pub mod cli;
 pub mod config;
 pub mod driver;
 mod front;

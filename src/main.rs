@@ -1,1 +1,7 @@
-fn main() {}
+//! The `oclcache` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    oclcache::cli::main()
+}

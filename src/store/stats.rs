@@ -311,18 +311,12 @@ impl<'a> Statistics<'a> {
         self.directory.create(&name)
     }
 
-    /// Reads what the processes of a run have counted, and moves their files to the others.
+    /// Reads what the processes of a run have counted.
     ///
     /// # Errors
-    /// A file cannot be moved.
-    pub fn end_run(&self, run: &Directory) -> Result<Run, StoreError> {
+    /// The directory cannot be read.
+    pub fn read_run(run: &Directory) -> Result<Run, StoreError> {
         let mut result = Run::default();
-        let name = run
-            .path()
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default()
-            .to_owned();
         for file in run.names()? {
             if let Ok(Some(bytes)) = run.read(&file, 1 << 20)
                 && let Some(counters) = decode(&bytes)
@@ -330,6 +324,23 @@ impl<'a> Statistics<'a> {
                 result.processes += 1;
                 result.totals.add(&counters);
             }
+        }
+        Ok(result)
+    }
+
+    /// Reads what the processes of a run have counted, and moves their files to the others.
+    ///
+    /// # Errors
+    /// A file cannot be moved.
+    pub fn end_run(&self, run: &Directory) -> Result<Run, StoreError> {
+        let result = Self::read_run(run)?;
+        let name = run
+            .path()
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default()
+            .to_owned();
+        for file in run.names()? {
             self.directory.rename(&format!("{name}/{file}"), &file)?;
         }
         self.directory.remove_directory(&name);

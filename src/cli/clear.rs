@@ -1,0 +1,34 @@
+//! `oclcache clear`.
+
+use std::process::ExitCode;
+
+use super::{Failure, find_key, no_entry, say, size, store};
+
+pub fn clear(key: Option<&str>) -> Result<ExitCode, Failure> {
+    let store = store()?;
+    if let Some(digits) = key {
+        let store = store.ok_or_else(|| no_entry(digits))?;
+        let key = find_key(&store, digits)?;
+        store.remove(&key)?;
+        say(&format!("oclcache: removed {}", key.hex()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(store) = store else {
+        say("oclcache: the cache is empty");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let cleared = store.clear()?;
+    say(&format!(
+        "oclcache: removed {} files, {}",
+        cleared.files,
+        size(cleared.bytes)
+    ));
+    if cleared.foreign > 0 {
+        let path = crate::log::path(store.root().path()).to_string();
+        return Err(Failure::new(format_args!(
+            "left {} files in `{path}` that are not the cache's",
+            cleared.foreign
+        )));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,35 @@
+//! `oclcache config`.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use super::{Failure, print, say};
+use crate::config::{Config, Name, SETTINGS, Source};
+use crate::log::{os, path};
+
+pub fn config() -> Result<ExitCode, Failure> {
+    let config = Config::read();
+    for complaint in &config.complaints {
+        say(&format!("oclcache: {complaint}"));
+    }
+    let mut shown = String::new();
+    for setting in &SETTINGS {
+        let (value, source) = config.value(setting.name);
+        let value = match (setting.name, config.directory()) {
+            (Name::Dir, Ok(directory)) => path(&directory).to_string(),
+            (Name::Dir, Err(why)) => format!("(off: {why})"),
+            _ => os(value).to_string(),
+        };
+        let source = match source {
+            Source::Default => "default".to_owned(),
+            Source::Environment => format!("environment, {}", setting.variable),
+            Source::File(file) => path(file).to_string(),
+        };
+        let _ = writeln!(
+            shown,
+            "{} = {value}\n    {}; from: {source}",
+            setting.key, setting.help
+        );
+    }
+    print(shown.as_bytes())
+}

@@ -1,0 +1,297 @@
+//! The `oclcache` command: parses, and gives each verb to a file of its own.
+//!
+//! Data goes to standard output, words go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such entry;
+//! `run` passes on the program's.
+
+mod clear;
+mod config;
+mod list;
+mod run;
+mod show;
+mod stats;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::Config;
+use crate::key::recipe::Key;
+use crate::store::{Store, StoreError};
+
+/// A compiler cache for OpenCL: kernels are compiled once, not at every start.
+#[derive(Parser)]
+#[command(
+    name = "oclcache",
+    version,
+    arg_required_else_help = true,
+    args_conflicts_with_subcommands = true
+)]
+#[command(after_help = "Example: oclcache run clpeak --kernel-latency")]
+struct Arguments {
+    #[command(flatten)]
+    short: Short,
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+/// The letters that people know from ccache.
+#[derive(Args)]
+struct Short {
+    /// The same as `stats`
+    #[arg(short = 's', long = "show-stats")]
+    stats: bool,
+    /// The same as `stats --zero`
+    #[arg(short = 'z', long = "zero-stats")]
+    zero: bool,
+    /// The same as `clear`
+    #[arg(short = 'C', long = "clear")]
+    clear: bool,
+    /// The same as `config`
+    #[arg(short = 'p', long = "show-config")]
+    config: bool,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run a program through the cache, with no set-up
+    #[command(
+        after_help = "Example: oclcache run -- python3 program.py\nExit code: the program's; 126 or 127 if it cannot be run"
+    )]
+    Run {
+        /// Say nothing at the end
+        #[arg(short, long)]
+        quiet: bool,
+        /// The program and its arguments
+        #[arg(
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "PROGRAM"
+        )]
+        command: Vec<OsString>,
+    },
+    /// Show what was served and what it saved
+    #[command(after_help = "Example: oclcache stats --json\nIn ccache: -s, -z")]
+    Stats {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// Begin to count from zero
+        #[arg(long)]
+        zero: bool,
+    },
+    /// List the entries
+    #[command(after_help = "Example: oclcache list")]
+    List {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one entry: what its key was made of, and what it holds
+    #[command(after_help = "Example: oclcache show 4f1d2a")]
+    Show {
+        /// The key, or as many of its first digits as make it clear
+        key: String,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// Only the program's source
+        #[arg(long, conflicts_with = "json")]
+        source: bool,
+    },
+    /// Print the cache directory
+    #[command(after_help = "Example: du -sh \"$(oclcache path)\"")]
+    Path,
+    /// Remove all entries, or one
+    #[command(after_help = "Example: oclcache clear --key 4f1d2a\nIn ccache: -C")]
+    Clear {
+        /// Only this entry: the key, or as many of its first digits as make it clear
+        #[arg(long)]
+        key: Option<String>,
+    },
+    /// Show each setting, its value and where it comes from
+    #[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
+    Config,
+}
+
+/// Why a verb failed: what to say, and the exit code.
+struct Failure {
+    words: String,
+    code: u8,
+}
+
+impl Failure {
+    fn new(words: impl fmt::Display) -> Failure {
+        Failure {
+            words: words.to_string(),
+            code: 1,
+        }
+    }
+
+    fn no_such_entry(words: impl fmt::Display) -> Failure {
+        Failure {
+            words: words.to_string(),
+            code: 3,
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        Failure::new(error)
+    }
+}
+
+/// Parses the arguments of the process and does what they say.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let verb = arguments.verb.unwrap_or(match arguments.short {
+        Short { zero: true, .. } => Verb::Stats {
+            json: false,
+            zero: true,
+        },
+        Short { clear: true, .. } => Verb::Clear { key: None },
+        Short { config: true, .. } => Verb::Config,
+        Short { .. } => Verb::Stats {
+            json: false,
+            zero: false,
+        },
+    });
+    let done = match verb {
+        Verb::Run { quiet, command } => run::run(quiet, &command),
+        Verb::Stats { json, zero } => stats::stats(json, zero),
+        Verb::List { json } => list::list(json),
+        Verb::Show { key, json, source } => show::show(&key, json, source),
+        Verb::Path => path(),
+        Verb::Clear { key } => clear::clear(key.as_deref()),
+        Verb::Config => config::config(),
+    };
+    done.unwrap_or_else(|failure| {
+        say(&format!("oclcache: {}", failure.words));
+        ExitCode::from(failure.code)
+    })
+}
+
+fn path() -> Result<ExitCode, Failure> {
+    let path = directory(&Config::read())?;
+    use std::os::unix::ffi::OsStrExt;
+    print(&[path.as_os_str().as_bytes(), b"\n"].concat())
+}
+
+/// Writes data to standard output. That nobody reads it any more is not a failure.
+fn print(data: &[u8]) -> Result<ExitCode, Failure> {
+    let mut output = io::stdout().lock();
+    match output.write_all(data).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(format_args!(
+            "cannot write to standard output: {error}"
+        ))),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn print_json(value: &serde_json::Value) -> Result<ExitCode, Failure> {
+    print(format!("{value:#}\n").as_bytes())
+}
+
+/// Writes words to standard error.
+fn say(words: &str) {
+    let _ = writeln!(io::stderr().lock(), "{words}");
+}
+
+fn directory(config: &Config) -> Result<std::path::PathBuf, Failure> {
+    config
+        .directory()
+        .map_err(|why| Failure::new(format_args!("the cache is off: {why}")))
+}
+
+/// The store of the configured directory; None if there is none yet.
+fn store() -> Result<Option<Store>, Failure> {
+    Ok(Store::open_existing(&directory(&Config::read())?)?)
+}
+
+/// The key that some first digits name.
+fn find_key(store: &Store, digits: &str) -> Result<Key, Failure> {
+    let valid = !digits.is_empty()
+        && digits
+            .bytes()
+            .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+    let shown = crate::log::text(digits.as_bytes());
+    if !valid {
+        return Err(Failure::no_such_entry(format_args!(
+            "`{shown}` is no key: keys are hexadecimal digits, see `oclcache list`"
+        )));
+    }
+    let keys: Vec<Key> = store
+        .entries()?
+        .into_iter()
+        .map(|(key, _)| key)
+        .filter(|key| key.hex().starts_with(digits))
+        .collect();
+    match keys.as_slice() {
+        [key] => Ok(*key),
+        [] => Err(Failure::no_such_entry(format_args!(
+            "there is no entry `{shown}`; see `oclcache list`"
+        ))),
+        keys => Err(Failure::no_such_entry(format_args!(
+            "{} entries begin with `{shown}`; give more digits",
+            keys.len()
+        ))),
+    }
+}
+
+fn no_entry(digits: &str) -> Failure {
+    Failure::no_such_entry(format_args!(
+        "there is no entry `{}`: the cache is empty",
+        crate::log::text(digits.as_bytes())
+    ))
+}
+
+/// A duration as people read it.
+fn seconds(nanoseconds: u64) -> String {
+    let seconds = nanoseconds as f64 / 1e9;
+    match seconds {
+        _ if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        _ if seconds < 600.0 => format!("{seconds:.1} s"),
+        _ => format!("{:.1} min", seconds / 60.0),
+    }
+}
+
+/// A size as people read it.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definitions_of_the_command_are_consistent() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_and_durations_are_read_at_a_glance() {
+        assert_eq!(
+            [size(0), size(2048), size(5 << 30)],
+            ["0 B", "2.0 KiB", "5.0 GiB"]
+        );
+        assert_eq!(
+            [
+                seconds(1_500_000),
+                seconds(41_200_000_000),
+                seconds(1_200_000_000_000)
+            ],
+            ["1.5 ms", "41.2 s", "20.0 min"]
+        );
+    }
+}

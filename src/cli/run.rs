@@ -1,0 +1,355 @@
+//! `oclcache run`: one program through the cache, with no set-up.
+//!
+//! The program gets a vendors directory that holds nothing but us, and what the loader would have read otherwise as
+//! OCLCACHE_VENDORS. It is a directory since that is what all loaders take.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+
+use object::elf::{FileHeader64, PT_INTERP, ProgramType};
+use object::read::elf::{FileHeader, ProgramHeader};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+
+use super::{Failure, say, seconds};
+use crate::cache::RUN_VARIABLE;
+use crate::config::Config;
+use crate::log::path;
+use crate::store::Store;
+use crate::store::directory::Directory;
+use crate::store::stats::{Counter, Run, Statistics};
+
+/// Where the library stands, if the package was built for a place of its own.
+const BUILT_LIBRARY: Option<&str> = option_env!("OCLCACHE_DEFAULT_LIBRARY");
+const LIBRARY: &str = "liboclcache.so";
+const LOADER_VARIABLES: [&str; 3] = ["OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH"];
+
+pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
+    let library = library()?;
+    let vendors = vendors()?;
+    let config = Config::read();
+    let place = match Place::open(&config, &library) {
+        Ok(place) => place,
+        Err(why) => {
+            say(&format!("oclcache: running without the cache: {why}"));
+            return exit_as(&wait(spawn(
+                Command::new(&command[0]).args(&command[1..]),
+                &command[0],
+            )?)?);
+        }
+    };
+    let mut program = Command::new(&command[0]);
+    program.args(&command[1..]);
+    for variable in LOADER_VARIABLES {
+        program.env_remove(variable);
+    }
+    program
+        .env("OCL_ICD_VENDORS", &place.vendors)
+        .env(RUN_VARIABLE, place.run.path());
+    if let Some(vendors) = vendors {
+        program.env("OCLCACHE_VENDORS", vendors);
+    }
+    let ended = spawn(&mut program, &command[0]).and_then(wait);
+    let run = place.finish();
+    let status = ended?;
+    if !quiet {
+        say(&format!(
+            "oclcache: {}",
+            summary(&run?, &config, &command[0])
+        ));
+    }
+    exit_as(&status)
+}
+
+/// The library, beside the command, in `../lib`, or where the build put it.
+fn library() -> Result<PathBuf, Failure> {
+    let command = std::env::current_exe()
+        .map_err(|error| Failure::new(format_args!("cannot find this command: {error}")))?;
+    let beside = command.parent().unwrap_or(Path::new("/"));
+    let mut places = vec![beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)];
+    places.extend(
+        BUILT_LIBRARY
+            .filter(|built| !built.is_empty())
+            .map(PathBuf::from),
+    );
+    let found = places.iter().find_map(|place| place.canonicalize().ok());
+    found.ok_or_else(|| {
+        let places: Vec<_> = places
+            .iter()
+            .map(|place| format!("`{}`", path(place)))
+            .collect();
+        Failure::new(format_args!(
+            "{LIBRARY} is not at {}; install it beside this command",
+            places.join(" nor ")
+        ))
+    })
+}
+
+/// What the loader would have read, for OCLCACHE_VENDORS; None: the default directory, or the user has said already.
+fn vendors() -> Result<Option<OsString>, Failure> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let split = |list: &OsStr| -> Vec<OsString> {
+        list.as_bytes()
+            .split(|byte| *byte == b':')
+            .filter(|part| !part.is_empty())
+            .map(|part| OsStr::from_bytes(part).into())
+            .collect()
+    };
+    if let Some(list) = variable("OCLCACHE_VENDORS") {
+        for source in split(&list) {
+            absolute("OCLCACHE_VENDORS", &source)?;
+        }
+        return Ok(None);
+    }
+    let mut sources = Vec::new();
+    let files = variable("OCL_ICD_FILENAMES");
+    for file in files.iter().flat_map(|files| split(files)) {
+        sources.push(absolute("OCL_ICD_FILENAMES", &file)?);
+    }
+    let named = ["OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"]
+        .into_iter()
+        .find_map(|name| Some((name, variable(name)?)));
+    match named {
+        Some((name, source)) => sources.push(absolute(name, &source)?),
+        None if sources.is_empty() => return Ok(None),
+        // Files come in addition to the default directory.
+        None => sources.push("/etc/OpenCL/vendors".into()),
+    }
+    Ok(Some(OsString::from_vec(
+        sources
+            .iter()
+            .map(|source| source.as_bytes())
+            .collect::<Vec<_>>()
+            .join(&b':'),
+    )))
+}
+
+/// The source with a path that holds in any working directory.
+fn absolute(variable: &str, source: &OsStr) -> Result<OsString, Failure> {
+    if !source.as_bytes().contains(&b'/') && !Path::new(source).exists() {
+        return Ok(source.to_owned()); // a library's name, for the dynamic linker to find
+    }
+    match Path::new(source).canonicalize() {
+        Ok(absolute) => Ok(absolute.into()),
+        Err(error) => Err(Failure::new(format_args!(
+            "{variable} names `{}`, which cannot be used: {error}; correct it or unset {variable}",
+            path(Path::new(source))
+        ))),
+    }
+}
+
+/// Where one run keeps what it needs: the permanent vendors directory, and a directory for its processes' counters.
+struct Place {
+    vendors: PathBuf,
+    run: Directory,
+    /// The statistics that the run's are added to; a read-only cache has none.
+    statistics: Option<Directory>,
+    temporary: Option<tempfile::TempDir>,
+}
+
+impl Place {
+    fn open(config: &Config, library: &Path) -> Result<Place, String> {
+        let words = |error: crate::store::StoreError| error.to_string();
+        if config.readonly() || config.disable() {
+            let temporary = tempfile::Builder::new()
+                .prefix("oclcache-")
+                .tempdir()
+                .map_err(|error| error.to_string())?;
+            let root = Directory::create_all(temporary.path()).map_err(words)?;
+            let vendors = vendors_directory(&root, library).map_err(words)?;
+            let run = root.create("run").map_err(words)?;
+            return Ok(Place {
+                vendors,
+                run,
+                statistics: None,
+                temporary: Some(temporary),
+            });
+        }
+        let store = Store::open(&config.directory()?).map_err(words)?;
+        let vendors = vendors_directory(store.root(), library).map_err(words)?;
+        let statistics = store.root().create("stats").map_err(words)?;
+        let run = Statistics::new(&statistics).begin_run().map_err(words)?;
+        Ok(Place {
+            vendors,
+            run,
+            statistics: Some(statistics),
+            temporary: None,
+        })
+    }
+
+    fn finish(self) -> Result<Run, Failure> {
+        let run = match &self.statistics {
+            Some(statistics) => Statistics::new(statistics).end_run(&self.run)?,
+            None => Statistics::read_run(&self.run)?,
+        };
+        drop(self.temporary);
+        Ok(run)
+    }
+}
+
+/// The vendors directory for a library. It stays: a process of the run may outlive it, and starts others.
+fn vendors_directory(
+    root: &Directory,
+    library: &Path,
+) -> Result<PathBuf, crate::store::StoreError> {
+    let digits = xxhash_rust::xxh3::xxh3_64(library.as_os_str().as_bytes());
+    let directory = root.create(&format!("vendors-{digits:016x}"))?;
+    directory.write_once(
+        "oclcache.icd",
+        &[library.as_os_str().as_bytes(), b"\n"].concat(),
+    )?;
+    Ok(directory.path().to_owned())
+}
+
+fn spawn(command: &mut Command, name: &OsStr) -> Result<Child, Failure> {
+    command.spawn().map_err(|error| Failure {
+        words: format!("cannot run `{}`: {error}", path(Path::new(name))),
+        // As shells have it: 127 not found, 126 not runnable.
+        code: if error.kind() == std::io::ErrorKind::NotFound {
+            127
+        } else {
+            126
+        },
+    })
+}
+
+/// Waits for the program. Signals that were sent to this process go to it; those of the terminal it gets by itself.
+fn wait(mut child: Child) -> Result<ExitStatus, Failure> {
+    let ignored = ignored_signals();
+    let signals = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]
+        .into_iter()
+        .filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let signals = SignalsInfo::<WithOrigin>::new(signals)
+        .map_err(|error| Failure::new(format_args!("cannot pass signals on: {error}")));
+    let mut signals = signals?;
+    let handle = signals.handle();
+    let pid = i32::try_from(child.id())
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    let status = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for origin in signals.forever() {
+                // Signals of the terminal come from the kernel, and go to the whole process group.
+                if let (Some(_), Some(pid), Some(signal)) = (
+                    origin.process,
+                    pid,
+                    rustix::process::Signal::from_named_raw(origin.signal),
+                ) {
+                    let _ = rustix::process::kill_process(pid, signal);
+                }
+            }
+        });
+        let status = child.wait();
+        handle.close();
+        status
+    });
+    status.map_err(|error| Failure::new(format_args!("cannot wait for the program: {error}")))
+}
+
+/// The set of signals that this process ignores, as under nohup: bit N-1 for signal N.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// Ends as the program ended: with its code, or by its signal.
+fn exit_as(status: &ExitStatus) -> Result<ExitCode, Failure> {
+    if let Some(signal) = status.signal() {
+        // The program has left its core already; ours would tell nothing.
+        let none = rustix::process::Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        };
+        let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+        return Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)));
+    }
+    Ok(ExitCode::from(
+        status
+            .code()
+            .and_then(|code| u8::try_from(code).ok())
+            .unwrap_or(1),
+    ))
+}
+
+fn summary(run: &Run, config: &Config, program: &OsStr) -> String {
+    if run.processes == 0 {
+        let why = if config.disable() {
+            "the cache is disabled".to_owned()
+        } else {
+            why_not_loaded(program)
+        };
+        return format!("no process used the cache: {why}");
+    }
+    let totals = &run.totals;
+    let plural = |count: u64, one: &str, many: &str| {
+        format!("{count} {}", if count == 1 { one } else { many })
+    };
+    let mut parts = vec![
+        plural(totals.get(Counter::Hits), "hit", "hits"),
+        plural(totals.get(Counter::Misses), "miss", "misses"),
+        format!("{} bypassed", totals.bypassed()),
+    ];
+    if totals.get(Counter::Failed) > 0 {
+        parts.push(format!("{} failed", totals.get(Counter::Failed)));
+    }
+    parts.push(format!(
+        "{} of compilation avoided",
+        seconds(totals.get(Counter::SavedNs))
+    ));
+    parts.join(", ")
+}
+
+/// Why a program may not have loaded the library.
+fn why_not_loaded(program: &OsStr) -> String {
+    let Some(file) = find_program(program) else {
+        return "the program was not found".into();
+    };
+    let shown = path(&file).to_string();
+    let raised = std::fs::metadata(&file).is_ok_and(|metadata| metadata.mode() & 0o6000 != 0)
+        || rustix::fs::getxattr(&file, "security.capability", &mut [0u8; 64]).is_ok();
+    if raised {
+        return format!(
+            "`{shown}` runs with raised privileges (setuid, setgid or file capabilities), so its environment is ignored"
+        );
+    }
+    if is_static(&file) {
+        return format!("`{shown}` is statically linked, so it can load no driver");
+    }
+    "neither the program nor a child of it asked an OpenCL loader for platforms, or it sets OCL_ICD_VENDORS itself".into()
+}
+
+fn find_program(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(program.into());
+    }
+    let runnable = |file: &PathBuf| {
+        std::fs::metadata(file)
+            .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    };
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|directory| directory.join(program))
+        .find(runnable)
+}
+
+/// Whether a file is a program that needs no dynamic linker.
+fn is_static(file: &Path) -> bool {
+    let Ok(bytes) = std::fs::read(file) else {
+        return false;
+    };
+    let headers = FileHeader64::<object::Endianness>::parse(&*bytes).and_then(|header| {
+        let endian = header.endian()?;
+        let headers = header.program_headers(endian, &*bytes)?;
+        Ok(headers
+            .iter()
+            .any(|header| ProgramType(header.p_type(endian).0) == PT_INTERP))
+    });
+    headers == Ok(false)
+}

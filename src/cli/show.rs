@@ -1,0 +1,130 @@
+//! `oclcache show`.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::{Failure, find_key, no_entry, print, print_json, seconds, size, store};
+use crate::key::recipe::{Ingredient, Kind, hex};
+use crate::log::text;
+use crate::store::Lookup;
+use crate::store::entry::Entry;
+
+pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure> {
+    let store = store()?.ok_or_else(|| no_entry(digits))?;
+    let key = find_key(&store, digits)?;
+    let entry = match store.look_up(&key) {
+        Lookup::Found(entry) => entry,
+        Lookup::Absent => return Err(no_entry(digits)),
+        Lookup::Bad(defect) => {
+            let path = store.path_of(&key);
+            let words = format!(
+                "`{}` is damaged ({defect}); the next build replaces it",
+                crate::log::path(&path)
+            );
+            return Err(Failure::new(words));
+        }
+    };
+    if source {
+        let source = entry.meta.source.as_deref();
+        return print(source.ok_or_else(|| {
+            Failure::new("this entry was stored without its source (OCLCACHE_STORE_SOURCE=0)")
+        })?);
+    }
+    let path = store.path_of(&key);
+    if json {
+        let mut object = as_json(&entry);
+        object["key"] = key.hex().into();
+        object["path"] = path.to_string_lossy().into();
+        return print_json(&object);
+    }
+    let head = format!(
+        "key               {}\nfile              {}\n",
+        key.hex(),
+        crate::log::path(&path)
+    );
+    print((head + &as_text(&entry)).as_bytes())
+}
+
+fn value(ingredient: &Ingredient) -> String {
+    let bytes = &ingredient.value;
+    match ingredient.kind {
+        Kind::Source | Kind::Options => format!("sha256 {}", hex(bytes)),
+        // "build-id " or "sha256 " and the digest.
+        Kind::Driver => match bytes.iter().position(|byte| *byte == b' ') {
+            Some(blank) => format!("{} {}", text(&bytes[..blank]), hex(&bytes[blank + 1..])),
+            None => hex(bytes),
+        },
+        _ => match str::from_utf8(bytes.strip_suffix(b"\0").unwrap_or(bytes)) {
+            Ok(words) if words.chars().all(|character| !character.is_control()) => {
+                text(words.as_bytes()).to_string()
+            }
+            _ => hex(bytes),
+        },
+    }
+}
+
+fn as_json(entry: &Entry) -> Value {
+    let lossy = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+    let meta = &entry.meta;
+    let ingredients = meta.ingredients.iter().map(|ingredient| {
+        json!({ "kind": format!("{:?}", ingredient.kind).to_lowercase(), "name": ingredient.name, "value": value(ingredient) })
+    });
+    json!({
+        "bytes": entry.size(),
+        "created": meta.created,
+        "compile_ns": meta.compile_ns,
+        "driver": meta.driver_family,
+        "driver_library": meta.driver_library,
+        "program": meta.executable,
+        "options": meta.options.as_ref().map(lossy),
+        "source_bytes": meta.source.as_ref().map(Vec::len),
+        "binary_bytes": entry.binaries().map(<[u8]>::len).collect::<Vec<_>>(),
+        "kernels": meta.facts.kernel_names.iter().map(lossy).collect::<Vec<_>>(),
+        "ingredients": ingredients.collect::<Vec<_>>(),
+    })
+}
+
+fn as_text(entry: &Entry) -> String {
+    let meta = &entry.meta;
+    let mut shown = String::new();
+    let mut row = |name: &str, words: String| {
+        let _ = writeln!(shown, "{name:<18}{words}");
+    };
+    row("size", size(entry.size()));
+    row("program", text(meta.executable.as_bytes()).to_string());
+    row(
+        "driver",
+        format!(
+            "{} ({})",
+            text(meta.driver_family.as_bytes()),
+            text(meta.driver_library.as_bytes())
+        ),
+    );
+    row("compilation took", seconds(meta.compile_ns));
+    row(
+        "kernels",
+        text(&meta.facts.kernel_names.join(&b' ')).to_string(),
+    );
+    row(
+        "options",
+        meta.options
+            .as_ref()
+            .map_or("NULL".into(), |options| format!("`{}`", text(options))),
+    );
+    row(
+        "source",
+        meta.source
+            .as_ref()
+            .map_or("not stored".into(), |source| size(source.len() as u64)),
+    );
+    for ingredient in &meta.ingredients {
+        let kind = format!("{:?}", ingredient.kind).to_lowercase();
+        row(
+            &kind,
+            format!("{} {}", text(ingredient.name.as_bytes()), value(ingredient)),
+        );
+    }
+    shown
+}
