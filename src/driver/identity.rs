@@ -47,7 +47,6 @@ const OPTIONAL_DEVICE_QUERIES: &[(&str, cl_device_info)] = &[
     ("device double fp config", CL_DEVICE_DOUBLE_FP_CONFIG),
     ("device IL version", CL_DEVICE_IL_VERSION),
     ("device numeric version", CL_DEVICE_NUMERIC_VERSION),
-    ("device OpenCL C features", CL_DEVICE_OPENCL_C_FEATURES),
 ];
 
 const PLATFORM_QUERIES: &[(&str, cl_platform_info)] = &[
@@ -185,6 +184,8 @@ impl Driver {
                 .unwrap_or_else(|code| code.to_le_bytes().to_vec());
             ingredients.push(Ingredient::new(Kind::Device, *name, value));
         }
+        let features = self.device_info(device, CL_DEVICE_OPENCL_C_FEATURES).unwrap_or_default();
+        ingredients.push(Ingredient::new(Kind::Device, "device OpenCL C features", feature_names(&features)));
         let platform = Platform::from_value(&self.device_info(device, CL_DEVICE_PLATFORM).ok()?)?;
         for (name, query) in PLATFORM_QUERIES {
             ingredients.push(Ingredient::new(
@@ -200,6 +201,19 @@ impl Driver {
         }
         Some(ingredients)
     }
+}
+
+/// The versions and names in an array of cl_name_version: a u32, and a name in 64 bytes. Behind the name's end Intel's CPU
+/// runtime leaves whatever was in its memory (measured), so the array itself differs in each process.
+fn feature_names(features: &[u8]) -> Vec<u8> {
+    let mut names = Vec::new();
+    for feature in features.chunks(size_of::<cl_name_version>()) {
+        let (version, name) = feature.split_at(feature.len().min(size_of::<u32>()));
+        names.extend(version);
+        names.extend(name.iter().take_while(|byte| **byte != 0));
+        names.push(0);
+    }
+    names
 }
 
 /// The processor's model and features: code for a CPU device is made for them, and a home directory may be shared by
@@ -251,6 +265,19 @@ fn matches(pattern: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_stands_behind_the_name_of_a_feature_does_not_matter() {
+        let feature = |rest: u8| {
+            let mut bytes = vec![0, 0, 0xc0, 0];
+            bytes.extend(b"__opencl_c_fp64\0");
+            bytes.resize(size_of::<cl_name_version>(), rest);
+            bytes
+        };
+        let names = |features: &[Vec<u8>]| feature_names(&features.concat());
+        assert_eq!(names(&[feature(1), feature(2)]), names(&[feature(3), feature(4)]));
+        assert_ne!(names(&[feature(1)]), names(&[feature(1), feature(1)]));
+    }
 
     #[test]
     fn patterns_choose_the_files_that_the_profiles_mean() {
