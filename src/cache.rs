@@ -103,9 +103,10 @@ pub fn build(call: &BuildCall, below: &dyn Fn(NotifyTarget) -> cl_int) -> cl_int
     cache.build_by_driver(ticket, plan, call, below)
 }
 
-/// clCompileProgram, which is not cached but changes the state of the program.
+/// clCompileProgram, which is not cached but changes the state of the program. `devices` is the call's list.
 pub fn compile(
     program: Program,
+    devices: Option<Vec<Device>>,
     notify: NotifyTarget,
     below: &dyn Fn(NotifyTarget) -> cl_int,
 ) -> cl_int {
@@ -114,13 +115,12 @@ pub fn compile(
         return notify::outside(|| below(notify));
     };
     let held = cache.prepare_change(&ticket);
-    let code = notify::wrapped(program, notify, below, Box::new(|_, _| {}));
-    let how = match code {
-        CL_SUCCESS => Ended::Built,
-        code if is_refusal(code) => Ended::Refused,
-        _ => Ended::Failed,
-    };
-    shadow::ended(&ticket, how);
+    let refusable = ticket.built && plan::has_kernels(&ticket);
+    let finish = Box::new(move |_, code: Option<cl_int>| {
+        let how = verdict(&ticket, devices, code);
+        shadow::ended(&ticket, how, None);
+    });
+    let code = notify::wrapped(program, notify, refusable, below, finish);
     drop(held);
     code
 }
@@ -128,8 +128,31 @@ pub fn compile(
 /// A program that is an input of clLinkProgram: one that is served is built for real first, since what the driver says of
 /// linking an executable depends on how that was made.
 pub fn link_input(program: Program) {
-    if let Some(inner) = shadow::view(program).and_then(|view| view.inner) {
-        Cache::get().materialise(program, &inner);
+    if let Some(inner) = shadow::view(program).and_then(|view| view.inner)
+        && let Some(_own) = shadow::own_program(program, &inner)
+    {
+        Cache::get().build_own(program, &inner);
+    }
+}
+
+/// What has become of a build or compilation. `code` is what the function returned, if it has.
+///
+/// What it returns with a callback differs from driver to driver, also for builds that fail (measured: Intel's CPU runtime
+/// returns 0), so the status decides.
+fn verdict(ticket: &Ticket, devices: Option<Vec<Device>>, code: Option<cl_int>) -> Ended {
+    let driver = ticket.driver;
+    let devices = devices
+        .or_else(|| driver.program_devices(ticket.program).ok())
+        .unwrap_or_default();
+    let succeeded = matches!(code, None | Some(CL_SUCCESS))
+        && !devices.is_empty()
+        && devices
+            .iter()
+            .all(|device| driver.build_status(ticket.program, *device) == Ok(CL_BUILD_SUCCESS));
+    match code {
+        _ if succeeded => Ended::Built,
+        Some(code) if is_refusal(code) => Ended::Refused,
+        _ => Ended::Failed,
     }
 }
 
@@ -165,6 +188,7 @@ impl Cache {
                 None
             }
         };
+        // Counters for `oclcache run` are written also for a read-only cache: the directory is the command's, not the cache's.
         let run = std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
         let statistics = || {
             store
@@ -213,6 +237,13 @@ impl Cache {
         self.digests.digest(store, path)
     }
 
+    /// Keeps digests of driver files for the next process.
+    fn remember_digests(&self) {
+        if let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) {
+            self.digests.save(store);
+        }
+    }
+
     /// Looks the plan up and makes an inner program of what is found; None is a miss.
     fn hit(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<Inner>> {
         if self.config.recache() {
@@ -236,17 +267,17 @@ impl Cache {
             return None;
         }
         let compile_ns = entry.meta.compile_ns;
-        shadow::loading(ticket, true);
+        shadow::set_busy(ticket, true);
         let restored = restore::restore(ticket, plan, entry);
         let inner = match restored {
             Ok(inner) => inner,
             Err(restore::Failure::Entry(defect)) => {
-                shadow::loading(ticket, false);
+                shadow::set_busy(ticket, false);
                 self.set_aside(plan, &defect);
                 return None;
             }
             Err(restore::Failure::Resources(code)) => {
-                shadow::loading(ticket, false);
+                shadow::set_busy(ticket, false);
                 tracing::warn!(key = %plan.key_prefix(), code, "the driver has no room for the cached program");
                 return None;
             }
@@ -286,19 +317,19 @@ impl Cache {
         below: &dyn Fn(NotifyTarget) -> cl_int,
     ) -> cl_int {
         let held = self.prepare_change(&ticket);
+        let refusable = ticket.built && plan::has_kernels(&ticket);
         let devices = call.arguments.devices.clone();
         let started = Instant::now();
         let finish = Box::new(move |_, code: Option<cl_int>| {
             let elapsed = started.elapsed();
             self.built(&ticket, plan, devices, code, elapsed);
         });
-        let code = notify::wrapped(call.program, call.notify, below, finish);
+        let code = notify::wrapped(call.program, call.notify, refusable, below, finish);
         drop(held);
         code
     }
 
-    /// What follows a build by the driver, before the application hears of it. `code` is what clBuildProgram returned, if it
-    /// has returned.
+    /// What follows a build by the driver, before the application hears of it.
     fn built(
         &self,
         ticket: &Ticket,
@@ -307,37 +338,25 @@ impl Cache {
         code: Option<cl_int>,
         elapsed: Duration,
     ) {
-        let driver = ticket.driver;
-        let devices = devices
-            .or_else(|| driver.program_devices(ticket.program).ok())
-            .unwrap_or_default();
-        // What clBuildProgram returns with a callback differs from driver to driver, also for builds that fail (measured:
-        // Intel's CPU runtime returns 0), so the status decides.
-        let succeeded = matches!(code, None | Some(CL_SUCCESS))
-            && !devices.is_empty()
-            && devices
-                .iter()
-                .all(|device| driver.build_status(ticket.program, *device) == Ok(CL_BUILD_SUCCESS));
-        let how = match code {
-            _ if succeeded => Ended::Built,
-            Some(code) if is_refusal(code) => Ended::Refused,
-            _ => Ended::Failed,
-        };
-        shadow::ended(ticket, how);
-        if !succeeded {
+        shadow::set_busy(ticket, true);
+        let how = verdict(ticket, devices, code);
+        if how != Ended::Built {
+            shadow::ended(ticket, how, None);
             self.count(&[Counter::Failed.by(1)]);
             return log_build(Outcome::Failed, plan.as_ref().ok(), &[], elapsed);
         }
         match plan {
             Ok(plan) => {
+                let (names, recorded) = self.record(ticket, &plan, elapsed);
+                shadow::ended(ticket, how, recorded);
                 self.count(&[
                     Counter::Misses.by(1),
                     Counter::CompileNs.by(nanoseconds(elapsed)),
                 ]);
-                let names = self.record(ticket, &plan, elapsed);
                 log_build(Outcome::Miss, Some(&plan), &names, elapsed);
             }
             Err(reason) => {
+                shadow::ended(ticket, how, None);
                 self.count(&[reason.into()]);
                 log_build(Outcome::Bypassed(reason), None, &[], elapsed);
             }
@@ -348,7 +367,7 @@ impl Cache {
     /// alive, one of P is held until the driver has judged.
     fn prepare_change(&self, ticket: &Ticket) -> Option<HeldKernel> {
         let inner = ticket.inner.as_ref()?;
-        if !self.materialise_unchecked(ticket.program, inner) || ticket.inner_kernels == 0 {
+        if !self.build_own(ticket.program, inner) || !plan::has_inner_kernels(ticket, inner) {
             return None;
         }
         let facts = inner.facts();

@@ -10,7 +10,7 @@ use opencl_sys::*;
 
 use super::Cache;
 use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, PROGRAM_QUERIES, facts, kernel_facts};
-use crate::cl::info::Reply;
+use crate::cl::info::{Number, Reply};
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::{Driver, NotifyTarget};
 use crate::shadow::{self, Inner};
@@ -40,14 +40,14 @@ pub fn program_info(
             reply.give(
                 &(references + inner_references)
                     .saturating_sub(ours)
-                    .to_ne_bytes(),
+                    .to_value(),
             )
         }
         CL_PROGRAM_BINARY_SIZES => {
             let sizes: Vec<u8> = inner
                 .binaries()
                 .iter()
-                .flat_map(|binary| binary.len().to_ne_bytes())
+                .flat_map(|binary| binary.len().to_value())
                 .collect();
             reply.give(&sizes)
         }
@@ -69,8 +69,8 @@ pub fn build_info(
     reply: Reply,
 ) -> Option<cl_int> {
     let view = shadow::view(program)?;
-    if view.loading && name == CL_PROGRAM_BUILD_STATUS {
-        return Some(reply.give(&CL_BUILD_IN_PROGRESS.to_ne_bytes()));
+    if view.busy && name == CL_PROGRAM_BUILD_STATUS {
+        return Some(reply.give(&CL_BUILD_IN_PROGRESS.to_value()));
     }
     let inner = view.inner?;
     // Of a device that the program is not for, P says what it would say if it was built.
@@ -105,13 +105,9 @@ pub fn kernel_info(
     if let Some(answer) = find(&inner.facts()) {
         return Some(give(answer, &inner, reply));
     }
-    Some(ask_own_kernel(
-        driver,
-        program,
-        &inner,
-        &kernel_name,
-        &|own| driver.forward_kernel_info(own, name, reply),
-    )?)
+    ask_own_kernel(driver, program, &inner, &kernel_name, &|own| {
+        driver.forward_kernel_info(own, name, reply)
+    })
 }
 
 /// clGetKernelArgInfo; None: the driver answers.
@@ -202,11 +198,12 @@ fn answered(
         return Some(answer);
     }
     let cache = Cache::get();
+    let own = shadow::own_program(program, inner)?;
     if !cache.materialise(program, inner) {
         return None;
     }
-    let arguments = inner.arguments();
-    let fresh = facts(driver, program, inner.devices(), arguments);
+    let fresh = facts(driver, program, inner.devices(), inner.arguments());
+    drop(own);
     inner.set_facts(Arc::new(fresh.clone()));
     cache.amend(&inner.key(), |facts| {
         let changed = *facts != fresh;
@@ -216,7 +213,7 @@ fn answered(
     find(&inner.facts())
 }
 
-/// Asks a kernel of P itself, after P was built for real; None: the inputs have changed since, so the kernel of P' answers.
+/// Asks a kernel of P itself, after P was built for real; None: that cannot be, so the kernel of P' answers.
 fn ask_own_kernel(
     driver: &Driver,
     program: Program,
@@ -225,17 +222,21 @@ fn ask_own_kernel(
     ask: &dyn Fn(Kernel) -> cl_int,
 ) -> Option<cl_int> {
     let cache = Cache::get();
+    let own = shadow::own_program(program, inner)?;
     if !cache.materialise(program, inner) {
         return None;
     }
-    let own = driver.create_kernel(program, name).ok()?;
-    let code = ask(own);
-    if let Some(fresh) = kernel_facts(driver, own) {
+    let kernel = driver.create_kernel(program, name).ok()?;
+    let code = ask(kernel);
+    let fresh = kernel_facts(driver, kernel);
+    driver.release_kernel(kernel);
+    drop(own);
+    if let Some(fresh) = fresh {
         let mut facts = (*inner.facts()).clone();
-        facts.kernels.retain(|kernel| kernel.name != fresh.name);
-        facts.kernels.push(fresh.clone());
-        facts.creation_order = false;
-        inner.set_facts(Arc::new(facts));
+        if facts.kernel(&fresh.name).is_none() {
+            facts.kernels.push(fresh.clone());
+            inner.set_facts(Arc::new(facts));
+        }
         cache.amend(&inner.key(), |facts| {
             let new = facts.kernel(&fresh.name).is_none();
             if new {
@@ -244,34 +245,38 @@ fn ask_own_kernel(
             new
         });
     }
-    driver.release_kernel(own);
     Some(code)
 }
 
 impl Cache {
     /// R2: builds a served P for real, with its last arguments, unless its inputs have changed since. P answers queries
     /// from then on where it must; kernels still come from P', so that program-scope variables stay one set.
-    pub(super) fn materialise(&self, program: Program, inner: &Arc<Inner>) -> bool {
+    ///
+    /// The caller has the right to P, by [`shadow::own_program`].
+    fn materialise(&self, program: Program, inner: &Inner) -> bool {
         if inner.is_materialised() {
             return true;
         }
         let driver = inner.driver();
-        let length = driver
-            .program_info(program, CL_PROGRAM_SOURCE)
-            .map_or(0, |source| source.len().saturating_sub(1));
-        let unchanged = self
-            .key(driver, program, length, inner.arguments())
-            .is_ok_and(|plan| plan.key == inner.key());
-        if !unchanged {
+        let source = driver.program_info(program, CL_PROGRAM_SOURCE);
+        let length = source.map_or(0, |source| source.len().saturating_sub(1));
+        let plan = self.key(driver, program, length, inner.arguments());
+        if !plan.is_ok_and(|plan| plan.key == inner.key()) {
             self.count(&[Counter::InputsChanged.by(1)]);
-            tracing::warn!(key = %&inner.key().hex()[..16], "a query is answered from the cache although the inputs have changed");
+            let key = &inner.key().hex()[..16];
+            tracing::warn!(
+                key,
+                "a query is answered from the cache although the inputs have changed"
+            );
             return false;
         }
-        self.materialise_unchecked(program, inner)
+        self.build_own(program, inner)
     }
 
     /// Builds a served P for real, whatever has become of its inputs.
-    pub(super) fn materialise_unchecked(&self, program: Program, inner: &Arc<Inner>) -> bool {
+    ///
+    /// The caller has the right to P, by [`shadow::own_program`] or because it is building it.
+    pub(super) fn build_own(&self, program: Program, inner: &Inner) -> bool {
         if inner.is_materialised() {
             return true;
         }
@@ -279,7 +284,7 @@ impl Cache {
             .driver()
             .build_program(program, inner.arguments(), NotifyTarget::NONE);
         self.count(&[Counter::Materialised.by(1)]);
-        tracing::info!(key = %&inner.key().hex()[..16], code, "built for real");
+        tracing::info!(key = &inner.key().hex()[..16], code, "built for real");
         if code == CL_SUCCESS {
             inner.set_materialised();
         }

@@ -6,13 +6,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use opencl_sys::*;
 
 use super::Cache;
-use crate::cl::Device;
+use crate::cl::{Device, Program};
 use crate::driver::{BuildArguments, Driver};
 use crate::key::options::{self, Options};
 use crate::key::recipe::{self, Ingredient, Key, Kind};
 use crate::key::source;
 use crate::outcome::Bypass;
-use crate::shadow::Ticket;
+use crate::shadow::{Inner, Ticket};
 
 /// Sources and options beyond this are left to the driver, in bytes.
 const LARGEST_TEXT: usize = 64 << 20;
@@ -65,7 +65,7 @@ impl Cache {
     pub(super) fn key(
         &self,
         driver: &'static Driver,
-        program: crate::cl::Program,
+        program: Program,
         source_length: usize,
         arguments: &BuildArguments,
     ) -> Result<Plan, Bypass> {
@@ -106,6 +106,7 @@ impl Cache {
         let driver_identity = driver
             .identity(&|path| self.digest(path))
             .ok_or(Bypass::UnidentifiedDriver)?;
+        self.remember_digests();
 
         let mut ingredients = vec![
             Ingredient::new(Kind::Source, "", recipe::sha256(&source)),
@@ -147,28 +148,29 @@ impl Cache {
 
 /// Whether kernels are attached to the program, so that only the driver can say whether it may be built again. Kernels
 /// that the application has released may still be executing: drivers that count them in the program's references tell.
-fn has_kernels(ticket: &Ticket) -> bool {
-    let driver = ticket.driver;
-    let more_than = |program, ours| {
-        driver
-            .program_references(program)
-            .is_ok_and(|references| references > ours)
-    };
+pub(super) fn has_kernels(ticket: &Ticket) -> bool {
     ticket.kernels > 0
-        || more_than(ticket.program, ticket.references)
+        || has_more_references(ticket.driver, ticket.program, ticket.references)
         || ticket
             .inner
             .as_ref()
-            .is_some_and(|inner| more_than(inner.program(), 1))
+            .is_some_and(|inner| has_inner_kernels(ticket, inner))
+}
+
+/// Whether some of them are kernels of P'.
+pub(super) fn has_inner_kernels(ticket: &Ticket, inner: &Inner) -> bool {
+    ticket.inner_kernels > 0 || has_more_references(ticket.driver, inner.program(), 1)
+}
+
+fn has_more_references(driver: &Driver, program: Program, ours: cl_uint) -> bool {
+    driver
+        .program_references(program)
+        .is_ok_and(|references| references > ours)
 }
 
 /// The source as the driver has it. It must have the length that the application gave, since some drivers could compile
 /// more than they show (OpenCL 3.0, 5.8.7: NUL characters within strings are left out of CL_PROGRAM_SOURCE).
-fn source_text(
-    driver: &Driver,
-    program: crate::cl::Program,
-    length: usize,
-) -> Result<Vec<u8>, Bypass> {
+fn source_text(driver: &Driver, program: Program, length: usize) -> Result<Vec<u8>, Bypass> {
     let mut source = driver
         .program_info(program, CL_PROGRAM_SOURCE)
         .map_err(|_| Bypass::NotFromSource)?;

@@ -8,9 +8,10 @@ use opencl_sys::*;
 use super::plan::{Plan, executable};
 use super::restore::split_names;
 use super::{Cache, nanoseconds};
+use crate::cl::info::Number;
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::profile::KernelFacts as When;
-use crate::driver::{BuildArguments, Driver, number};
+use crate::driver::{BuildArguments, Driver};
 use crate::key::recipe::Key;
 use crate::shadow::{self, Ticket};
 use crate::store::Lookup;
@@ -44,30 +45,62 @@ pub const ARGUMENT_QUERIES: [cl_kernel_arg_info; 5] = [
 ];
 
 impl Cache {
-    /// Records a build that missed. Returns the names of its kernels.
-    pub(super) fn record(&self, ticket: &Ticket, plan: &Plan, elapsed: Duration) -> Vec<Vec<u8>> {
+    /// Records a build that missed. Returns the names of its kernels, and the key if there is an entry now.
+    ///
+    /// If another build of the same program begins meanwhile, what is fetched may be the other's, so nothing is stored.
+    pub(super) fn record(
+        &self,
+        ticket: &Ticket,
+        plan: &Plan,
+        elapsed: Duration,
+    ) -> (Vec<Vec<u8>>, Option<Key>) {
         let driver = ticket.driver;
+        if !shadow::is_alone(ticket) {
+            return (Vec::new(), None);
+        }
         let facts = facts(driver, ticket.program, &plan.devices, &plan.arguments);
         let names = facts.kernel_names.clone();
         let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
-            return names;
+            return (names, None);
         };
-        let executable_type = facts.devices.iter().all(|answers| {
-            let kind = answers
-                .iter()
-                .find(|(name, _)| *name == CL_PROGRAM_BINARY_TYPE);
-            !matches!(kind, Some((_, Answer::Value(value)))
-                if number(value) != Some(CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int))
-        });
+        let not_stored = |why: &dyn std::fmt::Display| {
+            self.count(&[Counter::NotStored.by(1)]);
+            tracing::warn!(key = %plan.key_prefix(), %why, "not stored");
+        };
+        if !is_executable(&facts) {
+            not_stored(&"the driver does not call it an executable");
+            return (names, None);
+        }
         let binaries = match driver.program_binaries(ticket.program, plan.devices.len()) {
-            Ok(binaries) if executable_type => binaries,
-            Ok(_) => return names,
+            Ok(binaries) => binaries,
             Err(code) => {
-                self.count(&[Counter::NotStored.by(1)]);
-                tracing::warn!(key = %plan.key_prefix(), code, "the driver does not give its binary: not stored");
-                return names;
+                not_stored(&format_args!(
+                    "the driver does not give its binary ({code})"
+                ));
+                return (names, None);
             }
         };
+        if !shadow::is_alone(ticket) {
+            return (names, None);
+        }
+        let meta = self.meta(driver, plan, facts, elapsed);
+        let content = EntryContent {
+            meta: &meta,
+            binaries: binaries.iter().map(Vec::as_slice).collect(),
+        };
+        match store.publish(&plan.key, &content) {
+            Ok(_) => {
+                self.count(&[Counter::Stored.by(1)]);
+                (names, Some(plan.key))
+            }
+            Err(error) => {
+                not_stored(&error);
+                (names, None)
+            }
+        }
+    }
+
+    fn meta(&self, driver: &Driver, plan: &Plan, facts: Facts, elapsed: Duration) -> Meta {
         let private = !self.config.store_source();
         let mut meta = Meta {
             ingredients: plan.ingredients.clone(),
@@ -93,22 +126,7 @@ impl Cache {
         if private {
             withhold_texts(&mut meta.facts);
         }
-        let content = EntryContent {
-            meta: &meta,
-            binaries: binaries.iter().map(Vec::as_slice).collect(),
-        };
-        match store.publish(&plan.key, &content) {
-            Ok(_) => {
-                self.count(&[Counter::Stored.by(1)]);
-                shadow::program_recorded(ticket, plan.key);
-            }
-            Err(error) => {
-                self.count(&[Counter::NotStored.by(1)]);
-                tracing::warn!(%error, "not stored");
-            }
-        }
-        self.digests.save(store);
-        names
+        meta
     }
 
     /// Adds what is known of a kernel that the application made of a recorded program, on drivers where that is dear.
@@ -151,6 +169,17 @@ impl Cache {
             tracing::warn!(%error, "facts not added to the entry");
         }
     }
+}
+
+/// Whether each device that tells the kind of its binary has an executable.
+fn is_executable(facts: &Facts) -> bool {
+    facts.devices.iter().all(|answers| {
+        let kind = answers
+            .iter()
+            .find(|(name, _)| *name == CL_PROGRAM_BINARY_TYPE);
+        !matches!(kind, Some((_, Answer::Value(value)))
+            if Number::from_value(value) != Some(CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int))
+    })
 }
 
 /// Everything that the API shows of a program that the driver has built, but for kernels where creating one is dear.
@@ -215,7 +244,7 @@ pub fn kernel_facts(driver: &Driver, kernel: Kernel) -> Option<KernelFacts> {
         CString::from_vec_with_nul(driver.kernel_info(kernel, CL_KERNEL_FUNCTION_NAME).ok()?)
             .ok()?;
     let count = driver.kernel_info(kernel, CL_KERNEL_NUM_ARGS).ok()?;
-    let count = cl_uint::from_ne_bytes(count.try_into().ok()?);
+    let count: cl_uint = Number::from_value(&count)?;
     let argument = |index| {
         ARGUMENT_QUERIES
             .map(|query| (query, answer(driver.kernel_arg_info(kernel, index, query))))

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use opencl_sys::*;
 
 use super::plan::Plan;
-use crate::driver::{NotifyTarget, number};
+use crate::cl::info::Number;
+use crate::driver::NotifyTarget;
 use crate::shadow::{Inner, Ticket};
 use crate::store::entry::{Defect, Entry};
 
@@ -60,7 +61,7 @@ pub fn restore(ticket: &Ticket, plan: &Plan, entry: Entry) -> Result<Inner, Fail
         let kind = driver
             .build_info(program, device, CL_PROGRAM_BINARY_TYPE)
             .ok()
-            .and_then(|value| number(&value));
+            .and_then(|value| <cl_int as Number>::from_value(&value));
         if kind.is_some_and(|kind| kind != CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int) {
             return Err(Failure::Entry(Defect::Refused(
                 "the binary is not executable",

@@ -8,6 +8,30 @@ use opencl_sys::{CL_INVALID_VALUE, CL_SUCCESS, cl_int};
 /// devices reports garbage sizes for the one that was not built).
 pub const LARGEST_ANSWER: usize = 1 << 30;
 
+/// A number as the value of a query, in the byte order of the machine.
+pub trait Number: Sized {
+    /// The bytes of the value.
+    fn to_value(self) -> Vec<u8>;
+    /// The number, if the value has its size.
+    fn from_value(value: &[u8]) -> Option<Self>;
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {$(
+        #[allow(clippy::disallowed_methods)] // nothing of this is ever stored
+        impl Number for $number {
+            fn to_value(self) -> Vec<u8> {
+                self.to_ne_bytes().to_vec()
+            }
+
+            fn from_value(value: &[u8]) -> Option<Self> {
+                Some(Self::from_ne_bytes(value.try_into().ok()?))
+            }
+        }
+    )*};
+}
+numbers!(i32, u32, u64, usize);
+
 /// Asks twice: for the size, then for the bytes.
 ///
 /// # Errors

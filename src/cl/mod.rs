@@ -34,12 +34,12 @@ macro_rules! handles {
 
             /// The handle that a query returned as its value.
             pub fn from_value(value: &[u8]) -> Option<Self> {
-                Some(Self(usize::from_ne_bytes(value.try_into().ok()?)))
+                info::Number::from_value(value).map(Self)
             }
 
             /// The handle as the value of a query.
-            pub fn to_value(self) -> [u8; size_of::<usize>()] {
-                self.0.to_ne_bytes()
+            pub fn to_value(self) -> Vec<u8> {
+                info::Number::to_value(self.0)
             }
         }
     )*};

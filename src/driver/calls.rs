@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use opencl_sys::*;
 
 use super::Driver;
-use crate::cl::info::{Reply, ask};
+use crate::cl::info::{Number, Reply, ask};
 use crate::cl::{Context, Device, Kernel, Notify, Platform, Program};
 
 /// The arguments of a clBuildProgram call but for the callback, kept for later.
@@ -29,6 +29,9 @@ pub struct NotifyTarget {
     /// `user_data`.
     pub user_data: *mut c_void,
 }
+
+// SAFETY: the application's pointer is only handed back to it, on the thread of the driver's choice, as without us.
+unsafe impl Send for NotifyTarget {}
 
 impl NotifyTarget {
     /// No callback.
@@ -141,15 +144,12 @@ impl Driver {
         program: Program,
         device: Device,
     ) -> Result<cl_build_status, cl_int> {
-        number(&self.build_info(program, device, CL_PROGRAM_BUILD_STATUS)?).ok_or(CL_INVALID_VALUE)
+        number(&self.build_info(program, device, CL_PROGRAM_BUILD_STATUS)?)
     }
 
     /// CL_PROGRAM_REFERENCE_COUNT.
     pub fn program_references(&self, program: Program) -> Result<cl_uint, cl_int> {
-        self.program_info(program, CL_PROGRAM_REFERENCE_COUNT)?
-            .try_into()
-            .map(cl_uint::from_ne_bytes)
-            .map_err(|_| CL_INVALID_VALUE)
+        number(&self.program_info(program, CL_PROGRAM_REFERENCE_COUNT)?)
     }
 
     /// CL_PROGRAM_BINARIES, one for each device of the program.
@@ -165,7 +165,7 @@ impl Driver {
         let sizes = self.program_info(program, CL_PROGRAM_BINARY_SIZES)?;
         let sizes: Vec<usize> = sizes
             .chunks_exact(size_of::<usize>())
-            .map(|word| word.try_into().map(usize::from_ne_bytes).unwrap_or(0))
+            .map(|word| Number::from_value(word).unwrap_or(0))
             .collect();
         if sizes.len() != devices
             || sizes
@@ -338,10 +338,7 @@ impl Driver {
                 )
             )
         })?;
-        value
-            .try_into()
-            .map(cl_uint::from_ne_bytes)
-            .map_err(|_| CL_INVALID_VALUE)
+        number(&value)
     }
 
     /// Whether each program adds one to its context's reference count: from the profile, else as seen when the first inner
@@ -466,7 +463,6 @@ impl Driver {
     }
 }
 
-/// A cl_int in the value of a query.
-pub fn number(value: &[u8]) -> Option<cl_int> {
-    value.try_into().ok().map(cl_int::from_ne_bytes)
+fn number<T: Number>(value: &[u8]) -> Result<T, cl_int> {
+    T::from_value(value).ok_or(CL_INVALID_VALUE)
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use opencl_sys::*;
 
 use super::{Driver, loaded};
+use crate::cl::info::Number;
 use crate::cl::{Device, Platform};
 use crate::key::recipe::{Ingredient, Kind};
 
@@ -61,9 +62,13 @@ impl Driver {
     /// None: a file could not be read, or a library that is in use was replaced on disk and has no build-id, so what
     /// compiles is not provable.
     pub fn identity(&self, digest: FileDigest) -> Option<DriverIdentity> {
-        self.identity
-            .get_or_init(|| self.take_identity(digest))
-            .clone()
+        if let Some(known) = self.identity.get() {
+            return known.clone();
+        }
+        // Outside of the cell, since hashing can take a second, and a child that is forked meanwhile would wait for ever.
+        // Two threads that both do it find the same.
+        let taken = self.take_identity(digest);
+        self.identity.get_or_init(|| taken).clone()
     }
 
     fn take_identity(&self, digest: FileDigest) -> Option<DriverIdentity> {
@@ -80,7 +85,14 @@ impl Driver {
             let name = String::from_utf8_lossy(&object.name).into_owned();
             let value = match &object.build_id {
                 Some(build_id) => [b"build-id ", build_id.as_slice()].concat(),
-                None => self.content(&object.path, digest)?,
+                None if object.is_what_stands_at_its_path() => {
+                    self.content(&object.path, digest)?
+                }
+                None => {
+                    let library = crate::log::path(&object.path);
+                    tracing::warn!(%library, "this library was replaced since it was loaded: nothing is cached");
+                    return None;
+                }
             };
             ingredients.push(Ingredient::new(Kind::Driver, name, value));
         }
@@ -184,8 +196,14 @@ impl Driver {
                 .unwrap_or_else(|code| code.to_le_bytes().to_vec());
             ingredients.push(Ingredient::new(Kind::Device, *name, value));
         }
-        let features = self.device_info(device, CL_DEVICE_OPENCL_C_FEATURES).unwrap_or_default();
-        ingredients.push(Ingredient::new(Kind::Device, "device OpenCL C features", feature_names(&features)));
+        let features = self
+            .device_info(device, CL_DEVICE_OPENCL_C_FEATURES)
+            .unwrap_or_default();
+        ingredients.push(Ingredient::new(
+            Kind::Device,
+            "device OpenCL C features",
+            feature_names(&features),
+        ));
         let platform = Platform::from_value(&self.device_info(device, CL_DEVICE_PLATFORM).ok()?)?;
         for (name, query) in PLATFORM_QUERIES {
             ingredients.push(Ingredient::new(
@@ -195,7 +213,7 @@ impl Driver {
             ));
         }
         let kind = self.device_info(device, CL_DEVICE_TYPE).ok()?;
-        let kind = cl_device_type::from_ne_bytes(kind.try_into().ok()?);
+        let kind: cl_device_type = Number::from_value(&kind)?;
         if kind & CL_DEVICE_TYPE_CPU != 0 {
             ingredients.extend(processor()?);
         }
@@ -275,7 +293,10 @@ mod tests {
             bytes
         };
         let names = |features: &[Vec<u8>]| feature_names(&features.concat());
-        assert_eq!(names(&[feature(1), feature(2)]), names(&[feature(3), feature(4)]));
+        assert_eq!(
+            names(&[feature(1), feature(2)]),
+            names(&[feature(3), feature(4)])
+        );
         assert_ne!(names(&[feature(1)]), names(&[feature(1), feature(1)]));
     }
 

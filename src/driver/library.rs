@@ -114,13 +114,27 @@ impl Library {
         })
     }
 
-    /// Whether a path names this library, or a copy of it: they must not load each other for ever.
-    pub fn is_us(path: &Path) -> bool {
+    /// Opens a library to see whether it is this one or a copy of it (`Ok(None)`), which must not load each other for ever,
+    /// or else which: two names of one library have the same handle.
+    ///
+    /// # Errors
+    /// The dynamic linker's words.
+    pub fn identify(path: &Path) -> Result<Option<usize>, OpenError> {
         // SAFETY: initialisers run, as they do when a loader opens the library.
-        match unsafe { DynamicLibrary::open(Some(path), RTLD_LAZY | RTLD_LOCAL) } {
-            Ok(library) => has_our_mark(&std::mem::ManuallyDrop::new(library)),
-            Err(_) => false,
-        }
+        let library = unsafe { DynamicLibrary::open(Some(path), RTLD_LAZY | RTLD_LOCAL) };
+        let library = library.map_err(|error| OpenError::Unloadable(error_words(&error)))?;
+        Ok(if has_our_mark(&library) {
+            None
+        } else {
+            Some(library.into_raw() as usize)
+        })
+    }
+
+    /// Whether somebody has opened the library.
+    pub fn is_open(path: &Path) -> bool {
+        // SAFETY: nothing is loaded, so nothing runs.
+        unsafe { DynamicLibrary::open(Some(path), RTLD_LAZY | RTLD_LOCAL | libc::RTLD_NOLOAD) }
+            .is_ok()
     }
 
     /// The path as it was opened.

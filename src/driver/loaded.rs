@@ -5,8 +5,10 @@
 use std::collections::VecDeque;
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
+use crate::cl::info::Number;
 use object::elf::{
     DT_NEEDED, DT_SONAME, DT_STRSZ, DT_STRTAB, DynamicTag, NT_GNU_BUILD_ID, NoteType, PT_DYNAMIC,
     PT_LOAD, PT_NOTE, ProgramType,
@@ -30,6 +32,54 @@ impl Object {
     /// Whether the address lies in one of the object's segments.
     pub fn contains(&self, address: usize) -> bool {
         self.ranges.iter().any(|range| range.contains(&address))
+    }
+}
+
+impl Object {
+    /// Whether the file at the path is the one that was loaded, so that its content tells what is in memory.
+    pub fn is_what_stands_at_its_path(&self) -> bool {
+        let Some(start) = self.ranges.first().map(|range| range.start) else {
+            return false;
+        };
+        let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
+            return false;
+        };
+        let mapping = maps
+            .lines()
+            .find_map(|line| Mapping::parse(line).filter(|mapping| mapping.range.contains(&start)));
+        let (Some(mapping), Ok(metadata)) = (mapping, std::fs::metadata(&self.path)) else {
+            return false;
+        };
+        // On overlayfs some kernels show the inode of the lower file here; a file that was replaced shows as deleted.
+        let same = mapping.inode == metadata.ino() || is_overlay(&self.path);
+        same && !mapping.deleted
+    }
+}
+
+fn is_overlay(path: &Path) -> bool {
+    const OVERLAYFS_SUPER_MAGIC: u32 = 0x794c_7630; // statfs(2)
+    rustix::fs::statfs(path)
+        .is_ok_and(|file_system| file_system.f_type as u32 == OVERLAYFS_SUPER_MAGIC)
+}
+
+/// A line of /proc/self/maps (proc(5)).
+struct Mapping {
+    range: std::ops::Range<usize>,
+    inode: u64,
+    deleted: bool,
+}
+
+impl Mapping {
+    fn parse(line: &str) -> Option<Mapping> {
+        let mut fields = line.split_ascii_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
+        let inode = fields.nth(3)?.parse().ok()?;
+        Some(Mapping {
+            range,
+            inode,
+            deleted: line.ends_with(" (deleted)"),
+        })
     }
 }
 
@@ -180,11 +230,7 @@ unsafe fn dynamic(base: usize, start: usize, size: usize, object: &mut Object) {
 }
 
 fn build_id(notes: &[u8], align: usize) -> Option<Vec<u8>> {
-    let word = |offset: usize| {
-        Some(u32::from_ne_bytes(
-            notes.get(offset..offset + 4)?.try_into().ok()?,
-        ))
-    };
+    let word = |offset: usize| u32::from_value(notes.get(offset..offset + 4)?);
     let align = if align == 8 { 8 } else { 4 };
     let mut offset = 0;
     loop {
@@ -221,15 +267,40 @@ mod tests {
     }
 
     #[test]
+    fn a_library_that_was_replaced_since_it_was_loaded_is_noticed() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let copy = directory.path().join("libcopy.so");
+        let objects = closure(&[libc::getpid as *const () as usize]);
+        let library = objects
+            .iter()
+            .find(|object| object.name == b"libc.so.6")
+            .expect("the C library");
+        std::fs::copy(&library.path, &copy).expect("copied");
+        // SAFETY: a copy of a library without initialisers that would mind a second run; nothing is called in it.
+        let opened = unsafe { libloading::Library::new(&copy) }.expect("opened");
+        let find = || objects_of(&copy).expect("loaded");
+        assert!(find().is_what_stands_at_its_path());
+        let other = directory.path().join("other");
+        std::fs::copy(&library.path, &other).expect("copied");
+        std::fs::rename(&other, &copy).expect("replaced");
+        assert!(!find().is_what_stands_at_its_path());
+        drop(opened);
+    }
+
+    fn objects_of(path: &Path) -> Option<Object> {
+        objects().into_iter().find(|object| object.path == path)
+    }
+
+    #[test]
     fn a_build_id_is_found_behind_another_note() {
         let mut notes = Vec::new();
         for (kind, value) in [
             (1u32, b"abcde".as_slice()),
             (NT_GNU_BUILD_ID.0, b"\x01\x02\x03\x04"),
         ] {
-            notes.extend(4u32.to_ne_bytes());
-            notes.extend((value.len() as u32).to_ne_bytes());
-            notes.extend(kind.to_ne_bytes());
+            notes.extend(4u32.to_value());
+            notes.extend((value.len() as u32).to_value());
+            notes.extend(kind.to_value());
             notes.extend(b"GNU\0");
             notes.extend(value);
             notes.resize(notes.len().next_multiple_of(4), 0);

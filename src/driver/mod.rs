@@ -14,7 +14,7 @@ mod patch;
 pub mod profile;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use once_cell::sync::OnceCell;
 use opencl_sys::cl_icd::cl_icd_dispatch;
@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 
 use crate::cl::Platform;
 use crate::cl::dispatch::{Slot, Table};
-pub use calls::{BuildArguments, NotifyTarget, number};
+pub use calls::{BuildArguments, NotifyTarget};
 use identity::DriverIdentity;
 pub use library::{Library, OpenError};
 use profile::Profile;
@@ -49,6 +49,7 @@ pub struct Driver {
     identity: OnceCell<Option<DriverIdentity>>,
     devices: Mutex<identity::Devices>,
     context_counts: AtomicU8,
+    hooked: AtomicBool,
 }
 
 impl Driver {
@@ -86,13 +87,15 @@ impl Driver {
         &self.suffix
     }
 
-    /// The registered driver of a library's first platform.
+    /// The hooked driver of a library's first platform.
     pub fn of_library(library: &Library) -> Option<&'static Driver> {
         let platform = library.platforms().first()?;
         DRIVERS
             .iter()
             .map_while(|driver| driver.get())
-            .find(|driver| driver.platforms.contains(platform))
+            .find(|driver| {
+                driver.platforms.contains(platform) && driver.hooked.load(Ordering::Acquire)
+            })
     }
 
     /// The registered driver whose objects point to `table`.
@@ -131,9 +134,11 @@ impl Driver {
                 identity: OnceCell::new(),
                 devices: Mutex::default(),
                 context_counts: AtomicU8::new(0),
+                hooked: AtomicBool::new(false),
             });
             match patch::install(table, &hooks(index)) {
                 Ok(slots) => {
+                    driver.hooked.store(true, Ordering::Release);
                     hooked += 1;
                     tracing::debug!(
                         driver = %crate::log::path(&driver.library), profile = driver.profile.family, slots, "hooked"

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::ThreadId;
 
 use once_cell::sync::Lazy;
 use opencl_sys::{CL_SUCCESS, cl_int};
@@ -18,21 +19,21 @@ use crate::cl::{Notify, Program};
 
 /// What is to be done when a build has ended; it is told for which program, and what the function returned if that has
 /// returned.
-pub type Finish = Box<dyn FnOnce(Program, Option<cl_int>)>;
+pub type Finish = Box<dyn FnOnce(Program, Option<cl_int>) + Send>;
 
 struct Pending {
     finish: Option<Finish>,
     target: NotifyTarget,
+    /// The thread that is inside the function, if what has become of the call is known only when that returns.
+    judged_by: Option<ThreadId>,
 }
-
-// SAFETY: the closure holds handles and plain data, and is called once, on the thread of the driver's choice; the
-// application's pointer is only handed back to it.
-unsafe impl Send for Pending {}
 
 #[derive(Default)]
 struct Waiting {
     last: usize,
     pending: HashMap<usize, Pending>,
+    /// What is still to be done when the function returns, of calls that were called back meanwhile.
+    called_back: HashMap<usize, Option<Finish>>,
 }
 
 static WAITING: Lazy<Mutex<Waiting>> = Lazy::new(Mutex::default);
@@ -68,9 +69,13 @@ impl Drop for Restore {
 
 /// Calls the driver through `below` and does `finish` before the application hears of the end: at once where there is no
 /// callback, else when the driver calls back.
+///
+/// `refusable`: the driver may refuse the call, and the program then keeps an earlier build. PoCL calls back in that case,
+/// too (measured), so a callback on this thread proves nothing, and `finish` waits for what the function returns.
 pub fn wrapped(
     program: Program,
     notify: NotifyTarget,
+    refusable: bool,
     below: &dyn Fn(NotifyTarget) -> cl_int,
     finish: Finish,
 ) -> cl_int {
@@ -79,19 +84,29 @@ pub fn wrapped(
         finish(program, Some(code));
         return code;
     }
-    let (number, target) = wait(notify, finish);
+    let judged_by = refusable.then(|| std::thread::current().id());
+    let (number, target) = wait(Pending {
+        finish: Some(finish),
+        target: notify,
+        judged_by,
+    });
     let code = below(target);
-    if code != CL_SUCCESS {
-        // Some drivers do not call back after an error (measured: Intel's CPU runtime for an invalid option). One that does
-        // so later still finds the application's callback, which is why it stays: a few words for each such error.
-        let finish = WAITING
-            .lock()
-            .pending
-            .get_mut(&number)
-            .and_then(|pending| pending.finish.take());
-        if let Some(finish) = finish {
-            finish(program, Some(code));
+    // Who is left: calls that were judged by what they return; and errors without a callback (measured: Intel's CPU runtime,
+    // for an invalid option). A driver that calls back after an error, later, still finds the application's callback.
+    let finish = {
+        let mut waiting = WAITING.lock();
+        let called_back = waiting.called_back.remove(&number);
+        match called_back {
+            Some(finish) => finish,
+            None if code != CL_SUCCESS => waiting
+                .pending
+                .get_mut(&number)
+                .and_then(|pending| pending.finish.take()),
+            None => None,
         }
+    };
+    if let Some(finish) = finish {
+        finish(program, Some(code));
     }
     code
 }
@@ -100,21 +115,23 @@ pub fn wrapped(
 pub fn wrapped_for_new_program(notify: NotifyTarget, arrive: fn(Program)) -> NotifyTarget {
     match notify.function {
         None => notify,
-        Some(_) => wait(notify, Box::new(move |program, _| arrive(program))).1,
+        Some(_) => {
+            let finish: Finish = Box::new(move |program, _| arrive(program));
+            wait(Pending {
+                finish: Some(finish),
+                target: notify,
+                judged_by: None,
+            })
+            .1
+        }
     }
 }
 
-fn wait(target: NotifyTarget, finish: Finish) -> (usize, NotifyTarget) {
+fn wait(pending: Pending) -> (usize, NotifyTarget) {
     let mut waiting = WAITING.lock();
     waiting.last += 1;
     let number = waiting.last;
-    waiting.pending.insert(
-        number,
-        Pending {
-            finish: Some(finish),
-            target,
-        },
-    );
+    waiting.pending.insert(number, pending);
     (
         number,
         NotifyTarget {
@@ -131,13 +148,23 @@ pub fn call(function: Notify, program: Program, user_data: *mut c_void) {
 }
 
 unsafe extern "C" fn arrived(program: *mut c_void, user_data: *mut c_void) {
-    let Some(pending) = WAITING.lock().pending.remove(&(user_data as usize)) else {
-        return;
+    let number = user_data as usize;
+    let (target, finish) = {
+        let mut waiting = WAITING.lock();
+        let Some(pending) = waiting.pending.remove(&number) else {
+            return;
+        };
+        if pending.judged_by == Some(std::thread::current().id()) {
+            waiting.called_back.insert(number, pending.finish);
+            (pending.target, None)
+        } else {
+            (pending.target, pending.finish)
+        }
     };
-    if let Some(finish) = pending.finish {
+    if let Some(finish) = finish {
         let _ = catch_unwind(AssertUnwindSafe(|| finish(Program::new(program), None)));
     }
-    if let Some(function) = pending.target.function {
-        call(function, Program::new(program), pending.target.user_data);
+    if let Some(function) = target.function {
+        call(function, Program::new(program), target.user_data);
     }
 }

@@ -6,11 +6,12 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
 use once_cell::sync::OnceCell;
 use opencl_sys::*;
 
-use super::vendors;
+use super::vendors::{self, Identity};
 use crate::cl::Platform;
 use crate::cl::info::Reply;
 use crate::config::Config;
@@ -131,7 +132,7 @@ impl Icd {
         for complaint in &config.complaints {
             tracing::warn!("{complaint}");
         }
-        let vendors = vendors::find(&config, &|name| std::env::var_os(name), &Library::is_us);
+        let vendors = vendors::find(&config, &|name| std::env::var_os(name), &identify);
         let mut icd = Icd {
             libraries: Vec::new(),
             reported: Vec::new(),
@@ -147,12 +148,11 @@ impl Icd {
 
     /// In a program with raised privileges: the registered drivers, and nothing of us.
     fn forward_registered() -> Icd {
-        let config = Config::read_from(&|_| None);
         let mut icd = Icd {
             libraries: Vec::new(),
             reported: Vec::new(),
         };
-        for vendor in vendors::find(&config, &|_| None, &Library::is_us) {
+        for vendor in vendors::registered(&Library::is_open, &identify) {
             icd.add(&vendor, false);
         }
         icd
@@ -195,7 +195,7 @@ impl Icd {
         self.libraries.push(library);
     }
 
-    /// clGetExtensionFunctionAddress without a platform: first the driver whose suffix the name has, then each.
+    /// clGetExtensionFunctionAddress without a platform: the first driver that knows the name.
     fn extension_function(&self, name: &CStr) -> *mut c_void {
         for library in &self.libraries {
             let own = library.extension_function(name);
@@ -206,6 +206,14 @@ impl Icd {
             return hooked.unwrap_or(own);
         }
         std::ptr::null_mut()
+    }
+}
+
+fn identify(library: &Path) -> Identity {
+    match Library::identify(library) {
+        Ok(None) => Identity::Us,
+        Ok(Some(handle)) => Identity::Other(handle),
+        Err(_) => Identity::Unknown,
     }
 }
 

@@ -3,7 +3,7 @@
 //! Measured on ocl-icd 2.3.1 and 2.3.3 and Khronos' loader: a vendors directory is read in the order of the directory, and
 //! of an `.icd` file the first line is the library's path or name.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -22,43 +22,83 @@ pub struct Vendor {
     pub loaded_by_loader: bool,
 }
 
+/// What a library that is named somewhere turns out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// This library, or a copy of it.
+    Us,
+    /// Another; two names of one library have the same number.
+    Other(usize),
+    /// It cannot be opened.
+    Unknown,
+}
+
 /// The drivers to load, in the loader's order.
 ///
-/// `is_us` tells whether a library is this one; the others of the loader's own sources are loaded by the loader itself. If
-/// the loader was pointed at nothing but us, the registered drivers are meant.
+/// `identify` opens a library, which the loader does as well. Drivers of the loader's own sources are loaded by the loader
+/// itself. If the loader was pointed at nothing but us, the registered drivers are meant.
 pub fn find(
     config: &Config,
-    environment: &dyn Fn(&str) -> Option<std::ffi::OsString>,
-    is_us: &dyn Fn(&Path) -> bool,
+    environment: &dyn Fn(&str) -> Option<OsString>,
+    identify: &dyn Fn(&Path) -> Identity,
 ) -> Vec<Vendor> {
-    let loaders = loader_sources(environment);
-    let loaders: Vec<PathBuf> = libraries(&loaders)
-        .into_iter()
-        .filter(|library| !is_us(library))
-        .collect();
-    let wanted = match config.vendors() {
-        Some(sources) => libraries(&sources),
-        None if !loaders.is_empty() => loaders.clone(),
-        None => libraries(&[PathBuf::from(DEFAULT_DIRECTORY)]),
+    let others = |libraries: Vec<PathBuf>| -> Vec<(PathBuf, Identity)> {
+        let identified = libraries.into_iter().map(|library| {
+            let identity = identify(&library);
+            (library, identity)
+        });
+        identified
+            .filter(|(_, identity)| *identity != Identity::Us)
+            .collect()
     };
-    let mut vendors: Vec<Vendor> = Vec::new();
-    for library in wanted.into_iter().filter(|library| !is_us(library)) {
-        let loaded_by_loader = match config.mode() {
+    let loaders = others(libraries(&loader_sources(environment)));
+    let wanted = match config.vendors() {
+        Some(sources) => others(libraries(&sources)),
+        None if !loaders.is_empty() => loaders.clone(),
+        None => others(libraries(&[PathBuf::from(DEFAULT_DIRECTORY)])),
+    };
+    let names_it = |library: &Path, identity: Identity| {
+        loaders.iter().any(|(known, same)| {
+            known == library || identity != Identity::Unknown && *same == identity
+        })
+    };
+    let vendor = |(library, identity): (PathBuf, Identity)| Vendor {
+        loaded_by_loader: match config.mode() {
             Mode::Icd => false,
             Mode::Beside => true,
-            Mode::Auto => loaders.contains(&library),
-        };
-        vendors.push(Vendor {
-            library,
-            loaded_by_loader,
-        });
-    }
+            Mode::Auto => names_it(&library, identity),
+        },
+        library,
+    };
+    wanted.into_iter().map(vendor).collect()
+}
+
+/// The registered drivers, for a program with raised privileges, whose environment is not read. ocl-icd reads its own there
+/// all the same, so whether the loader loads a driver is seen from `is_open`: ocl-icd opens all its drivers before it asks
+/// the first. Khronos' loader asks one after the other but reads the default directory only, so it loads them all if that
+/// names us.
+pub fn registered(
+    is_open: &dyn Fn(&Path) -> bool,
+    identify: &dyn Fn(&Path) -> Identity,
+) -> Vec<Vendor> {
+    let all = libraries(&[PathBuf::from(DEFAULT_DIRECTORY)]);
+    // Before any is opened here.
+    let open: Vec<bool> = all.iter().map(|library| is_open(library)).collect();
+    let identities: Vec<Identity> = all.iter().map(|library| identify(library)).collect();
+    let names_us = identities.contains(&Identity::Us);
+    let vendors = all.into_iter().zip(open).zip(identities);
     vendors
+        .filter(|(_, identity)| *identity != Identity::Us)
+        .map(|((library, open), _)| Vendor {
+            library,
+            loaded_by_loader: open || names_us,
+        })
+        .collect()
 }
 
 /// What the loader that called us has been pointed at. Variables that only one of the loaders knows count for both: the
 /// worst is a driver that is cached but not reported.
-fn loader_sources(environment: &dyn Fn(&str) -> Option<std::ffi::OsString>) -> Vec<PathBuf> {
+fn loader_sources(environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let variable = |name: &str| {
         environment(name)
             .filter(|value| !value.is_empty())
@@ -144,11 +184,15 @@ mod tests {
             variables
                 .iter()
                 .find(|(known, _)| known == name)
-                .map(|(_, value)| std::ffi::OsString::from(value))
+                .map(|(_, value)| OsString::from(value))
         };
         let config = Config::read_from(&environment);
-        let us = |library: &Path| library.ends_with("liboclcache.so");
-        let found = find(&config, &environment, &us);
+        let identify = |library: &Path| match library.to_string_lossy().as_ref() {
+            ours if ours.ends_with("liboclcache.so") => Identity::Us,
+            "liba.so" | "/lib/liba.so" => Identity::Other(1),
+            _ => Identity::Unknown,
+        };
+        let found = find(&config, &environment, &identify);
         found
             .into_iter()
             .map(|vendor| {
@@ -182,6 +226,22 @@ mod tests {
         );
         let icd = vendors(&[("OCL_ICD_VENDORS", both), ("OCLCACHE_MODE", "icd")]);
         assert_eq!(icd, [("liba.so".to_owned(), false)]);
+    }
+
+    #[test]
+    fn one_driver_under_two_names_is_reported_once() {
+        let both = directory(&[
+            ("oclcache.icd", "/x/liboclcache.so\n"),
+            ("a.icd", "liba.so\n"),
+        ]);
+        let both = both.path().to_str().expect("UTF-8");
+        let named = directory(&[("b.icd", "/lib/liba.so\n")]);
+        let list = named.path().join("b.icd");
+        let found = vendors(&[
+            ("OCL_ICD_VENDORS", both),
+            ("OCLCACHE_VENDORS", list.to_str().expect("UTF-8")),
+        ]);
+        assert_eq!(found, [("/lib/liba.so".to_owned(), true)]);
     }
 
     #[test]

@@ -87,7 +87,9 @@ fn compile(
         function: pfn_notify,
         user_data,
     };
-    cache::compile(Program::new(program), notify, &|target| {
+    // SAFETY: the arguments are those of the application's call.
+    let call = unsafe { read(program, num_devices, device_list, options, notify) };
+    cache::compile(call.program, call.arguments.devices, notify, &|target| {
         below.instead(|| {
             let Some(function) = driver.below().clCompileProgram else {
                 return CL_INVALID_OPERATION;
@@ -110,7 +112,10 @@ fn compile(
     })
 }
 
-/// Reads the arguments of a clBuildProgram call without judging them: that is the driver's.
+/// No context has more devices; a larger count is the driver's to refuse.
+const MOST_DEVICES: cl_uint = 4096;
+
+/// Reads the arguments of a call without judging them: that is the driver's.
 ///
 /// # Safety
 /// They are those of a call that is in progress: `devices` is NULL or points to `count` devices, `options` is NULL or a C
@@ -123,14 +128,21 @@ unsafe fn read(
     notify: NotifyTarget,
 ) -> BuildCall {
     let mut odd = (count == 0) != devices.is_null()
+        || count > MOST_DEVICES
         || notify.function.is_none() && !notify.user_data.is_null();
     let devices = (!odd && !devices.is_null()).then(|| {
-        // SAFETY: by the contract.
+        let device = |index| {
+            // SAFETY: by the contract.
+            Device::new(unsafe { devices.add(index).read() })
+        };
         (0..count as usize)
-            .map(|index| Device::new(unsafe { devices.add(index).read() }))
+            .map(device)
+            .take_while(|device| !device.is_null())
             .collect::<Vec<_>>()
     });
-    odd |= devices.iter().flatten().any(|device| device.is_null());
+    odd |= devices
+        .as_ref()
+        .is_some_and(|devices| devices.len() < count as usize);
     // SAFETY: by the contract.
     let options = (!options.is_null()).then(|| CString::from(unsafe { CStr::from_ptr(options) }));
     BuildCall {

@@ -1,4 +1,7 @@
 //! Reference counts of programs and kernels, and the release callback of programs.
+//!
+//! A driver's release may run the application's callbacks (of memory objects that a kernel held, measured on rusticl), so it
+//! is called outside of our hooks.
 
 use std::ffi::c_void;
 
@@ -6,7 +9,7 @@ use opencl_sys::*;
 
 use super::Below;
 use crate::cl::{Kernel, Notify, Program};
-use crate::driver::Driver;
+use crate::driver::{Driver, notify};
 use crate::shadow::{self, Release};
 
 super::hooks! {
@@ -45,9 +48,9 @@ fn release_program(
     program: cl_program,
 ) -> cl_int {
     match shadow::program_released(Program::new(program)) {
-        Release::Forward => below.call(),
+        Release::Forward => notify::outside(|| below.call()),
         Release::Last(inner) => {
-            let code = below.call();
+            let code = notify::outside(|| below.call());
             drop(inner);
             code
         }
@@ -70,10 +73,10 @@ fn release_kernel(
     kernel: cl_kernel,
 ) -> cl_int {
     let release = shadow::kernel_released(Kernel::new(kernel));
-    let code = below.call();
+    let code = notify::outside(|| below.call());
     if let Some(release) = release {
         if let Some(program) = release.program {
-            driver.release_program(program);
+            notify::outside(|| driver.release_program(program));
         }
         drop(release.inners);
     }

@@ -40,8 +40,13 @@ fn link(
 ) -> cl_program {
     if !input_programs.is_null() {
         for index in 0..num_input_programs as usize {
-            // SAFETY: the application's call gives an array of that many programs (OpenCL 3.0, 5.8.6).
-            cache::link_input(Program::new(unsafe { input_programs.add(index).read() }));
+            // SAFETY: the application's call gives an array of that many programs (OpenCL 3.0, 5.8.6). A driver stops at
+            // the first that is none, so what stands behind a NULL is not read.
+            let input = Program::new(unsafe { input_programs.add(index).read() });
+            if input.is_null() {
+                break;
+            }
+            cache::link_input(input);
         }
     }
     // The driver may call back with the new program before it returns, and the application may use it there, so by then

@@ -8,7 +8,7 @@ use opencl_sys::*;
 
 use super::Below;
 use crate::cache::answer;
-use crate::cl::info::Reply;
+use crate::cl::info::{Number, Reply};
 use crate::cl::{Context, Device, Kernel, Program};
 use crate::driver::Driver;
 use crate::shadow;
@@ -82,7 +82,7 @@ fn context_info(
                 value,
                 size_ret,
             }
-            .give(&references.to_ne_bytes())
+            .give(&references.to_value())
         }
         _ => below.call(),
     }

@@ -141,8 +141,14 @@ mod tests {
 
     #[test]
     fn the_key_of_a_given_list_never_changes_without_a_new_version() {
-        assert_eq!(key(&list()).hex(), "GOLDEN");
-        assert_eq!(key(&[]).hex(), "EMPTY");
+        assert_eq!(
+            key(&list()).hex(),
+            "3cc0e80fd3f8551ad169226dfa8d1cd1cd9ce811664e45f73b2c22507202bc23"
+        );
+        assert_eq!(
+            key(&[]).hex(),
+            "409a5e4aeb4f43a71b0e25f4bb3a30d715e69578afa6121bf95436aa9994ce72"
+        );
     }
 
     #[test]

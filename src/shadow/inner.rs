@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::RwLock;
 
 use crate::cl::{Context, Device, Program};
-use crate::driver::{BuildArguments, Driver};
+use crate::driver::{BuildArguments, Driver, notify};
 use crate::key::recipe::Key;
 use crate::store::entry::{Entry, Facts};
 
@@ -108,6 +108,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.driver.release_program(self.program);
+        // Releasing may run callbacks of the application's.
+        notify::outside(|| self.driver.release_program(self.program));
     }
 }

@@ -11,9 +11,10 @@ mod inner;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use once_cell::sync::Lazy;
-use parking_lot::RwLock;
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::cl::{Context, Kernel, Program};
 use crate::driver::Driver;
@@ -21,6 +22,13 @@ use crate::key::recipe::Key;
 pub use inner::Inner;
 
 static STATE: Lazy<RwLock<State>> = Lazy::new(RwLock::default);
+
+/// Told whenever a program stops being questioned, see [`own_program`].
+static ANSWERED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+
+/// How long a build waits for a query that has made the driver build the same program. The query calls nothing of the
+/// application's, so it ends; should a driver hang, the build goes on all the same.
+const LONGEST_QUERY: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 struct State {
@@ -45,8 +53,10 @@ struct ProgramState {
     generation: u64,
     /// Builds and compilations that are running.
     running: u32,
-    /// A hit is being loaded, and nothing else is running.
-    loading: bool,
+    /// A hit is being loaded or a miss recorded: the build has not ended for the application yet.
+    busy: bool,
+    /// A query has the driver build P and ask it.
+    questioned: bool,
     failed: bool,
     release_callback: bool,
     /// The program was built or compiled before.
@@ -91,7 +101,8 @@ pub fn program_created(
         kept: false,
         generation: 0,
         running: 0,
-        loading: false,
+        busy: false,
+        questioned: false,
         failed: false,
         release_callback: false,
         built: false,
@@ -278,8 +289,8 @@ pub struct View {
     pub inner: Option<Arc<Inner>>,
     /// A reference to P that is ours alone.
     pub kept: bool,
-    /// A hit is being loaded.
-    pub loading: bool,
+    /// The build has not ended for the application, whatever the driver says.
+    pub busy: bool,
     /// The entry that P, built by the driver, was recorded in.
     pub recorded: Option<Key>,
 }
@@ -291,7 +302,7 @@ pub fn view(program: Program) -> Option<View> {
     Some(View {
         inner: known.inner.clone(),
         kept: known.kept,
-        loading: known.loading,
+        busy: known.busy,
         recorded: known.recorded,
     })
 }
@@ -332,13 +343,6 @@ pub fn release_callback_set(program: Program) {
     }
 }
 
-/// Notes in which entry a program was recorded.
-pub fn program_recorded(ticket: &Ticket, key: Key) {
-    if let Some(known) = STATE.write().current(ticket) {
-        known.recorded = Some(key);
-    }
-}
-
 /// A build or compilation of a known program that has begun. It must end by [`publish`] or [`ended`].
 pub struct Ticket {
     /// P.
@@ -369,9 +373,24 @@ pub struct Ticket {
     pub release_callback: bool,
 }
 
-/// Begins a build or compilation; None if the program is not known.
+/// Begins a build or compilation; None if the program is not known. Waits for a query that has the driver build it.
 pub fn begin(program: Program) -> Option<Ticket> {
+    let until = Instant::now() + LONGEST_QUERY;
     let mut state = STATE.write();
+    while state.programs.get(&program)?.questioned && Instant::now() < until {
+        drop(state);
+        let mut waiting = ANSWERED.0.lock();
+        if STATE
+            .read()
+            .programs
+            .get(&program)
+            .is_some_and(|known| known.questioned)
+        {
+            ANSWERED.1.wait_until(&mut waiting, until);
+        }
+        drop(waiting);
+        state = STATE.write();
+    }
     let id = state.programs.get(&program)?.id;
     let kernels = state.attached_kernels(id).count();
     let inner_kernels = state
@@ -381,7 +400,7 @@ pub fn begin(program: Program) -> Option<Ticket> {
     let known = state.programs.get_mut(&program)?;
     known.generation += 1;
     known.running += 1;
-    known.loading = false;
+    known.busy = false;
     Some(Ticket {
         program,
         id,
@@ -412,18 +431,24 @@ impl State {
             && known.id == ticket.id
         {
             known.running = known.running.saturating_sub(1);
-            known.loading = false;
+            known.busy = false;
         }
     }
 }
 
-/// Says that a hit is being loaded, so that CL_PROGRAM_BUILD_STATUS tells so. False if a later build has begun.
-pub fn loading(ticket: &Ticket, loading: bool) -> bool {
+/// Says whether the build goes on although the driver may have ended it, so that CL_PROGRAM_BUILD_STATUS tells so and
+/// nobody has a reason to begin another. False if a later build has begun.
+pub fn set_busy(ticket: &Ticket, busy: bool) -> bool {
     STATE
         .write()
         .current(ticket)
-        .map(|known| known.loading = loading)
+        .map(|known| known.busy = busy)
         .is_some()
+}
+
+/// Whether no other build of the program ran beside this one, so that what the driver has is what this one made.
+pub fn is_alone(ticket: &Ticket) -> bool {
+    !ticket.concurrent && STATE.write().current(ticket).is_some()
 }
 
 /// Ends a build with a P' that serves from now on. Gives it back if a later build has begun; the build has not ended then.
@@ -452,8 +477,8 @@ pub enum Ended {
     Refused,
 }
 
-/// Ends a build or compilation that the driver did.
-pub fn ended(ticket: &Ticket, how: Ended) {
+/// Ends a build or compilation that the driver did; `recorded` is the entry that it was recorded in.
+pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>) {
     let mut state = STATE.write();
     let mut old = None;
     if let Some(known) = state.current(ticket) {
@@ -462,7 +487,7 @@ pub fn ended(ticket: &Ticket, how: Ended) {
             Ended::Built | Ended::Failed => {
                 known.built = true;
                 known.failed |= how == Ended::Failed;
-                known.recorded = None;
+                known.recorded = recorded;
                 old = known.inner.take();
             }
         }
@@ -470,4 +495,52 @@ pub fn ended(ticket: &Ticket, how: Ended) {
     state.finish(ticket);
     drop(state);
     drop(old);
+}
+
+/// The exclusive right to have the driver build P for real and to ask it, see [`own_program`].
+pub struct OwnProgram {
+    program: Program,
+    id: u64,
+}
+
+/// Begins to question P itself, which `inner` serves; None if another P' serves it by now or it is being built. Builds of it
+/// wait until the result is dropped; so does a second question.
+pub fn own_program(program: Program, inner: &Arc<Inner>) -> Option<OwnProgram> {
+    let until = Instant::now() + LONGEST_QUERY;
+    loop {
+        let mut waiting = ANSWERED.0.lock();
+        let mut state = STATE.write();
+        let known = state.programs.get_mut(&program)?;
+        let serves = known
+            .inner
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, inner));
+        if !serves || known.running > 0 {
+            return None;
+        }
+        if !known.questioned {
+            known.questioned = true;
+            return Some(OwnProgram {
+                program,
+                id: known.id,
+            });
+        }
+        drop(state);
+        if ANSWERED.1.wait_until(&mut waiting, until).timed_out() {
+            return None;
+        }
+    }
+}
+
+impl Drop for OwnProgram {
+    fn drop(&mut self) {
+        let waiting = ANSWERED.0.lock();
+        if let Some(known) = STATE.write().programs.get_mut(&self.program)
+            && known.id == self.id
+        {
+            known.questioned = false;
+        }
+        drop(waiting);
+        ANSWERED.1.notify_all();
+    }
 }
