@@ -91,9 +91,7 @@ pub fn build(call: &BuildCall, below: &dyn Fn(NotifyTarget) -> cl_int) -> cl_int
     {
         match shadow::publish(&ticket, inner) {
             Ok(()) => {
-                if let Some(function) = call.notify.function {
-                    notify::call(function, call.program, call.notify.user_data);
-                }
+                call.notify.call(call.program);
                 return CL_SUCCESS;
             }
             // Another thread builds the same program: the driver sorts that out.
@@ -268,7 +266,7 @@ impl Cache {
         }
         let compile_ns = entry.meta.compile_ns;
         shadow::set_busy(ticket, true);
-        let restored = restore::restore(ticket, plan, entry);
+        let restored = restore::restore(ticket, plan, *entry);
         let inner = match restored {
             Ok(inner) => inner,
             Err(restore::Failure::Entry(defect)) => {

@@ -15,7 +15,7 @@ use opencl_sys::{CL_SUCCESS, cl_int};
 use parking_lot::Mutex;
 
 use super::NotifyTarget;
-use crate::cl::{Notify, Program};
+use crate::cl::Program;
 
 /// What is to be done when a build has ended; it is told for which program, and what the function returned if that has
 /// returned.
@@ -141,10 +141,14 @@ fn wait(pending: Pending) -> (usize, NotifyTarget) {
     )
 }
 
-/// Calls the application, outside of our hooks and with no lock held.
-pub fn call(function: Notify, program: Program, user_data: *mut c_void) {
-    // SAFETY: the application gave this function and this pointer for this call.
-    outside(|| unsafe { function(program.raw(), user_data) });
+impl NotifyTarget {
+    /// Calls the application, outside of our hooks and with no lock held.
+    pub fn call(self, program: Program) {
+        if let Some(function) = self.function {
+            // SAFETY: the application gave this function and this pointer for each other.
+            outside(|| unsafe { function(program.raw(), self.user_data) });
+        }
+    }
 }
 
 unsafe extern "C" fn arrived(program: *mut c_void, user_data: *mut c_void) {
@@ -164,7 +168,5 @@ unsafe extern "C" fn arrived(program: *mut c_void, user_data: *mut c_void) {
     if let Some(finish) = finish {
         let _ = catch_unwind(AssertUnwindSafe(|| finish(Program::new(program), None)));
     }
-    if let Some(function) = target.function {
-        call(function, Program::new(program), target.user_data);
-    }
+    target.call(Program::new(program));
 }

@@ -4,10 +4,9 @@ use std::ffi::{CStr, CString, c_char, c_void};
 
 use opencl_sys::*;
 
-use super::Below;
 use crate::cache::{self, BuildCall};
 use crate::cl::{Device, Notify, Program};
-use crate::driver::{BuildArguments, Driver, NotifyTarget};
+use crate::driver::{BuildArguments, NotifyTarget};
 
 super::hooks! {
     /// Slot 30.
@@ -18,7 +17,19 @@ super::hooks! {
         options: *const c_char,
         pfn_notify: Option<Notify>,
         user_data: *mut c_void,
-    ) -> cl_int = build;
+    ) -> cl_int = |driver, below| {
+        let notify = NotifyTarget { function: pfn_notify, user_data };
+        // SAFETY: the arguments are those of the application's call.
+        let call = unsafe { read(program, num_devices, device_list, options, notify) };
+        let function = driver.below().clBuildProgram;
+        cache::build(&call, &|target| {
+            // SAFETY: the driver's own function; all arguments are the application's but for the callback, which is of the
+            // same type and gets the data that belongs to it.
+            below.instead(|| function.map_or(CL_INVALID_OPERATION, |function| unsafe {
+                function(program, num_devices, device_list, options, target.function, target.user_data)
+            }))
+        })
+    };
     /// Slot 98.
     clCompileProgram(
         program: cl_program,
@@ -30,72 +41,14 @@ super::hooks! {
         header_include_names: *mut *const c_char,
         pfn_notify: Option<Notify>,
         user_data: *mut c_void,
-    ) -> cl_int = compile;
-}
-
-fn build(
-    driver: &'static Driver,
-    below: &Below<cl_int, impl Fn() -> cl_int>,
-    program: cl_program,
-    num_devices: cl_uint,
-    device_list: *const cl_device_id,
-    options: *const c_char,
-    pfn_notify: Option<Notify>,
-    user_data: *mut c_void,
-) -> cl_int {
-    let notify = NotifyTarget {
-        function: pfn_notify,
-        user_data,
-    };
-    // SAFETY: the arguments are those of the application's call.
-    let call = unsafe { read(program, num_devices, device_list, options, notify) };
-    cache::build(&call, &|target| {
-        below.instead(|| {
-            let Some(function) = driver.below().clBuildProgram else {
-                return CL_INVALID_OPERATION;
-            };
-            // SAFETY: the driver's own function; all arguments are the application's but for the callback, which is of the
-            // same type and gets the data that belongs to it.
-            unsafe {
-                function(
-                    program,
-                    num_devices,
-                    device_list,
-                    options,
-                    target.function,
-                    target.user_data,
-                )
-            }
-        })
-    })
-}
-
-fn compile(
-    driver: &'static Driver,
-    below: &Below<cl_int, impl Fn() -> cl_int>,
-    program: cl_program,
-    num_devices: cl_uint,
-    device_list: *const cl_device_id,
-    options: *const c_char,
-    num_input_headers: cl_uint,
-    input_headers: *const cl_program,
-    header_include_names: *mut *const c_char,
-    pfn_notify: Option<Notify>,
-    user_data: *mut c_void,
-) -> cl_int {
-    let notify = NotifyTarget {
-        function: pfn_notify,
-        user_data,
-    };
-    // SAFETY: the arguments are those of the application's call.
-    let call = unsafe { read(program, num_devices, device_list, options, notify) };
-    cache::compile(call.program, call.arguments.devices, notify, &|target| {
-        below.instead(|| {
-            let Some(function) = driver.below().clCompileProgram else {
-                return CL_INVALID_OPERATION;
-            };
-            // SAFETY: as in `build`.
-            unsafe {
+    ) -> cl_int = |driver, below| {
+        let notify = NotifyTarget { function: pfn_notify, user_data };
+        // SAFETY: the arguments are those of the application's call.
+        let call = unsafe { read(program, num_devices, device_list, options, notify) };
+        let function = driver.below().clCompileProgram;
+        cache::compile(call.program, call.arguments.devices, notify, &|target| {
+            // SAFETY: as in clBuildProgram.
+            below.instead(|| function.map_or(CL_INVALID_OPERATION, |function| unsafe {
                 function(
                     program,
                     num_devices,
@@ -107,9 +60,9 @@ fn compile(
                     target.function,
                     target.user_data,
                 )
-            }
+            }))
         })
-    })
+    };
 }
 
 /// No context has more devices; a larger count is the driver's to refuse.

@@ -4,9 +4,7 @@ use std::ffi::{CStr, c_char, c_uchar, c_void};
 
 use opencl_sys::*;
 
-use super::Below;
 use crate::cl::{Context, Program};
-use crate::driver::Driver;
 use crate::shadow;
 
 super::hooks! {
@@ -17,7 +15,15 @@ super::hooks! {
         strings: *mut *const c_char,
         lengths: *const usize,
         errcode_ret: *mut cl_int,
-    ) -> cl_program = with_source;
+    ) -> cl_program = |driver, below| {
+        let program = below.call();
+        if !program.is_null() {
+            // SAFETY: the driver has accepted the same arguments, so they are as OpenCL 3.0, 5.8.1 wants them.
+            let length = unsafe { source_length(count, strings, lengths) };
+            shadow::program_created(driver, Context::new(context), Program::new(program), length);
+        }
+        program
+    };
     /// Slot 27. The application's own binaries are its own business.
     clCreateProgramWithBinary(
         context: cl_context,
@@ -27,7 +33,7 @@ super::hooks! {
         binaries: *mut *const c_uchar,
         binary_status: *mut cl_int,
         errcode_ret: *mut cl_int,
-    ) -> cl_program = with_binary;
+    ) -> cl_program = |_driver, below| not_ours(below.call());
     /// Slot 97.
     clCreateProgramWithBuiltInKernels(
         context: cl_context,
@@ -35,32 +41,14 @@ super::hooks! {
         device_list: *const cl_device_id,
         kernel_names: *const c_char,
         errcode_ret: *mut cl_int,
-    ) -> cl_program = with_built_in_kernels;
+    ) -> cl_program = |_driver, below| not_ours(below.call());
     /// Slot 138.
     clCreateProgramWithIL(
         context: cl_context,
         il: *const c_void,
         length: usize,
         errcode_ret: *mut cl_int,
-    ) -> cl_program = with_il;
-}
-
-fn with_source(
-    driver: &'static Driver,
-    below: &Below<cl_program, impl Fn() -> cl_program>,
-    context: cl_context,
-    count: cl_uint,
-    strings: *mut *const c_char,
-    lengths: *const usize,
-    _errcode_ret: *mut cl_int,
-) -> cl_program {
-    let program = below.call();
-    if !program.is_null() {
-        // SAFETY: the driver has accepted the same arguments, so they are as OpenCL 3.0, 5.8.1 wants them.
-        let length = unsafe { source_length(count, strings, lengths) };
-        shadow::program_created(driver, Context::new(context), Program::new(program), length);
-    }
-    program
+    ) -> cl_program = |_driver, below| not_ours(below.call());
 }
 
 /// The length of all strings together; None where a NUL stands within one, since then what is compiled and what
@@ -103,46 +91,8 @@ unsafe fn source_length(
     Some(total)
 }
 
-fn with_binary(
-    _driver: &'static Driver,
-    below: &Below<cl_program, impl Fn() -> cl_program>,
-    _context: cl_context,
-    _num_devices: cl_uint,
-    _device_list: *const cl_device_id,
-    _lengths: *const usize,
-    _binaries: *mut *const c_uchar,
-    _binary_status: *mut cl_int,
-    _errcode_ret: *mut cl_int,
-) -> cl_program {
-    forgotten(below)
-}
-
-fn with_built_in_kernels(
-    _driver: &'static Driver,
-    below: &Below<cl_program, impl Fn() -> cl_program>,
-    _context: cl_context,
-    _num_devices: cl_uint,
-    _device_list: *const cl_device_id,
-    _kernel_names: *const c_char,
-    _errcode_ret: *mut cl_int,
-) -> cl_program {
-    forgotten(below)
-}
-
-fn with_il(
-    _driver: &'static Driver,
-    below: &Below<cl_program, impl Fn() -> cl_program>,
-    _context: cl_context,
-    _il: *const c_void,
-    _length: usize,
-    _errcode_ret: *mut cl_int,
-) -> cl_program {
-    forgotten(below)
-}
-
 /// A program that is not ours, at an address where one of ours may have been.
-pub(super) fn forgotten(below: &Below<cl_program, impl Fn() -> cl_program>) -> cl_program {
-    let program = below.call();
+fn not_ours(program: cl_program) -> cl_program {
     shadow::program_recycled(Program::new(program));
     program
 }

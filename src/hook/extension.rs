@@ -7,36 +7,18 @@ use std::ffi::{CStr, c_char, c_void};
 
 use opencl_sys::*;
 
-use super::Below;
 use crate::cl::Program;
-use crate::driver::{Driver, MOST_DRIVERS};
+use crate::driver::Driver;
 use crate::shadow;
 
 super::hooks! {
     /// Slot 65.
-    clGetExtensionFunctionAddress(function_name: *const c_char) -> *mut c_void = address;
+    clGetExtensionFunctionAddress(function_name: *const c_char) -> *mut c_void = |driver, below| wrapped(driver, function_name, below.call());
     /// Slot 107.
     clGetExtensionFunctionAddressForPlatform(
         platform: cl_platform_id,
         function_name: *const c_char,
-    ) -> *mut c_void = address_for_platform;
-}
-
-fn address(
-    driver: &'static Driver,
-    below: &Below<*mut c_void, impl Fn() -> *mut c_void>,
-    name: *const c_char,
-) -> *mut c_void {
-    wrapped(driver, name, below.call())
-}
-
-fn address_for_platform(
-    driver: &'static Driver,
-    below: &Below<*mut c_void, impl Fn() -> *mut c_void>,
-    _platform: cl_platform_id,
-    name: *const c_char,
-) -> *mut c_void {
-    wrapped(driver, name, below.call())
+    ) -> *mut c_void = |driver, below| wrapped(driver, function_name, below.call());
 }
 
 fn wrapped(driver: &'static Driver, name: *const c_char, own: *mut c_void) -> *mut c_void {
@@ -44,38 +26,11 @@ fn wrapped(driver: &'static Driver, name: *const c_char, own: *mut c_void) -> *m
         return own;
     }
     // SAFETY: not NULL, so it is a C string (OpenCL 3.0, 5.20), which the driver has just looked up.
-    by_name(driver, unsafe { CStr::from_ptr(name) }).unwrap_or(own)
+    super::by_name(driver, unsafe { CStr::from_ptr(name) }).unwrap_or(own)
 }
 
-/// Our function in place of the driver's function of this name.
-pub fn by_name(driver: &Driver, name: &CStr) -> Option<*mut c_void> {
-    let name = name.to_str().ok()?;
-    let names = [
-        super::create::NAMES,
-        super::build::NAMES,
-        super::link::NAMES,
-        super::query::NAMES,
-        super::kernel::NAMES,
-        super::lifetime::NAMES,
-        NAMES,
-    ];
-    if let Some((_, slot)) = names
-        .iter()
-        .copied()
-        .flatten()
-        .find(|(known, _)| *known == name)
-    {
-        let hooks = super::table(driver.index());
-        return hooks
-            .iter()
-            .find(|(known, _)| known == slot)
-            .map(|(_, function)| *function as *mut c_void);
-    }
-    program_functions(driver.index())
-        .iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, function)| *function as *mut c_void)
-}
+/// The name of an extension function, and our function for it.
+pub(super) type ProgramFunction = (&'static str, usize);
 
 /// Declares wrappers of extension functions: the same call, with the program that executes in place of P.
 macro_rules! program_functions {
@@ -108,7 +63,7 @@ macro_rules! program_functions {
             }
         )*
 
-        fn program_functions_of<const DRIVER: usize>() -> Vec<(&'static str, usize)> {
+        pub(super) fn program_functions<const DRIVER: usize>() -> Vec<ProgramFunction> {
             vec![$((stringify!($name), $name::<DRIVER> as *const () as usize)),*]
         }
     };
@@ -135,22 +90,4 @@ program_functions! {
         queue: cl_command_queue, [program], symbol: *const c_char, blocking: cl_bool, pointer: *const c_void, size: usize,
         num_events: cl_uint, events: *const cl_event, event: *mut cl_event,
     );
-}
-
-fn program_functions(driver: usize) -> Vec<(&'static str, usize)> {
-    const TABLES: [fn() -> Vec<(&'static str, usize)>; MOST_DRIVERS] = [
-        program_functions_of::<0>,
-        program_functions_of::<1>,
-        program_functions_of::<2>,
-        program_functions_of::<3>,
-        program_functions_of::<4>,
-        program_functions_of::<5>,
-        program_functions_of::<6>,
-        program_functions_of::<7>,
-        program_functions_of::<8>,
-        program_functions_of::<9>,
-        program_functions_of::<10>,
-        program_functions_of::<11>,
-    ];
-    TABLES[driver]()
 }

@@ -12,26 +12,33 @@ use crate::shadow;
 
 super::hooks! {
     /// Slot 34.
-    clCreateKernel(program: cl_program, kernel_name: *const c_char, errcode_ret: *mut cl_int) -> cl_kernel = create;
+    clCreateKernel(program: cl_program, kernel_name: *const c_char, errcode_ret: *mut cl_int) -> cl_kernel = |driver, below| create(driver, below, Program::new(program), kernel_name, errcode_ret);
     /// Slot 35.
     clCreateKernelsInProgram(
         program: cl_program,
         num_kernels: cl_uint,
         kernels: *mut cl_kernel,
         num_kernels_ret: *mut cl_uint,
-    ) -> cl_int = create_all;
+    ) -> cl_int = |driver, below| {
+        create_all(driver, below, Program::new(program), num_kernels, kernels, num_kernels_ret)
+    };
     /// Slot 137.
-    clCloneKernel(source_kernel: cl_kernel, errcode_ret: *mut cl_int) -> cl_kernel = clone;
+    clCloneKernel(source_kernel: cl_kernel, errcode_ret: *mut cl_int) -> cl_kernel = |_driver, below| {
+        let clone = below.call();
+        if !clone.is_null() {
+            shadow::kernel_cloned(Kernel::new(source_kernel), Kernel::new(clone));
+        }
+        clone
+    };
 }
 
 fn create(
     driver: &'static Driver,
     below: &Below<cl_kernel, impl Fn() -> cl_kernel>,
-    program: cl_program,
+    program: Program,
     name: *const c_char,
     errcode_ret: *mut cl_int,
 ) -> cl_kernel {
-    let program = Program::new(program);
     let Some(view) = shadow::view(program) else {
         return below.call();
     };
@@ -59,12 +66,11 @@ fn create(
 fn create_all(
     driver: &'static Driver,
     below: &Below<cl_int, impl Fn() -> cl_int>,
-    program: cl_program,
+    program: Program,
     num_kernels: cl_uint,
     kernels: *mut cl_kernel,
     num_kernels_ret: *mut cl_uint,
 ) -> cl_int {
-    let program = Program::new(program);
     let Some(view) = shadow::view(program) else {
         return below.call();
     };
@@ -99,17 +105,4 @@ fn create_all(
         }
     }
     code
-}
-
-fn clone(
-    _driver: &'static Driver,
-    below: &Below<cl_kernel, impl Fn() -> cl_kernel>,
-    source: cl_kernel,
-    _errcode_ret: *mut cl_int,
-) -> cl_kernel {
-    let clone = below.call();
-    if !clone.is_null() {
-        shadow::kernel_cloned(Kernel::new(source), Kernel::new(clone));
-    }
-    clone
 }

@@ -18,11 +18,11 @@ mod link;
 mod query;
 
 use std::cell::Cell;
+use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::cl::dispatch::Slot;
-use crate::driver::{MOST_DRIVERS, notify};
-pub use extension::by_name;
+use crate::driver::{Driver, MOST_DRIVERS, notify};
 
 /// The driver's own function with the application's own arguments, and what it has said.
 pub(crate) struct Below<R, F> {
@@ -58,57 +58,115 @@ fn guard<R: Copy, F: Fn() -> R>(function: F, body: impl FnOnce(&Below<R, F>) -> 
     }
 }
 
-/// Declares hooks: the function of the table, its arguments, and the function here that does the work. That is given the
-/// driver, the call below, and the arguments.
+/// Declares hooks: the function of the table, its arguments, and what it does, which is given the driver, the call below and
+/// the arguments by their names.
 macro_rules! hooks {
-    ($($(#[$doc:meta])* $slot:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty = $body:path;)*) => {
+    ($(
+        $(#[$doc:meta])*
+        $slot:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty = |$driver:ident, $below:ident| $body:expr;
+    )*) => {
         $(
             $(#[$doc])*
             #[allow(non_snake_case)]
             unsafe extern "C" fn $slot<const DRIVER: usize>($($argument: $type),*) -> $result {
-                let driver = $crate::driver::Driver::at(DRIVER);
-                let Some(function) = driver.below().$slot else {
+                let $driver = $crate::driver::Driver::at(DRIVER);
+                let Some(function) = $driver.below().$slot else {
                     // Only slots that hold a function are ever replaced.
                     std::process::abort()
                 };
                 // SAFETY: the driver's own function, of the type of its slot, with the arguments of the application's call.
                 let function = || unsafe { function($($argument),*) };
-                $crate::hook::guard(function, |below| $body(driver, below, $($argument),*))
+                $crate::hook::guard(function, |$below| $body)
             }
         )*
 
-        /// The hooks of this file for one driver, with the slots that they are for.
-        pub(super) fn table<const DRIVER: usize>() -> Vec<($crate::cl::dispatch::Slot, usize)> {
-            vec![$(($crate::cl::dispatch::Slot::$slot, $slot::<DRIVER> as *const () as usize)),*]
+        /// The hooks of this file for one driver.
+        pub(super) fn table<const DRIVER: usize>() -> Vec<$crate::hook::Hook> {
+            vec![$($crate::hook::Hook {
+                name: stringify!($slot),
+                slot: $crate::cl::dispatch::Slot::$slot,
+                function: $slot::<DRIVER> as *const () as usize,
+            }),*]
         }
-
-        /// The names of the hooks of this file.
-        pub(super) const NAMES: &[(&str, $crate::cl::dispatch::Slot)] =
-            &[$((stringify!($slot), $crate::cl::dispatch::Slot::$slot)),*];
     };
 }
 use hooks;
 
-fn all<const DRIVER: usize>() -> Vec<(Slot, usize)> {
-    [
-        create::table::<DRIVER>(),
-        build::table::<DRIVER>(),
-        link::table::<DRIVER>(),
-        query::table::<DRIVER>(),
-        kernel::table::<DRIVER>(),
-        lifetime::table::<DRIVER>(),
-        extension::table::<DRIVER>(),
-    ]
-    .concat()
+/// A function for a slot of a table.
+pub struct Hook {
+    /// The function's name.
+    pub name: &'static str,
+    /// The slot that it is for.
+    pub slot: Slot,
+    /// Its address.
+    pub function: usize,
+}
+
+/// Everything that is made once for each driver.
+struct Set {
+    hooks: fn() -> Vec<Hook>,
+    program_functions: fn() -> Vec<extension::ProgramFunction>,
+}
+
+const fn set<const DRIVER: usize>() -> Set {
+    Set {
+        hooks: hooks_of::<DRIVER>,
+        program_functions: extension::program_functions::<DRIVER>,
+    }
+}
+
+static SETS: [Set; MOST_DRIVERS] = [
+    set::<0>(),
+    set::<1>(),
+    set::<2>(),
+    set::<3>(),
+    set::<4>(),
+    set::<5>(),
+    set::<6>(),
+    set::<7>(),
+    set::<8>(),
+    set::<9>(),
+    set::<10>(),
+    set::<11>(),
+];
+
+fn hooks_of<const DRIVER: usize>() -> Vec<Hook> {
+    let files = [
+        create::table::<DRIVER>,
+        build::table::<DRIVER>,
+        link::table::<DRIVER>,
+        query::table::<DRIVER>,
+        kernel::table::<DRIVER>,
+        lifetime::table::<DRIVER>,
+        extension::table::<DRIVER>,
+    ];
+    files.into_iter().flat_map(|table| table()).collect()
 }
 
 /// The hooks for the driver with this number.
 pub fn table(driver: usize) -> Vec<(Slot, usize)> {
-    const TABLES: [fn() -> Vec<(Slot, usize)>; MOST_DRIVERS] = [
-        all::<0>, all::<1>, all::<2>, all::<3>, all::<4>, all::<5>, all::<6>, all::<7>, all::<8>,
-        all::<9>, all::<10>, all::<11>,
-    ];
-    TABLES[driver]()
+    (SETS[driver].hooks)()
+        .into_iter()
+        .map(|hook| (hook.slot, hook.function))
+        .collect()
+}
+
+/// Our function in place of the driver's function of this name.
+pub fn by_name(driver: &Driver, name: &CStr) -> Option<*mut c_void> {
+    let name = name.to_str().ok()?;
+    let set = &SETS[driver.index()];
+    let hook = (set.hooks)()
+        .into_iter()
+        .find(|hook| hook.name == name)
+        .map(|hook| hook.function);
+    let wrapper = || {
+        (set.program_functions)()
+            .into_iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, function)| function)
+    };
+    hook.or_else(wrapper)
+        .map(|function| function as *mut c_void)
 }
 
 #[cfg(test)]

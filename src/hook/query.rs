@@ -6,7 +6,6 @@ use std::ffi::c_void;
 
 use opencl_sys::*;
 
-use super::Below;
 use crate::cache::answer;
 use crate::cl::info::{Number, Reply};
 use crate::cl::{Context, Device, Kernel, Program};
@@ -21,7 +20,10 @@ super::hooks! {
         param_value_size: usize,
         param_value: *mut c_void,
         param_value_size_ret: *mut usize,
-    ) -> cl_int = context_info;
+    ) -> cl_int = |driver, below| {
+        let reply = Reply { size: param_value_size, value: param_value, size_ret: param_value_size_ret };
+        context_info(driver, Context::new(context), param_name, reply).unwrap_or_else(|| below.call())
+    };
     /// Slot 32.
     clGetProgramInfo(
         program: cl_program,
@@ -29,7 +31,10 @@ super::hooks! {
         param_value_size: usize,
         param_value: *mut c_void,
         param_value_size_ret: *mut usize,
-    ) -> cl_int = program_info;
+    ) -> cl_int = |driver, below| {
+        let reply = Reply { size: param_value_size, value: param_value, size_ret: param_value_size_ret };
+        answer::program_info(driver, Program::new(program), param_name, reply).unwrap_or_else(|| below.call())
+    };
     /// Slot 33.
     clGetProgramBuildInfo(
         program: cl_program,
@@ -38,7 +43,11 @@ super::hooks! {
         param_value_size: usize,
         param_value: *mut c_void,
         param_value_size_ret: *mut usize,
-    ) -> cl_int = build_info;
+    ) -> cl_int = |driver, below| {
+        let reply = Reply { size: param_value_size, value: param_value, size_ret: param_value_size_ret };
+        answer::build_info(driver, Program::new(program), Device::new(device), param_name, reply)
+            .unwrap_or_else(|| below.call())
+    };
     /// Slot 39.
     clGetKernelInfo(
         kernel: cl_kernel,
@@ -46,7 +55,10 @@ super::hooks! {
         param_value_size: usize,
         param_value: *mut c_void,
         param_value_size_ret: *mut usize,
-    ) -> cl_int = kernel_info;
+    ) -> cl_int = |driver, below| {
+        let reply = Reply { size: param_value_size, value: param_value, size_ret: param_value_size_ret };
+        answer::kernel_info(driver, Kernel::new(kernel), param_name, reply).unwrap_or_else(|| below.call())
+    };
     /// Slot 101.
     clGetKernelArgInfo(
         kernel: cl_kernel,
@@ -55,113 +67,26 @@ super::hooks! {
         param_value_size: usize,
         param_value: *mut c_void,
         param_value_size_ret: *mut usize,
-    ) -> cl_int = kernel_arg_info;
+    ) -> cl_int = |driver, below| {
+        let reply = Reply { size: param_value_size, value: param_value, size_ret: param_value_size_ret };
+        answer::kernel_arg_info(driver, Kernel::new(kernel), arg_index, param_name, reply)
+            .unwrap_or_else(|| below.call())
+    };
 }
 
+/// CL_CONTEXT_REFERENCE_COUNT without the inner programs, on drivers that count programs there.
 fn context_info(
-    driver: &'static Driver,
-    below: &Below<cl_int, impl Fn() -> cl_int>,
-    context: cl_context,
+    driver: &Driver,
+    context: Context,
     name: cl_context_info,
-    size: usize,
-    value: *mut c_void,
-    size_ret: *mut usize,
-) -> cl_int {
+    reply: Reply,
+) -> Option<cl_int> {
     if name != CL_CONTEXT_REFERENCE_COUNT || !driver.context_counts_programs() {
-        return below.call();
+        return None;
     }
-    let context = Context::new(context);
-    match (
-        shadow::inner_programs(context),
-        driver.context_references(context),
-    ) {
-        (ours @ 1.., Ok(references)) => {
-            let references = references.saturating_sub(cl_uint::try_from(ours).unwrap_or(0));
-            Reply {
-                size,
-                value,
-                size_ret,
-            }
-            .give(&references.to_value())
-        }
-        _ => below.call(),
-    }
-}
-
-fn program_info(
-    driver: &'static Driver,
-    below: &Below<cl_int, impl Fn() -> cl_int>,
-    program: cl_program,
-    name: cl_program_info,
-    size: usize,
-    value: *mut c_void,
-    size_ret: *mut usize,
-) -> cl_int {
-    let reply = Reply {
-        size,
-        value,
-        size_ret,
-    };
-    answer::program_info(driver, Program::new(program), name, reply).unwrap_or_else(|| below.call())
-}
-
-fn build_info(
-    driver: &'static Driver,
-    below: &Below<cl_int, impl Fn() -> cl_int>,
-    program: cl_program,
-    device: cl_device_id,
-    name: cl_program_build_info,
-    size: usize,
-    value: *mut c_void,
-    size_ret: *mut usize,
-) -> cl_int {
-    let reply = Reply {
-        size,
-        value,
-        size_ret,
-    };
-    answer::build_info(
-        driver,
-        Program::new(program),
-        Device::new(device),
-        name,
-        reply,
-    )
-    .unwrap_or_else(|| below.call())
-}
-
-fn kernel_info(
-    driver: &'static Driver,
-    below: &Below<cl_int, impl Fn() -> cl_int>,
-    kernel: cl_kernel,
-    name: cl_kernel_info,
-    size: usize,
-    value: *mut c_void,
-    size_ret: *mut usize,
-) -> cl_int {
-    let reply = Reply {
-        size,
-        value,
-        size_ret,
-    };
-    answer::kernel_info(driver, Kernel::new(kernel), name, reply).unwrap_or_else(|| below.call())
-}
-
-fn kernel_arg_info(
-    driver: &'static Driver,
-    below: &Below<cl_int, impl Fn() -> cl_int>,
-    kernel: cl_kernel,
-    index: cl_uint,
-    name: cl_kernel_arg_info,
-    size: usize,
-    value: *mut c_void,
-    size_ret: *mut usize,
-) -> cl_int {
-    let reply = Reply {
-        size,
-        value,
-        size_ret,
-    };
-    answer::kernel_arg_info(driver, Kernel::new(kernel), index, name, reply)
-        .unwrap_or_else(|| below.call())
+    let ours = cl_uint::try_from(shadow::inner_programs(context))
+        .ok()
+        .filter(|ours| *ours > 0)?;
+    let references = driver.context_references(context).ok()?;
+    Some(reply.give(&references.saturating_sub(ours).to_value()))
 }

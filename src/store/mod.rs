@@ -57,7 +57,7 @@ pub enum Lookup {
     /// A file that is no whole, unchanged entry of this key.
     Bad(Defect),
     /// A verified entry.
-    Found(Entry),
+    Found(Box<Entry>),
 }
 
 /// The entries below one cache directory.
@@ -110,7 +110,7 @@ impl Store {
     pub fn look_up(&self, key: &Key) -> Lookup {
         match self.root.read(&entry_name(key), LARGEST_ENTRY) {
             Ok(Some(bytes)) => match Entry::parse(bytes, Some(key)) {
-                Ok(entry) => Lookup::Found(entry),
+                Ok(entry) => Lookup::Found(Box::new(entry)),
                 Err(defect) => Lookup::Bad(defect),
             },
             Ok(None) => Lookup::Absent,
