@@ -29,6 +29,7 @@ use opencl_sys::*;
 
 use crate::cl::{Device, Program};
 use crate::config::Config;
+use crate::driver::profile::Rebuild;
 use crate::driver::{BuildArguments, Driver, NotifyTarget, notify};
 use crate::log::text;
 use crate::outcome::{Bypass, Outcome};
@@ -248,6 +249,19 @@ impl Cache {
             return None;
         }
         let started = Instant::now();
+        if ticket.driver.profile.rebuild == Rebuild::KeepsVariables
+            && let Some(inner) = ticket
+                .inner
+                .as_ref()
+                .filter(|inner| inner.key() == plan.key)
+        {
+            // What the driver keeps of P when P is built again, it keeps of P'.
+            let code =
+                ticket
+                    .driver
+                    .build_program(inner.program(), &plan.arguments, NotifyTarget::NONE);
+            return (code == CL_SUCCESS).then(|| inner.clone());
+        }
         let entry = match self.store.as_ref()?.look_up(&plan.key) {
             Lookup::Found(entry) => entry,
             Lookup::Absent => return None,

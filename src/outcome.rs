@@ -43,11 +43,13 @@ pub enum Bypass {
     ReleaseCallback = 15,
     /// The source or an option is larger than the cache handles.
     TooLarge = 16,
+    /// Drivers of this kind keep something of an earlier build of the same program, by their profile.
+    BuiltBefore = 17,
 }
 
 impl Bypass {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Bypass; 17] = [
+    pub const ALL: [Bypass; 18] = [
         Bypass::ReadsFile,
         Bypass::UsesTimeOrFileName,
         Bypass::UnknownDirective,
@@ -65,6 +67,7 @@ impl Bypass {
         Bypass::RefusedByProfile,
         Bypass::ReleaseCallback,
         Bypass::TooLarge,
+        Bypass::BuiltBefore,
     ];
 
     /// The name in statistics and logs; stable.
@@ -87,6 +90,7 @@ impl Bypass {
             Bypass::RefusedByProfile => "refused_by_profile",
             Bypass::ReleaseCallback => "release_callback",
             Bypass::TooLarge => "too_large",
+            Bypass::BuiltBefore => "built_before",
         }
     }
 }

@@ -26,6 +26,9 @@ pub fn program_info(
 ) -> Option<cl_int> {
     let view = shadow::view(program)?;
     let inner = view.inner?;
+    if is_dead(driver, view.kept) {
+        return Some(driver.forward_program_info(inner.program(), name, reply));
+    }
     Some(match name {
         CL_PROGRAM_CONTEXT
         | CL_PROGRAM_SOURCE
@@ -73,6 +76,9 @@ pub fn build_info(
         return Some(reply.give(&CL_BUILD_IN_PROGRESS.to_value()));
     }
     let inner = view.inner?;
+    if is_dead(driver, view.kept) {
+        return Some(driver.forward_build_info(inner.program(), device, name, reply));
+    }
     // Of a device that the program is not for, P says what it would say if it was built.
     let index = inner.devices().iter().position(|known| *known == device)?;
     if !BUILD_QUERIES.contains(&name) {
@@ -158,6 +164,12 @@ pub fn in_recorded_order(driver: &Driver, inner: &Inner, kernels: &mut [cl_kerne
         }
     };
     kernels.sort_by_cached_key(order);
+}
+
+/// Whether the application has released the last reference to a program that only its kernels keep in memory. P' was released
+/// as well, so it gives the driver's answers of such a handle.
+fn is_dead(driver: &Driver, kept: bool) -> bool {
+    kept && !driver.profile.kernels_keep_program
 }
 
 fn function_name(driver: &Driver, kernel: Kernel) -> Option<CString> {

@@ -7,6 +7,7 @@ use opencl_sys::*;
 
 use super::Cache;
 use crate::cl::{Device, Program};
+use crate::driver::profile::Rebuild;
 use crate::driver::{BuildArguments, Driver};
 use crate::key::options::{self, Options};
 use crate::key::recipe::{self, Ingredient, Key, Kind};
@@ -56,6 +57,12 @@ impl Cache {
         }
         if ticket.built && has_kernels(ticket) {
             return Err(Bypass::LiveKernels);
+        }
+        let served = ticket.inner.is_some();
+        match ticket.driver.profile.rebuild {
+            Rebuild::KeepsKernels if ticket.built => return Err(Bypass::BuiltBefore),
+            Rebuild::KeepsVariables if ticket.built && !served => return Err(Bypass::BuiltBefore),
+            _ => {}
         }
         let length = ticket.source_length.ok_or(Bypass::UnusualArguments)?;
         self.key(ticket.driver, ticket.program, length, arguments)

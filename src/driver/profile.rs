@@ -26,6 +26,17 @@ pub enum KernelFacts {
     WhenCreated,
 }
 
+/// What a program has of its earlier build when it is built again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rebuild {
+    /// Nothing: it is as a program that is built for the first time.
+    Fresh,
+    /// Its program-scope variables, if the options are the same.
+    KeepsVariables,
+    /// All its kernels, beside the new ones.
+    KeepsKernels,
+}
+
 /// The environment variables that a driver or its compiler reads.
 pub struct Environment {
     /// Names of variables that change the generated code or what the program is told of the device.
@@ -51,6 +62,10 @@ pub struct Profile {
     pub refuses_debug: bool,
     /// Whether CL_CONTEXT_REFERENCE_COUNT counts programs; None: found out at the first inner program.
     pub context_counts_programs: Option<bool>,
+    /// Whether a program lives as long as its kernels (OpenCL 3.0, 5.8.2); else its handle is dead once it is released.
+    pub kernels_keep_program: bool,
+    /// What is left of an earlier build.
+    pub rebuild: Rebuild,
     /// Variables that change code.
     pub environment: Environment,
     /// Whether variables that begin with the platform's ICD suffix and `_` are taken to change code.
@@ -85,6 +100,8 @@ static PROFILES: [Profile; 8] = [
         // Measured: a binary with debug information makes LLVM's verifier complain on standard error when it is loaded.
         refuses_debug: true,
         context_counts_programs: Some(true), // measured
+        kernels_keep_program: true,
+        rebuild: Rebuild::Fresh, // measured
         environment: Environment {
             // pocl_build.c, pocl_cache.c, pocl_llvm_utils.cc, linker.cpp, WorkitemLoops.cc, common.c and others: all
             // POCL_ variables change code or identity but the following. POCL's own key has one of them.
@@ -129,6 +146,8 @@ static PROFILES: [Profile; 8] = [
         kernel_facts: KernelFacts::AfterBuild, // measured: about 1 ms for ten kernels
         refuses_debug: false,
         context_counts_programs: Some(false), // measured
+        kernels_keep_program: false,          // measured: queries of it give CL_INVALID_PROGRAM
+        rebuild: Rebuild::KeepsVariables,     // measured
         environment: Environment {
             code: &[],
             // Documented: "Performance-Related Configuration Variables", "Vectorizer Knobs" and "Targeting a Different CPU
@@ -159,6 +178,8 @@ static PROFILES: [Profile; 8] = [
         kernel_facts: KernelFacts::AfterBuild, // unverified
         refuses_debug: false,
         context_counts_programs: None,
+        kernels_keep_program: true,
+        rebuild: Rebuild::Fresh,
         environment: Environment {
             // oclc_extensions.cpp, api.cpp, platform.cpp of the compute runtime; its debug keys have the NEO_ prefix or,
             // with NEOReadDebugKeys, none, so that variable alone makes the environment unknowable: it is in the key.
@@ -189,6 +210,8 @@ static PROFILES: [Profile; 8] = [
         kernel_facts: KernelFacts::AfterBuild, // unverified
         refuses_debug: false,
         context_counts_programs: None,
+        kernels_keep_program: true,
+        rebuild: Rebuild::Fresh,
         environment: Environment {
             // flags.hpp, program.cpp, rocsettings.cpp of clr; comgr-env.cpp.
             code: &[
@@ -223,6 +246,8 @@ static PROFILES: [Profile; 8] = [
         kernel_facts: KernelFacts::AfterBuild, // unverified
         refuses_debug: false,
         context_counts_programs: None,
+        kernels_keep_program: true,
+        rebuild: Rebuild::Fresh,
         environment: Environment {
             // No variable is documented to change the PTX; those of the JIT cost nothing in the key.
             code: &["CUDA_FORCE_PTX_JIT", "CUDA_DISABLE_PTX_JIT"],
@@ -245,6 +270,8 @@ static PROFILES: [Profile; 8] = [
         kernel_facts: KernelFacts::WhenCreated,
         refuses_debug: false,
         context_counts_programs: Some(true), // measured
+        kernels_keep_program: true,
+        rebuild: Rebuild::KeepsKernels, // measured: CL_PROGRAM_NUM_KERNELS grows with each build
         environment: Environment {
             // docs/envvars.rst, core/platform.rs: they change macros and features.
             code: &["CLC_DEBUG"],
@@ -267,6 +294,8 @@ static PROFILES: [Profile; 8] = [
         kernel_facts: KernelFacts::WhenCreated, // unverified
         refuses_debug: false,
         context_counts_programs: None,
+        kernels_keep_program: true,
+        rebuild: Rebuild::Fresh,
         environment: Environment {
             code: &[],
             code_prefixes: &["CLVK_"], // src/config.def
@@ -288,6 +317,8 @@ static PROFILES: [Profile; 8] = [
         kernel_facts: KernelFacts::AfterBuild, // measured
         refuses_debug: false,
         context_counts_programs: Some(true), // measured
+        kernels_keep_program: true,
+        rebuild: Rebuild::Fresh,
         environment: Environment {
             code: &[],
             code_prefixes: &["OCLGRIND_"],
@@ -305,6 +336,8 @@ static UNKNOWN: Profile = Profile {
     kernel_facts: KernelFacts::WhenCreated,
     refuses_debug: false,
     context_counts_programs: None,
+    kernels_keep_program: true,
+    rebuild: Rebuild::Fresh,
     // By habit a driver's variables begin with its suffix; all of them enter the key.
     environment: Environment {
         code: &[],

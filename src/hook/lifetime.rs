@@ -25,7 +25,12 @@ super::hooks! {
             drop(inner);
             code
         }
-        Release::Keep => CL_SUCCESS,
+        Release::Keep(dead) => {
+            if let Some(inner) = dead {
+                inner.release();
+            }
+            CL_SUCCESS
+        }
     };
     /// Slot 36.
     clRetainKernel(kernel: cl_kernel) -> cl_int = |_driver, below| {

@@ -23,6 +23,7 @@ pub struct Inner {
     entry: Entry,
     facts: RwLock<Arc<Facts>>,
     materialised: AtomicBool,
+    released: AtomicBool,
 }
 
 impl Inner {
@@ -47,6 +48,7 @@ impl Inner {
             entry,
             facts,
             materialised: AtomicBool::new(false),
+            released: AtomicBool::new(false),
         }
     }
 
@@ -95,6 +97,14 @@ impl Inner {
         *self.facts.write() = facts;
     }
 
+    /// Gives our reference to P' back, once. Its kernels may still hold it.
+    pub fn release(&self) {
+        if !self.released.swap(true, Ordering::AcqRel) {
+            // Releasing may run callbacks of the application's.
+            notify::outside(|| self.driver.release_program(self.program));
+        }
+    }
+
     /// Whether P was built for real since.
     pub fn is_materialised(&self) -> bool {
         self.materialised.load(Ordering::Acquire)
@@ -108,7 +118,6 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Releasing may run callbacks of the application's.
-        notify::outside(|| self.driver.release_program(self.program));
+        self.release();
     }
 }

@@ -136,8 +136,9 @@ pub enum Release {
     Forward,
     /// The driver releases it, then what is here is dropped.
     Last(Option<Arc<Inner>>),
-    /// The driver is told later, when the last kernel goes.
-    Keep,
+    /// The driver is told later, when the last kernel goes. Where kernels do not keep their program, P' is released now: it
+    /// answers for P from then on as P would, dead but in memory, since loaders read the first word of every handle.
+    Keep(Option<Arc<Inner>>),
 }
 
 /// The application gives a reference back.
@@ -155,22 +156,23 @@ pub fn program_released(program: Program) -> Release {
     if known.references > 0 {
         return Release::Forward;
     }
-    let id = known.id;
-    if state
+    let (id, kernels_keep) = (known.id, known.driver.profile.kernels_keep_program);
+    if !state
         .attached_kernels(id)
         .any(|kernel| kernel.inner.is_some())
     {
-        if let Some(known) = state.programs.get_mut(&program) {
-            known.kept = true;
-        }
-        return Release::Keep;
+        return Release::Last(
+            state
+                .programs
+                .remove(&program)
+                .and_then(|known| known.inner),
+        );
     }
-    Release::Last(
-        state
-            .programs
-            .remove(&program)
-            .and_then(|known| known.inner),
-    )
+    let Some(known) = state.programs.get_mut(&program) else {
+        return Release::Forward;
+    };
+    known.kept = true;
+    Release::Keep(known.inner.clone().filter(|_| !kernels_keep))
 }
 
 /// Remembers a kernel of a known program; `inner` is the program that it was made from, if not P itself.

@@ -1,0 +1,240 @@
+//! The OpenCL functions, looked up in the loader, behind functions that take slices.
+//!
+//! Handles are raw: a section may pass on purpose what the specification calls invalid, such as NULL.
+
+use std::ffi::{CString, c_char, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+use libloading::Library;
+use opencl_sys::cl_function_types::*;
+use opencl_sys::*;
+
+pub type Handle = *mut c_void;
+
+macro_rules! functions {
+    ($($name:ident: $type:ident,)*) => {
+        /// The loader's functions.
+        #[allow(non_snake_case)]
+        pub struct Functions { $(pub $name: $type,)* }
+
+        impl Functions {
+            fn load(library: &Library) -> Self {
+                Self { $(
+                    // SAFETY: in a loader a function of this type stands behind this name.
+                    $name: unsafe { library.get::<$type>(stringify!($name)) }
+                        .ok()
+                        .and_then(|symbol| *symbol),
+                )* }
+            }
+        }
+    };
+}
+
+functions! {
+    clGetPlatformIDs: clGetPlatformIDs_fn,
+    clGetPlatformInfo: clGetPlatformInfo_fn,
+    clGetDeviceIDs: clGetDeviceIDs_fn,
+    clCreateContext: clCreateContext_fn,
+    clReleaseContext: clReleaseContext_fn,
+    clGetContextInfo: clGetContextInfo_fn,
+    clCreateCommandQueue: clCreateCommandQueue_fn,
+    clReleaseCommandQueue: clReleaseCommandQueue_fn,
+    clFinish: clFinish_fn,
+    clCreateBuffer: clCreateBuffer_fn,
+    clReleaseMemObject: clReleaseMemObject_fn,
+    clEnqueueReadBuffer: clEnqueueReadBuffer_fn,
+    clEnqueueNDRangeKernel: clEnqueueNDRangeKernel_fn,
+    clCreateProgramWithSource: clCreateProgramWithSource_fn,
+    clCreateProgramWithBinary: clCreateProgramWithBinary_fn,
+    clRetainProgram: clRetainProgram_fn,
+    clReleaseProgram: clReleaseProgram_fn,
+    clBuildProgram: clBuildProgram_fn,
+    clCompileProgram: clCompileProgram_fn,
+    clLinkProgram: clLinkProgram_fn,
+    clGetProgramInfo: clGetProgramInfo_fn,
+    clGetProgramBuildInfo: clGetProgramBuildInfo_fn,
+    clCreateKernel: clCreateKernel_fn,
+    clCreateKernelsInProgram: clCreateKernelsInProgram_fn,
+    clCloneKernel: clCloneKernel_fn,
+    clRetainKernel: clRetainKernel_fn,
+    clReleaseKernel: clReleaseKernel_fn,
+    clSetKernelArg: clSetKernelArg_fn,
+    clGetKernelInfo: clGetKernelInfo_fn,
+    clGetKernelArgInfo: clGetKernelArgInfo_fn,
+    clGetKernelWorkGroupInfo: clGetKernelWorkGroupInfo_fn,
+}
+
+static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
+
+/// Opens the loader, for the rest of the process's life.
+pub fn open(name: &str) -> Result<(), String> {
+    // SAFETY: a loader's constructors have no preconditions.
+    let library = unsafe { Library::new(name) }.map_err(|error| error.to_string())?;
+    FUNCTIONS.get_or_init(|| Functions::load(&library));
+    std::mem::forget(library);
+    Ok(())
+}
+
+pub fn functions() -> &'static Functions {
+    FUNCTIONS.get().expect("the loader was opened first")
+}
+
+/// Calls a function of the loader by name.
+macro_rules! call {
+    ($name:ident($($argument:expr),* $(,)?)) => {{
+        let function = $crate::cl::functions()
+            .$name
+            .expect(concat!("the loader lacks ", stringify!($name)));
+        // SAFETY: pointers are NULL or point to live values of the caller with the sizes that are passed beside
+        // them; handles came from OpenCL or are NULL.
+        unsafe { function($($argument),*) }
+    }};
+}
+pub(crate) use call;
+
+pub type Notify = Option<unsafe extern "C" fn(Handle, *mut c_void)>;
+
+pub fn text(text: &str) -> CString {
+    CString::new(text).expect("no NUL inside")
+}
+
+/// The pointer for an optional C string.
+pub fn pointer(text: &Option<CString>) -> *const c_char {
+    text.as_ref().map_or(ptr::null(), |text| text.as_ptr())
+}
+
+pub fn program(context: Handle, source: &str) -> (Handle, cl_int) {
+    let source = text(source);
+    let mut strings = [source.as_ptr()];
+    let mut code = 1;
+    let program = call!(clCreateProgramWithSource(
+        context,
+        1,
+        strings.as_mut_ptr(),
+        ptr::null(),
+        &mut code
+    ));
+    (program, code)
+}
+
+pub fn program_from_binary(
+    context: Handle,
+    device: Handle,
+    binary: &[u8],
+) -> (Handle, cl_int, cl_int) {
+    let (mut status, mut code) = (1, 1);
+    let mut binaries = [binary.as_ptr()];
+    let program = call!(clCreateProgramWithBinary(
+        context,
+        1,
+        &device,
+        &binary.len(),
+        binaries.as_mut_ptr(),
+        &mut status,
+        &mut code,
+    ));
+    (program, status, code)
+}
+
+/// Builds for all devices of the program.
+pub fn build(program: Handle, options: Option<&str>) -> cl_int {
+    build_notify(program, options, None, ptr::null_mut())
+}
+
+pub fn build_notify(
+    program: Handle,
+    options: Option<&str>,
+    notify: Notify,
+    data: *mut c_void,
+) -> cl_int {
+    let options = options.map(text);
+    call!(clBuildProgram(
+        program,
+        0,
+        ptr::null(),
+        pointer(&options),
+        notify,
+        data
+    ))
+}
+
+pub fn compile(program: Handle, options: &str, headers: &[(&str, Handle)]) -> cl_int {
+    let options = text(options);
+    let names: Vec<CString> = headers.iter().map(|(name, _)| text(name)).collect();
+    let mut names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+    let programs: Vec<Handle> = headers.iter().map(|(_, program)| *program).collect();
+    let none = headers.is_empty();
+    call!(clCompileProgram(
+        program,
+        0,
+        ptr::null(),
+        options.as_ptr(),
+        programs.len() as cl_uint,
+        if none { ptr::null() } else { programs.as_ptr() },
+        if none {
+            ptr::null_mut()
+        } else {
+            names.as_mut_ptr()
+        },
+        None,
+        ptr::null_mut(),
+    ))
+}
+
+pub fn link(context: Handle, options: &str, programs: &[Handle]) -> (Handle, cl_int) {
+    let options = text(options);
+    let mut code = 1;
+    let program = call!(clLinkProgram(
+        context,
+        0,
+        ptr::null(),
+        options.as_ptr(),
+        programs.len() as cl_uint,
+        programs.as_ptr(),
+        None,
+        ptr::null_mut(),
+        &mut code,
+    ));
+    (program, code)
+}
+
+pub fn kernel(program: Handle, name: &str) -> (Handle, cl_int) {
+    let name = text(name);
+    let mut code = 1;
+    (
+        call!(clCreateKernel(program, name.as_ptr(), &mut code)),
+        code,
+    )
+}
+
+pub fn all_kernels(program: Handle) -> Result<Vec<Handle>, cl_int> {
+    let mut count = 0;
+    let code = call!(clCreateKernelsInProgram(
+        program,
+        0,
+        ptr::null_mut(),
+        &mut count
+    ));
+    if code != CL_SUCCESS {
+        return Err(code);
+    }
+    let mut kernels = vec![ptr::null_mut(); count as usize];
+    match call!(clCreateKernelsInProgram(
+        program,
+        count,
+        kernels.as_mut_ptr(),
+        ptr::null_mut()
+    )) {
+        CL_SUCCESS => Ok(kernels),
+        code => Err(code),
+    }
+}
+
+pub fn release_kernel(kernel: Handle) -> cl_int {
+    call!(clReleaseKernel(kernel))
+}
+
+pub fn release_program(program: Handle) -> cl_int {
+    call!(clReleaseProgram(program))
+}

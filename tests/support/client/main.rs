@@ -1,0 +1,87 @@
+//! An OpenCL application that prints every fact the API shows it.
+//!
+//! `client [--setenv NAME=VALUE]... SECTION [ARGUMENTS]` runs one section. The same section prints the same text
+//! whenever the same driver serves it: no addresses, no times, no names of temporary files. So a cache between the
+//! application and the driver is transparent if the text stays the same without it, cold and warm.
+//!
+//! | section | subject |
+//! |---|---|
+//! | `facts [OPTIONS]` | all queries of a program of varied kernels |
+//! | `run [--source FILE --kernel NAME] [--options STRING]` | results of kernels |
+//! | `lifetime` | kernels that outlive programs, reference counts, clones |
+//! | `rebuild` | building a program again, with and without live kernels, after failures |
+//! | `failing` | builds that fail |
+//! | `callback` | builds with a callback |
+//! | `compilelink` | compiling, linking, libraries, embedded headers |
+//! | `threads N M` | N threads that build M programs each |
+//! | `two-programs` | program-scope variables of two programs from one source |
+//! | `time [--kernels N] [--steps N]` | one line with the nanoseconds that a program of N kernels takes, longer with more steps |
+//!
+//! | variable | default | meaning |
+//! |---|---|---|
+//! | `CLIENT_LOADER` | `libOpenCL.so.1` | the ICD loader to open; nothing is linked |
+//! | `CLIENT_PLATFORM` | empty | part of the platform's name; the first one with a device is taken |
+//! | `CLIENT_DEVICES` | 1 | how many devices the context has at most |
+//!
+//! The exit code is 0 if the section ran to its end, whatever the driver answered.
+
+// The C ABI of OpenCL is called through looked-up functions, in `cl` mostly.
+#![allow(unsafe_code)]
+// Printing is what this program is for.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod callback;
+mod cl;
+mod compilelink;
+mod facts;
+mod failing;
+mod lifetime;
+mod queries;
+mod rebuild;
+mod run;
+mod session;
+mod threads;
+mod time;
+mod two_programs;
+
+use std::process::ExitCode;
+
+use session::Session;
+
+fn main() -> ExitCode {
+    match dispatch() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("client: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch() -> Result<(), String> {
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    while arguments.first().is_some_and(|first| first == "--setenv") {
+        let pair = arguments.get(1).and_then(|pair| pair.split_once('='));
+        let (name, value) = pair.ok_or("--setenv needs NAME=VALUE")?;
+        // SAFETY: no other thread runs yet and no OpenCL library is loaded.
+        unsafe { std::env::set_var(name, value) };
+        arguments.drain(..2);
+    }
+    let Some((section, arguments)) = arguments.split_first() else {
+        return Err("which section?".to_owned());
+    };
+    let session = || Session::open();
+    match section.as_str() {
+        "facts" => facts::section(&session()?, arguments),
+        "run" => run::section(&session()?, arguments),
+        "lifetime" => lifetime::section(&session()?),
+        "rebuild" => rebuild::section(&session()?),
+        "failing" => failing::section(&session()?),
+        "callback" => callback::section(&session()?),
+        "compilelink" => compilelink::section(&session()?),
+        "threads" => threads::section(&session()?, arguments),
+        "two-programs" => two_programs::section(&session()?),
+        "time" => time::section(&session()?, arguments),
+        _ => Err(format!("unknown section '{section}'")),
+    }
+}

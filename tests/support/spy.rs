@@ -1,0 +1,562 @@
+//! An ICD library that stands before one real driver and writes down which programs that driver builds.
+//!
+//! The cache has counters of its own; this library counts independently of them, below whatever else is loaded. It
+//! opens the driver that `SPY_DRIVER` names (spelt as in an `.icd` file), puts its functions into the driver's own
+//! dispatch tables and appends one line for each event to the file that `SPY_LOG` names:
+//!
+//! | line | meaning |
+//! |---|---|
+//! | `create-source`, `create-binary` | a program object was created |
+//! | `source-build RC` | clBuildProgram on a program created from source |
+//! | `binary-build RC` | clBuildProgram on a program created from a binary |
+//! | `other-build RC` | clBuildProgram on any other program (linked, from IL, built-in) |
+//! | `compile RC`, `link RC` | clCompileProgram, clLinkProgram |
+//! | `binaries-fetched` | clGetProgramInfo for CL_PROGRAM_BINARIES or CL_PROGRAM_BINARY_SIZES |
+//!
+//! Handles, platforms and every other function stay the driver's. An ICD 2.0 driver is served as an ICD 1.0 one.
+//! The address of an exported function is never taken here: it would resolve to libOpenCL's function of that name.
+
+// The whole file is the C ABI of OpenCL: raw handles in, function pointers out.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_void};
+use std::fs;
+use std::io::Write;
+use std::mem;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
+use opencl_sys::cl_function_types::*;
+use opencl_sys::{
+    CL_PROGRAM_BINARIES, CL_PROGRAM_BINARY_SIZES, CL_PROGRAM_REFERENCE_COUNT, CL_SUCCESS,
+    cl_context, cl_device_id, cl_int, cl_platform_id, cl_platform_info, cl_program,
+    cl_program_info, cl_uint,
+};
+use parking_lot::Mutex;
+
+const PLATFORM_NOT_FOUND: cl_int = -1001;
+
+/// Positions in the dispatch table.
+mod slot {
+    pub const GET_PLATFORM_INFO: usize = 1;
+    pub const CREATE_WITH_SOURCE: usize = 26;
+    pub const CREATE_WITH_BINARY: usize = 27;
+    pub const RELEASE: usize = 29;
+    pub const BUILD: usize = 30;
+    pub const GET_INFO: usize = 32;
+    pub const COMPILE: usize = 98;
+    pub const LINK: usize = 99;
+    /// As much of a table as is read.
+    pub const COUNT: usize = 100;
+}
+
+/// The functions that stood in one of the driver's tables before ours.
+struct Table {
+    address: usize,
+    original: [usize; slot::COUNT],
+}
+
+struct Driver {
+    library: Library,
+    tables: Vec<Table>,
+}
+
+#[derive(Clone, Copy)]
+enum Origin {
+    Source,
+    Binary,
+}
+
+static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
+/// Where each live program came from. A handle is overwritten when it is created anew.
+static ORIGINS: Mutex<Option<HashMap<usize, Origin>>> = Mutex::new(None);
+
+fn remember(program: cl_program, origin: Origin) {
+    if !program.is_null() {
+        ORIGINS
+            .lock()
+            .get_or_insert_default()
+            .insert(program as usize, origin);
+    }
+}
+
+fn forget(program: cl_program) {
+    ORIGINS
+        .lock()
+        .get_or_insert_default()
+        .remove(&(program as usize));
+}
+
+fn origin(program: cl_program) -> Option<Origin> {
+    ORIGINS
+        .lock()
+        .get_or_insert_default()
+        .get(&(program as usize))
+        .copied()
+}
+
+/// Appends one line with one write, so that lines of several processes do not mix.
+fn log(line: &str) {
+    let Some(path) = std::env::var_os("SPY_LOG") else {
+        return;
+    };
+    if let Ok(mut file) = fs::File::options().append(true).create(true).open(path) {
+        let _ = file.write_all(format!("{line}\n").as_bytes());
+    }
+}
+
+fn driver() -> Option<&'static Driver> {
+    DRIVER.get_or_init(open).as_ref()
+}
+
+/// Opens the real driver and patches the tables of its platforms.
+fn open() -> Option<Driver> {
+    let path = std::env::var_os("SPY_DRIVER")?;
+    // SAFETY: a driver's constructors are run by every loader in the same way.
+    let library = unsafe { Library::open(Some(path), RTLD_LAZY | RTLD_LOCAL) }.ok()?;
+    let mut driver = Driver {
+        library,
+        tables: Vec::new(),
+    };
+    let get_platforms = driver.platform_ids()?;
+    let mut count = 0;
+    // SAFETY: the documented two-call protocol of clIcdGetPlatformIDsKHR.
+    unsafe { get_platforms(0, ptr::null_mut(), &mut count) };
+    let mut platforms = vec![ptr::null_mut(); count as usize];
+    // SAFETY: as above; the array has `count` elements.
+    let code = unsafe { get_platforms(count, platforms.as_mut_ptr(), ptr::null_mut()) };
+    if code != CL_SUCCESS || count == 0 {
+        return None;
+    }
+    pin();
+    for platform in platforms {
+        // SAFETY: the ICD extension requires the first word of each object to point to the dispatch table.
+        let address = unsafe { *platform.cast::<usize>() };
+        if driver.tables.iter().all(|table| table.address != address) {
+            driver.tables.push(patch(address)?);
+        }
+    }
+    Some(driver)
+}
+
+/// Keeps this library in memory: the driver's tables point into it from now on.
+fn pin() {
+    let private: *const c_void = pin as fn() as *const c_void;
+    let mut info = mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: dladdr fills `info` when it returns non-zero; dli_fname stays valid while this library is loaded.
+    unsafe {
+        if libc::dladdr(private, info.as_mut_ptr()) != 0 {
+            libc::dlopen(
+                info.assume_init().dli_fname,
+                libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE,
+            );
+        }
+    }
+}
+
+impl Driver {
+    fn extension(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: the symbol has this type in every ICD.
+        let found = unsafe {
+            self.library
+                .get::<clGetExtensionFunctionAddress_fn>("clGetExtensionFunctionAddress")
+        };
+        let Ok(Some(get)) = found.map(|symbol| *symbol) else {
+            return ptr::null_mut();
+        };
+        // SAFETY: called with a NUL-terminated name, as documented.
+        unsafe { get(name.as_ptr()) }
+    }
+
+    fn platform_ids(
+        &self,
+    ) -> Option<unsafe extern "C" fn(cl_uint, *mut cl_platform_id, *mut cl_uint) -> cl_int> {
+        let address = self.extension(c"clIcdGetPlatformIDsKHR");
+        // SAFETY: a function of this type stands behind this name; NULL becomes None.
+        unsafe { mem::transmute::<*mut c_void, clGetPlatformIDs_fn>(address) }
+    }
+}
+
+/// Saves what a table holds, then stores our functions into it, one word at a time.
+fn patch(address: usize) -> Option<Table> {
+    let words = address as *mut usize;
+    let mut original = [0; slot::COUNT];
+    for (index, word) in original.iter_mut().enumerate() {
+        // SAFETY: a table has more than `slot::COUNT` words since OpenCL 1.2.
+        *word = unsafe { words.add(index).read() };
+    }
+    let hooks: [(usize, *const c_void); 7] = [
+        (
+            slot::CREATE_WITH_SOURCE,
+            create_with_source as CreateWithSource as *const c_void,
+        ),
+        (
+            slot::CREATE_WITH_BINARY,
+            create_with_binary as CreateWithBinary as *const c_void,
+        ),
+        (slot::RELEASE, release as Release as *const c_void),
+        (slot::BUILD, build as Build as *const c_void),
+        (slot::GET_INFO, get_info as GetInfo as *const c_void),
+        (slot::COMPILE, compile as Compile as *const c_void),
+        (slot::LINK, link as Link as *const c_void),
+    ];
+    let writable = is_writable(address);
+    if !writable && !protect(address, libc::PROT_READ | libc::PROT_WRITE) {
+        return None;
+    }
+    // Calls may come in as soon as the first slot is ours, but DRIVER is set only after this: `table` waits for it.
+    for (index, hook) in hooks {
+        // SAFETY: the word is aligned, inside the table and writable now; others may read it at the same time.
+        unsafe { AtomicUsize::from_ptr(words.add(index)) }.store(hook as usize, Ordering::Release);
+    }
+    if !writable {
+        protect(address, libc::PROT_READ);
+    }
+    Some(Table { address, original })
+}
+
+/// Whether the table that begins at `address` can be written, by the process's own memory map.
+fn is_writable(address: usize) -> bool {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    maps.lines().any(|line| {
+        let mut fields = line.split(' ');
+        let range = fields.next().and_then(|range| range.split_once('-'));
+        let Some((start, end)) = range else {
+            return false;
+        };
+        let parse = |text| usize::from_str_radix(text, 16).unwrap_or(0);
+        (parse(start)..parse(end)).contains(&address)
+            && parse(end) >= address + slot::COUNT * mem::size_of::<usize>()
+            && fields.next().is_some_and(|flags| flags.starts_with("rw"))
+    })
+}
+
+fn protect(address: usize, protection: i32) -> bool {
+    // SAFETY: sysconf has no preconditions.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let start = address / page * page;
+    let length = address + slot::COUNT * mem::size_of::<usize>() - start;
+    // SAFETY: the pages belong to the driver's table; only their protection changes, never to less than readable.
+    unsafe { libc::mprotect(start as *mut c_void, length, protection) == 0 }
+}
+
+/// The function that stood in `index` of the table that `object` points to, of the first table for NULL.
+///
+/// # Safety
+/// `object` is NULL or an object of the driver, and `F` is the type of the function in that slot.
+unsafe fn original<F: Copy>(object: *mut c_void, index: usize) -> Option<F> {
+    let driver = driver()?;
+    let table = if object.is_null() {
+        driver.tables.first()?
+    } else {
+        // SAFETY: the first word of each object is the address of its table.
+        let address = unsafe { *object.cast::<usize>() };
+        driver
+            .tables
+            .iter()
+            .find(|table| table.address == address)
+            .or(driver.tables.first())?
+    };
+    const { assert!(mem::size_of::<F>() == mem::size_of::<usize>()) };
+    // SAFETY: same size; the caller vouches for the type. NULL words stay out.
+    (table.original[index] != 0)
+        .then(|| unsafe { mem::transmute_copy::<usize, F>(&table.original[index]) })
+}
+
+type Notify = Option<unsafe extern "C" fn(cl_program, *mut c_void)>;
+type CreateWithSource = unsafe extern "C" fn(
+    cl_context,
+    cl_uint,
+    *mut *const c_char,
+    *const usize,
+    *mut cl_int,
+) -> cl_program;
+type CreateWithBinary = unsafe extern "C" fn(
+    cl_context,
+    cl_uint,
+    *const cl_device_id,
+    *const usize,
+    *mut *const u8,
+    *mut cl_int,
+    *mut cl_int,
+) -> cl_program;
+type Release = unsafe extern "C" fn(cl_program) -> cl_int;
+type Build = unsafe extern "C" fn(
+    cl_program,
+    cl_uint,
+    *const cl_device_id,
+    *const c_char,
+    Notify,
+    *mut c_void,
+) -> cl_int;
+type GetInfo =
+    unsafe extern "C" fn(cl_program, cl_program_info, usize, *mut c_void, *mut usize) -> cl_int;
+type PlatformInfo = unsafe extern "C" fn(
+    cl_platform_id,
+    cl_platform_info,
+    usize,
+    *mut c_void,
+    *mut usize,
+) -> cl_int;
+type Compile = unsafe extern "C" fn(
+    cl_program,
+    cl_uint,
+    *const cl_device_id,
+    *const c_char,
+    cl_uint,
+    *const cl_program,
+    *mut *const c_char,
+    Notify,
+    *mut c_void,
+) -> cl_int;
+type Link = unsafe extern "C" fn(
+    cl_context,
+    cl_uint,
+    *const cl_device_id,
+    *const c_char,
+    cl_uint,
+    *const cl_program,
+    Notify,
+    *mut c_void,
+    *mut cl_int,
+) -> cl_program;
+
+unsafe extern "C" fn create_with_source(
+    context: cl_context,
+    count: cl_uint,
+    strings: *mut *const c_char,
+    lengths: *const usize,
+    errcode: *mut cl_int,
+) -> cl_program {
+    // SAFETY: the slot's own type and the application's own arguments.
+    let program = unsafe {
+        match original::<CreateWithSource>(context, slot::CREATE_WITH_SOURCE) {
+            Some(create) => create(context, count, strings, lengths, errcode),
+            None => ptr::null_mut(),
+        }
+    };
+    remember(program, Origin::Source);
+    log("create-source");
+    program
+}
+
+unsafe extern "C" fn create_with_binary(
+    context: cl_context,
+    num_devices: cl_uint,
+    devices: *const cl_device_id,
+    lengths: *const usize,
+    binaries: *mut *const u8,
+    status: *mut cl_int,
+    errcode: *mut cl_int,
+) -> cl_program {
+    // SAFETY: the slot's own type and the application's own arguments.
+    let program = unsafe {
+        match original::<CreateWithBinary>(context, slot::CREATE_WITH_BINARY) {
+            Some(create) => create(
+                context,
+                num_devices,
+                devices,
+                lengths,
+                binaries,
+                status,
+                errcode,
+            ),
+            None => ptr::null_mut(),
+        }
+    };
+    remember(program, Origin::Binary);
+    log("create-binary");
+    program
+}
+
+/// Forgets a program before its last reference goes: afterwards another thread may be given the same address.
+unsafe extern "C" fn release(program: cl_program) -> cl_int {
+    let mut count: cl_uint = 0;
+    // SAFETY: the slots' own types; `count` has the size that the query needs.
+    unsafe {
+        if let Some(get_info) = original::<GetInfo>(program, slot::GET_INFO)
+            && !program.is_null()
+        {
+            let size = mem::size_of::<cl_uint>();
+            let value = ptr::from_mut(&mut count).cast();
+            if get_info(
+                program,
+                CL_PROGRAM_REFERENCE_COUNT,
+                size,
+                value,
+                ptr::null_mut(),
+            ) == CL_SUCCESS
+                && count == 1
+            {
+                forget(program);
+            }
+        }
+        original::<Release>(program, slot::RELEASE)
+            .map_or(PLATFORM_NOT_FOUND, |release| release(program))
+    }
+}
+
+unsafe extern "C" fn build(
+    program: cl_program,
+    num_devices: cl_uint,
+    devices: *const cl_device_id,
+    options: *const c_char,
+    notify: Notify,
+    user_data: *mut c_void,
+) -> cl_int {
+    // The callback may release the program: ask now.
+    let kind = match origin(program) {
+        Some(Origin::Source) => "source-build",
+        Some(Origin::Binary) => "binary-build",
+        None => "other-build",
+    };
+    // SAFETY: the slot's own type and the application's own arguments.
+    let code = unsafe {
+        original::<Build>(program, slot::BUILD).map_or(PLATFORM_NOT_FOUND, |build| {
+            build(program, num_devices, devices, options, notify, user_data)
+        })
+    };
+    log(&format!("{kind} {code}"));
+    code
+}
+
+unsafe extern "C" fn compile(
+    program: cl_program,
+    num_devices: cl_uint,
+    devices: *const cl_device_id,
+    options: *const c_char,
+    num_headers: cl_uint,
+    headers: *const cl_program,
+    names: *mut *const c_char,
+    notify: Notify,
+    user_data: *mut c_void,
+) -> cl_int {
+    // SAFETY: the slot's own type and the application's own arguments.
+    let code = unsafe {
+        original::<Compile>(program, slot::COMPILE).map_or(PLATFORM_NOT_FOUND, |compile| {
+            compile(
+                program,
+                num_devices,
+                devices,
+                options,
+                num_headers,
+                headers,
+                names,
+                notify,
+                user_data,
+            )
+        })
+    };
+    log(&format!("compile {code}"));
+    code
+}
+
+unsafe extern "C" fn link(
+    context: cl_context,
+    num_devices: cl_uint,
+    devices: *const cl_device_id,
+    options: *const c_char,
+    num_inputs: cl_uint,
+    inputs: *const cl_program,
+    notify: Notify,
+    user_data: *mut c_void,
+    errcode: *mut cl_int,
+) -> cl_program {
+    let mut code = PLATFORM_NOT_FOUND;
+    // SAFETY: the slot's own type and the application's own arguments, but for an error code that is always wanted.
+    let program = unsafe {
+        match original::<Link>(context, slot::LINK) {
+            Some(link) => link(
+                context,
+                num_devices,
+                devices,
+                options,
+                num_inputs,
+                inputs,
+                notify,
+                user_data,
+                &mut code,
+            ),
+            None => ptr::null_mut(),
+        }
+    };
+    if !errcode.is_null() {
+        // SAFETY: not NULL, so it is the application's place for the code.
+        unsafe { errcode.write(code) };
+    }
+    forget(program);
+    log(&format!("link {code}"));
+    program
+}
+
+unsafe extern "C" fn get_info(
+    program: cl_program,
+    param: cl_program_info,
+    size: usize,
+    value: *mut c_void,
+    size_ret: *mut usize,
+) -> cl_int {
+    if param == CL_PROGRAM_BINARIES || param == CL_PROGRAM_BINARY_SIZES {
+        log("binaries-fetched");
+    }
+    // SAFETY: the slot's own type and the application's own arguments.
+    unsafe {
+        original::<GetInfo>(program, slot::GET_INFO).map_or(PLATFORM_NOT_FOUND, |get_info| {
+            get_info(program, param, size, value, size_ret)
+        })
+    }
+}
+
+unsafe extern "C" fn platform_ids(
+    count: cl_uint,
+    platforms: *mut cl_platform_id,
+    found: *mut cl_uint,
+) -> cl_int {
+    match driver().and_then(Driver::platform_ids) {
+        // SAFETY: the driver's own function with the loader's own arguments.
+        Some(get_platforms) => unsafe { get_platforms(count, platforms, found) },
+        None => PLATFORM_NOT_FOUND,
+    }
+}
+
+unsafe extern "C" fn platform_info(
+    platform: cl_platform_id,
+    param: cl_platform_info,
+    size: usize,
+    value: *mut c_void,
+    size_ret: *mut usize,
+) -> cl_int {
+    // SAFETY: the slot's own type and the loader's own arguments.
+    unsafe {
+        original::<PlatformInfo>(platform, slot::GET_PLATFORM_INFO)
+            .map_or(PLATFORM_NOT_FOUND, |get_info| {
+                get_info(platform, param, size, value, size_ret)
+            })
+    }
+}
+
+/// What a loader asks a registered library for.
+///
+/// # Safety
+/// `name` is NULL or a NUL-terminated string, as the OpenCL specification demands.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clGetExtensionFunctionAddress(name: *const c_char) -> *mut c_void {
+    if name.is_null() {
+        return ptr::null_mut();
+    }
+    // SAFETY: see above.
+    let name = unsafe { CStr::from_ptr(name) };
+    type PlatformIds = unsafe extern "C" fn(cl_uint, *mut cl_platform_id, *mut cl_uint) -> cl_int;
+    match name.to_bytes() {
+        b"clIcdGetPlatformIDsKHR" => platform_ids as PlatformIds as *mut c_void,
+        b"clGetPlatformInfo" => platform_info as PlatformInfo as *mut c_void,
+        // The answers that make a driver an ICD 2.0 one: a loader would then leave the tables aside.
+        b"clIcdGetFunctionAddressForPlatformKHR" | b"clIcdSetPlatformDispatchDataKHR" => {
+            ptr::null_mut()
+        }
+        _ => driver().map_or(ptr::null_mut(), |driver| driver.extension(name)),
+    }
+}

@@ -1,0 +1,258 @@
+//! clBuildProgram and clCompileProgram.
+
+use std::ffi::{c_char, c_void};
+use std::sync::Arc;
+use std::thread;
+
+use opencl_sys::*;
+
+use crate::abi::{self, Handle, Notify, Outcome, code};
+use crate::compiler;
+use crate::config;
+use crate::platform::chosen_devices;
+use crate::preprocess::Header;
+use crate::program::{Image, Origin, PROGRAMS, Program, program};
+
+type NotifyFn = Option<unsafe extern "C" fn(cl_program, *mut c_void)>;
+
+/// The parts in which building and compiling differ.
+#[derive(Clone, Copy)]
+enum Verb {
+    Build,
+    Compile,
+}
+
+impl Verb {
+    fn kind(self) -> cl_program_binary_type {
+        match self {
+            Self::Build => CL_PROGRAM_BINARY_TYPE_EXECUTABLE,
+            Self::Compile => CL_PROGRAM_BINARY_TYPE_COMPILED_OBJECT,
+        }
+    }
+
+    fn invalid_options(self) -> cl_int {
+        match self {
+            Self::Build => CL_INVALID_BUILD_OPTIONS,
+            Self::Compile => CL_INVALID_COMPILER_OPTIONS,
+        }
+    }
+
+    fn failure(self) -> cl_int {
+        match self {
+            Self::Build => CL_BUILD_PROGRAM_FAILURE,
+            Self::Compile => CL_COMPILE_PROGRAM_FAILURE,
+        }
+    }
+}
+
+/// One call that has passed all checks.
+struct Job {
+    verb: Verb,
+    images: Vec<usize>,
+    options: Vec<u8>,
+    headers: Vec<Header>,
+}
+
+impl Job {
+    /// Compiles for each device in turn and publishes the results.
+    fn run(&self, program: &Program) -> Outcome {
+        let mut outcome = Ok(());
+        for index in &self.images {
+            let image = self.image(program, *index);
+            if image.status != CL_BUILD_SUCCESS {
+                outcome = Err(self.verb.failure());
+            }
+            let mut state = program.state.lock();
+            state.failed |= outcome.is_err();
+            state.images[*index] = image;
+        }
+        outcome
+    }
+
+    fn image(&self, program: &Program, index: usize) -> Image {
+        let Origin::Source(source) = &program.origin else {
+            // A loaded binary only becomes usable; it says nothing about it.
+            let code = program.state.lock().images[index].code.clone();
+            return Image {
+                code,
+                options: self.options.clone(),
+                ..Image::new(CL_BUILD_SUCCESS)
+            };
+        };
+        let sticky = config::sticky_failures() && program.state.lock().failed;
+        let compiled = match sticky {
+            true => Err("stub: an earlier build failed".to_owned()),
+            false => compiler::compile(self.verb.kind(), source, &self.options, &self.headers),
+        };
+        match compiled {
+            Ok(code) => Image {
+                status: CL_BUILD_SUCCESS,
+                options: self.options.clone(),
+                log: format!("stub: built {} kernels\n", code.kernels.len()),
+                code: Some(Arc::new(code)),
+            },
+            Err(log) => Image {
+                options: self.options.clone(),
+                log: log + "\n",
+                ..Image::new(CL_BUILD_ERROR)
+            },
+        }
+    }
+}
+
+/// The checks of the specification, then the work, here or on another thread.
+fn start(
+    handle: Handle,
+    job: impl FnOnce(&Program) -> Outcome<Job>,
+    notify: Outcome<Option<Notify>>,
+) -> Outcome {
+    let notify = notify?;
+    let held = PROGRAMS.hold(handle).ok_or(CL_INVALID_PROGRAM)?;
+    let program = held.object();
+    let job = job(program)?;
+    if compiler::has_invalid_option(&job.options) {
+        return Err(job.verb.invalid_options());
+    }
+    // Our own hold is no kernel.
+    let kernels = PROGRAMS.counts(handle).1 - 1;
+    if kernels > 0 && !config::permissive() {
+        return Err(CL_INVALID_OPERATION);
+    }
+    {
+        let mut state = program.state.lock();
+        // CL_INVALID_OPERATION if a previous build for any of the devices has not completed.
+        if job
+            .images
+            .iter()
+            .any(|index| state.images[*index].status == CL_BUILD_IN_PROGRESS)
+        {
+            return Err(CL_INVALID_OPERATION);
+        }
+        for index in &job.images {
+            let image = &mut state.images[*index];
+            if !matches!(program.origin, Origin::Source(_)) && image.code.is_none() {
+                return Err(CL_INVALID_BINARY);
+            }
+            image.status = CL_BUILD_IN_PROGRESS;
+        }
+    }
+    match notify {
+        None => job.run(program),
+        Some(notify) if config::asynchronous() => {
+            let address = handle as usize;
+            thread::spawn(move || {
+                let _ = job.run(held.object());
+                // The hold of an unfinished build is not visible to the callback.
+                drop(held);
+                notify.call(address);
+            });
+            Ok(())
+        }
+        Some(notify) => {
+            let outcome = job.run(program);
+            drop(held);
+            notify.call(handle as usize);
+            outcome
+        }
+    }
+}
+
+fn selected(program: &Program, count: u32, devices: *const cl_device_id) -> Outcome<Vec<usize>> {
+    // SAFETY: the application's own array.
+    let given = unsafe { abi::list(devices, count as usize) };
+    let chosen = chosen_devices(&given, count, devices.is_null(), &program.devices)?;
+    chosen
+        .into_iter()
+        .map(|device| program.index(device))
+        .collect()
+}
+
+pub unsafe extern "C" fn build(
+    handle: cl_program,
+    count: cl_uint,
+    devices: *const cl_device_id,
+    options: *const c_char,
+    notify: NotifyFn,
+    user_data: *mut c_void,
+) -> cl_int {
+    // SAFETY: the application's own string.
+    let options = unsafe { abi::text(options) };
+    let job = |program: &Program| {
+        let images = selected(program, count, devices)?;
+        // A loaded binary must be an executable one.
+        if matches!(program.origin, Origin::Binary) {
+            let state = program.state.lock();
+            let kinds = images
+                .iter()
+                .map(|index| state.images[*index].code.as_ref().map(|code| code.kind));
+            if kinds
+                .into_iter()
+                .any(|kind| kind != Some(CL_PROGRAM_BINARY_TYPE_EXECUTABLE))
+            {
+                return Err(CL_INVALID_BINARY);
+            }
+        }
+        // CL_INVALID_OPERATION if program was not created with a source, IL or a binary.
+        if matches!(program.origin, Origin::Link) {
+            return Err(CL_INVALID_OPERATION);
+        }
+        Ok(Job {
+            verb: Verb::Build,
+            images,
+            options,
+            headers: Vec::new(),
+        })
+    };
+    code(start(handle, job, Notify::new(notify, user_data)))
+}
+
+pub unsafe extern "C" fn compile(
+    handle: cl_program,
+    count: cl_uint,
+    devices: *const cl_device_id,
+    options: *const c_char,
+    num_headers: cl_uint,
+    headers: *const cl_program,
+    names: *mut *const c_char,
+    notify: NotifyFn,
+    user_data: *mut c_void,
+) -> cl_int {
+    let job = |program: &Program| {
+        // SAFETY: the application's own arrays.
+        let (options, programs, names) = unsafe {
+            let count = num_headers as usize;
+            (
+                abi::text(options),
+                abi::list(headers, count),
+                abi::list(names, count),
+            )
+        };
+        if programs.len() != num_headers as usize || names.len() != programs.len() {
+            return Err(CL_INVALID_VALUE);
+        }
+        let images = selected(program, count, devices)?;
+        // CL_INVALID_OPERATION if program has no source.
+        if !matches!(program.origin, Origin::Source(_)) {
+            return Err(CL_INVALID_OPERATION);
+        }
+        let mut headers = Vec::new();
+        for (header, name) in programs.into_iter().zip(names) {
+            let header = self::program(header)?;
+            let Origin::Source(text) = &header.origin else {
+                return Err(CL_INVALID_OPERATION);
+            };
+            headers.push(Header {
+                // SAFETY: the application's own string.
+                name: String::from_utf8_lossy(&unsafe { abi::text(name) }).into_owned(),
+                text: String::from_utf8_lossy(text).into_owned(),
+            });
+        }
+        Ok(Job {
+            verb: Verb::Compile,
+            images,
+            options,
+            headers,
+        })
+    };
+    code(start(handle, job, Notify::new(notify, user_data)))
+}

@@ -1,0 +1,115 @@
+//! The "compiler" and the "linker": what they make of their inputs, and the log of each real run.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{process, thread};
+
+use opencl_sys::*;
+
+use crate::config;
+use crate::parse::{self, Kernel};
+use crate::preprocess::{self, Header, words};
+
+/// Code for one device.
+pub struct Code {
+    /// CL_PROGRAM_BINARY_TYPE.
+    pub kind: cl_program_binary_type,
+    pub kernels: Vec<Kernel>,
+    /// Stands for the instructions: all results follow from it.
+    pub digest: u64,
+    /// Makes binaries differ that are otherwise equal.
+    pub nonce: u64,
+    /// Whether there is a program-scope variable.
+    pub stateful: bool,
+    /// That variable: how often kernels ran.
+    pub launches: AtomicU64,
+}
+
+/// FNV-1a, 64 bits.
+pub fn fnv64(parts: &[&[u8]]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for part in parts {
+        for byte in part.iter().chain(&(part.len() as u64).to_le_bytes()) {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+    hash
+}
+
+/// FNV-1a of plain bytes, as the log shows it for a source.
+pub fn source_digest(source: &[u8]) -> u64 {
+    source.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+pub fn has_invalid_option(options: &[u8]) -> bool {
+    let options = String::from_utf8_lossy(options);
+    words(&options).iter().any(|word| word.starts_with("-bad"))
+}
+
+fn nonce() -> u64 {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    match config::varies() {
+        true => u64::from(process::id()) << 32 | COUNTER.fetch_add(1, Ordering::Relaxed),
+        false => 0,
+    }
+}
+
+fn begin(kind: &str, source: u64, options: &[u8]) {
+    let options = String::from_utf8_lossy(options);
+    config::log(format!("compile {kind} {source:016x} {options}").trim_end());
+    thread::sleep(config::build_time());
+}
+
+/// Compiles a source; an error is the build log.
+pub fn compile(
+    kind: cl_program_binary_type,
+    source: &[u8],
+    options: &[u8],
+    headers: &[Header],
+) -> Result<Code, String> {
+    let verb = match kind {
+        CL_PROGRAM_BINARY_TYPE_EXECUTABLE => "build",
+        _ => "compile",
+    };
+    begin(verb, source_digest(source), options);
+    let text = String::from_utf8_lossy(source);
+    let unit = preprocess::run(&text, &String::from_utf8_lossy(options), headers)?;
+    let code = config::code();
+    Ok(Code {
+        kind,
+        kernels: parse::kernels(&unit.text),
+        digest: fnv64(&[source, options, unit.included.as_bytes(), code.as_bytes()]),
+        nonce: nonce(),
+        stateful: unit.text.contains("program_state"),
+        launches: AtomicU64::new(0),
+    })
+}
+
+/// Links compiled code; an error is the build log.
+pub fn link(inputs: &[&Code], options: &[u8]) -> Result<Code, String> {
+    let digests: Vec<u8> = inputs
+        .iter()
+        .flat_map(|code| code.digest.to_le_bytes())
+        .collect();
+    begin("link", source_digest(&digests), options);
+    let mut kernels: Vec<Kernel> = Vec::new();
+    for kernel in inputs.iter().flat_map(|code| &code.kernels) {
+        if kernels.iter().any(|known| known.name == kernel.name) {
+            return Err(format!("stub: kernel '{}' is defined twice", kernel.name));
+        }
+        kernels.push(kernel.clone());
+    }
+    let library = words(&String::from_utf8_lossy(options)).contains(&"-create-library".to_owned());
+    Ok(Code {
+        kind: match library {
+            true => CL_PROGRAM_BINARY_TYPE_LIBRARY,
+            false => CL_PROGRAM_BINARY_TYPE_EXECUTABLE,
+        },
+        kernels,
+        digest: fnv64(&[&digests, options, config::code().as_bytes()]),
+        nonce: nonce(),
+        stateful: inputs.iter().any(|code| code.stateful),
+        launches: AtomicU64::new(0),
+    })
+}

@@ -1,0 +1,75 @@
+//! The environment variables, read anew at each use: a test may set them before its first OpenCL call.
+
+use std::env;
+use std::fs::File;
+use std::io::Write;
+use std::time::Duration;
+
+fn is(name: &str, value: &str) -> bool {
+    env::var(name).is_ok_and(|found| found == value)
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
+}
+
+pub fn device_count() -> usize {
+    number("STUB_DEVICES", 1).clamp(1, 64) as usize
+}
+
+pub fn device_name(index: usize) -> String {
+    let base = env::var("STUB_DEVICE_NAME").unwrap_or_else(|_| "stub".to_owned());
+    format!("{base}{index}")
+}
+
+pub fn code() -> String {
+    env::var("STUB_CODE").unwrap_or_default()
+}
+
+/// Whether building over live kernels and linking executables is allowed.
+pub fn permissive() -> bool {
+    is("STUB_REBUILD", "permissive")
+}
+
+pub fn sticky_failures() -> bool {
+    is("STUB_STICKY", "1")
+}
+
+/// Whether reference counts include the objects that depend on an object.
+pub fn counts_dependents() -> bool {
+    !is("STUB_REFCOUNT_KERNELS", "0")
+}
+
+pub fn refuses_binaries() -> bool {
+    is("STUB_REFUSE_BINARIES", "1")
+}
+
+pub fn asynchronous() -> bool {
+    is("STUB_ASYNC", "1")
+}
+
+pub fn build_time() -> Duration {
+    Duration::from_millis(number("STUB_BUILD_MS", 0))
+}
+
+pub fn varies() -> bool {
+    is("STUB_VARY", "1")
+}
+
+pub fn read_only_table() -> bool {
+    is("STUB_READONLY_TABLE", "1")
+}
+
+/// Appends one line with one write, so that lines of several processes do not mix.
+pub fn log(line: &str) {
+    let Some(path) = env::var_os("STUB_LOG") else {
+        return;
+    };
+    if let Ok(mut file) = File::options().append(true).create(true).open(path) {
+        let line = line.replace('\n', " ");
+        let _ = file.write_all(format!("{line}\n").as_bytes());
+    }
+}

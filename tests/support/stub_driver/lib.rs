@@ -1,0 +1,64 @@
+//! A driver without a device: an ICD 1.0 library that counts its compilations and misbehaves on request.
+//!
+//! It follows the specification's rules for programs and kernels (states, reference counts, sizes, error codes) and
+//! differs between source and binary as real drivers do. A "compiled" kernel writes numbers that follow from the
+//! source, the options, the included headers and `STUB_CODE`, so a wrong program shows in the results. One platform
+//! named "Stub".
+//!
+//! | variable | default | meaning |
+//! |---|---|---|
+//! | `STUB_DEVICES` | 1 | number of devices |
+//! | `STUB_DEVICE_NAME` | `stub` | device names are this and a number; binaries of one name are foreign to another |
+//! | `STUB_LOG` | none | file to which each compilation and each loaded binary is appended as one line |
+//! | `STUB_CODE` | empty | enters into what kernels compute, as a code generator's variable would |
+//! | `STUB_REBUILD` | `strict` | `permissive`: build over live kernels and link executables instead of failing with -59 |
+//! | `STUB_STICKY` | 0 | 1: after a failed build each later build of that program fails as well |
+//! | `STUB_REFCOUNT_KERNELS` | 1 | 0: reference counts show the application's own references only |
+//! | `STUB_REFUSE_BINARIES` | 0 | 1: clCreateProgramWithBinary refuses everything |
+//! | `STUB_ASYNC` | 0 | 1: with a callback, build, compile and link on another thread |
+//! | `STUB_BUILD_MS` | 0 | how long each compilation takes |
+//! | `STUB_VARY` | 0 | 1: no two compilations give equal binaries |
+//! | `STUB_READONLY_TABLE` | 0 | 1: the dispatch table lies in read-only memory |
+//!
+//! Lines of the log: `compile KIND DIGEST OPTIONS` with KIND `build`, `compile` or `link` and the FNV-1a digest of
+//! the source; `load-binary DIGEST` with the digest of the code.
+//!
+//! The language: `kernel void NAME(ARGUMENTS)` with attributes is a kernel, `#error` fails, `#ifdef` and its
+//! companions and `#include` (from `-I` directories or embedded headers) work, an option that begins with `-bad` is
+//! invalid. A kernel's first writable global argument receives one number per work item. Where the source has a
+//! variable called `program_state`, results also depend on how often the program's kernels ran before.
+
+// The whole library is the C ABI of OpenCL: raw handles in, function pointers out.
+#![allow(unsafe_code)]
+
+mod abi;
+mod binary;
+mod buffer;
+mod build;
+mod compiler;
+mod config;
+mod context;
+mod event;
+mod kernel;
+mod kernel_info;
+mod link;
+mod parse;
+mod platform;
+mod preprocess;
+mod program;
+mod program_info;
+mod registry;
+mod run;
+mod table;
+
+use std::ffi::{c_char, c_void};
+
+/// What a loader asks a registered library for.
+///
+/// # Safety
+/// `name` is NULL or a NUL-terminated string, as the OpenCL specification demands.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clGetExtensionFunctionAddress(name: *const c_char) -> *mut c_void {
+    // SAFETY: the same contract.
+    unsafe { platform::extension_address(name) }
+}

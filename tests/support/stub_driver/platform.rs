@@ -1,0 +1,245 @@
+//! The platform and its devices, which live for ever.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+
+use opencl_sys::*;
+
+use crate::abi::{Answer, Handle, Outcome, code, respond, store};
+use crate::config;
+use crate::registry::Registry;
+use crate::table;
+
+const PLATFORM_ICD_SUFFIX: cl_platform_info = 0x0920;
+const EXTENSIONS: &str = "cl_khr_icd";
+
+pub struct Device {
+    pub name: String,
+}
+
+struct Platform {
+    handle: usize,
+    devices: Vec<usize>,
+}
+
+static PLATFORMS: Registry<()> = Registry::new();
+static DEVICES: Registry<Device> = Registry::new();
+static PLATFORM: OnceLock<Platform> = OnceLock::new();
+
+fn platform() -> &'static Platform {
+    PLATFORM.get_or_init(|| {
+        let device = |index| {
+            let name = config::device_name(index);
+            DEVICES.insert(Arc::new(Device { name })) as usize
+        };
+        let platform = Platform {
+            handle: PLATFORMS.insert(Arc::new(())) as usize,
+            devices: (0..config::device_count()).map(device).collect(),
+        };
+        table::settle();
+        platform
+    })
+}
+
+pub fn device(handle: Handle) -> Outcome<Arc<Device>> {
+    DEVICES.get(handle).ok_or(CL_INVALID_DEVICE)
+}
+
+/// CL_INVALID_VALUE if a list is given without a count or a count without a list, CL_INVALID_DEVICE for a device
+/// that is not among `allowed`; all of `allowed` for no list.
+pub fn chosen_devices(
+    given: &[Handle],
+    count: u32,
+    null: bool,
+    allowed: &[usize],
+) -> Outcome<Vec<usize>> {
+    if (count == 0) != null {
+        return Err(CL_INVALID_VALUE);
+    }
+    if null {
+        return Ok(allowed.to_vec());
+    }
+    let chosen: Vec<usize> = given.iter().map(|device| *device as usize).collect();
+    match chosen.iter().all(|device| allowed.contains(device)) {
+        true => Ok(chosen),
+        false => Err(CL_INVALID_DEVICE),
+    }
+}
+
+pub unsafe extern "C" fn get_platform_ids(
+    entries: cl_uint,
+    platforms: *mut cl_platform_id,
+    found: *mut cl_uint,
+) -> cl_int {
+    if (entries == 0 && !platforms.is_null()) || (platforms.is_null() && found.is_null()) {
+        return CL_INVALID_VALUE;
+    }
+    // SAFETY: the application's or loader's own places; there is room for one platform.
+    unsafe {
+        store(platforms, platform().handle as Handle);
+        store(found, 1);
+    }
+    CL_SUCCESS
+}
+
+pub unsafe extern "C" fn get_platform_info(
+    handle: cl_platform_id,
+    param: cl_platform_info,
+    size: usize,
+    value: *mut c_void,
+    size_ret: *mut usize,
+) -> cl_int {
+    let answer = match param {
+        _ if handle as usize != platform().handle => Err(CL_INVALID_PLATFORM),
+        CL_PLATFORM_PROFILE => Ok(Answer::text("FULL_PROFILE")),
+        CL_PLATFORM_VERSION => Ok(Answer::text("OpenCL 3.0 stub")),
+        CL_PLATFORM_NAME => Ok(Answer::text("Stub")),
+        CL_PLATFORM_VENDOR => Ok(Answer::text("Stub")),
+        CL_PLATFORM_EXTENSIONS => Ok(Answer::text(EXTENSIONS)),
+        CL_PLATFORM_NUMERIC_VERSION => Ok(Answer::value(3_u32 << 22)),
+        CL_PLATFORM_HOST_TIMER_RESOLUTION => Ok(Answer::value(0_u64)),
+        PLATFORM_ICD_SUFFIX => Ok(Answer::text("STUB")),
+        _ => Err(CL_INVALID_VALUE),
+    };
+    // SAFETY: the application's own places.
+    unsafe { respond(answer, size, value, size_ret) }
+}
+
+pub unsafe extern "C" fn get_device_ids(
+    handle: cl_platform_id,
+    kind: cl_device_type,
+    entries: cl_uint,
+    devices: *mut cl_device_id,
+    found: *mut cl_uint,
+) -> cl_int {
+    if handle as usize != platform().handle {
+        return CL_INVALID_PLATFORM;
+    }
+    if (entries == 0 && !devices.is_null()) || (devices.is_null() && found.is_null()) {
+        return CL_INVALID_VALUE;
+    }
+    if kind & (CL_DEVICE_TYPE_DEFAULT | CL_DEVICE_TYPE_CPU) == 0 {
+        return CL_DEVICE_NOT_FOUND;
+    }
+    let all = &platform().devices;
+    if !devices.is_null() {
+        for (index, device) in all.iter().enumerate().take(entries as usize) {
+            // SAFETY: the application's array has `entries` elements.
+            unsafe { store(devices.add(index), *device as Handle) };
+        }
+    }
+    // SAFETY: the application's own place.
+    unsafe { store(found, all.len() as cl_uint) };
+    CL_SUCCESS
+}
+
+fn device_answer(handle: Handle, param: cl_device_info) -> Outcome<Answer> {
+    let device = device(handle)?;
+    Ok(match param {
+        CL_DEVICE_TYPE => Answer::value(CL_DEVICE_TYPE_CPU),
+        CL_DEVICE_NAME => Answer::text(&device.name),
+        CL_DEVICE_VENDOR => Answer::text("Stub"),
+        CL_DRIVER_VERSION => Answer::text("1.0"),
+        CL_DEVICE_PROFILE => Answer::text("FULL_PROFILE"),
+        CL_DEVICE_VERSION => Answer::text("OpenCL 3.0 stub"),
+        CL_DEVICE_OPENCL_C_VERSION => Answer::text("OpenCL C 1.2 stub"),
+        CL_DEVICE_EXTENSIONS | CL_DEVICE_BUILT_IN_KERNELS => Answer::text(""),
+        CL_DEVICE_PLATFORM => Answer::value(platform().handle),
+        CL_DEVICE_PARENT_DEVICE => Answer::value(0_usize),
+        CL_DEVICE_VENDOR_ID => Answer::value(0x5354_5542_u32),
+        CL_DEVICE_MAX_COMPUTE_UNITS
+        | CL_DEVICE_REFERENCE_COUNT
+        | CL_DEVICE_AVAILABLE
+        | CL_DEVICE_COMPILER_AVAILABLE
+        | CL_DEVICE_LINKER_AVAILABLE
+        | CL_DEVICE_ENDIAN_LITTLE
+        | CL_DEVICE_LOCAL_MEM_TYPE
+        | CL_DEVICE_MAX_CLOCK_FREQUENCY => Answer::value(1_u32),
+        CL_DEVICE_MAX_WORK_ITEM_DIMENSIONS => Answer::value(3_u32),
+        CL_DEVICE_MAX_WORK_ITEM_SIZES => Answer::values(&[256_usize; 3]),
+        CL_DEVICE_MAX_WORK_GROUP_SIZE => Answer::value(256_usize),
+        CL_DEVICE_MAX_PARAMETER_SIZE => Answer::value(4096_usize),
+        CL_DEVICE_ADDRESS_BITS => Answer::value(64_u32),
+        CL_DEVICE_MEM_BASE_ADDR_ALIGN => Answer::value(1024_u32),
+        CL_DEVICE_MAX_CONSTANT_ARGS => Answer::value(8_u32),
+        CL_DEVICE_GLOBAL_MEM_SIZE
+        | CL_DEVICE_MAX_MEM_ALLOC_SIZE
+        | CL_DEVICE_LOCAL_MEM_SIZE
+        | CL_DEVICE_MAX_CONSTANT_BUFFER_SIZE => Answer::value(1_u64 << 24),
+        CL_DEVICE_EXECUTION_CAPABILITIES | CL_DEVICE_SINGLE_FP_CONFIG => Answer::value(1_u64),
+        CL_DEVICE_QUEUE_PROPERTIES
+        | CL_DEVICE_SVM_CAPABILITIES
+        | CL_DEVICE_GLOBAL_MEM_CACHE_SIZE => Answer::value(0_u64),
+        CL_DEVICE_MAX_GLOBAL_VARIABLE_SIZE | CL_DEVICE_PROFILING_TIMER_RESOLUTION => {
+            Answer::value(0_usize)
+        }
+        CL_DEVICE_IMAGE_SUPPORT
+        | CL_DEVICE_GLOBAL_MEM_CACHE_TYPE
+        | CL_DEVICE_GLOBAL_MEM_CACHELINE_SIZE
+        | CL_DEVICE_HOST_UNIFIED_MEMORY => Answer::value(0_u32),
+        CL_DEVICE_PREFERRED_VECTOR_WIDTH_CHAR..=CL_DEVICE_PREFERRED_VECTOR_WIDTH_DOUBLE
+        | CL_DEVICE_NATIVE_VECTOR_WIDTH_CHAR..=CL_DEVICE_NATIVE_VECTOR_WIDTH_HALF => {
+            Answer::value(1_u32)
+        }
+        _ => return Err(CL_INVALID_VALUE),
+    })
+}
+
+pub unsafe extern "C" fn get_device_info(
+    handle: cl_device_id,
+    param: cl_device_info,
+    size: usize,
+    value: *mut c_void,
+    size_ret: *mut usize,
+) -> cl_int {
+    // SAFETY: the application's own places.
+    unsafe { respond(device_answer(handle, param), size, value, size_ret) }
+}
+
+/// Root devices are not counted.
+pub unsafe extern "C" fn retain_or_release_device(handle: cl_device_id) -> cl_int {
+    code(device(handle).map(drop))
+}
+
+pub unsafe extern "C" fn unload_platform_compiler(handle: cl_platform_id) -> cl_int {
+    match handle as usize == platform().handle {
+        true => CL_SUCCESS,
+        false => CL_INVALID_PLATFORM,
+    }
+}
+
+/// The functions that a loader looks up by name.
+///
+/// # Safety
+/// `name` is NULL or NUL-terminated.
+pub unsafe extern "C" fn extension_address(name: *const c_char) -> *mut c_void {
+    if name.is_null() {
+        return ptr::null_mut();
+    }
+    type PlatformIds = unsafe extern "C" fn(cl_uint, *mut cl_platform_id, *mut cl_uint) -> cl_int;
+    type PlatformInfo = unsafe extern "C" fn(
+        cl_platform_id,
+        cl_platform_info,
+        usize,
+        *mut c_void,
+        *mut usize,
+    ) -> cl_int;
+    // SAFETY: the caller's promise.
+    match unsafe { CStr::from_ptr(name) }.to_bytes() {
+        b"clIcdGetPlatformIDsKHR" => get_platform_ids as PlatformIds as *mut c_void,
+        b"clGetPlatformInfo" => get_platform_info as PlatformInfo as *mut c_void,
+        _ => ptr::null_mut(),
+    }
+}
+
+pub unsafe extern "C" fn extension_address_for_platform(
+    handle: cl_platform_id,
+    name: *const c_char,
+) -> *mut c_void {
+    if handle as usize != platform().handle {
+        return ptr::null_mut();
+    }
+    // SAFETY: the same contract.
+    unsafe { extension_address(name) }
+}
