@@ -25,6 +25,9 @@ pub fn program_info(
     reply: Reply,
 ) -> Option<cl_int> {
     let view = shadow::view(program)?;
+    if name == CL_PROGRAM_REFERENCE_COUNT && !is_dead(driver, view.kept) {
+        return reference_count(driver, program, &view, reply);
+    }
     let inner = view.inner?;
     if is_dead(driver, view.kept) {
         return Some(driver.forward_program_info(inner.program(), name, reply));
@@ -35,17 +38,6 @@ pub fn program_info(
         | CL_PROGRAM_IL
         | CL_PROGRAM_NUM_DEVICES
         | CL_PROGRAM_DEVICES => return None,
-        CL_PROGRAM_REFERENCE_COUNT => {
-            // P' counts our reference and, on drivers that count them, its kernels, which stand for kernels of P.
-            let ours = 1 + cl_uint::from(view.kept);
-            let references = driver.program_references(program).ok()?;
-            let inner_references = driver.program_references(inner.program()).ok()?;
-            reply.give(
-                &(references + inner_references)
-                    .saturating_sub(ours)
-                    .to_value(),
-            )
-        }
         CL_PROGRAM_BINARY_SIZES => {
             let sizes: Vec<u8> = inner
                 .binaries()
@@ -61,6 +53,26 @@ pub fn program_info(
         }
         _ => driver.forward_program_info(inner.program(), name, reply),
     })
+}
+
+/// References to P, and what stands for them: on drivers that count kernels, those of each P' that P ever had count as
+/// kernels of P. Our own references do not.
+fn reference_count(
+    driver: &Driver,
+    program: Program,
+    view: &shadow::View,
+    reply: Reply,
+) -> Option<cl_int> {
+    let inners = shadow::inners(program);
+    if inners.is_empty() {
+        return None;
+    }
+    let mut references = driver.program_references(program).ok()?;
+    for inner in &inners {
+        references += driver.program_references(inner.program()).ok()?;
+    }
+    let ours = cl_uint::try_from(inners.len()).ok()? + cl_uint::from(view.kept);
+    Some(reply.give(&references.saturating_sub(ours).to_value()))
 }
 
 /// clGetProgramBuildInfo; None: the driver answers for P itself.

@@ -309,6 +309,24 @@ pub fn view(program: Program) -> Option<View> {
     })
 }
 
+/// Every P' that serves P or still has kernels of an earlier build of it.
+pub fn inners(program: Program) -> Vec<Arc<Inner>> {
+    let state = STATE.read();
+    let Some(known) = state.programs.get(&program) else {
+        return Vec::new();
+    };
+    let of_kernels = state
+        .attached_kernels(known.id)
+        .filter_map(|kernel| kernel.inner.as_ref());
+    let mut found: Vec<Arc<Inner>> = Vec::new();
+    for inner in known.inner.iter().chain(of_kernels) {
+        if !found.iter().any(|other| Arc::ptr_eq(other, inner)) {
+            found.push(inner.clone());
+        }
+    }
+    found
+}
+
 /// The program that executes for P: P' or P itself.
 pub fn executing(program: Program) -> (Program, Option<Arc<Inner>>) {
     match view(program).and_then(|view| view.inner) {

@@ -144,8 +144,15 @@ impl Store {
     /// Takes an entry out of use but keeps it for whoever wants to know why; replaces what was set aside for the same key.
     pub fn set_aside(&self, key: &Key) -> Result<(), StoreError> {
         self.root.create(ASIDE)?;
-        self.root
-            .rename(&entry_name(key), &format!("{ASIDE}/{}{SUFFIX}", key.hex()))
+        let (from, name) = (entry_name(key), key.hex());
+        let first = self.root.rename(&from, &format!("{ASIDE}/{name}{SUFFIX}"));
+        // A directory takes no file's place, and the reverse: both are damage of somebody else's making.
+        (1..8).fold(first, |done, number| {
+            done.or_else(|_| {
+                let aside = format!("{ASIDE}/{name}-{number}{SUFFIX}");
+                self.root.rename(&from, &aside)
+            })
+        })
     }
 
     /// Where the entry of a key stands.

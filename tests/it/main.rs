@@ -1,0 +1,10 @@
+//! The integration tests: programs of their own processes, through a loader, on the stub driver and on real drivers.
+//!
+//! Real drivers and tools are those that `ci/test` found and named in OCLCACHE_TEST_ variables; a test whose driver is not
+//! there says so by name and does nothing else.
+
+mod support;
+
+mod damage;
+mod differential;
+mod verdicts;

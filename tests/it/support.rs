@@ -1,0 +1,228 @@
+//! Runs programs in a sandbox of their own: bare, or through the cache, with the spy between it and the driver.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A driver to run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    Stub,
+    Pocl,
+    Intel,
+    Rusticl,
+}
+
+impl Driver {
+    pub const ALL: [Driver; 4] = [Driver::Stub, Driver::Pocl, Driver::Intel, Driver::Rusticl];
+
+    /// The library, as its `.icd` file names it; None, said by name, if the driver is not there.
+    pub fn library(self) -> Option<String> {
+        let variable = match self {
+            Driver::Stub => return Some(example("libstub_driver.so").display().to_string()),
+            Driver::Pocl => "OCLCACHE_TEST_POCL",
+            Driver::Intel => "OCLCACHE_TEST_INTEL",
+            Driver::Rusticl => "OCLCACHE_TEST_RUSTICL",
+        };
+        let Some(icd) = given(variable) else {
+            eprintln!("skipped: {self:?} ({variable} is not set)");
+            return None;
+        };
+        let text = std::fs::read_to_string(&icd).expect("the .icd file that was named");
+        Some(text.lines().next().expect("a library in it").to_owned())
+    }
+}
+
+/// A path that `ci/test` passes on.
+pub fn given(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// Whether the tests run as root, who may do more and reads everything.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The directory that cargo builds into.
+pub fn built() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_oclcache")).parent().expect("a directory").to_owned()
+}
+
+/// The library under test. Cargo leaves the one that belongs to this test run beside the test's own binary.
+pub fn library() -> PathBuf {
+    let library = built().join("deps/liboclcache.so");
+    if library.exists() { library } else { built().join("liboclcache.so") }
+}
+
+pub fn example(name: &str) -> PathBuf {
+    built().join("examples").join(name)
+}
+
+/// A home, a cache and drivers of one test.
+pub struct Sandbox {
+    directory: TempDir,
+    runs: std::cell::Cell<u32>,
+    library: String,
+    /// Set for each program.
+    pub variables: BTreeMap<String, OsString>,
+}
+
+/// How a program comes to the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Loader, spy, driver.
+    Bare,
+    /// Loader, cache, spy, driver.
+    Cached,
+}
+
+/// What became of a program.
+pub struct Ran {
+    pub stdout: String,
+    pub stderr: String,
+    pub code: Option<i32>,
+    /// What the spy saw, a line each.
+    pub spied: Vec<String>,
+}
+
+impl Ran {
+    /// How often the driver built a program from its source, whatever the cache says of it.
+    pub fn source_builds(&self) -> usize {
+        self.spied.iter().filter(|line| line.starts_with("source-build")).count()
+    }
+
+    /// The program ended well.
+    #[track_caller]
+    pub fn ok(self) -> Ran {
+        assert_eq!(self.code, Some(0), "standard output:\n{}\nstandard error:\n{}", self.stdout, self.stderr);
+        self
+    }
+}
+
+impl Sandbox {
+    /// None if the driver is not there.
+    pub fn new(driver: Driver) -> Option<Sandbox> {
+        Some(Sandbox::of_library(&driver.library()?))
+    }
+
+    /// For a driver's library of the test's own.
+    pub fn of_library(library: &str) -> Sandbox {
+        let directory = tempfile::Builder::new().prefix("oclcache-test-").tempdir().expect("a temporary directory");
+        let sandbox = Sandbox {
+            directory,
+            runs: Default::default(),
+            library: library.to_owned(),
+            variables: BTreeMap::new(),
+        };
+        std::fs::create_dir(sandbox.path("home")).expect("made");
+        for (name, library) in [("spy", example("libspy.so")), ("oclcache", self::library())] {
+            std::fs::create_dir(sandbox.path(name)).expect("made");
+            sandbox.write(&format!("{name}/{name}.icd"), format!("{}\n", library.display()));
+        }
+        sandbox
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, content).expect("written");
+        path
+    }
+
+    /// Sets a variable for all later programs.
+    pub fn set(&mut self, name: &str, value: impl Into<OsString>) {
+        self.variables.insert(name.to_owned(), value.into());
+    }
+
+    /// A program in this sandbox, ready to run: nothing of the caller's OpenCL set-up or home, an empty PoCL cache.
+    pub fn command(&self, way: Way, program: impl AsRef<Path>) -> Command {
+        let run = self.runs.replace(self.runs.get() + 1);
+        let mut command = Command::new(program.as_ref());
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy().into_owned();
+            let ours = ["OCL_", "OPENCL_", "OCLCACHE_", "XDG_", "POCL_", "CL_", "STUB_", "RUSTICL_", "MESA_"];
+            if ours.iter().any(|prefix| text.starts_with(prefix)) {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("HOME", self.path("home"))
+            .env("POCL_CACHE_DIR", self.path(&format!("pocl-{run}")))
+            .env("MESA_SHADER_CACHE_DIR", self.path(&format!("mesa-{run}")))
+            .env("RUSTICL_ENABLE", "llvmpipe")
+            .env("STUB_LOG", self.path("stub.log"))
+            .env("SPY_DRIVER", &self.library)
+            .env("SPY_LOG", self.path("spy.log"));
+        match way {
+            Way::Bare => command.env("OCL_ICD_VENDORS", self.path("spy")),
+            Way::Cached => command
+                .env("OCL_ICD_VENDORS", self.path("oclcache"))
+                .env("OCLCACHE_VENDORS", self.path("spy"))
+                .env("OCLCACHE_DIR", self.path("cache"))
+                .env("OCLCACHE_LOG", "info"),
+        };
+        command.envs(&self.variables);
+        command
+    }
+
+    /// Runs it, and tells what the spy saw meanwhile.
+    pub fn run(&self, command: &mut Command) -> Ran {
+        std::fs::write(self.path("spy.log"), "").expect("emptied");
+        let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let spied = std::fs::read_to_string(self.path("spy.log")).expect("the spy's log");
+        let Output { status, stdout, stderr } = output;
+        Ran {
+            stdout: String::from_utf8_lossy(&stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+            code: status.code(),
+            spied: spied.lines().map(str::to_owned).collect(),
+        }
+    }
+
+    /// Runs a section of the client.
+    pub fn client(&self, way: Way, arguments: &[&str]) -> Ran {
+        self.run(self.command(way, example("client")).args(arguments))
+    }
+
+    /// Runs a kernel `f(global uint *)` of a source of the test's own.
+    pub fn kernel(&self, way: Way, source: &str, options: &str) -> Ran {
+        let file = self.write("kernel.cl", source);
+        let file = file.to_str().expect("UTF-8");
+        self.client(way, &["run", "--source", file, "--kernel", "f", "--options", options])
+    }
+
+    /// What the stub driver compiled so far.
+    pub fn compilations(&self) -> usize {
+        let log = std::fs::read_to_string(self.path("stub.log")).unwrap_or_default();
+        log.lines().filter(|line| line.starts_with("compile")).count()
+    }
+
+    /// Runs the command on this sandbox's cache.
+    pub fn oclcache(&self, arguments: &[&str]) -> Ran {
+        let mut command = self.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+        self.run(command.args(arguments))
+    }
+
+    /// One number of `stats --json`.
+    #[track_caller]
+    pub fn stat(&self, name: &str) -> u64 {
+        let ran = self.oclcache(&["stats", "--json"]).ok();
+        let json: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
+        let found = name.split('/').try_fold(&json, |value, part| value.get(part));
+        found.map_or(0, |value| value.as_u64().expect("a number"))
+    }
+
+    /// The files of all entries.
+    pub fn entries(&self) -> Vec<PathBuf> {
+        let shards = self.path("cache/v1/entries");
+        let Ok(shards) = std::fs::read_dir(shards) else { return Vec::new() };
+        let files = shards.flatten().filter_map(|shard| std::fs::read_dir(shard.path()).ok());
+        files.flat_map(|files| files.flatten().map(|file| file.path())).collect()
+    }
+}
