@@ -102,7 +102,7 @@ def main():
     if not rows:
         measure.stop("no driver to measure")
     print(f"{where['cpu']}, {where['cores']} cores, {where['system']}, load {where['load_before']:.1f} at the start")
-    print(f"Median (least to most) of {runs} runs, each a new process with an empty PoCL cache; warm: every build call a hit.\n")
+    print(f"Median (least to most) of {runs} runs, each a new process with an empty PoCL cache in memory; warm: every build call a hit.\n")
     table = []
     for driver, what, bare, warm in rows:
         table.append([f"{driver}: {what}", text(bare), text(warm), f"{statistics.median(bare) / statistics.median(warm):.1f}"])

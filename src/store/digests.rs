@@ -4,7 +4,7 @@
 //! so entries can be carried elsewhere. A file that changed less than two seconds ago is read each time: it could change
 //! again without a change of its times.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -32,15 +32,14 @@ struct Stamp {
 }
 
 impl Stamp {
-    fn of(file: &File) -> io::Result<Stamp> {
-        let metadata = file.metadata()?;
-        Ok(Stamp {
+    fn of(metadata: &Metadata) -> Stamp {
+        Stamp {
             device: metadata.dev(),
             inode: metadata.ino(),
             size: metadata.size(),
             mtime: (metadata.mtime(), metadata.mtime_nsec()),
             ctime: (metadata.ctime(), metadata.ctime_nsec()),
-        })
+        }
     }
 
     fn is_settled(&self) -> bool {
@@ -77,8 +76,7 @@ impl Digests {
     /// # Errors
     /// The file cannot be read, or changes meanwhile.
     pub fn digest(&self, store: &Store, path: &Path) -> io::Result<[u8; 32]> {
-        let mut file = File::open(path)?;
-        let stamp = Stamp::of(&file)?;
+        let stamp = Stamp::of(&std::fs::metadata(path)?);
         let mut state = self.state.lock();
         let remembered = state
             .remembered
@@ -87,8 +85,9 @@ impl Digests {
             return Ok(*digest);
         }
         drop(state);
+        let mut file = File::open(path)?;
         let digest = sha256(&mut file)?;
-        if Stamp::of(&file)? != stamp {
+        if Stamp::of(&file.metadata()?) != stamp {
             return Err(io::Error::other("it changed while it was read"));
         }
         if stamp.is_settled() {
@@ -202,9 +201,7 @@ mod tests {
         let settled = [settled.as_path(), Path::new("/bin/sh")]
             .into_iter()
             .find(|path| {
-                File::open(path)
-                    .and_then(|file| Stamp::of(&file))
-                    .is_ok_and(|stamp| stamp.is_settled())
+                std::fs::metadata(path).is_ok_and(|metadata| Stamp::of(&metadata).is_settled())
             })
             .expect("a settled file")
             .to_owned();

@@ -153,11 +153,19 @@ impl Directory {
         if size >= limit {
             return Err(io::Error::other("it is too large"));
         }
+        // One byte more, so that the read that finds the end does not grow the buffer.
         let mut bytes = Vec::with_capacity(size as usize + 1);
-        std::fs::File::from(fd)
-            .take(limit)
-            .read_to_end(&mut bytes)?;
-        Ok(Some(bytes))
+        while (bytes.len() as u64) < limit {
+            if bytes.len() == bytes.capacity() {
+                bytes.reserve(1 << 16); // it grew since
+            }
+            match rustix::io::read(&fd, rustix::buffer::spare_capacity(&mut bytes)) {
+                Ok(0) => return Ok(Some(bytes)),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(io::Error::other("it is too large"))
     }
 
     /// Whether a regular file begins with these bytes.

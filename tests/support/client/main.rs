@@ -15,7 +15,7 @@
 //! | `compilelink` | compiling, linking, libraries, embedded headers |
 //! | `threads N M` | N threads that build M programs each |
 //! | `two-programs` | program-scope variables of two programs from one source |
-//! | `time [--kernels N] [--steps N]` | one line with the nanoseconds that a program of N kernels takes, longer with more steps |
+//! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
 //!
 //! | variable | default | meaning |
 //! |---|---|---|
