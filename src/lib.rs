@@ -1,14 +1,60 @@
-//! oclcache: a compiler cache for OpenCL.
+//! oclcache: a compiler cache for OpenCL, below every application and above every driver.
+//!
+//! An application that calls clBuildProgram gets the program that the driver would have given it, only sooner. Nothing else
+//! about the application changes. This library is an ICD, installed like a driver: it loads the real drivers, puts a few
+//! functions into their own dispatch tables, and serves program binaries that it recorded earlier.
+//!
+//! # One call, end to end
+//!
+//! ```text
+//! application -> ICD loader -> the driver's dispatch table, one slot of which is ours
+//!   -> hook      panic guard, views of the arguments
+//!   -> cache     the policy
+//!   -> shadow    what we know of this program
+//!   -> key       would an equal build give an equal program? by which key?
+//!   -> store     an entry of this key, verified
+//!   hit:    an inner program P' is made of the entry's binaries with clCreateProgramWithBinary and clBuildProgram, and
+//!           executes in place of the application's P; anything odd is a miss
+//!   miss:   the driver builds P as if we were not there, then its binary and all that the API shows are recorded
+//!   bypass: an equal key would prove nothing, so the driver builds P and a reason is counted
+//! ```
+//!
+//! # Invariants
+//!
+//! - P is always the driver's own program, made from the application's source. Handles are never wrapped.
+//! - Failures come from the driver: no error code is made up, no failing build is stored.
+//! - In any doubt, the driver is called as if we were not there. A handle that is not in `shadow` is the driver's alone.
+//! - No byte reaches a driver before the checksum of its entry was verified.
+//! - No lock of this process is held across a call into a driver or a callback, and no driver is called from a destructor
+//!   at exit: what is static is never dropped.
+//! - No panic leaves a hook.
+//! - Nothing here links or calls libOpenCL. Drivers are never unloaded, nor is this library.
+//!
+//! # Modules
+//!
+//! Imports point one way: `front` -> `hook` -> `cache` -> `shadow`, `key`, `store`, `driver` -> `cl`. `key` and `store` know
+//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook` and `front` only.
+//!
+//! - `front`: the doors by which loaders come, and which drivers there are.
+//! - `hook`: the functions that stand in drivers' tables.
+//! - `cache`: the policy; read this first.
+//! - `shadow`: what is remembered of live programs and kernels.
+//! - `key`: from source, options, driver, device and environment to a key.
+//! - `store`: entries, statistics and remembered digests on disk.
+//! - `driver`: one real driver, its profile, and safe calls into it.
+//! - `cl`: the ABI.
+//! - `outcome`, `config`, `log`: what can become of a build, the settings, and what is said to people.
+//! - `cli`: the `oclcache` command.
 
-pub mod cache;
-pub mod cl;
+mod cache;
+mod cl;
 pub mod cli;
-pub mod config;
-pub mod driver;
+mod config;
+mod driver;
 mod front;
-pub mod hook;
-pub mod key;
-pub mod log;
-pub mod outcome;
-pub mod shadow;
-pub mod store;
+mod hook;
+mod key;
+mod log;
+mod outcome;
+mod shadow;
+mod store;

@@ -52,6 +52,7 @@ slots! {
     144 clSetProgramReleaseCallback,
 }
 
+#[cfg(test)]
 impl Slot {
     /// The index in the table.
     pub fn index(self) -> usize {

@@ -16,6 +16,7 @@ macro_rules! handles {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(usize);
 
+        #[allow(dead_code)] // every handle has them all
         impl $name {
             /// The handle as the application or the driver gave it.
             pub fn new(raw: *mut c_void) -> Self {

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library as DynamicLibrary, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW};
 use opencl_sys::{
-    CL_PLATFORM_EXTENSIONS, CL_PLATFORM_NAME, CL_PLATFORM_VENDOR, CL_PLATFORM_VERSION, CL_SUCCESS,
-    cl_int, cl_uint,
+    CL_PLATFORM_NAME, CL_PLATFORM_VENDOR, CL_PLATFORM_VERSION, CL_SUCCESS, cl_int, cl_uint,
 };
 
 use crate::cl::dispatch::{Table, slots_of_version};
@@ -213,8 +212,6 @@ impl Library {
                     recognition: Recognition {
                         name: text(CL_PLATFORM_NAME),
                         vendor: text(CL_PLATFORM_VENDOR),
-                        version: text(CL_PLATFORM_VERSION),
-                        extensions: text(CL_PLATFORM_EXTENSIONS),
                         suffix: text(CL_PLATFORM_ICD_SUFFIX_KHR),
                     },
                 }),

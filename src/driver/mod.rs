@@ -72,11 +72,6 @@ impl Driver {
         &self.below
     }
 
-    /// The platforms on this table, in the driver's order.
-    pub fn platforms(&self) -> &[Platform] {
-        &self.platforms
-    }
-
     /// The library's path as it was opened.
     pub fn library(&self) -> &Path {
         &self.library

@@ -9,10 +9,6 @@ pub struct Recognition {
     pub name: Vec<u8>,
     /// CL_PLATFORM_VENDOR.
     pub vendor: Vec<u8>,
-    /// CL_PLATFORM_VERSION.
-    pub version: Vec<u8>,
-    /// CL_PLATFORM_EXTENSIONS.
-    pub extensions: Vec<u8>,
     /// CL_PLATFORM_ICD_SUFFIX_KHR.
     pub suffix: Vec<u8>,
 }
@@ -369,8 +365,6 @@ mod tests {
         Recognition {
             name: name.into(),
             vendor: vendor.into(),
-            version: Vec::new(),
-            extensions: Vec::new(),
             suffix: suffix.into(),
         }
     }

@@ -4,6 +4,7 @@
 //! `clGetPlatformInfo`, which it then uses for all platforms of the library. libOpenCL is never called from here: loaders
 //! are in the middle of their own initialisation.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -28,6 +29,11 @@ struct Icd {
 }
 
 static ICD: OnceCell<Icd> = OnceCell::new();
+
+thread_local! {
+    /// A driver that asks a loader for platforms while it is being opened comes back here, and is told that there are none.
+    static OPENING: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Where libraries that are opened from inside this one look: for a loader's function, and for ourselves.
 #[unsafe(no_mangle)]
@@ -75,7 +81,12 @@ unsafe extern "C" fn icd_get_platform_ids(
     if num_entries == 0 && !platforms.is_null() || platforms.is_null() && num_platforms.is_null() {
         return CL_INVALID_VALUE;
     }
-    let icd = match catch_unwind(|| ICD.get_or_init(Icd::open)) {
+    if OPENING.replace(true) {
+        return CL_PLATFORM_NOT_FOUND_KHR;
+    }
+    let opened = catch_unwind(|| ICD.get_or_init(Icd::open));
+    OPENING.set(false);
+    let icd = match opened {
         Ok(icd) if !icd.reported.is_empty() => icd,
         _ => return CL_PLATFORM_NOT_FOUND_KHR,
     };

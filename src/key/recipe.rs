@@ -96,11 +96,6 @@ impl Ingredient {
             value: value.into(),
         }
     }
-
-    /// Whether the value is a digest or build-id rather than text.
-    pub fn is_digest(&self) -> bool {
-        matches!(self.kind, Kind::Source | Kind::Options | Kind::Driver)
-    }
 }
 
 /// The key that the ingredients make.

@@ -16,6 +16,8 @@
 //! Handles, platforms and every other function stay the driver's. An ICD 2.0 driver is served as an ICD 1.0 one.
 //! The address of an exported function is never taken here: it would resolve to libOpenCL's function of that name.
 
+// Values of queries are in the byte order of the machine.
+#![allow(clippy::disallowed_methods)]
 // The whole file is the C ABI of OpenCL: raw handles in, function pointers out.
 #![allow(unsafe_code)]
 

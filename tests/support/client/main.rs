@@ -25,6 +25,8 @@
 //!
 //! The exit code is 0 if the section ran to its end, whatever the driver answered.
 
+// Values of queries are in the byte order of the machine.
+#![allow(clippy::disallowed_methods)]
 // The C ABI of OpenCL is called through looked-up functions, in `cl` mostly.
 #![allow(unsafe_code)]
 // Printing is what this program is for.

@@ -28,6 +28,8 @@
 //! invalid. A kernel's first writable global argument receives one number per work item. Where the source has a
 //! variable called `program_state`, results also depend on how often the program's kernels ran before.
 
+// Values of queries are in the byte order of the machine.
+#![allow(clippy::disallowed_methods)]
 // The whole library is the C ABI of OpenCL: raw handles in, function pointers out.
 #![allow(unsafe_code)]
 
