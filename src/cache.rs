@@ -36,7 +36,8 @@ use crate::outcome::{Bypass, Outcome};
 use crate::shadow::{self, Ended, Inner, Ticket};
 use crate::store::digests::Digests;
 use crate::store::entry::Defect;
-use crate::store::stats::{Counter, Event, Recorder, run_directory};
+use crate::store::recorder::Recorder;
+use crate::store::stats::{Counter, Event, run_directory};
 use crate::store::{Lookup, Store};
 use plan::Plan;
 

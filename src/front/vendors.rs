@@ -162,7 +162,11 @@ fn first_line(file: &Path) -> Option<PathBuf> {
                 .next()
                 .unwrap_or_default();
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            (!line.is_empty()).then(|| OsStr::from_bytes(line).into())
+            if line.is_empty() {
+                tracing::warn!(file = %log::path(file), "this .icd file names no library");
+                return None;
+            }
+            Some(OsStr::from_bytes(line).into())
         }
         Err(error) => {
             tracing::warn!(file = %log::path(file), %error, "this .icd file cannot be read");

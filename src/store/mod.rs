@@ -3,6 +3,7 @@
 pub mod digests;
 pub mod directory;
 pub mod entry;
+pub mod recorder;
 pub mod stats;
 
 use std::path::{Path, PathBuf};

@@ -8,12 +8,9 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use fs2::FileExt as FileLock;
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::StoreError;
@@ -64,16 +61,16 @@ const NAMES: [&str; 11] = [
 
 /// Bypasses stand from here on, by the number of their reason.
 const BYPASSES: usize = 32;
-const COUNTERS: usize = 96;
-const MAGIC: &[u8; 8] = b"oclcstat";
-const FILE_SIZE: usize = MAGIC.len() + COUNTERS * size_of::<u64>();
+pub(super) const COUNTERS: usize = 96;
+pub(super) const MAGIC: &[u8; 8] = b"oclcstat";
+pub(super) const FILE_SIZE: usize = MAGIC.len() + COUNTERS * size_of::<u64>();
 const TOTAL: &str = "total.json";
 const LOCK: &str = "lock";
 const RUN_PREFIX: &str = "run-";
 
 /// One thing to count, with how much.
 #[derive(Clone, Copy, Debug)]
-pub struct Event(usize, u64);
+pub struct Event(pub(super) usize, pub(super) u64);
 
 impl Counter {
     /// An amount of this counter.
@@ -85,100 +82,6 @@ impl Counter {
 impl From<Bypass> for Event {
     fn from(reason: Bypass) -> Event {
         Event(BYPASSES + reason as usize, 1)
-    }
-}
-
-/// The counters of this process.
-pub struct Recorder {
-    directory: Directory,
-    process: AtomicPtr<Process>,
-}
-
-struct Process {
-    id: u32,
-    file: Option<std::fs::File>,
-    counters: [AtomicU64; COUNTERS],
-    changes: AtomicU64,
-    writing: Mutex<()>,
-}
-
-impl Recorder {
-    /// Counts into a file of this directory, which is made at the first event.
-    pub fn new(directory: Directory) -> Recorder {
-        Recorder {
-            directory,
-            process: AtomicPtr::default(),
-        }
-    }
-
-    /// Makes the file now, so that whoever started this process can see that it was here.
-    pub fn announce(&self) {
-        self.record(&[]);
-    }
-
-    /// Adds to the counters. Waits for no other thread; failures to write are not the application's concern.
-    pub fn record(&self, events: &[Event]) {
-        let process = self.process();
-        for Event(index, amount) in events {
-            process.counters[*index].fetch_add(*amount, Ordering::Relaxed);
-        }
-        let mut seen = process.changes.fetch_add(1, Ordering::AcqRel) + 1;
-        // Who cannot write now leaves it to the one who is writing, who looks for later changes before it goes.
-        while let Some(writing) = process.writing.try_lock() {
-            if let Some(file) = &process.file {
-                let _ = file.write_all_at(&process.encode(), 0);
-            }
-            drop(writing);
-            let changes = process.changes.load(Ordering::Acquire);
-            if changes == seen {
-                break;
-            }
-            seen = changes;
-        }
-    }
-
-    /// The state of the process that is running: a forked child begins with a file of its own and counts from zero.
-    fn process(&self) -> &Process {
-        let id = std::process::id();
-        loop {
-            let current = self.process.load(Ordering::Acquire);
-            if let Some(process) = non_null(current)
-                && process.id == id
-            {
-                return process;
-            }
-            let fresh = Box::into_raw(Box::new(Process {
-                id,
-                file: self.directory.open_or_create_file(&process_name(id)).ok(),
-                counters: [const { AtomicU64::new(0) }; COUNTERS],
-                changes: AtomicU64::new(0),
-                writing: Mutex::new(()),
-            }));
-            // The state of a parent process is left alone: a thread that did not survive the fork may have held its lock.
-            let exchanged =
-                self.process
-                    .compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire);
-            if exchanged.is_ok() {
-                return non_null(fresh).expect("just made");
-            }
-        }
-    }
-}
-
-#[allow(unsafe_code)]
-fn non_null<'a>(process: *mut Process) -> Option<&'a Process> {
-    // SAFETY: only pointers from Box::into_raw are ever stored, and none is freed.
-    unsafe { process.as_ref() }
-}
-
-impl Process {
-    fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(FILE_SIZE);
-        bytes.extend(MAGIC);
-        for counter in &self.counters {
-            bytes.extend(counter.load(Ordering::Relaxed).to_le_bytes());
-        }
-        bytes
     }
 }
 
@@ -443,7 +346,7 @@ pub fn run_directory(path: &Path) -> Option<Directory> {
     Directory::open(path).ok().flatten()
 }
 
-fn process_name(id: u32) -> String {
+pub(super) fn process_name(id: u32) -> String {
     let [host, boot] = host_and_boot();
     format!("{host}-{boot}-{id}-{}", start_time(id).unwrap_or(0))
 }
@@ -483,6 +386,7 @@ fn start_time(id: u32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::recorder::Recorder;
     use super::*;
 
     fn directory() -> (tempfile::TempDir, Directory) {

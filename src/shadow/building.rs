@@ -1,0 +1,223 @@
+//! Builds, compilations and questions of one program: who may do what while another does.
+//!
+//! A build takes a ticket with a generation number, and what it has made is published only if no later build has begun. A
+//! query that needs P built for real has it built alone: builds of P wait for it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{Inner, ProgramState, STATE, State};
+use crate::cl::{Context, Program};
+use crate::driver::Driver;
+use crate::key::recipe::Key;
+
+/// Told whenever a program stops being questioned, see [`own_program`].
+static ANSWERED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+
+/// How long a build waits for a query that has made the driver build the same program. The query calls nothing of the
+/// application's, so it ends; should a driver hang, the build goes on all the same.
+const LONGEST_QUERY: Duration = Duration::from_secs(60);
+
+/// A build or compilation of a known program that has begun. It must end by [`publish`] or [`ended`].
+pub struct Ticket {
+    /// P.
+    pub program: Program,
+    id: u64,
+    generation: u64,
+    /// Its driver.
+    pub driver: &'static Driver,
+    /// Its context.
+    pub context: Context,
+    /// See [`ProgramState::source_length`].
+    pub source_length: Option<usize>,
+    /// References that the application holds.
+    pub references: u32,
+    /// The P' that serves it.
+    pub inner: Option<Arc<Inner>>,
+    /// Kernels of P or of its P' that the application holds.
+    pub kernels: usize,
+    /// Those of them that are kernels of a P'.
+    pub inner_kernels: usize,
+    /// Another build or compilation of it was running.
+    pub concurrent: bool,
+    /// An earlier build failed.
+    pub failed: bool,
+    /// It was built or compiled before.
+    pub built: bool,
+    /// It has a release callback.
+    pub release_callback: bool,
+}
+
+/// Begins a build or compilation; None if the program is not known. Waits for a query that has the driver build it.
+pub fn begin(program: Program) -> Option<Ticket> {
+    let until = Instant::now() + LONGEST_QUERY;
+    let mut state = STATE.write();
+    while state.programs.get(&program)?.questioned && Instant::now() < until {
+        drop(state);
+        let mut waiting = ANSWERED.0.lock();
+        if STATE
+            .read()
+            .programs
+            .get(&program)
+            .is_some_and(|known| known.questioned)
+        {
+            ANSWERED.1.wait_until(&mut waiting, until);
+        }
+        drop(waiting);
+        state = STATE.write();
+    }
+    let id = state.programs.get(&program)?.id;
+    let kernels = state.attached_kernels(id).count();
+    let inner_kernels = state
+        .attached_kernels(id)
+        .filter(|kernel| kernel.inner.is_some())
+        .count();
+    let known = state.programs.get_mut(&program)?;
+    known.generation += 1;
+    known.running += 1;
+    known.busy = false;
+    Some(Ticket {
+        program,
+        id,
+        generation: known.generation,
+        driver: known.driver,
+        context: known.context,
+        source_length: known.source_length,
+        references: known.references,
+        inner: known.inner.clone(),
+        kernels,
+        inner_kernels,
+        concurrent: known.running > 1,
+        failed: known.failed,
+        built: known.built,
+        release_callback: known.release_callback,
+    })
+}
+
+impl State {
+    /// The ticket's program, unless a later build has begun or the handle has been recycled.
+    fn current(&mut self, ticket: &Ticket) -> Option<&mut ProgramState> {
+        let known = self.programs.get_mut(&ticket.program)?;
+        (known.id == ticket.id && known.generation == ticket.generation).then_some(known)
+    }
+
+    fn finish(&mut self, ticket: &Ticket) {
+        if let Some(known) = self.programs.get_mut(&ticket.program)
+            && known.id == ticket.id
+        {
+            known.running = known.running.saturating_sub(1);
+            known.busy = false;
+        }
+    }
+}
+
+/// Says whether the build goes on although the driver may have ended it, so that CL_PROGRAM_BUILD_STATUS tells so and
+/// nobody has a reason to begin another. False if a later build has begun.
+pub fn set_busy(ticket: &Ticket, busy: bool) -> bool {
+    STATE
+        .write()
+        .current(ticket)
+        .map(|known| known.busy = busy)
+        .is_some()
+}
+
+/// Whether no other build of the program ran beside this one, so that what the driver has is what this one made.
+pub fn is_alone(ticket: &Ticket) -> bool {
+    !ticket.concurrent && STATE.write().current(ticket).is_some()
+}
+
+/// Ends a build with a P' that serves from now on. Gives it back if a later build has begun; the build has not ended then.
+pub fn publish(ticket: &Ticket, inner: Arc<Inner>) -> Result<(), Arc<Inner>> {
+    let mut state = STATE.write();
+    let Some(known) = state.current(ticket) else {
+        return Err(inner);
+    };
+    known.built = true;
+    known.recorded = None;
+    let old = known.inner.replace(inner);
+    state.finish(ticket);
+    drop(state);
+    drop(old);
+    Ok(())
+}
+
+/// How the driver's own build or compilation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// P has changed: it answers for itself from now on.
+    Built,
+    /// P has changed, and has no executable.
+    Failed,
+    /// The call was refused before it changed anything.
+    Refused,
+}
+
+/// Ends a build or compilation that the driver did; `recorded` is the entry that it was recorded in.
+pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>) {
+    let mut state = STATE.write();
+    let mut old = None;
+    if let Some(known) = state.current(ticket) {
+        match how {
+            Ended::Refused => {}
+            Ended::Built | Ended::Failed => {
+                known.built = true;
+                known.failed |= how == Ended::Failed;
+                known.recorded = recorded;
+                old = known.inner.take();
+            }
+        }
+    }
+    state.finish(ticket);
+    drop(state);
+    drop(old);
+}
+
+/// The exclusive right to have the driver build P for real and to ask it, see [`own_program`].
+pub struct OwnProgram {
+    program: Program,
+    id: u64,
+}
+
+/// Begins to question P itself, which `inner` serves; None if another P' serves it by now or it is being built. Builds of it
+/// wait until the result is dropped; so does a second question.
+pub fn own_program(program: Program, inner: &Arc<Inner>) -> Option<OwnProgram> {
+    let until = Instant::now() + LONGEST_QUERY;
+    loop {
+        let mut waiting = ANSWERED.0.lock();
+        let mut state = STATE.write();
+        let known = state.programs.get_mut(&program)?;
+        let serves = known
+            .inner
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, inner));
+        if !serves || known.running > 0 {
+            return None;
+        }
+        if !known.questioned {
+            known.questioned = true;
+            return Some(OwnProgram {
+                program,
+                id: known.id,
+            });
+        }
+        drop(state);
+        if ANSWERED.1.wait_until(&mut waiting, until).timed_out() {
+            return None;
+        }
+    }
+}
+
+impl Drop for OwnProgram {
+    fn drop(&mut self) {
+        let waiting = ANSWERED.0.lock();
+        if let Some(known) = STATE.write().programs.get_mut(&self.program)
+            && known.id == self.id
+        {
+            known.questioned = false;
+        }
+        drop(waiting);
+        ANSWERED.1.notify_all();
+    }
+}

@@ -1,0 +1,99 @@
+//! The counters of this process, in a file of its own that is rewritten at each event.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use once_cell::sync::OnceCell;
+use parking_lot::Mutex;
+
+use super::directory::Directory;
+use super::stats::{COUNTERS, Event, FILE_SIZE, MAGIC, process_name};
+
+/// The counters of this process.
+pub struct Recorder {
+    directory: Directory,
+    process: OnceCell<Box<Process>>,
+}
+
+struct Process {
+    id: u32,
+    file: Option<File>,
+    counters: [AtomicU64; COUNTERS],
+    changes: AtomicU64,
+    writing: Mutex<()>,
+    /// A child that was forked later counts from zero in a file of its own. The state that it inherits is left alone: a
+    /// thread that did not survive the fork may have held its lock.
+    forked: OnceCell<Box<Process>>,
+}
+
+impl Recorder {
+    /// Counts into a file of this directory, which is made at the first event.
+    pub fn new(directory: Directory) -> Recorder {
+        Recorder {
+            directory,
+            process: OnceCell::new(),
+        }
+    }
+
+    /// Makes the file now, so that whoever started this process can see that it was here.
+    pub fn announce(&self) {
+        self.record(&[]);
+    }
+
+    /// Adds to the counters. Waits for no other thread; failures to write are not the application's concern.
+    pub fn record(&self, events: &[Event]) {
+        let process = self.process();
+        for Event(index, amount) in events {
+            process.counters[*index].fetch_add(*amount, Ordering::Relaxed);
+        }
+        let mut seen = process.changes.fetch_add(1, Ordering::AcqRel) + 1;
+        // Who cannot write now leaves it to the one who is writing, who looks for later changes before it goes.
+        while let Some(writing) = process.writing.try_lock() {
+            if let Some(file) = &process.file {
+                let _ = file.write_all_at(&process.encode(), 0);
+            }
+            drop(writing);
+            let changes = process.changes.load(Ordering::Acquire);
+            if changes == seen {
+                break;
+            }
+            seen = changes;
+        }
+    }
+
+    /// The state of the process that is running.
+    fn process(&self) -> &Process {
+        let id = std::process::id();
+        let mut place = &self.process;
+        loop {
+            let process = place.get_or_init(|| Box::new(Process::new(id, &self.directory)));
+            if process.id == id {
+                return process;
+            }
+            place = &process.forked;
+        }
+    }
+}
+
+impl Process {
+    fn new(id: u32, directory: &Directory) -> Process {
+        Process {
+            id,
+            file: directory.open_or_create_file(&process_name(id)).ok(),
+            counters: [const { AtomicU64::new(0) }; COUNTERS],
+            changes: AtomicU64::new(0),
+            writing: Mutex::new(()),
+            forked: OnceCell::new(),
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(FILE_SIZE);
+        bytes.extend(MAGIC);
+        for counter in &self.counters {
+            bytes.extend(counter.load(Ordering::Relaxed).to_le_bytes());
+        }
+        bytes
+    }
+}
