@@ -15,10 +15,12 @@ import time
 TOP = pathlib.Path(__file__).resolve().parent.parent
 RELEASE = TOP / "target" / "release"
 COMMAND = RELEASE / "oclcache"
+SPY = RELEASE / "examples" / "libspy.so"
 
 # name: what people read; argv: the program; tolerance: by what part the numbers that it prints may differ between runs
 Program = collections.namedtuple("Program", "name argv tolerance")
-Run = collections.namedtuple("Run", "seconds output")
+# built: programs that the driver built from source, by the spy; None without it
+Run = collections.namedtuple("Run", "seconds output built", defaults=[None])
 
 COUNTERS = ("hits", "misses", "bypassed", "failed")
 
@@ -28,7 +30,7 @@ def water_box():
 
 
 def tapi():
-    return Program("OpenCV T-API, 74 operations", [os.environ["OCLCACHE_TEST_PYTHON"], str(TOP / "tests" / "programs" / "tapi.py")], 0)
+    return Program("OpenCV T-API, 73 operations", [os.environ["OCLCACHE_TEST_PYTHON"], str(TOP / "tests" / "programs" / "tapi.py")], 0)
 
 
 def memory():
@@ -38,16 +40,23 @@ def memory():
 
 
 class Bench:
-    """One driver and one cache of oclcache, in a temporary folder that is removed at the end."""
+    """One driver and one cache of oclcache, in a temporary folder that is removed at the end.
 
-    def __init__(self, icd):
+    With `spied`, a library stands before the driver that counts what is built there from source, whatever oclcache says.
+    """
+
+    def __init__(self, icd, spied=False):
         self.icd = pathlib.Path(icd)
+        self.spied = spied
 
     def __enter__(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="oclcache-"))
         vendors = self.folder / "vendors"
         vendors.mkdir()
-        shutil.copy(self.icd, vendors)
+        if self.spied:
+            (vendors / "spy.icd").write_text(f"{SPY}\n")
+        else:
+            shutil.copy(self.icd, vendors)
         drop = ("OCLCACHE_", "OCL_ICD_", "OPENCL_", "POCL_")
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(drop)}
         self.environment.update(
@@ -57,6 +66,8 @@ class Bench:
             OPENCV_OPENCL_DEVICE=":CPU:0",
             OPENCV_OPENCL_CACHE_ENABLE="0",
             PYOPENCL_NO_CACHE="1",
+            SPY_DRIVER=self.icd.read_text().splitlines()[0],
+            SPY_LOG=str(self.folder / "spy.log"),
         )
         return self
 
@@ -68,6 +79,7 @@ class Bench:
         pocl = pathlib.Path(tempfile.mkdtemp(prefix="oclcache-pocl-", dir=memory()))
         if cached:
             argv = [str(COMMAND), "run", "-q", "--", *argv]
+        (self.folder / "spy.log").write_text("")
         start = time.monotonic()
         done = subprocess.run(argv, env={**self.environment, "POCL_CACHE_DIR": str(pocl)}, capture_output=True, text=True)
         seconds = time.monotonic() - start
@@ -75,7 +87,8 @@ class Bench:
         if done.returncode != 0:
             sys.stderr.write(done.stdout + done.stderr)
             stop(f"{' '.join(argv)} ended with status {done.returncode}")
-        return Run(seconds, done.stdout)
+        built = (self.folder / "spy.log").read_text().count("source-build") if self.spied else None
+        return Run(seconds, done.stdout, built)
 
     def stats(self):
         argv = [str(COMMAND), "stats", "--json"]
