@@ -132,7 +132,7 @@ fn vendors() -> Result<Option<OsString>, Failure> {
 /// The source with a path that holds in any working directory.
 fn absolute(variable: &str, source: &OsStr) -> Result<OsString, Failure> {
     if !source.as_bytes().contains(&b'/') && !Path::new(source).exists() {
-        return Ok(source.to_owned()); // a library's name, for the dynamic linker to find
+        return Ok(source.to_owned()); // a library, or a registered .icd file, by its name
     }
     match Path::new(source).canonicalize() {
         Ok(absolute) => Ok(absolute.into()),

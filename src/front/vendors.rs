@@ -52,10 +52,13 @@ pub fn find(
             .collect()
     };
     let loaders = others(libraries(&loader_sources(environment)));
-    let wanted = match config.vendors() {
-        Some(sources) => others(libraries(&sources)),
-        None if !loaders.is_empty() => loaders.clone(),
-        None => others(libraries(&[PathBuf::from(DEFAULT_DIRECTORY)])),
+    // A source that names nothing but us is how we got here, as inside another `oclcache run`.
+    let told = config.vendors().map(|sources| libraries(&sources));
+    let told = told.map(|libraries| (libraries.is_empty(), others(libraries)));
+    let wanted = match told {
+        Some((nothing, found)) if nothing || !found.is_empty() => found,
+        _ if !loaders.is_empty() => loaders.clone(),
+        _ => others(libraries(&[PathBuf::from(DEFAULT_DIRECTORY)])),
     };
     let names_it = |library: &Path, identity: Identity| {
         loaders.iter().any(|(known, same)| {
@@ -126,7 +129,10 @@ fn libraries(sources: &[PathBuf]) -> Vec<PathBuf> {
         .iter()
         .filter(|source| !source.as_os_str().is_empty())
     {
-        if source.is_dir() {
+        let registered = Path::new(DEFAULT_DIRECTORY).join(source);
+        if is_bare_name(source) && is_icd_file(source) {
+            libraries.extend(first_line(&registered));
+        } else if source.is_dir() {
             match std::fs::read_dir(source) {
                 Ok(entries) => {
                     let files = entries
@@ -141,13 +147,18 @@ fn libraries(sources: &[PathBuf]) -> Vec<PathBuf> {
             }
         } else if is_icd_file(source) {
             libraries.extend(first_line(source));
-        } else if source.as_os_str().as_bytes().contains(&b'/') && !source.exists() {
+        } else if !is_bare_name(source) && !source.exists() {
             tracing::warn!(path = %log::path(source), "this vendors path does not exist");
         } else {
             libraries.push(source.clone());
         }
     }
     libraries
+}
+
+/// A name without a directory: of a registered `.icd` file (ocl-icd), or of a library for the dynamic linker to find.
+fn is_bare_name(path: &Path) -> bool {
+    !path.as_os_str().as_bytes().contains(&b'/')
 }
 
 fn is_icd_file(path: &Path) -> bool {
@@ -262,6 +273,16 @@ mod tests {
                 ("libdirect.so".to_owned(), false)
             ]
         );
+    }
+
+    #[test]
+    fn a_source_that_names_nothing_but_us_means_what_the_loader_would_read() {
+        let ours = directory(&[("oclcache.icd", "/x/liboclcache.so\n")]);
+        let ours = ours.path().to_str().expect("UTF-8");
+        let theirs = directory(&[("a.icd", "liba.so\n")]);
+        let theirs = theirs.path().to_str().expect("UTF-8");
+        let found = vendors(&[("OCL_ICD_VENDORS", theirs), ("OCLCACHE_VENDORS", ours)]);
+        assert_eq!(found, [("liba.so".to_owned(), true)]);
     }
 
     #[test]

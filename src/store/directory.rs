@@ -242,7 +242,11 @@ impl Directory {
             error,
         };
         match self.create_file(name) {
-            Ok(mut file) => file.write_all(bytes).map_err(failure),
+            Ok(mut file) => file.write_all(bytes).map_err(|error| {
+                // Half of it would stay for ever.
+                let _ = self.remove(name);
+                failure(error)
+            }),
             Err(Errno::EXIST) => Ok(()),
             Err(error) => Err(failure(error.into())),
         }
