@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::log::path;
 use crate::store::Store;
 use crate::store::directory::Directory;
-use crate::store::stats::{Counter, Run, Statistics};
+use crate::store::stats::{Counter, Run, Statistics, run_directory};
 
 /// Where the library stands, if the package was built for a place of its own.
 const BUILT_LIBRARY: Option<&str> = option_env!("OCLCACHE_DEFAULT_LIBRARY");
@@ -184,7 +184,12 @@ impl Place {
 
     fn finish(self) -> Result<Run, Failure> {
         let run = match &self.statistics {
-            Some(statistics) => Statistics::new(statistics).end_run(&self.run)?,
+            Some(statistics) => {
+                // Inside another run, which counts these processes as its own.
+                let outer =
+                    std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
+                Statistics::new(statistics).end_run(&self.run, outer.as_ref())?
+            }
             None => Statistics::read_run(&self.run)?,
         };
         drop(self.temporary);

@@ -261,6 +261,15 @@ impl Directory {
             .map_err(|error| failed("move", &self.path.join(from), error))
     }
 
+    /// Moves a file to another directory of the same file system.
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    pub fn move_to(&self, name: &str, other: &Directory) -> Result<(), StoreError> {
+        rustix::fs::renameat(&self.fd, name, &other.fd, name)
+            .map_err(|error| failed("move", &self.path.join(name), error))
+    }
+
     /// Removes a file or link. Tells whether there was one.
     ///
     /// # Errors

@@ -231,22 +231,18 @@ impl<'a> Statistics<'a> {
         Ok(result)
     }
 
-    /// Reads what the processes of a run have counted, and moves their files to the others.
+    /// Reads what the processes of a run have counted, and moves their files: to those of the run that it is part of, or to
+    /// all others.
     ///
     /// # Errors
     /// A file cannot be moved.
-    pub fn end_run(&self, run: &Directory) -> Result<Run, StoreError> {
+    pub fn end_run(&self, run: &Directory, outer: Option<&Directory>) -> Result<Run, StoreError> {
         let result = Self::read_run(run)?;
-        let name = run
-            .path()
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default()
-            .to_owned();
         for file in run.names()? {
-            self.directory.rename(&format!("{name}/{file}"), &file)?;
+            run.move_to(&file, outer.unwrap_or(self.directory))?;
         }
-        self.directory.remove_directory(&name);
+        let name = run.path().file_name().and_then(|name| name.to_str());
+        self.directory.remove_directory(name.unwrap_or_default());
         Ok(result)
     }
 
@@ -451,7 +447,7 @@ mod tests {
         Recorder::new(Directory::open(run.path()).expect("opened").expect("there"))
             .record(&[Counter::Misses.by(3)]);
         assert_eq!(statistics.totals().expect("read").get(Counter::Misses), 3);
-        let result = statistics.end_run(&run).expect("read");
+        let result = statistics.end_run(&run, None).expect("read");
         assert_eq!(
             (result.processes, result.totals.get(Counter::Misses)),
             (1, 3)
