@@ -187,6 +187,15 @@ impl Config {
                 config.values[index] = (value, Source::Environment);
             }
         }
+        if !matches!(
+            config.value(Name::Mode).0.as_bytes(),
+            b"icd" | b"beside" | b"auto"
+        ) {
+            let mode = crate::log::os(&config.value(Name::Mode).0).to_string();
+            config.complaints.push(format!(
+                "`mode` is `{mode}`, which is none of icd, beside and auto; auto is taken"
+            ));
+        }
         config
     }
 
@@ -306,14 +315,14 @@ impl Config {
                 Ok(path)
             } else {
                 Err(format!(
-                    "OCLCACHE_DIR is `{}`, which is not an absolute path",
+                    "the setting `dir` is `{}`, which is not an absolute path",
                     crate::log::path(&path)
                 ))
             };
         }
         let default = match BUILT_DIR {
             Some("") => {
-                return Err("the cache is off by default in this build; set OCLCACHE_DIR".into());
+                return Err("it is so by default in this build; set OCLCACHE_DIR".into());
             }
             Some(built) => expand_home(built, self.home.as_deref()),
             None => match (&self.cache_home, &self.home) {

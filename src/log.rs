@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 
@@ -17,8 +17,14 @@ use tracing_subscriber::layer::SubscriberExt;
 ///
 /// Only the first call in a process has an effect.
 pub fn start(filter: &str, file: Option<&Path>) {
+    // A word that is no level would be taken for the name of a target, and nothing would be said.
+    let is_known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
     let (targets, bad_filter) = match filter.parse::<Targets>() {
-        Ok(targets) => (targets, None),
+        Ok(targets) if filter.split(',').all(is_known) => (targets, None),
+        Ok(_) => (
+            Targets::new().with_default(tracing::Level::WARN),
+            Some("there is no such level".to_owned()),
+        ),
         Err(error) => (
             Targets::new().with_default(tracing::Level::WARN),
             Some(error.to_string()),

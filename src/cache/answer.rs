@@ -5,11 +5,12 @@
 
 use std::ffi::CString;
 use std::sync::Arc;
+use std::time::Instant;
 
 use opencl_sys::*;
 
-use super::Cache;
 use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, PROGRAM_QUERIES, facts, kernel_facts};
+use super::{Cache, nanoseconds};
 use crate::cl::info::{Number, Reply};
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::{Driver, NotifyTarget};
@@ -304,10 +305,12 @@ impl Cache {
         if inner.is_materialised() {
             return true;
         }
+        let started = Instant::now();
         let code = inner
             .driver()
             .build_program(program, inner.arguments(), NotifyTarget::NONE);
-        self.count(&[Counter::Materialised.by(1)]);
+        let elapsed = nanoseconds(started.elapsed());
+        self.count(&[Counter::Materialised.by(1), Counter::RebuiltNs.by(elapsed)]);
         tracing::info!(key = &inner.key().hex()[..16], code, "built for real");
         if code == CL_SUCCESS {
             inner.set_materialised();

@@ -19,16 +19,24 @@ pub fn clear(key: Option<&str>) -> Result<ExitCode, Failure> {
     };
     let cleared = store.clear()?;
     say(&format!(
-        "oclcache: removed {} files, {}",
-        cleared.files,
+        "oclcache: removed {}, {}",
+        plural(cleared.files),
         size(cleared.bytes)
     ));
     if cleared.foreign > 0 {
         let path = crate::log::path(store.root().path()).to_string();
         return Err(Failure::new(format_args!(
-            "left {} files in `{path}` that are not the cache's",
-            cleared.foreign
+            "left {} in `{path}` that the cache did not make",
+            plural(cleared.foreign)
         )));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn plural(files: u64) -> String {
+    if files == 1 {
+        "1 file".to_owned()
+    } else {
+        format!("{files} files")
+    }
 }

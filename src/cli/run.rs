@@ -297,17 +297,24 @@ fn summary(run: &Run, config: &Config, program: &OsStr) -> String {
     let plural = |count: u64, one: &str, many: &str| {
         format!("{count} {}", if count == 1 { one } else { many })
     };
+    let reasons: Vec<String> = totals
+        .bypasses()
+        .map(|(reason, count)| format!("{} {count}", reason.name()))
+        .collect();
     let mut parts = vec![
         plural(totals.get(Counter::Hits), "hit", "hits"),
         plural(totals.get(Counter::Misses), "miss", "misses"),
-        format!("{} bypassed", totals.bypassed()),
+        match reasons.as_slice() {
+            [] => "0 bypassed".to_owned(),
+            reasons => format!("{} bypassed ({})", totals.bypassed(), reasons.join(", ")),
+        },
     ];
     if totals.get(Counter::Failed) > 0 {
         parts.push(format!("{} failed", totals.get(Counter::Failed)));
     }
     parts.push(format!(
         "{} of compilation avoided",
-        seconds(totals.get(Counter::SavedNs))
+        seconds(totals.saved_ns())
     ));
     parts.join(", ")
 }

@@ -108,13 +108,13 @@ fn as_text(entry: &Entry) -> String {
         text(&meta.facts.kernel_names.join(&b' ')).to_string(),
     );
     row(
-        "options",
+        "build options",
         meta.options
             .as_ref()
             .map_or("NULL".into(), |options| format!("`{}`", text(options))),
     );
     row(
-        "source",
+        "source text",
         meta.source
             .as_ref()
             .map_or("not stored".into(), |source| size(source.len() as u64)),

@@ -18,11 +18,13 @@ pub fn stats(json: bool, zero: bool) -> Result<ExitCode, Failure> {
         let statistics = Statistics::new(&directory);
         if zero {
             statistics.zero()?;
-            say("oclcache: statistics zeroed");
-            return Ok(ExitCode::SUCCESS);
         }
         totals = statistics.totals()?;
         entries = store.entries()?;
+    }
+    if zero {
+        say("oclcache: statistics zeroed");
+        return Ok(ExitCode::SUCCESS);
     }
     let bytes: u64 = entries.iter().map(|(_, size)| size).sum();
     if json {
@@ -42,6 +44,7 @@ fn as_json(totals: &Totals, entries: usize, bytes: u64) -> Value {
         .map(|(reason, count)| (reason.name().to_owned(), count.into()))
         .collect();
     object.insert("bypassed".into(), totals.bypassed().into());
+    object.insert("saved_ns".into(), totals.saved_ns().into());
     object.insert("bypass_reasons".into(), reasons.into());
     object.insert("entries".into(), entries.into());
     object.insert("bytes".into(), bytes.into());
@@ -81,7 +84,7 @@ fn as_text(totals: &Totals, entries: usize, bytes: u64) -> Result<String, Failur
         "entries not stored",
         totals.get(Counter::NotStored).to_string(),
     );
-    row("compilation avoided", seconds(totals.get(Counter::SavedNs)));
+    row("compilation avoided", seconds(totals.saved_ns()));
     row("compilation done", seconds(totals.get(Counter::CompileNs)));
     row("entries", format!("{entries} ({})", size(bytes)));
     Ok(text)

@@ -338,7 +338,16 @@ static UNKNOWN: Profile = Profile {
     environment: Environment {
         code: &[],
         code_prefixes: &["CL_", "OCL_"],
-        neutral: &[],
+        // The loaders' own.
+        neutral: &[
+            "OCL_ICD_ASSUME_ICD_EXTENSION",
+            "OCL_ICD_DEBUG",
+            "OCL_ICD_DEFAULT_PLATFORM",
+            "OCL_ICD_ENABLE_TRACE",
+            "OCL_ICD_FILENAMES",
+            "OCL_ICD_PLATFORM_SORT",
+            "OCL_ICD_VENDORS",
+        ],
     },
     suffix_variables: true,
     files: &[],

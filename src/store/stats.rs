@@ -43,9 +43,11 @@ pub enum Counter {
     SavedNs = 9,
     /// Queries answered from the cache although a build would have been needed, because its inputs have changed since.
     InputsChanged = 10,
+    /// Nanoseconds that drivers spent in building programs that were served before.
+    RebuiltNs = 11,
 }
 
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "hits",
     "misses",
     "failed",
@@ -57,6 +59,7 @@ const NAMES: [&str; 11] = [
     "load_ns",
     "saved_ns",
     "inputs_changed",
+    "rebuilt_ns",
 ];
 
 /// Bypasses stand from here on, by the number of their reason.
@@ -112,6 +115,12 @@ impl Totals {
     /// One counter.
     pub fn get(&self, counter: Counter) -> u64 {
         self.0[counter as usize]
+    }
+
+    /// Nanoseconds of compilation that were avoided in the end.
+    pub fn saved_ns(&self) -> u64 {
+        self.get(Counter::SavedNs)
+            .saturating_sub(self.get(Counter::RebuiltNs))
     }
 
     /// Bypassed builds by reason, those that occurred.
