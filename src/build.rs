@@ -8,7 +8,11 @@ fn main() {
     // Drivers keep pointers to our hooks for the life of the process; Khronos' loader closes libraries that report no platform.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo::rustc-cdylib-link-arg=-Wl,--no-undefined");
-    for variable in ["OCLCACHE_DEFAULT_DIR", "OCLCACHE_DEFAULT_CONFIG_DIR", "OCLCACHE_DEFAULT_LIBRARY"] {
+    for variable in [
+        "OCLCACHE_DEFAULT_DIR",
+        "OCLCACHE_DEFAULT_CONFIG_DIR",
+        "OCLCACHE_DEFAULT_LIBRARY",
+    ] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
 }

@@ -207,6 +207,10 @@ fn give(answer: Answer, inner: &Inner, reply: Reply) -> cl_int {
                 .as_ref()
                 .map_or(b"\0", |options| options.as_bytes_with_nul()),
         ),
+        Answer::AroundOwnOptions(parts) => {
+            let options = inner.arguments().options.as_ref();
+            reply.give(&parts.join(options.map_or(b"".as_slice(), |options| options.as_bytes())))
+        }
         Answer::Error(code) => code,
         Answer::Withheld => CL_INVALID_VALUE,
     }

@@ -225,17 +225,39 @@ fn build_answers(
     device: Device,
     arguments: &BuildArguments,
 ) -> Answers {
-    let own = arguments
-        .options
-        .as_ref()
-        .map(|options| options.as_bytes_with_nul());
-    let ask = |name| match driver.build_info(program, device, name) {
-        Ok(value) if name == CL_PROGRAM_BUILD_OPTIONS && Some(value.as_slice()) == own => {
-            (name, Answer::OwnOptions)
-        }
-        answered => (name, answer(answered)),
+    let own = arguments.options.as_ref();
+    let ask = |name| {
+        let answer = match (driver.build_info(program, device, name), own) {
+            (Ok(value), Some(own))
+                if name == CL_PROGRAM_BUILD_OPTIONS && value == own.as_bytes_with_nul() =>
+            {
+                Answer::OwnOptions
+            }
+            (Ok(value), Some(own)) if name == CL_PROGRAM_BUILD_LOG => around(own.as_bytes(), value),
+            (answered, _) => answer(answered),
+        };
+        (name, answer)
     };
     BUILD_QUERIES.map(ask).to_vec()
+}
+
+/// The text, by what stands around the options wherever it quotes them.
+fn around(options: &[u8], text: Vec<u8>) -> Answer {
+    let mut parts = Vec::new();
+    let mut rest = text.as_slice();
+    let quoted = |rest: &[u8]| {
+        rest.windows(options.len())
+            .position(|window| window == options)
+    };
+    while let Some(at) = (!options.is_empty()).then(|| quoted(rest)).flatten() {
+        parts.push(rest[..at].to_vec());
+        rest = &rest[at + options.len()..];
+    }
+    if parts.is_empty() {
+        return Answer::Value(text);
+    }
+    parts.push(rest.to_vec());
+    Answer::AroundOwnOptions(parts)
 }
 
 /// Everything that the API shows of a kernel and a kernel made from a binary may not; None without a name.
@@ -267,27 +289,78 @@ fn answer(answered: Result<Vec<u8>, cl_int>) -> Answer {
 
 /// Whether the spelling of an include directory shows in what the API tells. Such an entry fits only who spells it so.
 fn shows_directories(facts: &Facts, directories: &[Vec<u8>]) -> bool {
-    let answers = facts.devices.iter().flatten();
-    let mut values = answers.filter_map(|(_, answer)| match answer {
-        Answer::Value(value) => Some(value),
-        _ => None,
-    });
-    values.any(|value| {
-        directories.iter().any(|directory| {
-            !directory.is_empty()
-                && value
-                    .windows(directory.len())
-                    .any(|window| window == directory.as_slice())
-        })
-    })
+    let texts = facts
+        .devices
+        .iter()
+        .flatten()
+        .flat_map(|(_, answer)| match answer {
+            Answer::Value(value) => std::slice::from_ref(value),
+            Answer::AroundOwnOptions(parts) => parts.as_slice(),
+            _ => &[],
+        });
+    let shows = |text: &[u8], directory: &[u8]| {
+        !directory.is_empty()
+            && text
+                .windows(directory.len())
+                .any(|window| window == directory)
+    };
+    texts
+        .into_iter()
+        .any(|text| directories.iter().any(|directory| shows(text, directory)))
 }
 
 /// Takes out what could show the source: the driver is asked for it again if anybody wants it.
 fn withhold_texts(facts: &mut Facts) {
     for (name, answer) in facts.devices.iter_mut().flatten() {
         let is_text = matches!(*name, CL_PROGRAM_BUILD_LOG | CL_PROGRAM_BUILD_OPTIONS);
-        if is_text && matches!(answer, Answer::Value(value) if value.len() > 1) {
+        let has_words = match answer {
+            Answer::Value(value) => value.len() > 1,
+            Answer::AroundOwnOptions(_) => true,
+            _ => false,
+        };
+        if is_text && has_words {
             *answer = Answer::Withheld;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(options: &[u8], text: &[u8]) -> Facts {
+        let answers = vec![(CL_PROGRAM_BUILD_LOG, around(options, text.to_vec()))];
+        Facts {
+            devices: vec![answers],
+            ..Facts::default()
+        }
+    }
+
+    #[test]
+    fn a_log_that_quotes_the_options_fits_whoever_spells_the_directory_otherwise() {
+        let directories = [b"/venv".to_vec()];
+        assert!(!shows_directories(
+            &log(b"-I /venv", b"used: -I /venv done"),
+            &directories
+        ));
+        assert!(shows_directories(
+            &log(b"-I /venv", b"used: -I /venv, looked into /venv"),
+            &directories
+        ));
+        assert!(shows_directories(
+            &log(b"-I /venv -w", b"looked into /venv"),
+            &directories
+        ));
+        assert_eq!(
+            around(b"", b"text".to_vec()),
+            Answer::Value(b"text".to_vec())
+        );
+    }
+
+    #[test]
+    fn no_word_of_a_log_is_kept_where_texts_are_private() {
+        let mut facts = log(b"-DX=secret", b"used: -DX=secret, warning: about secret");
+        withhold_texts(&mut facts);
+        assert_eq!(facts.devices[0][0].1, Answer::Withheld);
     }
 }

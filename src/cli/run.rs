@@ -37,10 +37,8 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
         Ok(place) => place,
         Err(why) => {
             say(&format!("oclcache: running without the cache: {why}"));
-            return exit_as(&wait(spawn(
-                Command::new(&command[0]).args(&command[1..]),
-                &command[0],
-            )?)?);
+            let mut program = Command::new(&command[0]);
+            return exit_as(&run_to_end(program.args(&command[1..]), &command[0])?);
         }
     };
     let mut program = Command::new(&command[0]);
@@ -54,7 +52,7 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
     if let Some(vendors) = vendors {
         program.env("OCLCACHE_VENDORS", vendors);
     }
-    let ended = spawn(&mut program, &command[0]).and_then(wait);
+    let ended = run_to_end(&mut program, &command[0]);
     let run = place.finish();
     let status = ended?;
     if !quiet {
@@ -223,8 +221,9 @@ fn spawn(command: &mut Command, name: &OsStr) -> Result<Child, Failure> {
     })
 }
 
-/// Waits for the program. Signals that were sent to this process go to it; those of the terminal it gets by itself.
-fn wait(mut child: Child) -> Result<ExitStatus, Failure> {
+/// Runs the program. Signals that are sent to this process go to it; those of the terminal it gets by itself.
+fn run_to_end(command: &mut Command, name: &OsStr) -> Result<ExitStatus, Failure> {
+    // Before the program runs: a signal that comes at once would end this process and not the program.
     let ignored = ignored_signals();
     let signals = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]
         .into_iter()
@@ -233,6 +232,7 @@ fn wait(mut child: Child) -> Result<ExitStatus, Failure> {
         .map_err(|error| Failure::new(format_args!("cannot pass signals on: {error}")));
     let mut signals = signals?;
     let handle = signals.handle();
+    let mut child = spawn(command, name)?;
     let pid = i32::try_from(child.id())
         .ok()
         .and_then(rustix::process::Pid::from_raw);

@@ -75,6 +75,9 @@ pub enum Answer {
     OwnOptions,
     /// Not kept; the driver must be asked.
     Withheld,
+    /// A text that quotes the application's own build options: the parts around them. Intel's CPU runtime writes them into
+    /// each build log, and programs that share an entry may spell include directories differently.
+    AroundOwnOptions(Vec<Vec<u8>>),
 }
 
 /// The answers to a list of queries, by `param_name`.

@@ -27,15 +27,33 @@ fn expected_warm_builds(driver: Driver, section: &str) -> usize {
 #[track_caller]
 fn same_in_all_ways(section: &[&str]) {
     for driver in Driver::ALL {
-        let Some(sandbox) = Sandbox::new(driver) else { continue };
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
         let bare = sandbox.client(Way::Bare, section).ok();
         let cold = sandbox.client(Way::Cached, section).ok();
         let warm = sandbox.client(Way::Cached, section).ok();
-        assert!(bare.source_builds() > 0, "{driver:?}: the section builds nothing");
-        assert_eq!(cold.stdout, bare.stdout, "{driver:?}, cold, log:\n{}", cold.stderr);
-        assert_eq!(warm.stdout, bare.stdout, "{driver:?}, warm, log:\n{}", warm.stderr);
+        assert!(
+            bare.source_builds() > 0,
+            "{driver:?}: the section builds nothing"
+        );
+        assert_eq!(
+            cold.stdout, bare.stdout,
+            "{driver:?}, cold, log:\n{}",
+            cold.stderr
+        );
+        assert_eq!(
+            warm.stdout, bare.stdout,
+            "{driver:?}, warm, log:\n{}",
+            warm.stderr
+        );
         let expected = expected_warm_builds(driver, section[0]);
-        assert_eq!(warm.source_builds(), expected, "{driver:?}, warm, log:\n{}", warm.stderr);
+        assert_eq!(
+            warm.source_builds(),
+            expected,
+            "{driver:?}, warm, log:\n{}",
+            warm.stderr
+        );
     }
 }
 

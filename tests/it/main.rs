@@ -5,6 +5,12 @@
 
 mod support;
 
+mod command;
 mod damage;
 mod differential;
+mod door;
+mod privilege;
+mod programs;
+mod run;
+mod switches;
 mod verdicts;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -28,7 +29,7 @@ impl Driver {
             Driver::Rusticl => "OCLCACHE_TEST_RUSTICL",
         };
         let Some(icd) = given(variable) else {
-            eprintln!("skipped: {self:?} ({variable} is not set)");
+            skipped(format_args!("{self:?} ({variable} is not set)"));
             return None;
         };
         let text = std::fs::read_to_string(&icd).expect("the .icd file that was named");
@@ -36,9 +37,22 @@ impl Driver {
     }
 }
 
+/// Says what is not tested, and why.
+#[allow(clippy::print_stderr)]
+pub fn skipped(what: impl std::fmt::Display) {
+    eprintln!("skipped: {what}");
+}
+
 /// A path that `ci/test` passes on.
 pub fn given(variable: &str) -> Option<PathBuf> {
-    std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
+    std::env::var_os(variable)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from)
+}
+
+/// The Python that has PyOpenCL if there is one, else the system's.
+pub fn python() -> PathBuf {
+    given("OCLCACHE_TEST_PYTHON").unwrap_or_else(|| "python3".into())
 }
 
 /// Whether the tests run as root, who may do more and reads everything.
@@ -48,17 +62,57 @@ pub fn is_root() -> bool {
 
 /// The directory that cargo builds into.
 pub fn built() -> PathBuf {
-    Path::new(env!("CARGO_BIN_EXE_oclcache")).parent().expect("a directory").to_owned()
+    Path::new(env!("CARGO_BIN_EXE_oclcache"))
+        .parent()
+        .expect("a directory")
+        .to_owned()
 }
 
 /// The library under test. Cargo leaves the one that belongs to this test run beside the test's own binary.
 pub fn library() -> PathBuf {
     let library = built().join("deps/liboclcache.so");
-    if library.exists() { library } else { built().join("liboclcache.so") }
+    if library.exists() {
+        library
+    } else {
+        built().join("liboclcache.so")
+    }
 }
 
 pub fn example(name: &str) -> PathBuf {
     built().join("examples").join(name)
+}
+
+/// Copies a program that is going to be run. A copy that this process wrote itself could be open for writing in a child that
+/// another test has just forked, and would be "busy".
+pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
+    let copied = Command::new("cp").arg(from.as_ref()).arg(to).status();
+    assert!(
+        copied.expect("cp").success(),
+        "{} is not copied",
+        to.display()
+    );
+}
+
+/// All that is below a directory, by path, with kind, size, time of change and inode.
+pub fn tree(directory: &Path) -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let metadata = path.symlink_metadata().expect("what was listed");
+        let state = format!(
+            "{:o} {} {}.{} {}",
+            metadata.mode(),
+            metadata.size(),
+            metadata.mtime(),
+            metadata.mtime_nsec(),
+            metadata.ino()
+        );
+        if metadata.is_dir() {
+            found.extend(tree(&path));
+        }
+        found.insert(path, state);
+    }
+    found
 }
 
 /// A home, a cache and drivers of one test.
@@ -91,13 +145,22 @@ pub struct Ran {
 impl Ran {
     /// How often the driver built a program from its source, whatever the cache says of it.
     pub fn source_builds(&self) -> usize {
-        self.spied.iter().filter(|line| line.starts_with("source-build")).count()
+        self.spied
+            .iter()
+            .filter(|line| line.starts_with("source-build"))
+            .count()
     }
 
     /// The program ended well.
     #[track_caller]
     pub fn ok(self) -> Ran {
-        assert_eq!(self.code, Some(0), "standard output:\n{}\nstandard error:\n{}", self.stdout, self.stderr);
+        assert_eq!(
+            self.code,
+            Some(0),
+            "standard output:\n{}\nstandard error:\n{}",
+            self.stdout,
+            self.stderr
+        );
         self
     }
 }
@@ -110,7 +173,10 @@ impl Sandbox {
 
     /// For a driver's library of the test's own.
     pub fn of_library(library: &str) -> Sandbox {
-        let directory = tempfile::Builder::new().prefix("oclcache-test-").tempdir().expect("a temporary directory");
+        let directory = tempfile::Builder::new()
+            .prefix("oclcache-test-")
+            .tempdir()
+            .expect("a temporary directory");
         let sandbox = Sandbox {
             directory,
             runs: Default::default(),
@@ -120,7 +186,10 @@ impl Sandbox {
         std::fs::create_dir(sandbox.path("home")).expect("made");
         for (name, library) in [("spy", example("libspy.so")), ("oclcache", self::library())] {
             std::fs::create_dir(sandbox.path(name)).expect("made");
-            sandbox.write(&format!("{name}/{name}.icd"), format!("{}\n", library.display()));
+            sandbox.write(
+                &format!("{name}/{name}.icd"),
+                format!("{}\n", library.display()),
+            );
         }
         sandbox
     }
@@ -146,7 +215,17 @@ impl Sandbox {
         let mut command = Command::new(program.as_ref());
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy().into_owned();
-            let ours = ["OCL_", "OPENCL_", "OCLCACHE_", "XDG_", "POCL_", "CL_", "STUB_", "RUSTICL_", "MESA_"];
+            let ours = [
+                "OCL_",
+                "OPENCL_",
+                "OCLCACHE_",
+                "XDG_",
+                "POCL_",
+                "CL_",
+                "STUB_",
+                "RUSTICL_",
+                "MESA_",
+            ];
             if ours.iter().any(|prefix| text.starts_with(prefix)) {
                 command.env_remove(name);
             }
@@ -174,9 +253,15 @@ impl Sandbox {
     /// Runs it, and tells what the spy saw meanwhile.
     pub fn run(&self, command: &mut Command) -> Ran {
         std::fs::write(self.path("spy.log"), "").expect("emptied");
-        let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let output = command
+            .output()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let spied = std::fs::read_to_string(self.path("spy.log")).expect("the spy's log");
-        let Output { status, stdout, stderr } = output;
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = output;
         Ran {
             stdout: String::from_utf8_lossy(&stdout).into_owned(),
             stderr: String::from_utf8_lossy(&stderr).into_owned(),
@@ -194,13 +279,26 @@ impl Sandbox {
     pub fn kernel(&self, way: Way, source: &str, options: &str) -> Ran {
         let file = self.write("kernel.cl", source);
         let file = file.to_str().expect("UTF-8");
-        self.client(way, &["run", "--source", file, "--kernel", "f", "--options", options])
+        self.client(
+            way,
+            &[
+                "run",
+                "--source",
+                file,
+                "--kernel",
+                "f",
+                "--options",
+                options,
+            ],
+        )
     }
 
     /// What the stub driver compiled so far.
     pub fn compilations(&self) -> usize {
         let log = std::fs::read_to_string(self.path("stub.log")).unwrap_or_default();
-        log.lines().filter(|line| line.starts_with("compile")).count()
+        log.lines()
+            .filter(|line| line.starts_with("compile"))
+            .count()
     }
 
     /// Runs the command on this sandbox's cache.
@@ -209,20 +307,40 @@ impl Sandbox {
         self.run(command.args(arguments))
     }
 
+    /// The command in a directory of its own with the library under test beside it, as it is installed.
+    pub fn installed(&self) -> PathBuf {
+        let command = self.path("bin/oclcache");
+        if !command.exists() {
+            std::fs::create_dir(self.path("bin")).expect("made");
+            copy_program(env!("CARGO_BIN_EXE_oclcache"), &command);
+            let beside = self.path("bin/liboclcache.so");
+            std::os::unix::fs::symlink(library(), beside).expect("linked");
+        }
+        command
+    }
+
     /// One number of `stats --json`.
     #[track_caller]
     pub fn stat(&self, name: &str) -> u64 {
         let ran = self.oclcache(&["stats", "--json"]).ok();
         let json: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
-        let found = name.split('/').try_fold(&json, |value, part| value.get(part));
+        let found = name
+            .split('/')
+            .try_fold(&json, |value, part| value.get(part));
         found.map_or(0, |value| value.as_u64().expect("a number"))
     }
 
     /// The files of all entries.
     pub fn entries(&self) -> Vec<PathBuf> {
         let shards = self.path("cache/v1/entries");
-        let Ok(shards) = std::fs::read_dir(shards) else { return Vec::new() };
-        let files = shards.flatten().filter_map(|shard| std::fs::read_dir(shard.path()).ok());
-        files.flat_map(|files| files.flatten().map(|file| file.path())).collect()
+        let Ok(shards) = std::fs::read_dir(shards) else {
+            return Vec::new();
+        };
+        let files = shards
+            .flatten()
+            .filter_map(|shard| std::fs::read_dir(shard.path()).ok());
+        files
+            .flat_map(|files| files.flatten().map(|file| file.path()))
+            .collect()
     }
 }

@@ -25,7 +25,14 @@ fn an_equal_build_compiles_once() {
     for _ in 0..3 {
         assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 0);
     }
-    assert_eq!([sandbox.stat("hits"), sandbox.stat("misses"), sandbox.stat("entries")], [3, 1, 1]);
+    assert_eq!(
+        [
+            sandbox.stat("hits"),
+            sandbox.stat("misses"),
+            sandbox.stat("entries")
+        ],
+        [3, 1, 1]
+    );
 }
 
 #[test]
@@ -34,7 +41,10 @@ fn a_changed_option_or_source_byte_compiles_again() {
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 1);
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=2"), 1);
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1 "), 1);
-    assert_eq!(compilations(&sandbox, &SOURCE.replace("+ 1", "+ 2"), "-DN=1"), 1);
+    assert_eq!(
+        compilations(&sandbox, &SOURCE.replace("+ 1", "+ 2"), "-DN=1"),
+        1
+    );
     assert_eq!(compilations(&sandbox, &format!("{SOURCE} "), "-DN=1"), 1);
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 0);
 }
@@ -59,9 +69,23 @@ fn an_environment_variable_that_changes_code_compiles_again_also_if_the_program_
     let file = sandbox.write("kernel.cl", SOURCE);
     let file = file.to_str().expect("UTF-8");
     let before = sandbox.compilations();
-    let arguments = ["--setenv", "STUB_CODE=vectorised", "run", "--source", file, "--kernel", "f", "--options", "-DN=1"];
+    let arguments = [
+        "--setenv",
+        "STUB_CODE=vectorised",
+        "run",
+        "--source",
+        file,
+        "--kernel",
+        "f",
+        "--options",
+        "-DN=1",
+    ];
     sandbox.client(Way::Cached, &arguments).ok();
-    assert_eq!(sandbox.compilations(), before, "the same value, set by the program itself");
+    assert_eq!(
+        sandbox.compilations(),
+        before,
+        "the same value, set by the program itself"
+    );
 }
 
 #[test]
@@ -71,7 +95,10 @@ fn another_driver_library_compiles_again_even_with_equal_size_and_time() {
     let old = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
     let install = |name: &str, content: &[u8]| {
         let path = sandbox.write(name, content);
-        let file = std::fs::File::options().write(true).open(&path).expect("opened");
+        let file = std::fs::File::options()
+            .write(true)
+            .open(&path)
+            .expect("opened");
         file.set_modified(old).expect("dated");
         path.display().to_string()
     };
@@ -79,7 +106,10 @@ fn another_driver_library_compiles_again_even_with_equal_size_and_time() {
     let id = build_id_offset(&original);
     let mut updated = original.clone();
     updated[id] ^= 1;
-    let (first, second) = (install("libfirst.so", &original), install("libsecond.so", &updated));
+    let (first, second) = (
+        install("libfirst.so", &original),
+        install("libsecond.so", &updated),
+    );
     sandbox.set("SPY_DRIVER", first.clone());
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 1);
     sandbox.set("SPY_DRIVER", second);
@@ -91,7 +121,10 @@ fn another_driver_library_compiles_again_even_with_equal_size_and_time() {
 /// Where the bytes of the GNU build-id stand in an ELF file.
 fn build_id_offset(file: &[u8]) -> usize {
     let note = b"\x03\0\0\0GNU\0";
-    file.windows(note.len()).position(|window| window == note).expect("a build-id") + note.len()
+    file.windows(note.len())
+        .position(|window| window == note)
+        .expect("a build-id")
+        + note.len()
 }
 
 #[test]
@@ -113,12 +146,23 @@ fn gives_the_drivers_verdicts(variables: &[(&str, &str)]) {
     for (name, value) in variables {
         sandbox.set(name, *value);
     }
-    for section in ["rebuild", "failing", "callback", "compilelink", "lifetime", "two-programs"] {
+    for section in [
+        "rebuild",
+        "failing",
+        "callback",
+        "compilelink",
+        "lifetime",
+        "two-programs",
+    ] {
         let bare = sandbox.client(Way::Bare, &[section]).ok();
         for pass in ["cold", "warm"] {
             let cached = sandbox.client(Way::Cached, &[section]).ok();
             let texts = [&cached, &bare].map(|ran| without_threads(&ran.stdout));
-            assert_eq!(texts[0], texts[1], "{section}, {pass}, log:\n{}", cached.stderr);
+            assert_eq!(
+                texts[0], texts[1],
+                "{section}, {pass}, log:\n{}",
+                cached.stderr
+            );
         }
     }
     assert!(sandbox.stat("hits") > 0);
@@ -126,7 +170,10 @@ fn gives_the_drivers_verdicts(variables: &[(&str, &str)]) {
 
 /// A driver may call back on any thread, and a hit calls back on the caller's, so that line is left out.
 fn without_threads(text: &str) -> String {
-    text.lines().filter(|line| !line.contains(": thread ")).collect::<Vec<_>>().join("\n")
+    text.lines()
+        .filter(|line| !line.contains(": thread "))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[test]
@@ -173,7 +220,11 @@ fn a_binary_that_the_driver_refuses_is_a_miss_and_is_set_aside() {
     sandbox.set("STUB_REFUSE_BINARIES", "1");
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 1);
     assert!(entry.exists());
-    assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 1, "the refused entry is not served");
+    assert_eq!(
+        compilations(&sandbox, SOURCE, "-DN=1"),
+        1,
+        "the refused entry is not served"
+    );
     assert_eq!(sandbox.stat("set_aside"), 1);
     assert_eq!(sandbox.stat("hits"), 0);
 }
@@ -187,7 +238,11 @@ fn several_devices_are_cached_together_and_a_part_of_them_is_left_to_the_driver(
         let bare = sandbox.client(Way::Bare, &[section]).ok();
         for pass in ["cold", "warm"] {
             let cached = sandbox.client(Way::Cached, &[section]).ok();
-            assert_eq!(cached.stdout, bare.stdout, "{section}, {pass}, log:\n{}", cached.stderr);
+            assert_eq!(
+                cached.stdout, bare.stdout,
+                "{section}, {pass}, log:\n{}",
+                cached.stderr
+            );
         }
     }
     assert!(sandbox.stat("hits") > 0);
