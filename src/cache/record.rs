@@ -86,6 +86,7 @@ impl Cache {
         let meta = self.meta(driver, plan, facts, elapsed);
         let content = EntryContent {
             meta: &meta,
+            source: self.config.store_source().then_some(plan.source.as_slice()),
             binaries: binaries.iter().map(Vec::as_slice).collect(),
         };
         match store.publish(&plan.key, &content) {
@@ -104,7 +105,6 @@ impl Cache {
         let private = !self.config.store_source();
         let mut meta = Meta {
             ingredients: plan.ingredients.clone(),
-            source: (!private).then(|| plan.source.clone()),
             options: plan
                 .options
                 .as_ref()
@@ -161,8 +161,10 @@ impl Cache {
         if !self.config.store_source() {
             withhold_texts(&mut meta.facts);
         }
+        let source = entry.source().filter(|_| self.config.store_source());
         let content = EntryContent {
             meta: &meta,
+            source: source.as_deref(),
             binaries: entry.binaries().collect(),
         };
         if let Err(error) = store.publish(key, &content) {

@@ -27,10 +27,9 @@ pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure>
         }
     };
     if source {
-        let source = entry.meta.source.as_deref();
-        return print(source.ok_or_else(|| {
-            Failure::new("this entry was stored without its source (OCLCACHE_STORE_SOURCE=0)")
-        })?);
+        let missing =
+            || Failure::new("this entry was stored without its source (OCLCACHE_STORE_SOURCE=0)");
+        return print(&entry.source().ok_or_else(missing)?);
     }
     let path = store.path_of(&key);
     if json {
@@ -79,7 +78,7 @@ fn as_json(entry: &Entry) -> Value {
         "driver_library": meta.driver_library,
         "program": meta.executable,
         "options": meta.options.as_ref().map(lossy),
-        "source_bytes": meta.source.as_ref().map(Vec::len),
+        "source_bytes": entry.source().map(|source| source.len()),
         "binary_bytes": entry.binaries().map(<[u8]>::len).collect::<Vec<_>>(),
         "kernels": meta.facts.kernel_names.iter().map(lossy).collect::<Vec<_>>(),
         "ingredients": ingredients.collect::<Vec<_>>(),
@@ -115,8 +114,8 @@ fn as_text(entry: &Entry) -> String {
     );
     row(
         "source text",
-        meta.source
-            .as_ref()
+        entry
+            .source()
             .map_or("not stored".into(), |source| size(source.len() as u64)),
     );
     for ingredient in &meta.ingredients {

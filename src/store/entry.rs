@@ -1,17 +1,19 @@
 //! One entry: the grammar of its file, and what it holds.
 //!
 //! ```text
-//! entry    = magic version key meta-length meta binary-count { binary-length } { binary } checksum
+//! entry    = magic version key meta-length meta binary-count { binary-length } { binary } source-length source checksum
 //! magic    = "oclcache"                      8 bytes
 //! version  = 1                               u32
 //! key      =                                 32 bytes
 //! meta     = zstd of the postcard encoding of `Meta`, of meta-length (u32) bytes
 //! binary   = one for each device, of binary-length (u64) bytes; binary-count is u32
+//! source   = zstd of the source text, of source-length (u32) bytes; 0 if it is not stored
 //! checksum = XXH3-128 of all that stands before it, 16 bytes
 //! ```
 //!
 //! All integers are little-endian. To read is to verify: in any doubt there is a [`Defect`] and no entry. Binaries are not
-//! compressed, so that one read and one pass for the checksum are all that stands between the disk and the driver.
+//! compressed, so that one read and one pass for the checksum are all that stands between the disk and the driver; the
+//! source, which no hit needs, is decompressed only when it is asked for.
 
 use std::ops::Range;
 
@@ -25,8 +27,8 @@ pub const MAGIC: &[u8] = b"oclcache";
 /// The version of the grammar.
 const VERSION: u32 = 1;
 const CHECKSUM: usize = 16;
-/// The largest decompressed metadata, in bytes.
-const LARGEST_META: usize = 256 << 20;
+/// The largest decompressed metadata or source, in bytes.
+const LARGEST_TEXT: usize = 256 << 20;
 /// A program is built for at most so many devices.
 const MOST_BINARIES: u32 = 1024;
 
@@ -123,8 +125,6 @@ impl Facts {
 pub struct Meta {
     /// What the key was made of.
     pub ingredients: Vec<Ingredient>,
-    /// The source text, unless sources are not stored.
-    pub source: Option<Vec<u8>>,
     /// The build options as the application gave them, or with digests in place of values.
     pub options: Option<Vec<u8>>,
     /// The include directories where their spelling shows in the program, so that others do not fit.
@@ -147,6 +147,8 @@ pub struct Meta {
 pub struct EntryContent<'a> {
     /// Everything but the binaries.
     pub meta: &'a Meta,
+    /// The source text, unless sources are not stored.
+    pub source: Option<&'a [u8]>,
     /// One binary for each device of the program, in its order.
     pub binaries: Vec<&'a [u8]>,
 }
@@ -155,9 +157,8 @@ impl EntryContent<'_> {
     /// The bytes of the file.
     pub fn encode(&self, key: &Key) -> Vec<u8> {
         let meta = postcard::to_stdvec(self.meta).expect("no type of Meta can fail to encode");
-        // Level 1: the metadata is small, and a miss should not wait for it.
-        let meta =
-            zstd::bulk::compress(&meta, 1).expect("a buffer of the needed size is allocated");
+        let meta = compress(&meta);
+        let source = self.source.map(compress).unwrap_or_default();
         let mut bytes = Vec::new();
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
@@ -171,6 +172,8 @@ impl EntryContent<'_> {
         for binary in &self.binaries {
             bytes.extend(*binary);
         }
+        bytes.extend((source.len() as u32).to_le_bytes());
+        bytes.extend(&source);
         let checksum = xxh3_128(&bytes);
         bytes.extend(checksum.to_le_bytes());
         bytes
@@ -182,6 +185,7 @@ impl EntryContent<'_> {
 pub struct Entry {
     bytes: Vec<u8>,
     binaries: Vec<Range<usize>>,
+    source: Range<usize>,
     /// Everything but the binaries.
     pub meta: Meta,
 }
@@ -222,6 +226,8 @@ impl Entry {
         for length in lengths {
             binaries.push(cursor.take(usize::try_from(length).map_err(|_| Defect::Length)?)?);
         }
+        let length = cursor.u32()? as usize;
+        let source = cursor.take(length)?;
         if cursor.at != body {
             return Err(Defect::Length);
         }
@@ -230,6 +236,7 @@ impl Entry {
         Ok(Entry {
             bytes,
             binaries,
+            source,
             meta,
         })
     }
@@ -239,17 +246,27 @@ impl Entry {
         self.binaries.iter().map(|range| &self.bytes[range.clone()])
     }
 
+    /// The source text, if it was stored.
+    pub fn source(&self) -> Option<Vec<u8>> {
+        decompress(&self.bytes[self.source.clone()])
+    }
+
     /// The size of the file, in bytes.
     pub fn size(&self) -> u64 {
         self.bytes.len() as u64
     }
 }
 
+/// Level 1: a miss should not wait for it.
+fn compress(bytes: &[u8]) -> Vec<u8> {
+    zstd::bulk::compress(bytes, 1).expect("a buffer of the needed size is allocated")
+}
+
 fn decompress(compressed: &[u8]) -> Option<Vec<u8>> {
     let size = zstd::zstd_safe::get_frame_content_size(compressed).ok()??;
     let size = usize::try_from(size)
         .ok()
-        .filter(|size| *size <= LARGEST_META)?;
+        .filter(|size| *size <= LARGEST_TEXT)?;
     zstd::bulk::decompress(compressed, size).ok()
 }
 
@@ -295,7 +312,6 @@ pub(super) mod tests {
     pub fn facts() -> Meta {
         Meta {
             ingredients: vec![Ingredient::new(Kind::Device, "device name", *b"stub")],
-            source: Some(b"kernel void f() {}".to_vec()),
             options: Some(b"-DN=1".to_vec()),
             include_dirs: None,
             driver_family: "pocl".into(),
@@ -324,6 +340,7 @@ pub(super) mod tests {
     pub fn content<'a>(meta: &'a Meta, binaries: &[&'a [u8]]) -> EntryContent<'a> {
         EntryContent {
             meta,
+            source: Some(b"kernel void f() {}"),
             binaries: binaries.to_vec(),
         }
     }
@@ -335,6 +352,10 @@ pub(super) mod tests {
         let bytes = content(&meta, &[b"one", b"", b"three"]).encode(&key);
         let entry = Entry::parse(bytes, Some(&key)).expect("valid");
         assert_eq!(entry.meta, meta);
+        assert_eq!(
+            entry.source().as_deref(),
+            Some(b"kernel void f() {}".as_slice())
+        );
         assert_eq!(
             entry.binaries().collect::<Vec<_>>(),
             [b"one".as_slice(), b"", b"three"]
