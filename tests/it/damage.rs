@@ -22,6 +22,8 @@ struct Layout {
     count: Range<usize>,
     lengths: Range<usize>,
     binary: Range<usize>,
+    source_length: Range<usize>,
+    source: Range<usize>,
     checksum: Range<usize>,
 }
 
@@ -42,13 +44,17 @@ impl Layout {
         assert_eq!(number(count.clone()), 1, "one device");
         let lengths = count.end..count.end + 8;
         let binary = lengths.end..lengths.end + number(lengths.clone());
-        let checksum = binary.end..binary.end + 16;
+        let source_length = binary.end..binary.end + 4;
+        let source = source_length.end..source_length.end + number(source_length.clone());
+        let checksum = source.end..source.end + 16;
         assert_eq!(checksum.end, entry.len());
         Layout {
             meta,
             count,
             lengths,
             binary,
+            source_length,
+            source,
             checksum,
         }
     }
@@ -77,6 +83,9 @@ impl Layout {
                 self.binary.start + self.binary.len().div_ceil(2),
             ),
             ("binary, last", self.binary.end - 1),
+            ("source's length", self.source_length.start),
+            ("source's length, large", self.source_length.end - 1),
+            ("source", self.source.start),
             ("checksum, first", self.checksum.start),
             ("checksum, last", self.checksum.end - 1),
         ]
@@ -93,6 +102,8 @@ impl Layout {
             ("number of binaries", self.count.start),
             ("binary's length", self.lengths.start),
             ("binary", self.binary.start),
+            ("source's length", self.source_length.start),
+            ("source", self.source.start),
             ("checksum", self.checksum.start),
             ("last byte", self.checksum.end - 1),
         ]

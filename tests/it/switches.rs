@@ -2,6 +2,7 @@
 //! the texts that are not.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -240,15 +241,23 @@ fn without_stored_sources_no_text_of_the_program_is_in_the_cache() {
     }
 }
 
-/// Those of some texts that stand in a file below a directory, raw or in an entry's metadata.
+/// With this each zstd frame begins.
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// Those of some texts that stand in a file below a directory, raw or in a zstd frame within it.
 fn found_in<'a>(directory: &Path, texts: &[&'a str]) -> Vec<&'a str> {
     let mut haystack = Vec::new();
     for (path, _) in tree(directory) {
         let Ok(bytes) = fs::read(&path) else { continue };
-        if bytes.starts_with(b"oclcache") {
-            let length = u32::from_le_bytes(bytes[44..48].try_into().expect("four bytes"));
-            let meta = &bytes[48..48 + length as usize];
-            haystack.extend(zstd::bulk::decompress(meta, 1 << 22).expect("metadata"));
+        for (at, _) in bytes
+            .windows(4)
+            .enumerate()
+            .filter(|(_, word)| *word == ZSTD_MAGIC)
+        {
+            let mut frame = zstd::stream::read::Decoder::new(&bytes[at..])
+                .expect("a decoder")
+                .single_frame();
+            let _ = frame.read_to_end(&mut haystack); // four bytes that only look like a frame
         }
         haystack.extend(bytes);
     }
