@@ -4,6 +4,7 @@
 //! query that needs P built for real has it built alone: builds of P wait for it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -20,7 +21,8 @@ static ANSWERED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 /// application's, so it ends; should a driver hang, the build goes on all the same.
 const LONGEST_QUERY: Duration = Duration::from_secs(60);
 
-/// A build or compilation of a known program that has begun. It must end by [`publish`] or [`ended`].
+/// A build or compilation of a known program that has begun. It ends by [`publish`] or [`ended`]; one that is dropped before,
+/// by a fault of ours, ends without a trace.
 pub struct Ticket {
     /// P.
     pub program: Program,
@@ -48,6 +50,15 @@ pub struct Ticket {
     pub built: bool,
     /// It has a release callback.
     pub release_callback: bool,
+    ended: AtomicBool,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.ended.load(Ordering::Relaxed) {
+            STATE.write().finish(self);
+        }
+    }
 }
 
 /// Begins a build or compilation; None if the program is not known. Waits for a query that has the driver build it.
@@ -93,6 +104,7 @@ pub fn begin(program: Program) -> Option<Ticket> {
         failed: known.failed,
         built: known.built,
         release_callback: known.release_callback,
+        ended: AtomicBool::new(false),
     })
 }
 
@@ -104,6 +116,7 @@ impl State {
     }
 
     fn finish(&mut self, ticket: &Ticket) {
+        ticket.ended.store(true, Ordering::Relaxed);
         if let Some(known) = self.programs.get_mut(&ticket.program)
             && known.id == ticket.id
         {
