@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Driver, Ran, Sandbox, Way, given, python, skipped};
+use crate::support::{Driver, Ran, Sandbox, Way, example, given, python, skipped};
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -169,6 +169,14 @@ fn a_c_program_on_debians_loader_is_served_in_its_second_process() {
             }
         }
         let run = |way| sandbox.run(&mut sandbox.command(way, &program));
+        second_process_is_served(driver, &sandbox, &run);
+    }
+}
+
+#[test]
+fn a_rust_program_on_cl3_is_served_in_its_second_process() {
+    for (driver, sandbox) in compilers() {
+        let run = |way| sandbox.run(&mut sandbox.command(way, example("cl3_program")));
         second_process_is_served(driver, &sandbox, &run);
     }
 }
