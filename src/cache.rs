@@ -29,6 +29,7 @@ use opencl_sys::*;
 
 use crate::cl::{Device, Program};
 use crate::config::Config;
+use crate::driver::notify::Held;
 use crate::driver::profile::Rebuild;
 use crate::driver::{BuildArguments, Driver, NotifyTarget, notify};
 use crate::log::text;
@@ -117,12 +118,12 @@ pub fn compile(
     let held = cache.prepare_change(&ticket);
     let refusable = ticket.built && plan::has_kernels(&ticket);
     let finish = Box::new(move |_, code: Option<cl_int>| {
-        let how = verdict(&ticket, devices, code);
-        shadow::ended(&ticket, how, None);
+        if shadow::set_busy(&ticket, true) {
+            let how = verdict(&ticket, devices, code);
+            shadow::ended(&ticket, how, None);
+        }
     });
-    let code = notify::wrapped(program, notify, refusable, below, finish);
-    drop(held);
-    code
+    notify::wrapped(program, notify, refusable, held, below, finish)
 }
 
 /// A program that is an input of clLinkProgram: one that is served is built for real first, since what the driver says of
@@ -140,6 +141,9 @@ pub fn link_input(program: Program) {
 /// What it returns with a callback differs from driver to driver, also for builds that fail (measured: Intel's CPU runtime
 /// returns 0), so the status decides.
 fn verdict(ticket: &Ticket, devices: Option<Vec<Device>>, code: Option<cl_int>) -> Ended {
+    if code.is_some_and(is_refusal) {
+        return Ended::Refused;
+    }
     let driver = ticket.driver;
     let devices = devices
         .or_else(|| driver.program_devices(ticket.program).ok())
@@ -149,10 +153,10 @@ fn verdict(ticket: &Ticket, devices: Option<Vec<Device>>, code: Option<cl_int>) 
         && devices
             .iter()
             .all(|device| driver.build_status(ticket.program, *device) == Ok(CL_BUILD_SUCCESS));
-    match code {
-        _ if succeeded => Ended::Built,
-        Some(code) if is_refusal(code) => Ended::Refused,
-        _ => Ended::Failed,
+    if succeeded {
+        Ended::Built
+    } else {
+        Ended::Failed
     }
 }
 
@@ -250,18 +254,9 @@ impl Cache {
             return None;
         }
         let started = Instant::now();
-        if ticket.driver.profile.rebuild == Rebuild::KeepsVariables
-            && let Some(inner) = ticket
-                .inner
-                .as_ref()
-                .filter(|inner| inner.key() == plan.key)
-        {
-            // What the driver keeps of P when P is built again, it keeps of P'.
-            let code =
-                ticket
-                    .driver
-                    .build_program(inner.program(), &plan.arguments, NotifyTarget::NONE);
-            return (code == CL_SUCCESS).then(|| inner.clone());
+        if let Some(inner) = self.rebuilt(ticket, plan) {
+            self.count_hit(plan, &inner, started.elapsed(), inner.compile_ns());
+            return Some(inner);
         }
         let entry = match self.store.as_ref()?.look_up(&plan.key) {
             Lookup::Found(entry) => entry,
@@ -295,20 +290,38 @@ impl Cache {
                 return None;
             }
         };
-        let load_ns = nanoseconds(started.elapsed());
+        self.count_hit(plan, &inner, started.elapsed(), compile_ns);
+        Some(Arc::new(inner))
+    }
+
+    fn count_hit(&self, plan: &Plan, inner: &Inner, elapsed: Duration, compile_ns: u64) {
+        let load_ns = nanoseconds(elapsed);
         self.count(&[
             Counter::Hits.by(1),
             Counter::LoadNs.by(load_ns),
             Counter::SavedNs.by(compile_ns.saturating_sub(load_ns)),
         ]);
-        let facts = inner.facts();
         log_build(
             Outcome::Hit,
             Some(plan),
-            &facts.kernel_names,
-            Duration::from_nanos(load_ns),
+            &inner.facts().kernel_names,
+            elapsed,
         );
-        Some(Arc::new(inner))
+    }
+
+    /// The P' that serves, built again with the same options, on drivers that keep something of P then: of P' they keep it,
+    /// too.
+    fn rebuilt(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<Inner>> {
+        let inner = ticket.inner.as_ref()?;
+        let same = inner.key() == plan.key && inner.arguments().options == plan.arguments.options;
+        if ticket.driver.profile.rebuild != Rebuild::KeepsVariables || !same {
+            return None;
+        }
+        let code =
+            ticket
+                .driver
+                .build_program(inner.program(), &plan.arguments, NotifyTarget::NONE);
+        (code == CL_SUCCESS).then(|| inner.clone())
     }
 
     fn set_aside(&self, plan: &Plan, defect: &Defect) {
@@ -337,9 +350,7 @@ impl Cache {
             let elapsed = started.elapsed();
             self.built(&ticket, plan, devices, code, elapsed);
         });
-        let code = notify::wrapped(call.program, call.notify, refusable, below, finish);
-        drop(held);
-        code
+        notify::wrapped(call.program, call.notify, refusable, held, below, finish)
     }
 
     /// What follows a build by the driver, before the application hears of it.
@@ -351,7 +362,11 @@ impl Cache {
         code: Option<cl_int>,
         elapsed: Duration,
     ) {
-        shadow::set_busy(ticket, true);
+        if !shadow::set_busy(ticket, true) {
+            // The application has released the program in its callback, or a later build has begun: there is nothing left to
+            // ask, and what this build has made cannot be told any more.
+            return self.count(&[Bypass::ConcurrentBuild.into()]);
+        }
         let how = verdict(ticket, devices, code);
         if how != Ended::Built {
             shadow::ended(ticket, how, None);
@@ -376,17 +391,21 @@ impl Cache {
         }
     }
 
-    /// R3: before a call that changes the state of a served program, it is built for real, and if kernels of its P' are
-    /// alive, one of P is held until the driver has judged.
-    fn prepare_change(&self, ticket: &Ticket) -> Option<HeldKernel> {
+    /// R3: before a call that changes the state of a served program, it is built for real and answers for itself, also in
+    /// the call's callback, and if kernels of its P' are alive, one of P is held until the driver has judged.
+    fn prepare_change(&self, ticket: &Ticket) -> Option<Held> {
         let inner = ticket.inner.as_ref()?;
-        if !self.build_own(ticket.program, inner) || !plan::has_inner_kernels(ticket, inner) {
+        if !self.build_own(ticket.program, inner) {
+            return None;
+        }
+        shadow::stand_aside(ticket);
+        if !plan::has_inner_kernels(ticket, inner) {
             return None;
         }
         let facts = inner.facts();
         let name = CString::new(facts.kernel_names.first()?.clone()).ok()?;
         let kernel = ticket.driver.create_kernel(ticket.program, &name).ok()?;
-        Some(HeldKernel(ticket.driver, kernel))
+        Some(Box::new(HeldKernel(ticket.driver, kernel)))
     }
 }
 

@@ -277,6 +277,11 @@ impl Driver {
         )
     }
 
+    /// clRetainProgram.
+    pub fn retain_program(&self, program: Program) -> cl_int {
+        call!(self, clRetainProgram(program.raw()))
+    }
+
     /// clReleaseProgram.
     pub fn release_program(&self, program: Program) -> cl_int {
         call!(self, clReleaseProgram(program.raw()))

@@ -26,7 +26,12 @@ struct Pending {
     target: NotifyTarget,
     /// The thread that is inside the function, if what has become of the call is known only when that returns.
     judged_by: Option<ThreadId>,
+    /// Dropped once the driver has judged, before the application hears of it.
+    held: Option<Held>,
 }
+
+/// Something that lives only while the driver judges a call.
+pub type Held = Box<dyn Send>;
 
 #[derive(Default)]
 struct Waiting {
@@ -76,11 +81,13 @@ pub fn wrapped(
     program: Program,
     notify: NotifyTarget,
     refusable: bool,
+    held: Option<Held>,
     below: &dyn Fn(NotifyTarget) -> cl_int,
     finish: Finish,
 ) -> cl_int {
     if notify.function.is_none() {
         let code = below(notify);
+        drop(held);
         finish(program, Some(code));
         return code;
     }
@@ -89,22 +96,28 @@ pub fn wrapped(
         finish: Some(finish),
         target: notify,
         judged_by,
+        held,
     });
     let code = below(target);
     // Who is left: calls that were judged by what they return; and errors without a callback (measured: Intel's CPU runtime,
     // for an invalid option). A driver that calls back after an error, later, still finds the application's callback.
-    let finish = {
+    let (finish, held) = {
         let mut waiting = WAITING.lock();
         let called_back = waiting.called_back.remove(&number);
-        match called_back {
-            Some(finish) => finish,
-            None if code != CL_SUCCESS => waiting
-                .pending
-                .get_mut(&number)
-                .and_then(|pending| pending.finish.take()),
-            None => None,
+        match (called_back, waiting.pending.get_mut(&number)) {
+            (Some(finish), _) => (finish, None),
+            (None, Some(pending)) if code != CL_SUCCESS => {
+                (pending.finish.take(), pending.held.take())
+            }
+            (None, Some(pending)) => {
+                // The build goes on, so it was not refused: whichever thread calls back, the status tells.
+                pending.judged_by = None;
+                (None, None)
+            }
+            (None, None) => (None, None),
         }
     };
+    drop(held);
     if let Some(finish) = finish {
         finish(program, Some(code));
     }
@@ -121,6 +134,7 @@ pub fn wrapped_for_new_program(notify: NotifyTarget, arrive: fn(Program)) -> Not
                 finish: Some(finish),
                 target: notify,
                 judged_by: None,
+                held: None,
             })
             .1
         }
@@ -153,18 +167,19 @@ impl NotifyTarget {
 
 unsafe extern "C" fn arrived(program: *mut c_void, user_data: *mut c_void) {
     let number = user_data as usize;
-    let (target, finish) = {
+    let (target, held, finish) = {
         let mut waiting = WAITING.lock();
         let Some(pending) = waiting.pending.remove(&number) else {
             return;
         };
         if pending.judged_by == Some(std::thread::current().id()) {
             waiting.called_back.insert(number, pending.finish);
-            (pending.target, None)
+            (pending.target, pending.held, None)
         } else {
-            (pending.target, pending.finish)
+            (pending.target, pending.held, pending.finish)
         }
     };
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(held)));
     if let Some(finish) = finish {
         let _ = catch_unwind(AssertUnwindSafe(|| finish(Program::new(program), None)));
     }

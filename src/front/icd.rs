@@ -143,7 +143,8 @@ impl Icd {
         for complaint in &config.complaints {
             tracing::warn!("{complaint}");
         }
-        let vendors = vendors::find(&config, &|name| std::env::var_os(name), &identify);
+        let environment = |name: &str| std::env::var_os(name);
+        let vendors = vendors::find(&config, &environment, &Library::is_open, &identify);
         let mut icd = Icd {
             libraries: Vec::new(),
             reported: Vec::new(),

@@ -40,8 +40,14 @@ pub enum Identity {
 pub fn find(
     config: &Config,
     environment: &dyn Fn(&str) -> Option<OsString>,
+    is_open: &dyn Fn(&Path) -> bool,
     identify: &dyn Fn(&Path) -> Identity,
 ) -> Vec<Vendor> {
+    // Asked before any library is opened here.
+    let wheels = libraries(&wheel_sources(environment))
+        .into_iter()
+        .filter(|library| is_open(library))
+        .collect();
     let others = |libraries: Vec<PathBuf>| -> Vec<(PathBuf, Identity)> {
         let identified = libraries.into_iter().map(|library| {
             let identity = identify(&library);
@@ -52,7 +58,7 @@ pub fn find(
             .collect()
     };
     let loaders = others(libraries(&loader_sources(environment)));
-    let wheels = others(libraries(&wheel_sources(environment)));
+    let wheels = others(wheels);
     // A source that names nothing but us is how we got here, as inside another `oclcache run`.
     let told = config.vendors().map(|sources| libraries(&sources));
     let told = told.map(|libraries| (libraries.is_empty(), others(libraries)));
@@ -106,7 +112,8 @@ pub fn registered(
 }
 
 /// Drivers in PyOpenCL's own directory: the loader in its wheel (ocl-icd 2.3 with a patch, measured) loads them beside all
-/// others. `import pyopencl` sets the variable.
+/// others, and opens all before it asks the first. `import pyopencl` sets the variable, which programs that it starts inherit;
+/// a loader that does not know it has not opened them.
 fn wheel_sources(environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let home = environment("PYOPENCL_HOME").filter(|value| !value.is_empty());
     home.map(|home| Path::new(&home).join(".libs"))
@@ -223,7 +230,7 @@ mod tests {
             "liba.so" | "/lib/liba.so" => Identity::Other(1),
             _ => Identity::Unknown,
         };
-        let found = find(&config, &environment, &identify);
+        let found = find(&config, &environment, &|_| false, &identify);
         found
             .into_iter()
             .map(|vendor| {

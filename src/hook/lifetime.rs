@@ -9,13 +9,17 @@ use opencl_sys::*;
 
 use crate::cl::{Kernel, Notify, Program};
 use crate::driver::notify;
-use crate::shadow::{self, Release};
+use crate::shadow::{self, Release, Retain};
 
 super::hooks! {
     /// Slot 28.
-    clRetainProgram(program: cl_program) -> cl_int = |_driver, below| {
-        // A reference that was kept when the application gave its last one back is given again.
-        if shadow::program_retained(Program::new(program)) { below.call() } else { CL_SUCCESS }
+    clRetainProgram(program: cl_program) -> cl_int = |driver, below| {
+        match shadow::program_retained(Program::new(program)) {
+            Retain::Forward => below.call(),
+            // A reference that was kept when the application gave its last one back is given again.
+            Retain::Counted => CL_SUCCESS,
+            Retain::Dead(inner) => below.instead(|| driver.retain_program(inner.program())),
+        }
     };
     /// Slot 29.
     clReleaseProgram(program: cl_program) -> cl_int = |_driver, below| match shadow::program_released(Program::new(program)) {

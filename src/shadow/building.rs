@@ -136,6 +136,15 @@ pub fn set_busy(ticket: &Ticket, busy: bool) -> bool {
         .is_some()
 }
 
+/// Lets P answer for itself while the driver judges a call that may change it. P has been built for real.
+pub fn stand_aside(ticket: &Ticket) {
+    let aside = STATE
+        .write()
+        .current(ticket)
+        .and_then(|known| known.inner.take());
+    drop(aside); // the ticket has another
+}
+
 /// Whether no other build of the program ran beside this one, so that what the driver has is what this one made.
 pub fn is_alone(ticket: &Ticket) -> bool {
     !ticket.concurrent && STATE.write().current(ticket).is_some()
@@ -173,7 +182,11 @@ pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>) {
     let mut old = None;
     if let Some(known) = state.current(ticket) {
         match how {
-            Ended::Refused => {}
+            Ended::Refused => {
+                if known.inner.is_none() {
+                    known.inner = ticket.inner.clone();
+                }
+            }
             Ended::Built | Ended::Failed => {
                 known.built = true;
                 known.failed |= how == Ended::Failed;

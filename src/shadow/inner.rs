@@ -82,6 +82,11 @@ impl Inner {
         self.key
     }
 
+    /// How long the driver took to build what was recorded, in nanoseconds.
+    pub fn compile_ns(&self) -> u64 {
+        self.entry.meta.compile_ns
+    }
+
     /// The recorded binaries, one for each device.
     pub fn binaries(&self) -> Vec<&[u8]> {
         self.entry.binaries().collect()

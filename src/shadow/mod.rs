@@ -19,7 +19,9 @@ use parking_lot::RwLock;
 use crate::cl::{Context, Kernel, Program};
 use crate::driver::Driver;
 use crate::key::recipe::Key;
-pub use building::{Ended, Ticket, begin, ended, is_alone, own_program, publish, set_busy};
+pub use building::{
+    Ended, Ticket, begin, ended, is_alone, own_program, publish, set_busy, stand_aside,
+};
 pub use inner::Inner;
 
 static STATE: Lazy<RwLock<State>> = Lazy::new(RwLock::default);
@@ -114,14 +116,31 @@ pub fn program_recycled(program: Program) {
     drop(stale);
 }
 
-/// The application takes a reference. False: it was counted, and the driver has it already.
-pub fn program_retained(program: Program) -> bool {
+/// What to do when the application takes a reference to a program.
+pub enum Retain {
+    /// The driver takes it.
+    Forward,
+    /// It was counted, and the driver has it already.
+    Counted,
+    /// The program is dead to the driver, as this P' is: see [`Release::Keep`].
+    Dead(Arc<Inner>),
+}
+
+/// The application takes a reference.
+pub fn program_retained(program: Program) -> Retain {
     let mut state = STATE.write();
     let Some(known) = state.programs.get_mut(&program) else {
-        return true;
+        return Retain::Forward;
     };
+    if known.kept && !known.driver.profile.kernels_keep_program {
+        return known.inner.clone().map_or(Retain::Forward, Retain::Dead);
+    }
     known.references += 1;
-    !std::mem::take(&mut known.kept)
+    if std::mem::take(&mut known.kept) {
+        Retain::Counted
+    } else {
+        Retain::Forward
+    }
 }
 
 /// What to do with the application's release of a program.

@@ -8,7 +8,7 @@ use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 
 use super::directory::Directory;
-use super::stats::{COUNTERS, Event, FILE_SIZE, MAGIC, process_name};
+use super::stats::{COUNTERS, Event, FILE_SIZE, MAGIC, decode, process_name};
 
 /// The counters of this process.
 pub struct Recorder {
@@ -78,10 +78,14 @@ impl Recorder {
 
 impl Process {
     fn new(id: u32, directory: &Directory) -> Process {
+        let name = process_name(id);
+        // What the process counted before it executed another program: number and start are the same.
+        let before = directory.read(&name, 1 << 20).ok().flatten();
+        let before = before.and_then(|bytes| decode(&bytes)).unwrap_or_default();
         Process {
             id,
-            file: directory.open_or_create_file(&process_name(id)).ok(),
-            counters: [const { AtomicU64::new(0) }; COUNTERS],
+            file: directory.open_or_create_file(&name).ok(),
+            counters: before.0.map(AtomicU64::new),
             changes: AtomicU64::new(0),
             writing: Mutex::new(()),
             forked: OnceCell::new(),

@@ -88,7 +88,8 @@ impl From<Bypass> for Event {
     }
 }
 
-fn decode(bytes: &[u8]) -> Option<Totals> {
+/// The counters in a file, if it is one.
+pub(super) fn decode(bytes: &[u8]) -> Option<Totals> {
     let numbers = bytes.strip_prefix(MAGIC)?;
     let mut totals = Totals::default();
     for (index, number) in numbers
@@ -103,7 +104,7 @@ fn decode(bytes: &[u8]) -> Option<Totals> {
 
 /// Sums of all counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Totals([u64; COUNTERS]);
+pub struct Totals(pub(super) [u64; COUNTERS]);
 
 impl Default for Totals {
     fn default() -> Self {
@@ -246,6 +247,7 @@ impl<'a> Statistics<'a> {
     /// # Errors
     /// A file cannot be moved.
     pub fn end_run(&self, run: &Directory, outer: Option<&Directory>) -> Result<Run, StoreError> {
+        let _lock = self.lock()?;
         let result = Self::read_run(run)?;
         for file in run.names()? {
             run.move_to(&file, outer.unwrap_or(self.directory))?;
@@ -255,20 +257,27 @@ impl<'a> Statistics<'a> {
         Ok(result)
     }
 
+    /// Held by whoever moves, folds or removes files. Released when it is dropped.
+    fn lock(&self) -> Result<std::fs::File, StoreError> {
+        let path = self.directory.path().join(LOCK);
+        let failure = |error: std::io::Error| StoreError {
+            action: "lock",
+            path,
+            error,
+        };
+        let lock = match self.directory.open_or_create_file(LOCK) {
+            Ok(lock) => lock,
+            Err(error) => return Err(failure(error.into())),
+        };
+        FileLock::lock_exclusive(&lock).map_err(failure)?;
+        Ok(lock)
+    }
+
     /// Sums all files under the lock, folds those of dead processes, and lets `change` have its way with the total.
     ///
     /// Crash-proof: a file counts either by being in `absorbed`, or by being there and not in `absorbed`.
     fn update(&self, change: impl FnOnce(&mut Total, &Totals)) -> Result<Totals, StoreError> {
-        let failure = |error: std::io::Error| StoreError {
-            action: "lock",
-            path: self.directory.path().join(LOCK),
-            error,
-        };
-        let lock = self
-            .directory
-            .open_or_create_file(LOCK)
-            .map_err(|error| failure(error.into()))?;
-        FileLock::lock_exclusive(&lock).map_err(failure)?;
+        let _lock = self.lock()?;
         let mut total: Total = match self.directory.read(TOTAL, 1 << 20) {
             Ok(Some(bytes)) => serde_json::from_slice(&bytes).unwrap_or_default(),
             _ => Total::default(),
@@ -276,15 +285,15 @@ impl<'a> Statistics<'a> {
         let mut folded = Totals::from_map(&total.counters);
         let mut sum = folded.clone();
         let mut dead = Vec::new();
-        self.each_file(&mut |name, directory, file, counters| {
-            if total.absorbed.contains(&name) {
-                let _ = directory.remove(file);
+        self.each_file(&mut |file| {
+            if total.absorbed.contains(&file.name) {
+                let _ = file.directory.remove(file.in_directory());
                 return;
             }
-            sum.add(counters);
-            if is_dead(file) {
-                folded.add(counters);
-                dead.push(name);
+            sum.add(&file.counters);
+            if file.is_final {
+                folded.add(&file.counters);
+                dead.push(file.name.clone());
             }
         })?;
         change(&mut total, &sum);
@@ -294,47 +303,74 @@ impl<'a> Statistics<'a> {
         let json = serde_json::to_vec(&total).expect("maps of numbers and a list of names");
         self.directory
             .write_by_rename(self.directory, TOTAL, &json)?;
-        self.each_file(&mut |name, directory, file, _| {
-            if total.absorbed.contains(&name) {
-                let _ = directory.remove(file);
+        self.each_file(&mut |file| {
+            if total.absorbed.contains(&file.name) {
+                let _ = file.directory.remove(file.in_directory());
             }
         })?;
-        let _ = FileLock::unlock(&lock);
         Ok(sum)
     }
 
-    fn each_file(
-        &self,
-        visit: &mut dyn FnMut(String, &Directory, &str, &Totals),
-    ) -> Result<(), StoreError> {
-        let files = |prefix: &str,
-                     directory: &Directory,
-                     visit: &mut dyn FnMut(String, &Directory, &str, &Totals)| {
-            for name in directory.names()? {
-                if let Ok(Some(bytes)) = directory.read(&name, 1 << 20)
-                    && let Some(counters) = decode(&bytes)
-                {
-                    visit(format!("{prefix}{name}"), directory, &name, &counters);
-                }
-            }
-            Ok::<_, StoreError>(())
-        };
-        files("", self.directory, visit)?;
+    fn each_file(&self, visit: &mut dyn FnMut(&CounterFile)) -> Result<(), StoreError> {
+        visit_files("", self.directory, true, visit)?;
         for run in self
             .directory
             .names()?
             .into_iter()
             .filter(|name| name.starts_with(RUN_PREFIX))
         {
-            if let Some(directory) = self.directory.open_below(&run)? {
-                files(&format!("{run}/"), &directory, visit)?;
-                if run.strip_prefix(RUN_PREFIX).is_some_and(is_dead) {
-                    self.directory.remove_directory(&run);
-                }
+            let Some(directory) = self.directory.open_below(&run)? else {
+                continue;
+            };
+            // The files of a run that goes on are the runner's to read.
+            let over = run.strip_prefix(RUN_PREFIX).is_some_and(is_dead);
+            visit_files(&format!("{run}/"), &directory, over, visit)?;
+            if over {
+                self.directory.remove_directory(&run);
             }
         }
         Ok(())
     }
+}
+
+/// The counters of one process.
+struct CounterFile<'a> {
+    /// Below the statistics directory.
+    name: String,
+    directory: &'a Directory,
+    counters: Totals,
+    /// Nobody will add to it or move it.
+    is_final: bool,
+}
+
+impl CounterFile<'_> {
+    fn in_directory(&self) -> &str {
+        self.name.rsplit('/').next().unwrap_or(&self.name)
+    }
+}
+
+fn visit_files(
+    prefix: &str,
+    directory: &Directory,
+    over: bool,
+    visit: &mut dyn FnMut(&CounterFile),
+) -> Result<(), StoreError> {
+    for name in directory.names()? {
+        // Asked before the file is read: a process that dies in between has counted all it will.
+        let is_final = over && is_dead(&name);
+        if let Ok(Some(bytes)) = directory.read(&name, 1 << 20)
+            && let Some(counters) = decode(&bytes)
+        {
+            let name = format!("{prefix}{name}");
+            visit(&CounterFile {
+                name,
+                directory,
+                counters,
+                is_final,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// What the processes of one `oclcache run` did.
