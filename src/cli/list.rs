@@ -70,7 +70,17 @@ fn row_as_text(table: &mut String, key: &Key, bytes: u64, meta: Option<&Meta>) {
             seconds(meta.compile_ns),
             text(meta.driver_family.as_bytes()).to_string(),
             text(meta.executable.as_bytes()).to_string(),
-            text(&meta.facts.kernel_names.join(&b' ')),
+            kernels(&meta.facts.kernel_names),
         ),
     };
+}
+
+/// The first names, and how many more there are.
+fn kernels(names: &[Vec<u8>]) -> String {
+    const SHOWN: usize = 5;
+    let shown = text(&names[..names.len().min(SHOWN)].join(&b' ')).to_string();
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
 }

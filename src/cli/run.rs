@@ -297,6 +297,11 @@ fn summary(run: &Run, config: &Config, program: &OsStr) -> String {
     let plural = |count: u64, one: &str, many: &str| {
         format!("{count} {}", if count == 1 { one } else { many })
     };
+    let builds =
+        [Counter::Hits, Counter::Misses, Counter::Failed].map(|counter| totals.get(counter));
+    if builds.iter().sum::<u64>() + totals.bypassed() == 0 {
+        return "no program was built".into();
+    }
     let reasons: Vec<String> = totals
         .bypasses()
         .map(|(reason, count)| format!("{} {count}", reason.name()))
