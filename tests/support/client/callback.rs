@@ -9,7 +9,7 @@ use std::time::Duration;
 use opencl_sys::*;
 
 use crate::cl::{self, Handle};
-use crate::queries::{build_info, number};
+use crate::queries::{build_info, number, program_references, string};
 use crate::session::Session;
 
 const SOURCE: &str = "
@@ -30,6 +30,7 @@ enum Task {
     CreateKernel,
     BuildAnother,
     Release,
+    Inspect,
 }
 
 /// What is passed as user data.
@@ -80,6 +81,11 @@ unsafe extern "C" fn notify(program: Handle, data: *mut c_void) {
             cl::release_program(nested);
         }
         Task::Release => lines.push(format!("release code {}", cl::release_program(program))),
+        Task::Inspect => {
+            let options = build_info(program, record.session.device(), CL_PROGRAM_BUILD_OPTIONS);
+            lines.push(format!("options {}", string(options)));
+            lines.push(format!("references {}", program_references(program)));
+        }
     }
     record.lines.lock().expect("no panic above").extend(lines);
     record.called.notify_all();
@@ -132,6 +138,18 @@ pub fn section(session: &Session) -> Result<(), String> {
     cl::call!(clRetainProgram(program));
     build(session, "release", Some("-DD"), Task::Release, program);
     session.try_kernel("release", program, "main_kernel");
+    println!("release: code {}", cl::release_program(program));
+    println!("[over a live kernel]");
+    let program = session.program(SOURCE);
+    println!("first: code {}", cl::build(program, Some("-DE")));
+    let (kernel, code) = cl::kernel(program, "main_kernel");
+    println!("first: kernel code {code}");
+    build(session, "over", Some("-DF"), Task::Inspect, program);
+    session.state("over", program);
+    if !kernel.is_null() {
+        cl::release_kernel(kernel);
+    }
+    session.try_kernel("over", program, "main_kernel");
     println!("release: code {}", cl::release_program(program));
     println!("[no function but user data]");
     let program = session.program(SOURCE);
