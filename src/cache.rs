@@ -89,16 +89,19 @@ pub fn build(call: &BuildCall, below: &dyn Fn(NotifyTarget) -> cl_int) -> cl_int
     } else {
         cache.plan(&ticket, &call.arguments)
     };
+    let started = Instant::now();
     if let Ok(plan) = &plan
         && let Some(inner) = cache.hit(&ticket, plan)
     {
-        match shadow::publish(&ticket, inner) {
+        match shadow::publish(&ticket, inner.clone()) {
             Ok(()) => {
+                cache.count_hit(plan, &inner, started.elapsed());
+                drop(inner);
                 call.notify.call(call.program);
                 return CL_SUCCESS;
             }
             // Another thread builds the same program: the driver sorts that out.
-            Err(inner) => drop(inner),
+            Err(unpublished) => drop(unpublished),
         }
     }
     cache.build_by_driver(ticket, plan, call, below)
@@ -253,9 +256,7 @@ impl Cache {
         if self.config.recache() {
             return None;
         }
-        let started = Instant::now();
         if let Some(inner) = self.rebuilt(ticket, plan) {
-            self.count_hit(plan, &inner, started.elapsed(), inner.compile_ns());
             return Some(inner);
         }
         let entry = match self.store.as_ref()?.look_up(&plan.key) {
@@ -274,7 +275,6 @@ impl Cache {
         {
             return None;
         }
-        let compile_ns = entry.meta.compile_ns;
         shadow::set_busy(ticket, true);
         let restored = restore::restore(ticket, plan, *entry);
         let inner = match restored {
@@ -290,16 +290,15 @@ impl Cache {
                 return None;
             }
         };
-        self.count_hit(plan, &inner, started.elapsed(), compile_ns);
         Some(Arc::new(inner))
     }
 
-    fn count_hit(&self, plan: &Plan, inner: &Inner, elapsed: Duration, compile_ns: u64) {
+    fn count_hit(&self, plan: &Plan, inner: &Inner, elapsed: Duration) {
         let load_ns = nanoseconds(elapsed);
         self.count(&[
             Counter::Hits.by(1),
             Counter::LoadNs.by(load_ns),
-            Counter::SavedNs.by(compile_ns.saturating_sub(load_ns)),
+            Counter::SavedNs.by(inner.compile_ns().saturating_sub(load_ns)),
         ]);
         log_build(
             Outcome::Hit,
