@@ -50,6 +50,7 @@ slots! {
     137 clCloneKernel,
     138 clCreateProgramWithIL,
     144 clSetProgramReleaseCallback,
+    145 clSetProgramSpecializationConstant,
 }
 
 #[cfg(test)]

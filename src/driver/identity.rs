@@ -171,7 +171,8 @@ impl Driver {
             .collect()
     }
 
-    fn root_device(&self, mut device: Device) -> Device {
+    /// The device itself, or that of which it is a part.
+    pub fn root_device(&self, mut device: Device) -> Device {
         while let Ok(value) = self.device_info(device, CL_DEVICE_PARENT_DEVICE) {
             match Device::from_value(&value) {
                 Some(parent) if !parent.is_null() => device = parent,

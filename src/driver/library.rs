@@ -1,5 +1,6 @@
 //! Opens a driver's library as an ICD loader does, and asks it for its platforms.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
 
@@ -7,6 +8,7 @@ use libloading::os::unix::{Library as DynamicLibrary, RTLD_LAZY, RTLD_LOCAL, RTL
 use opencl_sys::{
     CL_PLATFORM_NAME, CL_PLATFORM_VENDOR, CL_PLATFORM_VERSION, CL_SUCCESS, cl_int, cl_uint,
 };
+use parking_lot::Mutex;
 
 use crate::cl::dispatch::{Table, slots_of_version};
 use crate::cl::{Platform, info};
@@ -52,7 +54,11 @@ pub struct Library {
     get_extension_function_address: Option<GetExtensionFunctionAddress>,
     get_platform_info: GetPlatformInfo,
     platforms: Vec<Platform>,
+    was_open: bool,
 }
+
+/// For each path, whether somebody else had opened the library before it was opened here.
+static WERE_OPEN: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
 
 /// The platforms of a library whose objects share a dispatch table.
 pub struct TableGroup {
@@ -71,6 +77,7 @@ impl Library {
     /// # Errors
     /// Why it is left out. The other drivers are not affected.
     pub fn open(path: &Path) -> Result<Library, OpenError> {
+        let was_open = Self::was_open(path);
         // SAFETY: initialisers of the driver run, as they do when a loader opens it.
         let library = unsafe { DynamicLibrary::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| OpenError::Unloadable(error_words(&error)))?;
@@ -110,6 +117,7 @@ impl Library {
             get_extension_function_address,
             get_platform_info,
             platforms: platforms(get_platform_ids),
+            was_open,
         })
     }
 
@@ -119,6 +127,7 @@ impl Library {
     /// # Errors
     /// The dynamic linker's words.
     pub fn identify(path: &Path) -> Result<Option<usize>, OpenError> {
+        Self::was_open(path);
         // SAFETY: initialisers run, as they do when a loader opens the library.
         let library = unsafe { DynamicLibrary::open(Some(path), RTLD_LAZY | RTLD_LOCAL) };
         let library = library.map_err(|error| OpenError::Unloadable(error_words(&error)))?;
@@ -134,6 +143,18 @@ impl Library {
         // SAFETY: nothing is loaded, so nothing runs.
         unsafe { DynamicLibrary::open(Some(path), RTLD_LAZY | RTLD_LOCAL | libc::RTLD_NOLOAD) }
             .is_ok()
+    }
+
+    fn was_open(path: &Path) -> bool {
+        let mut known = WERE_OPEN.lock();
+        *known
+            .entry(path.to_owned())
+            .or_insert_with(|| Self::is_open(path))
+    }
+
+    /// Whether nobody can have a function of the driver's that was not handed out through us: it was not open before.
+    pub fn is_ours_from_the_start(&self) -> bool {
+        !self.was_open
     }
 
     /// The path as it was opened.

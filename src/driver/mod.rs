@@ -9,6 +9,7 @@ mod calls;
 pub mod identity;
 mod library;
 mod loaded;
+mod making;
 pub mod notify;
 mod patch;
 pub mod profile;
@@ -49,6 +50,7 @@ pub struct Driver {
     identity: OnceCell<Option<DriverIdentity>>,
     devices: Mutex<identity::Devices>,
     context_counts: AtomicU8,
+    from_the_start: bool,
     hooked: AtomicBool,
 }
 
@@ -80,6 +82,12 @@ impl Driver {
     /// CL_PLATFORM_ICD_SUFFIX_KHR of the first platform, without the NUL.
     pub fn suffix(&self) -> &[u8] {
         &self.suffix
+    }
+
+    /// Whether no specialisation constant can be set without us: applications may have the driver's own setter by address if it
+    /// was open before we were.
+    pub fn sees_constants(&self) -> bool {
+        self.from_the_start && self.below.clSetProgramSpecializationConstant.is_some()
     }
 
     /// The hooked driver of a library's first platform.
@@ -129,6 +137,7 @@ impl Driver {
                 identity: OnceCell::new(),
                 devices: Mutex::default(),
                 context_counts: AtomicU8::new(0),
+                from_the_start: library.is_ours_from_the_start(),
                 hooked: AtomicBool::new(false),
             });
             match patch::install(table, &hooks(index)) {

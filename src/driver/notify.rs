@@ -72,24 +72,23 @@ impl Drop for Restore {
     }
 }
 
-/// Calls the driver through `below` and does `finish` before the application hears of the end: at once where there is no
+/// Calls the driver through `below`, which gives the program and the error code, and does `finish` before the application hears of the end: at once where there is no
 /// callback, else when the driver calls back.
 ///
 /// `refusable`: the driver may refuse the call, and the program then keeps an earlier build. PoCL calls back in that case,
 /// too (measured), so a callback on this thread proves nothing, and `finish` waits for what the function returns.
 pub fn wrapped(
-    program: Program,
     notify: NotifyTarget,
     refusable: bool,
     held: Option<Held>,
-    below: &dyn Fn(NotifyTarget) -> cl_int,
+    below: &dyn Fn(NotifyTarget) -> (Program, cl_int),
     finish: Finish,
-) -> cl_int {
+) -> (Program, cl_int) {
     if notify.function.is_none() {
-        let code = below(notify);
+        let (program, code) = below(notify);
         drop(held);
         finish(program, Some(code));
-        return code;
+        return (program, code);
     }
     let judged_by = refusable.then(|| std::thread::current().id());
     let (number, target) = wait(Pending {
@@ -98,7 +97,7 @@ pub fn wrapped(
         judged_by,
         held,
     });
-    let code = below(target);
+    let (program, code) = below(target);
     // Who is left: calls that were judged by what they return; and errors without a callback (measured: Intel's CPU runtime,
     // for an invalid option). A driver that calls back after an error, later, still finds the application's callback.
     let (finish, held) = {
@@ -121,24 +120,7 @@ pub fn wrapped(
     if let Some(finish) = finish {
         finish(program, Some(code));
     }
-    code
-}
-
-/// A callback for a function that makes the program it calls back with: `arrive` is told of it first.
-pub fn wrapped_for_new_program(notify: NotifyTarget, arrive: fn(Program)) -> NotifyTarget {
-    match notify.function {
-        None => notify,
-        Some(_) => {
-            let finish: Finish = Box::new(move |program, _| arrive(program));
-            wait(Pending {
-                finish: Some(finish),
-                target: notify,
-                judged_by: None,
-                held: None,
-            })
-            .1
-        }
-    }
+    (program, code)
 }
 
 fn wait(pending: Pending) -> (usize, NotifyTarget) {

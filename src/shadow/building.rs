@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Inner, ProgramState, STATE, State};
+use super::{Inner, Origin, ProgramState, Recipe, STATE, State};
 use crate::cl::{Context, Program};
 use crate::driver::Driver;
 use crate::key::recipe::Key;
@@ -32,8 +32,10 @@ pub struct Ticket {
     pub driver: &'static Driver,
     /// Its context.
     pub context: Context,
-    /// See [`ProgramState::source_length`].
-    pub source_length: Option<usize>,
+    /// What it was made from.
+    pub origin: Origin,
+    /// How it came to hold what it holds, if that is known by a key.
+    pub recipe: Option<Arc<Recipe>>,
     /// References that the application holds.
     pub references: u32,
     /// The P' that serves it.
@@ -83,7 +85,7 @@ pub fn begin(program: Program) -> Option<Ticket> {
     let kernels = state.attached_kernels(id).count();
     let inner_kernels = state
         .attached_kernels(id)
-        .filter(|kernel| kernel.inner.is_some())
+        .filter(|kernel| kernel.is_apart())
         .count();
     let known = state.programs.get_mut(&program)?;
     known.generation += 1;
@@ -95,7 +97,8 @@ pub fn begin(program: Program) -> Option<Ticket> {
         generation: known.generation,
         driver: known.driver,
         context: known.context,
-        source_length: known.source_length,
+        origin: known.origin.clone(),
+        recipe: known.recipe.clone(),
         references: known.references,
         inner: known.inner.clone(),
         kernels,
@@ -158,10 +161,11 @@ pub fn publish(ticket: &Ticket, inner: Arc<Inner>) -> Result<(), Arc<Inner>> {
     };
     known.built = true;
     known.recorded = None;
+    let old_recipe = known.recipe.replace(inner.recipe().clone());
     let old = known.inner.replace(inner);
     state.finish(ticket);
     drop(state);
-    drop(old);
+    drop((old, old_recipe));
     Ok(())
 }
 
@@ -176,10 +180,12 @@ pub enum Ended {
     Refused,
 }
 
-/// Ends a build or compilation that the driver did; `recorded` is the entry that it was recorded in.
-pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>) {
+/// Ends a build or compilation that the driver did; `recorded` is the entry that it was recorded in, `recipe` what is known
+/// of what P holds now.
+pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>, recipe: Option<Arc<Recipe>>) {
     let mut state = STATE.write();
     let mut old = None;
+    let mut old_recipe = recipe;
     if let Some(known) = state.current(ticket) {
         match how {
             Ended::Refused => {
@@ -191,13 +197,14 @@ pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>) {
                 known.built = true;
                 known.failed |= how == Ended::Failed;
                 known.recorded = recorded;
+                std::mem::swap(&mut known.recipe, &mut old_recipe);
                 old = known.inner.take();
             }
         }
     }
     state.finish(ticket);
     drop(state);
-    drop(old);
+    drop((old, old_recipe));
 }
 
 /// The exclusive right to have the driver build P for real and to ask it, see [`own_program`].
