@@ -14,7 +14,7 @@
 //! (R3). Failures always come from the driver. In any doubt the driver is called as if we were not there.
 
 pub mod answer;
-mod own;
+pub mod own;
 mod plan;
 mod record;
 mod restore;
@@ -416,8 +416,10 @@ impl Cache {
         call: &LinkCall,
         below: &dyn Fn(NotifyTarget) -> (Program, cl_int),
     ) -> (Program, cl_int) {
+        // Inputs that are served are made for real first: Intel's CPU runtime forgets the arguments of kernels in objects that
+        // were made from binaries (measured), and what drivers say of linking an executable depends on how that was made.
         for input in &call.inputs {
-            self.make_input(*input);
+            self.make_own(*input);
         }
         let (driver, context) = (call.driver, call.context);
         let devices = call.arguments.devices.clone();

@@ -175,16 +175,22 @@ impl Cache {
         made
     }
 
-    /// A program that is an input of clLinkProgram and is served: it is made for real first. Intel's CPU runtime forgets the
-    /// arguments of kernels in objects that were made from binaries (measured), and what drivers say of linking an executable
-    /// depends on how that was made.
-    pub(super) fn make_input(&self, program: Program) {
+    /// Builds a served P for real, if nobody builds it now.
+    pub(super) fn make_own(&self, program: Program) {
         if let Some(inner) = shadow::view(program).and_then(|view| view.inner)
             && inner.is_apart()
             && let Some(_alone) = shadow::own_program(program, &inner)
         {
             self.build_own(program, &inner);
         }
+    }
+}
+
+/// Before a specialisation constant of a program is set: one that is served is built for real with the constants that it had
+/// then, since later it cannot be.
+pub fn before_constant(program: Program) {
+    if shadow::view(program).is_some_and(|view| view.inner.is_some()) {
+        Cache::get().make_own(program);
     }
 }
 

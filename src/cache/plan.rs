@@ -279,11 +279,13 @@ fn forgets(ticket: &Ticket, compiles: bool) -> bool {
     match ticket.driver.profile.rebuild {
         Rebuild::Fresh => true,
         Rebuild::KeepsKernels => false,
-        // It keeps the compiled object and the log as well, so only builds of what is served are as new.
+        // It keeps the compiled object and the log as well, and of an intermediate language the values of specialisation
+        // constants (measured), so only builds of what is served from source are as new.
         Rebuild::KeepsVariables => {
             let was_built = |recipe: &Recipe| matches!(recipe.operation, Operation::Build);
             let served = ticket.inner.as_ref().map(|inner| inner.recipe());
-            !compiles && served.is_some_and(|recipe| was_built(recipe))
+            let from_source = matches!(ticket.origin, Origin::Source(_));
+            from_source && !compiles && served.is_some_and(|recipe| was_built(recipe))
         }
     }
 }
