@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::RwLock;
-
 use crate::cl::{Context, Device, Program};
 use crate::driver::{BuildArguments, Driver, notify};
+use crate::fork::RwLock;
 use crate::key::recipe::Key;
 use crate::store::entry::{Entry, Facts};
 
