@@ -25,7 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use once_cell::sync::OnceCell;
+use once_cell::race::OnceBox;
 use opencl_sys::*;
 
 use crate::cl::{Context, Device, Program};
@@ -47,7 +47,8 @@ use plan::Plan;
 /// The variable in which `oclcache run` passes the directory where it will look for its children's counters.
 pub const RUN_VARIABLE: &str = "OCLCACHE_RUN";
 
-static CACHE: OnceCell<Cache> = OnceCell::new();
+// Opened without a lock, which a child that is forked meanwhile would wait for: if two threads do it, one is dropped unused.
+static CACHE: OnceBox<Cache> = OnceBox::new();
 
 /// The cache of this process.
 pub struct Cache {
@@ -223,7 +224,7 @@ impl Drop for HeldKernel {
 impl Cache {
     /// The cache of this process, opened at the first build.
     pub fn get() -> &'static Cache {
-        CACHE.get_or_init(|| Cache::open(Config::read()))
+        CACHE.get_or_init(|| Box::new(Cache::open(Config::read())))
     }
 
     fn open(config: Config) -> Cache {

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -40,8 +41,8 @@ pub fn start(filter: &str, file: Option<&Path>) {
     });
     let (writer, bad_file) = match opened {
         Some(Ok(file)) => (BoxMakeWriter::new(Arc::new(file)), None),
-        Some(Err(error)) => (BoxMakeWriter::new(std::io::stderr), Some(error)),
-        None => (BoxMakeWriter::new(std::io::stderr), None),
+        Some(Err(error)) => (BoxMakeWriter::new(|| StandardError), Some(error)),
+        None => (BoxMakeWriter::new(|| StandardError), None),
     };
     let layer = tracing_subscriber::fmt::layer()
         .with_ansi(false)
@@ -58,6 +59,19 @@ pub fn start(filter: &str, file: Option<&Path>) {
     }
     if let Some(error) = bad_file {
         tracing::warn!(file = %path(file.unwrap_or(Path::new(""))), %error, "the log file cannot be opened");
+    }
+}
+
+/// Standard error without a lock, which a child that is forked meanwhile would wait for. A line is written at once.
+struct StandardError;
+
+impl io::Write for StandardError {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(rustix::stdio::stderr(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

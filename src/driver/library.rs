@@ -8,11 +8,11 @@ use libloading::os::unix::{Library as DynamicLibrary, RTLD_LAZY, RTLD_LOCAL, RTL
 use opencl_sys::{
     CL_PLATFORM_NAME, CL_PLATFORM_VENDOR, CL_PLATFORM_VERSION, CL_SUCCESS, cl_int, cl_uint,
 };
-use parking_lot::Mutex;
 
 use crate::cl::dispatch::{Table, slots_of_version};
 use crate::cl::{Platform, info};
 use crate::driver::profile::Recognition;
+use crate::fork::Mutex;
 
 /// CL_PLATFORM_ICD_SUFFIX_KHR of `cl_khr_icd`.
 const CL_PLATFORM_ICD_SUFFIX_KHR: cl_uint = 0x0920;

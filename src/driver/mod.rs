@@ -17,12 +17,13 @@ pub mod profile;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use once_cell::race::OnceBox;
 use once_cell::sync::OnceCell;
 use opencl_sys::cl_icd::cl_icd_dispatch;
-use parking_lot::Mutex;
 
 use crate::cl::Platform;
 use crate::cl::dispatch::{Slot, Table};
+use crate::fork::Mutex;
 pub use calls::{BuildArguments, NotifyTarget};
 use identity::DriverIdentity;
 pub use library::{Library, OpenError};
@@ -47,7 +48,7 @@ pub struct Driver {
     /// What is known of drivers of this kind.
     pub profile: &'static Profile,
     suffix: Vec<u8>,
-    identity: OnceCell<Option<DriverIdentity>>,
+    identity: OnceBox<Option<DriverIdentity>>,
     devices: Mutex<identity::Devices>,
     context_counts: AtomicU8,
     from_the_start: bool,
@@ -134,7 +135,7 @@ impl Driver {
                 platforms: group.platforms.clone(),
                 profile: profile::of(&group.recognition),
                 suffix: group.recognition.suffix.clone(),
-                identity: OnceCell::new(),
+                identity: OnceBox::new(),
                 devices: Mutex::default(),
                 context_counts: AtomicU8::new(0),
                 from_the_start: library.is_ours_from_the_start(),

@@ -5,17 +5,16 @@
 //! the number only.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::ThreadId;
 
-use once_cell::sync::Lazy;
 use opencl_sys::{CL_SUCCESS, cl_int};
-use parking_lot::Mutex;
 
 use super::NotifyTarget;
 use crate::cl::Program;
+use crate::fork::Mutex;
 
 /// What is to be done when a build has ended; it is told for which program, and what the function returned if that has
 /// returned.
@@ -33,15 +32,18 @@ struct Pending {
 /// Something that lives only while the driver judges a call.
 pub type Held = Box<dyn Send>;
 
-#[derive(Default)]
 struct Waiting {
     last: usize,
-    pending: HashMap<usize, Pending>,
+    pending: BTreeMap<usize, Pending>,
     /// What is still to be done when the function returns, of calls that were called back meanwhile.
-    called_back: HashMap<usize, Option<Finish>>,
+    called_back: BTreeMap<usize, Option<Finish>>,
 }
 
-static WAITING: Lazy<Mutex<Waiting>> = Lazy::new(Mutex::default);
+static WAITING: Mutex<Waiting> = Mutex::new(Waiting {
+    last: 0,
+    pending: BTreeMap::new(),
+    called_back: BTreeMap::new(),
+});
 
 thread_local! {
     /// How deep this thread is inside our hooks; see `hook`.

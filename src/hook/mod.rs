@@ -23,6 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::cl::dispatch::Slot;
 use crate::driver::{Driver, MOST_DRIVERS, notify};
+use crate::{fork, shadow};
 
 /// The driver's own function with the application's own arguments, and what it has said.
 pub(crate) struct Below<R, F> {
@@ -143,8 +144,9 @@ fn hooks_of<const DRIVER: usize>() -> Vec<Hook> {
     files.into_iter().flat_map(|table| table()).collect()
 }
 
-/// The hooks for the driver with this number.
+/// The hooks for the driver with this number. From now on they may run, and take locks.
 pub fn table(driver: usize) -> Vec<(Slot, usize)> {
+    fork::prepare(shadow::forked);
     (SETS[driver].hooks)()
         .into_iter()
         .map(|hook| (hook.slot, hook.function))

@@ -7,15 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
-
-use super::{Inner, Origin, ProgramState, Recipe, STATE, State};
+use super::{Inner, Origin, ProgramState, Recipe, STATE, Signal, State};
 use crate::cl::{Context, Program};
 use crate::driver::Driver;
 use crate::key::recipe::Key;
 
 /// Told whenever a program stops being questioned, see [`own_program`].
-static ANSWERED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+static ANSWERED: Signal = Signal::new();
 
 /// How long a build waits for a query that has made the driver build the same program. The query calls nothing of the
 /// application's, so it ends; should a driver hang, the build goes on all the same.
@@ -68,17 +66,9 @@ pub fn begin(program: Program) -> Option<Ticket> {
     let until = Instant::now() + LONGEST_QUERY;
     let mut state = STATE.write();
     while state.programs.get(&program)?.questioned && Instant::now() < until {
+        let seen = ANSWERED.now();
         drop(state);
-        let mut waiting = ANSWERED.0.lock();
-        if STATE
-            .read()
-            .programs
-            .get(&program)
-            .is_some_and(|known| known.questioned)
-        {
-            ANSWERED.1.wait_until(&mut waiting, until);
-        }
-        drop(waiting);
+        ANSWERED.wait(seen, until);
         state = STATE.write();
     }
     let id = state.programs.get(&program)?.id;
@@ -218,7 +208,6 @@ pub struct OwnProgram {
 pub fn own_program(program: Program, inner: &Arc<Inner>) -> Option<OwnProgram> {
     let until = Instant::now() + LONGEST_QUERY;
     loop {
-        let mut waiting = ANSWERED.0.lock();
         let mut state = STATE.write();
         let known = state.programs.get_mut(&program)?;
         let serves = known
@@ -235,22 +224,22 @@ pub fn own_program(program: Program, inner: &Arc<Inner>) -> Option<OwnProgram> {
                 id: known.id,
             });
         }
-        drop(state);
-        if ANSWERED.1.wait_until(&mut waiting, until).timed_out() {
+        if Instant::now() >= until {
             return None;
         }
+        let seen = ANSWERED.now();
+        drop(state);
+        ANSWERED.wait(seen, until);
     }
 }
 
 impl Drop for OwnProgram {
     fn drop(&mut self) {
-        let waiting = ANSWERED.0.lock();
         if let Some(known) = STATE.write().programs.get_mut(&self.program)
             && known.id == self.id
         {
             known.questioned = false;
         }
-        drop(waiting);
-        ANSWERED.1.notify_all();
+        ANSWERED.notify();
     }
 }

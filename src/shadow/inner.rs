@@ -1,14 +1,12 @@
 //! Programs made from recorded binaries: P', which executes in place of the application's P, or the result of a link.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use once_cell::sync::OnceCell;
-use parking_lot::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::Recipe;
 use crate::cl::{Context, Device, Program};
 use crate::driver::{Driver, notify};
+use crate::fork::RwLock;
 use crate::key::recipe::Key;
 use crate::store::entry::{Entry, Facts};
 
@@ -36,8 +34,8 @@ pub struct Inner {
     facts: RwLock<Arc<Facts>>,
     materialised: AtomicBool,
     released: AtomicBool,
-    /// What the driver linked for real, for queries.
-    twin: OnceCell<Program>,
+    /// The handle of what the driver linked for real, for queries; 0 if it did not.
+    twin: AtomicUsize,
 }
 
 impl Inner {
@@ -63,7 +61,7 @@ impl Inner {
             facts,
             materialised: AtomicBool::new(false),
             released: AtomicBool::new(false),
-            twin: OnceCell::new(),
+            twin: AtomicUsize::new(0),
         }
     }
 
@@ -87,7 +85,7 @@ impl Inner {
         if self.is_apart() {
             Some(self.program)
         } else {
-            self.twin.get().copied()
+            self.twin()
         }
     }
 
@@ -167,16 +165,21 @@ impl Inner {
 
     /// What the driver linked for real.
     pub fn twin(&self) -> Option<Program> {
-        self.twin.get().copied()
+        let twin = Program::new(self.twin.load(Ordering::Acquire) as *mut _);
+        (!twin.is_null()).then_some(twin)
     }
 
     /// Keeps what the driver linked for real, whose reference is ours. Of two threads that both had it linked, one wins.
     pub fn keep_twin(&self, program: Program) -> Program {
-        match self.twin.try_insert(program) {
-            Ok(kept) => *kept,
-            Err((kept, refused)) => {
-                self.driver.release_program(refused);
-                *kept
+        let handle = program.raw() as usize;
+        let kept = self
+            .twin
+            .compare_exchange(0, handle, Ordering::AcqRel, Ordering::Acquire);
+        match kept {
+            Ok(_) => program,
+            Err(earlier) => {
+                self.driver.release_program(program);
+                Program::new(earlier as *mut _)
             }
         }
     }
@@ -185,8 +188,8 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.release();
-        if let Some(twin) = self.twin.get() {
-            notify::outside(|| self.driver.release_program(*twin));
+        if let Some(twin) = self.twin() {
+            notify::outside(|| self.driver.release_program(twin));
         }
     }
 }

@@ -12,13 +12,12 @@ mod inner;
 mod recipe;
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
-
-use once_cell::sync::Lazy;
-use parking_lot::RwLock;
 
 use crate::cl::{Context, Kernel, Program};
 use crate::driver::Driver;
+use crate::fork::{RwLock, Signal};
 use crate::key::il::Module;
 use crate::key::recipe::Key;
 pub use building::{
@@ -27,12 +26,18 @@ pub use building::{
 pub use inner::{Inner, Standing};
 pub use recipe::{Base, Constants, Header, Operation, Recipe};
 
-static STATE: Lazy<RwLock<State>> = Lazy::new(RwLock::default);
+/// By address; nobody chooses those to make them collide.
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
-#[derive(Default)]
+static STATE: RwLock<State> = RwLock::new(State {
+    programs: Map::with_hasher(BuildHasherDefault::new()),
+    kernels: Map::with_hasher(BuildHasherDefault::new()),
+    last_id: 0,
+});
+
 struct State {
-    programs: HashMap<Program, ProgramState>,
-    kernels: HashMap<Kernel, KernelState>,
+    programs: Map<Program, ProgramState>,
+    kernels: Map<Kernel, KernelState>,
     last_id: u64,
 }
 
@@ -443,6 +448,15 @@ pub fn inner_programs(context: Context) -> usize {
     programs.sort_unstable();
     programs.dedup();
     programs.len()
+}
+
+/// In a child that was forked: nobody ends what other threads had begun in the parent.
+pub fn forked() {
+    for program in STATE.write().programs.values_mut() {
+        program.running = 0;
+        program.busy = false;
+        program.questioned = false;
+    }
 }
 
 /// Notes that the program has a release callback.

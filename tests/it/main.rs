@@ -10,6 +10,7 @@ mod damage;
 mod differential;
 mod door;
 mod privilege;
+mod process;
 mod programs;
 mod run;
 mod switches;

@@ -37,7 +37,12 @@ use opencl_sys::{
     cl_context, cl_device_id, cl_int, cl_platform_id, cl_platform_info, cl_program,
     cl_program_info, cl_uint,
 };
-use parking_lot::Mutex;
+
+#[allow(dead_code)] // only the mutex is taken
+#[path = "../../src/fork.rs"]
+mod fork;
+
+use fork::Mutex;
 
 const PLATFORM_NOT_FOUND: cl_int = -1001;
 
@@ -111,6 +116,7 @@ fn log(line: &str) {
 }
 
 fn driver() -> Option<&'static Driver> {
+    fork::prepare(|| ());
     DRIVER.get_or_init(open).as_ref()
 }
 

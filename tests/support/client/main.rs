@@ -13,6 +13,7 @@
 //! | `failing` | builds that fail |
 //! | `callback` | builds with a callback |
 //! | `compilelink` | compiling, linking, libraries, embedded headers |
+//! | `forks N M K [run]` | M children that are forked one after the other while N threads build at least K programs each |
 //! | `threads N M` | N threads that build M programs each |
 //! | `two-programs` | program-scope variables of two programs from one source |
 //! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
@@ -37,6 +38,7 @@ mod cl;
 mod compilelink;
 mod facts;
 mod failing;
+mod forks;
 mod lifetime;
 mod queries;
 mod rebuild;
@@ -80,6 +82,7 @@ fn dispatch() -> Result<(), String> {
         "rebuild" => rebuild::section(&session()?),
         "failing" => failing::section(&session()?),
         "callback" => callback::section(&session()?),
+        "forks" => forks::section(&session()?, arguments),
         "compilelink" => compilelink::section(&session()?),
         "threads" => threads::section(&session()?, arguments),
         "two-programs" => two_programs::section(&session()?),

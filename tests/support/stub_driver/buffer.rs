@@ -4,11 +4,11 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use opencl_sys::*;
-use parking_lot::Mutex;
 
 use crate::abi::{self, Answer, Handle, Outcome, code, respond};
 use crate::context::{CONTEXTS, Context, queue, shown};
 use crate::event;
+use crate::fork::Mutex;
 use crate::registry::{Hold, Registry};
 
 pub struct Buffer {

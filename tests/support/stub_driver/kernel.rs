@@ -4,10 +4,10 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 use opencl_sys::*;
-use parking_lot::Mutex;
 
 use crate::abi::{self, Handle, Outcome, code};
 use crate::compiler::Code;
+use crate::fork::Mutex;
 use crate::parse;
 use crate::program::{PROGRAMS, Program};
 use crate::registry::{Hold, Registry};

@@ -20,6 +20,8 @@
 //! | `STUB_VARY` | 0 | 1: no two compilations give equal binaries |
 //! | `STUB_READONLY_TABLE` | 0 | 1: the dispatch table lies in read-only memory |
 //!
+//! A forked child can use it, whatever the parent's other threads do.
+//!
 //! Lines of the log: `compile KIND DIGEST OPTIONS` with KIND `build`, `compile` or `link` and the FNV-1a digest of
 //! the source; `load-binary DIGEST` with the digest of the code.
 //!
@@ -41,6 +43,9 @@ mod compiler;
 mod config;
 mod context;
 mod event;
+#[allow(dead_code)] // only the mutex is taken
+#[path = "../../../src/fork.rs"]
+mod fork;
 mod kernel;
 mod kernel_info;
 mod link;
@@ -61,6 +66,7 @@ use std::ffi::{c_char, c_void};
 /// `name` is NULL or a NUL-terminated string, as the OpenCL specification demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clGetExtensionFunctionAddress(name: *const c_char) -> *mut c_void {
+    fork::prepare(|| ());
     // SAFETY: the same contract.
     unsafe { platform::extension_address(name) }
 }

@@ -4,13 +4,13 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 use opencl_sys::*;
-use parking_lot::Mutex;
 
 use crate::abi::{self, Handle, Outcome, code};
 use crate::binary;
 use crate::compiler::Code;
 use crate::config;
 use crate::context::{CONTEXTS, Context};
+use crate::fork::Mutex;
 use crate::platform;
 use crate::registry::{Hold, Registry};
 

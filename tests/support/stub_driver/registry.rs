@@ -7,9 +7,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use crate::abi::Handle;
+use crate::fork::Mutex;
 use crate::table;
 
 #[repr(C)]
