@@ -291,8 +291,8 @@ impl Icd {
             {
                 tracing::warn!(
                     driver = %log::path(library.path()),
-                    "not cached: the loader calls this driver through a table of its own. Register oclcache alone, with the \
-                     drivers in OCLCACHE_VENDORS, or as a layer in OPENCL_LAYERS"
+                    "a loader calls this driver through a table of its own: it is cached only if oclcache is registered alone, \
+                     with the drivers in OCLCACHE_VENDORS, or is a layer, in OPENCL_LAYERS"
                 );
             }
         }
