@@ -394,6 +394,7 @@ mod tests {
             name: name.into(),
             vendor: vendor.into(),
             suffix: suffix.into(),
+            slots: 149,
         }
     }
 
