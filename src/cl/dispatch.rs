@@ -97,6 +97,18 @@ pub fn slots_of_version(version: &[u8]) -> usize {
     }
 }
 
+/// Functions without those that another table lacks.
+pub fn masked(functions: &cl_icd_dispatch, by: &cl_icd_dispatch) -> cl_icd_dispatch {
+    let mut masked = *words(functions);
+    for (function, by) in masked.iter_mut().zip(words(by)) {
+        if *by == 0 {
+            *function = 0;
+        }
+    }
+    // SAFETY: same size; each field is that of a table, or NULL.
+    unsafe { std::mem::transmute::<[usize; SLOTS], cl_icd_dispatch>(masked) }
+}
+
 /// A table that a driver's objects point to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {

@@ -12,7 +12,7 @@ use opencl_sys::cl_icd::cl_icd_dispatch;
 use opencl_sys::*;
 
 use super::{Driver, loaded, notify};
-use crate::cl::dispatch::{Slot, Table, words};
+use crate::cl::dispatch::{Slot, Table, masked, words};
 use crate::cl::info::{Reply, ask};
 use crate::cl::{Context, Device, Platform};
 use crate::driver::profile::Recognition;
@@ -115,13 +115,17 @@ unsafe fn register_driver(
     let in_place = Driver::all().find(|driver| driver.table.address() == table.address());
     let own = in_place.map_or_else(|| table.copy(), |driver| driver.own);
     let library = loaded::path_of(words(&own)[Slot::clBuildProgram.index()]).unwrap_or_default();
+    let between = others_between(below);
+    // Not those that the driver lacks: ocl-icd reads a slot behind the end of an old driver's table, and calls what it finds
+    // there (measured on 2.3.1).
+    let below = masked(below, &own);
     let driver = Driver::register(table, Some(layer), |index| Driver {
         layer: Some(layer),
-        between: others_between(below),
+        between,
         ..Driver::new(
             index,
             table,
-            *below,
+            below,
             own,
             library,
             vec![platform],

@@ -145,11 +145,11 @@ macro_rules! hooks {
                     };
                     match (driver, $crate::driver::layer::below(LAYER).$slot) {
                         // SAFETY: a function of the same type, with the arguments of the application's call.
-                        (Some(driver), _) => unsafe { HOOKS[driver.index()]($first $(, $argument)*) },
+                        (Some(driver), _) if driver.below().$slot.is_some() => unsafe { HOOKS[driver.index()]($first $(, $argument)*) },
                         // SAFETY: as above.
-                        (None, Some(function)) => unsafe { function($first $(, $argument)*) },
+                        (_, Some(function)) => unsafe { function($first $(, $argument)*) },
                         // Only slots that hold a function are ever replaced.
-                        (None, None) => std::process::abort(),
+                        (_, None) => std::process::abort(),
                     }
                 }
             )*

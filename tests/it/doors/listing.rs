@@ -258,6 +258,11 @@ fn vendors_may_be_a_directory_a_file_and_a_library_and_each_driver_is_listed_onc
         }
     }
     for loader in loaders() {
+        let own = loader.variables().into_iter();
+        let own = own.filter(|(name, _)| *name == "LD_LIBRARY_PATH");
+        let search = own.fold(search.clone(), |all, (_, path)| {
+            format!("{all}:{}", text(path))
+        });
         let once = |vendors: &str| {
             let variables = [
                 ("OCLCACHE_VENDORS", vendors),
