@@ -50,6 +50,11 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
+/// Whether this thread is inside a hook.
+pub fn is_inside() -> bool {
+    DEPTH.get() > 0
+}
+
 /// Runs `body` one level deeper; None if this thread is inside a hook already.
 pub fn at_first_depth<R>(body: impl FnOnce() -> R) -> Option<R> {
     if DEPTH.get() > 0 {

@@ -12,9 +12,16 @@ use crate::cl::Program;
 use crate::driver::Driver;
 use crate::shadow;
 
+pub(super) mod without_platform {
+    use super::*;
+
+    crate::hook::numbered! {
+        /// Slot 65.
+        clGetExtensionFunctionAddress(function_name: *const c_char) -> *mut c_void = |driver, below| wrapped(driver, function_name, below.call());
+    }
+}
+
 super::hooks! {
-    /// Slot 65.
-    clGetExtensionFunctionAddress(function_name: *const c_char) -> *mut c_void = |driver, below| wrapped(driver, function_name, below.call());
     /// Slot 107.
     clGetExtensionFunctionAddressForPlatform(
         platform: cl_platform_id,
