@@ -8,7 +8,6 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::ThreadId;
 
 use opencl_sys::{CL_SUCCESS, cl_int};
 
@@ -24,7 +23,7 @@ struct Pending {
     finish: Option<Finish>,
     target: NotifyTarget,
     /// The thread that is inside the function, if what has become of the call is known only when that returns.
-    judged_by: Option<ThreadId>,
+    judged_by: Option<usize>,
     /// Dropped once the driver has judged, before the application hears of it.
     held: Option<Held>,
 }
@@ -53,6 +52,12 @@ thread_local! {
 /// Whether this thread is inside a hook.
 pub fn is_inside() -> bool {
     DEPTH.get() > 0
+}
+
+/// Tells this thread from all others that live. std's answer panics where a thread's local
+/// variables are gone, as in handlers of atexit, which may build.
+fn this_thread() -> usize {
+    DEPTH.with(|depth| std::ptr::from_ref(depth) as usize)
 }
 
 /// Runs `body` one level deeper; None if this thread is inside a hook already.
@@ -97,7 +102,7 @@ pub fn wrapped(
         finish(program, Some(code));
         return (program, code);
     }
-    let judged_by = refusable.then(|| std::thread::current().id());
+    let judged_by = refusable.then(|| this_thread());
     let (number, target) = wait(Pending {
         finish: Some(finish),
         target: notify,
@@ -161,7 +166,7 @@ unsafe extern "C" fn arrived(program: *mut c_void, user_data: *mut c_void) {
         let Some(pending) = waiting.pending.remove(&number) else {
             return;
         };
-        if pending.judged_by == Some(std::thread::current().id()) {
+        if pending.judged_by == Some(this_thread()) {
             waiting.called_back.insert(number, pending.finish);
             (pending.target, pending.held, None)
         } else {

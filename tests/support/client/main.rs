@@ -13,6 +13,8 @@
 //! | `failing` | builds that fail |
 //! | `callback` | builds with a callback |
 //! | `compilelink` | compiling, linking, libraries, embedded headers |
+//! | `exit HOW [build] [N]` | ends while N threads build, with OpenCL in use to the last |
+//! | `plugin PATH [loader]` | opens and closes a library that uses OpenCL in its constructor |
 //! | `forks N M K [run]` | M children that are forked one after the other while N threads build at least K programs each |
 //! | `threads N M` | N threads that build M programs each |
 //! | `two-programs` | program-scope variables of two programs from one source |
@@ -36,10 +38,12 @@
 mod callback;
 mod cl;
 mod compilelink;
+mod exits;
 mod facts;
 mod failing;
 mod forks;
 mod lifetime;
+mod plugins;
 mod queries;
 mod rebuild;
 mod run;
@@ -82,6 +86,8 @@ fn dispatch() -> Result<(), String> {
         "rebuild" => rebuild::section(&session()?),
         "failing" => failing::section(&session()?),
         "callback" => callback::section(&session()?),
+        "exit" => exits::section(arguments),
+        "plugin" => plugins::section(arguments),
         "forks" => forks::section(&session()?, arguments),
         "compilelink" => compilelink::section(&session()?),
         "threads" => threads::section(&session()?, arguments),
