@@ -13,6 +13,9 @@
 //! | `failing` | builds that fail |
 //! | `callback` | builds with a callback |
 //! | `compilelink` | compiling, linking, libraries, embedded headers |
+//! | `link` | every fact of objects, libraries and link results, fresh ones and from binaries |
+//! | `link-failing`, `link-callback` | compiles and links that fail; those with a callback |
+//! | `headers` | embedded headers and files |
 //! | `threads N M` | N threads that build M programs each |
 //! | `two-programs` | program-scope variables of two programs from one source |
 //! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
@@ -37,7 +40,10 @@ mod cl;
 mod compilelink;
 mod facts;
 mod failing;
+mod headers;
 mod lifetime;
+mod link;
+mod link_calls;
 mod queries;
 mod rebuild;
 mod run;
@@ -81,6 +87,10 @@ fn dispatch() -> Result<(), String> {
         "failing" => failing::section(&session()?),
         "callback" => callback::section(&session()?),
         "compilelink" => compilelink::section(&session()?),
+        "link" => link::section(&session()?),
+        "link-failing" => link_calls::failing(&session()?),
+        "link-callback" => link_calls::callbacks(&session()?),
+        "headers" => headers::section(&session()?),
         "threads" => threads::section(&session()?, arguments),
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),
