@@ -16,6 +16,9 @@
 //! | `exit HOW [build] [N]` | ends while N threads build, with OpenCL in use to the last |
 //! | `plugin PATH [loader]` | opens and closes a library that uses OpenCL in its constructor |
 //! | `forks N M K [run]` | M children that are forked one after the other while N threads build at least K programs each |
+//! | `link` | every fact of objects, libraries and link results, fresh ones and from binaries |
+//! | `link-failing`, `link-callback` | compiles and links that fail; those with a callback |
+//! | `headers` | embedded headers and files |
 //! | `threads N M` | N threads that build M programs each |
 //! | `two-programs` | program-scope variables of two programs from one source |
 //! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
@@ -42,7 +45,10 @@ mod exits;
 mod facts;
 mod failing;
 mod forks;
+mod headers;
 mod lifetime;
+mod link;
+mod link_calls;
 mod plugins;
 mod queries;
 mod rebuild;
@@ -90,6 +96,10 @@ fn dispatch() -> Result<(), String> {
         "plugin" => plugins::section(arguments),
         "forks" => forks::section(&session()?, arguments),
         "compilelink" => compilelink::section(&session()?),
+        "link" => link::section(&session()?),
+        "link-failing" => link_calls::failing(&session()?),
+        "link-callback" => link_calls::callbacks(&session()?),
+        "headers" => headers::section(&session()?),
         "threads" => threads::section(&session()?, arguments),
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),

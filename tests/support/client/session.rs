@@ -14,6 +14,7 @@ pub struct Session {
     pub context: Handle,
     pub devices: Vec<Handle>,
     pub queue: Handle,
+    pub platform: Handle,
     pub platform_name: String,
 }
 
@@ -70,13 +71,13 @@ impl Session {
                 && count > 0
             {
                 let devices = devices[..most.clamp(1, count.min(16) as usize)].to_vec();
-                return Self::with(devices, name);
+                return Self::with(platform, devices, name);
             }
         }
         Err(format!("no platform like '{wanted}' with a device"))
     }
 
-    fn with(devices: Vec<Handle>, platform_name: String) -> Result<Self, String> {
+    fn with(platform: Handle, devices: Vec<Handle>, platform_name: String) -> Result<Self, String> {
         let mut code = 1;
         let none = ptr::null_mut();
         let count = devices.len() as cl_uint;
@@ -99,6 +100,7 @@ impl Session {
             context,
             devices,
             queue,
+            platform,
             platform_name,
         })
     }
@@ -109,6 +111,29 @@ impl Session {
 
     fn is_rusticl(&self) -> bool {
         self.platform_name.contains("rusticl")
+    }
+
+    fn is_pocl(&self) -> bool {
+        self.platform_name.contains("Portable Computing Language")
+    }
+
+    fn is_intel(&self) -> bool {
+        self.platform_name.contains("Intel")
+    }
+
+    /// PoCL ends the process when the result of a link is built.
+    pub fn builds_link_results(&self) -> bool {
+        !self.is_pocl()
+    }
+
+    /// PoCL and Intel's CPU runtime end the process when an embedded header was made from a binary.
+    pub fn reads_headers_from_binaries(&self) -> bool {
+        !self.is_pocl() && !self.is_intel()
+    }
+
+    /// rusticl never comes back from a link of one program given twice.
+    pub fn links_one_input_twice(&self) -> bool {
+        !self.is_rusticl()
     }
 
     /// rusticl gives kernels in an order that changes from process to process.
