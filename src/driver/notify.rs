@@ -22,6 +22,8 @@ pub type Finish = Box<dyn FnOnce(Program, Option<cl_int>) + Send>;
 struct Pending {
     finish: Option<Finish>,
     target: NotifyTarget,
+    /// The program that the application knows, where the driver makes that.
+    known_as: Option<Program>,
     /// The thread that is inside the function, if what has become of the call is known only when that returns.
     judged_by: Option<usize>,
     /// Dropped once the driver has judged, before the application hears of it.
@@ -84,12 +86,13 @@ impl Drop for Restore {
     }
 }
 
-/// Calls the driver through `below`, which gives the program and the error code, and does `finish` before the application hears of the end: at once where there is no
-/// callback, else when the driver calls back.
+/// Calls the driver through `below`, which gives the program and the error code, and does `finish` before the application
+/// hears of the end: at once where there is no callback, else when the driver calls back.
 ///
-/// `refusable`: the driver may refuse the call, and the program then keeps an earlier build. PoCL calls back in that case,
+/// `known_as`: the program that the application hears of; None where the driver makes it. `refusable`: the driver may refuse the call, and the program then keeps an earlier build. PoCL calls back in that case,
 /// too (measured), so a callback on this thread proves nothing, and `finish` waits for what the function returns.
 pub fn wrapped(
+    known_as: Option<Program>,
     notify: NotifyTarget,
     refusable: bool,
     held: Option<Held>,
@@ -106,6 +109,7 @@ pub fn wrapped(
     let (number, target) = wait(Pending {
         finish: Some(finish),
         target: notify,
+        known_as,
         judged_by,
         held,
     });
@@ -161,21 +165,21 @@ impl NotifyTarget {
 
 unsafe extern "C" fn arrived(program: *mut c_void, user_data: *mut c_void) {
     let number = user_data as usize;
-    let (target, held, finish) = {
+    let (known_as, target, held, finish) = {
         let mut waiting = WAITING.lock();
         let Some(pending) = waiting.pending.remove(&number) else {
             return;
         };
+        let mut finish = pending.finish;
         if pending.judged_by == Some(this_thread()) {
-            waiting.called_back.insert(number, pending.finish);
-            (pending.target, pending.held, None)
-        } else {
-            (pending.target, pending.held, pending.finish)
+            waiting.called_back.insert(number, finish.take());
         }
+        (pending.known_as, pending.target, pending.held, finish)
     };
     let _ = catch_unwind(AssertUnwindSafe(|| drop(held)));
+    let program = known_as.unwrap_or(Program::new(program));
     if let Some(finish) = finish {
-        let _ = catch_unwind(AssertUnwindSafe(|| finish(Program::new(program), None)));
+        let _ = catch_unwind(AssertUnwindSafe(|| finish(program, None)));
     }
-    target.call(Program::new(program));
+    target.call(program);
 }
