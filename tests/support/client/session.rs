@@ -105,6 +105,11 @@ impl Session {
         })
     }
 
+    /// A context of its own for these devices.
+    pub fn another(&self, devices: Vec<Handle>) -> Result<Self, String> {
+        Self::with(self.platform, devices, self.platform_name.clone())
+    }
+
     pub fn device(&self) -> Handle {
         self.devices[0]
     }
@@ -124,6 +129,26 @@ impl Session {
     /// PoCL ends the process when the result of a link is built.
     pub fn builds_link_results(&self) -> bool {
         !self.is_pocl()
+    }
+
+    /// PoCL takes a build for some devices for one of all, and ends the process when another is given a kernel then.
+    pub fn keeps_devices_apart(&self) -> bool {
+        !self.is_pocl() || self.devices.len() == 1
+    }
+
+    /// PoCL ends the process on a link for fewer devices than its inputs were compiled for.
+    pub fn links_for_some(&self, devices: &[Handle]) -> bool {
+        !self.is_pocl() || self.devices.len() == devices.len()
+    }
+
+    /// PoCL ends the process when a constant of a program that is not built is set.
+    pub fn sets_constants_of_sources(&self) -> bool {
+        !self.is_pocl()
+    }
+
+    /// rusticl lacks clUnloadCompiler; its place in the table is empty.
+    pub fn has_unload_compiler(&self) -> bool {
+        !self.is_rusticl()
     }
 
     /// PoCL and Intel's CPU runtime end the process when an embedded header was made from a binary.
