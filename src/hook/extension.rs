@@ -62,7 +62,12 @@ macro_rules! program_functions {
                 let own = unsafe { std::mem::transmute::<*mut c_void, Function>(own) };
                 // SAFETY: the application's own arguments.
                 let function = || unsafe { own($($before,)* program, $($argument),*) };
-                super::guard(function, |below| {
+                let entry = crate::driver::notify::Entry {
+                    function: stringify!($name),
+                    object: program as usize,
+                    driver: DRIVER,
+                };
+                super::guard(entry, function, |below| {
                     let (executing, _inner) = shadow::executing(Program::new(program));
                     // SAFETY: the application's own arguments but for the program, which lives as long as `_inner`.
                     below.instead(|| unsafe { own($($before,)* executing.raw(), $($argument),*) })
