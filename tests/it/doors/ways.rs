@@ -216,6 +216,25 @@ fn real_drivers_are_cached_through_the_layer_and_through_us_alone() {
     }
 }
 
+#[test]
+fn what_real_drivers_show_is_the_same_through_the_layer() {
+    for driver in [Driver::Pocl, Driver::Intel, Driver::Rusticl] {
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let setup = Setup::new(sandbox, &text(example("libspy.so")));
+        let debian = &loaders()[0];
+        for section in ["facts", "lifetime"] {
+            let bare = setup.client(debian, Way::Bare, &[], &[section]);
+            for _ in 0..2 {
+                let ran = setup.client(debian, Way::Layer, &[], &[section]);
+                assert_eq!(ran.stdout, bare.stdout, "{driver:?}, log:\n{}", ran.stderr);
+            }
+        }
+        assert!(setup.sandbox.stat("hits") > 0, "{driver:?}");
+    }
+}
+
 /// What is learnt on one way is found on the other: the loader is no part of the key.
 #[test]
 fn an_entry_that_came_in_through_one_door_is_found_through_the_others() {
