@@ -117,6 +117,7 @@ for number, path in enumerate(sys.argv[1:]):
     print("release", cl.clReleaseKernel(kernel), cl.clReleaseProgram(program), cl.clReleaseContext(context))
     if unload:
         _ctypes.dlclose(cl._handle)
+        print("driver in memory:", "libstub_driver" in open("/proc/self/maps").read(), file=sys.stderr)
 "#;
 
 /// The variables of a way as JSON, with another library in our place.
@@ -200,8 +201,11 @@ fn a_loader_that_is_unloaded_and_loaded_again_has_the_platforms_again() {
                 let ran = script(&setup, EACH, &[&loader; 3], &more);
                 (setup.compilations(), ran.stdout, ran.stderr)
             };
-            let (_, bare, _) = run(Way::Bare);
+            let (_, bare, told) = run(Way::Bare);
             assert_eq!(bare.matches("platforms 1").count(), 3, "{loader:?}");
+            let unloads = loader.name == Name::Own && unloadable == "1";
+            let gone = told.matches("driver in memory: False").count();
+            assert!(!unloads || gone == 3, "the loader does not unload it");
             for way in [Way::Icd, Way::Layer, Way::IcdAndLayer] {
                 let _ = fs::remove_dir_all(setup.sandbox.path("cache"));
                 let (compiled, stdout, log) = run(way);
@@ -210,6 +214,8 @@ fn a_loader_that_is_unloaded_and_loaded_again_has_the_platforms_again() {
                     (1, &bare),
                     "{way:?}, {loader:?}:\n{log}"
                 );
+                let gone = log.contains("driver in memory: False");
+                assert!(!gone, "{way:?}, {loader:?}");
             }
         }
     }
