@@ -6,10 +6,11 @@
 //!
 //! | line | meaning |
 //! |---|---|
-//! | `create-source`, `create-binary` | a program object was created |
+//! | `create-source`, `create-binary`, `create-il` | a program object was created |
 //! | `source-build RC` | clBuildProgram on a program created from source |
+//! | `il-build RC` | clBuildProgram on a program created from an intermediate language |
 //! | `binary-build RC` | clBuildProgram on a program created from a binary |
-//! | `other-build RC` | clBuildProgram on any other program (linked, from IL, built-in) |
+//! | `other-build RC` | clBuildProgram on any other program (linked, built-in) |
 //! | `compile RC`, `link RC` | clCompileProgram, clLinkProgram |
 //! | `binaries-fetched` | clGetProgramInfo for CL_PROGRAM_BINARIES or CL_PROGRAM_BINARY_SIZES |
 //!
@@ -33,8 +34,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 use opencl_sys::cl_function_types::*;
 use opencl_sys::{
-    CL_PROGRAM_BINARIES, CL_PROGRAM_BINARY_SIZES, CL_PROGRAM_REFERENCE_COUNT, CL_SUCCESS,
-    cl_context, cl_device_id, cl_int, cl_platform_id, cl_platform_info, cl_program,
+    CL_PLATFORM_VERSION, CL_PROGRAM_BINARIES, CL_PROGRAM_BINARY_SIZES, CL_PROGRAM_REFERENCE_COUNT,
+    CL_SUCCESS, cl_context, cl_device_id, cl_int, cl_platform_id, cl_platform_info, cl_program,
     cl_program_info, cl_uint,
 };
 use parking_lot::Mutex;
@@ -51,13 +52,18 @@ mod slot {
     pub const GET_INFO: usize = 32;
     pub const COMPILE: usize = 98;
     pub const LINK: usize = 99;
-    /// As much of a table as is read.
-    pub const COUNT: usize = 100;
+    /// As much of a table as drivers have since OpenCL 1.2.
+    pub const COUNT_1_2: usize = 100;
+    pub const FOR_PLATFORM: usize = 107;
+    pub const CREATE_WITH_IL: usize = 138;
+    /// As much of a table as is read, of drivers since OpenCL 2.1.
+    pub const COUNT: usize = 139;
 }
 
 /// The functions that stood in one of the driver's tables before ours.
 struct Table {
     address: usize,
+    /// Zero where the table was not read.
     original: [usize; slot::COUNT],
 }
 
@@ -70,6 +76,7 @@ struct Driver {
 enum Origin {
     Source,
     Binary,
+    Il,
 }
 
 static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
@@ -138,7 +145,8 @@ fn open() -> Option<Driver> {
         // SAFETY: the ICD extension requires the first word of each object to point to the dispatch table.
         let address = unsafe { *platform.cast::<usize>() };
         if driver.tables.iter().all(|table| table.address != address) {
-            driver.tables.push(patch(address)?);
+            let length = table_length(platform, address);
+            driver.tables.push(patch(address, length)?);
         }
     }
     Some(driver)
@@ -182,15 +190,38 @@ impl Driver {
     }
 }
 
+/// How many words of the table of a platform are there for certain, by its version.
+fn table_length(platform: cl_platform_id, address: usize) -> usize {
+    let words = address as *const usize;
+    // SAFETY: each table has this slot, and a function of this type stands in it.
+    let get_info = unsafe { mem::transmute::<usize, PlatformInfo>(words.add(1).read()) };
+    let mut text = [0_u8; 64];
+    // SAFETY: the buffer has its size.
+    unsafe {
+        get_info(
+            platform,
+            CL_PLATFORM_VERSION,
+            text.len(),
+            text.as_mut_ptr().cast(),
+            ptr::null_mut(),
+        )
+    };
+    // "OpenCL 3.0 ..."
+    match text.strip_prefix(b"OpenCL ") {
+        Some([major, b'.', minor, ..]) if (*major, *minor) >= (b'2', b'1') => slot::COUNT,
+        _ => slot::COUNT_1_2,
+    }
+}
+
 /// Saves what a table holds, then stores our functions into it, one word at a time.
-fn patch(address: usize) -> Option<Table> {
+fn patch(address: usize, length: usize) -> Option<Table> {
     let words = address as *mut usize;
     let mut original = [0; slot::COUNT];
-    for (index, word) in original.iter_mut().enumerate() {
-        // SAFETY: a table has more than `slot::COUNT` words since OpenCL 1.2.
+    for (index, word) in original.iter_mut().enumerate().take(length) {
+        // SAFETY: the table has `length` words.
         *word = unsafe { words.add(index).read() };
     }
-    let hooks: [(usize, *const c_void); 7] = [
+    let hooks: [(usize, *const c_void); 9] = [
         (
             slot::CREATE_WITH_SOURCE,
             create_with_source as CreateWithSource as *const c_void,
@@ -204,7 +235,17 @@ fn patch(address: usize) -> Option<Table> {
         (slot::GET_INFO, get_info as GetInfo as *const c_void),
         (slot::COMPILE, compile as Compile as *const c_void),
         (slot::LINK, link as Link as *const c_void),
+        (
+            slot::FOR_PLATFORM,
+            address_for_platform as AddressForPlatform as *const c_void,
+        ),
+        (
+            slot::CREATE_WITH_IL,
+            create_with_il as CreateWithIl as *const c_void,
+        ),
     ];
+    // A place that the driver left empty stays empty.
+    let hooks = hooks.into_iter().filter(|(index, _)| original[*index] != 0);
     let writable = is_writable(address);
     if !writable && !protect(address, libc::PROT_READ | libc::PROT_WRITE) {
         return None;
@@ -285,6 +326,9 @@ type CreateWithBinary = unsafe extern "C" fn(
     *mut cl_int,
     *mut cl_int,
 ) -> cl_program;
+type CreateWithIl =
+    unsafe extern "C" fn(cl_context, *const c_void, usize, *mut cl_int) -> cl_program;
+type AddressForPlatform = unsafe extern "C" fn(cl_platform_id, *const c_char) -> *mut c_void;
 type Release = unsafe extern "C" fn(cl_program) -> cl_int;
 type Build = unsafe extern "C" fn(
     cl_program,
@@ -343,6 +387,62 @@ unsafe extern "C" fn create_with_source(
     remember(program, Origin::Source);
     log("create-source");
     program
+}
+
+unsafe extern "C" fn create_with_il(
+    context: cl_context,
+    il: *const c_void,
+    length: usize,
+    errcode: *mut cl_int,
+) -> cl_program {
+    // SAFETY: the slot's own type and the application's own arguments.
+    let program = unsafe {
+        match original::<CreateWithIl>(context, slot::CREATE_WITH_IL) {
+            Some(create) => create(context, il, length, errcode),
+            None => ptr::null_mut(),
+        }
+    };
+    remember(program, Origin::Il);
+    log("create-il");
+    program
+}
+
+/// The driver's clCreateProgramWithILKHR; zero until somebody asked for it.
+static CREATE_WITH_IL_KHR: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn create_with_il_khr(
+    context: cl_context,
+    il: *const c_void,
+    length: usize,
+    errcode: *mut cl_int,
+) -> cl_program {
+    let address = CREATE_WITH_IL_KHR.load(Ordering::Acquire);
+    // SAFETY: the address is handed out only after it was stored; the extension's function has this type.
+    let program = unsafe {
+        let create = mem::transmute::<usize, CreateWithIl>(address);
+        create(context, il, length, errcode)
+    };
+    remember(program, Origin::Il);
+    log("create-il");
+    program
+}
+
+/// The driver's answer, but for the one function that makes programs.
+unsafe extern "C" fn address_for_platform(
+    platform: cl_platform_id,
+    name: *const c_char,
+) -> *mut c_void {
+    // SAFETY: the slot's own type and the application's own arguments.
+    let found = unsafe {
+        original::<AddressForPlatform>(platform, slot::FOR_PLATFORM)
+            .map_or(ptr::null_mut(), |get| get(platform, name))
+    };
+    // SAFETY: the specification demands a NUL-terminated string; the driver has just read it.
+    if found.is_null() || unsafe { CStr::from_ptr(name) } != c"clCreateProgramWithILKHR" {
+        return found;
+    }
+    CREATE_WITH_IL_KHR.store(found as usize, Ordering::Release);
+    create_with_il_khr as CreateWithIl as *mut c_void
 }
 
 unsafe extern "C" fn create_with_binary(
@@ -413,6 +513,7 @@ unsafe extern "C" fn build(
     let kind = match origin(program) {
         Some(Origin::Source) => "source-build",
         Some(Origin::Binary) => "binary-build",
+        Some(Origin::Il) => "il-build",
         None => "other-build",
     };
     // SAFETY: the slot's own type and the application's own arguments.
