@@ -1,19 +1,21 @@
-//! The policy: what becomes of a build call. Read this first.
+//! The policy: what becomes of a call that builds, compiles or links a program. Read this first.
 //!
 //! ```text
 //! plan     what would the key be? no key: bypass, with a reason
 //! look up  an entry that is whole and has this key?
 //! restore  an inner program of its binaries, built and checked: a hit
 //! build    else the driver builds the application's own program, with the application's own arguments
-//! record   a build that succeeded after a look-up becomes an entry
+//! record   a call that succeeded after a look-up becomes an entry
 //! ```
 //!
 //! Rules: a program that is not known here belongs to the driver alone (R1). What the entry and the inner program cannot
-//! answer exactly makes the driver build the application's program for real (R2, in `answer`). Before a call that changes
+//! answer exactly makes the driver build the application's program for real (R2, in `own`). Before a call that changes
 //! the state of a program that is being served, the program is built for real, so that the driver itself gives the verdict
 //! (R3). Failures always come from the driver. In any doubt the driver is called as if we were not there.
 
 pub mod answer;
+pub mod link;
+pub mod own;
 mod plan;
 mod record;
 mod restore;
@@ -24,28 +26,30 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use once_cell::sync::OnceCell;
+use once_cell::race::OnceBox;
 use opencl_sys::*;
 
-use crate::cl::{Device, Program};
+use crate::cl::{Context, Device, Program};
 use crate::config::Config;
 use crate::driver::notify::Held;
 use crate::driver::profile::Rebuild;
 use crate::driver::{BuildArguments, Driver, NotifyTarget, notify};
 use crate::log::text;
 use crate::outcome::{Bypass, Outcome};
-use crate::shadow::{self, Ended, Inner, Ticket};
+use crate::shadow::{self, Ended, Inner, Origin, Standing, Ticket};
 use crate::store::digests::Digests;
-use crate::store::entry::Defect;
+use crate::store::entry::{Defect, Entry};
 use crate::store::recorder::Recorder;
 use crate::store::stats::{Counter, Event, run_directory};
 use crate::store::{Lookup, Store};
+pub use plan::HeaderProgram;
 use plan::Plan;
 
 /// The variable in which `oclcache run` passes the directory where it will look for its children's counters.
 pub const RUN_VARIABLE: &str = "OCLCACHE_RUN";
 
-static CACHE: OnceCell<Cache> = OnceCell::new();
+// Opened without a lock, which a child that is forked meanwhile would wait for: if two threads do it, one is dropped unused.
+static CACHE: OnceBox<Cache> = OnceBox::new();
 
 /// The cache of this process.
 pub struct Cache {
@@ -55,12 +59,14 @@ pub struct Cache {
     recorder: Option<Recorder>,
 }
 
-/// The arguments of a clBuildProgram call, as far as they could be read without judging them.
+/// The arguments of a clBuildProgram or clCompileProgram call, as far as they could be read without judging them.
 pub struct BuildCall {
     /// The program.
     pub program: Program,
     /// Devices and options.
     pub arguments: BuildArguments,
+    /// The embedded headers of clCompileProgram; None is clBuildProgram.
+    pub headers: Option<Vec<HeaderProgram>>,
     /// The callback.
     pub notify: NotifyTarget,
     /// Only the driver can judge the arguments: a count without a list, data without a callback, a NULL device.
@@ -76,18 +82,21 @@ pub fn announce() {
     }
 }
 
-/// clBuildProgram. `below` calls the driver's own function with this callback and all else as the application gave it.
-pub fn build(call: &BuildCall, below: &dyn Fn(NotifyTarget) -> cl_int) -> cl_int {
+/// The driver's own clBuildProgram or clCompileProgram, with this program and callback and all else as the application gave it.
+pub type BuildBelow<'a> = &'a dyn Fn(Program, NotifyTarget) -> cl_int;
+
+/// clBuildProgram and clCompileProgram.
+pub fn build(call: &BuildCall, below: BuildBelow) -> cl_int {
     let cache = Cache::get();
     let Some(ticket) = shadow::begin(call.program) else {
         cache.count(&[Bypass::NotFromSource.into()]);
         // The driver's own affair: callbacks that it makes are outside of our hooks.
-        return notify::outside(|| below(call.notify));
+        return notify::outside(|| below(call.program, call.notify));
     };
     let plan = if call.odd {
         Err(Bypass::UnusualArguments)
     } else {
-        cache.plan(&ticket, &call.arguments)
+        cache.plan(&ticket, &call.arguments, call.headers.as_deref())
     };
     let started = Instant::now();
     if let Ok(plan) = &plan
@@ -107,55 +116,32 @@ pub fn build(call: &BuildCall, below: &dyn Fn(NotifyTarget) -> cl_int) -> cl_int
     cache.build_by_driver(ticket, plan, call, below)
 }
 
-/// clCompileProgram, which is not cached but changes the state of the program. `devices` is the call's list.
-pub fn compile(
-    program: Program,
-    devices: Option<Vec<Device>>,
-    notify: NotifyTarget,
-    below: &dyn Fn(NotifyTarget) -> cl_int,
-) -> cl_int {
-    let cache = Cache::get();
-    let Some(ticket) = shadow::begin(program) else {
-        return notify::outside(|| below(notify));
-    };
-    let held = cache.prepare_change(&ticket);
-    let refusable = ticket.built && plan::has_kernels(&ticket);
-    let finish = Box::new(move |_, code: Option<cl_int>| {
-        if shadow::set_busy(&ticket, true) {
-            let how = verdict(&ticket, devices, code);
-            shadow::ended(&ticket, how, None);
-        }
-    });
-    notify::wrapped(program, notify, refusable, held, below, finish)
-}
-
-/// A program that is an input of clLinkProgram: one that is served is built for real first, since what the driver says of
-/// linking an executable depends on how that was made.
-pub fn link_input(program: Program) {
-    if let Some(inner) = shadow::view(program).and_then(|view| view.inner)
-        && let Some(_own) = shadow::own_program(program, &inner)
-    {
-        Cache::get().build_own(program, &inner);
-    }
-}
-
-/// What has become of a build or compilation. `code` is what the function returned, if it has.
+/// What has become of a build, compilation or link. `code` is what the function returned, if it has.
 ///
 /// What it returns with a callback differs from driver to driver, also for builds that fail (measured: Intel's CPU runtime
 /// returns 0), so the status decides.
-fn verdict(ticket: &Ticket, devices: Option<Vec<Device>>, code: Option<cl_int>) -> Ended {
+fn verdict(
+    driver: &Driver,
+    program: Program,
+    devices: Option<&[Device]>,
+    code: Option<cl_int>,
+) -> Ended {
     if code.is_some_and(is_refusal) {
         return Ended::Refused;
     }
-    let driver = ticket.driver;
-    let devices = devices
-        .or_else(|| driver.program_devices(ticket.program).ok())
-        .unwrap_or_default();
+    let all;
+    let devices = match devices {
+        Some(devices) => devices,
+        None => {
+            all = driver.program_devices(program).unwrap_or_default();
+            &all
+        }
+    };
     let succeeded = matches!(code, None | Some(CL_SUCCESS))
         && !devices.is_empty()
         && devices
             .iter()
-            .all(|device| driver.build_status(ticket.program, *device) == Ok(CL_BUILD_SUCCESS));
+            .all(|device| driver.build_status(program, *device) == Ok(CL_BUILD_SUCCESS));
     if succeeded {
         Ended::Built
     } else {
@@ -184,7 +170,7 @@ impl Drop for HeldKernel {
 impl Cache {
     /// The cache of this process, opened at the first build.
     pub fn get() -> &'static Cache {
-        CACHE.get_or_init(|| Cache::open(Config::read()))
+        CACHE.get_or_init(|| Box::new(Cache::open(Config::read())))
     }
 
     fn open(config: Config) -> Cache {
@@ -253,44 +239,58 @@ impl Cache {
 
     /// Looks the plan up and makes an inner program of what is found; None is a miss.
     fn hit(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<Inner>> {
+        if !self.config.recache()
+            && let Some(inner) = self.rebuilt(ticket, plan)
+        {
+            return Some(inner);
+        }
+        let entry = self.look_up(plan)?;
+        shadow::set_busy(ticket, true);
+        let inner = self.restore(ticket.driver, ticket.context, Standing::Apart, plan, entry);
+        if inner.is_none() {
+            shadow::set_busy(ticket, false);
+        }
+        inner
+    }
+
+    /// An entry that is whole and fits.
+    fn look_up(&self, plan: &Plan) -> Option<Entry> {
         if self.config.recache() {
             return None;
         }
-        if let Some(inner) = self.rebuilt(ticket, plan) {
-            return Some(inner);
-        }
-        let entry = match self.store.as_ref()?.look_up(&plan.key) {
-            Lookup::Found(entry) => entry,
+        let entry = match self.store.as_ref()?.look_up(&plan.key()) {
+            Lookup::Found(entry) => *entry,
             Lookup::Absent => return None,
             Lookup::Bad(defect) => {
                 self.set_aside(plan, &defect);
                 return None;
             }
         };
-        if entry
-            .meta
-            .include_dirs
-            .as_ref()
-            .is_some_and(|directories| *directories != plan.include_dirs)
-        {
-            return None;
-        }
-        shadow::set_busy(ticket, true);
-        let restored = restore::restore(ticket, plan, *entry);
-        let inner = match restored {
-            Ok(inner) => inner,
+        let others = entry.meta.include_dirs.as_ref();
+        let fits = others.is_none_or(|directories| *directories == plan.recipe.include_dirs);
+        fits.then_some(entry)
+    }
+
+    /// The program of an entry; an entry that the driver does not take is set aside.
+    fn restore(
+        &self,
+        driver: &'static Driver,
+        context: Context,
+        standing: Standing,
+        plan: &Plan,
+        entry: Entry,
+    ) -> Option<Arc<Inner>> {
+        match restore::restore(driver, context, standing, plan, entry) {
+            Ok(inner) => Some(Arc::new(inner)),
             Err(restore::Failure::Entry(defect)) => {
-                shadow::set_busy(ticket, false);
                 self.set_aside(plan, &defect);
-                return None;
+                None
             }
             Err(restore::Failure::Resources(code)) => {
-                shadow::set_busy(ticket, false);
                 tracing::warn!(key = %plan.key_prefix(), code, "the driver has no room for the cached program");
-                return None;
+                None
             }
-        };
-        Some(Arc::new(inner))
+        }
     }
 
     fn count_hit(&self, plan: &Plan, inner: &Inner, elapsed: Duration) {
@@ -312,14 +312,16 @@ impl Cache {
     /// too.
     fn rebuilt(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<Inner>> {
         let inner = ticket.inner.as_ref()?;
-        let same = inner.key() == plan.key && inner.arguments().options == plan.arguments.options;
+        let same = inner.key() == plan.key()
+            && inner.recipe().arguments.options == plan.recipe.arguments.options;
         if ticket.driver.profile.rebuild != Rebuild::KeepsVariables || !same {
             return None;
         }
-        let code =
-            ticket
-                .driver
-                .build_program(inner.program(), &plan.arguments, NotifyTarget::NONE);
+        let code = ticket.driver.build_program(
+            inner.program(),
+            &plan.recipe.arguments,
+            NotifyTarget::NONE,
+        );
         (code == CL_SUCCESS).then(|| inner.clone())
     }
 
@@ -327,7 +329,7 @@ impl Cache {
         tracing::warn!(key = %plan.key_prefix(), defect = %text(defect.to_string().as_bytes()), "entry set aside");
         self.count(&[Counter::SetAside.by(1)]);
         if let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly())
-            && let Err(error) = store.set_aside(&plan.key)
+            && let Err(error) = store.set_aside(&plan.key())
         {
             tracing::warn!(%error, "the entry stays where it is");
         }
@@ -339,17 +341,22 @@ impl Cache {
         ticket: Ticket,
         plan: Result<Plan, Bypass>,
         call: &BuildCall,
-        below: &dyn Fn(NotifyTarget) -> cl_int,
+        below: BuildBelow,
     ) -> cl_int {
+        if matches!(ticket.origin, Origin::Linked) {
+            return self.change_linked(ticket, call, below);
+        }
         let held = self.prepare_change(&ticket);
         let refusable = ticket.built && plan::has_kernels(&ticket);
+        let program = call.program;
         let devices = call.arguments.devices.clone();
         let started = Instant::now();
         let finish = Box::new(move |_, code: Option<cl_int>| {
             let elapsed = started.elapsed();
             self.built(&ticket, plan, devices, code, elapsed);
         });
-        notify::wrapped(call.program, call.notify, refusable, held, below, finish)
+        let below = |target| (program, below(program, target));
+        notify::wrapped(Some(program), call.notify, refusable, held, &below, finish).1
     }
 
     /// What follows a build by the driver, before the application hears of it.
@@ -366,34 +373,44 @@ impl Cache {
             // ask, and what this build has made cannot be told any more.
             return self.count(&[Bypass::ConcurrentBuild.into()]);
         }
-        let how = verdict(ticket, devices, code);
+        let how = verdict(ticket.driver, ticket.program, devices.as_deref(), code);
         if how != Ended::Built {
-            shadow::ended(ticket, how, None);
+            shadow::ended(ticket, how, None, None);
             self.count(&[Counter::Failed.by(1)]);
             return log_build(Outcome::Failed, plan.as_ref().ok(), &[], elapsed);
         }
         match plan {
             Ok(plan) => {
-                let (names, recorded) = self.record(ticket, &plan, elapsed);
-                shadow::ended(ticket, how, recorded);
-                self.count(&[
-                    Counter::Misses.by(1),
-                    Counter::CompileNs.by(nanoseconds(elapsed)),
-                ]);
-                log_build(Outcome::Miss, Some(&plan), &names, elapsed);
+                let is_alone = || shadow::is_alone(ticket);
+                let (names, recorded) =
+                    self.record(ticket.driver, ticket.program, &plan, elapsed, &is_alone);
+                shadow::ended(ticket, how, recorded, Some(plan.recipe.clone()));
+                self.count_miss(&plan, &names, elapsed);
             }
             Err(reason) => {
-                shadow::ended(ticket, how, None);
-                self.count(&[reason.into()]);
-                log_build(Outcome::Bypassed(reason), None, &[], elapsed);
+                shadow::ended(ticket, how, None, None);
+                self.count_bypass(reason, elapsed);
             }
         }
+    }
+
+    fn count_miss(&self, plan: &Plan, names: &[Vec<u8>], elapsed: Duration) {
+        self.count(&[
+            Counter::Misses.by(1),
+            Counter::CompileNs.by(nanoseconds(elapsed)),
+        ]);
+        log_build(Outcome::Miss, Some(plan), names, elapsed);
+    }
+
+    fn count_bypass(&self, reason: Bypass, elapsed: Duration) {
+        self.count(&[reason.into()]);
+        log_build(Outcome::Bypassed(reason), None, &[], elapsed);
     }
 
     /// R3: before a call that changes the state of a served program, it is built for real and answers for itself, also in
     /// the call's callback, and if kernels of its P' are alive, one of P is held until the driver has judged.
     fn prepare_change(&self, ticket: &Ticket) -> Option<Held> {
-        let inner = ticket.inner.as_ref()?;
+        let inner = ticket.inner.as_ref().filter(|inner| inner.is_apart())?;
         if !self.build_own(ticket.program, inner) {
             return None;
         }

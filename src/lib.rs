@@ -33,7 +33,7 @@
 //! # Modules
 //!
 //! Imports point one way: `front` -> `hook` -> `cache` -> `shadow`, `key`, `store`, `driver` -> `cl`. `key` and `store` know
-//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook` and `front` only.
+//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front` and `fork` only.
 //!
 //! - `front`: the doors by which loaders come, and which drivers there are.
 //! - `hook`: the functions that stand in drivers' tables.
@@ -44,6 +44,7 @@
 //! - `driver`: one real driver, its profile, and safe calls into it.
 //! - `cl`: the ABI.
 //! - `outcome`, `config`, `log`: what can become of a build, the settings, and what is said to people.
+//! - `fork`: the locks that all of them take, which a fork finds free.
 //! - `cli`: the `oclcache` command.
 
 mod cache;
@@ -51,6 +52,7 @@ mod cl;
 pub mod cli;
 mod config;
 mod driver;
+mod fork;
 mod front;
 mod hook;
 mod key;

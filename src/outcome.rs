@@ -1,6 +1,6 @@
-//! What can become of a build call: one append-only list that feeds the log, the statistics and the tests.
+//! What can become of a call that builds, compiles or links a program: one append-only list that feeds the log, the statistics and the tests.
 //!
-//! A build call ends in exactly one of: a *hit*, a *miss*, a *bypass* with a [`Bypass`] reason, or *failed*.
+//! Such a call ends in exactly one of: a *hit*, a *miss*, a *bypass* with a [`Bypass`] reason, or *failed*.
 
 /// Why a build call was handed to the driver without a look-up.
 ///
@@ -19,11 +19,11 @@ pub enum Bypass {
     OptionReadsFile = 3,
     /// A build option whose effect is not known here.
     UnknownOption = 4,
-    /// The program was not created from source text, or not through us.
+    /// The program was not created from source text or an intermediate language, or not through us.
     NotFromSource = 5,
     /// The call's arguments are such that only the driver can judge them.
     UnusualArguments = 6,
-    /// Only some of the program's devices are built.
+    /// Only some of the program's devices are built, and what the others keep is not known.
     SomeDevices = 7,
     /// An earlier build of this program failed.
     AfterFailedBuild = 8,
@@ -45,11 +45,15 @@ pub enum Bypass {
     TooLarge = 16,
     /// Drivers of this kind keep something of an earlier build of the same program, by their profile.
     BuiltBefore = 17,
+    /// A program that is linked, or whose source is a header, holds something that is known by no key.
+    UnknownInput = 18,
+    /// The intermediate language is not SPIR-V, or its specialisation constants may have been set unseen.
+    UnknownIl = 19,
 }
 
 impl Bypass {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Bypass; 18] = [
+    pub const ALL: [Bypass; 20] = [
         Bypass::ReadsFile,
         Bypass::UsesTimeOrFileName,
         Bypass::UnknownDirective,
@@ -68,6 +72,8 @@ impl Bypass {
         Bypass::ReleaseCallback,
         Bypass::TooLarge,
         Bypass::BuiltBefore,
+        Bypass::UnknownInput,
+        Bypass::UnknownIl,
     ];
 
     /// The name in statistics and logs; stable.
@@ -91,6 +97,8 @@ impl Bypass {
             Bypass::ReleaseCallback => "release_callback",
             Bypass::TooLarge => "too_large",
             Bypass::BuiltBefore => "built_before",
+            Bypass::UnknownInput => "unknown_input",
+            Bypass::UnknownIl => "unknown_il",
         }
     }
 }

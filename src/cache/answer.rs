@@ -1,22 +1,22 @@
 //! Queries of programs and kernels that are served: who answers what.
 //!
 //! P answers for identity, context and source; the entry for what drivers tell differently of a program that was made
-//! from a binary; P' for the rest. What none of them answers exactly makes the driver build P (R2).
+//! from a binary; P' for the rest. What none of them answers exactly makes the driver build P (R2, in `own`).
 
 use std::ffi::CString;
 use std::sync::Arc;
-use std::time::Instant;
 
 use opencl_sys::*;
 
-use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, PROGRAM_QUERIES, facts, kernel_facts};
-use super::{Cache, nanoseconds};
+use super::Cache;
+use super::own::{Own, answered, ask_own_kernel};
+use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, PROGRAM_QUERIES};
+use super::restore::binary_type;
 use crate::cl::info::{Number, Reply};
 use crate::cl::{Device, Kernel, Program};
-use crate::driver::{Driver, NotifyTarget};
+use crate::driver::Driver;
 use crate::shadow::{self, Inner};
 use crate::store::entry::{Answer, Answers, Facts};
-use crate::store::stats::Counter;
 
 /// clGetProgramInfo; None: the driver answers for P itself.
 pub fn program_info(
@@ -50,7 +50,11 @@ pub fn program_info(
         CL_PROGRAM_BINARIES => reply.give_binaries(&inner.binaries()),
         name if PROGRAM_QUERIES.contains(&name) => {
             let find = |facts: &Facts| find(&facts.program, name);
-            give(answered(driver, program, &inner, find)?, &inner, reply)
+            match answered(driver, program, &inner, find) {
+                Some(answer) if !asks_nothing(&answer, reply) => give(answer, &inner, reply),
+                Some(_) => driver.forward_program_info(inner.program(), name, reply),
+                None => driver.forward_program_info(made_for_real(program, &inner), name, reply),
+            }
         }
         _ => driver.forward_program_info(inner.program(), name, reply),
     })
@@ -98,11 +102,17 @@ pub fn build_info(
         return Some(driver.forward_build_info(inner.program(), device, name, reply));
     }
     let find = |facts: &Facts| find(facts.devices.get(index)?, name);
-    Some(give(
-        answered(driver, program, &inner, find)?,
-        &inner,
-        reply,
-    ))
+    Some(match answered(driver, program, &inner, find) {
+        Some(answer) if !asks_nothing(&answer, reply) => give(answer, &inner, reply),
+        Some(_) => driver.forward_build_info(inner.program(), device, name, reply),
+        // Of a device that was not built, nothing is recorded.
+        None => driver.forward_build_info(made_for_real(program, &inner), device, name, reply),
+    })
+}
+
+/// What answers where the entry does not: P, which has been built for real by now if it could be, or a link's twin.
+fn made_for_real(program: Program, inner: &Inner) -> Program {
+    inner.twin().unwrap_or(program)
 }
 
 /// clGetKernelInfo; None: the driver answers.
@@ -117,6 +127,9 @@ pub fn kernel_info(
     }
     let (program, inner) = shadow::kernel_origin(kernel)?;
     if name == CL_KERNEL_PROGRAM {
+        if !inner.is_apart() {
+            return None;
+        }
         return Some(reply.give(&program.to_value()));
     }
     let kernel_name = function_name(driver, kernel)?;
@@ -179,6 +192,49 @@ pub fn in_recorded_order(driver: &Driver, inner: &Inner, kernels: &mut [cl_kerne
     kernels.sort_by_cached_key(order);
 }
 
+/// The program that kernels are made of.
+pub enum Executing {
+    /// P itself, or what serves it.
+    Itself(Program),
+    /// What the driver has made for real: of compiled objects and libraries the driver itself says why there are no kernels,
+    /// since those that were made from binaries may have some (measured on rusticl).
+    Own(Own),
+}
+
+impl Executing {
+    /// Its handle.
+    pub fn program(&self) -> Program {
+        match self {
+            Executing::Itself(program) => *program,
+            Executing::Own(own) => own.program,
+        }
+    }
+
+    /// Where its kernels come from, if from what serves P.
+    pub fn origin(&self, inner: &Option<Arc<Inner>>) -> Option<Arc<Inner>> {
+        match self {
+            Executing::Itself(_) => inner.clone(),
+            Executing::Own(_) => None,
+        }
+    }
+}
+
+/// The program that kernels of `program` are made of, where `inner` serves it.
+pub fn executing(program: Program, inner: Option<&Arc<Inner>>) -> Executing {
+    let Some(inner) = inner else {
+        return Executing::Itself(program);
+    };
+    let first = inner.built().first().copied().unwrap_or(0);
+    let executable = CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int;
+    if binary_type(&inner.facts(), first).is_none_or(|kind| kind == executable) {
+        return Executing::Itself(inner.program());
+    }
+    match Cache::get().own(program, inner) {
+        Some(own) => Executing::Own(own),
+        None => Executing::Itself(inner.program()),
+    }
+}
+
 /// Whether the application has released the last reference to a program that only its kernels keep in memory. P' was released
 /// as well, so it gives the driver's answers of such a handle.
 fn is_dead(driver: &Driver, kept: bool) -> bool {
@@ -197,128 +253,28 @@ fn known(answer: &Answer) -> Option<Answer> {
     (*answer != Answer::Withheld).then(|| answer.clone())
 }
 
+/// Whether an error was recorded and the application asks for neither value nor size: some drivers then find nothing wrong
+/// (measured: Intel's CPU runtime), so the driver is asked just so.
+fn asks_nothing(answer: &Answer, reply: Reply) -> bool {
+    matches!(answer, Answer::Error(_)) && reply.value.is_null() && reply.size_ret.is_null()
+}
+
 fn give(answer: Answer, inner: &Inner, reply: Reply) -> cl_int {
     match answer {
         Answer::Value(value) => reply.give(&value),
         Answer::OwnOptions => reply.give(
             inner
-                .arguments()
+                .recipe()
+                .arguments
                 .options
                 .as_ref()
                 .map_or(b"\0", |options| options.as_bytes_with_nul()),
         ),
         Answer::AroundOwnOptions(parts) => {
-            let options = inner.arguments().options.as_ref();
+            let options = inner.recipe().arguments.options.as_ref();
             reply.give(&parts.join(options.map_or(b"".as_slice(), |options| options.as_bytes())))
         }
         Answer::Error(code) => code,
         Answer::Withheld => CL_INVALID_VALUE,
-    }
-}
-
-/// What was recorded, if need be after P was built for real; None if even that does not help, so that P answers.
-fn answered(
-    driver: &Driver,
-    program: Program,
-    inner: &Arc<Inner>,
-    find: impl Fn(&Facts) -> Option<Answer>,
-) -> Option<Answer> {
-    if let Some(answer) = find(&inner.facts()) {
-        return Some(answer);
-    }
-    let cache = Cache::get();
-    let own = shadow::own_program(program, inner)?;
-    if !cache.materialise(program, inner) {
-        return None;
-    }
-    let fresh = facts(driver, program, inner.devices(), inner.arguments());
-    drop(own);
-    inner.set_facts(Arc::new(fresh.clone()));
-    cache.amend(&inner.key(), |facts| {
-        let changed = *facts != fresh;
-        *facts = fresh;
-        changed
-    });
-    find(&inner.facts())
-}
-
-/// Asks a kernel of P itself, after P was built for real; None: that cannot be, so the kernel of P' answers.
-fn ask_own_kernel(
-    driver: &Driver,
-    program: Program,
-    inner: &Arc<Inner>,
-    name: &CString,
-    ask: &dyn Fn(Kernel) -> cl_int,
-) -> Option<cl_int> {
-    let cache = Cache::get();
-    let own = shadow::own_program(program, inner)?;
-    if !cache.materialise(program, inner) {
-        return None;
-    }
-    let kernel = driver.create_kernel(program, name).ok()?;
-    let code = ask(kernel);
-    let fresh = kernel_facts(driver, kernel);
-    driver.release_kernel(kernel);
-    drop(own);
-    if let Some(fresh) = fresh {
-        let mut facts = (*inner.facts()).clone();
-        if facts.kernel(&fresh.name).is_none() {
-            facts.kernels.push(fresh.clone());
-            inner.set_facts(Arc::new(facts));
-        }
-        cache.amend(&inner.key(), |facts| {
-            let new = facts.kernel(&fresh.name).is_none();
-            if new {
-                facts.kernels.push(fresh);
-            }
-            new
-        });
-    }
-    Some(code)
-}
-
-impl Cache {
-    /// R2: builds a served P for real, with its last arguments, unless its inputs have changed since. P answers queries
-    /// from then on where it must; kernels still come from P', so that program-scope variables stay one set.
-    ///
-    /// The caller has the right to P, by [`shadow::own_program`].
-    fn materialise(&self, program: Program, inner: &Inner) -> bool {
-        if inner.is_materialised() {
-            return true;
-        }
-        let driver = inner.driver();
-        let source = driver.program_info(program, CL_PROGRAM_SOURCE);
-        let length = source.map_or(0, |source| source.len().saturating_sub(1));
-        let plan = self.key(driver, program, length, inner.arguments());
-        if !plan.is_ok_and(|plan| plan.key == inner.key()) {
-            self.count(&[Counter::InputsChanged.by(1)]);
-            let key = &inner.key().hex()[..16];
-            tracing::warn!(
-                key,
-                "a query is answered from the cache although the inputs have changed"
-            );
-            return false;
-        }
-        self.build_own(program, inner)
-    }
-
-    /// Builds a served P for real, whatever has become of its inputs.
-    ///
-    /// The caller has the right to P, by [`shadow::own_program`] or because it is building it.
-    pub(super) fn build_own(&self, program: Program, inner: &Inner) -> bool {
-        if inner.is_materialised() {
-            return true;
-        }
-        let started = Instant::now();
-        let code = inner
-            .driver()
-            .build_program(program, inner.arguments(), NotifyTarget::NONE);
-        let elapsed = nanoseconds(started.elapsed());
-        self.count(&[Counter::Materialised.by(1), Counter::RebuiltNs.by(elapsed)]);
-        tracing::info!(key = &inner.key().hex()[..16], code, "built for real");
-        if code == CL_SUCCESS {
-            inner.set_materialised();
-        }
-        code == CL_SUCCESS
     }
 }

@@ -1,51 +1,78 @@
-//! What a build would be keyed by, or why it cannot be.
+//! What a call would be keyed by, or why it cannot be.
 
-use std::ffi::OsString;
+use std::cell::RefCell;
+use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use opencl_sys::*;
 
 use super::Cache;
-use crate::cl::{Device, Program};
+use crate::cl::{Context, Device, Program};
 use crate::driver::profile::Rebuild;
 use crate::driver::{BuildArguments, Driver};
 use crate::key::options::{self, Options};
 use crate::key::recipe::{self, Ingredient, Key, Kind};
 use crate::key::source;
 use crate::outcome::Bypass;
-use crate::shadow::{Inner, Ticket};
+use crate::shadow::{self, Base, Header, Inner, Operation, Origin, Recipe, Ticket};
 
-/// Sources and options beyond this are left to the driver, in bytes.
+/// Sources, intermediate languages and options beyond this are left to the driver, in bytes.
 const LARGEST_TEXT: usize = 64 << 20;
 
-/// A build whose result is known by its key.
+/// A call whose result is known by its key.
 pub struct Plan {
-    /// The key.
-    pub key: Key,
-    /// What it was made of.
+    /// What the key was made of.
     pub ingredients: Vec<Ingredient>,
-    /// The source without the NUL.
-    pub source: Vec<u8>,
     /// The options; None is NULL.
     pub options: Option<Options>,
-    /// The directories of include options, whose spelling is not in the key.
-    pub include_dirs: Vec<Vec<u8>>,
     /// The program's devices, in its order.
     pub devices: Vec<Device>,
-    /// The call's arguments.
-    pub arguments: BuildArguments,
+    /// Those that the call names, by their index.
+    pub targets: Vec<usize>,
+    /// The key, and what the call does.
+    pub recipe: Arc<Recipe>,
+    /// Files that would be read in place of embedded headers if they were there.
+    absent: Vec<PathBuf>,
 }
 
 impl Plan {
+    /// The key.
+    pub fn key(&self) -> Key {
+        self.recipe.key
+    }
+
     /// The first digits of the key, for the log.
     pub fn key_prefix(&self) -> String {
-        self.key.hex()[..16].to_owned()
+        self.key().hex()[..16].to_owned()
+    }
+
+    /// The text that the program is made from: its source or intermediate language.
+    pub fn text(&self) -> Option<&[u8]> {
+        match &self.recipe.base {
+            Base::Source(text) | Base::Il(text, _) => Some(text),
+            Base::Linked(_) => None,
+        }
+    }
+
+    /// Whether no file has appeared meanwhile that would be read in place of an embedded header.
+    pub fn still_holds(&self) -> bool {
+        self.absent.iter().all(|path| is_absent(path))
     }
 }
 
+/// An embedded header of a call: its name, and its program.
+pub type HeaderProgram = (CString, Program);
+
 impl Cache {
-    /// Plans a build of a program that is not being built otherwise.
-    pub(super) fn plan(&self, ticket: &Ticket, arguments: &BuildArguments) -> Result<Plan, Bypass> {
+    /// Plans a build or compilation of a program that is not being built otherwise. `headers`: see [`super::BuildCall`].
+    pub(super) fn plan(
+        &self,
+        ticket: &Ticket,
+        arguments: &BuildArguments,
+        headers: Option<&[HeaderProgram]>,
+    ) -> Result<Plan, Bypass> {
         if ticket.concurrent {
             return Err(Bypass::ConcurrentBuild);
         }
@@ -58,40 +85,112 @@ impl Cache {
         if ticket.built && has_kernels(ticket) {
             return Err(Bypass::LiveKernels);
         }
-        let served = ticket.inner.is_some();
-        match ticket.driver.profile.rebuild {
-            Rebuild::KeepsKernels if ticket.built => return Err(Bypass::BuiltBefore),
-            Rebuild::KeepsVariables if ticket.built && !served => return Err(Bypass::BuiltBefore),
-            _ => {}
+        if ticket.built && !forgets(ticket, headers.is_some()) {
+            return Err(Bypass::BuiltBefore);
         }
-        let length = ticket.source_length.ok_or(Bypass::UnusualArguments)?;
-        self.key(ticket.driver, ticket.program, length, arguments)
+        let driver = ticket.driver;
+        let base = match &ticket.origin {
+            Origin::Source(length) => {
+                let length = length.ok_or(Bypass::UnusualArguments)?;
+                Base::Source(source_text(driver, ticket.program, length)?.into())
+            }
+            Origin::Il(module, constants) => {
+                let code = driver
+                    .program_info(ticket.program, CL_PROGRAM_IL)
+                    .map_err(|_| Bypass::UnknownIl)?;
+                if recipe::sha256(&code) != module.digest
+                    || module.has_constants && !driver.sees_constants()
+                {
+                    return Err(Bypass::UnknownIl);
+                }
+                Base::Il(code.into(), constants.clone())
+            }
+            Origin::Linked => return Err(Bypass::NotFromSource),
+        };
+        let operation = match headers {
+            None => Operation::Build,
+            Some(headers) => Operation::Compile(
+                headers
+                    .iter()
+                    .map(|(name, program)| header(driver, name, *program))
+                    .collect::<Result<_, _>>()?,
+            ),
+        };
+        let devices = driver
+            .program_devices(ticket.program)
+            .map_err(|_| Bypass::UnidentifiedDevice)?;
+        let previous = previous(ticket, &devices, arguments, &operation)?;
+        self.key(driver, devices, base, operation, arguments, previous)
     }
 
-    /// Plans a build without regard to the program's state.
-    pub(super) fn key(
+    /// Plans a link.
+    pub(super) fn plan_link(
         &self,
         driver: &'static Driver,
-        program: Program,
-        source_length: usize,
+        context: Context,
         arguments: &BuildArguments,
+        inputs: &[Program],
+    ) -> Result<Plan, Bypass> {
+        let inputs: Vec<Arc<Recipe>> = inputs
+            .iter()
+            .map(|input| shadow::recipe(*input).ok_or(Bypass::UnknownInput))
+            .collect::<Result<_, _>>()?;
+        let devices = match &arguments.devices {
+            Some(devices) => devices.clone(),
+            None => driver
+                .context_devices(context)
+                .map_err(|_| Bypass::UnidentifiedDevice)?,
+        };
+        let base = Base::Linked(inputs);
+        self.key(driver, devices, base, Operation::Link, arguments, None)
+    }
+
+    /// The key that a call would have now, without regard to the program's state.
+    pub(super) fn key_again(
+        &self,
+        driver: &'static Driver,
+        devices: &[Device],
+        recipe: &Recipe,
+    ) -> Result<Key, Bypass> {
+        let plan = self.key(
+            driver,
+            devices.to_vec(),
+            recipe.base.clone(),
+            recipe.operation.clone(),
+            &recipe.arguments,
+            recipe.previous.clone(),
+        )?;
+        Ok(plan.key())
+    }
+
+    fn key(
+        &self,
+        driver: &'static Driver,
+        devices: Vec<Device>,
+        base: Base,
+        operation: Operation,
+        arguments: &BuildArguments,
+        previous: Option<Arc<Recipe>>,
     ) -> Result<Plan, Bypass> {
         if self.store.is_none() {
             return Err(Bypass::NoCacheDirectory);
         }
-        let devices = driver
-            .program_devices(program)
-            .map_err(|_| Bypass::UnidentifiedDevice)?;
-        if let Some(wanted) = &arguments.devices {
-            let all = wanted.len() == devices.len()
-                && devices.iter().all(|device| wanted.contains(device));
-            if !all {
-                return Err(Bypass::SomeDevices);
-            }
-        }
+        let targets = targets(driver, &devices, arguments)?;
         let options_bytes = arguments.options.as_ref().map(|options| options.as_bytes());
-        if source_length > LARGEST_TEXT
-            || options_bytes.is_some_and(|options| options.len() > LARGEST_TEXT)
+        let headers = match &operation {
+            Operation::Compile(headers) => headers.as_slice(),
+            _ => &[],
+        };
+        let text = match &base {
+            Base::Source(text) | Base::Il(text, _) => &**text,
+            Base::Linked(_) => &[],
+        };
+        let lengths = [text.len(), options_bytes.map_or(0, <[u8]>::len)];
+        let header_lengths = headers.iter().map(|header| header.source.len());
+        if lengths
+            .into_iter()
+            .chain(header_lengths)
+            .any(|length| length > LARGEST_TEXT)
         {
             return Err(Bypass::TooLarge);
         }
@@ -99,14 +198,10 @@ impl Cache {
         if driver.profile.refuses_debug && options.as_ref().is_some_and(|options| options.debug) {
             return Err(Bypass::RefusedByProfile);
         }
-        let source = source_text(driver, program, source_length)?;
-        let definitions = options
-            .iter()
-            .flat_map(|options| options.definitions.iter().map(Vec::as_slice));
-        let texts: Vec<&[u8]> = [source.as_slice()].into_iter().chain(definitions).collect();
-        if let Some(reason) = source::obstacle(&texts) {
-            return Err(reason);
-        }
+        let absent = match &base {
+            Base::Source(source) => judge_texts(source, headers, options.as_ref())?,
+            _ => Vec::new(),
+        };
         let device_identities = driver
             .device_identities(&devices)
             .ok_or(Bypass::UnidentifiedDevice)?;
@@ -115,15 +210,24 @@ impl Cache {
             .ok_or(Bypass::UnidentifiedDriver)?;
         self.remember_digests();
 
-        let mut ingredients = vec![
-            Ingredient::new(Kind::Source, "", recipe::sha256(&source)),
-            match &options {
-                Some(options) => {
-                    Ingredient::new(Kind::Options, "given", recipe::sha256(&options.normalised))
-                }
-                None => Ingredient::new(Kind::Options, "NULL", []),
-            },
-        ];
+        let mut ingredients = base_ingredients(&base);
+        ingredients.push(match &options {
+            Some(options) => {
+                Ingredient::new(Kind::Options, "given", recipe::sha256(&options.normalised))
+            }
+            None => Ingredient::new(Kind::Options, "NULL", []),
+        });
+        match &operation {
+            Operation::Build => {}
+            Operation::Compile(_) => {
+                ingredients.push(Ingredient::new(Kind::Operation, "", *b"compile"));
+            }
+            Operation::Link => ingredients.push(Ingredient::new(Kind::Operation, "", *b"link")),
+        }
+        ingredients.extend(headers.iter().map(|header| {
+            let name = String::from_utf8_lossy(header.name.as_bytes());
+            Ingredient::new(Kind::Header, name, recipe::sha256(&header.source))
+        }));
         for (index, identity) in device_identities.iter().enumerate() {
             ingredients.push(Ingredient::new(
                 Kind::Device,
@@ -132,25 +236,217 @@ impl Cache {
             ));
             ingredients.extend(identity.iter().cloned());
         }
+        if targets.len() < devices.len() {
+            ingredients.extend(targets.iter().map(|index| {
+                Ingredient::new(
+                    Kind::Device,
+                    "only for device",
+                    (*index as u32).to_le_bytes(),
+                )
+            }));
+        }
+        ingredients.extend(
+            previous
+                .iter()
+                .map(|previous| Ingredient::new(Kind::Previous, "", previous.key.0)),
+        );
         ingredients.extend(driver_identity.iter().cloned());
         ingredients.extend(environment(driver));
         if driver.profile.looks_at_executable {
             ingredients.push(Ingredient::new(Kind::Executable, "", executable()));
         }
-        let include_dirs = options
-            .as_ref()
-            .map(|options| options.include_dirs.clone())
-            .unwrap_or_default();
-        Ok(Plan {
+        let recipe = Recipe {
             key: recipe::key(&ingredients),
-            ingredients,
-            source,
-            options,
-            include_dirs,
-            devices,
+            include_dirs: include_dirs(&base, options.as_ref(), previous.as_deref()),
+            base,
+            operation,
             arguments: arguments.clone(),
+            previous,
+        };
+        Ok(Plan {
+            ingredients,
+            options,
+            devices,
+            targets,
+            recipe: Arc::new(recipe),
+            absent,
         })
     }
+}
+
+/// Whether the driver makes of a program that was built or compiled before what it would make of a new one.
+fn forgets(ticket: &Ticket, compiles: bool) -> bool {
+    match ticket.driver.profile.rebuild {
+        Rebuild::Fresh => true,
+        Rebuild::KeepsKernels => false,
+        // It keeps the compiled object and the log as well, and of an intermediate language the values of specialisation
+        // constants (measured), so only builds of what is served from source are as new.
+        Rebuild::KeepsVariables => {
+            let was_built = |recipe: &Recipe| matches!(recipe.operation, Operation::Build);
+            let served = ticket.inner.as_ref().map(|inner| inner.recipe());
+            let from_source = matches!(ticket.origin, Origin::Source(_));
+            from_source && !compiles && served.is_some_and(|recipe| was_built(recipe))
+        }
+    }
+}
+
+/// The indices of the devices that a call names. Some drivers list the root device of a sub-device among a program's devices
+/// (measured: PoCL).
+fn targets(
+    driver: &Driver,
+    devices: &[Device],
+    arguments: &BuildArguments,
+) -> Result<Vec<usize>, Bypass> {
+    let Some(named) = &arguments.devices else {
+        return Ok((0..devices.len()).collect());
+    };
+    let index = |wanted: Device| devices.iter().position(|device| *device == wanted);
+    let mut targets = named
+        .iter()
+        .map(|device| index(*device).or_else(|| index(driver.root_device(*device))))
+        .collect::<Option<Vec<_>>>()
+        .ok_or(Bypass::SomeDevices)?;
+    targets.sort_unstable();
+    targets.dedup();
+    Ok(targets)
+}
+
+/// What devices that the call does not name keep of earlier calls.
+fn previous(
+    ticket: &Ticket,
+    devices: &[Device],
+    arguments: &BuildArguments,
+    operation: &Operation,
+) -> Result<Option<Arc<Recipe>>, Bypass> {
+    let targets = targets(ticket.driver, devices, arguments)?;
+    if !ticket.built || targets.len() == devices.len() {
+        return Ok(None);
+    }
+    let recipe = ticket.recipe.as_ref().ok_or(Bypass::SomeDevices)?;
+    let mut kept = Vec::new();
+    for call in recipe.calls() {
+        kept.extend(self::targets(ticket.driver, devices, &call.arguments)?);
+    }
+    if kept.iter().all(|index| targets.contains(index)) {
+        return Ok(None);
+    }
+    // An inner program is built by one call, for all its devices and with the options of this one.
+    let alike = matches!(
+        (operation, &recipe.operation),
+        (Operation::Build, Operation::Build) | (Operation::Compile(_), Operation::Compile(_))
+    );
+    if !alike
+        || recipe.arguments.options != arguments.options
+        || recipe.calls().len() >= Recipe::LONGEST_CHAIN
+    {
+        return Err(Bypass::SomeDevices);
+    }
+    Ok(Some(recipe.clone()))
+}
+
+/// An embedded header, with its source as it is now. Only programs that are known to be made from source are asked: PoCL and
+/// Intel's CPU runtime crash with others (measured), and so they shall without us.
+fn header(driver: &Driver, name: &CString, program: Program) -> Result<Header, Bypass> {
+    if name.to_str().is_err() {
+        return Err(Bypass::UnusualArguments); // ingredients have names in UTF-8
+    }
+    let length = shadow::source_length(program).ok_or(Bypass::UnknownInput)?;
+    Ok(Header {
+        name: name.clone(),
+        source: source_text(driver, program, length)?.into(),
+    })
+}
+
+/// Judges source, headers and definitions together. Gives the files that must not be there, since drivers differ in whether
+/// they or the embedded headers win (measured: rusticl takes those of the working directory first).
+fn judge_texts(
+    source: &[u8],
+    headers: &[Header],
+    options: Option<&Options>,
+) -> Result<Vec<PathBuf>, Bypass> {
+    let absent = RefCell::new(Vec::new());
+    let is_header = |name: &[u8]| {
+        let known = headers.iter().any(|header| header.name.as_bytes() == name);
+        if !known || name.starts_with(b"/") {
+            return false;
+        }
+        let candidates = candidates(name, headers, options);
+        let nowhere = candidates.iter().all(|path| is_absent(path));
+        absent.borrow_mut().extend(candidates);
+        nowhere
+    };
+    let definitions = options
+        .iter()
+        .flat_map(|options| options.definitions.iter().map(Vec::as_slice));
+    let texts: Vec<&[u8]> = [source]
+        .into_iter()
+        .chain(headers.iter().map(|header| &*header.source))
+        .chain(definitions)
+        .collect();
+    match source::obstacle_beside_headers(&texts, &is_header) {
+        Some(reason) => Err(reason),
+        None => {
+            let mut absent = absent.into_inner();
+            absent.sort_unstable();
+            absent.dedup();
+            Ok(absent)
+        }
+    }
+}
+
+/// Where files could stand that a driver would read for a header's name: in the working directory and in each include
+/// directory, also below the directories that header names have.
+fn candidates(name: &[u8], headers: &[Header], options: Option<&Options>) -> Vec<PathBuf> {
+    let name = Path::new(OsStr::from_bytes(name));
+    let include_dirs = options.map_or(&[][..], |options| &options.include_dirs);
+    let directories = [&b""[..]]
+        .into_iter()
+        .chain(include_dirs.iter().map(Vec::as_slice))
+        .map(|directory| Path::new(OsStr::from_bytes(directory)));
+    let below = |directory: &Path| {
+        let of_headers = headers.iter().filter_map(|header| {
+            let header = Path::new(OsStr::from_bytes(header.name.as_bytes()));
+            Some(directory.join(header.parent()?).join(name))
+        });
+        of_headers.collect::<Vec<_>>()
+    };
+    directories.flat_map(below).collect()
+}
+
+fn is_absent(path: &Path) -> bool {
+    path.symlink_metadata()
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
+fn base_ingredients(base: &Base) -> Vec<Ingredient> {
+    match base {
+        Base::Source(text) => vec![Ingredient::new(Kind::Source, "", recipe::sha256(text))],
+        Base::Il(code, constants) => {
+            let code = Ingredient::new(Kind::Il, "", recipe::sha256(code));
+            let constants = constants.iter().map(|(id, value)| {
+                Ingredient::new(Kind::Constant, id.to_string(), value.as_slice())
+            });
+            [code].into_iter().chain(constants).collect()
+        }
+        Base::Linked(inputs) => inputs
+            .iter()
+            .enumerate()
+            .map(|(index, input)| Ingredient::new(Kind::Input, index.to_string(), input.key.0))
+            .collect(),
+    }
+}
+
+/// All include directories that led to a program, whose spelling is not in the key.
+fn include_dirs(base: &Base, options: Option<&Options>, previous: Option<&Recipe>) -> Vec<Vec<u8>> {
+    let own = options.iter().flat_map(|options| &options.include_dirs);
+    let inputs = match base {
+        Base::Linked(inputs) => inputs.as_slice(),
+        _ => &[],
+    };
+    let earlier = inputs.iter().map(|input| &**input).chain(previous);
+    own.chain(earlier.flat_map(|recipe| &recipe.include_dirs))
+        .cloned()
+        .collect()
 }
 
 /// Whether kernels are attached to the program, so that only the driver can say whether it may be built again. Kernels
@@ -166,7 +462,8 @@ pub(super) fn has_kernels(ticket: &Ticket) -> bool {
 
 /// Whether some of them are kernels of P'.
 pub(super) fn has_inner_kernels(ticket: &Ticket, inner: &Inner) -> bool {
-    ticket.inner_kernels > 0 || has_more_references(ticket.driver, inner.program(), 1)
+    inner.is_apart()
+        && (ticket.inner_kernels > 0 || has_more_references(ticket.driver, inner.program(), 1))
 }
 
 fn has_more_references(driver: &Driver, program: Program, ours: cl_uint) -> bool {

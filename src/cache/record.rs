@@ -6,14 +6,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use opencl_sys::*;
 
 use super::plan::{Plan, executable};
-use super::restore::split_names;
+use super::restore::{binary_type, split_names};
 use super::{Cache, nanoseconds};
 use crate::cl::info::Number;
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::profile::KernelFacts as When;
 use crate::driver::{BuildArguments, Driver};
 use crate::key::recipe::Key;
-use crate::shadow::{self, Ticket};
+use crate::shadow::Operation;
 use crate::store::Lookup;
 use crate::store::entry::{Answer, Answers, EntryContent, Facts, KernelFacts, Meta};
 use crate::store::stats::Counter;
@@ -45,54 +45,65 @@ pub const ARGUMENT_QUERIES: [cl_kernel_arg_info; 5] = [
 ];
 
 impl Cache {
-    /// Records a build that missed. Returns the names of its kernels, and the key if there is an entry now.
+    /// Records a call that missed and has made `program` what it is. Returns the names of its kernels, and the key if there is
+    /// an entry now.
     ///
-    /// If another build of the same program begins meanwhile, what is fetched may be the other's, so nothing is stored.
+    /// If another build of the same program begins meanwhile (`is_alone` says so), what is fetched may be the other's, so
+    /// nothing is stored.
     pub(super) fn record(
         &self,
-        ticket: &Ticket,
+        driver: &'static Driver,
+        program: Program,
         plan: &Plan,
         elapsed: Duration,
+        is_alone: &dyn Fn() -> bool,
     ) -> (Vec<Vec<u8>>, Option<Key>) {
-        let driver = ticket.driver;
-        if !shadow::is_alone(ticket) {
+        if !is_alone() {
             return (Vec::new(), None);
         }
-        let facts = facts(driver, ticket.program, &plan.devices, &plan.arguments);
-        let names = facts.kernel_names.clone();
         let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
-            return (names, None);
+            return (kernel_names(driver, program), None);
         };
         let not_stored = |why: &dyn std::fmt::Display| {
             self.count(&[Counter::NotStored.by(1)]);
             tracing::warn!(key = %plan.key_prefix(), %why, "not stored");
         };
-        if !is_executable(&facts) {
-            not_stored(&"the driver does not call it an executable");
-            return (names, None);
-        }
-        let binaries = match driver.program_binaries(ticket.program, plan.devices.len()) {
+        let binaries = match binaries(driver, program, plan) {
             Ok(binaries) => binaries,
-            Err(code) => {
-                not_stored(&format_args!(
-                    "the driver does not give its binary ({code})"
-                ));
-                return (names, None);
+            Err(why) => {
+                not_stored(&why);
+                return (Vec::new(), None);
             }
         };
-        if !shadow::is_alone(ticket) {
+        let facts = facts(
+            driver,
+            program,
+            &plan.devices,
+            &binaries.built,
+            &plan.recipe.arguments,
+        );
+        let names = facts.kernel_names.clone();
+        if !is_of_the_right_type(&facts, &binaries.built, &plan.recipe.operation) {
+            not_stored(&"the driver does not call its binary what it should be");
             return (names, None);
         }
-        let meta = self.meta(driver, plan, facts, elapsed);
+        if !plan.still_holds() {
+            not_stored(&"a file has appeared that may have been read in place of a header");
+            return (names, None);
+        }
+        if !is_alone() {
+            return (names, None);
+        }
+        let meta = self.meta(driver, plan, facts, &binaries, elapsed);
         let content = EntryContent {
             meta: &meta,
-            source: self.config.store_source().then_some(plan.source.as_slice()),
-            binaries: binaries.iter().map(Vec::as_slice).collect(),
+            source: plan.text().filter(|_| self.config.store_source()),
+            binaries: binaries.bytes.iter().map(Vec::as_slice).collect(),
         };
-        match store.publish(&plan.key, &content) {
+        match store.publish(&plan.key(), &content) {
             Ok(_) => {
                 self.count(&[Counter::Stored.by(1)]);
-                (names, Some(plan.key))
+                (names, Some(plan.key()))
             }
             Err(error) => {
                 not_stored(&error);
@@ -101,19 +112,26 @@ impl Cache {
         }
     }
 
-    fn meta(&self, driver: &Driver, plan: &Plan, facts: Facts, elapsed: Duration) -> Meta {
+    fn meta(
+        &self,
+        driver: &Driver,
+        plan: &Plan,
+        facts: Facts,
+        binaries: &Binaries,
+        elapsed: Duration,
+    ) -> Meta {
         let private = !self.config.store_source();
         let mut meta = Meta {
             ingredients: plan.ingredients.clone(),
             options: plan
                 .options
                 .as_ref()
-                .map(|options| match &plan.arguments.options {
+                .map(|options| match &plan.recipe.arguments.options {
                     Some(written) if !private => written.as_bytes().to_vec(),
                     _ => options.private(),
                 }),
-            include_dirs: shows_directories(&facts, &plan.include_dirs)
-                .then(|| plan.include_dirs.clone()),
+            include_dirs: shows_directories(&facts, &plan.recipe.include_dirs)
+                .then(|| plan.recipe.include_dirs.clone()),
             driver_family: driver.profile.family.to_owned(),
             driver_library: driver.library().to_string_lossy().into_owned(),
             executable: String::from_utf8_lossy(&executable()).into_owned(),
@@ -121,6 +139,8 @@ impl Cache {
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_secs()),
             compile_ns: nanoseconds(elapsed),
+            built: binaries.built.iter().map(|index| *index as u32).collect(),
+            only_built_listed: binaries.only_built_listed,
             facts,
         };
         if private {
@@ -137,7 +157,7 @@ impl Cache {
         let Some(known) = kernel_facts(driver, kernel) else {
             return;
         };
-        self.amend(key, |facts| {
+        self.amend(key, None, |facts| {
             let new = facts.kernel(&known.name).is_none();
             if new {
                 facts.kernels.push(known);
@@ -146,8 +166,14 @@ impl Cache {
         });
     }
 
-    /// Replaces an entry by one with more facts; `change` tells whether it changed anything.
-    pub(super) fn amend(&self, key: &Key, change: impl FnOnce(&mut Facts) -> bool) {
+    /// Replaces an entry by one with more facts; `change` tells whether it changed anything. `include_dirs` are those of the
+    /// program that the facts are of, if they may show there.
+    pub(super) fn amend(
+        &self,
+        key: &Key,
+        include_dirs: Option<&[Vec<u8>]>,
+        change: impl FnOnce(&mut Facts) -> bool,
+    ) {
         let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
             return;
         };
@@ -157,6 +183,13 @@ impl Cache {
         let mut meta = std::mem::take(&mut entry.meta);
         if !change(&mut meta.facts) {
             return;
+        }
+        if let Some(own) = include_dirs {
+            let others = meta.include_dirs.as_deref().is_some_and(|dirs| dirs != own);
+            if others {
+                return;
+            }
+            meta.include_dirs = shows_directories(&meta.facts, own).then(|| own.to_vec());
         }
         if !self.config.store_source() {
             withhold_texts(&mut meta.facts);
@@ -173,37 +206,109 @@ impl Cache {
     }
 }
 
-/// Whether each device that tells the kind of its binary has an executable.
-fn is_executable(facts: &Facts) -> bool {
-    facts.devices.iter().all(|answers| {
-        let kind = answers
+/// What the driver gives of a program.
+struct Binaries {
+    /// The devices that have one, by their index, ascending.
+    built: Vec<usize>,
+    /// Theirs.
+    bytes: Vec<Vec<u8>>,
+    /// Nothing is listed for the others.
+    only_built_listed: bool,
+}
+
+/// The binaries of all devices that have one after a call.
+fn binaries(driver: &Driver, program: Program, plan: &Plan) -> Result<Binaries, String> {
+    let code = |what, code: cl_int| format!("the driver does not give {what} ({code})");
+    let devices = driver
+        .program_devices(program)
+        .map_err(|error| code("the devices", error))?;
+    if devices != plan.devices {
+        // As sources of AMD's driver have it after a build for some devices; unverified.
+        return Err("the program has other devices now".to_owned());
+    }
+    let sizes = driver
+        .program_binary_sizes(program)
+        .map_err(|error| code("the sizes of its binary", error))?;
+    let only_built_listed = sizes.len() != devices.len();
+    let built = if only_built_listed {
+        plan.targets.clone()
+    } else {
+        // Also of others than those of the call: of sub-devices of theirs on Intel's CPU runtime (measured), and of those
+        // that were built before.
+        let is_built = |index: &usize| {
+            sizes[*index] > 0
+                && driver.build_status(program, devices[*index]) == Ok(CL_BUILD_SUCCESS)
+        };
+        (0..devices.len()).filter(is_built).collect()
+    };
+    if only_built_listed && sizes.len() != built.len()
+        || !plan.targets.iter().all(|target| built.contains(target))
+    {
+        return Err("a device has no binary".to_owned());
+    }
+    let mut all = driver
+        .program_binaries(program, &sizes)
+        .map_err(|error| code("its binary", error))?;
+    let bytes = if only_built_listed {
+        all
+    } else {
+        built
             .iter()
-            .find(|(name, _)| *name == CL_PROGRAM_BINARY_TYPE);
-        !matches!(kind, Some((_, Answer::Value(value)))
-            if Number::from_value(value) != Some(CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int))
+            .map(|index| std::mem::take(&mut all[*index]))
+            .collect()
+    };
+    if bytes.iter().any(Vec::is_empty) {
+        return Err("a device has no binary".to_owned());
+    }
+    Ok(Binaries {
+        built,
+        bytes,
+        only_built_listed,
     })
 }
 
-/// Everything that the API shows of a program that the driver has built, but for kernels where creating one is dear.
+/// Whether each device has what the operation makes: an executable, a compiled object, or either an executable or a library.
+/// Drivers of OpenCL 1.1 do not tell, and only build.
+fn is_of_the_right_type(facts: &Facts, built: &[usize], operation: &Operation) -> bool {
+    let wanted: &[u32] = match operation {
+        Operation::Build => &[CL_PROGRAM_BINARY_TYPE_EXECUTABLE],
+        Operation::Compile(_) => &[CL_PROGRAM_BINARY_TYPE_COMPILED_OBJECT],
+        Operation::Link => &[
+            CL_PROGRAM_BINARY_TYPE_EXECUTABLE,
+            CL_PROGRAM_BINARY_TYPE_LIBRARY,
+        ],
+    };
+    let first = built.first().and_then(|index| binary_type(facts, *index));
+    built.iter().all(|index| match binary_type(facts, *index) {
+        Some(kind) => Some(kind) == first && wanted.contains(&(kind as u32)),
+        None => matches!(operation, Operation::Build) && first.is_none(),
+    })
+}
+
+/// Everything that the API shows of a program that the driver has made, but for kernels where creating one is dear, and for
+/// devices that are not `built`.
 pub fn facts(
     driver: &Driver,
     program: Program,
     devices: &[Device],
+    built: &[usize],
     arguments: &BuildArguments,
 ) -> Facts {
+    let of_device = |(index, device): (usize, &Device)| {
+        if built.contains(&index) {
+            build_answers(driver, program, *device, arguments)
+        } else {
+            Answers::new()
+        }
+    };
     let mut facts = Facts {
         program: PROGRAM_QUERIES
             .map(|name| (name, answer(driver.program_info(program, name))))
             .to_vec(),
-        devices: devices
-            .iter()
-            .map(|device| build_answers(driver, program, *device, arguments))
-            .collect(),
+        devices: devices.iter().enumerate().map(of_device).collect(),
+        kernel_names: kernel_names(driver, program),
         ..Facts::default()
     };
-    if let Ok(names) = driver.program_info(program, CL_PROGRAM_KERNEL_NAMES) {
-        facts.kernel_names = split_names(&names).map(<[u8]>::to_vec).collect();
-    }
     if driver.profile.kernel_facts == When::AfterBuild
         && !facts.kernel_names.is_empty()
         && let Ok(kernels) = driver.create_kernels(program)
@@ -219,6 +324,13 @@ pub fn facts(
         facts.kernels = known;
     }
     facts
+}
+
+fn kernel_names(driver: &Driver, program: Program) -> Vec<Vec<u8>> {
+    let names = driver.program_info(program, CL_PROGRAM_KERNEL_NAMES);
+    split_names(&names.unwrap_or_default())
+        .map(<[u8]>::to_vec)
+        .collect()
 }
 
 fn build_answers(

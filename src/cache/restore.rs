@@ -1,4 +1,4 @@
-//! Makes an inner program from an entry, and checks that it is the one that was recorded.
+//! Makes a program from an entry, and checks that it is the one that was recorded.
 
 use std::collections::BTreeSet;
 
@@ -6,11 +6,12 @@ use opencl_sys::*;
 
 use super::plan::Plan;
 use crate::cl::info::Number;
-use crate::driver::NotifyTarget;
-use crate::shadow::{Inner, Ticket};
-use crate::store::entry::{Defect, Entry};
+use crate::cl::{Context, Device, Program};
+use crate::driver::{BuildArguments, Driver, NotifyTarget};
+use crate::shadow::{Inner, Standing};
+use crate::store::entry::{Answer, Defect, Entry, Facts};
 
-/// Why there is no inner program.
+/// Why there is no program.
 pub enum Failure {
     /// The entry is to blame.
     Entry(Defect),
@@ -18,68 +19,116 @@ pub enum Failure {
     Resources(cl_int),
 }
 
-/// The inner program of an entry, built with the application's own devices and options: with others, drivers answer
-/// differently (OpenCL 3.0, 5.8.2, leaves it to them; measured on PoCL for NULL instead of the same options).
-pub fn restore(ticket: &Ticket, plan: &Plan, entry: Entry) -> Result<Inner, Failure> {
-    let driver = ticket.driver;
+/// A program that is released unless it is kept.
+struct Fresh(&'static Driver, Program);
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        self.0.release_program(self.1);
+    }
+}
+
+/// The program of an entry. Executables are built with the application's own devices and options: with others, drivers answer
+/// differently (OpenCL 3.0, 5.8.2, leaves it to them; measured on PoCL for NULL instead of the same options). Compiled objects
+/// and libraries are not built: that would make executables of them (measured on PoCL) or fail (Intel's CPU runtime).
+pub fn restore(
+    driver: &'static Driver,
+    context: Context,
+    standing: Standing,
+    plan: &Plan,
+    entry: Entry,
+) -> Result<Inner, Failure> {
+    let refused = |why| Failure::Entry(Defect::Refused(why));
     let binaries: Vec<&[u8]> = entry.binaries().collect();
-    if binaries.len() != plan.devices.len() || entry.meta.facts.devices.len() != plan.devices.len()
+    let built: Option<Vec<Device>> = entry
+        .meta
+        .built
+        .iter()
+        .map(|index| plan.devices.get(*index as usize).copied())
+        .collect();
+    let built = built.ok_or(refused("it is for other devices"))?;
+    let facts = &entry.meta.facts;
+    if built.is_empty()
+        || binaries.len() != built.len()
+        || facts.devices.len() != plan.devices.len()
     {
-        return Err(Failure::Entry(Defect::Refused(
-            "it is for another number of devices",
-        )));
+        return Err(refused("it is for another number of devices"));
     }
     let before = driver
         .wants_context_references()
-        .then(|| driver.context_references(ticket.context));
+        .then(|| driver.context_references(context));
     let program = driver
-        .create_program_with_binary(ticket.context, &plan.devices, &binaries)
+        .create_program_with_binary(context, &built, &binaries)
         .map_err(|code| failure(code, "the driver does not take the binary"))?;
+    let fresh = Fresh(driver, program);
     if let Some(Ok(before)) = before
-        && let Ok(after) = driver.context_references(ticket.context)
+        && let Ok(after) = driver.context_references(context)
     {
         driver.note_context_references(after > before);
     }
-    // From here on the program is released by dropping.
-    let inner = Inner::new(
-        driver,
-        program,
-        ticket.context,
-        plan.devices.clone(),
-        plan.arguments.clone(),
-        plan.key,
-        entry,
-    );
-    let code = driver.build_program(program, &plan.arguments, NotifyTarget::NONE);
-    if code != CL_SUCCESS {
-        return Err(failure(code, "the driver cannot build the binary"));
-    }
-    for &device in &plan.devices {
-        if driver.build_status(program, device) != Ok(CL_BUILD_SUCCESS) {
-            return Err(Failure::Entry(Defect::Refused("the binary is not built")));
+    let first = entry.meta.built[0] as usize;
+    let kind = binary_type(facts, first);
+    let executable = kind.is_none_or(|kind| kind == CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int);
+    if executable {
+        let own = &plan.recipe.arguments;
+        let all = built.len() == plan.devices.len();
+        let arguments = BuildArguments {
+            devices: if all {
+                own.devices.clone()
+            } else {
+                Some(built.clone())
+            },
+            options: own.options.clone(),
+        };
+        let code = driver.build_program(program, &arguments, NotifyTarget::NONE);
+        if code != CL_SUCCESS {
+            return Err(failure(code, "the driver cannot build the binary"));
         }
-        let kind = driver
+    }
+    for &device in &built {
+        if executable && driver.build_status(program, device) != Ok(CL_BUILD_SUCCESS) {
+            return Err(refused("the binary is not built"));
+        }
+        let found = driver
             .build_info(program, device, CL_PROGRAM_BINARY_TYPE)
             .ok()
             .and_then(|value| <cl_int as Number>::from_value(&value));
-        if kind.is_some_and(|kind| kind != CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int) {
-            return Err(Failure::Entry(Defect::Refused(
-                "the binary is not executable",
-            )));
+        if found.is_some() && kind.is_some() && found != kind {
+            return Err(refused("the binary is of another type"));
         }
     }
-    let names = driver
-        .program_info(program, CL_PROGRAM_KERNEL_NAMES)
-        .unwrap_or_default();
-    let recorded = inner.facts();
-    if split_names(&names).collect::<BTreeSet<_>>()
-        != recorded.kernel_names.iter().map(Vec::as_slice).collect()
-    {
-        return Err(Failure::Entry(Defect::Refused(
-            "it has other kernels than were recorded",
-        )));
+    if executable {
+        let names = driver
+            .program_info(program, CL_PROGRAM_KERNEL_NAMES)
+            .unwrap_or_default();
+        if split_names(&names).collect::<BTreeSet<_>>()
+            != facts.kernel_names.iter().map(Vec::as_slice).collect()
+        {
+            return Err(refused("it has other kernels than were recorded"));
+        }
     }
-    Ok(inner)
+    std::mem::forget(fresh);
+    Ok(Inner::new(
+        driver,
+        program,
+        standing,
+        context,
+        plan.devices.clone(),
+        plan.recipe.clone(),
+        entry,
+    ))
+}
+
+/// CL_PROGRAM_BINARY_TYPE of a device, as it was recorded; None where the driver does not tell.
+pub fn binary_type(facts: &Facts, device: usize) -> Option<cl_int> {
+    let answers = facts.devices.get(device)?;
+    let (_, answer) = answers
+        .iter()
+        .find(|(name, _)| *name == CL_PROGRAM_BINARY_TYPE)?;
+    match answer {
+        Answer::Value(value) => Number::from_value(value),
+        _ => None,
+    }
 }
 
 /// The names in the value of CL_PROGRAM_KERNEL_NAMES.

@@ -49,7 +49,8 @@ pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure>
 fn value(ingredient: &Ingredient) -> String {
     let bytes = &ingredient.value;
     match ingredient.kind {
-        Kind::Source | Kind::Options => format!("sha256 {}", hex(bytes)),
+        Kind::Source | Kind::Options | Kind::Header | Kind::Il => format!("sha256 {}", hex(bytes)),
+        Kind::Input | Kind::Previous | Kind::Constant => hex(bytes),
         // "build-id " or "sha256 " and the digest.
         Kind::Driver => match bytes.iter().position(|byte| *byte == b' ') {
             Some(blank) => format!("{} {}", text(&bytes[..blank]), hex(&bytes[blank + 1..])),

@@ -52,6 +52,7 @@ macro_rules! call {
         }
     };
 }
+pub(super) use call;
 
 impl Driver {
     /// clGetProgramInfo.
@@ -130,12 +131,7 @@ impl Driver {
 
     /// CL_PROGRAM_DEVICES.
     pub fn program_devices(&self, program: Program) -> Result<Vec<Device>, cl_int> {
-        let value = self.program_info(program, CL_PROGRAM_DEVICES)?;
-        value
-            .chunks(size_of::<usize>())
-            .map(|word| Device::from_value(word).filter(|device| !device.is_null()))
-            .collect::<Option<_>>()
-            .ok_or(CL_INVALID_VALUE)
+        devices(&self.program_info(program, CL_PROGRAM_DEVICES)?)
     }
 
     /// CL_PROGRAM_BUILD_STATUS.
@@ -152,25 +148,28 @@ impl Driver {
         number(&self.program_info(program, CL_PROGRAM_REFERENCE_COUNT)?)
     }
 
-    /// CL_PROGRAM_BINARIES, one for each device of the program.
+    /// CL_PROGRAM_BINARY_SIZES, in bytes.
+    pub fn program_binary_sizes(&self, program: Program) -> Result<Vec<usize>, cl_int> {
+        let sizes = self.program_info(program, CL_PROGRAM_BINARY_SIZES)?;
+        let words = sizes.chunks_exact(size_of::<usize>());
+        Ok(words
+            .map(|word| Number::from_value(word).unwrap_or(0))
+            .collect())
+    }
+
+    /// CL_PROGRAM_BINARIES, for programs with these CL_PROGRAM_BINARY_SIZES.
     ///
     /// # Errors
-    /// The driver's code; CL_INVALID_VALUE where a device has no binary, since a NULL pointer for it crashes PoCL 3.1 and
-    /// rusticl 22.3, and a size may be garbage there (measured).
+    /// The driver's code; CL_INVALID_VALUE where a size cannot be: room for each must be given also where none is wanted, since
+    /// a NULL pointer crashes PoCL 3.1 and rusticl 22.3 (measured).
     pub fn program_binaries(
         &self,
         program: Program,
-        devices: usize,
+        sizes: &[usize],
     ) -> Result<Vec<Vec<u8>>, cl_int> {
-        let sizes = self.program_info(program, CL_PROGRAM_BINARY_SIZES)?;
-        let sizes: Vec<usize> = sizes
-            .chunks_exact(size_of::<usize>())
-            .map(|word| Number::from_value(word).unwrap_or(0))
-            .collect();
-        if sizes.len() != devices
-            || sizes
-                .iter()
-                .any(|size| *size == 0 || *size > crate::cl::info::LARGEST_ANSWER)
+        if sizes
+            .iter()
+            .any(|size| *size > crate::cl::info::LARGEST_ANSWER)
         {
             return Err(CL_INVALID_VALUE);
         }
@@ -195,86 +194,6 @@ impl Driver {
         } else {
             Err(code)
         }
-    }
-
-    /// clCreateProgramWithBinary.
-    ///
-    /// # Errors
-    /// The driver's code, or the status of the first binary that it refuses.
-    pub fn create_program_with_binary(
-        &self,
-        context: Context,
-        devices: &[Device],
-        binaries: &[&[u8]],
-    ) -> Result<Program, cl_int> {
-        let function = self
-            .below
-            .clCreateProgramWithBinary
-            .ok_or(CL_INVALID_OPERATION)?;
-        let raw: Vec<*mut c_void> = devices.iter().map(|device| device.raw()).collect();
-        let lengths: Vec<usize> = binaries.iter().map(|binary| binary.len()).collect();
-        let mut pointers: Vec<*const u8> = binaries.iter().map(|binary| binary.as_ptr()).collect();
-        let mut statuses = vec![CL_SUCCESS; devices.len()];
-        let mut code = CL_SUCCESS;
-        // SAFETY: as the module says; each array has an element for each device.
-        let program = unsafe {
-            function(
-                context.raw(),
-                raw.len() as cl_uint,
-                raw.as_ptr(),
-                lengths.as_ptr(),
-                pointers.as_mut_ptr(),
-                statuses.as_mut_ptr(),
-                &mut code,
-            )
-        };
-        let program = Program::new(program);
-        if program.is_null() {
-            return Err(if code == CL_SUCCESS {
-                CL_INVALID_BINARY
-            } else {
-                code
-            });
-        }
-        match statuses
-            .into_iter()
-            .chain([code])
-            .find(|status| *status != CL_SUCCESS)
-        {
-            Some(status) => {
-                self.release_program(program);
-                Err(status)
-            }
-            None => Ok(program),
-        }
-    }
-
-    /// clBuildProgram.
-    pub fn build_program(
-        &self,
-        program: Program,
-        arguments: &BuildArguments,
-        notify: NotifyTarget,
-    ) -> cl_int {
-        let raw: Option<Vec<*mut c_void>> = arguments
-            .devices
-            .as_ref()
-            .map(|devices| devices.iter().map(|device| device.raw()).collect());
-        call!(
-            self,
-            clBuildProgram(
-                program.raw(),
-                raw.as_ref().map_or(0, |devices| devices.len() as cl_uint),
-                raw.as_ref()
-                    .map_or(std::ptr::null(), |devices| devices.as_ptr()),
-                arguments
-                    .options
-                    .as_ref()
-                    .map_or(std::ptr::null(), |options| options.as_ptr()),
-                notify.function,
-                notify.user_data,
-            )
-        )
     }
 
     /// clRetainProgram.
@@ -344,6 +263,16 @@ impl Driver {
             )
         })?;
         number(&value)
+    }
+
+    /// CL_CONTEXT_DEVICES.
+    pub fn context_devices(&self, context: Context) -> Result<Vec<Device>, cl_int> {
+        devices(&ask(|size, value, size_ret| {
+            call!(
+                self,
+                clGetContextInfo(context.raw(), CL_CONTEXT_DEVICES, size, value, size_ret)
+            )
+        })?)
     }
 
     /// Whether each program adds one to its context's reference count: from the profile, else as seen when the first inner
@@ -452,20 +381,23 @@ impl Driver {
         }
     }
 
-    /// The addresses of all functions in the table.
+    /// The addresses of all functions of the driver itself, and of what stands between us and it.
     pub(super) fn functions(&self) -> Vec<usize> {
-        // SAFETY: the table is an array of words: functions, and NULL.
-        let words = unsafe {
-            std::slice::from_raw_parts(
-                (&raw const self.below).cast::<usize>(),
-                crate::cl::dispatch::SLOTS,
-            )
-        };
-        let mut functions: Vec<usize> = words.iter().copied().filter(|word| *word != 0).collect();
+        let own = crate::cl::dispatch::words(&self.own).iter();
+        let all = own.chain(&self.between).copied();
+        let mut functions: Vec<usize> = all.filter(|word| *word != 0).collect();
         functions.sort_unstable();
         functions.dedup();
         functions
     }
+}
+
+fn devices(value: &[u8]) -> Result<Vec<Device>, cl_int> {
+    value
+        .chunks(size_of::<usize>())
+        .map(|word| Device::from_value(word).filter(|device| !device.is_null()))
+        .collect::<Option<_>>()
+        .ok_or(CL_INVALID_VALUE)
 }
 
 fn number<T: Number>(value: &[u8]) -> Result<T, cl_int> {

@@ -65,10 +65,9 @@ impl Driver {
         if let Some(known) = self.identity.get() {
             return known.clone();
         }
-        // Outside of the cell, since hashing can take a second, and a child that is forked meanwhile would wait for ever.
-        // Two threads that both do it find the same.
+        // Without a lock, since hashing can take a second. Two threads that both do it find the same.
         let taken = self.take_identity(digest);
-        self.identity.get_or_init(|| taken).clone()
+        self.identity.get_or_init(|| Box::new(taken)).clone()
     }
 
     fn take_identity(&self, digest: FileDigest) -> Option<DriverIdentity> {
@@ -171,7 +170,8 @@ impl Driver {
             .collect()
     }
 
-    fn root_device(&self, mut device: Device) -> Device {
+    /// The device itself, or that of which it is a part.
+    pub fn root_device(&self, mut device: Device) -> Device {
         while let Ok(value) = self.device_info(device, CL_DEVICE_PARENT_DEVICE) {
             match Device::from_value(&value) {
                 Some(parent) if !parent.is_null() => device = parent,

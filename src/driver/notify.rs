@@ -5,17 +5,15 @@
 //! the number only.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::ThreadId;
 
-use once_cell::sync::Lazy;
 use opencl_sys::{CL_SUCCESS, cl_int};
-use parking_lot::Mutex;
 
 use super::NotifyTarget;
 use crate::cl::Program;
+use crate::fork::Mutex;
 
 /// What is to be done when a build has ended; it is told for which program, and what the function returned if that has
 /// returned.
@@ -24,8 +22,10 @@ pub type Finish = Box<dyn FnOnce(Program, Option<cl_int>) + Send>;
 struct Pending {
     finish: Option<Finish>,
     target: NotifyTarget,
+    /// The program that the application knows, where the driver makes that.
+    known_as: Option<Program>,
     /// The thread that is inside the function, if what has become of the call is known only when that returns.
-    judged_by: Option<ThreadId>,
+    judged_by: Option<usize>,
     /// Dropped once the driver has judged, before the application hears of it.
     held: Option<Held>,
 }
@@ -33,19 +33,33 @@ struct Pending {
 /// Something that lives only while the driver judges a call.
 pub type Held = Box<dyn Send>;
 
-#[derive(Default)]
 struct Waiting {
     last: usize,
-    pending: HashMap<usize, Pending>,
+    pending: BTreeMap<usize, Pending>,
     /// What is still to be done when the function returns, of calls that were called back meanwhile.
-    called_back: HashMap<usize, Option<Finish>>,
+    called_back: BTreeMap<usize, Option<Finish>>,
 }
 
-static WAITING: Lazy<Mutex<Waiting>> = Lazy::new(Mutex::default);
+static WAITING: Mutex<Waiting> = Mutex::new(Waiting {
+    last: 0,
+    pending: BTreeMap::new(),
+    called_back: BTreeMap::new(),
+});
 
 thread_local! {
     /// How deep this thread is inside our hooks; see `hook`.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether this thread is inside a hook.
+pub fn is_inside() -> bool {
+    DEPTH.get() > 0
+}
+
+/// Tells this thread from all others that live. std's answer panics where a thread's local
+/// variables are gone, as in handlers of atexit, which may build.
+fn this_thread() -> usize {
+    DEPTH.with(|depth| std::ptr::from_ref(depth) as usize)
 }
 
 /// Runs `body` one level deeper; None if this thread is inside a hook already.
@@ -72,33 +86,34 @@ impl Drop for Restore {
     }
 }
 
-/// Calls the driver through `below` and does `finish` before the application hears of the end: at once where there is no
-/// callback, else when the driver calls back.
+/// Calls the driver through `below`, which gives the program and the error code, and does `finish` before the application
+/// hears of the end: at once where there is no callback, else when the driver calls back.
 ///
-/// `refusable`: the driver may refuse the call, and the program then keeps an earlier build. PoCL calls back in that case,
+/// `known_as`: the program that the application hears of; None where the driver makes it. `refusable`: the driver may refuse the call, and the program then keeps an earlier build. PoCL calls back in that case,
 /// too (measured), so a callback on this thread proves nothing, and `finish` waits for what the function returns.
 pub fn wrapped(
-    program: Program,
+    known_as: Option<Program>,
     notify: NotifyTarget,
     refusable: bool,
     held: Option<Held>,
-    below: &dyn Fn(NotifyTarget) -> cl_int,
+    below: &dyn Fn(NotifyTarget) -> (Program, cl_int),
     finish: Finish,
-) -> cl_int {
+) -> (Program, cl_int) {
     if notify.function.is_none() {
-        let code = below(notify);
+        let (program, code) = below(notify);
         drop(held);
         finish(program, Some(code));
-        return code;
+        return (program, code);
     }
-    let judged_by = refusable.then(|| std::thread::current().id());
+    let judged_by = refusable.then(|| this_thread());
     let (number, target) = wait(Pending {
         finish: Some(finish),
         target: notify,
+        known_as,
         judged_by,
         held,
     });
-    let code = below(target);
+    let (program, code) = below(target);
     // Who is left: calls that were judged by what they return; and errors without a callback (measured: Intel's CPU runtime,
     // for an invalid option). A driver that calls back after an error, later, still finds the application's callback.
     let (finish, held) = {
@@ -121,24 +136,7 @@ pub fn wrapped(
     if let Some(finish) = finish {
         finish(program, Some(code));
     }
-    code
-}
-
-/// A callback for a function that makes the program it calls back with: `arrive` is told of it first.
-pub fn wrapped_for_new_program(notify: NotifyTarget, arrive: fn(Program)) -> NotifyTarget {
-    match notify.function {
-        None => notify,
-        Some(_) => {
-            let finish: Finish = Box::new(move |program, _| arrive(program));
-            wait(Pending {
-                finish: Some(finish),
-                target: notify,
-                judged_by: None,
-                held: None,
-            })
-            .1
-        }
-    }
+    (program, code)
 }
 
 fn wait(pending: Pending) -> (usize, NotifyTarget) {
@@ -167,21 +165,21 @@ impl NotifyTarget {
 
 unsafe extern "C" fn arrived(program: *mut c_void, user_data: *mut c_void) {
     let number = user_data as usize;
-    let (target, held, finish) = {
+    let (known_as, target, held, finish) = {
         let mut waiting = WAITING.lock();
         let Some(pending) = waiting.pending.remove(&number) else {
             return;
         };
-        if pending.judged_by == Some(std::thread::current().id()) {
-            waiting.called_back.insert(number, pending.finish);
-            (pending.target, pending.held, None)
-        } else {
-            (pending.target, pending.held, pending.finish)
+        let mut finish = pending.finish;
+        if pending.judged_by == Some(this_thread()) {
+            waiting.called_back.insert(number, finish.take());
         }
+        (pending.known_as, pending.target, pending.held, finish)
     };
     let _ = catch_unwind(AssertUnwindSafe(|| drop(held)));
+    let program = known_as.unwrap_or(Program::new(program));
     if let Some(finish) = finish {
-        let _ = catch_unwind(AssertUnwindSafe(|| finish(Program::new(program), None)));
+        let _ = catch_unwind(AssertUnwindSafe(|| finish(program, None)));
     }
-    target.call(Program::new(program));
+    target.call(program);
 }

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 
 use opencl_sys::*;
 
-use crate::cache::{self, BuildCall};
+use crate::cache::{self, BuildCall, HeaderProgram};
 use crate::cl::{Device, Notify, Program};
 use crate::driver::{BuildArguments, NotifyTarget};
 
@@ -20,13 +20,15 @@ super::hooks! {
     ) -> cl_int = |driver, below| {
         let notify = NotifyTarget { function: pfn_notify, user_data };
         // SAFETY: the arguments are those of the application's call.
-        let call = unsafe { read(program, num_devices, device_list, options, notify) };
+        let (arguments, odd) = unsafe { read_arguments(num_devices, device_list, options, notify) };
+        let program_of_call = Program::new(program);
+        let call = BuildCall { program: program_of_call, arguments, headers: None, notify, odd };
         let function = driver.below().clBuildProgram;
-        cache::build(&call, &|target| {
-            // SAFETY: the driver's own function; all arguments are the application's but for the callback, which is of the
-            // same type and gets the data that belongs to it.
+        cache::build(&call, &|judged, target| {
+            // SAFETY: the driver's own function; all arguments are the application's but for the program, which is its own or
+            // a twin of it, and the callback, which is of the same type and gets the data that belongs to it.
             below.instead(|| function.map_or(CL_INVALID_OPERATION, |function| unsafe {
-                function(program, num_devices, device_list, options, target.function, target.user_data)
+                function(judged.raw(), num_devices, device_list, options, target.function, target.user_data)
             }))
         })
     };
@@ -44,13 +46,19 @@ super::hooks! {
     ) -> cl_int = |driver, below| {
         let notify = NotifyTarget { function: pfn_notify, user_data };
         // SAFETY: the arguments are those of the application's call.
-        let call = unsafe { read(program, num_devices, device_list, options, notify) };
+        let (arguments, mut odd) = unsafe { read_arguments(num_devices, device_list, options, notify) };
+        // SAFETY: as above.
+        let headers = unsafe { read_headers(num_input_headers, input_headers, header_include_names) };
+        odd |= headers.is_none();
+        let program_of_call = Program::new(program);
+        let headers = Some(headers.unwrap_or_default());
+        let call = BuildCall { program: program_of_call, arguments, headers, notify, odd };
         let function = driver.below().clCompileProgram;
-        cache::compile(call.program, call.arguments.devices, notify, &|target| {
+        cache::build(&call, &|judged, target| {
             // SAFETY: as in clBuildProgram.
             below.instead(|| function.map_or(CL_INVALID_OPERATION, |function| unsafe {
                 function(
-                    program,
+                    judged.raw(),
                     num_devices,
                     device_list,
                     options,
@@ -68,18 +76,18 @@ super::hooks! {
 /// No context has more devices; a larger count is the driver's to refuse.
 const MOST_DEVICES: cl_uint = 4096;
 
-/// Reads the arguments of a call without judging them: that is the driver's.
+/// Reads the arguments that all calls have, without judging them: that is the driver's. The second tells that only the driver
+/// can judge them.
 ///
 /// # Safety
 /// They are those of a call that is in progress: `devices` is NULL or points to `count` devices, `options` is NULL or a C
 /// string.
-unsafe fn read(
-    program: cl_program,
+pub(super) unsafe fn read_arguments(
     count: cl_uint,
     devices: *const cl_device_id,
     options: *const c_char,
     notify: NotifyTarget,
-) -> BuildCall {
+) -> (BuildArguments, bool) {
     let mut odd = (count == 0) != devices.is_null()
         || count > MOST_DEVICES
         || notify.function.is_none() && !notify.user_data.is_null();
@@ -98,10 +106,32 @@ unsafe fn read(
         .is_some_and(|devices| devices.len() < count as usize);
     // SAFETY: by the contract.
     let options = (!options.is_null()).then(|| CString::from(unsafe { CStr::from_ptr(options) }));
-    BuildCall {
-        program: Program::new(program),
-        arguments: BuildArguments { devices, options },
-        notify,
-        odd,
+    (BuildArguments { devices, options }, odd)
+}
+
+/// The embedded headers of a call; None if only the driver can judge them.
+///
+/// # Safety
+/// They are those of a call that is in progress: each array is NULL or has `count` elements, each name is NULL or a C string.
+unsafe fn read_headers(
+    count: cl_uint,
+    programs: *const cl_program,
+    names: *mut *const c_char,
+) -> Option<Vec<HeaderProgram>> {
+    if (count == 0) != programs.is_null() || (count == 0) != names.is_null() {
+        return None;
     }
+    let header = |index| {
+        // SAFETY: by the contract.
+        let (program, name) = unsafe { (programs.add(index).read(), names.add(index).read()) };
+        if program.is_null() || name.is_null() {
+            return None;
+        }
+        // SAFETY: by the contract.
+        Some((
+            CString::from(unsafe { CStr::from_ptr(name) }),
+            Program::new(program),
+        ))
+    };
+    (0..count as usize).map(header).collect()
 }

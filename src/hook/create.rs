@@ -4,8 +4,11 @@ use std::ffi::{CStr, c_char, c_uchar, c_void};
 
 use opencl_sys::*;
 
+use crate::cache::own;
 use crate::cl::{Context, Program};
-use crate::shadow;
+use crate::driver::Driver;
+use crate::key::il;
+use crate::shadow::{self, Constants, Origin};
 
 super::hooks! {
     /// Slot 26.
@@ -20,7 +23,8 @@ super::hooks! {
         if !program.is_null() {
             // SAFETY: the driver has accepted the same arguments, so they are as OpenCL 3.0, 5.8.1 wants them.
             let length = unsafe { source_length(count, strings, lengths) };
-            shadow::program_created(driver, Context::new(context), Program::new(program), length);
+            let origin = Origin::Source(length);
+            shadow::program_created(driver, Context::new(context), Program::new(program), origin);
         }
         program
     };
@@ -48,7 +52,53 @@ super::hooks! {
         il: *const c_void,
         length: usize,
         errcode_ret: *mut cl_int,
-    ) -> cl_program = |_driver, below| not_ours(below.call());
+    ) -> cl_program = |driver, below| {
+        // SAFETY: the arguments are those of the application's call.
+        unsafe { created_with_il(driver, context, il, length, below.call()) }
+    };
+    /// Slot 145.
+    clSetProgramSpecializationConstant(
+        program: cl_program,
+        spec_id: cl_uint,
+        spec_size: usize,
+        spec_value: *const c_void,
+    ) -> cl_int = |_driver, below| {
+        own::before_constant(Program::new(program));
+        let code = below.call();
+        if code == CL_SUCCESS {
+            // SAFETY: the driver has accepted the same arguments: `spec_size` bytes (OpenCL 3.0, 5.8.4).
+            let value = unsafe { std::slice::from_raw_parts(spec_value.cast::<u8>(), spec_size) };
+            shadow::constant_set(Program::new(program), spec_id, value.to_vec());
+        }
+        code
+    };
+}
+
+/// Remembers what the driver has made of an intermediate language.
+///
+/// # Safety
+/// The arguments are those of a call of clCreateProgramWithIL or clCreateProgramWithILKHR that is in progress and of which the
+/// driver has made `program`: if that is not NULL, `il` points to `length` bytes.
+pub(super) unsafe fn created_with_il(
+    driver: &'static Driver,
+    context: cl_context,
+    il: *const c_void,
+    length: usize,
+    program: cl_program,
+) -> cl_program {
+    if program.is_null() || il.is_null() {
+        return not_ours(program);
+    }
+    // SAFETY: by the contract.
+    let code = unsafe { std::slice::from_raw_parts(il.cast::<u8>(), length) };
+    match il::read(code) {
+        Some(module) => {
+            let origin = Origin::Il(module, Constants::new());
+            shadow::program_created(driver, Context::new(context), Program::new(program), origin);
+            program
+        }
+        None => not_ours(program),
+    }
 }
 
 /// The length of all strings together; None where a NUL stands within one, since then what is compiled and what

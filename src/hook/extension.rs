@@ -7,13 +7,21 @@ use std::ffi::{CStr, c_char, c_void};
 
 use opencl_sys::*;
 
+use super::create::created_with_il;
 use crate::cl::Program;
 use crate::driver::Driver;
 use crate::shadow;
 
+pub(super) mod without_platform {
+    use super::*;
+
+    crate::hook::numbered! {
+        /// Slot 65.
+        clGetExtensionFunctionAddress(function_name: *const c_char) -> *mut c_void = |driver, below| wrapped(driver, function_name, below.call());
+    }
+}
+
 super::hooks! {
-    /// Slot 65.
-    clGetExtensionFunctionAddress(function_name: *const c_char) -> *mut c_void = |driver, below| wrapped(driver, function_name, below.call());
     /// Slot 107.
     clGetExtensionFunctionAddressForPlatform(
         platform: cl_platform_id,
@@ -64,9 +72,37 @@ macro_rules! program_functions {
         )*
 
         pub(super) fn program_functions<const DRIVER: usize>() -> Vec<ProgramFunction> {
-            vec![$((stringify!($name), $name::<DRIVER> as *const () as usize)),*]
+            vec![
+                $((stringify!($name), $name::<DRIVER> as *const () as usize),)*
+                ("clCreateProgramWithILKHR", create_program_with_il_khr::<DRIVER> as *const () as usize),
+            ]
         }
     };
+}
+
+/// clCreateProgramWithILKHR of cl_khr_il_program.
+unsafe extern "C" fn create_program_with_il_khr<const DRIVER: usize>(
+    context: cl_context,
+    il: *const c_void,
+    length: usize,
+    errcode_ret: *mut cl_int,
+) -> cl_program {
+    type Function =
+        unsafe extern "C" fn(cl_context, *const c_void, usize, *mut cl_int) -> cl_program;
+    let driver = Driver::at(DRIVER);
+    let own = driver.extension_function(c"clCreateProgramWithILKHR");
+    if own.is_null() {
+        // Only names that the driver knows are ever answered with a wrapper.
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the driver's function of this name has this type (cl_khr_il_program).
+    let own = unsafe { std::mem::transmute::<*mut c_void, Function>(own) };
+    // SAFETY: the application's own arguments.
+    let function = || unsafe { own(context, il, length, errcode_ret) };
+    super::guard(function, |below| {
+        // SAFETY: the arguments are those of the application's call.
+        unsafe { created_with_il(driver, context, il, length, below.call()) }
+    })
 }
 
 program_functions! {

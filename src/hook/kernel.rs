@@ -42,20 +42,20 @@ fn create(
     let Some(view) = shadow::view(program) else {
         return below.call();
     };
-    let kernel = match &view.inner {
-        None => below.call(),
-        Some(inner) => below.instead(|| {
-            let Some(function) = driver.below().clCreateKernel else {
-                return std::ptr::null_mut();
-            };
-            // SAFETY: the driver's own function; P' is a program of the same driver that lives as long as `inner`, all else
-            // is the application's.
-            unsafe { function(inner.program().raw(), name, errcode_ret) }
-        }),
-    };
+    let executing = answer::executing(program, view.inner.as_ref());
+    let kernel = below.instead(|| {
+        let Some(function) = driver.below().clCreateKernel else {
+            return std::ptr::null_mut();
+        };
+        // SAFETY: the driver's own function; what executes is P or a program of the same driver that lives as long as
+        // `view.inner`, all else is the application's.
+        unsafe { function(executing.program().raw(), name, errcode_ret) }
+    });
+    let origin = executing.origin(&view.inner);
+    drop(executing);
     if !kernel.is_null() {
         let kernel = Kernel::new(kernel);
-        shadow::kernel_created(program, kernel, view.inner);
+        shadow::kernel_created(program, kernel, origin);
         if let Some(key) = view.recorded {
             Cache::get().record_kernel(driver, &key, kernel);
         }
@@ -75,14 +75,16 @@ fn create_all(
         return below.call();
     };
     let mut made: cl_uint = 0;
+    let executing = answer::executing(program, view.inner.as_ref());
     let code = below.instead(|| {
         let Some(function) = driver.below().clCreateKernelsInProgram else {
             return CL_INVALID_OPERATION;
         };
-        let executing = view.inner.as_ref().map_or(program, |inner| inner.program());
         // SAFETY: as in `create`; the count goes to a variable of ours, since the application may not want it.
-        unsafe { function(executing.raw(), num_kernels, kernels, &mut made) }
+        unsafe { function(executing.program().raw(), num_kernels, kernels, &mut made) }
     });
+    let origin = executing.origin(&view.inner);
+    drop(executing);
     if code != CL_SUCCESS {
         return code;
     }
@@ -93,12 +95,12 @@ fn create_all(
     if !kernels.is_null() {
         // SAFETY: the driver has just written that many kernels there.
         let kernels = unsafe { std::slice::from_raw_parts_mut(kernels, made as usize) };
-        if let Some(inner) = &view.inner {
+        if let Some(inner) = &origin {
             answer::in_recorded_order(driver, inner, kernels);
         }
         for &mut kernel in kernels {
             let kernel = Kernel::new(kernel);
-            shadow::kernel_created(program, kernel, view.inner.clone());
+            shadow::kernel_created(program, kernel, origin.clone());
             if let Some(key) = view.recorded {
                 Cache::get().record_kernel(driver, &key, kernel);
             }

@@ -1,13 +1,13 @@
-//! clLinkProgram: not cached; its inputs and its result matter.
+//! clLinkProgram.
 
 use std::ffi::{c_char, c_void};
 
 use opencl_sys::*;
 
-use crate::cache;
-use crate::cl::{Notify, Program};
-use crate::driver::{NotifyTarget, notify};
-use crate::shadow;
+use super::build::read_arguments;
+use crate::cache::link::{self, LinkCall};
+use crate::cl::{Context, Notify, Program};
+use crate::driver::NotifyTarget;
 
 super::hooks! {
     /// Slot 99.
@@ -22,46 +22,55 @@ super::hooks! {
         user_data: *mut c_void,
         errcode_ret: *mut cl_int,
     ) -> cl_program = |driver, below| {
-        if !input_programs.is_null() {
-            // SAFETY: the application's call gives an array of that many programs (OpenCL 3.0, 5.8.6).
-            unsafe { prepare_inputs(num_input_programs, input_programs) };
-        }
-        // The driver may call back with the new program before it returns, and the application may use it there, so by then
-        // whatever its address stood for must be forgotten.
         let notify = NotifyTarget { function: pfn_notify, user_data };
-        let target = notify::wrapped_for_new_program(notify, shadow::program_recycled);
+        // SAFETY: the arguments are those of the application's call.
+        let (arguments, mut odd) = unsafe { read_arguments(num_devices, device_list, options, notify) };
+        // SAFETY: as above.
+        let inputs = unsafe { read_inputs(num_input_programs, input_programs) };
+        odd |= inputs.is_empty() || inputs.len() < num_input_programs as usize;
+        let context_of_call = Context::new(context);
+        let call = LinkCall { driver, context: context_of_call, arguments, inputs, notify, odd };
         let function = driver.below().clLinkProgram;
-        // SAFETY: the driver's own function; all arguments are the application's but for the callback, which is of the same
-        // type and gets the data that belongs to it.
-        let program = below.instead(|| function.map_or(std::ptr::null_mut(), |function| unsafe {
-            function(
-                context,
-                num_devices,
-                device_list,
-                options,
-                num_input_programs,
-                input_programs,
-                target.function,
-                target.user_data,
-                errcode_ret,
-            )
-        }));
-        if pfn_notify.is_none() {
-            shadow::program_recycled(Program::new(program));
+        let (program, code) = link::link(&call, &|target| {
+            let mut own_code = CL_SUCCESS;
+            let code = if errcode_ret.is_null() { &raw mut own_code } else { errcode_ret };
+            // SAFETY: the driver's own function; all arguments are the application's but for the callback, which is of the same
+            // type and gets the data that belongs to it, and the code, which goes to a variable of ours if it is not wanted.
+            let program = below.instead(|| function.map_or(std::ptr::null_mut(), |function| unsafe {
+                function(
+                    context,
+                    num_devices,
+                    device_list,
+                    options,
+                    num_input_programs,
+                    input_programs,
+                    target.function,
+                    target.user_data,
+                    code,
+                )
+            }));
+            // SAFETY: it points to a variable of ours, or to one of the application's (OpenCL 3.0, 5.8.6).
+            (Program::new(program), unsafe { code.read() })
+        });
+        if !errcode_ret.is_null() {
+            // SAFETY: not NULL, so it points to a cl_int (OpenCL 3.0, 5.8.6).
+            unsafe { errcode_ret.write(code) };
         }
-        program
+        below.instead(|| program.raw())
     };
 }
 
+/// The programs up to the first NULL, beyond which a driver does not read.
+///
 /// # Safety
-/// `programs` points to `count` programs, of which a driver reads no more than up to the first NULL.
-unsafe fn prepare_inputs(count: cl_uint, programs: *const cl_program) {
-    for index in 0..count as usize {
-        // SAFETY: by the contract.
-        let input = Program::new(unsafe { programs.add(index).read() });
-        if input.is_null() {
-            break;
-        }
-        cache::link_input(input);
+/// `programs` is NULL or points to `count` programs.
+unsafe fn read_inputs(count: cl_uint, programs: *const cl_program) -> Vec<Program> {
+    if programs.is_null() {
+        return Vec::new();
     }
+    (0..count as usize)
+        // SAFETY: by the contract.
+        .map(|index| Program::new(unsafe { programs.add(index).read() }))
+        .take_while(|program| !program.is_null())
+        .collect()
 }

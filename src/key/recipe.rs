@@ -74,6 +74,18 @@ pub enum Kind {
     Environment = 6,
     /// The name of the running program, for compilers that look at it.
     Executable = 7,
+    /// The function that was called, if not clBuildProgram.
+    Operation = 8,
+    /// SHA-256 of the source of an embedded header; the name is that by which it is included.
+    Header = 9,
+    /// SHA-256 of the intermediate language.
+    Il = 10,
+    /// The value of a specialisation constant; the name is its number.
+    Constant = 11,
+    /// The key of a program that is linked.
+    Input = 12,
+    /// The key of what devices that the call does not name keep of an earlier one.
+    Previous = 13,
 }
 
 /// One part of a key, readable.
@@ -131,6 +143,12 @@ mod tests {
             Ingredient::new(Kind::Processor, "flags", *b"sse avx"),
             Ingredient::new(Kind::Environment, "X_MODE", *b"1"),
             Ingredient::new(Kind::Executable, "", *b"app"),
+            Ingredient::new(Kind::Operation, "", *b"compile"),
+            Ingredient::new(Kind::Header, "a.h", *b"digest"),
+            Ingredient::new(Kind::Il, "", *b"digest"),
+            Ingredient::new(Kind::Constant, "1", *b"\x05"),
+            Ingredient::new(Kind::Input, "0", *b"key"),
+            Ingredient::new(Kind::Previous, "", *b"key"),
         ]
     }
 
@@ -138,7 +156,7 @@ mod tests {
     fn the_key_of_a_given_list_never_changes_without_a_new_version() {
         assert_eq!(
             key(&list()).hex(),
-            "3cc0e80fd3f8551ad169226dfa8d1cd1cd9ce811664e45f73b2c22507202bc23"
+            "fcee34a7c264e415b21a8534f5c7491cce97d9cc10415d7b86f92e8f1c25b534"
         );
         assert_eq!(
             key(&[]).hex(),

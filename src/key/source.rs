@@ -4,8 +4,8 @@
 //! compiler reads something else: another file (`#include`, `__has_include`, `#embed`, `.incbin` in inline
 //! assembly), the clock (`__DATE__`) or the name of the file being compiled, which drivers choose: a random
 //! temporary path, a constant, or one character, depending on the driver. [`obstacle`] finds all of these.
-//! Includes always read from disk or from the working directory, in an order that differs per driver, so no
-//! include is harmless here.
+//! Includes read from disk or from the working directory, in an order that differs per driver, so no include is
+//! harmless here but of a header that the call itself brings ([`obstacle_beside_headers`]).
 //!
 //! OpenCL C takes its preprocessor from C99 (OpenCL C 3.0 specification, section 6.11 and the translation phases
 //! of C99 5.1.1.2). Nearly every driver carries some version of clang, but not all do, and a source may be wrong C
@@ -57,18 +57,32 @@ const PRAGMA_WORDS: [&[u8]; 3] = [b"dependency", b"pch_preprocess", b"module"];
 /// `texts` are the source and the macro definitions of the build options: each is lexed by itself, but a token
 /// pasting operator in one sees the identifiers of all. The empty text is harmless.
 pub fn obstacle(texts: &[&[u8]]) -> Option<Bypass> {
+    obstacle_beside_headers(texts, &|_| false)
+}
+
+/// [`obstacle`] of texts that may include, in any order, those names that `is_header` knows: the headers that
+/// clCompileProgram is given, which stand in `texts` as well. Only names that are written out count.
+pub fn obstacle_beside_headers(
+    texts: &[&[u8]],
+    is_header: &dyn Fn(&[u8]) -> bool,
+) -> Option<Bypass> {
     // Reading 0 is clang's. Each scan adds the differences it met, so every combination of them comes up.
     let mut met = 0;
     (0..READINGS).find_map(|reading| {
         if reading & !met != 0 {
             return None;
         }
-        judge(texts, reading, &mut met)
+        judge(texts, is_header, reading, &mut met)
     })
 }
 
-/// [`obstacle`] in one reading.
-fn judge(texts: &[&[u8]], reading: u8, met: &mut u8) -> Option<Bypass> {
+/// [`obstacle_beside_headers`] in one reading.
+fn judge(
+    texts: &[&[u8]],
+    is_header: &dyn Fn(&[u8]) -> bool,
+    reading: u8,
+    met: &mut u8,
+) -> Option<Bypass> {
     let texts: Vec<_> = texts
         .iter()
         .map(|text| join_lines(text, reading, met))
@@ -89,7 +103,9 @@ fn judge(texts: &[&[u8]], reading: u8, met: &mut u8) -> Option<Bypass> {
                     name,
                     first_on_line,
                 } => match directive(name) {
-                    Known::ReadsFile => return Some(Bypass::ReadsFile),
+                    Known::Include
+                        if included_name(lexer.rest_of_line()).is_some_and(is_header) => {}
+                    Known::Include | Known::ReadsFile => return Some(Bypass::ReadsFile),
                     Known::Pragma => {
                         let line = lexer.rest_of_line();
                         if PRAGMA_WORDS.iter().any(|word| contains(line, word)) {
@@ -146,6 +162,7 @@ fn judge(texts: &[&[u8]], reading: u8, met: &mut u8) -> Option<Bypass> {
 
 /// What the name of a directive says.
 enum Known {
+    Include,
     ReadsFile,
     Pragma,
     Message,
@@ -155,9 +172,8 @@ enum Known {
 
 fn directive(name: &[u8]) -> Known {
     match name {
-        b"include" | b"include_next" | b"import" | b"embed" | b"__include_macros" => {
-            Known::ReadsFile
-        }
+        b"include" => Known::Include,
+        b"include_next" | b"import" | b"embed" | b"__include_macros" => Known::ReadsFile,
         b"pragma" => Known::Pragma,
         b"error" | b"warning" => Known::Message,
         b"define" | b"undef" | b"if" | b"ifdef" | b"ifndef" | b"elif" | b"elifdef"
@@ -167,6 +183,18 @@ fn directive(name: &[u8]) -> Known {
         _ if name[0].is_ascii_digit() => Known::Harmless,
         _ => Known::No,
     }
+}
+
+/// The name between the quotes or angle brackets of an include directive that has nothing else on its line.
+fn included_name(rest_of_line: &[u8]) -> Option<&[u8]> {
+    let rest = rest_of_line.trim_ascii();
+    let close = match rest.first()? {
+        b'"' => b'"',
+        b'<' => b'>',
+        _ => return None,
+    };
+    let end = rest[1..].iter().position(|byte| *byte == close)? + 1;
+    (end + 1 == rest.len()).then_some(&rest[1..end])
 }
 
 fn special(name: &[u8]) -> Option<Bypass> {
@@ -312,6 +340,28 @@ mod tests {
             ("#if defined(__has_include_next)\n#endif", FILE),
             ("x = __has_embed;", FILE),
         ]);
+    }
+
+    #[test]
+    fn only_headers_that_the_call_brings_may_be_included() {
+        let is_header = |name: &[u8]| name == b"a.h" || name == b"sub/b.h";
+        for (text, expected) in [
+            ("#include \"a.h\"\n#include <sub/b.h>", None),
+            (" # include\t<a.h>\t\n", None),
+            ("#include \"b.h\"", FILE),
+            ("#include \"a.h", FILE),
+            ("#include <a.h\"", FILE),
+            ("#include \"a.h\" \"b.h\"", FILE),
+            ("#include NAME", FILE),
+            ("#include", FILE),
+            ("#import \"a.h\"", FILE),
+            ("#include_next \"a.h\"", FILE),
+            ("#if __has_include(\"a.h\")", FILE),
+            ("#include \"a.h\"\n#include \"c.h\"", FILE),
+        ] {
+            let found = obstacle_beside_headers(&[text.as_bytes()], &is_header);
+            assert_eq!(found, expected, "{text:?}");
+        }
     }
 
     #[test]

@@ -7,15 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
-
-use super::{Inner, ProgramState, STATE, State};
+use super::{Inner, Origin, ProgramState, Recipe, STATE, Signal, State};
 use crate::cl::{Context, Program};
 use crate::driver::Driver;
 use crate::key::recipe::Key;
 
 /// Told whenever a program stops being questioned, see [`own_program`].
-static ANSWERED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+static ANSWERED: Signal = Signal::new();
 
 /// How long a build waits for a query that has made the driver build the same program. The query calls nothing of the
 /// application's, so it ends; should a driver hang, the build goes on all the same.
@@ -32,8 +30,10 @@ pub struct Ticket {
     pub driver: &'static Driver,
     /// Its context.
     pub context: Context,
-    /// See [`ProgramState::source_length`].
-    pub source_length: Option<usize>,
+    /// What it was made from.
+    pub origin: Origin,
+    /// How it came to hold what it holds, if that is known by a key.
+    pub recipe: Option<Arc<Recipe>>,
     /// References that the application holds.
     pub references: u32,
     /// The P' that serves it.
@@ -66,24 +66,16 @@ pub fn begin(program: Program) -> Option<Ticket> {
     let until = Instant::now() + LONGEST_QUERY;
     let mut state = STATE.write();
     while state.programs.get(&program)?.questioned && Instant::now() < until {
+        let seen = ANSWERED.now();
         drop(state);
-        let mut waiting = ANSWERED.0.lock();
-        if STATE
-            .read()
-            .programs
-            .get(&program)
-            .is_some_and(|known| known.questioned)
-        {
-            ANSWERED.1.wait_until(&mut waiting, until);
-        }
-        drop(waiting);
+        ANSWERED.wait(seen, until);
         state = STATE.write();
     }
     let id = state.programs.get(&program)?.id;
     let kernels = state.attached_kernels(id).count();
     let inner_kernels = state
         .attached_kernels(id)
-        .filter(|kernel| kernel.inner.is_some())
+        .filter(|kernel| kernel.is_apart())
         .count();
     let known = state.programs.get_mut(&program)?;
     known.generation += 1;
@@ -95,7 +87,8 @@ pub fn begin(program: Program) -> Option<Ticket> {
         generation: known.generation,
         driver: known.driver,
         context: known.context,
-        source_length: known.source_length,
+        origin: known.origin.clone(),
+        recipe: known.recipe.clone(),
         references: known.references,
         inner: known.inner.clone(),
         kernels,
@@ -158,10 +151,11 @@ pub fn publish(ticket: &Ticket, inner: Arc<Inner>) -> Result<(), Arc<Inner>> {
     };
     known.built = true;
     known.recorded = None;
+    let old_recipe = known.recipe.replace(inner.recipe().clone());
     let old = known.inner.replace(inner);
     state.finish(ticket);
     drop(state);
-    drop(old);
+    drop((old, old_recipe));
     Ok(())
 }
 
@@ -176,10 +170,12 @@ pub enum Ended {
     Refused,
 }
 
-/// Ends a build or compilation that the driver did; `recorded` is the entry that it was recorded in.
-pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>) {
+/// Ends a build or compilation that the driver did; `recorded` is the entry that it was recorded in, `recipe` what is known
+/// of what P holds now.
+pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>, recipe: Option<Arc<Recipe>>) {
     let mut state = STATE.write();
     let mut old = None;
+    let mut old_recipe = recipe;
     if let Some(known) = state.current(ticket) {
         match how {
             Ended::Refused => {
@@ -191,13 +187,14 @@ pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>) {
                 known.built = true;
                 known.failed |= how == Ended::Failed;
                 known.recorded = recorded;
+                std::mem::swap(&mut known.recipe, &mut old_recipe);
                 old = known.inner.take();
             }
         }
     }
     state.finish(ticket);
     drop(state);
-    drop(old);
+    drop((old, old_recipe));
 }
 
 /// The exclusive right to have the driver build P for real and to ask it, see [`own_program`].
@@ -211,7 +208,6 @@ pub struct OwnProgram {
 pub fn own_program(program: Program, inner: &Arc<Inner>) -> Option<OwnProgram> {
     let until = Instant::now() + LONGEST_QUERY;
     loop {
-        let mut waiting = ANSWERED.0.lock();
         let mut state = STATE.write();
         let known = state.programs.get_mut(&program)?;
         let serves = known
@@ -228,22 +224,22 @@ pub fn own_program(program: Program, inner: &Arc<Inner>) -> Option<OwnProgram> {
                 id: known.id,
             });
         }
-        drop(state);
-        if ANSWERED.1.wait_until(&mut waiting, until).timed_out() {
+        if Instant::now() >= until {
             return None;
         }
+        let seen = ANSWERED.now();
+        drop(state);
+        ANSWERED.wait(seen, until);
     }
 }
 
 impl Drop for OwnProgram {
     fn drop(&mut self) {
-        let waiting = ANSWERED.0.lock();
         if let Some(known) = STATE.write().programs.get_mut(&self.program)
             && known.id == self.id
         {
             known.questioned = false;
         }
-        drop(waiting);
-        ANSWERED.1.notify_all();
+        ANSWERED.notify();
     }
 }

@@ -1,85 +1,112 @@
-//! P': the program made from recorded binaries that executes in place of the application's P.
+//! Programs made from recorded binaries: P', which executes in place of the application's P, or the result of a link.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use parking_lot::RwLock;
-
+use super::Recipe;
 use crate::cl::{Context, Device, Program};
-use crate::driver::{BuildArguments, Driver, notify};
+use crate::driver::{Driver, notify};
+use crate::fork::RwLock;
 use crate::key::recipe::Key;
 use crate::store::entry::{Entry, Facts};
 
-/// An inner program. One belongs to one P only, since program-scope variables live in it.
+/// Whose a program made from binaries is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// P', beside the application's P: the reference is ours.
+    Apart,
+    /// The application's own, given out as the result of clLinkProgram: so are all its references.
+    Applications,
+}
+
+/// A program made from recorded binaries. One belongs to one program of the application's only, since program-scope variables
+/// live in it.
 ///
-/// Hooks clone the Arc before they call the driver; whoever drops the last clone releases the program, outside every lock.
+/// Hooks clone the Arc before they call the driver; whoever drops the last clone releases what is ours, outside every lock.
 pub struct Inner {
     driver: &'static Driver,
     program: Program,
+    standing: Standing,
     context: Context,
     devices: Vec<Device>,
-    arguments: BuildArguments,
-    key: Key,
+    recipe: Arc<Recipe>,
     entry: Entry,
     facts: RwLock<Arc<Facts>>,
     materialised: AtomicBool,
     released: AtomicBool,
+    /// The handle of what the driver linked for real, for queries; 0 if it did not.
+    twin: AtomicUsize,
 }
 
 impl Inner {
-    /// Takes over the reference to `program`.
+    /// A program of an entry of the recipe's key; `devices` are the application's program's.
     pub fn new(
         driver: &'static Driver,
         program: Program,
+        standing: Standing,
         context: Context,
         devices: Vec<Device>,
-        arguments: BuildArguments,
-        key: Key,
+        recipe: Arc<Recipe>,
         mut entry: Entry,
     ) -> Inner {
         let facts = RwLock::new(Arc::new(std::mem::take(&mut entry.meta.facts)));
         Inner {
             driver,
             program,
+            standing,
             context,
             devices,
-            arguments,
-            key,
+            recipe,
             entry,
             facts,
             materialised: AtomicBool::new(false),
             released: AtomicBool::new(false),
+            twin: AtomicUsize::new(0),
         }
     }
 
-    /// The driver of P and P'.
+    /// The driver.
     pub fn driver(&self) -> &'static Driver {
         self.driver
     }
 
-    /// The handle of P'.
+    /// The handle.
     pub fn program(&self) -> Program {
         self.program
     }
 
-    /// The context of P and P'.
+    /// Whether it is a P'.
+    pub fn is_apart(&self) -> bool {
+        self.standing == Standing::Apart
+    }
+
+    /// The program in its context that the application knows nothing of.
+    pub fn hidden_program(&self) -> Option<Program> {
+        if self.is_apart() {
+            Some(self.program)
+        } else {
+            self.twin()
+        }
+    }
+
+    /// The context.
     pub fn context(&self) -> Context {
         self.context
     }
 
-    /// The devices of P, in its order.
+    /// The devices of the application's program, in its order.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// With which arguments the application built P.
-    pub fn arguments(&self) -> &BuildArguments {
-        &self.arguments
+    /// How the application made what it holds.
+    pub fn recipe(&self) -> &Arc<Recipe> {
+        &self.recipe
     }
 
     /// The key of its entry.
     pub fn key(&self) -> Key {
-        self.key
+        self.recipe.key
     }
 
     /// How long the driver took to build what was recorded, in nanoseconds.
@@ -87,9 +114,25 @@ impl Inner {
         self.entry.meta.compile_ns
     }
 
-    /// The recorded binaries, one for each device.
+    /// Which of the devices have a binary, by their index.
+    pub fn built(&self) -> Vec<usize> {
+        let built = self.entry.meta.built.iter();
+        built.map(|index| *index as usize).collect()
+    }
+
+    /// The recorded binaries as CL_PROGRAM_BINARIES tells them: one for each device, empty for one that has none; or, as some
+    /// drivers do, only for those that have one.
     pub fn binaries(&self) -> Vec<&[u8]> {
-        self.entry.binaries().collect()
+        if self.entry.meta.only_built_listed {
+            return self.entry.binaries().collect();
+        }
+        let mut all = vec![[].as_slice(); self.devices.len()];
+        for (index, binary) in self.entry.meta.built.iter().zip(self.entry.binaries()) {
+            if let Some(place) = all.get_mut(*index as usize) {
+                *place = binary;
+            }
+        }
+        all
     }
 
     /// What was recorded.
@@ -104,7 +147,7 @@ impl Inner {
 
     /// Gives our reference to P' back, once. Its kernels may still hold it.
     pub fn release(&self) {
-        if !self.released.swap(true, Ordering::AcqRel) {
+        if self.is_apart() && !self.released.swap(true, Ordering::AcqRel) {
             // Releasing may run callbacks of the application's.
             notify::outside(|| self.driver.release_program(self.program));
         }
@@ -119,10 +162,34 @@ impl Inner {
     pub fn set_materialised(&self) {
         self.materialised.store(true, Ordering::Release);
     }
+
+    /// What the driver linked for real.
+    pub fn twin(&self) -> Option<Program> {
+        let twin = Program::new(self.twin.load(Ordering::Acquire) as *mut _);
+        (!twin.is_null()).then_some(twin)
+    }
+
+    /// Keeps what the driver linked for real, whose reference is ours. Of two threads that both had it linked, one wins.
+    pub fn keep_twin(&self, program: Program) -> Program {
+        let handle = program.raw() as usize;
+        let kept = self
+            .twin
+            .compare_exchange(0, handle, Ordering::AcqRel, Ordering::Acquire);
+        match kept {
+            Ok(_) => program,
+            Err(earlier) => {
+                self.driver.release_program(program);
+                Program::new(earlier as *mut _)
+            }
+        }
+    }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         self.release();
+        if let Some(twin) = self.twin() {
+            notify::outside(|| self.driver.release_program(twin));
+        }
     }
 }

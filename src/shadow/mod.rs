@@ -9,27 +9,35 @@
 
 mod building;
 mod inner;
+mod recipe;
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
-
-use once_cell::sync::Lazy;
-use parking_lot::RwLock;
 
 use crate::cl::{Context, Kernel, Program};
 use crate::driver::Driver;
+use crate::fork::{RwLock, Signal};
+use crate::key::il::Module;
 use crate::key::recipe::Key;
 pub use building::{
-    Ended, Ticket, begin, ended, is_alone, own_program, publish, set_busy, stand_aside,
+    Ended, OwnProgram, Ticket, begin, ended, is_alone, own_program, publish, set_busy, stand_aside,
 };
-pub use inner::Inner;
+pub use inner::{Inner, Standing};
+pub use recipe::{Base, Constants, Header, Operation, Recipe};
 
-static STATE: Lazy<RwLock<State>> = Lazy::new(RwLock::default);
+/// By address; nobody chooses those to make them collide.
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
-#[derive(Default)]
+static STATE: RwLock<State> = RwLock::new(State {
+    programs: Map::with_hasher(BuildHasherDefault::new()),
+    kernels: Map::with_hasher(BuildHasherDefault::new()),
+    last_id: 0,
+});
+
 struct State {
-    programs: HashMap<Program, ProgramState>,
-    kernels: HashMap<Kernel, KernelState>,
+    programs: Map<Program, ProgramState>,
+    kernels: Map<Kernel, KernelState>,
     last_id: u64,
 }
 
@@ -38,8 +46,7 @@ struct ProgramState {
     id: u64,
     driver: &'static Driver,
     context: Context,
-    /// The length that CL_PROGRAM_SOURCE must have, without the NUL; None if it cannot be trusted to be what is compiled.
-    source_length: Option<usize>,
+    origin: Origin,
     /// References that the application holds.
     references: u32,
     /// The application gave its last reference back while kernels of P' lived: the driver was not told yet, so that P
@@ -60,6 +67,20 @@ struct ProgramState {
     inner: Option<Arc<Inner>>,
     /// The entry that this program, built by the driver, was recorded in.
     recorded: Option<Key>,
+    /// How it came to hold what it holds, if that is known by a key.
+    recipe: Option<Arc<Recipe>>,
+}
+
+/// What a program was made from.
+#[derive(Clone)]
+pub enum Origin {
+    /// Source text: the length that CL_PROGRAM_SOURCE must have, without the NUL; None if it cannot be trusted to be what is
+    /// compiled.
+    Source(Option<usize>),
+    /// An intermediate language, and the specialisation constants that were set.
+    Il(Module, Constants),
+    /// Other programs, by clLinkProgram.
+    Linked,
 }
 
 struct KernelState {
@@ -70,20 +91,63 @@ struct KernelState {
     inner: Option<Arc<Inner>>,
 }
 
+impl KernelState {
+    /// Whether it is a kernel of a P', which keeps no P.
+    fn is_apart(&self) -> bool {
+        self.inner.as_ref().is_some_and(|inner| inner.is_apart())
+    }
+}
+
 impl State {
     fn attached_kernels(&self, program_id: u64) -> impl Iterator<Item = &KernelState> {
         self.kernels
             .values()
             .filter(move |kernel| kernel.program_id == program_id)
     }
+
+    fn has_kernels_apart(&self, program_id: u64) -> bool {
+        self.attached_kernels(program_id).any(KernelState::is_apart)
+    }
 }
 
-/// Remembers a program that the driver made from the application's source.
+/// Remembers a program that the driver made from the application's source or intermediate language.
 pub fn program_created(
     driver: &'static Driver,
     context: Context,
     program: Program,
-    source_length: Option<usize>,
+    origin: Origin,
+) {
+    remember(driver, context, program, origin, None, None, None);
+}
+
+/// Remembers a program that was linked: by the driver, and recorded, if that could be; or made from an entry's binaries.
+pub fn program_linked(
+    driver: &'static Driver,
+    context: Context,
+    program: Program,
+    inner: Option<Arc<Inner>>,
+    recorded: Option<Key>,
+    recipe: Option<Arc<Recipe>>,
+) {
+    remember(
+        driver,
+        context,
+        program,
+        Origin::Linked,
+        inner,
+        recorded,
+        recipe,
+    );
+}
+
+fn remember(
+    driver: &'static Driver,
+    context: Context,
+    program: Program,
+    origin: Origin,
+    inner: Option<Arc<Inner>>,
+    recorded: Option<Key>,
+    recipe: Option<Arc<Recipe>>,
 ) {
     let mut state = STATE.write();
     state.last_id += 1;
@@ -92,7 +156,8 @@ pub fn program_created(
         id,
         driver,
         context,
-        source_length,
+        built: matches!(origin, Origin::Linked),
+        origin,
         references: 1,
         kept: false,
         generation: 0,
@@ -101,9 +166,9 @@ pub fn program_created(
         questioned: false,
         failed: false,
         release_callback: false,
-        built: false,
-        inner: None,
-        recorded: None,
+        inner,
+        recorded,
+        recipe,
     };
     let stale = state.programs.insert(program, fresh);
     drop(state);
@@ -170,10 +235,7 @@ pub fn program_released(program: Program) -> Release {
         return Release::Forward;
     }
     let (id, kernels_keep) = (known.id, known.driver.profile.kernels_keep_program);
-    if !state
-        .attached_kernels(id)
-        .any(|kernel| kernel.inner.is_some())
-    {
+    if !state.has_kernels_apart(id) {
         return Release::Last(
             state
                 .programs
@@ -273,11 +335,7 @@ pub fn kernel_released(kernel: Kernel) -> Option<KernelRelease> {
         .get(&known.program)
         .filter(|program| program.id == known.program_id);
     let kept = program.is_some_and(|program| program.kept);
-    if kept
-        && !state
-            .attached_kernels(known.program_id)
-            .any(|kernel| kernel.inner.is_some())
-    {
+    if kept && !state.has_kernels_apart(known.program_id) {
         release.program = Some(known.program);
         release.inners[1] = state
             .programs
@@ -322,6 +380,28 @@ pub fn view(program: Program) -> Option<View> {
     })
 }
 
+/// How a known program came to hold what it holds; None if that is not known by a key.
+pub fn recipe(program: Program) -> Option<Arc<Recipe>> {
+    STATE.read().programs.get(&program)?.recipe.clone()
+}
+
+/// The length of a known program's source, if that can be trusted to be what is compiled.
+pub fn source_length(program: Program) -> Option<usize> {
+    match STATE.read().programs.get(&program)?.origin {
+        Origin::Source(length) => length,
+        _ => None,
+    }
+}
+
+/// Notes a specialisation constant that the driver took for a program.
+pub fn constant_set(program: Program, id: u32, value: Vec<u8>) {
+    if let Some(known) = STATE.write().programs.get_mut(&program)
+        && let Origin::Il(_, constants) = &mut known.origin
+    {
+        constants.insert(id, value);
+    }
+}
+
 /// Every P' that serves P or still has kernels of an earlier build of it.
 pub fn inners(program: Program) -> Vec<Arc<Inner>> {
     let state = STATE.read();
@@ -332,7 +412,8 @@ pub fn inners(program: Program) -> Vec<Arc<Inner>> {
         .attached_kernels(known.id)
         .filter_map(|kernel| kernel.inner.as_ref());
     let mut found: Vec<Arc<Inner>> = Vec::new();
-    for inner in known.inner.iter().chain(of_kernels) {
+    let all = known.inner.iter().chain(of_kernels);
+    for inner in all.filter(|inner| inner.is_apart()) {
         if !found.iter().any(|other| Arc::ptr_eq(other, inner)) {
             found.push(inner.clone());
         }
@@ -348,7 +429,7 @@ pub fn executing(program: Program) -> (Program, Option<Arc<Inner>>) {
     }
 }
 
-/// How many inner programs live in a context.
+/// How many programs that the application does not know live in a context.
 pub fn inner_programs(context: Context) -> usize {
     let state = STATE.read();
     let of_programs = state
@@ -362,11 +443,20 @@ pub fn inner_programs(context: Context) -> usize {
     let mut programs: Vec<Program> = of_programs
         .chain(of_kernels)
         .filter(|inner| inner.context() == context)
-        .map(|inner| inner.program())
+        .filter_map(|inner| inner.hidden_program())
         .collect();
     programs.sort_unstable();
     programs.dedup();
     programs.len()
+}
+
+/// In a child that was forked: nobody ends what other threads had begun in the parent.
+pub fn forked() {
+    for program in STATE.write().programs.values_mut() {
+        program.running = 0;
+        program.busy = false;
+        program.questioned = false;
+    }
 }
 
 /// Notes that the program has a release callback.

@@ -10,12 +10,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Store;
+use crate::fork::Mutex;
 
 const DIRECTORY: &str = "digests";
 /// A driver has some dozens of files; forgetting costs only time.

@@ -3,10 +3,10 @@
 //! ```text
 //! entry    = magic version key meta-length meta binary-count { binary-length } { binary } source-length source checksum
 //! magic    = "oclcache"                      8 bytes
-//! version  = 1                               u32
+//! version  = 2                               u32
 //! key      =                                 32 bytes
 //! meta     = zstd of the postcard encoding of `Meta`, of meta-length (u32) bytes
-//! binary   = one for each device, of binary-length (u64) bytes; binary-count is u32
+//! binary   = one for each device that has one, of binary-length (u64) bytes; binary-count is u32
 //! source   = zstd of the source text, of source-length (u32) bytes; 0 if it is not stored
 //! checksum = XXH3-128 of all that stands before it, 16 bytes
 //! ```
@@ -25,7 +25,7 @@ use crate::key::recipe::{Ingredient, Key};
 /// The first bytes of each entry.
 pub const MAGIC: &[u8] = b"oclcache";
 /// The version of the grammar.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const CHECKSUM: usize = 16;
 /// The largest decompressed metadata or source, in bytes.
 const LARGEST_TEXT: usize = 256 << 20;
@@ -90,7 +90,7 @@ pub type Answers = Vec<(u32, Answer)>;
 pub struct Facts {
     /// clGetProgramInfo, for what describes the executable.
     pub program: Answers,
-    /// clGetProgramBuildInfo, for each device in the program's order.
+    /// clGetProgramBuildInfo, for each device in the program's order; nothing for those that were not built.
     pub devices: Vec<Answers>,
     /// The kernels' names in the order of CL_PROGRAM_KERNEL_NAMES.
     pub kernel_names: Vec<Vec<u8>>,
@@ -139,6 +139,10 @@ pub struct Meta {
     pub created: u64,
     /// How long the driver took to build it, in nanoseconds.
     pub compile_ns: u64,
+    /// Which of the program's devices have a binary, by their index, ascending.
+    pub built: Vec<u32>,
+    /// The driver lists binaries for these devices only (measured: PoCL 3.1 after a build for some).
+    pub only_built_listed: bool,
     /// What the API shows.
     pub facts: Facts,
 }
@@ -149,7 +153,7 @@ pub struct EntryContent<'a> {
     pub meta: &'a Meta,
     /// The source text, unless sources are not stored.
     pub source: Option<&'a [u8]>,
-    /// One binary for each device of the program, in its order.
+    /// One binary for each device in `built`.
     pub binaries: Vec<&'a [u8]>,
 }
 
@@ -241,7 +245,7 @@ impl Entry {
         })
     }
 
-    /// The binaries, one for each device of the program, in its order.
+    /// The binaries, one for each device in `built`.
     pub fn binaries(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.binaries.iter().map(|range| &self.bytes[range.clone()])
     }
@@ -319,6 +323,8 @@ pub(super) mod tests {
             executable: "app".into(),
             created: 1,
             compile_ns: 2,
+            built: vec![0, 1, 2],
+            only_built_listed: false,
             facts: Facts {
                 program: vec![(0x1167, Answer::Value(vec![1, 0, 0, 0, 0, 0, 0, 0]))],
                 devices: vec![vec![
@@ -392,7 +398,7 @@ pub(super) mod tests {
             Entry::parse(bytes.clone(), Some(&Key([8; 32]))).err(),
             Some(Defect::OtherKey)
         );
-        bytes[MAGIC.len()] = 2;
+        bytes[MAGIC.len()] = 3;
         let body = bytes.len() - CHECKSUM;
         let checksum = xxh3_128(&bytes[..body]).to_le_bytes();
         bytes[body..].copy_from_slice(&checksum);

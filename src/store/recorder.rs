@@ -4,16 +4,18 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use once_cell::sync::OnceCell;
-use parking_lot::Mutex;
+use once_cell::race::OnceBox;
 
 use super::directory::Directory;
 use super::stats::{COUNTERS, Event, FILE_SIZE, MAGIC, decode, process_name};
+use crate::fork::Mutex;
 
 /// The counters of this process.
 pub struct Recorder {
     directory: Directory,
-    process: OnceCell<Box<Process>>,
+    // Made without a lock: if two threads do it at once, one of the two is dropped unused. A child that was forked meanwhile
+    // would wait for ever for a lock.
+    process: OnceBox<Process>,
 }
 
 struct Process {
@@ -22,9 +24,8 @@ struct Process {
     counters: [AtomicU64; COUNTERS],
     changes: AtomicU64,
     writing: Mutex<()>,
-    /// A child that was forked later counts from zero in a file of its own. The state that it inherits is left alone: a
-    /// thread that did not survive the fork may have held its lock.
-    forked: OnceCell<Box<Process>>,
+    /// A child that was forked later counts from zero in a file of its own. What it inherits is its parent's.
+    forked: OnceBox<Process>,
 }
 
 impl Recorder {
@@ -32,7 +33,7 @@ impl Recorder {
     pub fn new(directory: Directory) -> Recorder {
         Recorder {
             directory,
-            process: OnceCell::new(),
+            process: OnceBox::new(),
         }
     }
 
@@ -88,7 +89,7 @@ impl Process {
             counters: before.0.map(AtomicU64::new),
             changes: AtomicU64::new(0),
             writing: Mutex::new(()),
-            forked: OnceCell::new(),
+            forked: OnceBox::new(),
         }
     }
 

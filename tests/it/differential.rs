@@ -16,7 +16,7 @@ fn expected_warm_builds(driver: Driver, section: &str) -> usize {
         (Driver::Rusticl, "callback") => 9,
         (Driver::Intel, "callback") => 8,
         (_, "callback") => 5,
-        (Driver::Rusticl, "compilelink") => 5,
+        (Driver::Rusticl, "compilelink") => 4,
         (Driver::Intel, "compilelink") => 3,
         (_, "compilelink") => 2,
         (Driver::Rusticl, "two-programs") => 2,

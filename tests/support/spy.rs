@@ -34,38 +34,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 use opencl_sys::cl_function_types::*;
 use opencl_sys::{
-    CL_PLATFORM_VERSION, CL_PROGRAM_BINARIES, CL_PROGRAM_BINARY_SIZES, CL_PROGRAM_REFERENCE_COUNT,
-    CL_SUCCESS, cl_context, cl_device_id, cl_int, cl_platform_id, cl_platform_info, cl_program,
+    CL_PROGRAM_BINARIES, CL_PROGRAM_BINARY_SIZES, CL_PROGRAM_REFERENCE_COUNT, CL_SUCCESS,
+    cl_context, cl_device_id, cl_int, cl_platform_id, cl_platform_info, cl_program,
     cl_program_info, cl_uint,
 };
-use parking_lot::Mutex;
+
+#[allow(dead_code)] // only the mutex is taken
+#[path = "../../src/fork.rs"]
+mod fork;
+
+#[path = "spy/table.rs"]
+mod table;
+
+use fork::Mutex;
+use table::{Table, slot};
 
 const PLATFORM_NOT_FOUND: cl_int = -1001;
-
-/// Positions in the dispatch table.
-mod slot {
-    pub const GET_PLATFORM_INFO: usize = 1;
-    pub const CREATE_WITH_SOURCE: usize = 26;
-    pub const CREATE_WITH_BINARY: usize = 27;
-    pub const RELEASE: usize = 29;
-    pub const BUILD: usize = 30;
-    pub const GET_INFO: usize = 32;
-    pub const COMPILE: usize = 98;
-    pub const LINK: usize = 99;
-    /// As much of a table as drivers have since OpenCL 1.2.
-    pub const COUNT_1_2: usize = 100;
-    pub const FOR_PLATFORM: usize = 107;
-    pub const CREATE_WITH_IL: usize = 138;
-    /// As much of a table as is read, of drivers since OpenCL 2.1.
-    pub const COUNT: usize = 139;
-}
-
-/// The functions that stood in one of the driver's tables before ours.
-struct Table {
-    address: usize,
-    /// Zero where the table was not read.
-    original: [usize; slot::COUNT],
-}
 
 struct Driver {
     library: Library,
@@ -118,6 +102,7 @@ fn log(line: &str) {
 }
 
 fn driver() -> Option<&'static Driver> {
+    fork::prepare(|| ());
     DRIVER.get_or_init(open).as_ref()
 }
 
@@ -140,31 +125,44 @@ fn open() -> Option<Driver> {
     if code != CL_SUCCESS || count == 0 {
         return None;
     }
-    pin();
+    table::pin();
     for platform in platforms {
         // SAFETY: the ICD extension requires the first word of each object to point to the dispatch table.
         let address = unsafe { *platform.cast::<usize>() };
         if driver.tables.iter().all(|table| table.address != address) {
-            let length = table_length(platform, address);
-            driver.tables.push(patch(address, length)?);
+            driver
+                .tables
+                .push(table::patch(platform, address, &hooks())?);
         }
     }
     Some(driver)
 }
 
-/// Keeps this library in memory: the driver's tables point into it from now on.
-fn pin() {
-    let private: *const c_void = pin as fn() as *const c_void;
-    let mut info = mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: dladdr fills `info` when it returns non-zero; dli_fname stays valid while this library is loaded.
-    unsafe {
-        if libc::dladdr(private, info.as_mut_ptr()) != 0 {
-            libc::dlopen(
-                info.assume_init().dli_fname,
-                libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE,
-            );
-        }
-    }
+/// What goes into a table, and where.
+fn hooks() -> [(usize, *const c_void); 9] {
+    [
+        (
+            slot::CREATE_WITH_SOURCE,
+            create_with_source as CreateWithSource as *const c_void,
+        ),
+        (
+            slot::CREATE_WITH_BINARY,
+            create_with_binary as CreateWithBinary as *const c_void,
+        ),
+        (slot::RELEASE, release as Release as *const c_void),
+        (slot::BUILD, build as Build as *const c_void),
+        (slot::GET_INFO, get_info as GetInfo as *const c_void),
+        (slot::COMPILE, compile as Compile as *const c_void),
+        (slot::LINK, link as Link as *const c_void),
+        (
+            slot::FOR_PLATFORM,
+            address_for_platform as AddressForPlatform as *const c_void,
+        ),
+        (
+            slot::CREATE_WITH_IL,
+            create_with_il as CreateWithIl as *const c_void,
+        ),
+    ]
 }
 
 impl Driver {
@@ -188,102 +186,6 @@ impl Driver {
         // SAFETY: a function of this type stands behind this name; NULL becomes None.
         unsafe { mem::transmute::<*mut c_void, clGetPlatformIDs_fn>(address) }
     }
-}
-
-/// How many words of the table of a platform are there for certain, by its version.
-fn table_length(platform: cl_platform_id, address: usize) -> usize {
-    let words = address as *const usize;
-    // SAFETY: each table has this slot, and a function of this type stands in it.
-    let get_info = unsafe { mem::transmute::<usize, PlatformInfo>(words.add(1).read()) };
-    let mut text = [0_u8; 64];
-    // SAFETY: the buffer has its size.
-    unsafe {
-        get_info(
-            platform,
-            CL_PLATFORM_VERSION,
-            text.len(),
-            text.as_mut_ptr().cast(),
-            ptr::null_mut(),
-        )
-    };
-    // "OpenCL 3.0 ..."
-    match text.strip_prefix(b"OpenCL ") {
-        Some([major, b'.', minor, ..]) if (*major, *minor) >= (b'2', b'1') => slot::COUNT,
-        _ => slot::COUNT_1_2,
-    }
-}
-
-/// Saves what a table holds, then stores our functions into it, one word at a time.
-fn patch(address: usize, length: usize) -> Option<Table> {
-    let words = address as *mut usize;
-    let mut original = [0; slot::COUNT];
-    for (index, word) in original.iter_mut().enumerate().take(length) {
-        // SAFETY: the table has `length` words.
-        *word = unsafe { words.add(index).read() };
-    }
-    let hooks: [(usize, *const c_void); 9] = [
-        (
-            slot::CREATE_WITH_SOURCE,
-            create_with_source as CreateWithSource as *const c_void,
-        ),
-        (
-            slot::CREATE_WITH_BINARY,
-            create_with_binary as CreateWithBinary as *const c_void,
-        ),
-        (slot::RELEASE, release as Release as *const c_void),
-        (slot::BUILD, build as Build as *const c_void),
-        (slot::GET_INFO, get_info as GetInfo as *const c_void),
-        (slot::COMPILE, compile as Compile as *const c_void),
-        (slot::LINK, link as Link as *const c_void),
-        (
-            slot::FOR_PLATFORM,
-            address_for_platform as AddressForPlatform as *const c_void,
-        ),
-        (
-            slot::CREATE_WITH_IL,
-            create_with_il as CreateWithIl as *const c_void,
-        ),
-    ];
-    // A place that the driver left empty stays empty.
-    let hooks = hooks.into_iter().filter(|(index, _)| original[*index] != 0);
-    let writable = is_writable(address);
-    if !writable && !protect(address, libc::PROT_READ | libc::PROT_WRITE) {
-        return None;
-    }
-    // Calls may come in as soon as the first slot is ours, but DRIVER is set only after this: `table` waits for it.
-    for (index, hook) in hooks {
-        // SAFETY: the word is aligned, inside the table and writable now; others may read it at the same time.
-        unsafe { AtomicUsize::from_ptr(words.add(index)) }.store(hook as usize, Ordering::Release);
-    }
-    if !writable {
-        protect(address, libc::PROT_READ);
-    }
-    Some(Table { address, original })
-}
-
-/// Whether the table that begins at `address` can be written, by the process's own memory map.
-fn is_writable(address: usize) -> bool {
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    maps.lines().any(|line| {
-        let mut fields = line.split(' ');
-        let range = fields.next().and_then(|range| range.split_once('-'));
-        let Some((start, end)) = range else {
-            return false;
-        };
-        let parse = |text| usize::from_str_radix(text, 16).unwrap_or(0);
-        (parse(start)..parse(end)).contains(&address)
-            && parse(end) >= address + slot::COUNT * mem::size_of::<usize>()
-            && fields.next().is_some_and(|flags| flags.starts_with("rw"))
-    })
-}
-
-fn protect(address: usize, protection: i32) -> bool {
-    // SAFETY: sysconf has no preconditions.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-    let start = address / page * page;
-    let length = address + slot::COUNT * mem::size_of::<usize>() - start;
-    // SAFETY: the pages belong to the driver's table; only their protection changes, never to less than readable.
-    unsafe { libc::mprotect(start as *mut c_void, length, protection) == 0 }
 }
 
 /// The function that stood in `index` of the table that `object` points to, of the first table for NULL.
@@ -340,6 +242,7 @@ type Build = unsafe extern "C" fn(
 ) -> cl_int;
 type GetInfo =
     unsafe extern "C" fn(cl_program, cl_program_info, usize, *mut c_void, *mut usize) -> cl_int;
+/// The type of clGetPlatformInfo.
 type PlatformInfo = unsafe extern "C" fn(
     cl_platform_id,
     cl_platform_info,

@@ -13,6 +13,9 @@
 //! | `failing` | builds that fail |
 //! | `callback` | builds with a callback |
 //! | `compilelink` | compiling, linking, libraries, embedded headers |
+//! | `exit HOW [build] [N]` | ends while N threads build, with OpenCL in use to the last |
+//! | `plugin PATH [loader]` | opens and closes a library that uses OpenCL in its constructor |
+//! | `forks N M K [run]` | M children that are forked one after the other while N threads build at least K programs each |
 //! | `link` | every fact of objects, libraries and link results, fresh ones and from binaries |
 //! | `link-failing`, `link-callback` | compiles and links that fail; those with a callback |
 //! | `headers` | embedded headers and files |
@@ -21,6 +24,8 @@
 //! | `contexts` | one program in several contexts |
 //! | `parts` | sub-devices |
 //! | `unload` | compilers that are unloaded |
+//! | `odd` | arguments that make no sense |
+//! | `fatal CALL` | one call that ends the process on some driver |
 //! | `recycled` | programs made in all ways that take turns at the same addresses |
 //! | `threads N M` | N threads that build M programs each |
 //! | `two-programs` | program-scope variables of two programs from one source |
@@ -46,13 +51,17 @@ mod callback;
 mod cl;
 mod compilelink;
 mod devices;
+mod exits;
 mod facts;
 mod failing;
+mod forks;
 mod headers;
 mod il;
 mod lifetime;
 mod link;
 mod link_calls;
+mod odd;
+mod plugins;
 mod queries;
 mod rebuild;
 mod run;
@@ -95,6 +104,9 @@ fn dispatch() -> Result<(), String> {
         "rebuild" => rebuild::section(&session()?),
         "failing" => failing::section(&session()?),
         "callback" => callback::section(&session()?),
+        "exit" => exits::section(arguments),
+        "plugin" => plugins::section(arguments),
+        "forks" => forks::section(&session()?, arguments),
         "compilelink" => compilelink::section(&session()?),
         "link" => link::section(&session()?),
         "link-failing" => link_calls::failing(&session()?),
@@ -105,6 +117,8 @@ fn dispatch() -> Result<(), String> {
         "contexts" => devices::contexts(&session()?),
         "parts" => devices::parts(&session()?),
         "unload" => again::unloading(&session()?),
+        "odd" => odd::section(&session()?),
+        "fatal" => odd::fatal(&session()?, arguments),
         "recycled" => again::recycled(&session()?),
         "threads" => threads::section(&session()?, arguments),
         "two-programs" => two_programs::section(&session()?),

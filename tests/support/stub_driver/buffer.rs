@@ -4,11 +4,11 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use opencl_sys::*;
-use parking_lot::Mutex;
 
 use crate::abi::{self, Answer, Handle, Outcome, code, respond};
 use crate::context::{CONTEXTS, Context, queue, shown};
 use crate::event;
+use crate::fork::Mutex;
 use crate::registry::{Hold, Registry};
 
 pub struct Buffer {
@@ -42,11 +42,13 @@ pub unsafe extern "C" fn create(
                 false => vec![0; size],
             };
             let bytes = Mutex::new(bytes);
-            Ok(BUFFERS.insert(Arc::new(Buffer {
+            let parent = context.handle();
+            let buffer = Buffer {
                 context,
                 flags,
                 bytes,
-            })))
+            };
+            Ok(BUFFERS.insert(Arc::new(buffer), parent))
         }
     };
     // SAFETY: the application's own place.

@@ -1,0 +1,257 @@
+//! Has the driver make for real what is served from the cache: for queries that nothing else answers exactly (R2), before calls
+//! that change the program (R3), and as inputs of a link.
+//!
+//! A served P is built itself. The result of a link is already the program that the cache made, so the driver makes a *twin* of
+//! it, from anew made inputs.
+
+use std::ffi::{CStr, CString};
+use std::sync::Arc;
+use std::time::Instant;
+
+use opencl_sys::*;
+
+use super::record::{facts, kernel_facts};
+use super::{Cache, nanoseconds};
+use crate::cl::{Context, Kernel, Program};
+use crate::driver::{Driver, NotifyTarget};
+use crate::shadow::{self, Base, Inner, Operation, OwnProgram, Recipe};
+use crate::store::entry::{Answer, Facts};
+use crate::store::stats::Counter;
+
+/// A program that the driver has made for real.
+pub struct Own {
+    /// Its handle.
+    pub program: Program,
+    /// Nobody builds it meanwhile.
+    _alone: Option<OwnProgram>,
+}
+
+/// Programs that are released after use.
+struct Temporary {
+    driver: &'static Driver,
+    programs: Vec<Program>,
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        for program in &self.programs {
+            self.driver.release_program(*program);
+        }
+    }
+}
+
+/// Does the calls of a recipe on a program that was made from its base.
+fn repeat(
+    driver: &'static Driver,
+    context: Context,
+    program: Program,
+    recipe: &Recipe,
+) -> Result<(), cl_int> {
+    for call in recipe.calls() {
+        let code = match &call.operation {
+            Operation::Compile(headers) => {
+                let mut made = Temporary {
+                    driver,
+                    programs: Vec::new(),
+                };
+                for header in headers {
+                    let source = driver.create_program_with_source(context, &header.source)?;
+                    made.programs.push(source);
+                }
+                let names = headers.iter().map(|header| header.name.as_c_str());
+                let headers: Vec<(&CStr, Program)> =
+                    names.zip(made.programs.iter().copied()).collect();
+                driver.compile_program(program, &call.arguments, &headers)
+            }
+            Operation::Build | Operation::Link => {
+                driver.build_program(program, &call.arguments, NotifyTarget::NONE)
+            }
+        };
+        if code != CL_SUCCESS {
+            return Err(code);
+        }
+    }
+    Ok(())
+}
+
+/// Makes what a recipe makes, from nothing.
+fn make(driver: &'static Driver, context: Context, recipe: &Recipe) -> Result<Program, cl_int> {
+    let program = match &recipe.base {
+        Base::Linked(inputs) => {
+            let mut made = Temporary {
+                driver,
+                programs: Vec::new(),
+            };
+            for input in inputs {
+                made.programs.push(make(driver, context, input)?);
+            }
+            return driver.link_program(context, &recipe.arguments, &made.programs);
+        }
+        Base::Source(source) => driver.create_program_with_source(context, source)?,
+        Base::Il(code, _) => driver.create_program_with_il(context, code)?,
+    };
+    let mut made = Temporary {
+        driver,
+        programs: vec![program],
+    };
+    if let Base::Il(_, constants) = &recipe.base {
+        for (id, value) in constants {
+            let code = driver.set_specialization_constant(program, *id, value);
+            if code != CL_SUCCESS {
+                return Err(code);
+            }
+        }
+    }
+    repeat(driver, context, program, recipe)?;
+    made.programs.clear();
+    Ok(program)
+}
+
+impl Cache {
+    /// R2: the program that the driver makes for real of what `inner` serves for `program`; None if that cannot be, or if the
+    /// inputs have changed since. It answers queries where it must; kernels still come from `inner`, so that program-scope
+    /// variables stay one set.
+    pub(super) fn own(&self, program: Program, inner: &Arc<Inner>) -> Option<Own> {
+        let alone = if inner.is_apart() {
+            Some(shadow::own_program(program, inner)?)
+        } else {
+            None
+        };
+        let own = |program| Own {
+            program,
+            _alone: alone,
+        };
+        match inner.twin() {
+            Some(twin) => return Some(own(twin)),
+            None if inner.is_materialised() => return Some(own(program)),
+            None => {}
+        }
+        let key = self.key_again(inner.driver(), inner.devices(), inner.recipe());
+        if key != Ok(inner.key()) {
+            self.count(&[Counter::InputsChanged.by(1)]);
+            let key = &inner.key().hex()[..16];
+            tracing::warn!(
+                key,
+                "a query is answered from the cache although the inputs have changed"
+            );
+            return None;
+        }
+        if inner.is_apart() {
+            return self.build_own(program, inner).then(|| own(program));
+        }
+        let twin = self.timed(inner, || {
+            make(inner.driver(), inner.context(), inner.recipe())
+        });
+        Some(own(inner.keep_twin(twin.ok()?)))
+    }
+
+    /// R3: builds a served P for real, whatever has become of its inputs.
+    ///
+    /// The caller has the right to P, by [`shadow::own_program`] or because it is building it.
+    pub(super) fn build_own(&self, program: Program, inner: &Inner) -> bool {
+        if inner.is_materialised() {
+            return true;
+        }
+        let repeated = self.timed(inner, || {
+            repeat(inner.driver(), inner.context(), program, inner.recipe())
+        });
+        if repeated.is_ok() {
+            inner.set_materialised();
+        }
+        repeated.is_ok()
+    }
+
+    fn timed<T>(
+        &self,
+        inner: &Inner,
+        make: impl FnOnce() -> Result<T, cl_int>,
+    ) -> Result<T, cl_int> {
+        let started = Instant::now();
+        let made = make();
+        let elapsed = nanoseconds(started.elapsed());
+        self.count(&[Counter::Materialised.by(1), Counter::RebuiltNs.by(elapsed)]);
+        let code = made.as_ref().err().copied().unwrap_or(CL_SUCCESS);
+        tracing::info!(key = &inner.key().hex()[..16], code, "built for real");
+        made
+    }
+
+    /// Builds a served P for real, if nobody builds it now.
+    pub(super) fn make_own(&self, program: Program) {
+        if let Some(inner) = shadow::view(program).and_then(|view| view.inner)
+            && inner.is_apart()
+            && let Some(_alone) = shadow::own_program(program, &inner)
+        {
+            self.build_own(program, &inner);
+        }
+    }
+}
+
+/// Before a specialisation constant of a program is set: one that is served is built for real with the constants that it had
+/// then, since later it cannot be.
+pub fn before_constant(program: Program) {
+    if shadow::view(program).is_some_and(|view| view.inner.is_some()) {
+        Cache::get().make_own(program);
+    }
+}
+
+/// What was recorded, if need be after the program was made for real; None if even that does not help.
+pub fn answered(
+    driver: &Driver,
+    program: Program,
+    inner: &Arc<Inner>,
+    find: impl Fn(&Facts) -> Option<Answer>,
+) -> Option<Answer> {
+    if let Some(answer) = find(&inner.facts()) {
+        return Some(answer);
+    }
+    let cache = Cache::get();
+    let own = cache.own(program, inner)?;
+    let fresh = facts(
+        driver,
+        own.program,
+        inner.devices(),
+        &inner.built(),
+        &inner.recipe().arguments,
+    );
+    drop(own);
+    inner.set_facts(Arc::new(fresh.clone()));
+    let directories = Some(inner.recipe().include_dirs.as_slice());
+    cache.amend(&inner.key(), directories, |facts| {
+        let changed = *facts != fresh;
+        *facts = fresh;
+        changed
+    });
+    find(&inner.facts())
+}
+
+/// Asks a kernel of the program that the driver makes for real; None: that cannot be, so the kernel that there is answers.
+pub fn ask_own_kernel(
+    driver: &Driver,
+    program: Program,
+    inner: &Arc<Inner>,
+    name: &CString,
+    ask: &dyn Fn(Kernel) -> cl_int,
+) -> Option<cl_int> {
+    let cache = Cache::get();
+    let own = cache.own(program, inner)?;
+    let kernel = driver.create_kernel(own.program, name).ok()?;
+    let code = ask(kernel);
+    let fresh = kernel_facts(driver, kernel);
+    driver.release_kernel(kernel);
+    drop(own);
+    if let Some(fresh) = fresh {
+        let mut facts = (*inner.facts()).clone();
+        if facts.kernel(&fresh.name).is_none() {
+            facts.kernels.push(fresh.clone());
+            inner.set_facts(Arc::new(facts));
+        }
+        cache.amend(&inner.key(), None, |facts| {
+            let new = facts.kernel(&fresh.name).is_none();
+            if new {
+                facts.kernels.push(fresh);
+            }
+            new
+        });
+    }
+    Some(code)
+}

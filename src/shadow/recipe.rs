@@ -1,0 +1,71 @@
+//! How a program came to hold what it holds: enough for the driver to do it again.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::sync::Arc;
+
+use crate::driver::BuildArguments;
+use crate::key::recipe::Key;
+
+/// A call that left a program in a state which is known by a key.
+pub struct Recipe {
+    /// The key of that state.
+    pub key: Key,
+    /// What the program was made from.
+    pub base: Base,
+    /// Which function was called.
+    pub operation: Operation,
+    /// With which devices and options.
+    pub arguments: BuildArguments,
+    /// The state before it, if devices that the call does not name keep what that left them.
+    pub previous: Option<Arc<Recipe>>,
+    /// The include directories of all options that led here. Their spelling is in no key.
+    pub include_dirs: Vec<Vec<u8>>,
+}
+
+/// What a program is made from.
+#[derive(Clone)]
+pub enum Base {
+    /// OpenCL C, without a NUL.
+    Source(Arc<[u8]>),
+    /// An intermediate language, with the specialisation constants that were set before the call.
+    Il(Arc<[u8]>, Constants),
+    /// Programs that were linked, in their order.
+    Linked(Vec<Arc<Recipe>>),
+}
+
+/// Values of specialisation constants, by their `spec_id`.
+pub type Constants = BTreeMap<u32, Vec<u8>>;
+
+/// A function that changes what a program holds, or makes one.
+#[derive(Clone, Debug)]
+pub enum Operation {
+    /// clBuildProgram.
+    Build,
+    /// clCompileProgram, with its headers in their order.
+    Compile(Vec<Header>),
+    /// clLinkProgram.
+    Link,
+}
+
+/// An embedded header of clCompileProgram.
+#[derive(Clone, Debug)]
+pub struct Header {
+    /// Its `header_include_names` element.
+    pub name: CString,
+    /// The source of its program at the time of the call.
+    pub source: Arc<[u8]>,
+}
+
+impl Recipe {
+    /// How long a chain of calls for one device after another may be, before it is left to the driver.
+    pub const LONGEST_CHAIN: usize = 64;
+
+    /// The calls that led here, the first one first.
+    pub fn calls(&self) -> Vec<&Recipe> {
+        let mut calls: Vec<&Recipe> =
+            std::iter::successors(Some(self), |recipe| recipe.previous.as_deref()).collect();
+        calls.reverse();
+        calls
+    }
+}
