@@ -65,13 +65,13 @@ pub unsafe fn driver_of(
     }
     // SAFETY: by the contract.
     let address = unsafe { Table::of_object(object, 0) }?.address();
-    for driver in Driver::all().filter(|driver| driver.table.address() == address) {
-        match driver.layer {
-            Some(own) if own == layer => return Some(driver),
-            // Hooks in its own table will be reached.
-            None if driver.is_reached_by_every_call() => return None,
-            _ => {}
-        }
+    let drivers = || Driver::all().filter(|driver| driver.table.address() == address);
+    // Hooks in its own table will be reached.
+    if drivers().any(|driver| driver.layer.is_none() && driver.is_reached_by_every_call()) {
+        return None;
+    }
+    if let Some(known) = drivers().find(|driver| driver.layer == Some(layer)) {
+        return Some(known);
     }
     if first == First::Other {
         return None;

@@ -248,9 +248,12 @@ impl Library {
 
     /// Whether a loader that knows of ICD 2.0 calls a platform through a table of the loader's own.
     pub fn is_dispatched_by_loader(&self, platform: Platform) -> bool {
-        // SAFETY: platforms of an ICD begin with the address of their table, and all have slots 0 and 31.
-        self.is_icd2()
-            && unsafe { Table::of_object(platform.raw(), 32) }.is_some_and(Table::is_tagged)
+        self.is_icd2() && is_tagged(platform)
+    }
+
+    /// Whether a loader that knows of ICD 2.0 leaves a platform out: it is tagged, but the functions are missing.
+    pub fn is_refused_by_loader(&self, platform: Platform) -> bool {
+        !self.is_icd2() && is_tagged(platform)
     }
 
     /// Whether a loader has given the platform such a table already: the word behind that of the driver's own table.
@@ -286,6 +289,11 @@ impl Library {
         }
         groups
     }
+}
+
+fn is_tagged(platform: Platform) -> bool {
+    // SAFETY: platforms of an ICD begin with the address of their table, and all have slots 0 and 31.
+    unsafe { Table::of_object(platform.raw(), 32) }.is_some_and(Table::is_tagged)
 }
 
 /// The answer of a query of text, without the NUL; empty for an error.

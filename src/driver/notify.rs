@@ -46,43 +46,78 @@ static WAITING: Mutex<Waiting> = Mutex::new(Waiting {
     called_back: BTreeMap::new(),
 });
 
+/// A call that has come to one of our hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The function's name.
+    pub function: &'static str,
+    /// Its first argument.
+    pub object: usize,
+    /// The number of the hooks.
+    pub driver: usize,
+}
+
+/// Where a thread is.
+#[derive(Clone, Copy)]
+enum Place {
+    /// In the application's code.
+    Outside,
+    /// In a hook.
+    Inside(Entry),
+    /// In the driver's code, with the application's own call, during which the driver may call the application back.
+    Below(Entry),
+}
+
 thread_local! {
-    /// How deep this thread is inside our hooks; see `hook`.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    static PLACE: Cell<Place> = const { Cell::new(Place::Outside) };
 }
 
 /// Whether this thread is inside a hook.
 pub fn is_inside() -> bool {
-    DEPTH.get() > 0
+    matches!(PLACE.get(), Place::Inside(_))
 }
 
 /// Tells this thread from all others that live. std's answer panics where a thread's local
 /// variables are gone, as in handlers of atexit, which may build.
 fn this_thread() -> usize {
-    DEPTH.with(|depth| std::ptr::from_ref(depth) as usize)
+    PLACE.with(|place| std::ptr::from_ref(place) as usize)
 }
 
-/// Runs `body` one level deeper; None if this thread is inside a hook already.
-pub fn at_first_depth<R>(body: impl FnOnce() -> R) -> Option<R> {
-    if DEPTH.get() > 0 {
+/// Runs `body` as a hook. None if this call is that of a hook of ours already: that one is running on this thread, or has handed
+/// the application's call down, past hooks of another number, as where a layer stands before a table that is hooked.
+pub fn as_hook<R>(entry: Entry, body: impl FnOnce() -> R) -> Option<R> {
+    let seen = match PLACE.get() {
+        Place::Outside => false,
+        Place::Inside(_) => true,
+        Place::Below(above) => {
+            entry.driver != above.driver
+                && entry.object == above.object
+                && entry.function == above.function
+        }
+    };
+    if seen {
         return None;
     }
-    DEPTH.set(1);
-    let _restore = Restore(0);
+    let _restore = Restore(PLACE.replace(Place::Inside(entry)));
     Some(body())
 }
 
-/// Runs the application's code, or a call that is the driver's alone, as if this thread were outside of our hooks.
+/// Makes a call that is the driver's alone, during which the application may be called back, as if this thread were outside of
+/// our hooks.
 pub fn outside<R>(body: impl FnOnce() -> R) -> R {
-    let _restore = Restore(DEPTH.replace(0));
+    let place = match PLACE.get() {
+        Place::Inside(entry) => Place::Below(entry),
+        other => other,
+    };
+    let _restore = Restore(PLACE.replace(place));
     body()
 }
 
-struct Restore(u32);
+struct Restore(Place);
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        DEPTH.set(self.0);
+        PLACE.set(self.0);
     }
 }
 
@@ -157,8 +192,9 @@ impl NotifyTarget {
     /// Calls the application, outside of our hooks and with no lock held.
     pub fn call(self, program: Program) {
         if let Some(function) = self.function {
+            let _restore = Restore(PLACE.replace(Place::Outside));
             // SAFETY: the application gave this function and this pointer for each other.
-            outside(|| unsafe { function(program.raw(), self.user_data) });
+            unsafe { function(program.raw(), self.user_data) };
         }
     }
 }

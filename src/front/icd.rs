@@ -32,6 +32,8 @@ struct Icd {
     libraries: Vec<Library>,
     /// Each with the number of its library.
     reported: Vec<(Platform, usize)>,
+    /// Whether a loader was told that there are drivers of ICD 2.0.
+    answered_icd2: AtomicBool,
     /// Whether it was said that a driver cannot be reached, or there is nothing to say.
     warned: AtomicBool,
 }
@@ -87,15 +89,12 @@ fn icd2(function: *mut c_void) -> *mut c_void {
         return std::ptr::null_mut();
     };
     icd.warn_of_loaders_tables(&|_, _| true);
-    if icd
-        .reported
-        .iter()
-        .any(|(_, library)| icd.libraries[*library].is_icd2())
-    {
-        function
-    } else {
-        std::ptr::null_mut()
+    let mut libraries = icd.reported.iter().map(|(_, library)| *library);
+    if !libraries.any(|library| icd.libraries[library].is_icd2()) {
+        return std::ptr::null_mut();
     }
+    icd.answered_icd2.store(true, Ordering::Relaxed);
+    function
 }
 
 /// A function of a platform's driver, as a loader puts it into its table. NULL where the driver has none: the loader then
@@ -142,20 +141,23 @@ unsafe extern "C" fn icd_get_platform_ids(
         return CL_INVALID_VALUE;
     }
     let icd = match Icd::get() {
-        Some(icd) if !icd.reported.is_empty() && !rounds::is_repeated() => icd,
+        Some(icd) if !rounds::is_repeated() => icd,
         _ => return CL_PLATFORM_NOT_FOUND_KHR,
     };
+    let reported = icd.reported();
+    if reported.is_empty() {
+        return CL_PLATFORM_NOT_FOUND_KHR;
+    }
     if !platforms.is_null() {
         rounds::given();
-        let places = icd.reported.iter().take(num_entries as usize);
-        for (index, (platform, _)) in places.enumerate() {
+        for (index, platform) in reported.iter().take(num_entries as usize).enumerate() {
             // SAFETY: there is room for `num_entries` platforms (OpenCL 3.0, 4.1).
             unsafe { platforms.add(index).write(platform.raw()) };
         }
     }
     if !num_platforms.is_null() {
         // SAFETY: not NULL, so it points to a cl_uint (OpenCL 3.0, 4.1).
-        unsafe { num_platforms.write(icd.reported.len() as cl_uint) };
+        unsafe { num_platforms.write(reported.len() as cl_uint) };
     }
     CL_SUCCESS
 }
@@ -203,6 +205,7 @@ impl Icd {
         let mut icd = Icd {
             libraries: Vec::new(),
             reported: Vec::new(),
+            answered_icd2: AtomicBool::new(false),
             warned: AtomicBool::new(config.disable()),
         };
         for vendor in vendors {
@@ -217,6 +220,7 @@ impl Icd {
         let mut icd = Icd {
             libraries: Vec::new(),
             reported: Vec::new(),
+            answered_icd2: AtomicBool::new(false),
             warned: AtomicBool::new(true),
         };
         for vendor in vendors::registered(&Library::is_open, &identify) {
@@ -263,6 +267,17 @@ impl Icd {
                 .extend(platforms.map(|platform| (*platform, number)));
         }
         self.libraries.push(library);
+    }
+
+    /// The platforms for the loader. One that knows of ICD 2.0 asks once for all drivers behind us whether they are of that kind,
+    /// so what it would refuse of a driver alone is left out here.
+    fn reported(&self) -> Vec<Platform> {
+        let answered = self.answered_icd2.load(Ordering::Relaxed);
+        let mut reported = self.reported.clone();
+        reported.retain(|(platform, library)| {
+            !(answered && self.libraries[*library].is_refused_by_loader(*platform))
+        });
+        reported.into_iter().map(|(platform, _)| platform).collect()
     }
 
     fn library_of(&self, platform: Platform) -> Option<&Library> {

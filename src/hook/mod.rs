@@ -23,7 +23,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::cl::dispatch::{SLOTS, Slot};
 use crate::driver::layer::{self, MOST_LAYERS};
-use crate::driver::{Driver, MOST_DRIVERS, notify};
+use crate::driver::notify::{self, Entry};
+use crate::driver::{Driver, MOST_DRIVERS};
 use crate::{fork, shadow};
 
 /// The driver's own function with the application's own arguments, and what it has said.
@@ -48,12 +49,16 @@ impl<R: Copy, F: Fn() -> R> Below<R, F> {
 
 /// Runs `body`; where it cannot, the driver's verdict.
 #[inline]
-fn guard<R: Copy, F: Fn() -> R>(function: F, body: impl FnOnce(&Below<R, F>) -> R) -> R {
+fn guard<R: Copy, F: Fn() -> R>(
+    entry: Entry,
+    function: F,
+    body: impl FnOnce(&Below<R, F>) -> R,
+) -> R {
     let below = Below {
         function,
         verdict: Cell::new(None),
     };
-    match catch_unwind(AssertUnwindSafe(|| notify::at_first_depth(|| body(&below)))) {
+    match catch_unwind(AssertUnwindSafe(|| notify::as_hook(entry, || body(&below)))) {
         Ok(Some(verdict)) => verdict,
         Ok(None) => (below.function)(),
         Err(_) => below.verdict.get().unwrap_or_else(|| (below.function)()),
@@ -77,20 +82,25 @@ use for_each_driver;
 macro_rules! numbered {
     ($(
         $(#[$doc:meta])*
-        $slot:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty = |$driver:ident, $below:ident| $body:expr;
+        $slot:ident($first:ident: $first_type:ty $(, $argument:ident: $type:ty)* $(,)?) -> $result:ty = |$driver:ident, $below:ident| $body:expr;
     )*) => {
         $(
             $(#[$doc])*
             #[allow(non_snake_case)]
-            unsafe extern "C" fn $slot<const DRIVER: usize>($($argument: $type),*) -> $result {
+            unsafe extern "C" fn $slot<const DRIVER: usize>($first: $first_type $(, $argument: $type)*) -> $result {
                 let $driver = $crate::driver::Driver::at(DRIVER);
                 let Some(function) = $driver.below().$slot else {
                     // Only slots that hold a function are ever replaced.
                     std::process::abort()
                 };
                 // SAFETY: the driver's own function, of the type of its slot, with the arguments of the application's call.
-                let function = || unsafe { function($($argument),*) };
-                $crate::hook::guard(function, |$below| $body)
+                let function = || unsafe { function($first $(, $argument)*) };
+                let entry = $crate::driver::notify::Entry {
+                    function: stringify!($slot),
+                    object: $first as usize,
+                    driver: DRIVER,
+                };
+                $crate::hook::guard(entry, function, |$below| $body)
             }
         )*
 
@@ -261,6 +271,12 @@ pub fn by_name(driver: &Driver, name: &CStr) -> Option<*mut c_void> {
 mod tests {
     use super::*;
 
+    const ENTRY: Entry = Entry {
+        function: "clBuildProgram",
+        object: 1,
+        driver: 1,
+    };
+
     #[test]
     fn a_panic_before_the_driver_was_called_calls_it_and_one_after_keeps_its_verdict() {
         let calls = Cell::new(0);
@@ -268,9 +284,9 @@ mod tests {
             calls.set(calls.get() + 1);
             calls.get()
         };
-        assert_eq!(guard(driver, |_| panic!("before")), 1);
+        assert_eq!(guard(ENTRY, driver, |_| panic!("before")), 1);
         assert_eq!(
-            guard(driver, |below| {
+            guard(ENTRY, driver, |below| {
                 below.call();
                 panic!("after")
             }),
@@ -281,10 +297,32 @@ mod tests {
 
     #[test]
     fn a_hook_inside_a_hook_goes_to_the_driver_and_a_callback_is_outside() {
-        let nested = || guard(|| "driver", |_| "hook");
-        assert_eq!(guard(|| "unused", |_| nested()), "driver");
-        assert_eq!(guard(|| "unused", |_| notify::outside(nested)), "hook");
+        let nested = || guard(ENTRY, || "driver", |_| "hook");
+        assert_eq!(guard(ENTRY, || "unused", |_| nested()), "driver");
+        let outside = || notify::outside(nested);
+        assert_eq!(guard(ENTRY, || "unused", |_| outside()), "hook");
         assert_eq!(nested(), "hook");
+    }
+
+    #[test]
+    fn the_same_call_at_a_door_below_goes_to_the_driver_and_another_does_not() {
+        let below = |entry| {
+            let inner = || guard(entry, || "driver", |_| "hook");
+            guard(ENTRY, || "unused", |_| notify::outside(inner))
+        };
+        assert_eq!(below(Entry { driver: 2, ..ENTRY }), "driver");
+        let object = Entry {
+            driver: 2,
+            object: 2,
+            ..ENTRY
+        };
+        assert_eq!(below(object), "hook");
+        let function = Entry {
+            driver: 2,
+            function: "clReleaseProgram",
+            ..ENTRY
+        };
+        assert_eq!(below(function), "hook");
     }
 
     #[test]

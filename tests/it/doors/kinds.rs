@@ -60,6 +60,28 @@ fn each_platform_of_a_driver_is_listed_and_cached() {
     }
 }
 
+/// Loaders that know of ICD 2.0 leave it out, the others use it.
+#[test]
+fn a_driver_with_the_tags_of_icd_2_and_without_its_functions_is_listed_as_without_us() {
+    let setup = Setup::stub(&[("STUB_ICD2", "tag")]);
+    for loader in loaders() {
+        let bare = list(&setup, &loader, Way::Bare).stdout;
+        assert_eq!(
+            bare.contains("platform Stub"),
+            !loader.knows_icd2(),
+            "{loader:?}"
+        );
+        for way in Way::CACHED {
+            let listed = list(&setup, &loader, way);
+            assert_eq!(
+                listed.stdout, bare,
+                "{way:?}, {loader:?}, log:\n{}",
+                listed.stderr
+            );
+        }
+    }
+}
+
 /// A link to a driver is the same library, of which Khronos' loader lists the platform once and ocl-icd twice. A copy is
 /// another library with platforms of its own.
 #[test]

@@ -81,12 +81,18 @@ impl Setup {
 
     /// Builds and runs one kernel.
     pub fn run(&self, loader: &Loader, way: Way, more: &[(&str, &str)]) -> Ran {
+        let source = self.source.to_str().expect("UTF-8");
+        let arguments = ["run", "--kernel", "f", "--source", source];
+        self.client(loader, way, more, &arguments)
+    }
+
+    /// A section of the client.
+    fn client(&self, loader: &Loader, way: Way, more: &[(&str, &str)], section: &[&str]) -> Ran {
         let mut command = self
             .sandbox
             .command(support::Way::Cached, example("client"));
         command
-            .args(["run", "--kernel", "f", "--source"])
-            .arg(&self.source)
+            .args(section)
             .env_remove("OCLCACHE_VENDORS")
             .envs(self.variables(way))
             .env("CLIENT_LOADER", &loader.path)
@@ -210,6 +216,25 @@ fn real_drivers_are_cached_through_the_layer_and_through_us_alone() {
     }
 }
 
+#[test]
+fn what_real_drivers_show_is_the_same_through_the_layer() {
+    for driver in [Driver::Pocl, Driver::Intel, Driver::Rusticl] {
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let setup = Setup::new(sandbox, &text(example("libspy.so")));
+        let debian = &loaders()[0];
+        for section in ["facts", "lifetime"] {
+            let bare = setup.client(debian, Way::Bare, &[], &[section]);
+            for _ in 0..2 {
+                let ran = setup.client(debian, Way::Layer, &[], &[section]);
+                assert_eq!(ran.stdout, bare.stdout, "{driver:?}, log:\n{}", ran.stderr);
+            }
+        }
+        assert!(setup.sandbox.stat("hits") > 0, "{driver:?}");
+    }
+}
+
 /// What is learnt on one way is found on the other: the loader is no part of the key.
 #[test]
 fn an_entry_that_came_in_through_one_door_is_found_through_the_others() {
@@ -256,5 +281,60 @@ fn a_disabled_layer_does_nothing() {
             assert_eq!(setup.compilations(), 1, "{loader:?}");
         }
         assert!(!setup.sandbox.path("cache").exists());
+    }
+}
+
+/// All that the API shows, and what is compiled for it, is the same through two doors at once as through one.
+#[test]
+fn a_call_that_comes_by_twice_is_served_once() {
+    let loaders = loaders();
+    for (icd2, loader) in [("0", &loaders[0]), ("1", &loaders[1])] {
+        let setup = Setup::stub(&[("STUB_ICD2", icd2)]);
+        for section in [
+            &["facts"][..],
+            &["lifetime"],
+            &["rebuild"],
+            &["failing"],
+            &["callback"],
+            &["compilelink"],
+            &["two-programs"],
+        ] {
+            let bare = setup.client(loader, Way::Bare, &[], section);
+            let twice = |way| {
+                let _ = fs::remove_dir_all(setup.sandbox.path("cache"));
+                setup.compilations();
+                [(); 2].map(|()| {
+                    let ran = setup.client(loader, way, &[], section);
+                    let log = &ran.stderr;
+                    assert_eq!(ran.stdout, bare.stdout, "{section:?}, {way:?}, log:\n{log}");
+                    let counted = ["misses", "hits", "bypassed", "failed"];
+                    (
+                        setup.compilations(),
+                        counted.map(|name| setup.sandbox.stat(name)),
+                    )
+                })
+            };
+            let once = twice(Way::Icd);
+            for way in [Way::Layer, Way::IcdAndLayer, Way::BesideAndLayer] {
+                assert_eq!(twice(way), once, "{section:?}, {way:?}, {loader:?}");
+            }
+        }
+    }
+}
+
+/// Threads whose first programs all come before the driver is known.
+#[test]
+fn threads_that_all_begin_through_a_layer_are_served() {
+    let setup = Setup::stub(&[]);
+    let section = ["threads", "8", "6"];
+    for loader in loaders() {
+        let bare = setup.client(&loader, Way::Bare, &[], &section);
+        for builds in [true, false] {
+            setup.compilations();
+            let ran = setup.client(&loader, Way::Layer, &[], &section);
+            assert_eq!(ran.stdout, bare.stdout, "{loader:?}, log:\n{}", ran.stderr);
+            assert_eq!(setup.compilations() > 0, builds, "{loader:?}");
+        }
+        let _ = fs::remove_dir_all(setup.sandbox.path("cache"));
     }
 }

@@ -72,6 +72,11 @@ pub fn own_tables() -> bool {
     is("STUB_OWN_TABLES", "1")
 }
 
+/// Whether the table is tagged as one of ICD 2.0.
+pub fn tagged() -> bool {
+    icd2() || is("STUB_ICD2", "tag")
+}
+
 /// Whether this is a driver of ICD 2.0.
 pub fn icd2() -> bool {
     is("STUB_ICD2", "1")

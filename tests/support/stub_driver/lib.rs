@@ -21,7 +21,7 @@
 //! | `STUB_READONLY_TABLE` | 0 | 1: the dispatch table lies in read-only memory |
 //! | `STUB_PLATFORMS` | 1 | number of platforms; the second is named "Stub 2", and so on |
 //! | `STUB_OWN_TABLES` | 0 | 1: each platform has a dispatch table of its own |
-//! | `STUB_ICD2` | 0 | 1: ICD 2.0: tagged tables, functions by name, a loader's data in the second word of each object |
+//! | `STUB_ICD2` | 0 | 1: ICD 2.0: tagged tables, functions by name, a loader's data in the second word of each object; `tag`: the tags only |
 //! | `STUB_SHORT_TABLE` | 0 | 1: OpenCL 1.1, and a table of 93 slots behind which nothing can be read |
 //! | `STUB_UNLOADABLE` | 0 | 1: cl_khr_icd_unloadable: loaders may close the library |
 //!

@@ -58,7 +58,7 @@ fn make(number: usize) -> usize {
         0 => TABLE.table.get() as usize,
         _ => ptr::from_ref(Box::leak(Box::new(page()))) as usize,
     };
-    if config::icd2() {
+    if config::tagged() {
         for slot in [0, 31] {
             // SAFETY: the table has these slots, and nobody knows it yet.
             unsafe { (address as *mut usize).add(slot).write(slots::ICD2_TAG) };
