@@ -312,13 +312,6 @@ pub fn fatal(session: &Session, arguments: &[String]) -> Result<(), String> {
             let code = cl::compile(including, "", &[("h.h", header)]);
             println!("compile: code {code}");
         }
-        "build-linked" => {
-            let (program, _) = cl::program(session.context, SOURCE);
-            println!("compile: code {}", cl::compile(program, "", &[]));
-            let (linked, code) = cl::link(session.context, "", &[program]);
-            println!("link: code {code}");
-            println!("build: code {}", cl::build(linked, Some("")));
-        }
         "constant" => {
             let (program, _) = cl::program(session.context, SOURCE);
             let word = 5_u32;

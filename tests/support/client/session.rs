@@ -126,7 +126,7 @@ impl Session {
         self.platform_name.contains("Intel")
     }
 
-    /// PoCL ends the process when the result of a link is built whose inputs never were.
+    /// PoCL may end the process when the result of a link is built.
     pub fn builds_link_results(&self) -> bool {
         !self.is_pocl()
     }
