@@ -24,6 +24,8 @@
 //! | `contexts` | one program in several contexts |
 //! | `parts` | sub-devices |
 //! | `unload` | compilers that are unloaded |
+//! | `odd` | arguments that make no sense |
+//! | `fatal CALL` | one call that ends the process on some driver |
 //! | `recycled` | programs made in all ways that take turns at the same addresses |
 //! | `threads N M` | N threads that build M programs each |
 //! | `two-programs` | program-scope variables of two programs from one source |
@@ -58,6 +60,7 @@ mod il;
 mod lifetime;
 mod link;
 mod link_calls;
+mod odd;
 mod plugins;
 mod queries;
 mod rebuild;
@@ -114,6 +117,8 @@ fn dispatch() -> Result<(), String> {
         "contexts" => devices::contexts(&session()?),
         "parts" => devices::parts(&session()?),
         "unload" => again::unloading(&session()?),
+        "odd" => odd::section(&session()?),
+        "fatal" => odd::fatal(&session()?, arguments),
         "recycled" => again::recycled(&session()?),
         "threads" => threads::section(&session()?, arguments),
         "two-programs" => two_programs::section(&session()?),
