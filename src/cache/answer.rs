@@ -13,7 +13,7 @@ use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, PROGRAM_QUERIES, facts, ker
 use super::{Cache, nanoseconds};
 use crate::cl::info::{Number, Reply};
 use crate::cl::{Device, Kernel, Program};
-use crate::driver::{Driver, NotifyTarget};
+use crate::driver::{self, Driver, NotifyTarget};
 use crate::shadow::{self, Inner};
 use crate::store::entry::{Answer, Answers, Facts};
 use crate::store::stats::Counter;
@@ -308,6 +308,9 @@ impl Cache {
     pub(super) fn build_own(&self, program: Program, inner: &Inner) -> bool {
         if inner.is_materialised() {
             return true;
+        }
+        if driver::is_ending() {
+            return false;
         }
         let started = Instant::now();
         let code = inner

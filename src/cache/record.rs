@@ -11,7 +11,7 @@ use super::{Cache, nanoseconds};
 use crate::cl::info::Number;
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::profile::KernelFacts as When;
-use crate::driver::{BuildArguments, Driver};
+use crate::driver::{self, BuildArguments, Driver};
 use crate::key::recipe::Key;
 use crate::shadow::{self, Ticket};
 use crate::store::Lookup;
@@ -55,7 +55,7 @@ impl Cache {
         elapsed: Duration,
     ) -> (Vec<Vec<u8>>, Option<Key>) {
         let driver = ticket.driver;
-        if !shadow::is_alone(ticket) {
+        if !shadow::is_alone(ticket) || driver::is_ending() {
             return (Vec::new(), None);
         }
         let facts = facts(driver, ticket.program, &plan.devices, &plan.arguments);
