@@ -16,6 +16,8 @@
 //! | `exit HOW [build] [N]` | ends while N threads build, with OpenCL in use to the last |
 //! | `plugin PATH [loader]` | opens and closes a library that uses OpenCL in its constructor |
 //! | `forks N M K [run]` | M children that are forked one after the other while N threads build at least K programs each |
+//! | `hook` | one line with the nanoseconds of a call whose handle the cache does not know |
+//! | `stress N M [race]` | N threads that do all that a program allows with M programs, for ThreadSanitizer |
 //! | `threads N M` | N threads that build M programs each |
 //! | `two-programs` | program-scope variables of two programs from one source |
 //! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
@@ -42,12 +44,14 @@ mod exits;
 mod facts;
 mod failing;
 mod forks;
+mod hook;
 mod lifetime;
 mod plugins;
 mod queries;
 mod rebuild;
 mod run;
 mod session;
+mod stress;
 mod threads;
 mod time;
 mod two_programs;
@@ -90,6 +94,8 @@ fn dispatch() -> Result<(), String> {
         "plugin" => plugins::section(arguments),
         "forks" => forks::section(&session()?, arguments),
         "compilelink" => compilelink::section(&session()?),
+        "hook" => hook::section(&session()?),
+        "stress" => stress::section(&session()?, arguments),
         "threads" => threads::section(&session()?, arguments),
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),
