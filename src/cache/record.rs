@@ -58,7 +58,7 @@ impl Cache {
         elapsed: Duration,
         is_alone: &dyn Fn() -> bool,
     ) -> (Vec<Vec<u8>>, Option<Key>) {
-        if !is_alone() {
+        if !is_alone() || crate::driver::is_ending() {
             return (Vec::new(), None);
         }
         let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
