@@ -1,0 +1,176 @@
+"""The table of ci/compat: real programs without oclcache, and with it, cold and warm.
+
+    run_compat.py [--quick] [--runs N] NAME...   runs these; --quick: once, and no verdict on seconds
+    run_compat.py --list                         names all
+
+Every run is a new process with a home, a working directory and caches of the program and of PoCL that are empty. The spy stands
+before the driver in all of them, bare ones, too, and writes one line for each call; it counts what the driver compiles.
+"""
+
+import argparse
+import pathlib
+import re
+import statistics
+import sys
+
+import clients
+import measure
+
+# Programs that take longer than this are run once, not thrice, if the one run is decisive.
+SHORT = 10.0
+HEAD = ["program", "driver", "loader", "builds", "hits", "misses", "bypassed", "failed", "compiled by the driver", "bare", "warm", "verdict"]
+
+
+def listed_reasons():
+    """The bypass reasons that the README explains."""
+    section = (measure.TOP / "README.md").read_text().split("## Bypass reasons", 1)[1].split("\n## ", 1)[0]
+    return set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE))
+
+
+def loader_of(trace):
+    """What loader the program used, by what the dynamic linker wrote, and whose it is.
+
+    Several, if several are loaded. ocl-icd is told from the Khronos loader by a function that only it has.
+    """
+    found = {}
+    for path in trace.parent.glob(trace.name + "*"):
+        for name in re.findall(r"calling init: (\S*libOpenCL\S*)", path.read_text(errors="replace")):
+            content = pathlib.Path(name).read_bytes()
+            kind = "ocl-icd" if b"clGetICDLoaderInfoOCLICD" in content else "Khronos"
+            found[name] = f"{kind}, wheel's" if "site-packages" in name else kind
+    return " + ".join(dict.fromkeys(found.values())) or "none"
+
+
+def verdict(client, runs, count, warm, bare, timed):
+    """What is wrong, as texts; empty: nothing.
+
+    >>> import clients
+    >>> client = clients.Client("a", "A", list)
+    >>> run = lambda output, built=0: measure.Run(1.0, output, built)
+    >>> count = {"hits": 9, "misses": 0, "bypassed": 1, "failed": 0, "materialised": 0, "bypass_reasons": {"reads_file": 1}}
+    >>> verdict(client, [run("x"), run("x"), run("x", 1)], count, [1.0], [1.1], True)
+    []
+    >>> count |= {"hits": 8, "misses": 1, "bypass_reasons": {"odd": 1}}
+    >>> verdict(client, [run("x"), run("x"), run("y", 3)], count, [1.2], [1.1], True)
+    ['other output', 'hits 80 %', 'unlisted reason odd', '3 compiled, 2 expected', 'slower']
+    """
+    wrong = []
+    first, *others = runs
+    if any(run.status != first.status or not same(client, first, run) for run in others):
+        wrong.append("other output")
+    succeeded = count["hits"] + count["misses"] + count["bypassed"]
+    served = count["hits"] - count["materialised"]
+    if not client.headers and served < 0.9 * succeeded:
+        wrong.append(f"hits {100 * served // succeeded} %")
+    if succeeded + count["failed"] == 0:
+        wrong.append("no build")
+    wrong += [f"unlisted reason {reason}" for reason in count["bypass_reasons"] if reason not in listed_reasons()]
+    # A program from a binary compiles nothing, or nothing that the spy could see.
+    expected = count["misses"] + count["bypassed"] + count["failed"] + count["materialised"]
+    if runs[-1].built > expected:
+        wrong.append(f"{runs[-1].built} compiled, {expected} expected")
+    if timed and statistics.median(warm) > statistics.median(bare):
+        wrong.append("slower")
+    return wrong
+
+
+def same(client, one, other):
+    return measure.same_results(client.plain(one.output), client.plain(other.output), client.tolerance)
+
+
+def seconds_text(seconds):
+    """Median and spread.
+
+    >>> seconds_text([1.234]), seconds_text([0.21, 0.2, 0.3])
+    ('1.23', '0.21 (0.20 to 0.30)')
+    """
+    spread = f" ({min(seconds):.2f} to {max(seconds):.2f})" if len(seconds) > 1 else ""
+    return f"{statistics.median(seconds):.2f}{spread}"
+
+
+def measure_client(client, driver, icd, runs, timed):
+    """One row of the table, and whether all is well."""
+    with measure.Bench(icd, spied=True) as bench:
+        prepared = bench.folder / "prepared"
+        prepared.mkdir()
+        bench.environment.update(PREPARED=str(prepared), RUSTICL_ENABLE="llvmpipe", OCLCACHE_LOG="info")
+        bench.environment["OCLCACHE_LOG_FILE"] = str(clients.COMPAT / "logs" / f"{client.name}-{driver.replace(' ', '-')}.log")
+        pathlib.Path(bench.environment["OCLCACHE_LOG_FILE"]).unlink(missing_ok=True)
+        if client.prepare:
+            client.prepare(bench, prepared)
+        argv, trace = client.argv(), bench.folder / "ld"
+        bare = bench.run(argv, cached=False, may_fail=True)
+        cold, cold_count = bench.counted_run(argv, may_fail=True, LD_DEBUG="files", LD_DEBUG_OUTPUT=str(trace))
+        warm, count = bench.counted_run(argv, may_fail=True)
+        outputs, bare_seconds, warm_seconds = [bare, cold, warm], [bare.seconds], [warm.seconds]
+
+        def slower():
+            return statistics.median(warm_seconds) > statistics.median(bare_seconds)
+
+        wanted = runs or (3 if bare.seconds < SHORT or slower() else 1)
+        while timed and len(bare_seconds) < wanted:
+            for cached, seconds in (False, bare_seconds), (True, warm_seconds):
+                again = bench.run(argv, cached, may_fail=True)
+                outputs.insert(1, again)
+                seconds.append(again.seconds)
+        wrong = verdict(client, outputs, count, warm_seconds, bare_seconds, timed)
+        if wrong:
+            explain(client, driver, outputs, cold_count, count)
+        reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(count["bypass_reasons"].items()))
+        counts = [str(count["hits"] + count["misses"] + count["bypassed"]), str(count["hits"]), str(count["misses"]), reasons or "0"]
+        passed = "pass, includes files" if client.headers else "pass"
+        return [
+            *(client.title, driver, loader_of(trace), *counts, str(count["failed"]), f"{warm.built} of {bare.built}"),
+            *(seconds_text(bare_seconds), seconds_text(warm_seconds), "; ".join(wrong) or passed),
+        ], not wrong
+
+
+def explain(client, driver, outputs, cold_count, count):
+    """Keeps what each run printed, and says where."""
+    folder = clients.COMPAT / "logs" / f"{client.name}-{driver.replace(' ', '-')}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, run in enumerate(outputs):
+        (folder / f"{number}.txt").write_text(f"status {run.status}\n{client.plain(run.output)}")
+    print(f"{client.title}, {driver}: cold {cold_count}, warm {count}; outputs, the bare one first: {folder}", file=sys.stderr)
+
+
+def print_markdown(rows):
+    widths = [max(len(row[column]) for row in [HEAD, *rows]) for column in range(len(HEAD))]
+    for row in [HEAD, ["-" * width for width in widths], *rows]:
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--runs", type=int, default=0)
+    parser.add_argument("names", nargs="*")
+    wanted = parser.parse_args()
+    if wanted.list:
+        for client in clients.CLIENTS:
+            print(client.name, "quick" if client.quick else "long" if client.long else "-", client.title, sep="\t")
+        return
+    (clients.COMPAT / "logs").mkdir(parents=True, exist_ok=True)
+    rows, well, icds = [], True, clients.icds()
+    for client in clients.CLIENTS:
+        if client.name not in wanted.names:
+            continue
+        for driver in client.drivers:
+            if driver not in icds:
+                continue
+            print(f"{client.title}, {driver}", file=sys.stderr)
+            row, fine = measure_client(client, driver, icds[driver], wanted.runs, timed=not wanted.quick)
+            print("  " + "  ".join(row[3:]), file=sys.stderr)
+            rows.append(row)
+            well = well and fine
+    if not rows:
+        measure.stop("nothing to run")
+    print_markdown(rows)
+    sys.stdout.flush()
+    if not well:
+        measure.stop("a program ran differently than without oclcache, or gained too little")
+
+
+if __name__ == "__main__":
+    main()
