@@ -8,6 +8,7 @@ before the driver in all of them, bare ones, too, and writes one line for each c
 """
 
 import argparse
+import json
 import pathlib
 import re
 import statistics
@@ -18,7 +19,14 @@ import measure
 
 # Programs that take longer than this are run once, not thrice, if the one run is decisive.
 SHORT = 10.0
-HEAD = ["program", "driver", "loader", "builds", "hits", "misses", "bypassed", "failed", "compiled by the driver", "bare", "warm", "verdict"]
+HEAD = ["program", "driver", "loader", "builds", "hits", "misses", "bypassed", "compiled", "bare", "warm", "verdict"]
+NOTES = """
+builds: calls that succeeded in the warm run (and those that failed); hits, misses and bypassed are theirs. compiled: how
+often the driver compiled or linked in the warm run, and in the bare one, by a library that stands before the driver and knows
+nothing of oclcache. bare, warm: seconds of the whole program, medians. (files): it compiles sources that include files, which
+are not cached for now; it must print the same, and gains nothing.
+"""
+RESULT = clients.COMPAT / "compat.json"
 
 
 def listed_reasons():
@@ -69,7 +77,7 @@ def verdict(client, runs, count, warm, bare, timed):
     expected = count["misses"] + count["bypassed"] + count["failed"] + count["materialised"]
     if runs[-1].built > expected:
         wrong.append(f"{runs[-1].built} compiled, {expected} expected")
-    if timed and statistics.median(warm) > statistics.median(bare):
+    if timed and not client.headers and statistics.median(warm) > statistics.median(bare):
         wrong.append("slower")
     return wrong
 
@@ -78,18 +86,18 @@ def same(client, one, other):
     return measure.same_results(client.plain(one.output), client.plain(other.output), client.tolerance)
 
 
-def seconds_text(seconds):
-    """Median and spread.
+def builds_text(count):
+    """Calls that succeeded, and calls that failed.
 
-    >>> seconds_text([1.234]), seconds_text([0.21, 0.2, 0.3])
-    ('1.23', '0.21 (0.20 to 0.30)')
+    >>> builds_text({"hits": 3, "misses": 0, "bypassed": 1, "failed": 0}), builds_text({"hits": 3, "misses": 0, "bypassed": 1, "failed": 2})
+    ('4', '4 (2 failed)')
     """
-    spread = f" ({min(seconds):.2f} to {max(seconds):.2f})" if len(seconds) > 1 else ""
-    return f"{statistics.median(seconds):.2f}{spread}"
+    succeeded = count["hits"] + count["misses"] + count["bypassed"]
+    return f"{succeeded} ({count['failed']} failed)" if count["failed"] else str(succeeded)
 
 
 def measure_client(client, driver, icd, runs, timed):
-    """One row of the table, and whether all is well."""
+    """One row of the table, whether all is well, and all the seconds."""
     with measure.Bench(icd, spied=True) as bench:
         prepared = bench.folder / "prepared"
         prepared.mkdir()
@@ -117,12 +125,12 @@ def measure_client(client, driver, icd, runs, timed):
         if wrong:
             explain(client, driver, outputs, cold_count, count)
         reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(count["bypass_reasons"].items()))
-        counts = [str(count["hits"] + count["misses"] + count["bypassed"]), str(count["hits"]), str(count["misses"]), reasons or "0"]
-        passed = "pass, includes files" if client.headers else "pass"
-        return [
-            *(client.title, driver, loader_of(trace), *counts, str(count["failed"]), f"{warm.built} of {bare.built}"),
-            *(seconds_text(bare_seconds), seconds_text(warm_seconds), "; ".join(wrong) or passed),
-        ], not wrong
+        medians = [f"{statistics.median(seconds):.2f}" for seconds in (bare_seconds, warm_seconds)]
+        row = [
+            *(client.title, driver, loader_of(trace), builds_text(count), str(count["hits"]), str(count["misses"]), reasons or "0"),
+            *(f"{warm.built} of {bare.built}", *medians, "; ".join(wrong) or ("pass (files)" if client.headers else "pass")),
+        ]
+        return row, not wrong, {"bare_seconds": bare_seconds, "warm_seconds": warm_seconds, "cold_seconds": cold.seconds}
 
 
 def explain(client, driver, outputs, cold_count, count):
@@ -152,7 +160,7 @@ def main():
             print(client.name, "quick" if client.quick else "long" if client.long else "-", client.title, sep="\t")
         return
     (clients.COMPAT / "logs").mkdir(parents=True, exist_ok=True)
-    rows, well, icds = [], True, clients.icds()
+    rows, well, figures, icds = [], True, [], clients.icds()
     for client in clients.CLIENTS:
         if client.name not in wanted.names:
             continue
@@ -160,14 +168,17 @@ def main():
             if driver not in icds:
                 continue
             print(f"{client.title}, {driver}", file=sys.stderr)
-            row, fine = measure_client(client, driver, icds[driver], wanted.runs, timed=not wanted.quick)
+            row, fine, seconds = measure_client(client, driver, icds[driver], wanted.runs, timed=not wanted.quick)
             print("  " + "  ".join(row[3:]), file=sys.stderr)
             rows.append(row)
+            figures.append(dict(zip(HEAD, row), **seconds))
             well = well and fine
     if not rows:
         measure.stop("nothing to run")
     print_markdown(rows)
-    sys.stdout.flush()
+    print(NOTES)
+    RESULT.write_text(json.dumps(figures, indent=1) + "\n")
+    print(f"Every figure: {RESULT.relative_to(measure.TOP)}", flush=True)
     if not well:
         measure.stop("a program ran differently than without oclcache, or gained too little")
 

@@ -251,7 +251,7 @@ need_client() {
     opencv) need_python numpy opencv-python-headless ;;
     pyopencl) need_python pyopencl numpy ;;
     pyopencl-*) need_pyopencl_tests ;;
-    pyfai) need_compat_python pyopencl numpy pyFAI ;;
+    pyfai*) need_compat_python pyopencl numpy pyFAI ;;
     *) fail "no program $1" ;;
     esac
 }
