@@ -14,6 +14,7 @@
 //! (R3). Failures always come from the driver. In any doubt the driver is called as if we were not there.
 
 pub mod answer;
+pub mod link;
 pub mod own;
 mod plan;
 mod record;
@@ -37,7 +38,7 @@ use crate::log::text;
 use crate::outcome::{Bypass, Outcome};
 use crate::shadow::{self, Ended, Inner, Origin, Standing, Ticket};
 use crate::store::digests::Digests;
-use crate::store::entry::{Answer, Defect, Entry};
+use crate::store::entry::{Defect, Entry};
 use crate::store::recorder::Recorder;
 use crate::store::stats::{Counter, Event, run_directory};
 use crate::store::{Lookup, Store};
@@ -72,22 +73,6 @@ pub struct BuildCall {
     pub odd: bool,
 }
 
-/// The arguments of a clLinkProgram call.
-pub struct LinkCall {
-    /// The driver of the context.
-    pub driver: &'static Driver,
-    /// The context.
-    pub context: Context,
-    /// Devices and options.
-    pub arguments: BuildArguments,
-    /// What is linked.
-    pub inputs: Vec<Program>,
-    /// The callback.
-    pub notify: NotifyTarget,
-    /// See [`BuildCall::odd`].
-    pub odd: bool,
-}
-
 /// Makes the process known to `oclcache run`, if it was started by that.
 pub fn announce() {
     if std::env::var_os(RUN_VARIABLE).is_some()
@@ -97,14 +82,16 @@ pub fn announce() {
     }
 }
 
-/// clBuildProgram and clCompileProgram. `below` calls the driver's own function with this callback and all else as the
-/// application gave it.
-pub fn build(call: &BuildCall, below: &dyn Fn(NotifyTarget) -> cl_int) -> cl_int {
+/// The driver's own clBuildProgram or clCompileProgram, with this program and callback and all else as the application gave it.
+pub type BuildBelow<'a> = &'a dyn Fn(Program, NotifyTarget) -> cl_int;
+
+/// clBuildProgram and clCompileProgram.
+pub fn build(call: &BuildCall, below: BuildBelow) -> cl_int {
     let cache = Cache::get();
     let Some(ticket) = shadow::begin(call.program) else {
         cache.count(&[Bypass::NotFromSource.into()]);
         // The driver's own affair: callbacks that it makes are outside of our hooks.
-        return notify::outside(|| below(call.notify));
+        return notify::outside(|| below(call.program, call.notify));
     };
     let plan = if call.odd {
         Err(Bypass::UnusualArguments)
@@ -127,47 +114,6 @@ pub fn build(call: &BuildCall, below: &dyn Fn(NotifyTarget) -> cl_int) -> cl_int
         }
     }
     cache.build_by_driver(ticket, plan, call, below)
-}
-
-/// clLinkProgram: the program, and the error code. `below` calls the driver's own function with this callback and all else as
-/// the application gave it.
-pub fn link(
-    call: &LinkCall,
-    below: &dyn Fn(NotifyTarget) -> (Program, cl_int),
-) -> (Program, cl_int) {
-    let cache = Cache::get();
-    let plan = if call.odd {
-        Err(Bypass::UnusualArguments)
-    } else {
-        cache.plan_link(call.driver, call.context, &call.arguments, &call.inputs)
-    };
-    let started = Instant::now();
-    if let Ok(plan) = &plan
-        && let Some(entry) = cache.look_up(plan)
-        && let Some(inner) = cache.restore(
-            call.driver,
-            call.context,
-            Standing::Applications,
-            plan,
-            entry,
-        )
-    {
-        let program = inner.program();
-        let recipe = Some(plan.recipe.clone());
-        shadow::program_linked(
-            call.driver,
-            call.context,
-            program,
-            Some(inner.clone()),
-            None,
-            recipe,
-        );
-        cache.count_hit(plan, &inner, started.elapsed());
-        drop(inner);
-        call.notify.call(program);
-        return (program, CL_SUCCESS);
-    }
-    cache.link_by_driver(plan, call, below)
 }
 
 /// What has become of a build, compilation or link. `code` is what the function returned, if it has.
@@ -395,8 +341,11 @@ impl Cache {
         ticket: Ticket,
         plan: Result<Plan, Bypass>,
         call: &BuildCall,
-        below: &dyn Fn(NotifyTarget) -> cl_int,
+        below: BuildBelow,
     ) -> cl_int {
+        if matches!(ticket.origin, Origin::Linked) {
+            return self.change_linked(ticket, call, below);
+        }
         let held = self.prepare_change(&ticket);
         let refusable = ticket.built && plan::has_kernels(&ticket);
         let program = call.program;
@@ -406,49 +355,8 @@ impl Cache {
             let elapsed = started.elapsed();
             self.built(&ticket, plan, devices, code, elapsed);
         });
-        let below = |target| (program, below(target));
-        notify::wrapped(call.notify, refusable, held, &below, finish).1
-    }
-
-    /// The driver links; what succeeds after a look-up is recorded.
-    fn link_by_driver(
-        &'static self,
-        plan: Result<Plan, Bypass>,
-        call: &LinkCall,
-        below: &dyn Fn(NotifyTarget) -> (Program, cl_int),
-    ) -> (Program, cl_int) {
-        // Inputs that are served are made for real first: Intel's CPU runtime forgets the arguments of kernels in objects that
-        // were made from binaries (measured), and what drivers say of linking an executable depends on how that was made.
-        for input in &call.inputs {
-            self.make_own(*input);
-        }
-        let (driver, context) = (call.driver, call.context);
-        let devices = call.arguments.devices.clone();
-        let started = Instant::now();
-        let finish = Box::new(move |program: Program, code: Option<cl_int>| {
-            let elapsed = started.elapsed();
-            // Whatever its address stood for before must be forgotten before the application hears of it.
-            shadow::program_recycled(program);
-            let how = if program.is_null() {
-                Ended::Failed
-            } else {
-                verdict(driver, program, devices.as_deref(), code)
-            };
-            if how != Ended::Built {
-                self.count(&[Counter::Failed.by(1)]);
-                return log_build(Outcome::Failed, plan.as_ref().ok(), &[], elapsed);
-            }
-            match plan {
-                Ok(plan) => {
-                    let (names, recorded) = self.record(driver, program, &plan, elapsed, &|| true);
-                    let recipe = Some(plan.recipe.clone());
-                    shadow::program_linked(driver, context, program, None, recorded, recipe);
-                    self.count_miss(&plan, &names, elapsed);
-                }
-                Err(reason) => self.count_bypass(reason, elapsed),
-            }
-        });
-        notify::wrapped(call.notify, false, None, below, finish)
+        let below = |target| (program, below(program, target));
+        notify::wrapped(Some(program), call.notify, refusable, held, &below, finish).1
     }
 
     /// What follows a build by the driver, before the application hears of it.
@@ -466,9 +374,6 @@ impl Cache {
             return self.count(&[Bypass::ConcurrentBuild.into()]);
         }
         let how = verdict(ticket.driver, ticket.program, devices.as_deref(), code);
-        if matches!(ticket.origin, Origin::Linked) {
-            return self.linked_built(ticket, how);
-        }
         if how != Ended::Built {
             shadow::ended(ticket, how, None, None);
             self.count(&[Counter::Failed.by(1)]);
@@ -487,30 +392,6 @@ impl Cache {
                 self.count_bypass(reason, elapsed);
             }
         }
-    }
-
-    /// What follows a build of a program that was linked, which is no use of clBuildProgram that the specification knows.
-    /// Where drivers let it happen, the program keeps all but its options (measured on Intel's CPU runtime and rusticl; PoCL
-    /// aborts), so what was recorded of one from the cache stays true.
-    fn linked_built(&self, ticket: &Ticket, how: Ended) {
-        let Some(inner) = ticket.inner.as_ref().filter(|_| how == Ended::Built) else {
-            shadow::ended(ticket, how, None, None);
-            return self.count(&[Bypass::NotFromSource.into()]);
-        };
-        let mut facts = (*inner.facts()).clone();
-        for (device, answers) in inner.devices().iter().zip(&mut facts.devices) {
-            for (name, answer) in answers {
-                if *name == CL_PROGRAM_BUILD_OPTIONS
-                    && let Ok(value) = ticket.driver.build_info(inner.program(), *device, *name)
-                {
-                    *answer = Answer::Value(value);
-                }
-            }
-        }
-        inner.set_facts(Arc::new(facts));
-        // As if it had been refused: it is still served.
-        shadow::ended(ticket, Ended::Refused, None, None);
-        self.count(&[Bypass::NotFromSource.into()]);
     }
 
     fn count_miss(&self, plan: &Plan, names: &[Vec<u8>], elapsed: Duration) {

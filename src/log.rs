@@ -9,9 +9,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use tracing::Metadata;
+use tracing::subscriber::Interest;
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Context, SubscriberExt};
 
 /// Starts the log if one is wanted. `filter` is a level (`info`) or a list of targets (`oclcache::store=debug,warn`), `file`
 /// is appended to instead of standard error. A filter that is none, or a file that cannot be opened, is said at `warn`.
@@ -48,7 +51,10 @@ pub fn start(filter: &str, file: Option<&Path>) {
         .with_ansi(false)
         .with_writer(writer);
     if tracing::subscriber::set_global_default(
-        tracing_subscriber::registry().with(targets).with(layer),
+        tracing_subscriber::registry()
+            .with(targets)
+            .with(layer)
+            .with(WhileThreadLives),
     )
     .is_err()
     {
@@ -59,6 +65,31 @@ pub fn start(filter: &str, file: Option<&Path>) {
     }
     if let Some(error) = bad_file {
         tracing::warn!(file = %path(file.unwrap_or(Path::new(""))), %error, "the log file cannot be opened");
+    }
+}
+
+/// Keeps events back from a thread whose local variables are gone, since the layer above panics there: handlers of atexit
+/// run on such a thread, and may build.
+struct WhileThreadLives;
+
+/// Has a destructor, so that it can be gone.
+struct Local;
+
+impl Drop for Local {
+    fn drop(&mut self) {}
+}
+
+thread_local! {
+    static LOCAL: Local = const { Local };
+}
+
+impl<S: tracing::Subscriber> Layer<S> for WhileThreadLives {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
+    }
+
+    fn enabled(&self, _: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        LOCAL.try_with(|_| ()).is_ok()
     }
 }
 

@@ -10,6 +10,9 @@ pub const SLOTS: usize = 150;
 
 const _: () = assert!(size_of::<cl_icd_dispatch>() == SLOTS * size_of::<usize>());
 
+/// What a driver of ICD 2.0 puts into slots 0 and 31 of its table, which no loader calls (CL_ICD2_TAG_KHR of `cl_khr_icd` 2.0).
+const ICD2_TAG: usize = 0x4F50_454E_434C_3331_u64 as usize;
+
 /// One slot of the table, by its index in `cl_icd.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(usize);
@@ -53,12 +56,22 @@ slots! {
     145 clSetProgramSpecializationConstant,
 }
 
-#[cfg(test)]
 impl Slot {
     /// The index in the table.
     pub fn index(self) -> usize {
         self.0
     }
+
+    /// Whether a table that was copied has a function there.
+    pub fn is_in(self, functions: &cl_icd_dispatch) -> bool {
+        words(functions)[self.0] != 0
+    }
+}
+
+/// A table as what it is: an array of words, which are functions, tags or NULL.
+pub fn words(functions: &cl_icd_dispatch) -> &[usize; SLOTS] {
+    // SAFETY: same size and alignment; each field is a function pointer, NULL, or an integer.
+    unsafe { &*std::ptr::from_ref(functions).cast::<[usize; SLOTS]>() }
 }
 
 /// How many slots the table of a platform with this CL_PLATFORM_VERSION has at least ("OpenCL MAJOR.MINOR ...").
@@ -85,6 +98,18 @@ pub fn slots_of_version(version: &[u8]) -> usize {
     }
 }
 
+/// Functions without those that another table lacks.
+pub fn masked(functions: &cl_icd_dispatch, by: &cl_icd_dispatch) -> cl_icd_dispatch {
+    let mut masked = *words(functions);
+    for (function, by) in masked.iter_mut().zip(words(by)) {
+        if *by == 0 {
+            *function = 0;
+        }
+    }
+    // SAFETY: same size; each field is that of a table, or NULL.
+    unsafe { std::mem::transmute::<[usize; SLOTS], cl_icd_dispatch>(masked) }
+}
+
 /// A table that a driver's objects point to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
@@ -102,6 +127,24 @@ impl Table {
         // SAFETY: by the contract of this function.
         let address = unsafe { object.cast::<usize>().read() };
         (address != 0).then_some(Table { address, slots })
+    }
+
+    /// The first slots of a table that a loader hands to a layer.
+    ///
+    /// # Safety
+    /// `table` is NULL or points to `slots` slots that are never unmapped.
+    pub unsafe fn of_loader(table: *const cl_icd_dispatch, slots: usize) -> Option<Table> {
+        (!table.is_null()).then_some(Table {
+            address: table as usize,
+            slots,
+        })
+    }
+
+    /// Whether the table is that of an ICD 2.0 driver: a loader that knows of those calls the driver's functions through a table
+    /// of its own, and this one is for older loaders.
+    pub fn is_tagged(self) -> bool {
+        let tagged = |slot: Slot| self.has(slot) && self.load(slot) == ICD2_TAG;
+        tagged(Slot(0)) && tagged(Slot(31))
     }
 
     /// The address, which identifies the table.
@@ -177,8 +220,22 @@ mod tests {
         // SAFETY: `object` begins with the address of 200 readable words.
         let table = unsafe { Table::of_object(object.as_ptr() as *mut _, 93) }.expect("not null");
         let copy = table.copy();
-        assert!(copy.clBuildProgram.is_some());
-        assert!(copy.clCompileProgram.is_none());
+        assert!(Slot::clBuildProgram.is_in(&copy));
+        assert!(!Slot::clCompileProgram.is_in(&copy));
         assert!(!table.has(Slot::clCompileProgram));
+    }
+
+    #[test]
+    fn a_driver_is_of_icd_2_if_both_tags_are_there() {
+        let mut words = [0x10usize; SLOTS];
+        let tagged = |words: &[usize; SLOTS]| {
+            // SAFETY: the words outlive the table.
+            let table = unsafe { Table::of_loader(words.as_ptr().cast(), SLOTS) };
+            table.expect("not null").is_tagged()
+        };
+        words[0] = ICD2_TAG;
+        assert!(!tagged(&words));
+        words[31] = ICD2_TAG;
+        assert!(tagged(&words));
     }
 }

@@ -381,16 +381,11 @@ impl Driver {
         }
     }
 
-    /// The addresses of all functions in the table.
+    /// The addresses of all functions of the driver itself, and of what stands between us and it.
     pub(super) fn functions(&self) -> Vec<usize> {
-        // SAFETY: the table is an array of words: functions, and NULL.
-        let words = unsafe {
-            std::slice::from_raw_parts(
-                (&raw const self.below).cast::<usize>(),
-                crate::cl::dispatch::SLOTS,
-            )
-        };
-        let mut functions: Vec<usize> = words.iter().copied().filter(|word| *word != 0).collect();
+        let own = crate::cl::dispatch::words(&self.own).iter();
+        let all = own.chain(&self.between).copied();
+        let mut functions: Vec<usize> = all.filter(|word| *word != 0).collect();
         functions.sort_unstable();
         functions.dedup();
         functions

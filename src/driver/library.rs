@@ -5,17 +5,13 @@ use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library as DynamicLibrary, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW};
-use opencl_sys::{
-    CL_PLATFORM_NAME, CL_PLATFORM_VENDOR, CL_PLATFORM_VERSION, CL_SUCCESS, cl_int, cl_uint,
-};
+use opencl_sys::{CL_INVALID_PLATFORM, CL_SUCCESS, cl_int, cl_uint};
 
-use crate::cl::dispatch::{Table, slots_of_version};
+use crate::cl::dispatch::Table;
 use crate::cl::{Platform, info};
 use crate::driver::profile::Recognition;
 use crate::fork::Mutex;
 
-/// CL_PLATFORM_ICD_SUFFIX_KHR of `cl_khr_icd`.
-const CL_PLATFORM_ICD_SUFFIX_KHR: cl_uint = 0x0920;
 /// The number of platforms that one library may report; more is garbage.
 const MOST_PLATFORMS: cl_uint = 64;
 
@@ -23,6 +19,16 @@ type GetExtensionFunctionAddress = unsafe extern "C" fn(*const c_char) -> *mut c
 type GetPlatformIds = unsafe extern "C" fn(cl_uint, *mut *mut c_void, *mut cl_uint) -> cl_int;
 type GetPlatformInfo =
     unsafe extern "C" fn(*mut c_void, cl_uint, usize, *mut c_void, *mut usize) -> cl_int;
+
+type FunctionForPlatform = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type SetDispatchData = unsafe extern "C" fn(*mut c_void, *mut c_void) -> cl_int;
+
+/// The two functions of an ICD 2.0 driver.
+#[derive(Clone, Copy)]
+struct Icd2 {
+    function_address: FunctionForPlatform,
+    set_dispatch_data: SetDispatchData,
+}
 
 /// Why a library is left out.
 #[derive(Debug)]
@@ -53,6 +59,7 @@ pub struct Library {
     handle: usize,
     get_extension_function_address: Option<GetExtensionFunctionAddress>,
     get_platform_info: GetPlatformInfo,
+    icd2: Option<Icd2>,
     platforms: Vec<Platform>,
     was_open: bool,
 }
@@ -102,6 +109,29 @@ impl Library {
             let address = symbol.into_raw();
             (!address.is_null()).then_some(address)
         };
+        let icd2 = get_extension_function_address.and_then(|get| {
+            // SAFETY: as above; this is how loaders ask for the two (Khronos' loader, icd.c).
+            let (function_address, set_dispatch_data) = unsafe {
+                (
+                    get(c"clIcdGetFunctionAddressForPlatformKHR".as_ptr()),
+                    get(c"clIcdSetPlatformDispatchDataKHR".as_ptr()),
+                )
+            };
+            if function_address.is_null() || set_dispatch_data.is_null() {
+                return None;
+            }
+            // SAFETY: functions of these names have these types (cl_khr_icd 2.0).
+            Some(unsafe {
+                Icd2 {
+                    function_address: std::mem::transmute::<*mut c_void, FunctionForPlatform>(
+                        function_address,
+                    ),
+                    set_dispatch_data: std::mem::transmute::<*mut c_void, SetDispatchData>(
+                        set_dispatch_data,
+                    ),
+                }
+            })
+        });
         let get_platform_ids = function(c"clIcdGetPlatformIDsKHR").ok_or(OpenError::NotADriver)?;
         let get_platform_info = function(c"clGetPlatformInfo").ok_or(OpenError::NotADriver)?;
         // SAFETY: functions of these names have these types (cl_khr_icd, OpenCL 3.0 section 4.1).
@@ -116,6 +146,7 @@ impl Library {
             handle: std::mem::ManuallyDrop::into_inner(library).into_raw() as usize,
             get_extension_function_address,
             get_platform_info,
+            icd2,
             platforms: platforms(get_platform_ids),
             was_open,
         })
@@ -194,32 +225,54 @@ impl Library {
             .map_or(std::ptr::null_mut(), |get| unsafe { get(name.as_ptr()) })
     }
 
+    /// Whether it is a driver of ICD 2.0, and its platforms may be given to loaders that know of those.
+    pub fn is_icd2(&self) -> bool {
+        self.icd2.is_some()
+    }
+
+    /// clIcdGetFunctionAddressForPlatformKHR, asked.
+    pub fn function_for_platform(&self, platform: Platform, name: &CStr) -> *mut c_void {
+        self.icd2.map_or(std::ptr::null_mut(), |icd2| {
+            // SAFETY: the driver's own function with its own platform and a C string.
+            unsafe { (icd2.function_address)(platform.raw(), name.as_ptr()) }
+        })
+    }
+
+    /// clIcdSetPlatformDispatchDataKHR. The data is the loader's own affair.
+    pub fn set_dispatch_data(&self, platform: Platform, data: *mut c_void) -> cl_int {
+        self.icd2.map_or(CL_INVALID_PLATFORM, |icd2| {
+            // SAFETY: the driver's own function with its own platform, and what a loader gave for it.
+            unsafe { (icd2.set_dispatch_data)(platform.raw(), data) }
+        })
+    }
+
+    /// Whether a loader that knows of ICD 2.0 calls a platform through a table of the loader's own.
+    pub fn is_dispatched_by_loader(&self, platform: Platform) -> bool {
+        self.is_icd2() && is_tagged(platform)
+    }
+
+    /// Whether a loader that knows of ICD 2.0 leaves a platform out: it is tagged, but the functions are missing.
+    pub fn is_refused_by_loader(&self, platform: Platform) -> bool {
+        !self.is_icd2() && is_tagged(platform)
+    }
+
+    /// Whether a loader has given the platform such a table already: the word behind that of the driver's own table.
+    pub fn has_dispatch_data(&self, platform: Platform) -> bool {
+        self.is_dispatched_by_loader(platform) && {
+            // SAFETY: objects of a driver that is tagged have this word (cl_khr_icd 2.0).
+            unsafe { platform.raw().cast::<usize>().add(1).read() != 0 }
+        }
+    }
+
     /// The platforms by dispatch table.
     pub fn tables(&self) -> Vec<TableGroup> {
         let mut groups: Vec<TableGroup> = Vec::new();
         for &platform in &self.platforms {
-            let text = |name| {
-                let mut bytes = info::ask(|size, value, size_ret| {
-                    self.platform_info(
-                        platform,
-                        name,
-                        info::Reply {
-                            size,
-                            value,
-                            size_ret,
-                        },
-                    )
-                })
-                .unwrap_or_default();
-                while bytes.last() == Some(&0) {
-                    bytes.pop();
-                }
-                bytes
-            };
-            // The table's length follows from the version, so without one no slot is read.
-            let slots = slots_of_version(&text(CL_PLATFORM_VERSION));
+            let recognition =
+                Recognition::ask(|name| text(|reply| self.platform_info(platform, name, reply)));
             // SAFETY: platforms of an ICD begin with the address of their table, which has the functions of their version.
-            let Some(table) = (unsafe { Table::of_object(platform.raw(), slots) }) else {
+            let table = unsafe { Table::of_object(platform.raw(), recognition.slots) };
+            let Some(table) = table else {
                 continue;
             };
             match groups
@@ -230,16 +283,33 @@ impl Library {
                 None => groups.push(TableGroup {
                     table,
                     platforms: vec![platform],
-                    recognition: Recognition {
-                        name: text(CL_PLATFORM_NAME),
-                        vendor: text(CL_PLATFORM_VENDOR),
-                        suffix: text(CL_PLATFORM_ICD_SUFFIX_KHR),
-                    },
+                    recognition,
                 }),
             }
         }
         groups
     }
+}
+
+fn is_tagged(platform: Platform) -> bool {
+    // SAFETY: platforms of an ICD begin with the address of their table, and all have slots 0 and 31.
+    unsafe { Table::of_object(platform.raw(), 32) }.is_some_and(Table::is_tagged)
+}
+
+/// The answer of a query of text, without the NUL; empty for an error.
+pub(super) fn text(query: impl Fn(info::Reply) -> cl_int) -> Vec<u8> {
+    let answer = info::ask(|size, value, size_ret| {
+        query(info::Reply {
+            size,
+            value,
+            size_ret,
+        })
+    });
+    let mut bytes = answer.unwrap_or_default();
+    while bytes.last() == Some(&0) {
+        bytes.pop();
+    }
+    bytes
 }
 
 fn has_our_mark(library: &DynamicLibrary) -> bool {

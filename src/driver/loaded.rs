@@ -113,6 +113,43 @@ pub fn closure(addresses: &[usize]) -> Vec<Object> {
     found
 }
 
+/// The paths of all libraries, as the dynamic linker knows them.
+pub fn paths() -> Vec<PathBuf> {
+    let mut paths: Vec<_> = objects().into_iter().map(|object| object.path).collect();
+    paths.retain(|path| !path.as_os_str().is_empty());
+    paths
+}
+
+/// The path of the library that contains a function.
+pub fn path_of(function: usize) -> Option<PathBuf> {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: dladdr only looks the address up, and fills `info` if it is in a library.
+    let name = unsafe {
+        if libc::dladdr(function as *const c_void, info.as_mut_ptr()) == 0 {
+            return None;
+        }
+        info.assume_init().dli_fname
+    };
+    // SAFETY: the dynamic linker's name of a library that is loaded.
+    (!name.is_null()).then(|| OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()).into())
+}
+
+/// Whether a function belongs to an ICD loader: a library that has a clGetPlatformIDs of its own for programs to link to.
+pub fn is_in_loader(function: usize) -> bool {
+    let exported = || {
+        let path = path_of(function)?;
+        // SAFETY: nothing is loaded, so nothing runs.
+        let library = unsafe {
+            libloading::os::unix::Library::open(Some(&path), libc::RTLD_LAZY | libc::RTLD_NOLOAD)
+        };
+        let library = library.ok()?;
+        // SAFETY: only the address is taken. It may be that of a library that this one needs.
+        let symbol = unsafe { library.get::<*const c_void>(c"clGetPlatformIDs") }.ok()?;
+        (path_of(symbol.into_raw() as usize)? == path).then_some(())
+    };
+    exported().is_some()
+}
+
 fn objects() -> Vec<Object> {
     let mut objects: Vec<Object> = Vec::new();
     // SAFETY: `visit` has the type that dl_iterate_phdr wants and gets the vector back as its data. The dynamic linker

@@ -7,6 +7,7 @@
 
 mod calls;
 pub mod identity;
+pub mod layer;
 mod library;
 mod loaded;
 mod making;
@@ -27,7 +28,8 @@ use crate::fork::Mutex;
 pub use calls::{BuildArguments, NotifyTarget};
 use identity::DriverIdentity;
 pub use library::{Library, OpenError};
-use profile::Profile;
+pub use loaded::paths as loaded_paths;
+use profile::{Profile, Recognition};
 
 /// How many tables can be hooked in one process. Each has hooks of its own, which therefore know their driver without
 /// reading the handle: a handle may be NULL, stale or foreign.
@@ -43,6 +45,12 @@ pub struct Driver {
     index: usize,
     table: Table,
     below: cl_icd_dispatch,
+    /// The functions of the driver itself, which are those below unless a loader stands between.
+    own: cl_icd_dispatch,
+    /// The layer through which it is seen; None: the hooks stand in its own table.
+    layer: Option<usize>,
+    /// Functions of others between us and the driver.
+    between: Vec<usize>,
     library: PathBuf,
     platforms: Vec<Platform>,
     /// What is known of drivers of this kind.
@@ -51,11 +59,40 @@ pub struct Driver {
     identity: OnceBox<Option<DriverIdentity>>,
     devices: Mutex<identity::Devices>,
     context_counts: AtomicU8,
+    /// Nobody can have its functions but through us.
     from_the_start: bool,
     hooked: AtomicBool,
 }
 
 impl Driver {
+    fn new(
+        index: usize,
+        table: Table,
+        below: cl_icd_dispatch,
+        own: cl_icd_dispatch,
+        library: PathBuf,
+        platforms: Vec<Platform>,
+        recognition: &Recognition,
+    ) -> Driver {
+        Driver {
+            index,
+            table,
+            below,
+            own,
+            layer: None,
+            between: Vec::new(),
+            library,
+            platforms,
+            profile: profile::of(recognition),
+            suffix: recognition.suffix.clone(),
+            identity: OnceBox::new(),
+            devices: Mutex::default(),
+            context_counts: AtomicU8::new(0),
+            from_the_start: false,
+            hooked: AtomicBool::new(false),
+        }
+    }
+
     /// The driver whose hooks have this number. It is registered before the first of them stands in a table.
     #[inline]
     pub fn at(index: usize) -> &'static Driver {
@@ -64,12 +101,17 @@ impl Driver {
             .expect("a hook runs only after its driver was registered")
     }
 
+    fn all() -> impl Iterator<Item = &'static Driver> {
+        DRIVERS.iter().map_while(|driver| driver.get())
+    }
+
     /// The number that selects this driver's hooks.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// The driver's own functions, as they were before the table was patched.
+    /// The functions below our hooks: the driver's own, as they were before the table was patched, or those of the loader
+    /// below a layer.
     #[inline]
     pub fn below(&self) -> &cl_icd_dispatch {
         &self.below
@@ -91,23 +133,35 @@ impl Driver {
         self.from_the_start && self.below.clSetProgramSpecializationConstant.is_some()
     }
 
-    /// The hooked driver of a library's first platform.
-    pub fn of_library(library: &Library) -> Option<&'static Driver> {
-        let platform = library.platforms().first()?;
-        DRIVERS
-            .iter()
-            .map_while(|driver| driver.get())
-            .find(|driver| {
-                driver.platforms.contains(platform) && driver.hooked.load(Ordering::Acquire)
-            })
+    /// The driver of a platform, if its own table is hooked.
+    pub fn of_platform(platform: Platform) -> Option<&'static Driver> {
+        Driver::all().find(|driver| {
+            driver.layer.is_none()
+                && driver.platforms.contains(&platform)
+                && driver.hooked.load(Ordering::Acquire)
+        })
     }
 
-    /// The registered driver whose objects point to `table`.
-    fn of_table(table: Table) -> Option<&'static Driver> {
-        DRIVERS
-            .iter()
-            .map_while(|driver| driver.get())
-            .find(|driver| driver.table.address() == table.address())
+    /// Whether no loader calls the driver but through the table that is hooked. One that knows of ICD 2.0 has a table of its own
+    /// for a driver that is tagged, which has our hooks only if it got the driver through us.
+    fn is_reached_by_every_call(&self) -> bool {
+        self.hooked.load(Ordering::Acquire) && !self.table.is_tagged()
+    }
+
+    /// Registers the driver of a table, as it is seen through a layer or not, unless it is known.
+    fn register(
+        table: Table,
+        layer: Option<usize>,
+        driver: impl FnOnce(usize) -> Driver,
+    ) -> Option<&'static Driver> {
+        let _registration = REGISTRATION.lock();
+        let known = Driver::all()
+            .find(|driver| driver.table.address() == table.address() && driver.layer == layer);
+        if known.is_some() {
+            return known;
+        }
+        let index = DRIVERS.iter().position(|driver| driver.get().is_none())?;
+        Some(DRIVERS[index].get_or_init(|| driver(index)))
     }
 
     /// Registers each table of the library that is not known yet and patches it.
@@ -118,30 +172,34 @@ impl Driver {
         let mut hooked = 0;
         for group in library.tables() {
             let table = group.table;
-            let _registration = REGISTRATION.lock();
-            if Driver::of_table(table).is_some() {
-                hooked += 1;
-                continue;
-            }
-            let Some(index) = DRIVERS.iter().position(|driver| driver.get().is_none()) else {
+            let from_the_start = library.is_ours_from_the_start();
+            let driver = Driver::register(table, None, |index| {
+                let own = table.copy();
+                let library = library.path().to_owned();
+                let platforms = group.platforms.clone();
+                Driver {
+                    from_the_start,
+                    ..Driver::new(
+                        index,
+                        table,
+                        own,
+                        own,
+                        library,
+                        platforms,
+                        &group.recognition,
+                    )
+                }
+            });
+            let Some(driver) = driver else {
                 tracing::warn!(driver = %crate::log::path(library.path()), "too many drivers: this one is not cached");
                 continue;
             };
-            let driver = DRIVERS[index].get_or_init(|| Driver {
-                index,
-                table,
-                below: table.copy(),
-                library: library.path().to_owned(),
-                platforms: group.platforms.clone(),
-                profile: profile::of(&group.recognition),
-                suffix: group.recognition.suffix.clone(),
-                identity: OnceBox::new(),
-                devices: Mutex::default(),
-                context_counts: AtomicU8::new(0),
-                from_the_start: library.is_ours_from_the_start(),
-                hooked: AtomicBool::new(false),
-            });
-            match patch::install(table, &hooks(index)) {
+            let _registration = REGISTRATION.lock();
+            if driver.hooked.load(Ordering::Acquire) {
+                hooked += 1;
+                continue;
+            }
+            match patch::install(table, &hooks(driver.index)) {
                 Ok(slots) => {
                     driver.hooked.store(true, Ordering::Release);
                     hooked += 1;

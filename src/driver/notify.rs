@@ -8,7 +8,6 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::ThreadId;
 
 use opencl_sys::{CL_SUCCESS, cl_int};
 
@@ -23,8 +22,10 @@ pub type Finish = Box<dyn FnOnce(Program, Option<cl_int>) + Send>;
 struct Pending {
     finish: Option<Finish>,
     target: NotifyTarget,
+    /// The program that the application knows, where the driver makes that.
+    known_as: Option<Program>,
     /// The thread that is inside the function, if what has become of the call is known only when that returns.
-    judged_by: Option<ThreadId>,
+    judged_by: Option<usize>,
     /// Dropped once the driver has judged, before the application hears of it.
     held: Option<Held>,
 }
@@ -45,41 +46,88 @@ static WAITING: Mutex<Waiting> = Mutex::new(Waiting {
     called_back: BTreeMap::new(),
 });
 
-thread_local! {
-    /// How deep this thread is inside our hooks; see `hook`.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
+/// A call that has come to one of our hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The function's name.
+    pub function: &'static str,
+    /// Its first argument.
+    pub object: usize,
+    /// The number of the hooks.
+    pub driver: usize,
 }
 
-/// Runs `body` one level deeper; None if this thread is inside a hook already.
-pub fn at_first_depth<R>(body: impl FnOnce() -> R) -> Option<R> {
-    if DEPTH.get() > 0 {
+/// Where a thread is.
+#[derive(Clone, Copy)]
+enum Place {
+    /// In the application's code.
+    Outside,
+    /// In a hook.
+    Inside(Entry),
+    /// In the driver's code, with the application's own call, during which the driver may call the application back.
+    Below(Entry),
+}
+
+thread_local! {
+    static PLACE: Cell<Place> = const { Cell::new(Place::Outside) };
+}
+
+/// Whether this thread is inside a hook.
+pub fn is_inside() -> bool {
+    matches!(PLACE.get(), Place::Inside(_))
+}
+
+/// Tells this thread from all others that live. std's answer panics where a thread's local
+/// variables are gone, as in handlers of atexit, which may build.
+fn this_thread() -> usize {
+    PLACE.with(|place| std::ptr::from_ref(place) as usize)
+}
+
+/// Runs `body` as a hook. None if this call is that of a hook of ours already: that one is running on this thread, or has handed
+/// the application's call down, past hooks of another number, as where a layer stands before a table that is hooked.
+pub fn as_hook<R>(entry: Entry, body: impl FnOnce() -> R) -> Option<R> {
+    let seen = match PLACE.get() {
+        Place::Outside => false,
+        Place::Inside(_) => true,
+        Place::Below(above) => {
+            entry.driver != above.driver
+                && entry.object == above.object
+                && entry.function == above.function
+        }
+    };
+    if seen {
         return None;
     }
-    DEPTH.set(1);
-    let _restore = Restore(0);
+    let _restore = Restore(PLACE.replace(Place::Inside(entry)));
     Some(body())
 }
 
-/// Runs the application's code, or a call that is the driver's alone, as if this thread were outside of our hooks.
+/// Makes a call that is the driver's alone, during which the application may be called back, as if this thread were outside of
+/// our hooks.
 pub fn outside<R>(body: impl FnOnce() -> R) -> R {
-    let _restore = Restore(DEPTH.replace(0));
+    let place = match PLACE.get() {
+        Place::Inside(entry) => Place::Below(entry),
+        other => other,
+    };
+    let _restore = Restore(PLACE.replace(place));
     body()
 }
 
-struct Restore(u32);
+struct Restore(Place);
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        DEPTH.set(self.0);
+        PLACE.set(self.0);
     }
 }
 
-/// Calls the driver through `below`, which gives the program and the error code, and does `finish` before the application hears of the end: at once where there is no
-/// callback, else when the driver calls back.
+/// Calls the driver through `below`, which gives the program and the error code, and does `finish` before the application
+/// hears of the end: at once where there is no callback, else when the driver calls back.
 ///
-/// `refusable`: the driver may refuse the call, and the program then keeps an earlier build. PoCL calls back in that case,
+/// `known_as`: the program that the application hears of; None where the driver makes it. `refusable`: the driver may refuse the call, and the program then keeps an earlier build. PoCL calls back in that case,
 /// too (measured), so a callback on this thread proves nothing, and `finish` waits for what the function returns.
 pub fn wrapped(
+    known_as: Option<Program>,
     notify: NotifyTarget,
     refusable: bool,
     held: Option<Held>,
@@ -92,10 +140,11 @@ pub fn wrapped(
         finish(program, Some(code));
         return (program, code);
     }
-    let judged_by = refusable.then(|| std::thread::current().id());
+    let judged_by = refusable.then(|| this_thread());
     let (number, target) = wait(Pending {
         finish: Some(finish),
         target: notify,
+        known_as,
         judged_by,
         held,
     });
@@ -143,29 +192,30 @@ impl NotifyTarget {
     /// Calls the application, outside of our hooks and with no lock held.
     pub fn call(self, program: Program) {
         if let Some(function) = self.function {
+            let _restore = Restore(PLACE.replace(Place::Outside));
             // SAFETY: the application gave this function and this pointer for each other.
-            outside(|| unsafe { function(program.raw(), self.user_data) });
+            unsafe { function(program.raw(), self.user_data) };
         }
     }
 }
 
 unsafe extern "C" fn arrived(program: *mut c_void, user_data: *mut c_void) {
     let number = user_data as usize;
-    let (target, held, finish) = {
+    let (known_as, target, held, finish) = {
         let mut waiting = WAITING.lock();
         let Some(pending) = waiting.pending.remove(&number) else {
             return;
         };
-        if pending.judged_by == Some(std::thread::current().id()) {
-            waiting.called_back.insert(number, pending.finish);
-            (pending.target, pending.held, None)
-        } else {
-            (pending.target, pending.held, pending.finish)
+        let mut finish = pending.finish;
+        if pending.judged_by == Some(this_thread()) {
+            waiting.called_back.insert(number, finish.take());
         }
+        (pending.known_as, pending.target, pending.held, finish)
     };
     let _ = catch_unwind(AssertUnwindSafe(|| drop(held)));
+    let program = known_as.unwrap_or(Program::new(program));
     if let Some(finish) = finish {
-        let _ = catch_unwind(AssertUnwindSafe(|| finish(Program::new(program), None)));
+        let _ = catch_unwind(AssertUnwindSafe(|| finish(program, None)));
     }
-    target.call(Program::new(program));
+    target.call(program);
 }

@@ -3,6 +3,10 @@
 //! Each fact has its source in a comment: "measured" was run here on Debian 12 (PoCL 3.1, Intel CPU runtime 2026.2,
 //! rusticl 22.3), a file name is of the driver's own sources, "documented" is its vendor's manual.
 
+use opencl_sys::{CL_PLATFORM_NAME, CL_PLATFORM_VENDOR, CL_PLATFORM_VERSION, cl_platform_info};
+
+use crate::cl::dispatch::slots_of_version;
+
 /// By what a driver is recognised: the answers of its first platform, without the NUL.
 pub struct Recognition {
     /// CL_PLATFORM_NAME.
@@ -11,6 +15,21 @@ pub struct Recognition {
     pub vendor: Vec<u8>,
     /// CL_PLATFORM_ICD_SUFFIX_KHR.
     pub suffix: Vec<u8>,
+    /// The length of its dispatch table, which follows from CL_PLATFORM_VERSION: without one no slot is read.
+    pub slots: usize,
+}
+
+impl Recognition {
+    /// Asks a platform for its texts.
+    pub fn ask(text: impl Fn(cl_platform_info) -> Vec<u8>) -> Recognition {
+        const CL_PLATFORM_ICD_SUFFIX_KHR: cl_platform_info = 0x0920; // cl_khr_icd
+        Recognition {
+            name: text(CL_PLATFORM_NAME),
+            vendor: text(CL_PLATFORM_VENDOR),
+            suffix: text(CL_PLATFORM_ICD_SUFFIX_KHR),
+            slots: slots_of_version(&text(CL_PLATFORM_VERSION)),
+        }
+    }
 }
 
 /// When the facts about a program's kernels (attributes, arguments) are asked of the driver.
@@ -375,6 +394,7 @@ mod tests {
             name: name.into(),
             vendor: vendor.into(),
             suffix: suffix.into(),
+            slots: 149,
         }
     }
 

@@ -3,21 +3,26 @@
 //! A loader asks for `clGetExtensionFunctionAddress`, through it for `clIcdGetPlatformIDsKHR` and, in ocl-icd's case, for
 //! `clGetPlatformInfo`, which it then uses for all platforms of the library. libOpenCL is never called from here: loaders
 //! are in the middle of their own initialisation.
+//!
+//! Loaders that know of ICD 2.0 ask a library for two more names, before they ask for its platforms (Khronos' loader, icd.c).
+//! Of a platform whose table is tagged they then ask for every function by name, and call those through a table of their own,
+//! whose address they let the driver keep in its objects. So these are answered with our hooks, and the address is handed on.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use once_cell::sync::OnceCell;
 use opencl_sys::*;
 
 use super::vendors::{self, Identity};
+use super::{copies, rounds};
 use crate::cl::Platform;
 use crate::cl::info::Reply;
-use crate::config::Config;
 use crate::driver::{Driver, Library, OpenError};
-use crate::{cache, hook, log};
+use crate::{hook, log};
 
 /// The answer of clIcdGetPlatformIDsKHR where there is no platform (cl_khr_icd).
 const CL_PLATFORM_NOT_FOUND_KHR: cl_int = -1001;
@@ -25,7 +30,12 @@ const CL_PLATFORM_NOT_FOUND_KHR: cl_int = -1001;
 /// All drivers, opened once.
 struct Icd {
     libraries: Vec<Library>,
-    reported: Vec<Platform>,
+    /// Each with the number of its library.
+    reported: Vec<(Platform, usize)>,
+    /// Whether a loader was told that there are drivers of ICD 2.0.
+    answered_icd2: AtomicBool,
+    /// Whether it was said that a driver cannot be reached, or there is nothing to say.
+    warned: AtomicBool,
 }
 
 static ICD: OnceCell<Icd> = OnceCell::new();
@@ -41,27 +51,27 @@ extern "C" fn clGetExtensionFunctionAddress(name: *const c_char) -> *mut c_void 
     catch_unwind(|| extension_function_address(name)).unwrap_or(std::ptr::null_mut())
 }
 
-/// The version, as a C string. Also the mark by which a copy of this library is recognised.
-#[unsafe(no_mangle)]
-extern "C" fn oclcache_version() -> *const c_char {
-    const VERSION: &CStr =
-        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-            Ok(version) => version,
-            Err(_) => panic!("the version has a NUL"),
-        };
-    VERSION.as_ptr()
-}
-
 fn extension_function_address(name: *const c_char) -> *mut c_void {
     if name.is_null() {
         return std::ptr::null_mut();
     }
+    if let Some(own) = copies::active().and_then(|copy| copy.extension_function_address) {
+        // SAFETY: the same function of another copy, with the caller's own argument.
+        return unsafe { own(name) };
+    }
     // SAFETY: a C string (OpenCL 3.0, 5.20).
     let name = unsafe { CStr::from_ptr(name) };
     match name.to_bytes() {
-        b"clIcdGetPlatformIDsKHR" => icd_get_platform_ids as *const () as *mut c_void,
+        b"clIcdGetPlatformIDsKHR" => {
+            rounds::asked();
+            icd_get_platform_ids as *const () as *mut c_void
+        }
         b"clGetPlatformInfo" => get_platform_info as *const () as *mut c_void,
         b"clGetExtensionFunctionAddress" => private_address as *const () as *mut c_void,
+        b"clIcdGetFunctionAddressForPlatformKHR" => {
+            icd2(function_address_for_platform as *const () as *mut c_void)
+        }
+        b"clIcdSetPlatformDispatchDataKHR" => icd2(set_dispatch_data as *const () as *mut c_void),
         _ => ICD
             .get()
             .map_or(std::ptr::null_mut(), |icd| icd.extension_function(name)),
@@ -73,6 +83,55 @@ unsafe extern "C" fn private_address(name: *const c_char) -> *mut c_void {
     catch_unwind(|| extension_function_address(name)).unwrap_or(std::ptr::null_mut())
 }
 
+/// A function of ICD 2.0, if a driver behind us has it. One that has not is of no interest to a loader that asks.
+fn icd2(function: *mut c_void) -> *mut c_void {
+    let Some(icd) = Icd::get() else {
+        return std::ptr::null_mut();
+    };
+    icd.warn_of_loaders_tables(&|_, _| true);
+    let mut libraries = icd.reported.iter().map(|(_, library)| *library);
+    if !libraries.any(|library| icd.libraries[library].is_icd2()) {
+        return std::ptr::null_mut();
+    }
+    icd.answered_icd2.store(true, Ordering::Relaxed);
+    function
+}
+
+/// A function of a platform's driver, as a loader puts it into its table. NULL where the driver has none: the loader then
+/// answers for it.
+unsafe extern "C" fn function_address_for_platform(
+    platform: cl_platform_id,
+    name: *const c_char,
+) -> *mut c_void {
+    let function = catch_unwind(|| {
+        let platform = Platform::new(platform);
+        // SAFETY: a C string (cl_khr_icd 2.0).
+        let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })?;
+        let own = ICD
+            .get()?
+            .library_of(platform)?
+            .function_for_platform(platform, name);
+        if own.is_null() {
+            return None;
+        }
+        let hooked = Driver::of_platform(platform).and_then(|driver| hook::by_name(driver, name));
+        Some(hooked.unwrap_or(own))
+    });
+    function.ok().flatten().unwrap_or(std::ptr::null_mut())
+}
+
+unsafe extern "C" fn set_dispatch_data(platform: cl_platform_id, data: *mut c_void) -> cl_int {
+    let answer = catch_unwind(|| {
+        let platform = Platform::new(platform);
+        Some(
+            ICD.get()?
+                .library_of(platform)?
+                .set_dispatch_data(platform, data),
+        )
+    });
+    answer.ok().flatten().unwrap_or(CL_INVALID_PLATFORM)
+}
+
 unsafe extern "C" fn icd_get_platform_ids(
     num_entries: cl_uint,
     platforms: *mut cl_platform_id,
@@ -81,24 +140,24 @@ unsafe extern "C" fn icd_get_platform_ids(
     if num_entries == 0 && !platforms.is_null() || platforms.is_null() && num_platforms.is_null() {
         return CL_INVALID_VALUE;
     }
-    if OPENING.replace(true) {
-        return CL_PLATFORM_NOT_FOUND_KHR;
-    }
-    let opened = catch_unwind(|| ICD.get_or_init(Icd::open));
-    OPENING.set(false);
-    let icd = match opened {
-        Ok(icd) if !icd.reported.is_empty() => icd,
+    let icd = match Icd::get() {
+        Some(icd) if !rounds::is_repeated() => icd,
         _ => return CL_PLATFORM_NOT_FOUND_KHR,
     };
+    let reported = icd.reported();
+    if reported.is_empty() {
+        return CL_PLATFORM_NOT_FOUND_KHR;
+    }
     if !platforms.is_null() {
-        for (index, platform) in icd.reported.iter().take(num_entries as usize).enumerate() {
+        rounds::given();
+        for (index, platform) in reported.iter().take(num_entries as usize).enumerate() {
             // SAFETY: there is room for `num_entries` platforms (OpenCL 3.0, 4.1).
             unsafe { platforms.add(index).write(platform.raw()) };
         }
     }
     if !num_platforms.is_null() {
         // SAFETY: not NULL, so it points to a cl_uint (OpenCL 3.0, 4.1).
-        unsafe { num_platforms.write(icd.reported.len() as cl_uint) };
+        unsafe { num_platforms.write(reported.len() as cl_uint) };
     }
     CL_SUCCESS
 }
@@ -112,11 +171,7 @@ unsafe extern "C" fn get_platform_info(
 ) -> cl_int {
     let answer = catch_unwind(AssertUnwindSafe(|| {
         let platform = Platform::new(platform);
-        let icd = ICD.get()?;
-        let library = icd
-            .libraries
-            .iter()
-            .find(|library| library.platforms().contains(&platform))?;
+        let library = ICD.get()?.library_of(platform)?;
         Some(library.platform_info(
             platform,
             name,
@@ -131,30 +186,32 @@ unsafe extern "C" fn get_platform_info(
 }
 
 impl Icd {
+    /// Opened at the first call; None while this thread opens it, or if that failed.
+    fn get() -> Option<&'static Icd> {
+        if OPENING.replace(true) {
+            return None;
+        }
+        let opened = catch_unwind(|| ICD.get_or_init(Icd::open));
+        OPENING.set(false);
+        opened.ok()
+    }
+
     fn open() -> Icd {
-        quiet_panics();
-        if is_secure() {
+        let Some(config) = super::open() else {
             return Self::forward_registered();
-        }
-        let config = Config::read();
-        if let Some((filter, file)) = config.log() {
-            log::start(&filter, file.as_deref());
-        }
-        for complaint in &config.complaints {
-            tracing::warn!("{complaint}");
-        }
+        };
         let environment = |name: &str| std::env::var_os(name);
-        let vendors = vendors::find(&config, &environment, &Library::is_open, &identify);
+        let vendors = vendors::find(config, &environment, &Library::is_open, &identify);
         let mut icd = Icd {
             libraries: Vec::new(),
             reported: Vec::new(),
+            answered_icd2: AtomicBool::new(false),
+            warned: AtomicBool::new(config.disable()),
         };
         for vendor in vendors {
             icd.add(&vendor, !config.disable());
         }
-        if !config.disable() {
-            cache::announce();
-        }
+        icd.warn_of_loaders_tables(&Library::has_dispatch_data);
         icd
     }
 
@@ -163,6 +220,8 @@ impl Icd {
         let mut icd = Icd {
             libraries: Vec::new(),
             reported: Vec::new(),
+            answered_icd2: AtomicBool::new(false),
+            warned: AtomicBool::new(true),
         };
         for vendor in vendors::registered(&Library::is_open, &identify) {
             icd.add(&vendor, false);
@@ -202,9 +261,56 @@ impl Icd {
             "driver"
         );
         if !vendor.loaded_by_loader {
-            self.reported.extend(library.platforms());
+            let number = self.libraries.len();
+            let platforms = library.platforms().iter();
+            self.reported
+                .extend(platforms.map(|platform| (*platform, number)));
         }
         self.libraries.push(library);
+    }
+
+    /// The platforms for the loader. One that knows of ICD 2.0 asks once for all drivers behind us whether they are of that kind,
+    /// so what it would refuse of a driver alone is left out here.
+    fn reported(&self) -> Vec<Platform> {
+        let answered = self.answered_icd2.load(Ordering::Relaxed);
+        let mut reported = self.reported.clone();
+        reported.retain(|(platform, library)| {
+            !(answered && self.libraries[*library].is_refused_by_loader(*platform))
+        });
+        reported.into_iter().map(|(platform, _)| platform).collect()
+    }
+
+    fn library_of(&self, platform: Platform) -> Option<&Library> {
+        self.libraries
+            .iter()
+            .find(|library| library.platforms().contains(&platform))
+    }
+
+    /// Beside a driver of ICD 2.0 nothing can be done where the loader knows of those: it calls the driver through a table of its
+    /// own, filled from the driver's library. That is known for sure once the loader has asked us for the functions of ICD 2.0,
+    /// which it does of every library, or once the platform has such a table. An older loader in the same process still
+    /// uses the driver's table, so that is patched all the same.
+    fn warn_of_loaders_tables(&self, by_loader: &dyn Fn(&Library, Platform) -> bool) {
+        for (number, library) in self.libraries.iter().enumerate() {
+            let beside = || {
+                self.reported
+                    .iter()
+                    .all(|(_, reported)| *reported != number)
+            };
+            let unreachable = |platform: &Platform| {
+                library.is_dispatched_by_loader(*platform) && by_loader(library, *platform)
+            };
+            if beside()
+                && library.platforms().iter().any(unreachable)
+                && !self.warned.swap(true, Ordering::Relaxed)
+            {
+                tracing::warn!(
+                    driver = %log::path(library.path()),
+                    "a loader calls this driver through a table of its own: it is cached only if oclcache is registered alone, \
+                     with the drivers in OCLCACHE_VENDORS, or is a layer, in OPENCL_LAYERS"
+                );
+            }
+        }
     }
 
     /// clGetExtensionFunctionAddress without a platform: the first driver that knows the name.
@@ -214,7 +320,11 @@ impl Icd {
             if own.is_null() {
                 continue;
             }
-            let hooked = Driver::of_library(library).and_then(|driver| hook::by_name(driver, name));
+            let hooked = library
+                .platforms()
+                .first()
+                .and_then(|platform| Driver::of_platform(*platform))
+                .and_then(|driver| hook::by_name(driver, name));
             return hooked.unwrap_or(own);
         }
         std::ptr::null_mut()
@@ -227,18 +337,4 @@ fn identify(library: &Path) -> Identity {
         Ok(Some(handle)) => Identity::Other(handle),
         Err(_) => Identity::Unknown,
     }
-}
-
-/// Whether the program runs with privileges that its caller does not have (setuid, setgid, file capabilities).
-fn is_secure() -> bool {
-    // SAFETY: getauxval has no preconditions.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
-}
-
-/// A panic of ours is logged; standard error is the application's.
-fn quiet_panics() {
-    std::panic::set_hook(Box::new(|panic| {
-        let words = panic.to_string();
-        tracing::error!(panic = %log::text(words.as_bytes()), "a fault of oclcache; the driver is called instead");
-    }));
 }

@@ -24,11 +24,11 @@ super::hooks! {
         let program_of_call = Program::new(program);
         let call = BuildCall { program: program_of_call, arguments, headers: None, notify, odd };
         let function = driver.below().clBuildProgram;
-        cache::build(&call, &|target| {
-            // SAFETY: the driver's own function; all arguments are the application's but for the callback, which is of the
-            // same type and gets the data that belongs to it.
+        cache::build(&call, &|judged, target| {
+            // SAFETY: the driver's own function; all arguments are the application's but for the program, which is its own or
+            // a twin of it, and the callback, which is of the same type and gets the data that belongs to it.
             below.instead(|| function.map_or(CL_INVALID_OPERATION, |function| unsafe {
-                function(program, num_devices, device_list, options, target.function, target.user_data)
+                function(judged.raw(), num_devices, device_list, options, target.function, target.user_data)
             }))
         })
     };
@@ -54,11 +54,11 @@ super::hooks! {
         let headers = Some(headers.unwrap_or_default());
         let call = BuildCall { program: program_of_call, arguments, headers, notify, odd };
         let function = driver.below().clCompileProgram;
-        cache::build(&call, &|target| {
+        cache::build(&call, &|judged, target| {
             // SAFETY: as in clBuildProgram.
             below.instead(|| function.map_or(CL_INVALID_OPERATION, |function| unsafe {
                 function(
-                    program,
+                    judged.raw(),
                     num_devices,
                     device_list,
                     options,

@@ -10,11 +10,19 @@ use opencl_sys::*;
 use super::create::created_with_il;
 use crate::cl::Program;
 use crate::driver::Driver;
+use crate::driver::notify::Entry;
 use crate::shadow;
 
+pub(super) mod without_platform {
+    use super::*;
+
+    crate::hook::numbered! {
+        /// Slot 65.
+        clGetExtensionFunctionAddress(function_name: *const c_char) -> *mut c_void = |driver, below| wrapped(driver, function_name, below.call());
+    }
+}
+
 super::hooks! {
-    /// Slot 65.
-    clGetExtensionFunctionAddress(function_name: *const c_char) -> *mut c_void = |driver, below| wrapped(driver, function_name, below.call());
     /// Slot 107.
     clGetExtensionFunctionAddressForPlatform(
         platform: cl_platform_id,
@@ -56,7 +64,12 @@ macro_rules! program_functions {
                 let own = unsafe { std::mem::transmute::<*mut c_void, Function>(own) };
                 // SAFETY: the application's own arguments.
                 let function = || unsafe { own($($before,)* program, $($argument),*) };
-                super::guard(function, |below| {
+                let entry = Entry {
+                    function: stringify!($name),
+                    object: program as usize,
+                    driver: DRIVER,
+                };
+                super::guard(entry, function, |below| {
                     let (executing, _inner) = shadow::executing(Program::new(program));
                     // SAFETY: the application's own arguments but for the program, which lives as long as `_inner`.
                     below.instead(|| unsafe { own($($before,)* executing.raw(), $($argument),*) })
@@ -92,7 +105,12 @@ unsafe extern "C" fn create_program_with_il_khr<const DRIVER: usize>(
     let own = unsafe { std::mem::transmute::<*mut c_void, Function>(own) };
     // SAFETY: the application's own arguments.
     let function = || unsafe { own(context, il, length, errcode_ret) };
-    super::guard(function, |below| {
+    let entry = Entry {
+        function: "clCreateProgramWithILKHR",
+        object: context as usize,
+        driver: DRIVER,
+    };
+    super::guard(entry, function, |below| {
         // SAFETY: the arguments are those of the application's call.
         unsafe { created_with_il(driver, context, il, length, below.call()) }
     })

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use opencl_sys::*;
 
 use super::build::read_arguments;
-use crate::cache::{self, LinkCall};
+use crate::cache::link::{self, LinkCall};
 use crate::cl::{Context, Notify, Program};
 use crate::driver::NotifyTarget;
 
@@ -31,7 +31,7 @@ super::hooks! {
         let context_of_call = Context::new(context);
         let call = LinkCall { driver, context: context_of_call, arguments, inputs, notify, odd };
         let function = driver.below().clLinkProgram;
-        let (program, code) = cache::link(&call, &|target| {
+        let (program, code) = link::link(&call, &|target| {
             let mut own_code = CL_SUCCESS;
             let code = if errcode_ret.is_null() { &raw mut own_code } else { errcode_ret };
             // SAFETY: the driver's own function; all arguments are the application's but for the callback, which is of the same

@@ -21,8 +21,10 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::cl::dispatch::Slot;
-use crate::driver::{Driver, MOST_DRIVERS, notify};
+use crate::cl::dispatch::{SLOTS, Slot};
+use crate::driver::layer::{self, MOST_LAYERS};
+use crate::driver::notify::{self, Entry};
+use crate::driver::{Driver, MOST_DRIVERS};
 use crate::{fork, shadow};
 
 /// The driver's own function with the application's own arguments, and what it has said.
@@ -47,47 +49,130 @@ impl<R: Copy, F: Fn() -> R> Below<R, F> {
 
 /// Runs `body`; where it cannot, the driver's verdict.
 #[inline]
-fn guard<R: Copy, F: Fn() -> R>(function: F, body: impl FnOnce(&Below<R, F>) -> R) -> R {
+fn guard<R: Copy, F: Fn() -> R>(
+    entry: Entry,
+    function: F,
+    body: impl FnOnce(&Below<R, F>) -> R,
+) -> R {
     let below = Below {
         function,
         verdict: Cell::new(None),
     };
-    match catch_unwind(AssertUnwindSafe(|| notify::at_first_depth(|| body(&below)))) {
+    match catch_unwind(AssertUnwindSafe(|| notify::as_hook(entry, || body(&below)))) {
         Ok(Some(verdict)) => verdict,
         Ok(None) => (below.function)(),
         Err(_) => below.verdict.get().unwrap_or_else(|| (below.function)()),
     }
 }
 
-/// Declares hooks: the function of the table, its arguments, and what it does, which is given the driver, the call below and
-/// the arguments by their names.
-macro_rules! hooks {
+/// One instance of a generic function for each driver.
+macro_rules! for_each_driver {
+    ($($function:ident)::+) => {
+        [
+            $($function)::+::<0>, $($function)::+::<1>, $($function)::+::<2>, $($function)::+::<3>,
+            $($function)::+::<4>, $($function)::+::<5>, $($function)::+::<6>, $($function)::+::<7>,
+            $($function)::+::<8>, $($function)::+::<9>, $($function)::+::<10>, $($function)::+::<11>,
+        ]
+    };
+}
+use for_each_driver;
+
+/// Declares functions for the slots of a driver's table: the slot, its arguments, and what it does, which is given the driver,
+/// the call below and the arguments by their names.
+macro_rules! numbered {
     ($(
         $(#[$doc:meta])*
-        $slot:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty = |$driver:ident, $below:ident| $body:expr;
+        $slot:ident($first:ident: $first_type:ty $(, $argument:ident: $type:ty)* $(,)?) -> $result:ty = |$driver:ident, $below:ident| $body:expr;
     )*) => {
         $(
             $(#[$doc])*
             #[allow(non_snake_case)]
-            unsafe extern "C" fn $slot<const DRIVER: usize>($($argument: $type),*) -> $result {
+            unsafe extern "C" fn $slot<const DRIVER: usize>($first: $first_type $(, $argument: $type)*) -> $result {
                 let $driver = $crate::driver::Driver::at(DRIVER);
                 let Some(function) = $driver.below().$slot else {
                     // Only slots that hold a function are ever replaced.
                     std::process::abort()
                 };
                 // SAFETY: the driver's own function, of the type of its slot, with the arguments of the application's call.
-                let function = || unsafe { function($($argument),*) };
-                $crate::hook::guard(function, |$below| $body)
+                let function = || unsafe { function($first $(, $argument)*) };
+                let entry = $crate::driver::notify::Entry {
+                    function: stringify!($slot),
+                    object: $first as usize,
+                    driver: DRIVER,
+                };
+                $crate::hook::guard(entry, function, |$below| $body)
             }
         )*
 
         /// The hooks of this file for one driver.
-        pub(super) fn table<const DRIVER: usize>() -> Vec<$crate::hook::Hook> {
+        pub(in crate::hook) fn table<const DRIVER: usize>() -> Vec<$crate::hook::Hook> {
             vec![$($crate::hook::Hook {
                 name: stringify!($slot),
                 slot: $crate::cl::dispatch::Slot::$slot,
                 function: $slot::<DRIVER> as *const () as usize,
             }),*]
+        }
+    };
+}
+use numbered;
+
+/// What an argument of this name is.
+macro_rules! first {
+    (context) => {
+        $crate::driver::layer::First::Context
+    };
+    (platform) => {
+        $crate::driver::layer::First::Platform
+    };
+    ($other:ident) => {
+        $crate::driver::layer::First::Other
+    };
+}
+use first;
+
+/// Declares hooks as `numbered` does, and for each the function that stands in the table of a layer: it finds the driver by the
+/// first argument.
+macro_rules! hooks {
+    ($(
+        $(#[$doc:meta])*
+        $slot:ident($first:ident: $first_type:ty $(, $argument:ident: $type:ty)* $(,)?) -> $result:ty = |$driver:ident, $below:ident| $body:expr;
+    )*) => {
+        $crate::hook::numbered! {$(
+            $(#[$doc])*
+            $slot($first: $first_type $(, $argument: $type)*) -> $result = |$driver, $below| $body;
+        )*}
+
+        pub(super) mod in_layer {
+            use super::*;
+
+            $(
+                #[allow(non_snake_case)]
+                unsafe extern "C" fn $slot<const LAYER: usize>($first: $first_type $(, $argument: $type)*) -> $result {
+                    const HOOKS: [unsafe extern "C" fn($first_type $(, $type)*) -> $result; $crate::driver::MOST_DRIVERS] =
+                        $crate::hook::for_each_driver!(super::$slot);
+                    // SAFETY: the loader reads the first word of this object once it is called, as it would be without us.
+                    let driver = unsafe {
+                        $crate::driver::layer::driver_of(LAYER, $first, $crate::hook::first!($first))
+                    };
+                    match (driver, $crate::driver::layer::below(LAYER).$slot) {
+                        // SAFETY: a function of the same type, with the arguments of the application's call.
+                        (Some(driver), _) if driver.below().$slot.is_some() => unsafe { HOOKS[driver.index()]($first $(, $argument)*) },
+                        // SAFETY: as above.
+                        (_, Some(function)) => unsafe { function($first $(, $argument)*) },
+                        // Only slots that hold a function are ever replaced.
+                        (_, None) => std::process::abort(),
+                    }
+                }
+            )*
+
+            /// The functions of this file for one layer.
+            pub(in $crate::hook) fn table<const LAYER: usize>() -> Vec<$crate::hook::Hook> {
+                vec![$($crate::hook::Hook {
+                    name: stringify!($slot),
+                    slot: $crate::cl::dispatch::Slot::$slot,
+                    function: $slot::<LAYER> as *const () as usize,
+                }),*]
+            }
         }
     };
 }
@@ -103,32 +188,16 @@ pub struct Hook {
     pub function: usize,
 }
 
-/// Everything that is made once for each driver.
-struct Set {
-    hooks: fn() -> Vec<Hook>,
-    program_functions: fn() -> Vec<extension::ProgramFunction>,
-}
+static HOOKS: [fn() -> Vec<Hook>; MOST_DRIVERS] = for_each_driver!(hooks_of);
 
-const fn set<const DRIVER: usize>() -> Set {
-    Set {
-        hooks: hooks_of::<DRIVER>,
-        program_functions: extension::program_functions::<DRIVER>,
-    }
-}
+static PROGRAM_FUNCTIONS: [fn() -> Vec<extension::ProgramFunction>; MOST_DRIVERS] =
+    for_each_driver!(extension::program_functions);
 
-static SETS: [Set; MOST_DRIVERS] = [
-    set::<0>(),
-    set::<1>(),
-    set::<2>(),
-    set::<3>(),
-    set::<4>(),
-    set::<5>(),
-    set::<6>(),
-    set::<7>(),
-    set::<8>(),
-    set::<9>(),
-    set::<10>(),
-    set::<11>(),
+static LAYER_HOOKS: [fn() -> Vec<Hook>; MOST_LAYERS] = [
+    layer_hooks_of::<0>,
+    layer_hooks_of::<1>,
+    layer_hooks_of::<2>,
+    layer_hooks_of::<3>,
 ];
 
 fn hooks_of<const DRIVER: usize>() -> Vec<Hook> {
@@ -140,6 +209,21 @@ fn hooks_of<const DRIVER: usize>() -> Vec<Hook> {
         kernel::table::<DRIVER>,
         lifetime::table::<DRIVER>,
         extension::table::<DRIVER>,
+        extension::without_platform::table::<DRIVER>,
+    ];
+    files.into_iter().flat_map(|table| table()).collect()
+}
+
+/// All that are in a driver's table but clGetExtensionFunctionAddress, which does not tell of which driver.
+fn layer_hooks_of<const LAYER: usize>() -> Vec<Hook> {
+    let files = [
+        create::in_layer::table::<LAYER>,
+        build::in_layer::table::<LAYER>,
+        link::in_layer::table::<LAYER>,
+        query::in_layer::table::<LAYER>,
+        kernel::in_layer::table::<LAYER>,
+        lifetime::in_layer::table::<LAYER>,
+        extension::in_layer::table::<LAYER>,
     ];
     files.into_iter().flat_map(|table| table()).collect()
 }
@@ -147,22 +231,34 @@ fn hooks_of<const DRIVER: usize>() -> Vec<Hook> {
 /// The hooks for the driver with this number. From now on they may run, and take locks.
 pub fn table(driver: usize) -> Vec<(Slot, usize)> {
     fork::prepare(shadow::forked);
-    (SETS[driver].hooks)()
+    HOOKS[driver]()
         .into_iter()
         .map(|hook| (hook.slot, hook.function))
         .collect()
 }
 
+/// The table of the layer with this number: NULL, which is what stands below, but for our functions. As for [`table`], from now
+/// on they may run.
+pub fn layer_table(layer: usize) -> [usize; SLOTS] {
+    fork::prepare(shadow::forked);
+    let mut table = [0; SLOTS];
+    for hook in LAYER_HOOKS[layer]() {
+        if hook.slot.is_in(layer::below(layer)) {
+            table[hook.slot.index()] = hook.function;
+        }
+    }
+    table
+}
+
 /// Our function in place of the driver's function of this name.
 pub fn by_name(driver: &Driver, name: &CStr) -> Option<*mut c_void> {
     let name = name.to_str().ok()?;
-    let set = &SETS[driver.index()];
-    let hook = (set.hooks)()
+    let hook = HOOKS[driver.index()]()
         .into_iter()
-        .find(|hook| hook.name == name)
+        .find(|hook| hook.name == name && hook.slot.is_in(driver.below()))
         .map(|hook| hook.function);
     let wrapper = || {
-        (set.program_functions)()
+        PROGRAM_FUNCTIONS[driver.index()]()
             .into_iter()
             .find(|(known, _)| *known == name)
             .map(|(_, function)| function)
@@ -175,6 +271,12 @@ pub fn by_name(driver: &Driver, name: &CStr) -> Option<*mut c_void> {
 mod tests {
     use super::*;
 
+    const ENTRY: Entry = Entry {
+        function: "clBuildProgram",
+        object: 1,
+        driver: 1,
+    };
+
     #[test]
     fn a_panic_before_the_driver_was_called_calls_it_and_one_after_keeps_its_verdict() {
         let calls = Cell::new(0);
@@ -182,9 +284,9 @@ mod tests {
             calls.set(calls.get() + 1);
             calls.get()
         };
-        assert_eq!(guard(driver, |_| panic!("before")), 1);
+        assert_eq!(guard(ENTRY, driver, |_| panic!("before")), 1);
         assert_eq!(
-            guard(driver, |below| {
+            guard(ENTRY, driver, |below| {
                 below.call();
                 panic!("after")
             }),
@@ -195,15 +297,45 @@ mod tests {
 
     #[test]
     fn a_hook_inside_a_hook_goes_to_the_driver_and_a_callback_is_outside() {
-        let nested = || guard(|| "driver", |_| "hook");
-        assert_eq!(guard(|| "unused", |_| nested()), "driver");
-        assert_eq!(guard(|| "unused", |_| notify::outside(nested)), "hook");
+        let nested = || guard(ENTRY, || "driver", |_| "hook");
+        assert_eq!(guard(ENTRY, || "unused", |_| nested()), "driver");
+        let outside = || notify::outside(nested);
+        assert_eq!(guard(ENTRY, || "unused", |_| outside()), "hook");
         assert_eq!(nested(), "hook");
+    }
+
+    #[test]
+    fn the_same_call_at_a_door_below_goes_to_the_driver_and_another_does_not() {
+        let below = |entry| {
+            let inner = || guard(entry, || "driver", |_| "hook");
+            guard(ENTRY, || "unused", |_| notify::outside(inner))
+        };
+        assert_eq!(below(Entry { driver: 2, ..ENTRY }), "driver");
+        let object = Entry {
+            driver: 2,
+            object: 2,
+            ..ENTRY
+        };
+        assert_eq!(below(object), "hook");
+        let function = Entry {
+            driver: 2,
+            function: "clReleaseProgram",
+            ..ENTRY
+        };
+        assert_eq!(below(function), "hook");
     }
 
     #[test]
     fn no_hot_function_and_no_tagged_slot_is_hooked() {
         let hooked: Vec<_> = table(0).into_iter().map(|(slot, _)| slot).collect();
+        let through_layer: Vec<_> = LAYER_HOOKS[0]().into_iter().map(|hook| hook.slot).collect();
+        let named = Slot::clGetExtensionFunctionAddress;
+        assert!(
+            through_layer
+                .iter()
+                .all(|slot| hooked.contains(slot) && *slot != named)
+        );
+        assert_eq!(through_layer.len() + 1, hooked.len());
         for index in [0, 31, 38, 59, 60, 134, 135, 149] {
             assert!(
                 !hooked.iter().any(|slot| slot.index() == index),

@@ -8,7 +8,7 @@ mod support;
 mod command;
 mod damage;
 mod differential;
-mod door;
+mod doors;
 mod privilege;
 mod process;
 mod programs;

@@ -272,9 +272,10 @@ fn a_program_with_a_capability_is_forwarded_and_its_environment_is_not_read() {
     let made = |name: &str| open.join(name).exists();
     for vendors in ["oclcache", "spy"] {
         let mut command = client(&sandbox, Way::Cached, &privileged, "-DN=1");
-        // ocl-icd reads this one also in privileged programs. A log or a filter of ours would show.
+        // ocl-icd reads this one and OPENCL_LAYERS also in privileged programs. A log or a filter of ours would show.
         command.env("OCL_ICD_VENDORS", sandbox.path("oclcache"));
         command.env("OCLCACHE_VENDORS", sandbox.path(vendors));
+        command.env("OPENCL_LAYERS", library());
         let ran = sandbox.run(&mut command).ok();
         assert!(ran.stdout.contains("result [1, 1,"), "{}", ran.stdout);
         assert!(!ran.stderr.contains("oclcache::"), "{}", ran.stderr);

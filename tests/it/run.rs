@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::door::LIST;
+use crate::doors::LIST;
 use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example, python, skipped};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";

@@ -35,6 +35,12 @@ functions! {
     clGetPlatformIDs: clGetPlatformIDs_fn,
     clGetPlatformInfo: clGetPlatformInfo_fn,
     clGetDeviceIDs: clGetDeviceIDs_fn,
+    clGetDeviceInfo: clGetDeviceInfo_fn,
+    clCreateSubDevices: clCreateSubDevices_fn,
+    clReleaseDevice: clReleaseDevice_fn,
+    clGetExtensionFunctionAddressForPlatform: clGetExtensionFunctionAddressForPlatform_fn,
+    clUnloadCompiler: clUnloadCompiler_fn,
+    clUnloadPlatformCompiler: clUnloadPlatformCompiler_fn,
     clCreateContext: clCreateContext_fn,
     clReleaseContext: clReleaseContext_fn,
     clGetContextInfo: clGetContextInfo_fn,
@@ -47,6 +53,9 @@ functions! {
     clEnqueueNDRangeKernel: clEnqueueNDRangeKernel_fn,
     clCreateProgramWithSource: clCreateProgramWithSource_fn,
     clCreateProgramWithBinary: clCreateProgramWithBinary_fn,
+    clCreateProgramWithIL: clCreateProgramWithIL_fn,
+    clSetProgramSpecializationConstant: clSetProgramSpecializationConstant_fn,
+    clSetProgramReleaseCallback: clSetProgramReleaseCallback_fn,
     clRetainProgram: clRetainProgram_fn,
     clReleaseProgram: clReleaseProgram_fn,
     clBuildProgram: clBuildProgram_fn,
@@ -63,6 +72,7 @@ functions! {
     clGetKernelInfo: clGetKernelInfo_fn,
     clGetKernelArgInfo: clGetKernelArgInfo_fn,
     clGetKernelWorkGroupInfo: clGetKernelWorkGroupInfo_fn,
+    clGetKernelSubGroupInfo: clGetKernelSubGroupInfo_fn,
 }
 
 static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
@@ -118,20 +128,32 @@ pub fn program(context: Handle, source: &str) -> (Handle, cl_int) {
     (program, code)
 }
 
+/// For one device, with the status of its binary.
 pub fn program_from_binary(
     context: Handle,
     device: Handle,
     binary: &[u8],
 ) -> (Handle, cl_int, cl_int) {
-    let (mut status, mut code) = (1, 1);
-    let mut binaries = [binary.as_ptr()];
+    let (program, status, code) = program_from_binaries(context, &[device], &[binary.to_vec()]);
+    (program, status[0], code)
+}
+
+/// One binary for each device, and the status of each.
+pub fn program_from_binaries(
+    context: Handle,
+    devices: &[Handle],
+    binaries: &[Vec<u8>],
+) -> (Handle, Vec<cl_int>, cl_int) {
+    let lengths: Vec<usize> = binaries.iter().map(Vec::len).collect();
+    let mut starts: Vec<*const u8> = binaries.iter().map(|binary| binary.as_ptr()).collect();
+    let (mut status, mut code) = (vec![1; devices.len()], 1);
     let program = call!(clCreateProgramWithBinary(
         context,
-        1,
-        &device,
-        &binary.len(),
-        binaries.as_mut_ptr(),
-        &mut status,
+        devices.len() as cl_uint,
+        devices.as_ptr(),
+        lengths.as_ptr(),
+        starts.as_mut_ptr(),
+        status.as_mut_ptr(),
         &mut code,
     ));
     (program, status, code)
@@ -142,17 +164,40 @@ pub fn build(program: Handle, options: Option<&str>) -> cl_int {
     build_notify(program, options, None, ptr::null_mut())
 }
 
+/// Where a build, compile or link reports to: the function and its user data.
+pub type Report = (Notify, *mut c_void);
+pub const NO_REPORT: Report = (None, ptr::null_mut());
+
+/// A device list as the functions take it: none for all devices.
+fn list(devices: &[Handle]) -> (cl_uint, *const Handle) {
+    match devices {
+        [] => (0, ptr::null()),
+        devices => (devices.len() as cl_uint, devices.as_ptr()),
+    }
+}
+
 pub fn build_notify(
     program: Handle,
     options: Option<&str>,
     notify: Notify,
     data: *mut c_void,
 ) -> cl_int {
+    build_for(program, &[], options, (notify, data))
+}
+
+/// Builds for these devices, or all.
+pub fn build_for(
+    program: Handle,
+    devices: &[Handle],
+    options: Option<&str>,
+    (notify, data): Report,
+) -> cl_int {
     let options = options.map(text);
+    let (count, devices) = list(devices);
     call!(clBuildProgram(
         program,
-        0,
-        ptr::null(),
+        count,
+        devices,
         pointer(&options),
         notify,
         data
@@ -160,16 +205,28 @@ pub fn build_notify(
 }
 
 pub fn compile(program: Handle, options: &str, headers: &[(&str, Handle)]) -> cl_int {
-    let options = text(options);
+    compile_for(program, &[], Some(options), headers, NO_REPORT)
+}
+
+/// Compiles for these devices, or all.
+pub fn compile_for(
+    program: Handle,
+    devices: &[Handle],
+    options: Option<&str>,
+    headers: &[(&str, Handle)],
+    (notify, data): Report,
+) -> cl_int {
+    let options = options.map(text);
+    let (count, devices) = list(devices);
     let names: Vec<CString> = headers.iter().map(|(name, _)| text(name)).collect();
     let mut names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
     let programs: Vec<Handle> = headers.iter().map(|(_, program)| *program).collect();
     let none = headers.is_empty();
     call!(clCompileProgram(
         program,
-        0,
-        ptr::null(),
-        options.as_ptr(),
+        count,
+        devices,
+        pointer(&options),
         programs.len() as cl_uint,
         if none { ptr::null() } else { programs.as_ptr() },
         if none {
@@ -177,23 +234,35 @@ pub fn compile(program: Handle, options: &str, headers: &[(&str, Handle)]) -> cl
         } else {
             names.as_mut_ptr()
         },
-        None,
-        ptr::null_mut(),
+        notify,
+        data,
     ))
 }
 
 pub fn link(context: Handle, options: &str, programs: &[Handle]) -> (Handle, cl_int) {
-    let options = text(options);
+    link_for(context, &[], Some(options), programs, NO_REPORT)
+}
+
+/// Links for these devices, or all.
+pub fn link_for(
+    context: Handle,
+    devices: &[Handle],
+    options: Option<&str>,
+    programs: &[Handle],
+    (notify, data): Report,
+) -> (Handle, cl_int) {
+    let options = options.map(text);
+    let (count, devices) = list(devices);
     let mut code = 1;
     let program = call!(clLinkProgram(
         context,
-        0,
-        ptr::null(),
-        options.as_ptr(),
+        count,
+        devices,
+        pointer(&options),
         programs.len() as cl_uint,
         programs.as_ptr(),
-        None,
-        ptr::null_mut(),
+        notify,
+        data,
         &mut code,
     ));
     (program, code)

@@ -83,7 +83,7 @@ __kernel void nothing(void) { }
 "#;
 
 /// Prints everything about a program but its binaries.
-fn program_facts(session: &Session, program: Handle) {
+pub fn program_facts(session: &Session, program: Handle) {
     let names = match session.shuffles_kernels() {
         true => Form::SortedNames,
         false => Form::Text,
@@ -176,7 +176,7 @@ fn program_facts(session: &Session, program: Handle) {
 }
 
 /// The size of a device's binary may differ from run to run; that there is one may not.
-fn binaries(session: &Session, program: Handle) -> Option<Vec<Vec<u8>>> {
+pub fn binaries(session: &Session, program: Handle) -> Option<Vec<Vec<u8>>> {
     let sizes = match program_info(program, CL_PROGRAM_BINARY_SIZES) {
         Ok(sizes) => sizes,
         Err(code) => {
@@ -229,7 +229,7 @@ fn binaries(session: &Session, program: Handle) -> Option<Vec<Vec<u8>>> {
     (code == CL_SUCCESS && present[0]).then_some(binaries)
 }
 
-fn kernel_facts(session: &Session, program: Handle, kernel: Handle, name: &str) {
+pub fn kernel_facts(session: &Session, program: Handle, kernel: Handle, name: &str) {
     let programs = [program];
     let contexts = [session.context];
     let queries: [(&str, cl_kernel_info, Form); 7] = [

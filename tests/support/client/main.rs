@@ -13,7 +13,18 @@
 //! | `failing` | builds that fail |
 //! | `callback` | builds with a callback |
 //! | `compilelink` | compiling, linking, libraries, embedded headers |
+//! | `exit HOW [build] [N]` | ends while N threads build, with OpenCL in use to the last |
+//! | `plugin PATH [loader]` | opens and closes a library that uses OpenCL in its constructor |
 //! | `forks N M K [run]` | M children that are forked one after the other while N threads build at least K programs each |
+//! | `link` | every fact of objects, libraries and link results, fresh ones and from binaries |
+//! | `link-failing`, `link-callback` | compiles and links that fail; those with a callback |
+//! | `headers` | embedded headers and files |
+//! | `il` | programs in SPIR-V, specialisation constants |
+//! | `devices` | programs for all devices, for some, for one after another |
+//! | `contexts` | one program in several contexts |
+//! | `parts` | sub-devices |
+//! | `unload` | compilers that are unloaded |
+//! | `recycled` | programs made in all ways that take turns at the same addresses |
 //! | `threads N M` | N threads that build M programs each |
 //! | `two-programs` | program-scope variables of two programs from one source |
 //! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
@@ -33,13 +44,21 @@
 // Printing is what this program is for.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod again;
 mod callback;
 mod cl;
 mod compilelink;
+mod devices;
+mod exits;
 mod facts;
 mod failing;
 mod forks;
+mod headers;
+mod il;
 mod lifetime;
+mod link;
+mod link_calls;
+mod plugins;
 mod queries;
 mod rebuild;
 mod run;
@@ -82,8 +101,20 @@ fn dispatch() -> Result<(), String> {
         "rebuild" => rebuild::section(&session()?),
         "failing" => failing::section(&session()?),
         "callback" => callback::section(&session()?),
+        "exit" => exits::section(arguments),
+        "plugin" => plugins::section(arguments),
         "forks" => forks::section(&session()?, arguments),
         "compilelink" => compilelink::section(&session()?),
+        "link" => link::section(&session()?),
+        "link-failing" => link_calls::failing(&session()?),
+        "link-callback" => link_calls::callbacks(&session()?),
+        "headers" => headers::section(&session()?),
+        "il" => il::section(&session()?),
+        "devices" => devices::section(&session()?),
+        "contexts" => devices::contexts(&session()?),
+        "parts" => devices::parts(&session()?),
+        "unload" => again::unloading(&session()?),
+        "recycled" => again::recycled(&session()?),
         "threads" => threads::section(&session()?, arguments),
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),

@@ -14,6 +14,7 @@ pub struct Session {
     pub context: Handle,
     pub devices: Vec<Handle>,
     pub queue: Handle,
+    pub platform: Handle,
     pub platform_name: String,
 }
 
@@ -70,13 +71,13 @@ impl Session {
                 && count > 0
             {
                 let devices = devices[..most.clamp(1, count.min(16) as usize)].to_vec();
-                return Self::with(devices, name);
+                return Self::with(platform, devices, name);
             }
         }
         Err(format!("no platform like '{wanted}' with a device"))
     }
 
-    fn with(devices: Vec<Handle>, platform_name: String) -> Result<Self, String> {
+    fn with(platform: Handle, devices: Vec<Handle>, platform_name: String) -> Result<Self, String> {
         let mut code = 1;
         let none = ptr::null_mut();
         let count = devices.len() as cl_uint;
@@ -99,8 +100,14 @@ impl Session {
             context,
             devices,
             queue,
+            platform,
             platform_name,
         })
+    }
+
+    /// A context of its own for these devices.
+    pub fn another(&self, devices: Vec<Handle>) -> Result<Self, String> {
+        Self::with(self.platform, devices, self.platform_name.clone())
     }
 
     pub fn device(&self) -> Handle {
@@ -109,6 +116,49 @@ impl Session {
 
     fn is_rusticl(&self) -> bool {
         self.platform_name.contains("rusticl")
+    }
+
+    fn is_pocl(&self) -> bool {
+        self.platform_name.contains("Portable Computing Language")
+    }
+
+    fn is_intel(&self) -> bool {
+        self.platform_name.contains("Intel")
+    }
+
+    /// PoCL ends the process when the result of a link is built.
+    pub fn builds_link_results(&self) -> bool {
+        !self.is_pocl()
+    }
+
+    /// PoCL takes a build for some devices for one of all, and ends the process when another is given a kernel then.
+    pub fn keeps_devices_apart(&self) -> bool {
+        !self.is_pocl() || self.devices.len() == 1
+    }
+
+    /// PoCL ends the process on a link for fewer devices than its inputs were compiled for.
+    pub fn links_for_some(&self, devices: &[Handle]) -> bool {
+        !self.is_pocl() || self.devices.len() == devices.len()
+    }
+
+    /// PoCL ends the process when a constant of a program that is not built is set.
+    pub fn sets_constants_of_sources(&self) -> bool {
+        !self.is_pocl()
+    }
+
+    /// rusticl lacks clUnloadCompiler; its place in the table is empty.
+    pub fn has_unload_compiler(&self) -> bool {
+        !self.is_rusticl()
+    }
+
+    /// PoCL and Intel's CPU runtime end the process when an embedded header was made from a binary.
+    pub fn reads_headers_from_binaries(&self) -> bool {
+        !self.is_pocl() && !self.is_intel()
+    }
+
+    /// rusticl never comes back from a link of one program given twice.
+    pub fn links_one_input_twice(&self) -> bool {
+        !self.is_rusticl()
     }
 
     /// rusticl gives kernels in an order that changes from process to process.

@@ -42,11 +42,13 @@ pub unsafe extern "C" fn create(
                 false => vec![0; size],
             };
             let bytes = Mutex::new(bytes);
-            Ok(BUFFERS.insert(Arc::new(Buffer {
+            let parent = context.handle();
+            let buffer = Buffer {
                 context,
                 flags,
                 bytes,
-            })))
+            };
+            Ok(BUFFERS.insert(Arc::new(buffer), parent))
         }
     };
     // SAFETY: the application's own place.

@@ -63,6 +63,35 @@ pub fn read_only_table() -> bool {
     is("STUB_READONLY_TABLE", "1")
 }
 
+pub fn platform_count() -> usize {
+    number("STUB_PLATFORMS", 1).clamp(1, 8) as usize
+}
+
+/// Whether each platform has a dispatch table of its own.
+pub fn own_tables() -> bool {
+    is("STUB_OWN_TABLES", "1")
+}
+
+/// Whether the table is tagged as one of ICD 2.0.
+pub fn tagged() -> bool {
+    icd2() || is("STUB_ICD2", "tag")
+}
+
+/// Whether this is a driver of ICD 2.0.
+pub fn icd2() -> bool {
+    is("STUB_ICD2", "1")
+}
+
+/// Whether the table ends with the functions of OpenCL 1.1.
+pub fn short_table() -> bool {
+    is("STUB_SHORT_TABLE", "1")
+}
+
+/// Whether a loader may close this library.
+pub fn unloadable() -> bool {
+    is("STUB_UNLOADABLE", "1")
+}
+
 /// Appends one line with one write, so that lines of several processes do not mix.
 pub fn log(line: &str) {
     let Some(path) = env::var_os("STUB_LOG") else {

@@ -68,11 +68,13 @@ pub unsafe extern "C" fn create_context(
     {
         Err(CL_INVALID_DEVICE)
     } else {
+        let first = devices[0];
         let devices = devices.into_iter().map(|device| device as usize).collect();
-        Ok(CONTEXTS.insert(Arc::new(Context {
+        let context = Context {
             devices,
             properties,
-        })))
+        };
+        Ok(CONTEXTS.insert(Arc::new(context), first))
     };
     // SAFETY: the application's own place.
     unsafe { abi::handle(outcome, errcode) }
@@ -164,12 +166,13 @@ fn new_queue(context: Handle, device: Handle, properties: u64) -> Outcome<Handle
     if !context.object().devices.contains(&(device as usize)) {
         return Err(CL_INVALID_DEVICE);
     }
-    let device = device as usize;
-    Ok(QUEUES.insert(Arc::new(Queue {
+    let parent = context.handle();
+    let queue = Queue {
         context,
-        device,
+        device: device as usize,
         properties,
-    })))
+    };
+    Ok(QUEUES.insert(Arc::new(queue), parent))
 }
 
 pub unsafe extern "C" fn create_queue(

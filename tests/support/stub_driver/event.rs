@@ -23,9 +23,12 @@ static EVENTS: Registry<Event> = Registry::new();
 /// `event` is NULL or can be written.
 pub unsafe fn complete(queue: Handle, command: cl_command_type, event: *mut cl_event) {
     if !event.is_null() {
-        let queue = queue as usize;
+        let made = Event {
+            queue: queue as usize,
+            command,
+        };
         // SAFETY: the caller's promise.
-        unsafe { abi::store(event, EVENTS.insert(Arc::new(Event { queue, command }))) };
+        unsafe { abi::store(event, EVENTS.insert(Arc::new(made), queue)) };
     }
 }
 

@@ -43,12 +43,14 @@ fn new(program: Handle, choose: impl FnOnce(&Code) -> Option<&parse::Kernel>) ->
         .map(|image| image.executable().cloned())
         .collect();
     let values = Mutex::new(vec![None; definition.arguments.len()]);
-    Ok(KERNELS.insert(Arc::new(Kernel {
+    let parent = program.handle();
+    let kernel = Kernel {
         program,
         definition,
         codes,
         values,
-    })))
+    };
+    Ok(KERNELS.insert(Arc::new(kernel), parent))
 }
 
 pub unsafe extern "C" fn create(
@@ -104,12 +106,13 @@ pub unsafe extern "C" fn clone(handle: cl_kernel, errcode: *mut cl_int) -> cl_ke
         let program = PROGRAMS
             .hold(kernel.program.handle())
             .ok_or(CL_INVALID_PROGRAM)?;
-        Ok(KERNELS.insert(Arc::new(Kernel {
+        let clone = Kernel {
             program,
             definition: kernel.definition.clone(),
             codes: kernel.codes.clone(),
             values: Mutex::new(kernel.values.lock().clone()),
-        })))
+        };
+        Ok(KERNELS.insert(Arc::new(clone), handle))
     });
     // SAFETY: the application's own place.
     unsafe { abi::handle(outcome, errcode) }

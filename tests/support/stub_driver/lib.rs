@@ -1,9 +1,9 @@
-//! A driver without a device: an ICD 1.0 library that counts its compilations and misbehaves on request.
+//! A driver without a device: an ICD library that counts its compilations and misbehaves on request.
 //!
 //! It follows the specification's rules for programs and kernels (states, reference counts, sizes, error codes) and
 //! differs between source and binary as real drivers do. A "compiled" kernel writes numbers that follow from the
 //! source, the options, the included headers and `STUB_CODE`, so a wrong program shows in the results. One platform
-//! named "Stub".
+//! named "Stub", of ICD 1.0.
 //!
 //! | variable | default | meaning |
 //! |---|---|---|
@@ -19,6 +19,11 @@
 //! | `STUB_BUILD_MS` | 0 | how long each compilation takes |
 //! | `STUB_VARY` | 0 | 1: no two compilations give equal binaries |
 //! | `STUB_READONLY_TABLE` | 0 | 1: the dispatch table lies in read-only memory |
+//! | `STUB_PLATFORMS` | 1 | number of platforms; the second is named "Stub 2", and so on |
+//! | `STUB_OWN_TABLES` | 0 | 1: each platform has a dispatch table of its own |
+//! | `STUB_ICD2` | 0 | 1: ICD 2.0: tagged tables, functions by name, a loader's data in the second word of each object; `tag`: the tags only |
+//! | `STUB_SHORT_TABLE` | 0 | 1: OpenCL 1.1, and a table of 93 slots behind which nothing can be read |
+//! | `STUB_UNLOADABLE` | 0 | 1: cl_khr_icd_unloadable: loaders may close the library |
 //!
 //! A forked child can use it, whatever the parent's other threads do.
 //!
@@ -56,6 +61,8 @@ mod program;
 mod program_info;
 mod registry;
 mod run;
+#[path = "../slots.rs"]
+mod slots;
 mod table;
 
 use std::ffi::{c_char, c_void};

@@ -66,6 +66,7 @@ fn link(
     programs: &[Handle],
     notify: Option<Notify>,
 ) -> Outcome<(Handle, Outcome)> {
+    let parent = context;
     let context = CONTEXTS.hold(context).ok_or(CL_INVALID_CONTEXT)?;
     if programs.is_empty() {
         return Err(CL_INVALID_VALUE);
@@ -79,7 +80,7 @@ fn link(
     for image in &mut program.state.lock().images {
         image.status = CL_BUILD_IN_PROGRESS;
     }
-    let handle = PROGRAMS.insert(program.clone());
+    let handle = PROGRAMS.insert(program.clone(), parent);
     match notify {
         Some(notify) if config::asynchronous() => {
             let address = handle as usize;

@@ -1,4 +1,4 @@
-//! The platform and its devices, which live for ever.
+//! The platforms and their devices, which live for ever.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -8,14 +8,15 @@ use opencl_sys::*;
 
 use crate::abi::{Answer, Handle, Outcome, code, respond, store};
 use crate::config;
-use crate::registry::Registry;
+use crate::registry::{Head, Registry};
 use crate::table;
 
 const PLATFORM_ICD_SUFFIX: cl_platform_info = 0x0920;
-const EXTENSIONS: &str = "cl_khr_icd";
+const PLATFORM_UNLOADABLE: cl_platform_info = 0x0921;
 
 pub struct Device {
     pub name: String,
+    platform: usize,
 }
 
 struct Platform {
@@ -25,21 +26,35 @@ struct Platform {
 
 static PLATFORMS: Registry<()> = Registry::new();
 static DEVICES: Registry<Device> = Registry::new();
-static PLATFORM: OnceLock<Platform> = OnceLock::new();
+static ALL: OnceLock<Vec<Platform>> = OnceLock::new();
 
-fn platform() -> &'static Platform {
-    PLATFORM.get_or_init(|| {
-        let device = |index| {
-            let name = config::device_name(index);
-            DEVICES.insert(Arc::new(Device { name })) as usize
+fn platforms() -> &'static [Platform] {
+    ALL.get_or_init(|| (0..config::platform_count()).map(make).collect())
+}
+
+fn make(number: usize) -> Platform {
+    let head = Head {
+        table: table::address(number),
+        loader_data: 0,
+    };
+    let handle = PLATFORMS.insert_root(Arc::new(()), head);
+    let device = |index| {
+        let device = Device {
+            name: config::device_name(index),
+            platform: handle as usize,
         };
-        let platform = Platform {
-            handle: PLATFORMS.insert(Arc::new(())) as usize,
-            devices: (0..config::device_count()).map(device).collect(),
-        };
-        table::settle();
-        platform
-    })
+        DEVICES.insert(Arc::new(device), handle) as usize
+    };
+    Platform {
+        handle: handle as usize,
+        devices: (0..config::device_count()).map(device).collect(),
+    }
+}
+
+fn platform(handle: Handle) -> Outcome<(usize, &'static Platform)> {
+    let mut all = platforms().iter().enumerate();
+    all.find(|(_, platform)| platform.handle == handle as usize)
+        .ok_or(CL_INVALID_PLATFORM)
 }
 
 pub fn device(handle: Handle) -> Outcome<Arc<Device>> {
@@ -69,18 +84,48 @@ pub fn chosen_devices(
 
 pub unsafe extern "C" fn get_platform_ids(
     entries: cl_uint,
-    platforms: *mut cl_platform_id,
+    platforms_ret: *mut cl_platform_id,
     found: *mut cl_uint,
 ) -> cl_int {
-    if (entries == 0 && !platforms.is_null()) || (platforms.is_null() && found.is_null()) {
+    if (entries == 0 && !platforms_ret.is_null()) || (platforms_ret.is_null() && found.is_null()) {
         return CL_INVALID_VALUE;
     }
-    // SAFETY: the application's or loader's own places; there is room for one platform.
-    unsafe {
-        store(platforms, platform().handle as Handle);
-        store(found, 1);
+    if !platforms_ret.is_null() {
+        for (index, platform) in platforms().iter().enumerate().take(entries as usize) {
+            // SAFETY: the application's or loader's array has `entries` elements.
+            unsafe { store(platforms_ret.add(index), platform.handle as Handle) };
+        }
     }
+    // SAFETY: the application's or loader's own place.
+    unsafe { store(found, platforms().len() as cl_uint) };
     CL_SUCCESS
+}
+
+fn platform_answer(handle: Handle, param: cl_platform_info) -> Outcome<Answer> {
+    let (number, _) = platform(handle)?;
+    Ok(match param {
+        CL_PLATFORM_PROFILE => Answer::text("FULL_PROFILE"),
+        CL_PLATFORM_VERSION => Answer::text(version()),
+        CL_PLATFORM_NAME if number == 0 => Answer::text("Stub"),
+        CL_PLATFORM_NAME => Answer::text(format!("Stub {}", number + 1)),
+        CL_PLATFORM_VENDOR => Answer::text("Stub"),
+        CL_PLATFORM_EXTENSIONS if config::unloadable() => {
+            Answer::text("cl_khr_icd cl_khr_icd_unloadable")
+        }
+        CL_PLATFORM_EXTENSIONS => Answer::text("cl_khr_icd"),
+        CL_PLATFORM_NUMERIC_VERSION => Answer::value(3_u32 << 22),
+        CL_PLATFORM_HOST_TIMER_RESOLUTION => Answer::value(0_u64),
+        PLATFORM_ICD_SUFFIX => Answer::text("STUB"),
+        PLATFORM_UNLOADABLE if config::unloadable() => Answer::value(CL_TRUE),
+        _ => return Err(CL_INVALID_VALUE),
+    })
+}
+
+fn version() -> &'static str {
+    match config::short_table() {
+        true => "OpenCL 1.1 stub",
+        false => "OpenCL 3.0 stub",
+    }
 }
 
 pub unsafe extern "C" fn get_platform_info(
@@ -90,20 +135,8 @@ pub unsafe extern "C" fn get_platform_info(
     value: *mut c_void,
     size_ret: *mut usize,
 ) -> cl_int {
-    let answer = match param {
-        _ if handle as usize != platform().handle => Err(CL_INVALID_PLATFORM),
-        CL_PLATFORM_PROFILE => Ok(Answer::text("FULL_PROFILE")),
-        CL_PLATFORM_VERSION => Ok(Answer::text("OpenCL 3.0 stub")),
-        CL_PLATFORM_NAME => Ok(Answer::text("Stub")),
-        CL_PLATFORM_VENDOR => Ok(Answer::text("Stub")),
-        CL_PLATFORM_EXTENSIONS => Ok(Answer::text(EXTENSIONS)),
-        CL_PLATFORM_NUMERIC_VERSION => Ok(Answer::value(3_u32 << 22)),
-        CL_PLATFORM_HOST_TIMER_RESOLUTION => Ok(Answer::value(0_u64)),
-        PLATFORM_ICD_SUFFIX => Ok(Answer::text("STUB")),
-        _ => Err(CL_INVALID_VALUE),
-    };
     // SAFETY: the application's own places.
-    unsafe { respond(answer, size, value, size_ret) }
+    unsafe { respond(platform_answer(handle, param), size, value, size_ret) }
 }
 
 pub unsafe extern "C" fn get_device_ids(
@@ -113,16 +146,16 @@ pub unsafe extern "C" fn get_device_ids(
     devices: *mut cl_device_id,
     found: *mut cl_uint,
 ) -> cl_int {
-    if handle as usize != platform().handle {
-        return CL_INVALID_PLATFORM;
-    }
+    let all = match platform(handle) {
+        Ok((_, platform)) => &platform.devices,
+        Err(error) => return error,
+    };
     if (entries == 0 && !devices.is_null()) || (devices.is_null() && found.is_null()) {
         return CL_INVALID_VALUE;
     }
     if kind & (CL_DEVICE_TYPE_DEFAULT | CL_DEVICE_TYPE_CPU) == 0 {
         return CL_DEVICE_NOT_FOUND;
     }
-    let all = &platform().devices;
     if !devices.is_null() {
         for (index, device) in all.iter().enumerate().take(entries as usize) {
             // SAFETY: the application's array has `entries` elements.
@@ -142,10 +175,10 @@ fn device_answer(handle: Handle, param: cl_device_info) -> Outcome<Answer> {
         CL_DEVICE_VENDOR => Answer::text("Stub"),
         CL_DRIVER_VERSION => Answer::text("1.0"),
         CL_DEVICE_PROFILE => Answer::text("FULL_PROFILE"),
-        CL_DEVICE_VERSION => Answer::text("OpenCL 3.0 stub"),
+        CL_DEVICE_VERSION => Answer::text(version()),
         CL_DEVICE_OPENCL_C_VERSION => Answer::text("OpenCL C 1.2 stub"),
         CL_DEVICE_EXTENSIONS | CL_DEVICE_BUILT_IN_KERNELS => Answer::text(""),
-        CL_DEVICE_PLATFORM => Answer::value(platform().handle),
+        CL_DEVICE_PLATFORM => Answer::value(device.platform),
         CL_DEVICE_PARENT_DEVICE => Answer::value(0_usize),
         CL_DEVICE_VENDOR_ID => Answer::value(0x5354_5542_u32),
         CL_DEVICE_MAX_COMPUTE_UNITS
@@ -203,10 +236,7 @@ pub unsafe extern "C" fn retain_or_release_device(handle: cl_device_id) -> cl_in
 }
 
 pub unsafe extern "C" fn unload_platform_compiler(handle: cl_platform_id) -> cl_int {
-    match handle as usize == platform().handle {
-        true => CL_SUCCESS,
-        false => CL_INVALID_PLATFORM,
-    }
+    code(platform(handle).map(drop))
 }
 
 /// The functions that a loader looks up by name.
@@ -229,6 +259,12 @@ pub unsafe extern "C" fn extension_address(name: *const c_char) -> *mut c_void {
     match unsafe { CStr::from_ptr(name) }.to_bytes() {
         b"clIcdGetPlatformIDsKHR" => get_platform_ids as PlatformIds as *mut c_void,
         b"clGetPlatformInfo" => get_platform_info as PlatformInfo as *mut c_void,
+        b"clIcdGetFunctionAddressForPlatformKHR" if config::icd2() => {
+            function_address_for_platform as FunctionForPlatform as *mut c_void
+        }
+        b"clIcdSetPlatformDispatchDataKHR" if config::icd2() => {
+            set_dispatch_data as SetDispatchData as *mut c_void
+        }
         _ => ptr::null_mut(),
     }
 }
@@ -237,9 +273,44 @@ pub unsafe extern "C" fn extension_address_for_platform(
     handle: cl_platform_id,
     name: *const c_char,
 ) -> *mut c_void {
-    if handle as usize != platform().handle {
+    if platform(handle).is_err() {
         return ptr::null_mut();
     }
     // SAFETY: the same contract.
     unsafe { extension_address(name) }
+}
+
+type FunctionForPlatform = unsafe extern "C" fn(cl_platform_id, *const c_char) -> *mut c_void;
+type SetDispatchData = unsafe extern "C" fn(cl_platform_id, *mut c_void) -> cl_int;
+
+/// The function of a slot; NULL for the platform of another driver.
+unsafe extern "C" fn function_address_for_platform(
+    handle: cl_platform_id,
+    name: *const c_char,
+) -> *mut c_void {
+    if platform(handle).is_err() || name.is_null() {
+        return ptr::null_mut();
+    }
+    // SAFETY: a C string.
+    table::by_name(unsafe { CStr::from_ptr(name) }.to_bytes())
+}
+
+/// Objects that are made from now on inherit the data from the devices.
+unsafe extern "C" fn set_dispatch_data(handle: cl_platform_id, data: *mut c_void) -> cl_int {
+    let devices = match platform(handle) {
+        Ok((_, platform)) => &platform.devices,
+        Err(error) => return error,
+    };
+    for object in devices
+        .iter()
+        .map(|device| *device as Handle)
+        .chain([handle])
+    {
+        let head = Head {
+            loader_data: data as usize,
+            ..Head::of(object)
+        };
+        head.put(object);
+    }
+    CL_SUCCESS
 }

@@ -141,11 +141,9 @@ pub unsafe extern "C" fn create_with_source(
         // SAFETY: the application's own arrays.
         let source = unsafe { read_source(count as usize, strings, lengths) }?;
         let devices = context.object().devices.clone();
-        Ok(PROGRAMS.insert(Arc::new(Program::new(
-            context,
-            devices,
-            Origin::Source(source),
-        ))))
+        let parent = context.handle();
+        let program = Program::new(context, devices, Origin::Source(source));
+        Ok(PROGRAMS.insert(Arc::new(program), parent))
     })();
     // SAFETY: the application's own place.
     unsafe { abi::handle(outcome, errcode) }
@@ -158,6 +156,7 @@ fn load(
     binaries: &[Vec<u8>],
     status: &mut [cl_int],
 ) -> Outcome<Handle> {
+    let parent = context;
     let context = CONTEXTS.hold(context).ok_or(CL_INVALID_CONTEXT)?;
     if devices.is_empty() || binaries.len() != devices.len() {
         return Err(CL_INVALID_VALUE);
@@ -192,7 +191,7 @@ fn load(
     let devices = devices.iter().map(|device| *device as usize).collect();
     let program = Program::new(context, devices, Origin::Binary);
     program.state.lock().images = images;
-    Ok(PROGRAMS.insert(Arc::new(program)))
+    Ok(PROGRAMS.insert(Arc::new(program), parent))
 }
 
 pub unsafe extern "C" fn create_with_binary(

@@ -1,6 +1,6 @@
 //! Handles: which are live, what they stand for, and their reference counts.
 //!
-//! A handle is the address of a two-word head whose first word is the dispatch table. Heads are never given back to
+//! A handle is the address of a two-word head: the dispatch table, and what a loader of ICD 2.0 gave for it. Heads are never given back to
 //! the allocator but used again, last out first in: a stale handle is answered with the right error code, and an
 //! address soon stands for another object, as with real drivers.
 
@@ -9,12 +9,27 @@ use std::sync::Arc;
 
 use crate::abi::Handle;
 use crate::fork::Mutex;
-use crate::table;
 
+/// By what an object is dispatched. Dependent objects inherit it.
 #[repr(C)]
-struct Head {
-    dispatch: usize,
-    _kind: usize,
+#[derive(Clone, Copy)]
+pub struct Head {
+    pub table: usize,
+    pub loader_data: usize,
+}
+
+impl Head {
+    /// That of a live object.
+    pub fn of(object: Handle) -> Self {
+        // SAFETY: handles are addresses of heads, which are never given back.
+        unsafe { object.cast::<Self>().read_volatile() }
+    }
+
+    /// Makes it that of an object.
+    pub fn put(self, object: Handle) {
+        // SAFETY: as above. Loaders do this before they let the application use the object.
+        unsafe { object.cast::<Self>().write_volatile(self) }
+    }
 }
 
 struct Entry<T> {
@@ -46,16 +61,19 @@ impl<T> Registry<T> {
         }))
     }
 
-    /// A new object with one reference.
-    pub fn insert(&self, object: Arc<T>) -> Handle {
+    /// A new object with one reference, which depends on another.
+    pub fn insert(&self, object: Arc<T>, parent: Handle) -> Handle {
+        self.insert_root(object, Head::of(parent))
+    }
+
+    /// A new object that depends on none.
+    pub fn insert_root(&self, object: Arc<T>, head: Head) -> Handle {
         self.with(|inner| {
-            let address = inner.free.pop().unwrap_or_else(|| {
-                let head = Head {
-                    dispatch: table::address(),
-                    _kind: 0,
-                };
-                Box::leak(Box::new(head)) as *mut Head as usize
-            });
+            let address = match inner.free.pop() {
+                Some(address) => address,
+                None => Box::leak(Box::new(head)) as *mut Head as usize,
+            };
+            head.put(address as Handle);
             let entry = Entry {
                 object,
                 references: 1,

@@ -1,18 +1,22 @@
-//! The dispatch table: one static that all objects point to, alone in its page.
+//! The dispatch tables: usually one static that all objects point to, alone in its page.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
-use std::mem;
+use std::sync::OnceLock;
+use std::{mem, ptr};
 
 use opencl_sys::CL_INVALID_OPERATION;
 use opencl_sys::cl_icd::cl_icd_dispatch;
 
+use crate::slots::{self, SLOTS};
 use crate::{
     buffer, build, config, context, event, kernel, kernel_info, link, platform, program,
     program_info, run,
 };
 
 const PAGE: usize = 4096;
+/// The slots of OpenCL 1.1.
+const SHORT: usize = 93;
 
 /// A whole page, so that its protection concerns nothing else.
 #[repr(C, align(4096))]
@@ -21,25 +25,86 @@ struct Page {
     _rest: [u8; PAGE - mem::size_of::<cl_icd_dispatch>()],
 }
 
-// SAFETY: this library never writes to the table; others store single words atomically.
+// SAFETY: this library writes to a table only before anybody knows it; others store single words atomically.
 unsafe impl Sync for Page {}
 
-static TABLE: Page = Page {
-    table: UnsafeCell::new(DISPATCH),
-    _rest: [0; PAGE - mem::size_of::<cl_icd_dispatch>()],
-};
-
-/// The address that each object begins with.
-pub fn address() -> usize {
-    TABLE.table.get() as usize
+const fn page() -> Page {
+    Page {
+        table: UnsafeCell::new(DISPATCH),
+        _rest: [0; PAGE - mem::size_of::<cl_icd_dispatch>()],
+    }
 }
 
-/// Called once, when the first object exists.
-pub fn settle() {
-    if config::read_only_table() {
-        // SAFETY: the page holds nothing but the table, which this library only reads.
-        unsafe { libc::mprotect(address() as *mut c_void, PAGE, libc::PROT_READ) };
+static TABLE: Page = page();
+
+/// The addresses of the tables, one for each platform that has its own.
+static TABLES: OnceLock<Vec<usize>> = OnceLock::new();
+
+/// The address that each object of a platform begins with.
+pub fn address(platform: usize) -> usize {
+    let tables = TABLES.get_or_init(|| {
+        let count = match config::own_tables() {
+            true => config::platform_count(),
+            false => 1,
+        };
+        (0..count).map(make).collect()
+    });
+    tables[platform % tables.len()]
+}
+
+fn make(number: usize) -> usize {
+    let address = match number {
+        _ if config::short_table() => short(),
+        0 => TABLE.table.get() as usize,
+        _ => ptr::from_ref(Box::leak(Box::new(page()))) as usize,
+    };
+    if config::tagged() {
+        for slot in [0, 31] {
+            // SAFETY: the table has these slots, and nobody knows it yet.
+            unsafe { (address as *mut usize).add(slot).write(slots::ICD2_TAG) };
+        }
     }
+    if config::read_only_table() {
+        // SAFETY: the page holds nothing but the table, which this library only reads from now on.
+        unsafe {
+            libc::mprotect(
+                (address / PAGE * PAGE) as *mut c_void,
+                PAGE,
+                libc::PROT_READ,
+            )
+        };
+    }
+    address
+}
+
+/// A table that ends with its page; whoever reads beyond ends the process.
+fn short() -> usize {
+    let size = SHORT * mem::size_of::<usize>();
+    // SAFETY: two fresh pages, of which the second is closed; the table fits into the first.
+    unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let pages = libc::mmap(ptr::null_mut(), 2 * PAGE, protection, flags, -1, 0);
+        assert_ne!(pages, libc::MAP_FAILED);
+        libc::mprotect(pages.add(PAGE), PAGE, libc::PROT_NONE);
+        let table = pages.add(PAGE - size);
+        ptr::copy_nonoverlapping(own().as_ptr(), table.cast::<usize>(), SHORT);
+        table as usize
+    }
+}
+
+/// The functions as they are here, whatever stands in the tables.
+fn own() -> &'static [usize; SLOTS] {
+    static OWN: Page = page();
+    // SAFETY: an array of words, which nobody writes to.
+    unsafe { &*OWN.table.get().cast::<[usize; SLOTS]>() }
+}
+
+/// The function of a slot by its name; NULL if there is none.
+pub fn by_name(name: &[u8]) -> *mut c_void {
+    let slot = slots::names().position(|known| known.as_bytes() == name);
+    let function = slot.map_or(0, |slot| own()[slot]);
+    function as *mut c_void
 }
 
 unsafe extern "C" fn unsupported() -> i32 {

@@ -3,58 +3,10 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
+use super::{LIST, Loader, Name, SOURCE, loaders, register, text};
 use crate::support::{Driver, Ran, Sandbox, Way, example, given, library, python, skipped};
-
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 7; }\n";
-
-/// Prints each platform of a loader's with its devices. Functions of any loader are found by `clGetPlatformIDs` of that.
-pub const LIST: &str = r#"
-import ctypes, sys
-cl = ctypes.CDLL(sys.argv[1])
-P, U = ctypes.c_void_p, ctypes.c_uint
-def ids(function, *first):
-    count = U()
-    code = function(*first, 0, None, ctypes.byref(count))
-    if code or not count.value:
-        return [], code
-    found = (P * count.value)()
-    code = function(*first, count.value, found, None)
-    return [P(each) for each in found], code
-def text(function, object, name):
-    value = ctypes.create_string_buffer(65536)
-    code = function(object, U(name), ctypes.c_size_t(65536), value, None)
-    return value.value.decode() if code == 0 else code
-platforms, code = ids(cl.clGetPlatformIDs)
-print("platforms", len(platforms), code)
-for platform in platforms:
-    print("platform", *(text(cl.clGetPlatformInfo, platform, name) for name in (0x902, 0x901, 0x904, 0x900)))
-    devices, code = ids(lambda *rest: cl.clGetDeviceIDs(platform, ctypes.c_ulong(0xffffffff), *rest))
-    print(" devices", len(devices), code)
-    for device in devices:
-        print(" device", *(text(cl.clGetDeviceInfo, device, name) for name in (0x102b, 0x102f, 0x1030)))
-"#;
-
-/// Debian's loader, and the one in PyOpenCL's wheel.
-fn loaders() -> Vec<String> {
-    let mut loaders = vec!["libOpenCL.so.1".to_owned()];
-    if given("OCLCACHE_TEST_PYTHON").is_none() {
-        skipped("the loader in PyOpenCL's wheel (OCLCACHE_TEST_PYTHON is not set)");
-        return loaders;
-    }
-    let find = "import importlib.util, glob, os\n\
-        place = importlib.util.find_spec('pyopencl').submodule_search_locations[0]\n\
-        found = glob.glob(place + '/.libs/libOpenCL*') + glob.glob(place + '/../pyopencl.libs/libOpenCL*')\n\
-        print(found[0])";
-    let output = Command::new(python()).args(["-c", find]).output();
-    let output = output.expect("Python");
-    assert!(output.status.success(), "no loader in PyOpenCL's wheel");
-    let path = String::from_utf8(output.stdout).expect("UTF-8");
-    loaders.push(path.trim().to_owned());
-    loaders
-}
 
 /// A sandbox on the stub with a directory `drivers` in which the stub and all real drivers that are there are registered.
 fn registered() -> Sandbox {
@@ -68,33 +20,18 @@ fn registered() -> Sandbox {
     sandbox
 }
 
-fn register(sandbox: &Sandbox, name: &str, library: impl AsRef<Path>) -> PathBuf {
-    sandbox.write(name, format!("{}\n", library.as_ref().display()))
-}
-
-/// The wheel's loader is patched to look for more drivers below the package's directory, and crashes if nobody says where
-/// that is; `import pyopencl` does.
-fn package_of(loader: &str) -> PathBuf {
-    let package = Path::new(loader).ancestors().nth(2);
-    package.map_or_else(PathBuf::new, Path::to_owned)
-}
-
 /// What a loader lists if it is pointed at a directory, through us or not.
-fn list(sandbox: &Sandbox, loader: &str, directory: &str, variables: &[(&str, &str)]) -> Ran {
+fn list(sandbox: &Sandbox, loader: &Loader, directory: &str, variables: &[(&str, &str)]) -> Ran {
     let mut command = sandbox.command(Way::Cached, python());
     command
-        .args(["-c", LIST, loader])
+        .args(["-c", LIST, &loader.path])
         .env("OCL_ICD_VENDORS", sandbox.path(directory))
-        .env("PYOPENCL_HOME", package_of(loader))
+        .envs(loader.variables())
         .env_remove("OCLCACHE_VENDORS");
     for (name, value) in variables {
         command.env(name, value);
     }
     sandbox.run(&mut command).ok()
-}
-
-fn text(path: PathBuf) -> String {
-    path.into_os_string().into_string().expect("UTF-8")
 }
 
 /// The platforms' names in a list.
@@ -107,7 +44,7 @@ fn an_exclusive_directory_lists_the_bare_loaders_platforms_and_devices_in_its_or
     let sandbox = registered();
     for loader in loaders() {
         let bare = list(&sandbox, &loader, "drivers", &[]).stdout;
-        assert_eq!(count(&bare, "platform Stub"), 1, "{loader}:\n{bare}");
+        assert_eq!(count(&bare, "platform Stub"), 1, "{loader:?}:\n{bare}");
         let drivers = text(sandbox.path("drivers"));
         let ours = list(
             &sandbox,
@@ -115,7 +52,7 @@ fn an_exclusive_directory_lists_the_bare_loaders_platforms_and_devices_in_its_or
             "oclcache",
             &[("OCLCACHE_VENDORS", &drivers)],
         );
-        assert_eq!(ours.stdout, bare, "{loader}, log:\n{}", ours.stderr);
+        assert_eq!(ours.stdout, bare, "{loader:?}, log:\n{}", ours.stderr);
     }
 }
 
@@ -130,7 +67,7 @@ fn beside_the_drivers_nothing_is_listed_twice_and_builds_are_cached() {
             let bare = list(&sandbox, &loader, "drivers", &[]).stdout;
             register(&sandbox, "drivers/oclcache.icd", library());
             let beside = list(&sandbox, &loader, "drivers", &[]);
-            assert_eq!(beside.stdout, bare, "{loader}, log:\n{}", beside.stderr);
+            assert_eq!(beside.stdout, bare, "{loader:?}, log:\n{}", beside.stderr);
             fs::remove_file(sandbox.path("drivers/oclcache.icd")).expect("removed");
             let _ = fs::remove_dir_all(sandbox.path("cache"));
             caches_beside(&sandbox, driver, &name, &loader, &[library()]);
@@ -140,7 +77,7 @@ fn beside_the_drivers_nothing_is_listed_twice_and_builds_are_cached() {
 
 /// With the spy in a directory beside one or more of us: the second run builds nothing.
 #[track_caller]
-fn caches_beside(sandbox: &Sandbox, driver: Driver, name: &str, loader: &str, us: &[PathBuf]) {
+fn caches_beside(sandbox: &Sandbox, driver: Driver, name: &str, loader: &Loader, us: &[PathBuf]) {
     let directory = tempfile::tempdir_in(sandbox.path("")).expect("a directory");
     let spy = format!("{}\n", example("libspy.so").display());
     fs::write(directory.path().join("spy.icd"), spy).expect("written");
@@ -155,8 +92,8 @@ fn caches_beside(sandbox: &Sandbox, driver: Driver, name: &str, loader: &str, us
             .args(["run", "--kernel", "f", "--source"])
             .arg(&source)
             .env("SPY_DRIVER", name)
-            .env("CLIENT_LOADER", loader)
-            .env("PYOPENCL_HOME", package_of(loader));
+            .env("CLIENT_LOADER", &loader.path)
+            .envs(loader.variables());
         if way == Way::Cached {
             command
                 .env("OCL_ICD_VENDORS", directory.path())
@@ -168,11 +105,14 @@ fn caches_beside(sandbox: &Sandbox, driver: Driver, name: &str, loader: &str, us
     for builds in [1, 0] {
         let ran = run(Way::Cached);
         let log = ran.stderr.as_str();
-        assert_eq!(ran.stdout, bare.stdout, "{driver:?}, {loader}, log:\n{log}");
+        assert_eq!(
+            ran.stdout, bare.stdout,
+            "{driver:?}, {loader:?}, log:\n{log}"
+        );
         assert_eq!(
             ran.source_builds(),
             builds,
-            "{driver:?}, {loader}, log:\n{log}"
+            "{driver:?}, {loader:?}, log:\n{log}"
         );
     }
 }
@@ -191,11 +131,11 @@ fn a_link_to_us_and_a_copy_of_us_are_never_taken_for_drivers() {
         let drivers = text(sandbox.path("drivers"));
         let vendors = [("OCLCACHE_VENDORS", drivers.as_str())];
         let ours = list(&sandbox, &loader, "oclcache", &vendors);
-        assert_eq!(ours.stdout, bare, "{loader}, log:\n{}", ours.stderr);
+        assert_eq!(ours.stdout, bare, "{loader:?}, log:\n{}", ours.stderr);
         let all = list(&sandbox, &loader, "drivers", &[]);
         assert_eq!(
             all.stdout, bare,
-            "{loader}, all registered:\n{}",
+            "{loader:?}, all registered:\n{}",
             all.stderr
         );
         for name in ["link", "copy", "us"] {
@@ -233,7 +173,7 @@ fn a_broken_driver_is_named_in_the_log_and_the_others_still_work() {
         let vendors = [("OCLCACHE_VENDORS", drivers.as_str())];
         let ours = list(&sandbox, &loader, "oclcache", &vendors);
         let log = ours.stderr.as_str();
-        assert_eq!(ours.stdout, bare, "{loader}, log:\n{log}");
+        assert_eq!(ours.stdout, bare, "{loader:?}, log:\n{log}");
         let named = [
             "/nonexistent/libgone.so",
             "libunfindable-driver.so.9",
@@ -245,7 +185,7 @@ fn a_broken_driver_is_named_in_the_log_and_the_others_still_work() {
             "directory.icd",
         ];
         for bad in named {
-            assert!(log.contains(bad), "{bad} is not named, {loader}:\n{log}");
+            assert!(log.contains(bad), "{bad} is not named, {loader:?}:\n{log}");
         }
         assert!(!log.contains('\x1b'), "a terminal sequence:\n{log}");
         for entry in fs::read_dir(sandbox.path("drivers")).expect("listed") {
@@ -268,7 +208,7 @@ fn a_vendors_path_that_does_not_exist_is_named_in_the_log_and_the_others_still_w
         let vendors = format!("/nonexistent/vendors:{}", text(sandbox.path("drivers")));
         let vendors = [("OCLCACHE_VENDORS", vendors.as_str())];
         let ours = list(&sandbox, &loader, "oclcache", &vendors);
-        assert_eq!(ours.stdout, bare, "{loader}, log:\n{}", ours.stderr);
+        assert_eq!(ours.stdout, bare, "{loader:?}, log:\n{}", ours.stderr);
         assert!(ours.stderr.contains("/nonexistent/vendors"));
     }
 }
@@ -282,10 +222,10 @@ fn the_mode_decides_whether_platforms_are_reported() {
         let bare = list(&sandbox, &loader, "drivers", &[]).stdout;
         let icd = [vendors, ("OCLCACHE_MODE", "icd")];
         let listed = list(&sandbox, &loader, "oclcache", &icd).stdout;
-        assert_eq!(listed, bare, "{loader}");
+        assert_eq!(listed, bare, "{loader:?}");
         let beside = [vendors, ("OCLCACHE_MODE", "beside")];
         let listed = list(&sandbox, &loader, "oclcache", &beside).stdout;
-        assert_eq!(listed, "platforms 0 -1001\n", "{loader}");
+        assert_eq!(listed, "platforms 0 -1001\n", "{loader:?}");
     }
     register(&sandbox, "drivers/oclcache.icd", library());
     for loader in loaders() {
@@ -296,7 +236,7 @@ fn the_mode_decides_whether_platforms_are_reported() {
         assert_eq!(
             [told("auto"), told("beside"), told("icd")],
             [1, 1, 2],
-            "{loader}"
+            "{loader:?}"
         );
     }
 }
@@ -318,6 +258,11 @@ fn vendors_may_be_a_directory_a_file_and_a_library_and_each_driver_is_listed_onc
         }
     }
     for loader in loaders() {
+        let own = loader.variables().into_iter();
+        let own = own.filter(|(name, _)| *name == "LD_LIBRARY_PATH");
+        let search = own.fold(search.clone(), |all, (_, path)| {
+            format!("{all}:{}", text(path))
+        });
         let once = |vendors: &str| {
             let variables = [
                 ("OCLCACHE_VENDORS", vendors),
@@ -338,7 +283,7 @@ fn vendors_may_be_a_directory_a_file_and_a_library_and_each_driver_is_listed_onc
             text(sandbox.path("drivers")),
         ] {
             let listed = once(&format!("{vendors}:{again}:"));
-            assert_eq!(listed, expected, "{loader}: again as {again}");
+            assert_eq!(listed, expected, "{loader:?}: again as {again}");
         }
         // The loader has it by name, we have it by path: it is the loader's to report.
         register(&sandbox, "drivers/Stub.icd", "libstub_driver.so");
@@ -348,7 +293,7 @@ fn vendors_may_be_a_directory_a_file_and_a_library_and_each_driver_is_listed_onc
             ("LD_LIBRARY_PATH", search.as_str()),
         ];
         let listed = list(&sandbox, &loader, "drivers", &variables).stdout;
-        assert_eq!(count(&listed, "platform Stub"), 1, "{loader}:\n{listed}");
+        assert_eq!(count(&listed, "platform Stub"), 1, "{loader:?}:\n{listed}");
         register(&sandbox, "drivers/Stub.icd", &stub);
         fs::remove_file(sandbox.path("drivers/oclcache.icd")).expect("removed");
     }
@@ -357,7 +302,8 @@ fn vendors_may_be_a_directory_a_file_and_a_library_and_each_driver_is_listed_onc
 /// `pip install pyopencl[pocl]` puts a driver where only the wheel's loader looks.
 #[test]
 fn a_driver_in_the_wheels_own_directory_is_listed_once_and_cached() {
-    let Some(wheel) = loaders().into_iter().nth(1) else {
+    let mut loaders = loaders().into_iter();
+    let Some(wheel) = loaders.find(|loader| loader.name == Name::Wheel) else {
         return;
     };
     let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
@@ -380,7 +326,7 @@ fn a_driver_in_the_wheels_own_directory_is_listed_once_and_cached() {
             command
                 .args(["run", "--kernel", "f", "--source"])
                 .arg(&source)
-                .env("CLIENT_LOADER", &wheel)
+                .env("CLIENT_LOADER", &wheel.path)
                 .env("CLIENT_PLATFORM", "Stub")
                 .envs(variables);
             sandbox.run(&mut command).ok()
@@ -455,55 +401,6 @@ fn two_loaders_in_one_process_both_list_the_platforms_and_hit() {
                 assert_eq!(warm.stdout, bare.stdout, "{driver:?}, log:\n{log}");
                 assert_eq!(warm.source_builds(), 0, "{driver:?}, {first}, log:\n{log}");
             }
-        }
-    }
-}
-
-/// Reads a driver's dispatch table before and after it comes through our door.
-const SLOTS: &str = r#"
-import ctypes, sys
-P, U = ctypes.c_void_p, ctypes.c_uint
-def platform(path):
-    library = ctypes.CDLL(path)
-    find = library.clGetExtensionFunctionAddress
-    find.restype = P
-    function = ctypes.CFUNCTYPE(ctypes.c_int, U, P, P)(find(b"clIcdGetPlatformIDsKHR"))
-    found = (P * 4)()
-    assert function(4, found, None) == 0, path
-    return found[0]
-def slots(platform):
-    table = ctypes.cast(platform, ctypes.POINTER(P))[0]
-    return ctypes.cast(table, ctypes.POINTER(P))[:108]
-driver = platform(sys.argv[1])
-before = slots(driver)
-ours = platform(sys.argv[2])
-assert ours == driver, "another handle than the driver's"
-print(*(index for index in range(108) if slots(driver)[index] != before[index]))
-"#;
-
-#[test]
-fn handles_and_all_functions_but_those_of_programs_stay_the_drivers_own() {
-    let programs = [
-        8, 26, 27, 28, 29, 30, 32, 33, 34, 35, 36, 37, 39, 65, 97, 98, 99, 101, 107,
-    ];
-    for driver in Driver::ALL {
-        let Some(sandbox) = Sandbox::new(driver) else {
-            continue;
-        };
-        let name = driver.library().expect("found before");
-        let mut command = sandbox.command(Way::Cached, python());
-        command
-            .args(["-c", SLOTS, &name])
-            .arg(library())
-            .env("OCLCACHE_VENDORS", register(&sandbox, "real.icd", &name));
-        let ran = sandbox.run(&mut command).ok();
-        let numbers = ran.stdout.split_whitespace();
-        let changed: Vec<usize> = numbers.map(|slot| slot.parse().expect("a slot")).collect();
-        for slot in &changed {
-            assert!(programs.contains(slot), "{driver:?}: slot {slot}");
-        }
-        for slot in [26, 29, 30, 32, 33, 36, 98, 99] {
-            assert!(changed.contains(&slot), "{driver:?}: slot {slot}");
         }
     }
 }

@@ -1,0 +1,159 @@
+//! clLinkProgram: its result is cached like a build, but is a program of its own.
+//!
+//! On a hit the application gets the program that was made from the recorded binaries. Where that is not enough, the driver
+//! makes a *twin* of it from anew made inputs (`own`).
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use opencl_sys::*;
+
+use super::plan::Plan;
+use super::{BuildBelow, BuildCall, Cache, is_refusal, log_build, record, verdict};
+use crate::cl::{Context, Program};
+use crate::driver::{BuildArguments, Driver, NotifyTarget, notify};
+use crate::outcome::{Bypass, Outcome};
+use crate::shadow::{self, Ended, Standing, Ticket};
+use crate::store::stats::Counter;
+
+/// The arguments of a clLinkProgram call.
+pub struct LinkCall {
+    /// The driver of the context.
+    pub driver: &'static Driver,
+    /// The context.
+    pub context: Context,
+    /// Devices and options.
+    pub arguments: BuildArguments,
+    /// What is linked.
+    pub inputs: Vec<Program>,
+    /// The callback.
+    pub notify: NotifyTarget,
+    /// See [`BuildCall::odd`].
+    pub odd: bool,
+}
+
+/// clLinkProgram: the program, and the error code. `below` calls the driver's own function with this callback and all else as
+/// the application gave it.
+pub fn link(
+    call: &LinkCall,
+    below: &dyn Fn(NotifyTarget) -> (Program, cl_int),
+) -> (Program, cl_int) {
+    let cache = Cache::get();
+    let plan = if call.odd {
+        Err(Bypass::UnusualArguments)
+    } else {
+        cache.plan_link(call.driver, call.context, &call.arguments, &call.inputs)
+    };
+    let started = Instant::now();
+    if let Ok(plan) = &plan
+        && let Some(entry) = cache.look_up(plan)
+        && let Some(inner) = cache.restore(
+            call.driver,
+            call.context,
+            Standing::Applications,
+            plan,
+            entry,
+        )
+    {
+        let program = inner.program();
+        let recipe = Some(plan.recipe.clone());
+        shadow::program_linked(
+            call.driver,
+            call.context,
+            program,
+            Some(inner.clone()),
+            None,
+            recipe,
+        );
+        cache.count_hit(plan, &inner, started.elapsed());
+        drop(inner);
+        call.notify.call(program);
+        return (program, CL_SUCCESS);
+    }
+    cache.link_by_driver(plan, call, below)
+}
+
+impl Cache {
+    /// A call that would change the result of a link, which the specification has no use for. What serves one was made from a
+    /// binary, of which drivers say other things, so its twin is judged (R3). Where drivers let a link be built again, its code
+    /// stays what it was (measured on Intel's CPU runtime and rusticl).
+    pub(super) fn change_linked(
+        &'static self,
+        ticket: Ticket,
+        call: &BuildCall,
+        below: BuildBelow,
+    ) -> cl_int {
+        self.count(&[Bypass::NotFromSource.into()]);
+        let program = call.program;
+        let twin = ticket
+            .inner
+            .as_ref()
+            .and_then(|inner| self.own(program, inner))
+            .map(|own| own.program);
+        let judged = twin.unwrap_or(program);
+        let devices = call.arguments.devices.clone();
+        let driver = ticket.driver;
+        let finish = Box::new(move |_, code: Option<cl_int>| {
+            let how = verdict(driver, judged, devices.as_deref(), code);
+            match &ticket.inner {
+                Some(inner) if twin.is_some() && how == Ended::Built => {
+                    let (devices, built) = (inner.devices(), inner.built());
+                    let arguments = &inner.recipe().arguments;
+                    let fresh = record::facts(driver, judged, devices, &built, arguments);
+                    inner.set_facts(Arc::new(fresh));
+                    // It is still served.
+                    shadow::ended(&ticket, Ended::Refused, None, None);
+                }
+                _ => shadow::ended(&ticket, how, None, None),
+            }
+        });
+        let judge = |target| (program, below(judged, target));
+        let code = notify::wrapped(Some(program), call.notify, true, None, &judge, finish).1;
+        if twin.is_some() && code != CL_SUCCESS && !is_refusal(code) {
+            // It answers for itself from now on, as one that has failed.
+            below(program, NotifyTarget::NONE);
+        }
+        code
+    }
+
+    /// The driver links; what succeeds after a look-up is recorded.
+    fn link_by_driver(
+        &'static self,
+        plan: Result<Plan, Bypass>,
+        call: &LinkCall,
+        below: &dyn Fn(NotifyTarget) -> (Program, cl_int),
+    ) -> (Program, cl_int) {
+        // Inputs that are served are made for real first: Intel's CPU runtime forgets the arguments of kernels in objects that
+        // were made from binaries (measured), and what drivers say of linking an executable depends on how that was made.
+        for input in &call.inputs {
+            self.make_own(*input);
+        }
+        let (driver, context) = (call.driver, call.context);
+        let devices = call.arguments.devices.clone();
+        let started = Instant::now();
+        let finish = Box::new(move |program: Program, code: Option<cl_int>| {
+            let elapsed = started.elapsed();
+            // Whatever its address stood for before must be forgotten before the application hears of it.
+            shadow::program_recycled(program);
+            let how = if program.is_null() {
+                Ended::Failed
+            } else {
+                verdict(driver, program, devices.as_deref(), code)
+            };
+            if how != Ended::Built {
+                self.count(&[Counter::Failed.by(1)]);
+                return log_build(Outcome::Failed, plan.as_ref().ok(), &[], elapsed);
+            }
+            match plan {
+                Ok(plan) => {
+                    let (names, recorded) = self.record(driver, program, &plan, elapsed, &|| true);
+                    let recipe = Some(plan.recipe.clone());
+                    shadow::program_linked(driver, context, program, None, recorded, recipe);
+                    self.count_miss(&plan, &names, elapsed);
+                }
+                Err(reason) => self.count_bypass(reason, elapsed),
+            }
+        });
+        notify::wrapped(None, call.notify, false, None, below, finish)
+    }
+}

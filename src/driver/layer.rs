@@ -1,0 +1,166 @@
+//! Below a loader layer: the functions that a loader gave us to call, and the drivers that are seen through them.
+//!
+//! A layer stands before all drivers of one loader. Which of them a call is for tells the first word of its first handle, which
+//! the loader itself reads next. A driver is registered when its first context or platform is seen, and then has hooks of its
+//! own, as if they stood in its table; what is below them is the loader.
+
+use std::ffi::c_void;
+use std::panic::catch_unwind;
+
+use once_cell::sync::OnceCell;
+use opencl_sys::cl_icd::cl_icd_dispatch;
+use opencl_sys::*;
+
+use super::{Driver, loaded, notify};
+use crate::cl::dispatch::{Slot, Table, masked, words};
+use crate::cl::info::{Reply, ask};
+use crate::cl::{Context, Device, Platform};
+use crate::driver::profile::Recognition;
+
+/// How many loaders of one process can have us as a layer; each has hooks of its own, which know what is below them.
+pub const MOST_LAYERS: usize = 4;
+
+static LAYERS: [OnceCell<cl_icd_dispatch>; MOST_LAYERS] = [const { OnceCell::new() }; MOST_LAYERS];
+
+/// What the first argument of a function is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// A `cl_context`: it tells of which platform it is.
+    Context,
+    /// A `cl_platform_id`.
+    Platform,
+    /// Another object. Whoever has it has made a context before.
+    Other,
+}
+
+/// Keeps the functions that a loader gave us. A loader that is opened again, at the same address, has the same.
+///
+/// None: there are too many loaders.
+pub fn register(target: Table) -> Option<usize> {
+    let functions = target.copy();
+    LAYERS.iter().position(|layer| {
+        let known = layer.get_or_init(|| functions);
+        words(known) == words(&functions)
+    })
+}
+
+/// The functions below a layer. They are a copy, since a loader that ends frees its own.
+pub fn below(layer: usize) -> &'static cl_icd_dispatch {
+    LAYERS[layer]
+        .get()
+        .expect("a layer's hooks run only after it was registered")
+}
+
+/// The driver whose hooks a call through a layer is for. None: the call is for those below alone.
+///
+/// # Safety
+/// `object` is the first argument of a call that the loader passes on, which will read its first word.
+pub unsafe fn driver_of(
+    layer: usize,
+    object: *mut c_void,
+    first: First,
+) -> Option<&'static Driver> {
+    if object.is_null() || notify::is_inside() {
+        return None;
+    }
+    // SAFETY: by the contract.
+    let address = unsafe { Table::of_object(object, 0) }?.address();
+    let drivers = || Driver::all().filter(|driver| driver.table.address() == address);
+    // Hooks in its own table will be reached.
+    if drivers().any(|driver| driver.layer.is_none() && driver.is_reached_by_every_call()) {
+        return None;
+    }
+    if let Some(known) = drivers().find(|driver| driver.layer == Some(layer)) {
+        return Some(known);
+    }
+    if first == First::Other {
+        return None;
+    }
+    // SAFETY: by the contract.
+    catch_unwind(|| unsafe { register_driver(layer, object, first) })
+        .ok()
+        .flatten()
+}
+
+/// # Safety
+/// As [`driver_of`].
+unsafe fn register_driver(
+    layer: usize,
+    object: *mut c_void,
+    first: First,
+) -> Option<&'static Driver> {
+    let below = below(layer);
+    let platform = match first {
+        First::Platform => Platform::new(object),
+        _ => platform_of(below, Context::new(object))?,
+    };
+    let text = |name| {
+        super::library::text(|reply: Reply| match below.clGetPlatformInfo {
+            // SAFETY: the loader's own function; the platform came from it or from the application.
+            Some(function) => unsafe {
+                function(
+                    platform.raw(),
+                    name,
+                    reply.size,
+                    reply.value,
+                    reply.size_ret,
+                )
+            },
+            None => CL_INVALID_OPERATION,
+        })
+    };
+    let recognition = Recognition::ask(text);
+    // SAFETY: an object of a driver, whose table has the functions of the platform's version.
+    let table = unsafe { Table::of_object(object, recognition.slots) }?;
+    let in_place = Driver::all().find(|driver| driver.table.address() == table.address());
+    let own = in_place.map_or_else(|| table.copy(), |driver| driver.own);
+    let library = loaded::path_of(words(&own)[Slot::clBuildProgram.index()]).unwrap_or_default();
+    let between = others_between(below);
+    // Not those that the driver lacks: ocl-icd reads a slot behind the end of an old driver's table, and calls what it finds
+    // there (measured on 2.3.1).
+    let below = masked(below, &own);
+    let driver = Driver::register(table, Some(layer), |index| Driver {
+        layer: Some(layer),
+        between,
+        ..Driver::new(
+            index,
+            table,
+            below,
+            own,
+            library,
+            vec![platform],
+            &recognition,
+        )
+    })?;
+    tracing::debug!(
+        driver = %crate::log::path(&driver.library), profile = driver.profile.family, layer, "hooked as a layer"
+    );
+    Some(driver)
+}
+
+fn platform_of(below: &cl_icd_dispatch, context: Context) -> Option<Platform> {
+    let devices = ask(|size, value, size_ret| match below.clGetContextInfo {
+        // SAFETY: the loader's own function and the application's context.
+        Some(function) => unsafe {
+            function(context.raw(), CL_CONTEXT_DEVICES, size, value, size_ret)
+        },
+        None => CL_INVALID_OPERATION,
+    });
+    let device = Device::from_value(devices.ok()?.get(..size_of::<usize>())?)?;
+    let platform = ask(|size, value, size_ret| match below.clGetDeviceInfo {
+        // SAFETY: the loader's own function and a device of the context.
+        Some(function) => unsafe {
+            function(device.raw(), CL_DEVICE_PLATFORM, size, value, size_ret)
+        },
+        None => CL_INVALID_OPERATION,
+    });
+    Platform::from_value(&platform.ok()?).filter(|platform| !platform.is_null())
+}
+
+/// The functions of layers between us and the loader: these may change what is compiled, so they belong to the key. The loader
+/// does not; unlike a layer, it has a clGetPlatformIDs that programs link to.
+fn others_between(below: &cl_icd_dispatch) -> Vec<usize> {
+    let mut functions = words(below).to_vec();
+    functions.retain(|function| *function != 0 && !loaded::is_in_loader(*function));
+    functions
+}

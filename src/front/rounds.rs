@@ -1,0 +1,122 @@
+//! Which loader asks for platforms, and whether it has them already.
+//!
+//! ocl-icd asks a library that two `.icd` files name twice, and any loader asks two copies of this library, of which one answers
+//! for both (`copies`). Its list would have each platform twice. But another loader in the same process, a wheel's for example,
+//! is to have them all, and so is the same loader when it is unloaded and loaded again.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+/// How often anybody asked for the function that gives the platforms: each round of a loader begins so.
+static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+static GIVEN: Mutex<Vec<Given>> = Mutex::new(Vec::new());
+
+/// A loader that was given the platforms.
+#[derive(Clone, Copy)]
+struct Given {
+    loader: usize,
+    asked: usize,
+    unloads: u64,
+}
+
+/// A round begins.
+pub fn asked() {
+    ASKED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Whether the library that calls us was given the platforms in an earlier round, and can still have them: if a library was
+/// unloaded since, it may have been that loader.
+pub fn is_repeated() -> bool {
+    let loader = caller();
+    let given = GIVEN
+        .lock()
+        .iter()
+        .find(|given| given.loader == loader)
+        .copied();
+    given.is_some_and(|given| {
+        given.asked != ASKED.load(Ordering::Relaxed) && given.unloads == unloads()
+    })
+}
+
+/// The library that calls us is given the platforms.
+pub fn given() {
+    let now = Given {
+        loader: caller(),
+        asked: ASKED.load(Ordering::Relaxed),
+        unloads: unloads(),
+    };
+    let mut given = GIVEN.lock();
+    given.retain(|given| given.loader != now.loader);
+    given.push(now);
+}
+
+/// Where the library begins that called this one.
+fn caller() -> usize {
+    let mut walk = Walk {
+        ours: begin_of(caller as fn() -> usize as usize),
+        caller: 0,
+    };
+    // SAFETY: `frame` is given its `Walk` back, and ends the walk at the first frame that is not ours, so that no code of others
+    // is unwound.
+    unsafe { _Unwind_Backtrace(frame, (&raw mut walk).cast()) };
+    walk.caller
+}
+
+struct Walk {
+    ours: usize,
+    caller: usize,
+}
+
+// Of the unwinder that Rust's standard library brings along (Itanium C++ ABI, level I).
+unsafe extern "C" {
+    fn _Unwind_Backtrace(
+        frame: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int,
+        data: *mut c_void,
+    ) -> c_int;
+    fn _Unwind_GetIP(context: *mut c_void) -> usize;
+}
+
+const URC_NO_REASON: c_int = 0;
+const URC_END_OF_STACK: c_int = 5;
+
+unsafe extern "C" fn frame(context: *mut c_void, data: *mut c_void) -> c_int {
+    // SAFETY: `caller` passed a `Walk` of its own, and the context is the unwinder's.
+    let (walk, address) = unsafe { (&mut *data.cast::<Walk>(), _Unwind_GetIP(context)) };
+    match begin_of(address) {
+        library if library == walk.ours => URC_NO_REASON,
+        library => {
+            walk.caller = library;
+            URC_END_OF_STACK
+        }
+    }
+}
+
+/// Where the library that contains an address begins.
+fn begin_of(address: usize) -> usize {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: dladdr only looks the address up; what it does not fill is NULL.
+    unsafe {
+        libc::dladdr(address as *const c_void, info.as_mut_ptr());
+        info.assume_init().dli_fbase as usize
+    }
+}
+
+/// How many libraries were unloaded so far.
+fn unloads() -> u64 {
+    unsafe extern "C" fn first(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        data: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the dynamic linker's description, and the counter of the function around.
+        unsafe { data.cast::<u64>().write((*info).dlpi_subs) };
+        1
+    }
+    let mut unloads = 0u64;
+    // SAFETY: `first` has the type that dl_iterate_phdr wants and gets the counter back as its data.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut unloads).cast()) };
+    unloads
+}
