@@ -17,7 +17,7 @@ import sys
 import clients
 import measure
 
-# Programs that take longer than this are run once, not thrice, if the one run is decisive.
+# Programs that take less seconds than this are run thrice, others once, unless that one run would fail the program.
 SHORT = 10.0
 HEAD = ["program", "driver", "loader", "builds", "hits", "misses", "bypassed", "compiled", "bare", "warm", "verdict"]
 NOTES = """
@@ -112,10 +112,8 @@ def measure_client(client, driver, icd, runs, timed):
         warm, count = bench.counted_run(argv, may_fail=True)
         outputs, bare_seconds, warm_seconds = [bare, cold, warm], [bare.seconds], [warm.seconds]
 
-        def slower():
-            return statistics.median(warm_seconds) > statistics.median(bare_seconds)
-
-        wanted = runs or (3 if bare.seconds < SHORT or slower() else 1)
+        decided = client.headers or warm.seconds <= bare.seconds
+        wanted = runs or (1 if bare.seconds >= SHORT and decided else 3)
         while timed and len(bare_seconds) < wanted:
             for cached, seconds in (False, bare_seconds), (True, warm_seconds):
                 again = bench.run(argv, cached, may_fail=True)
