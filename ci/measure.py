@@ -19,10 +19,12 @@ SPY = RELEASE / "examples" / "libspy.so"
 
 # name: what people read; argv: the program; tolerance: by what part the numbers that it prints may differ between runs
 Program = collections.namedtuple("Program", "name argv tolerance")
-# built: programs that the driver built from source, by the spy; None without it
-Run = collections.namedtuple("Run", "seconds output built", defaults=[None])
+# built: how often the driver compiled or linked, by the spy; None without it. status: as the shell has it
+Run = collections.namedtuple("Run", "seconds output built status", defaults=[None, 0])
 
 COUNTERS = ("hits", "misses", "bypassed", "failed")
+# What the spy writes for a call that makes the driver compile or link: a program from source, one from IL or linked, and the two steps.
+COMPILED = ("source-build", "other-build", "compile", "link")
 
 
 def water_box():
@@ -74,21 +76,30 @@ class Bench:
     def __exit__(self, *_):
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def run(self, argv, cached):
-        """Runs a program with a fresh PoCL cache; cached: through oclcache."""
-        pocl = pathlib.Path(tempfile.mkdtemp(prefix="oclcache-pocl-", dir=memory()))
+    def run(self, argv, cached, may_fail=False, **more):
+        """Runs a program with a fresh PoCL cache, home and working directory; cached: through oclcache. `more` goes into its
+        environment."""
+        fresh = pathlib.Path(tempfile.mkdtemp(prefix="oclcache-run-", dir=memory()))
+        home = fresh / "home"
+        home.mkdir()
+        environment = {**self.environment, "POCL_CACHE_DIR": str(fresh / "pocl"), "HOME": str(home)}
+        environment.update({f"XDG_{kind}_HOME": str(fresh / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA", "STATE")}, **more)
         if cached:
             argv = [str(COMMAND), "run", "-q", "--", *argv]
         (self.folder / "spy.log").write_text("")
         start = time.monotonic()
-        done = subprocess.run(argv, env={**self.environment, "POCL_CACHE_DIR": str(pocl)}, capture_output=True, text=True)
+        done = subprocess.run(argv, env=environment, cwd=home, capture_output=True, text=True, errors="replace")
         seconds = time.monotonic() - start
-        shutil.rmtree(pocl, ignore_errors=True)
-        if done.returncode != 0:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if done.returncode != 0 and not may_fail:
             sys.stderr.write(done.stdout + done.stderr)
             stop(f"{' '.join(argv)} ended with status {done.returncode}")
-        built = (self.folder / "spy.log").read_text().count("source-build") if self.spied else None
-        return Run(seconds, done.stdout, built)
+        built = self.compiled() if self.spied else None
+        return Run(seconds, done.stdout, built, done.returncode)
+
+    def compiled(self):
+        lines = (self.folder / "spy.log").read_text().splitlines()
+        return sum(line.split()[0] in COMPILED for line in lines)
 
     def stats(self):
         argv = [str(COMMAND), "stats", "--json"]
@@ -97,13 +108,14 @@ class Bench:
             stop(f"{' '.join(argv)} ended with status {done.returncode}: {done.stderr.strip()}")
         return json.loads(done.stdout)
 
-    def counted_run(self, argv):
+    def counted_run(self, argv, **more):
         """A run through oclcache, and what it added to the counters."""
         before = self.stats()
-        run = self.run(argv, cached=True)
+        run = self.run(argv, cached=True, **more)
         after = self.stats()
         added = {name: after[name] - before[name] for name in COUNTERS}
         added["build calls"] = sum(added.values())
+        added["materialised"] = after["materialised"] - before["materialised"]
         reasons = after.get("bypass_reasons", {})
         added["bypass_reasons"] = {
             reason: count - before.get("bypass_reasons", {}).get(reason, 0)

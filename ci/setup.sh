@@ -1,4 +1,4 @@
-# What ci/demo, ci/test and ci/bench share: where things are, and functions that install what is missing and say so.
+# What ci/demo, ci/test, ci/bench and ci/compat share: where things are, and functions that install what is missing and say so.
 # Source it; it moves to the top of the repository. Everything it makes itself lies under target/.
 # shellcheck shell=bash
 
@@ -212,4 +212,46 @@ need_water_box() {
         mkdir -p target/programs
         g++ -O2 "$source" -o "$program" -lOpenMM
     fi
+}
+
+# need_compat_python PACKAGE...: these in a virtual environment of ci/compat's own, so that what other scripts install stays small.
+need_compat_python() {
+    if ! need_venv target/compat/python "$@"; then
+        skip "Python with $*" 'it could not be installed from PyPI'
+        return 1
+    fi
+}
+
+# need_pyopencl_tests: PyOpenCL's own tests, which only its source package has, of the version that is installed. Only they
+# are unpacked: beside the package's sources Python would import those in place of the installed ones.
+need_pyopencl_tests() {
+    need_compat_python pyopencl numpy pytest mako || return 1
+    local python=target/compat/python/bin/python folder=target/compat/pyopencl-tests version
+    version=$("$python" -c 'import importlib.metadata; print(importlib.metadata.version("pyopencl"))') || return 1
+    if [ "$(cat "$folder/version" 2>/dev/null)" = "$version" ]; then return; fi
+    say "fetching the tests of PyOpenCL $version"
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    if ! "$python" -m pip download --quiet --disable-pip-version-check --no-input --no-deps --no-binary pyopencl \
+        --dest "$folder" "pyopencl==$version" >&2 ||
+        ! tar -xzf "$folder/pyopencl-$version.tar.gz" -C "$folder" --strip-components=2 "pyopencl-$version/test"; then
+        skip "the tests of PyOpenCL $version" 'PyPI has no source package of it, or it could not be unpacked'
+        return 1
+    fi
+    printf '%s\n' "$version" >"$folder/version"
+}
+
+# need_client NAME: what one program of ci/clients.py needs.
+need_client() {
+    case $1 in
+    clinfo | clpeak | hashcat | darktable) need_packages "$1" ;;
+    ffmpeg | unsharp) need_packages ffmpeg ;;
+    clblast) need_packages clblast-utils ;;
+    openmm) need_water_box ;;
+    opencv) need_python numpy opencv-python-headless ;;
+    pyopencl) need_python pyopencl numpy ;;
+    pyopencl-*) need_pyopencl_tests ;;
+    pyfai*) need_compat_python pyopencl numpy pyFAI ;;
+    *) fail "no program $1" ;;
+    esac
 }

@@ -27,6 +27,8 @@
 //! | `odd` | arguments that make no sense |
 //! | `fatal CALL` | one call that ends the process on some driver |
 //! | `recycled` | programs made in all ways that take turns at the same addresses |
+//! | `hook` | one line with the nanoseconds of a call whose handle the cache does not know |
+//! | `stress N M [race]` | N threads that do all that a program allows with M programs, for ThreadSanitizer |
 //! | `threads N M` | N threads that build M programs each |
 //! | `two-programs` | program-scope variables of two programs from one source |
 //! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
@@ -56,6 +58,7 @@ mod facts;
 mod failing;
 mod forks;
 mod headers;
+mod hook;
 mod il;
 mod lifetime;
 mod link;
@@ -66,6 +69,7 @@ mod queries;
 mod rebuild;
 mod run;
 mod session;
+mod stress;
 mod threads;
 mod time;
 mod two_programs;
@@ -120,6 +124,8 @@ fn dispatch() -> Result<(), String> {
         "odd" => odd::section(&session()?),
         "fatal" => odd::fatal(&session()?, arguments),
         "recycled" => again::recycled(&session()?),
+        "hook" => hook::section(&session()?),
+        "stress" => stress::section(&session()?, arguments),
         "threads" => threads::section(&session()?, arguments),
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),
