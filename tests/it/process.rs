@@ -100,7 +100,6 @@ fn ending(ran: &Ran) -> (&str, Option<i32>) {
 #[test]
 fn every_way_to_end_ends_as_on_the_bare_driver() {
     let ways = [
-        ["before", ""],
         ["before", "build"],
         ["after", "build"],
         ["destructor", "build"],
@@ -153,6 +152,10 @@ fn an_end_while_threads_build_leaves_a_good_store_and_does_not_crash_where_the_d
             "quick",
             "at-once",
         ] {
+            // To a driver that crashes these are the same as a return.
+            if driver != Driver::Stub && matches!(way, "before" | "after" | "destructor") {
+                continue;
+            }
             let asks_only = matches!(way, "return" | "at-once");
             let build = if asks_only { "" } else { "build" };
             let ran = sandbox.client(Way::Cached, &["exit", way, build, "2"]);
