@@ -88,6 +88,25 @@ fn a_fork_while_other_threads_build_finds_no_lock_of_ours_taken_and_no_build_is_
     }
 }
 
+/// A query that neither the entry nor P' can answer has the driver build P, and builds of P wait for that. In a child nobody
+/// does it any more. (The driver refuses the child's build: to it, a build of P goes on, or kernels are alive.)
+#[test]
+fn a_child_does_not_wait_for_what_another_thread_had_begun() {
+    let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    sandbox.set("STUB_BUILD_MS", "1000");
+    let bare = sandbox.client(Way::Bare, &["forks", "asked"]).ok();
+    assert!(
+        bare.stdout.contains("child: build -59 exit 0"),
+        "{}",
+        bare.stdout
+    );
+    for _ in ["cold", "warm"] {
+        let ran = sandbox.client(Way::Cached, &["forks", "asked"]).ok();
+        assert_eq!(ran.stdout, bare.stdout, "log:\n{}", ran.stderr);
+    }
+    assert_eq!(sandbox.stat("materialised"), 1);
+}
+
 /// How the process ends, and what its handlers did before.
 fn ending(ran: &Ran) -> (&str, Option<i32>) {
     let said = ran.stdout.split_once("the end\n");
