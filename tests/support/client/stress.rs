@@ -246,10 +246,10 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
                 number + COMMON
             };
             worker.own(which);
-            if number % 4 == 0 {
+            if number.is_multiple_of(4) {
                 worker.common();
             }
-            if number % 50 == 0 {
+            if number.is_multiple_of(50) {
                 unload();
             }
             if races {
