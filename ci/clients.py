@@ -20,7 +20,7 @@ class Client:
 
     name: what is typed; title: what people read; argv: from the driver to the command
     drivers: those that the bare program works on
-    headers: whether it compiles sources that include files, which is not cached for now
+    headers: whether it compiles sources that include files, which are not cached for now
     quick: whether ci/test runs it, too; long: whether it runs only when it is named
     plain: what leaves the times and the like out of its output, so that two runs can be compared
     tolerance: by what part the numbers that it prints may differ between runs
@@ -145,9 +145,10 @@ CLIENTS = [
         "pyopencl-tests",
         "PyOpenCL's tests of its wrapper",
         lambda: pyopencl_tests("wrapper", "arrays_in_structs", "enqueue_copy"),
+        headers=True,
         plain=without_duration,
     ),
-    # clrandom includes its generators, clmath and array the complex numbers.
+    # Their sources include PyOpenCL's own files: the generators of random numbers, and for others the complex numbers.
     Client(
         "pyopencl-random",
         "PyOpenCL's tests of random numbers",
