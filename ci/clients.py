@@ -11,7 +11,7 @@ COMPAT = measure.TOP / "target" / "compat"
 PYTHON = COMPAT / "python" / "bin" / "python"
 TESTS = COMPAT / "pyopencl-tests"
 
-POCL, INTEL, RUSTICL = "PoCL", "Intel CPU", "rusticl"
+ALL = POCL, INTEL, RUSTICL = "PoCL", "Intel CPU", "rusticl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Client:
 
     name: what is typed; title: what people read; argv: from the driver to the command
     drivers: those that the bare program works on
-    headers: whether it compiles sources that include files, which is not cached for now
+    headers: whether it compiles sources that include files, which are not cached for now
     quick: whether ci/test runs it, too; long: whether it runs only when it is named
     plain: what leaves the times and the like out of its output, so that two runs can be compared
     tolerance: by what part the numbers that it prints may differ between runs
@@ -130,18 +130,25 @@ def hashcat():
 
 
 CLIENTS = [
-    Client("clinfo", "clinfo", lambda: ["clinfo"], drivers=(POCL, INTEL, RUSTICL), quick=True),
+    Client("clinfo", "clinfo", lambda: ["clinfo"], drivers=ALL, quick=True),
     Client("clpeak", "clpeak, kernel latency", lambda: ["clpeak", "--kernel-latency"], quick=True, plain=without_times),
-    Client("unsharp", "FFmpeg, one filter", lambda: ffmpeg("unsharp_opencl"), quick=True),
+    Client("unsharp", "FFmpeg, one filter", lambda: ffmpeg("unsharp_opencl"), drivers=ALL, quick=True),
     Client("ffmpeg", f"FFmpeg, {len(FILTERS)} filters", lambda: ffmpeg(*FILTERS)),
-    Client("pyopencl", "PyOpenCL, three kernels", lambda: python(os.environ["OCLCACHE_TEST_PYTHON"], "support/pyopencl_program.py"), quick=True),
+    Client(
+        "pyopencl",
+        "PyOpenCL, three kernels",
+        lambda: python(os.environ["OCLCACHE_TEST_PYTHON"], "support/pyopencl_program.py"),
+        drivers=ALL,
+        quick=True,
+    ),
     Client(
         "pyopencl-tests",
         "PyOpenCL's tests of its wrapper",
         lambda: pyopencl_tests("wrapper", "arrays_in_structs", "enqueue_copy"),
+        headers=True,
         plain=without_duration,
     ),
-    # clrandom includes its generators, clmath and array the complex numbers.
+    # Their sources include PyOpenCL's own files: the generators of random numbers, and for others the complex numbers.
     Client(
         "pyopencl-random",
         "PyOpenCL's tests of random numbers",

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
@@ -123,6 +124,16 @@ class Bench:
             if count != before.get("bypass_reasons", {}).get(reason, 0)
         }
         return run, added
+
+
+def machine():
+    model = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return {
+        "cpu": model[1] if model else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": platform.freedesktop_os_release().get("PRETTY_NAME", platform.system()),
+        "load_before": os.getloadavg()[0],
+    }
 
 
 def stop(message):
