@@ -228,6 +228,11 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     println!("shared build: code {}", cl::build(shared, None));
     let next = AtomicU32::new(0);
     let work = |thread: u32| {
+        if races {
+            // Before anything that would order the threads.
+            // SAFETY: none: this is the race that must be found.
+            unsafe { (&raw mut RACED).write_volatile(u64::from(thread)) };
+        }
         let mut worker = Worker {
             session,
             queue: session.another_queue(),
@@ -251,10 +256,6 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
             }
             if number.is_multiple_of(50) {
                 unload();
-            }
-            if races {
-                // SAFETY: none: this is the race that must be found.
-                unsafe { RACED += u64::from(number) };
             }
         }
         call!(clReleaseCommandQueue(worker.queue));
