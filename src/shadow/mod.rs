@@ -9,6 +9,7 @@
 
 mod building;
 mod inner;
+mod kernels;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -22,19 +23,20 @@ pub use building::{
     Ended, Ticket, begin, ended, is_alone, own_program, publish, set_busy, stand_aside,
 };
 pub use inner::Inner;
+use kernels::{Kernels, may_be_known};
 
 /// By address; nobody chooses those to make them collide.
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
 static STATE: RwLock<State> = RwLock::new(State {
     programs: Map::with_hasher(BuildHasherDefault::new()),
-    kernels: Map::with_hasher(BuildHasherDefault::new()),
+    kernels: Kernels::new(),
     last_id: 0,
 });
 
 struct State {
     programs: Map<Program, ProgramState>,
-    kernels: Map<Kernel, KernelState>,
+    kernels: Kernels,
     last_id: u64,
 }
 
@@ -240,7 +242,7 @@ pub fn kernel_cloned(source: Kernel, clone: Kernel) {
 
 /// The application takes a reference to a kernel.
 pub fn kernel_retained(kernel: Kernel) {
-    if !kernel_is_known(kernel) {
+    if !may_be_known(kernel) {
         return;
     }
     if let Some(known) = STATE.write().kernels.get_mut(&kernel) {
@@ -259,7 +261,7 @@ pub struct KernelRelease {
 
 /// The application gives a reference to a kernel back; None if there is nothing to drop.
 pub fn kernel_released(kernel: Kernel) -> Option<KernelRelease> {
-    if !kernel_is_known(kernel) {
+    if !may_be_known(kernel) {
         return None;
     }
     let mut state = STATE.write();
@@ -290,10 +292,6 @@ pub fn kernel_released(kernel: Kernel) -> Option<KernelRelease> {
             .and_then(|program| program.inner);
     }
     Some(release)
-}
-
-fn kernel_is_known(kernel: Kernel) -> bool {
-    STATE.read().kernels.contains_key(&kernel)
 }
 
 /// The P and P' of a kernel that was made from a P'.
