@@ -31,7 +31,7 @@ use crate::cl::{Device, Program};
 use crate::config::Config;
 use crate::driver::notify::Held;
 use crate::driver::profile::Rebuild;
-use crate::driver::{BuildArguments, Driver, NotifyTarget, notify};
+use crate::driver::{self, BuildArguments, Driver, NotifyTarget, notify};
 use crate::log::text;
 use crate::outcome::{Bypass, Outcome};
 use crate::shadow::{self, Ended, Inner, Ticket};
@@ -254,7 +254,8 @@ impl Cache {
 
     /// Looks the plan up and makes an inner program of what is found; None is a miss.
     fn hit(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<Inner>> {
-        if self.config.recache() {
+        // A driver that is being torn down may refuse a good binary (measured: Intel's CPU runtime).
+        if self.config.recache() || driver::is_ending() {
             return None;
         }
         if let Some(inner) = self.rebuilt(ticket, plan) {
