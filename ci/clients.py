@@ -115,11 +115,13 @@ def darktable(bench, folder):
 
 DARKTABLE_IMAGE = "/usr/share/darktable/style/image-1.jpg"
 DARKTABLE_SIZE = ("--width", "100", "--height", "100")
-# It compiles all its kernels at the start, keeps them in --cachedir, and asks for an own cache there. The image is the result.
+# It compiles all its kernels at the start and keeps their binaries in --cachedir. The image is the result, in a format without
+# metadata: a PNG file says when it was made. How many events there are differs from run to run, also bare; that there are some
+# shows that OpenCL was used.
 DARKTABLE = f"""
 cp -r "$PREPARED" configuration &&
-darktable-cli {DARKTABLE_IMAGE} out.png {' '.join(DARKTABLE_SIZE)} --core --cachedir cache --configdir configuration -d opencl >log 2>&1 &&
-grep -o 'OpenCL is AVAILABLE\\|opencl is AVAILABLE' log && grep -o '[0-9]* out of [0-9]* events were successful' log && md5sum out.png
+darktable-cli {DARKTABLE_IMAGE} out.ppm {' '.join(DARKTABLE_SIZE)} --core --cachedir cache --configdir configuration -d opencl >log 2>&1 &&
+grep -o 'opencl is AVAILABLE' log && grep -o ' out of [1-9][0-9]* events were successful' log | tr -d '0-9' && md5sum out.ppm
 """
 
 
