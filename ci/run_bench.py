@@ -6,10 +6,12 @@ import pathlib
 import re
 import statistics
 import sys
+import tempfile
 
 import measure
 
 CLIENT = [str(measure.RELEASE / "examples" / "client"), "time", "--kernels", "10"]
+STUB = measure.RELEASE / "examples" / "libstub_driver.so"
 RESULT = measure.TOP / "target" / "bench" / "bench.json"
 
 
@@ -77,6 +79,35 @@ def measure_all(runs):
     return rows, spied
 
 
+def hook_cost(runs):
+    """Nanoseconds of clRetainKernel on a kernel that oclcache does not know, on a driver that does next to nothing in it: bare
+    and through oclcache, in turn."""
+    with tempfile.TemporaryDirectory(prefix="oclcache-") as folder:
+        icd = pathlib.Path(folder) / "stub.icd"
+        icd.write_text(f"{STUB}\n")
+        with measure.Bench(icd) as bench:
+            argv = [CLIENT[0], "hook"]
+            both = [(retain_ns(bench.run(argv, cached=False)), retain_ns(bench.run(argv, cached=True))) for _ in range(runs)]
+    return [list(column) for column in zip(*both)]
+
+
+def retain_ns(run):
+    r"""
+    >>> retain_ns(measure.Run(9, "create program: code 0\nretain_ns=12.5\n"))
+    12.5
+    """
+    found = re.search(r"^retain_ns=([\d.]+)$", run.output, re.MULTILINE)
+    return float(found[1]) if found else measure.stop(f"the client printed no time: {run.output!r}")
+
+
+def spread(nanoseconds):
+    """
+    >>> spread([9.0, 10.5, 12.0])
+    '10.5 ns (9.0 to 12.0)'
+    """
+    return f"{statistics.median(nanoseconds):.1f} ns ({min(nanoseconds):.1f} to {max(nanoseconds):.1f})"
+
+
 def programs():
     """The whole programs that are there."""
     if pathlib.Path(measure.water_box().argv[0]).exists():
@@ -108,10 +139,13 @@ def main():
     for driver, what, bare, warm in rows:
         table.append([f"{driver}: {what}", text(bare), text(warm), f"{statistics.median(bare) / statistics.median(warm):.1f}"])
     measure.print_table(["", "without oclcache, cold", "with oclcache, warm", "times faster"], table)
+    bare, hooked = hook_cost(runs)
+    added = statistics.median(hooked) - statistics.median(bare)
+    print(f"\nclRetainKernel of a kernel that oclcache does not know: {spread(bare)} bare, {spread(hooked)} hooked; {added:+.1f} ns")
     print("\nPrograms that the driver compiled, counted before the driver: " + "; ".join(spied))
     RESULT.parent.mkdir(parents=True, exist_ok=True)
     keys = ("driver", "what", "bare_seconds", "warm_seconds")
-    RESULT.write_text(json.dumps({"machine": where, "rows": [dict(zip(keys, row)) for row in rows]}, indent=1) + "\n")
+    RESULT.write_text(json.dumps({"machine": where, "rows": [dict(zip(keys, row)) for row in rows], "retain_ns": {"bare": bare, "hooked": hooked}}, indent=1) + "\n")
     print(f"\nEvery figure: {RESULT.relative_to(measure.TOP)}")
 
 

@@ -13,7 +13,7 @@ use opencl_sys::*;
 use super::record::{facts, kernel_facts};
 use super::{Cache, nanoseconds};
 use crate::cl::{Context, Kernel, Program};
-use crate::driver::{Driver, NotifyTarget};
+use crate::driver::{self, Driver, NotifyTarget};
 use crate::shadow::{self, Base, Inner, Operation, OwnProgram, Recipe};
 use crate::store::entry::{Answer, Facts};
 use crate::store::stats::Counter;
@@ -126,6 +126,9 @@ impl Cache {
             None if inner.is_materialised() => return Some(own(program)),
             None => {}
         }
+        if driver::is_ending() {
+            return None;
+        }
         let key = self.key_again(inner.driver(), inner.devices(), inner.recipe());
         if key != Ok(inner.key()) {
             self.count(&[Counter::InputsChanged.by(1)]);
@@ -151,6 +154,9 @@ impl Cache {
     pub(super) fn build_own(&self, program: Program, inner: &Inner) -> bool {
         if inner.is_materialised() {
             return true;
+        }
+        if driver::is_ending() {
+            return false;
         }
         let repeated = self.timed(inner, || {
             repeat(inner.driver(), inner.context(), program, inner.recipe())

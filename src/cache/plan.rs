@@ -237,13 +237,7 @@ impl Cache {
             ingredients.extend(identity.iter().cloned());
         }
         if targets.len() < devices.len() {
-            ingredients.extend(targets.iter().map(|index| {
-                Ingredient::new(
-                    Kind::Device,
-                    "only for device",
-                    (*index as u32).to_le_bytes(),
-                )
-            }));
+            ingredients.extend(chosen(driver, &devices, &targets));
         }
         ingredients.extend(
             previous
@@ -290,8 +284,7 @@ fn forgets(ticket: &Ticket, compiles: bool) -> bool {
     }
 }
 
-/// The indices of the devices that a call names. Some drivers list the root device of a sub-device among a program's devices
-/// (measured: PoCL).
+/// The indices of the devices that a call names, ascending.
 fn targets(
     driver: &Driver,
     devices: &[Device],
@@ -300,15 +293,27 @@ fn targets(
     let Some(named) = &arguments.devices else {
         return Ok((0..devices.len()).collect());
     };
-    let index = |wanted: Device| devices.iter().position(|device| *device == wanted);
     let mut targets = named
         .iter()
-        .map(|device| index(*device).or_else(|| index(driver.root_device(*device))))
+        .map(|device| index(driver, devices, *device))
         .collect::<Option<Vec<_>>>()
         .ok_or(Bypass::SomeDevices)?;
-    targets.sort_unstable();
+    // PoCL gives the binaries of a program in the order of this list, whatever CL_PROGRAM_DEVICES says (measured).
+    if !targets.is_sorted() {
+        return Err(Bypass::UnusualArguments);
+    }
     targets.dedup();
     Ok(targets)
+}
+
+/// Which of a program's devices is meant. Where parts of a device are devices to the driver, a program has those that its
+/// context has; else (measured: PoCL) it has the root device, whatever part of it is named.
+pub(super) fn index(driver: &Driver, devices: &[Device], wanted: Device) -> Option<usize> {
+    let position = |wanted| devices.iter().position(|device| *device == wanted);
+    position(wanted).or_else(|| {
+        let collapses = driver.profile.sub_devices_are_their_root;
+        position(driver.root_device(wanted)).filter(|_| collapses)
+    })
 }
 
 /// What devices that the call does not name keep of earlier calls.
@@ -416,6 +421,24 @@ fn candidates(name: &[u8], headers: &[Header], options: Option<&Options>) -> Vec
 fn is_absent(path: &Path) -> bool {
     path.symlink_metadata()
         .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
+/// Which of several devices a call is for. Some drivers build for the parts of a device as well (measured: Intel's CPU runtime),
+/// so it matters which are parts of which.
+fn chosen(driver: &Driver, devices: &[Device], targets: &[usize]) -> Vec<Ingredient> {
+    let number =
+        |name, index: usize| Ingredient::new(Kind::Device, name, (index as u32).to_le_bytes());
+    let roots = devices.iter().map(|device| {
+        let root = driver.root_device(*device);
+        let same_root = |other: &Device| driver.root_device(*other) == root;
+        let first = devices.iter().position(same_root).unwrap_or_default();
+        let is_root = usize::from(root == *device);
+        number("root of device", 2 * first + is_root)
+    });
+    let targets = targets
+        .iter()
+        .map(|index| number("only for device", *index));
+    roots.chain(targets).collect()
 }
 
 fn base_ingredients(base: &Base) -> Vec<Ingredient> {

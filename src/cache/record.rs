@@ -58,7 +58,7 @@ impl Cache {
         elapsed: Duration,
         is_alone: &dyn Fn() -> bool,
     ) -> (Vec<Vec<u8>>, Option<Key>) {
-        if !is_alone() {
+        if !is_alone() || crate::driver::is_ending() {
             return (Vec::new(), None);
         }
         let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
@@ -233,8 +233,8 @@ fn binaries(driver: &Driver, program: Program, plan: &Plan) -> Result<Binaries, 
     let built = if only_built_listed {
         plan.targets.clone()
     } else {
-        // Also of others than those of the call: of sub-devices of theirs on Intel's CPU runtime (measured), and of those
-        // that were built before.
+        // Also others than those of the call: parts of theirs on Intel's CPU runtime (measured), and those that were built
+        // before.
         let is_built = |index: &usize| {
             sizes[*index] > 0
                 && driver.build_status(program, devices[*index]) == Ok(CL_BUILD_SUCCESS)

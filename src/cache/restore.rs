@@ -28,8 +28,9 @@ impl Drop for Fresh {
     }
 }
 
-/// The program of an entry. Executables are built with the application's own devices and options: with others, drivers answer
-/// differently (OpenCL 3.0, 5.8.2, leaves it to them; measured on PoCL for NULL instead of the same options). Compiled objects
+/// The program of an entry. Executables are built with the application's own options: with others, drivers answer differently
+/// (OpenCL 3.0, 5.8.2, leaves it to them; measured on PoCL for NULL instead of the same options); and for all devices that the
+/// program was made for, by NULL: PoCL aborts where they are listed in another order (measured). Compiled objects
 /// and libraries are not built: that would make executables of them (measured on PoCL) or fail (Intel's CPU runtime).
 pub fn restore(
     driver: &'static Driver,
@@ -70,15 +71,9 @@ pub fn restore(
     let kind = binary_type(facts, first);
     let executable = kind.is_none_or(|kind| kind == CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int);
     if executable {
-        let own = &plan.recipe.arguments;
-        let all = built.len() == plan.devices.len();
         let arguments = BuildArguments {
-            devices: if all {
-                own.devices.clone()
-            } else {
-                Some(built.clone())
-            },
-            options: own.options.clone(),
+            devices: None,
+            options: plan.recipe.arguments.options.clone(),
         };
         let code = driver.build_program(program, &arguments, NotifyTarget::NONE);
         if code != CL_SUCCESS {

@@ -124,8 +124,8 @@ impl Table {
     /// `object` is a live OpenCL object of a driver that gave it out through the ICD interface, whose first word is by
     /// `cl_khr_icd` the address of a dispatch table, of at least `slots` slots.
     pub unsafe fn of_object(object: *mut std::ffi::c_void, slots: usize) -> Option<Table> {
-        // SAFETY: by the contract of this function.
-        let address = unsafe { object.cast::<usize>().read() };
+        // SAFETY: by the contract of this function. A handle that is none may stand anywhere.
+        let address = unsafe { object.cast::<usize>().read_unaligned() };
         (address != 0).then_some(Table { address, slots })
     }
 

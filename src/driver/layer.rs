@@ -114,7 +114,12 @@ unsafe fn register_driver(
     let table = unsafe { Table::of_object(object, recognition.slots) }?;
     let in_place = Driver::all().find(|driver| driver.table.address() == table.address());
     let own = in_place.map_or_else(|| table.copy(), |driver| driver.own);
-    let library = loaded::path_of(words(&own)[Slot::clBuildProgram.index()]).unwrap_or_default();
+    let function = words(&own)[Slot::clBuildProgram.index()];
+    let library = loaded::path_of(function).unwrap_or_default();
+    // A loader may unload it at its end, and the next have another driver at its address.
+    for address in [function, table.address()] {
+        loaded::pin(address);
+    }
     let between = others_between(below);
     // Not those that the driver lacks: ocl-icd reads a slot behind the end of an old driver's table, and calls what it finds
     // there (measured on 2.3.1).

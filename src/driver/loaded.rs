@@ -134,6 +134,16 @@ pub fn path_of(function: usize) -> Option<PathBuf> {
     (!name.is_null()).then(|| OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()).into())
 }
 
+/// Keeps the library that contains an address in memory for the life of the process.
+pub fn pin(address: usize) {
+    let Some(path) = path_of(address) else {
+        return;
+    };
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+    // SAFETY: nothing is loaded, so nothing runs.
+    drop(unsafe { libloading::os::unix::Library::open(Some(path), flags) });
+}
+
 /// Whether a function belongs to an ICD loader: a library that has a clGetPlatformIDs of its own for programs to link to.
 pub fn is_in_loader(function: usize) -> bool {
     let exported = || {

@@ -79,6 +79,8 @@ pub struct Profile {
     pub context_counts_programs: Option<bool>,
     /// Whether a program lives as long as its kernels (OpenCL 3.0, 5.8.2); else its handle is dead once it is released.
     pub kernels_keep_program: bool,
+    /// Whether a program of a sub-device's context has the root device instead.
+    pub sub_devices_are_their_root: bool,
     /// What is left of an earlier build.
     pub rebuild: Rebuild,
     /// Variables that change code.
@@ -116,7 +118,8 @@ static PROFILES: [Profile; 8] = [
         refuses_debug: true,
         context_counts_programs: Some(true), // measured
         kernels_keep_program: true,
-        rebuild: Rebuild::Fresh, // measured
+        sub_devices_are_their_root: true, // measured
+        rebuild: Rebuild::Fresh,          // measured
         environment: Environment {
             // pocl_build.c, pocl_cache.c, pocl_llvm_utils.cc, linker.cpp, WorkitemLoops.cc, common.c and others: all
             // POCL_ variables change code or identity but the following. POCL's own key has one of them.
@@ -162,6 +165,7 @@ static PROFILES: [Profile; 8] = [
         refuses_debug: false,
         context_counts_programs: Some(false), // measured
         kernels_keep_program: false,          // measured: queries of it give CL_INVALID_PROGRAM
+        sub_devices_are_their_root: false,    // measured
         rebuild: Rebuild::KeepsVariables,     // measured
         environment: Environment {
             code: &[],
@@ -194,6 +198,7 @@ static PROFILES: [Profile; 8] = [
         refuses_debug: false,
         context_counts_programs: None,
         kernels_keep_program: true,
+        sub_devices_are_their_root: false,
         rebuild: Rebuild::Fresh,
         environment: Environment {
             // oclc_extensions.cpp, api.cpp, platform.cpp of the compute runtime; its debug keys have the NEO_ prefix or,
@@ -226,6 +231,7 @@ static PROFILES: [Profile; 8] = [
         refuses_debug: false,
         context_counts_programs: None,
         kernels_keep_program: true,
+        sub_devices_are_their_root: false,
         rebuild: Rebuild::Fresh,
         environment: Environment {
             // flags.hpp, program.cpp, rocsettings.cpp of clr; comgr-env.cpp.
@@ -262,6 +268,7 @@ static PROFILES: [Profile; 8] = [
         refuses_debug: false,
         context_counts_programs: None,
         kernels_keep_program: true,
+        sub_devices_are_their_root: false,
         rebuild: Rebuild::Fresh,
         environment: Environment {
             // No variable is documented to change the PTX; those of the JIT cost nothing in the key.
@@ -286,6 +293,7 @@ static PROFILES: [Profile; 8] = [
         refuses_debug: false,
         context_counts_programs: Some(true), // measured
         kernels_keep_program: true,
+        sub_devices_are_their_root: false,
         rebuild: Rebuild::KeepsKernels, // measured: CL_PROGRAM_NUM_KERNELS grows with each build
         environment: Environment {
             // docs/envvars.rst, core/platform.rs: they change macros and features.
@@ -310,6 +318,7 @@ static PROFILES: [Profile; 8] = [
         refuses_debug: false,
         context_counts_programs: None,
         kernels_keep_program: true,
+        sub_devices_are_their_root: false,
         rebuild: Rebuild::Fresh,
         environment: Environment {
             code: &[],
@@ -333,6 +342,7 @@ static PROFILES: [Profile; 8] = [
         refuses_debug: false,
         context_counts_programs: Some(true), // measured
         kernels_keep_program: true,
+        sub_devices_are_their_root: false,
         rebuild: Rebuild::Fresh,
         environment: Environment {
             code: &[],
@@ -352,6 +362,7 @@ static UNKNOWN: Profile = Profile {
     refuses_debug: false,
     context_counts_programs: None,
     kernels_keep_program: true,
+    sub_devices_are_their_root: false,
     rebuild: Rebuild::Fresh,
     // By habit a driver's variables begin with its suffix; all of them enter the key.
     environment: Environment {

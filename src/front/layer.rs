@@ -53,7 +53,8 @@ extern "C" fn clInitLayer(
     if target.is_null() || num_entries_ret.is_null() || layer_ret.is_null() {
         return CL_INVALID_VALUE;
     }
-    if let Some(init) = copies::active().and_then(|copy| copy.init_layer) {
+    let copy = catch_unwind(copies::active).ok().flatten();
+    if let Some(init) = copy.and_then(|copy| copy.init_layer) {
         // SAFETY: the same function of another copy, with the loader's own arguments.
         return unsafe { init(num_entries, target, num_entries_ret, layer_ret) };
     }

@@ -1,5 +1,6 @@
 //! clBuildProgram and clCompileProgram.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_void};
 
 use opencl_sys::*;
@@ -101,9 +102,11 @@ pub(super) unsafe fn read_arguments(
             .take_while(|device| !device.is_null())
             .collect::<Vec<_>>()
     });
-    odd |= devices
-        .as_ref()
-        .is_some_and(|devices| devices.len() < count as usize);
+    // Of a device that is named twice, rusticl 22.3 keeps the kernels twice (measured).
+    odd |= devices.as_ref().is_some_and(|devices| {
+        let distinct: BTreeSet<_> = devices.iter().collect();
+        distinct.len() < count as usize
+    });
     // SAFETY: by the contract.
     let options = (!options.is_null()).then(|| CString::from(unsafe { CStr::from_ptr(options) }));
     (BuildArguments { devices, options }, odd)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -148,6 +149,8 @@ pub struct Ran {
     pub stdout: String,
     pub stderr: String,
     pub code: Option<i32>,
+    /// What ended it, if that was a signal.
+    pub signal: Option<i32>,
     /// What the spy saw, a line each.
     pub spied: Vec<String>,
 }
@@ -158,6 +161,15 @@ impl Ran {
         self.spied
             .iter()
             .filter(|line| line.starts_with("source-build"))
+            .count()
+    }
+
+    /// How often the driver's compiler or linker worked: builds of source and of IL, compiles and links.
+    pub fn compiler_runs(&self) -> usize {
+        let kinds = ["source-build ", "il-build ", "compile ", "link "];
+        self.spied
+            .iter()
+            .filter(|line| kinds.iter().any(|kind| line.starts_with(kind)))
             .count()
     }
 
@@ -276,6 +288,7 @@ impl Sandbox {
             stdout: String::from_utf8_lossy(&stdout).into_owned(),
             stderr: String::from_utf8_lossy(&stderr).into_owned(),
             code: status.code(),
+            signal: status.signal(),
             spied: spied.lines().map(str::to_owned).collect(),
         }
     }

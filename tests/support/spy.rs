@@ -6,10 +6,11 @@
 //!
 //! | line | meaning |
 //! |---|---|
-//! | `create-source`, `create-binary` | a program object was created |
+//! | `create-source`, `create-binary`, `create-il` | a program object was created |
 //! | `source-build RC` | clBuildProgram on a program created from source |
+//! | `il-build RC` | clBuildProgram on a program created from an intermediate language |
 //! | `binary-build RC` | clBuildProgram on a program created from a binary |
-//! | `other-build RC` | clBuildProgram on any other program (linked, from IL, built-in) |
+//! | `other-build RC` | clBuildProgram on any other program (linked, built-in) |
 //! | `compile RC`, `link RC` | clCompileProgram, clLinkProgram |
 //! | `binaries-fetched` | clGetProgramInfo for CL_PROGRAM_BINARIES or CL_PROGRAM_BINARY_SIZES |
 //!
@@ -42,29 +43,13 @@ use opencl_sys::{
 #[path = "../../src/fork.rs"]
 mod fork;
 
+#[path = "spy/table.rs"]
+mod table;
+
 use fork::Mutex;
+use table::{Table, slot};
 
 const PLATFORM_NOT_FOUND: cl_int = -1001;
-
-/// Positions in the dispatch table.
-mod slot {
-    pub const GET_PLATFORM_INFO: usize = 1;
-    pub const CREATE_WITH_SOURCE: usize = 26;
-    pub const CREATE_WITH_BINARY: usize = 27;
-    pub const RELEASE: usize = 29;
-    pub const BUILD: usize = 30;
-    pub const GET_INFO: usize = 32;
-    pub const COMPILE: usize = 98;
-    pub const LINK: usize = 99;
-    /// As much of a table as is read.
-    pub const COUNT: usize = 100;
-}
-
-/// The functions that stood in one of the driver's tables before ours.
-struct Table {
-    address: usize,
-    original: [usize; slot::COUNT],
-}
 
 struct Driver {
     library: Library,
@@ -75,6 +60,7 @@ struct Driver {
 enum Origin {
     Source,
     Binary,
+    Il,
 }
 
 static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
@@ -139,30 +125,44 @@ fn open() -> Option<Driver> {
     if code != CL_SUCCESS || count == 0 {
         return None;
     }
-    pin();
+    table::pin();
     for platform in platforms {
         // SAFETY: the ICD extension requires the first word of each object to point to the dispatch table.
         let address = unsafe { *platform.cast::<usize>() };
         if driver.tables.iter().all(|table| table.address != address) {
-            driver.tables.push(patch(address)?);
+            driver
+                .tables
+                .push(table::patch(platform, address, &hooks())?);
         }
     }
     Some(driver)
 }
 
-/// Keeps this library in memory: the driver's tables point into it from now on.
-fn pin() {
-    let private: *const c_void = pin as fn() as *const c_void;
-    let mut info = mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: dladdr fills `info` when it returns non-zero; dli_fname stays valid while this library is loaded.
-    unsafe {
-        if libc::dladdr(private, info.as_mut_ptr()) != 0 {
-            libc::dlopen(
-                info.assume_init().dli_fname,
-                libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE,
-            );
-        }
-    }
+/// What goes into a table, and where.
+fn hooks() -> [(usize, *const c_void); 9] {
+    [
+        (
+            slot::CREATE_WITH_SOURCE,
+            create_with_source as CreateWithSource as *const c_void,
+        ),
+        (
+            slot::CREATE_WITH_BINARY,
+            create_with_binary as CreateWithBinary as *const c_void,
+        ),
+        (slot::RELEASE, release as Release as *const c_void),
+        (slot::BUILD, build as Build as *const c_void),
+        (slot::GET_INFO, get_info as GetInfo as *const c_void),
+        (slot::COMPILE, compile as Compile as *const c_void),
+        (slot::LINK, link as Link as *const c_void),
+        (
+            slot::FOR_PLATFORM,
+            address_for_platform as AddressForPlatform as *const c_void,
+        ),
+        (
+            slot::CREATE_WITH_IL,
+            create_with_il as CreateWithIl as *const c_void,
+        ),
+    ]
 }
 
 impl Driver {
@@ -186,69 +186,6 @@ impl Driver {
         // SAFETY: a function of this type stands behind this name; NULL becomes None.
         unsafe { mem::transmute::<*mut c_void, clGetPlatformIDs_fn>(address) }
     }
-}
-
-/// Saves what a table holds, then stores our functions into it, one word at a time.
-fn patch(address: usize) -> Option<Table> {
-    let words = address as *mut usize;
-    let mut original = [0; slot::COUNT];
-    for (index, word) in original.iter_mut().enumerate() {
-        // SAFETY: a table has more than `slot::COUNT` words since OpenCL 1.2.
-        *word = unsafe { words.add(index).read() };
-    }
-    let hooks: [(usize, *const c_void); 7] = [
-        (
-            slot::CREATE_WITH_SOURCE,
-            create_with_source as CreateWithSource as *const c_void,
-        ),
-        (
-            slot::CREATE_WITH_BINARY,
-            create_with_binary as CreateWithBinary as *const c_void,
-        ),
-        (slot::RELEASE, release as Release as *const c_void),
-        (slot::BUILD, build as Build as *const c_void),
-        (slot::GET_INFO, get_info as GetInfo as *const c_void),
-        (slot::COMPILE, compile as Compile as *const c_void),
-        (slot::LINK, link as Link as *const c_void),
-    ];
-    let writable = is_writable(address);
-    if !writable && !protect(address, libc::PROT_READ | libc::PROT_WRITE) {
-        return None;
-    }
-    // Calls may come in as soon as the first slot is ours, but DRIVER is set only after this: `table` waits for it.
-    for (index, hook) in hooks {
-        // SAFETY: the word is aligned, inside the table and writable now; others may read it at the same time.
-        unsafe { AtomicUsize::from_ptr(words.add(index)) }.store(hook as usize, Ordering::Release);
-    }
-    if !writable {
-        protect(address, libc::PROT_READ);
-    }
-    Some(Table { address, original })
-}
-
-/// Whether the table that begins at `address` can be written, by the process's own memory map.
-fn is_writable(address: usize) -> bool {
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    maps.lines().any(|line| {
-        let mut fields = line.split(' ');
-        let range = fields.next().and_then(|range| range.split_once('-'));
-        let Some((start, end)) = range else {
-            return false;
-        };
-        let parse = |text| usize::from_str_radix(text, 16).unwrap_or(0);
-        (parse(start)..parse(end)).contains(&address)
-            && parse(end) >= address + slot::COUNT * mem::size_of::<usize>()
-            && fields.next().is_some_and(|flags| flags.starts_with("rw"))
-    })
-}
-
-fn protect(address: usize, protection: i32) -> bool {
-    // SAFETY: sysconf has no preconditions.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-    let start = address / page * page;
-    let length = address + slot::COUNT * mem::size_of::<usize>() - start;
-    // SAFETY: the pages belong to the driver's table; only their protection changes, never to less than readable.
-    unsafe { libc::mprotect(start as *mut c_void, length, protection) == 0 }
 }
 
 /// The function that stood in `index` of the table that `object` points to, of the first table for NULL.
@@ -291,6 +228,9 @@ type CreateWithBinary = unsafe extern "C" fn(
     *mut cl_int,
     *mut cl_int,
 ) -> cl_program;
+type CreateWithIl =
+    unsafe extern "C" fn(cl_context, *const c_void, usize, *mut cl_int) -> cl_program;
+type AddressForPlatform = unsafe extern "C" fn(cl_platform_id, *const c_char) -> *mut c_void;
 type Release = unsafe extern "C" fn(cl_program) -> cl_int;
 type Build = unsafe extern "C" fn(
     cl_program,
@@ -302,6 +242,7 @@ type Build = unsafe extern "C" fn(
 ) -> cl_int;
 type GetInfo =
     unsafe extern "C" fn(cl_program, cl_program_info, usize, *mut c_void, *mut usize) -> cl_int;
+/// The type of clGetPlatformInfo.
 type PlatformInfo = unsafe extern "C" fn(
     cl_platform_id,
     cl_platform_info,
@@ -349,6 +290,62 @@ unsafe extern "C" fn create_with_source(
     remember(program, Origin::Source);
     log("create-source");
     program
+}
+
+unsafe extern "C" fn create_with_il(
+    context: cl_context,
+    il: *const c_void,
+    length: usize,
+    errcode: *mut cl_int,
+) -> cl_program {
+    // SAFETY: the slot's own type and the application's own arguments.
+    let program = unsafe {
+        match original::<CreateWithIl>(context, slot::CREATE_WITH_IL) {
+            Some(create) => create(context, il, length, errcode),
+            None => ptr::null_mut(),
+        }
+    };
+    remember(program, Origin::Il);
+    log("create-il");
+    program
+}
+
+/// The driver's clCreateProgramWithILKHR; zero until somebody asked for it.
+static CREATE_WITH_IL_KHR: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn create_with_il_khr(
+    context: cl_context,
+    il: *const c_void,
+    length: usize,
+    errcode: *mut cl_int,
+) -> cl_program {
+    let address = CREATE_WITH_IL_KHR.load(Ordering::Acquire);
+    // SAFETY: the address is handed out only after it was stored; the extension's function has this type.
+    let program = unsafe {
+        let create = mem::transmute::<usize, CreateWithIl>(address);
+        create(context, il, length, errcode)
+    };
+    remember(program, Origin::Il);
+    log("create-il");
+    program
+}
+
+/// The driver's answer, but for the one function that makes programs.
+unsafe extern "C" fn address_for_platform(
+    platform: cl_platform_id,
+    name: *const c_char,
+) -> *mut c_void {
+    // SAFETY: the slot's own type and the application's own arguments.
+    let found = unsafe {
+        original::<AddressForPlatform>(platform, slot::FOR_PLATFORM)
+            .map_or(ptr::null_mut(), |get| get(platform, name))
+    };
+    // SAFETY: the specification demands a NUL-terminated string; the driver has just read it.
+    if found.is_null() || unsafe { CStr::from_ptr(name) } != c"clCreateProgramWithILKHR" {
+        return found;
+    }
+    CREATE_WITH_IL_KHR.store(found as usize, Ordering::Release);
+    create_with_il_khr as CreateWithIl as *mut c_void
 }
 
 unsafe extern "C" fn create_with_binary(
@@ -419,6 +416,7 @@ unsafe extern "C" fn build(
     let kind = match origin(program) {
         Some(Origin::Source) => "source-build",
         Some(Origin::Binary) => "binary-build",
+        Some(Origin::Il) => "il-build",
         None => "other-build",
     };
     // SAFETY: the slot's own type and the application's own arguments.

@@ -91,7 +91,7 @@ fn a_copy_as_a_layer_over_another_serves_each_build_once() {
 
 /// Builds and runs one program through each loader that is named, each with variables of its own.
 const EACH: &str = r#"
-import ctypes, json, os, sys
+import _ctypes, ctypes, json, os, sys
 SOURCE = b"__kernel void f(__global uint *out) { out[get_global_id(0)] = 7; }"
 P, U = ctypes.c_void_p, ctypes.c_uint
 for number, path in enumerate(sys.argv[1:]):
@@ -110,10 +110,14 @@ for number, path in enumerate(sys.argv[1:]):
     context = P(cl.clCreateContext(None, 1, ctypes.byref(device), None, None, ctypes.byref(code)))
     lines = (ctypes.c_char_p * 1)(SOURCE)
     program = P(cl.clCreateProgramWithSource(context, 1, lines, None, ctypes.byref(code)))
-    print("build", cl.clBuildProgram(program, 0, None, b"-DWHO=%d" % number, None, None))
+    unload = "UNLOAD" in os.environ
+    print("build", cl.clBuildProgram(program, 0, None, b"-DWHO=%d" % (0 if unload else number), None, None))
     kernel = P(cl.clCreateKernel(program, b"f", ctypes.byref(code)))
     print("kernel", code.value)
     print("release", cl.clReleaseKernel(kernel), cl.clReleaseProgram(program), cl.clReleaseContext(context))
+    if unload:
+        _ctypes.dlclose(cl._handle)
+        print("driver in memory:", "libstub_driver" in open("/proc/self/maps").read(), file=sys.stderr)
 "#;
 
 /// The variables of a way as JSON, with another library in our place.
@@ -184,33 +188,35 @@ fn two_loaders_with_a_copy_each_both_list_the_platforms_and_hit() {
     }
 }
 
-/// Lists the platforms, unloads the loader, and does it again.
-const AGAIN: &str = r#"
-import ctypes, _ctypes, sys
-for _ in range(3):
-    cl = ctypes.CDLL(sys.argv[1])
-    count = ctypes.c_uint()
-    print("platforms", cl.clGetPlatformIDs(0, None, ctypes.byref(count)), count.value)
-    _ctypes.dlclose(cl._handle)
-"#;
-
+/// A driver that may be unloaded is unloaded with the loader unless something holds it. It compiles for the first loader only.
 #[test]
 fn a_loader_that_is_unloaded_and_loaded_again_has_the_platforms_again() {
-    let setup = Setup::stub(&[]);
-    for loader in loaders() {
-        for way in [Way::Icd, Way::Layer, Way::IcdAndLayer] {
-            let more = setup.variables(way);
-            let more: Vec<_> = more
-                .iter()
-                .map(|(name, value)| (*name, value.to_str().expect("UTF-8")))
-                .collect();
-            let ran = script(&setup, AGAIN, &[&loader], &more);
-            let log = &ran.stderr;
-            assert_eq!(
-                ran.stdout,
-                "platforms 0 1\n".repeat(3),
-                "{way:?}, {loader:?}:\n{log}"
-            );
+    for (unloadable, icd2) in [("0", "0"), ("1", "0"), ("1", "1")] {
+        let setup = Setup::stub(&[("STUB_UNLOADABLE", unloadable), ("STUB_ICD2", icd2)]);
+        for loader in loaders() {
+            let run = |way| {
+                let each = vec![variables(&setup, way, &library()); 3];
+                let each = serde_json::Value::from(each).to_string();
+                let more = [("EACH", each.as_str()), ("UNLOAD", "1")];
+                let ran = script(&setup, EACH, &[&loader; 3], &more);
+                (setup.compilations(), ran.stdout, ran.stderr)
+            };
+            let (_, bare, told) = run(Way::Bare);
+            assert_eq!(bare.matches("platforms 1").count(), 3, "{loader:?}");
+            let unloads = loader.name == Name::Own && unloadable == "1";
+            let gone = told.matches("driver in memory: False").count();
+            assert!(!unloads || gone == 3, "the loader does not unload it");
+            for way in [Way::Icd, Way::Layer, Way::IcdAndLayer] {
+                let _ = fs::remove_dir_all(setup.sandbox.path("cache"));
+                let (compiled, stdout, log) = run(way);
+                assert_eq!(
+                    (compiled, &stdout),
+                    (1, &bare),
+                    "{way:?}, {loader:?}:\n{log}"
+                );
+                let gone = log.contains("driver in memory: False");
+                assert!(!gone, "{way:?}, {loader:?}");
+            }
         }
     }
 }

@@ -51,9 +51,7 @@ pub fn unloading(session: &Session) -> Result<(), String> {
     println!("link: code {code}");
     unload(session, "linked");
     session.try_kernel("linked", linked, "value");
-    if session.has_unload_compiler() {
-        println!("clUnloadCompiler {}", call!(clUnloadCompiler()));
-    }
+    println!("clUnloadCompiler {}", call!(clUnloadCompiler()));
     let another = session.program(SOURCE);
     build(session, "another", another, "-DVALUE=2");
     for program in [program, object, linked, another] {

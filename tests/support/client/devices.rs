@@ -5,7 +5,7 @@ use std::ptr;
 use opencl_sys::*;
 
 use crate::cl::{self, Handle, call};
-use crate::facts::{binaries, program_facts};
+use crate::facts::{Asking, binaries, program_facts};
 use crate::queries::{ask, context_references, number, program_info};
 use crate::session::{Session, Value};
 
@@ -97,7 +97,7 @@ fn at_once(session: &Session) {
             println!("[{label}, round {round}]");
             let program = session.program(SOURCE);
             build(session, label, program, list, "-DVALUE=1");
-            program_facts(session, program);
+            program_facts(session, program, Asking::Known);
             run(session, label, program, built);
             if round == 1 {
                 from_binaries(session, label, program, built);
@@ -178,7 +178,7 @@ fn links(session: &Session) {
         let (linked, code) = cl::link_for(session.context, list, Some(""), &inputs, cl::NO_REPORT);
         println!("{label}: link code {code}");
         if code == 0 {
-            program_facts(session, linked);
+            program_facts(session, linked, Asking::Known);
             run(session, label, linked, built);
             release(linked);
         }
@@ -193,7 +193,7 @@ fn links(session: &Session) {
     let (linked, code) = cl::link_for(session.context, first, None, &[program], cl::NO_REPORT);
     println!("link: code {code}");
     if code == 0 {
-        program_facts(session, linked);
+        program_facts(session, linked, Asking::Known);
         run(session, "one", linked, first);
         release(linked);
     }
@@ -249,7 +249,7 @@ pub fn contexts(session: &Session) -> Result<(), String> {
             println!("[context {index}, round {round}]");
             let program = session.program(SOURCE);
             build(session, "here", program, &[], "-DVALUE=8");
-            program_facts(session, program);
+            program_facts(session, program, Asking::Known);
             run(session, "here", program, &session.devices);
             programs.push(program);
         }
@@ -310,7 +310,7 @@ pub fn parts(session: &Session) -> Result<(), String> {
             let session = session.another(devices)?;
             let program = session.program(SOURCE);
             build(&session, label, program, &[], "-DVALUE=9");
-            program_facts(&session, program);
+            program_facts(&session, program, Asking::Known);
             run(&session, label, program, &session.devices);
             release(program);
             for one in 0..session.devices.len() {

@@ -84,6 +84,9 @@ pub fn section(arguments: &[String]) -> Result<(), String> {
         .last()
         .and_then(|text| text.parse().ok())
         .unwrap_or(0);
+    // What is torn down may hang, too.
+    // SAFETY: no preconditions; SIGALRM ends the process.
+    unsafe { libc::alarm(30) };
     if how == "before" {
         at_exit();
     }

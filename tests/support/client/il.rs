@@ -6,7 +6,7 @@ use std::{mem, ptr};
 use opencl_sys::*;
 
 use crate::cl::{self, Handle, call};
-use crate::facts::{binaries, kernel_facts, program_facts};
+use crate::facts::{Asking, binaries, kernel_facts, program_facts};
 use crate::queries::{ask, program_info, string};
 use crate::session::Session;
 
@@ -158,12 +158,12 @@ fn facts(session: &Session) -> Option<()> {
     let program = create(session, &module)?;
     session.state("unbuilt", program);
     build(session, "built", program, Some("-DX=1"));
-    program_facts(session, program);
+    program_facts(session, program, Asking::Known);
     let answer = program_info(program, CL_PROGRAM_IL);
     println!("the IL comes back {}", answer == Ok(module));
     let (kernel, code) = cl::kernel(program, "il");
     println!("kernel: code {code}");
-    kernel_facts(session, program, kernel, "il");
+    kernel_facts(session, program, kernel, "il", Asking::Known);
     cl::release_kernel(kernel);
     if let Some(binaries) = binaries(session, program) {
         let (loaded, status, code) =

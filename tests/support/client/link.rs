@@ -1,7 +1,7 @@
 //! What comes of clCompileProgram and clLinkProgram: objects, libraries, executables, and all of them from binaries.
 
 use crate::cl::{self, Handle};
-use crate::facts::{binaries, kernel_facts, program_facts};
+use crate::facts::{Asking, binaries, kernel_facts, program_facts};
 use crate::queries::{context_references, program_references};
 use crate::session::Session;
 
@@ -40,14 +40,14 @@ fn object(session: &Session, source: &str, options: Option<&str>) -> Handle {
 /// Everything about a program and these kernels of it.
 fn facts(session: &Session, label: &str, program: Handle, kernels: &[&str]) {
     println!("{label}: facts");
-    program_facts(session, program);
+    program_facts(session, program, Asking::Known);
     for name in kernels {
         let before = context_references(session.context);
         let (kernel, code) = cl::kernel(program, name);
         println!("{label}: kernel {name} code {code}");
         if !kernel.is_null() {
             println!("{label}: with it {}", program_references(program));
-            kernel_facts(session, program, kernel, name);
+            kernel_facts(session, program, kernel, name, Asking::Known);
             session.print_run(label, kernel);
             cl::release_kernel(kernel);
             session.settle_context(&before);

@@ -24,7 +24,11 @@
 //! | `contexts` | one program in several contexts |
 //! | `parts` | sub-devices |
 //! | `unload` | compilers that are unloaded |
+//! | `odd` | arguments that make no sense |
+//! | `fatal CALL` | one call that ends the process on some driver |
 //! | `recycled` | programs made in all ways that take turns at the same addresses |
+//! | `hook` | one line with the nanoseconds of a call whose handle the cache does not know |
+//! | `stress N M [race]` | N threads that do all that a program allows with M programs, for ThreadSanitizer |
 //! | `threads N M` | N threads that build M programs each |
 //! | `two-programs` | program-scope variables of two programs from one source |
 //! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
@@ -54,15 +58,18 @@ mod facts;
 mod failing;
 mod forks;
 mod headers;
+mod hook;
 mod il;
 mod lifetime;
 mod link;
 mod link_calls;
+mod odd;
 mod plugins;
 mod queries;
 mod rebuild;
 mod run;
 mod session;
+mod stress;
 mod threads;
 mod time;
 mod two_programs;
@@ -114,7 +121,11 @@ fn dispatch() -> Result<(), String> {
         "contexts" => devices::contexts(&session()?),
         "parts" => devices::parts(&session()?),
         "unload" => again::unloading(&session()?),
+        "odd" => odd::section(&session()?),
+        "fatal" => odd::fatal(&session()?, arguments),
         "recycled" => again::recycled(&session()?),
+        "hook" => hook::section(&session()?),
+        "stress" => stress::section(&session()?, arguments),
         "threads" => threads::section(&session()?, arguments),
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),

@@ -126,7 +126,7 @@ impl Session {
         self.platform_name.contains("Intel")
     }
 
-    /// PoCL ends the process when the result of a link is built.
+    /// PoCL may end the process when the result of a link is built.
     pub fn builds_link_results(&self) -> bool {
         !self.is_pocl()
     }
@@ -146,8 +146,18 @@ impl Session {
         !self.is_pocl()
     }
 
-    /// rusticl lacks clUnloadCompiler; its place in the table is empty.
-    pub fn has_unload_compiler(&self) -> bool {
+    /// Whether the process survives an odd call on a program in this state.
+    pub fn bears(&self, call: &str, state: &str) -> bool {
+        match call {
+            "build with a wrong device" => !self.is_pocl(),
+            "compile with headers that are not there" => !self.is_pocl() || state == "linked",
+            "kernels without a place for them" => !self.is_intel() || state != "compiled",
+            _ => true,
+        }
+    }
+
+    /// rusticl ends the process when a binary is none.
+    pub fn refuses_garbage(&self) -> bool {
         !self.is_rusticl()
     }
 

@@ -70,7 +70,7 @@ impl Job {
     }
 
     fn image(&self, program: &Program, index: usize) -> Image {
-        let Origin::Source(source) = &program.origin else {
+        let Some(source) = program.text() else {
             // A loaded binary only becomes usable; it says nothing about it.
             let code = program.state.lock().images[index].code.clone();
             return Image {
@@ -82,7 +82,7 @@ impl Job {
         let sticky = config::sticky_failures() && program.state.lock().failed;
         let compiled = match sticky {
             true => Err("stub: an earlier build failed".to_owned()),
-            false => compiler::compile(self.verb.kind(), source, &self.options, &self.headers),
+            false => compiler::compile(self.verb.kind(), &source, &self.options, &self.headers),
         };
         match compiled {
             Ok(code) => Image {
@@ -130,7 +130,7 @@ fn start(
         }
         for index in &job.images {
             let image = &mut state.images[*index];
-            if !matches!(program.origin, Origin::Source(_)) && image.code.is_none() {
+            if matches!(program.origin, Origin::Binary | Origin::Link) && image.code.is_none() {
                 return Err(CL_INVALID_BINARY);
             }
             image.status = CL_BUILD_IN_PROGRESS;
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn compile(
         }
         let images = selected(program, count, devices)?;
         // CL_INVALID_OPERATION if program has no source.
-        if !matches!(program.origin, Origin::Source(_)) {
+        if matches!(program.origin, Origin::Binary | Origin::Link) {
             return Err(CL_INVALID_OPERATION);
         }
         let mut headers = Vec::new();

@@ -59,6 +59,11 @@ pub fn varies() -> bool {
     is("STUB_VARY", "1")
 }
 
+/// Whether devices that were not built answer as if they were, with garbage for the size of the binary.
+pub fn gives_garbage() -> bool {
+    is("STUB_GARBAGE", "1")
+}
+
 pub fn read_only_table() -> bool {
     is("STUB_READONLY_TABLE", "1")
 }

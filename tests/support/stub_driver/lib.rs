@@ -18,6 +18,7 @@
 //! | `STUB_ASYNC` | 0 | 1: with a callback, build, compile and link on another thread |
 //! | `STUB_BUILD_MS` | 0 | how long each compilation takes |
 //! | `STUB_VARY` | 0 | 1: no two compilations give equal binaries |
+//! | `STUB_GARBAGE` | 0 | 1: of devices that were not built, the size of the binary is garbage and the rest as of built ones |
 //! | `STUB_READONLY_TABLE` | 0 | 1: the dispatch table lies in read-only memory |
 //! | `STUB_PLATFORMS` | 1 | number of platforms; the second is named "Stub 2", and so on |
 //! | `STUB_OWN_TABLES` | 0 | 1: each platform has a dispatch table of its own |
@@ -33,7 +34,8 @@
 //! The language: `kernel void NAME(ARGUMENTS)` with attributes is a kernel, `#error` fails, `#ifdef` and its
 //! companions and `#include` (from `-I` directories or embedded headers) work, an option that begins with `-bad` is
 //! invalid. A kernel's first writable global argument receives one number per work item. Where the source has a
-//! variable called `program_state`, results also depend on how often the program's kernels ran before.
+//! variable called `program_state`, results also depend on how often the program's kernels ran before. Of a SPIR-V module
+//! the names of the entry points and the specialisation constants matter, and each bit of it.
 
 // Values of queries are in the byte order of the machine.
 #![allow(clippy::disallowed_methods)]
@@ -51,6 +53,7 @@ mod event;
 #[allow(dead_code)] // only the mutex is taken
 #[path = "../../../src/fork.rs"]
 mod fork;
+mod il;
 mod kernel;
 mod kernel_info;
 mod link;

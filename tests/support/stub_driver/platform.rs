@@ -178,6 +178,7 @@ fn device_answer(handle: Handle, param: cl_device_info) -> Outcome<Answer> {
         CL_DEVICE_VERSION => Answer::text(version()),
         CL_DEVICE_OPENCL_C_VERSION => Answer::text("OpenCL C 1.2 stub"),
         CL_DEVICE_EXTENSIONS | CL_DEVICE_BUILT_IN_KERNELS => Answer::text(""),
+        CL_DEVICE_IL_VERSION => Answer::text("SPIR-V_1.0"),
         CL_DEVICE_PLATFORM => Answer::value(device.platform),
         CL_DEVICE_PARENT_DEVICE => Answer::value(0_usize),
         CL_DEVICE_VENDOR_ID => Answer::value(0x5354_5542_u32),
@@ -277,7 +278,18 @@ pub unsafe extern "C" fn extension_address_for_platform(
         return ptr::null_mut();
     }
     // SAFETY: the same contract.
-    unsafe { extension_address(name) }
+    let found = unsafe { extension_address(name) };
+    if !found.is_null() || name.is_null() {
+        return found;
+    }
+    // SAFETY: the same contract.
+    match unsafe { CStr::from_ptr(name) }.to_bytes() {
+        b"clCreateProgramWithILKHR" => table::by_name(b"clCreateProgramWithIL"),
+        b"clSetProgramSpecializationConstant" => {
+            table::by_name(b"clSetProgramSpecializationConstant")
+        }
+        _ => ptr::null_mut(),
+    }
 }
 
 type FunctionForPlatform = unsafe extern "C" fn(cl_platform_id, *const c_char) -> *mut c_void;

@@ -11,12 +11,14 @@ use crate::compiler::Code;
 use crate::config;
 use crate::context::{CONTEXTS, Context};
 use crate::fork::Mutex;
+use crate::il::{self, Constants};
 use crate::platform;
 use crate::registry::{Hold, Registry};
 
 /// Where a program came from.
 pub enum Origin {
     Source(Vec<u8>),
+    Il(Vec<u8>),
     Binary,
     Link,
 }
@@ -52,6 +54,8 @@ pub struct State {
     pub images: Vec<Image>,
     /// A build has failed; matters with `STUB_STICKY`.
     pub failed: bool,
+    /// Specialisation constants that were set, for later builds.
+    pub constants: Constants,
 }
 
 pub struct Program {
@@ -69,12 +73,22 @@ impl Program {
         let state = Mutex::new(State {
             images,
             failed: false,
+            constants: Constants::new(),
         });
         Self {
             context,
             devices,
             origin,
             state,
+        }
+    }
+
+    /// What is compiled; None for a program that has no source and no module.
+    pub fn text(&self) -> Option<Vec<u8>> {
+        match &self.origin {
+            Origin::Source(source) => Some(source.clone()),
+            Origin::Il(module) => il::source(module, &self.state.lock().constants),
+            Origin::Binary | Origin::Link => None,
         }
     }
 
@@ -241,17 +255,6 @@ pub unsafe extern "C" fn create_with_built_in_kernels(
     unsafe { abi::handle(Err(CL_INVALID_VALUE), errcode) }
 }
 
-/// No intermediate language is known.
-pub unsafe extern "C" fn create_with_il(
-    _context: cl_context,
-    _il: *const c_void,
-    _length: usize,
-    errcode: *mut cl_int,
-) -> cl_program {
-    // SAFETY: the application's own place.
-    unsafe { abi::handle(Err(CL_INVALID_OPERATION), errcode) }
-}
-
 pub unsafe extern "C" fn retain(handle: cl_program) -> cl_int {
     code(
         PROGRAMS
@@ -275,15 +278,6 @@ pub unsafe extern "C" fn set_release_callback(
     handle: cl_program,
     _notify: Option<unsafe extern "C" fn(cl_program, *mut c_void)>,
     _user_data: *mut c_void,
-) -> cl_int {
-    code(program(handle).and(Err(CL_INVALID_OPERATION)))
-}
-
-pub unsafe extern "C" fn set_specialization_constant(
-    handle: cl_program,
-    _id: cl_uint,
-    _size: usize,
-    _value: *const c_void,
 ) -> cl_int {
     code(program(handle).and(Err(CL_INVALID_OPERATION)))
 }

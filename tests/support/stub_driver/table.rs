@@ -10,7 +10,7 @@ use opencl_sys::cl_icd::cl_icd_dispatch;
 
 use crate::slots::{self, SLOTS};
 use crate::{
-    buffer, build, config, context, event, kernel, kernel_info, link, platform, program,
+    buffer, build, config, context, event, il, kernel, kernel_info, link, platform, program,
     program_info, run,
 };
 
@@ -271,14 +271,14 @@ const DISPATCH: cl_icd_dispatch = cl_icd_dispatch {
     clSetKernelExecInfo: refuse(),
     clGetKernelSubGroupInfoKHR: refuse(),
     clCloneKernel: Some(kernel::clone),
-    clCreateProgramWithIL: Some(program::create_with_il),
+    clCreateProgramWithIL: Some(il::create),
     clEnqueueSVMMigrateMem: refuse(),
     clGetDeviceAndHostTimer: refuse(),
     clGetHostTimer: refuse(),
     clGetKernelSubGroupInfo: Some(kernel_info::get_sub_group_info),
     clSetDefaultDeviceCommandQueue: refuse(),
     clSetProgramReleaseCallback: Some(program::set_release_callback),
-    clSetProgramSpecializationConstant: Some(program::set_specialization_constant),
+    clSetProgramSpecializationConstant: Some(il::set_constant),
     clCreateBufferWithProperties: Some(buffer::create_with_properties),
     clCreateImageWithProperties: null(),
     clSetContextDestructorCallback: refuse(),
