@@ -24,8 +24,8 @@ Program = collections.namedtuple("Program", "name argv tolerance")
 Run = collections.namedtuple("Run", "seconds output built status", defaults=[None, 0])
 
 COUNTERS = ("hits", "misses", "bypassed", "failed")
-# What the spy writes for a call that makes the driver compile or link: a program from source, one from IL or linked, and the two steps.
-COMPILED = ("source-build", "other-build", "compile", "link")
+# What the spy writes for a call that makes the driver compile or link: all but builds of programs from a binary.
+COMPILED = ("source-build", "il-build", "other-build", "compile", "link")
 
 
 def water_box():

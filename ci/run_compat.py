@@ -71,6 +71,8 @@ def verdict(client, runs, count, warm, bare, timed):
     """
     wrong = []
     first, *others = runs
+    if first.status not in client.statuses:
+        wrong.append(f"status {first.status} bare")
     if any(run.status != first.status or not same(client, first, run) for run in others):
         wrong.append("other output")
     succeeded = count["hits"] + count["misses"] + count["bypassed"]
@@ -81,7 +83,7 @@ def verdict(client, runs, count, warm, bare, timed):
     if succeeded + count["failed"] == 0:
         wrong.append("no build")
     wrong += [f"unlisted reason {reason}" for reason in count["bypass_reasons"] if reason not in listed_reasons()]
-    # A program from a binary compiles nothing, or nothing that the spy could see.
+    # At most these: of the bypassed ones, those from a binary are not compiled.
     expected = count["misses"] + count["bypassed"] + count["failed"] + count["materialised"]
     if runs[-1].built > expected:
         wrong.append(f"{runs[-1].built} compiled, {expected} expected")
