@@ -187,7 +187,7 @@ fn directive(name: &[u8]) -> Known {
     }
 }
 
-/// The name between the quotes or angle brackets of an include directive that has nothing else on its line.
+/// The name between the quotes or angle brackets of an include directive that has nothing else on its line, but for a comment.
 fn included_name(rest_of_line: &[u8]) -> Option<&[u8]> {
     let rest = rest_of_line.trim_ascii();
     let close = match rest.first()? {
@@ -196,7 +196,11 @@ fn included_name(rest_of_line: &[u8]) -> Option<&[u8]> {
         _ => return None,
     };
     let end = rest[1..].iter().position(|byte| *byte == close)? + 1;
-    (end + 1 == rest.len()).then_some(&rest[1..end])
+    let behind = rest[end + 1..].trim_ascii_start();
+    let is_nothing = behind.is_empty()
+        || behind.starts_with(b"//")
+        || behind.starts_with(b"/*") && find(&behind[2..], b"*/") == behind.len().checked_sub(4);
+    is_nothing.then_some(&rest[1..end])
 }
 
 fn special(name: &[u8]) -> Option<Bypass> {
@@ -294,6 +298,11 @@ mod tests {
         for (text, expected) in [
             ("#include \"a.h\"\n#include <sub/b.h>", None),
             (" # include\t<a.h>\t\n", None),
+            ("#include \"a.h\" // why", None),
+            ("#include \"a.h\"/* why */", None),
+            ("#include \"a.h\" /* why */ x", FILE),
+            ("#include \"a.h\" /* why\n*/", FILE),
+            ("#include \"a.h\" /", FILE),
             ("#include \"b.h\"", FILE),
             ("#include \"a.h", FILE),
             ("#include <a.h\"", FILE),

@@ -345,6 +345,15 @@ fn garbage(session: &Session) {
     release(program);
 }
 
+/// A program of which one constant is set before it is built.
+pub fn with_constant(session: &Session) -> Option<()> {
+    let program = create(session, &module(100))?;
+    set("once", program, FIRST, 33);
+    build(session, "once", program, Some(""));
+    release(program);
+    Some(())
+}
+
 pub fn section(session: &Session) -> Result<(), String> {
     let version = ask(&|size, value, size_ret| {
         call!(clGetDeviceInfo(

@@ -30,6 +30,7 @@
 //! | `hook` | one line with the nanoseconds of a call whose handle the cache does not know |
 //! | `stress N M [race]` | N threads that do all that a program allows with M programs, for ThreadSanitizer |
 //! | `threads N M` | N threads that build M programs each |
+//! | `ways` | each way to make a program, without odd questions |
 //! | `two-programs` | program-scope variables of two programs from one source |
 //! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
 //!
@@ -73,6 +74,7 @@ mod stress;
 mod threads;
 mod time;
 mod two_programs;
+mod ways;
 
 use std::process::ExitCode;
 
@@ -127,6 +129,7 @@ fn dispatch() -> Result<(), String> {
         "hook" => hook::section(&session()?),
         "stress" => stress::section(&session()?, arguments),
         "threads" => threads::section(&session()?, arguments),
+        "ways" => ways::section(&session()?),
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),
         _ => Err(format!("unknown section '{section}'")),
