@@ -58,6 +58,8 @@ struct ProgramState {
     generation: u64,
     /// Builds and compilations that are running.
     running: u32,
+    /// Counts those that changed the program.
+    changes: u64,
     /// A hit is being loaded or a miss recorded: the build has not ended for the application yet.
     busy: bool,
     /// A query has the driver build P and ask it.
@@ -164,6 +166,7 @@ fn remember(
         kept: false,
         generation: 0,
         running: 0,
+        changes: 0,
         busy: false,
         questioned: false,
         failed: false,

@@ -1,0 +1,32 @@
+//! What is linked is what the application gave, whatever other threads, contexts and devices do with it.
+
+use std::process::Command;
+
+use crate::support::{Driver, Sandbox, Way, example};
+
+/// One run of each in turn; the last must give what the bare driver gives.
+#[track_caller]
+fn last_is_bare(sandbox: &Sandbox, runs: &[&[&str]]) {
+    for arguments in runs {
+        let ran = sandbox.client(Way::Cached, arguments).ok();
+        if Some(arguments) == runs.last() {
+            let bare = sandbox.client(Way::Bare, arguments).ok();
+            assert_eq!(ran.stdout, bare.stdout, "log:\n{}", ran.stderr);
+        }
+    }
+}
+
+/// A stub whose compiler is slow enough for others to come between.
+fn slow_stub() -> Sandbox {
+    let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    sandbox.set("STUB_BUILD_MS", "300");
+    sandbox
+}
+
+#[test]
+fn an_object_is_not_taken_for_what_it_was_before_calls_that_ran_at_once() {
+    last_is_bare(
+        &slow_stub(),
+        &[&["input-threads", "refused"], &["input-threads", "alone"]],
+    );
+}
