@@ -400,6 +400,8 @@ pub fn constant_set(program: Program, id: u32, value: Vec<u8>) {
         && let Origin::Il(_, constants) = &mut known.origin
     {
         constants.insert(id, value);
+        // Nobody can tell whether a build that is running has seen it.
+        known.generation += u64::from(known.running > 0);
     }
 }
 

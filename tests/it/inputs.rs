@@ -30,3 +30,10 @@ fn an_object_is_not_taken_for_what_it_was_before_calls_that_ran_at_once() {
         &[&["input-threads", "refused"], &["input-threads", "alone"]],
     );
 }
+
+#[test]
+fn what_is_built_while_a_constant_is_set_is_not_taken_for_what_has_none() {
+    if let Some(sandbox) = Sandbox::new(Driver::Intel) {
+        last_is_bare(&sandbox, &[&["il-raced", "5"], &["il-raced"]]);
+    }
+}
