@@ -112,7 +112,7 @@ impl Cache {
             Some(headers) => Operation::Compile(
                 headers
                     .iter()
-                    .map(|(name, program)| header(driver, name, *program))
+                    .map(|(name, program)| header(ticket, name, *program))
                     .collect::<Result<_, _>>()?,
             ),
         };
@@ -123,7 +123,7 @@ impl Cache {
         self.key(driver, devices, base, operation, arguments, previous)
     }
 
-    /// Plans a link.
+    /// Plans a link. Inputs of another context are left to the driver, which may refuse them (measured: Intel's CPU runtime).
     pub(super) fn plan_link(
         &self,
         driver: &'static Driver,
@@ -133,7 +133,7 @@ impl Cache {
     ) -> Result<Plan, Bypass> {
         let inputs: Vec<Arc<Recipe>> = inputs
             .iter()
-            .map(|input| shadow::recipe(*input).ok_or(Bypass::UnknownInput))
+            .map(|input| shadow::recipe(*input, context).ok_or(Bypass::UnknownInput))
             .collect::<Result<_, _>>()?;
         let devices = match &arguments.devices {
             Some(devices) => devices.clone(),
@@ -351,14 +351,15 @@ fn previous(
 
 /// An embedded header, with its source as it is now. Only programs that are known to be made from source are asked: PoCL and
 /// Intel's CPU runtime crash with others (measured), and so they shall without us.
-fn header(driver: &Driver, name: &CString, program: Program) -> Result<Header, Bypass> {
+fn header(ticket: &Ticket, name: &CString, program: Program) -> Result<Header, Bypass> {
     if name.to_str().is_err() {
         return Err(Bypass::UnusualArguments); // ingredients have names in UTF-8
     }
-    let length = shadow::source_length(program).ok_or(Bypass::UnknownInput)?;
+    // Intel's CPU runtime refuses those of another context (measured).
+    let length = shadow::source_length(program, ticket.context).ok_or(Bypass::UnknownInput)?;
     Ok(Header {
         name: name.clone(),
-        source: source_text(driver, program, length)?.into(),
+        source: source_text(ticket.driver, program, length)?.into(),
     })
 }
 

@@ -37,3 +37,18 @@ fn what_is_built_while_a_constant_is_set_is_not_taken_for_what_has_none() {
         last_is_bare(&sandbox, &[&["il-raced", "5"], &["il-raced"]]);
     }
 }
+
+/// Cold and warm, on each of these drivers.
+#[track_caller]
+fn same_in_all_ways(drivers: &[Driver], arguments: &[&str]) {
+    for sandbox in drivers.iter().filter_map(|driver| Sandbox::new(*driver)) {
+        for _ in 0..2 {
+            last_is_bare(&sandbox, &[arguments]);
+        }
+    }
+}
+
+#[test]
+fn programs_of_another_context_are_judged_by_the_driver() {
+    same_in_all_ways(&Driver::ALL, &["input-contexts"]);
+}
