@@ -130,6 +130,7 @@ impl Cache {
         }
         let (driver, context) = (call.driver, call.context);
         let devices = call.arguments.devices.clone();
+        let inputs = call.inputs.clone();
         let started = Instant::now();
         let finish = Box::new(move |program: Program, code: Option<cl_int>| {
             let elapsed = started.elapsed();
@@ -144,6 +145,11 @@ impl Cache {
                 self.count(&[Counter::Failed.by(1)]);
                 return log_build(Outcome::Failed, plan.as_ref().ok(), &[], elapsed);
             }
+            // Another thread may have compiled an input anew before the driver read it.
+            let plan = plan.and_then(|plan| match plan.is_of(&inputs, context) {
+                true => Ok(plan),
+                false => Err(Bypass::ConcurrentBuild),
+            });
             match plan {
                 Ok(plan) => {
                     let (names, recorded) = self.record(driver, program, &plan, elapsed, &|| true);

@@ -56,6 +56,16 @@ impl Plan {
         }
     }
 
+    /// Whether these programs of this context still hold what the plan links.
+    pub fn is_of(&self, inputs: &[Program], context: Context) -> bool {
+        let Base::Linked(planned) = &self.recipe.base else {
+            return false;
+        };
+        planned.iter().zip(inputs).all(|(planned, input)| {
+            shadow::recipe(*input, context).is_some_and(|now| Arc::ptr_eq(&now, planned))
+        })
+    }
+
     /// Whether no file has appeared meanwhile that would be read in place of an embedded header.
     pub fn still_holds(&self) -> bool {
         self.absent.iter().all(|path| is_absent(path))

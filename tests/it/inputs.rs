@@ -52,3 +52,15 @@ fn same_in_all_ways(drivers: &[Driver], arguments: &[&str]) {
 fn programs_of_another_context_are_judged_by_the_driver() {
     same_in_all_ways(&Driver::ALL, &["input-contexts"]);
 }
+
+#[test]
+fn an_input_that_is_compiled_anew_meanwhile_is_not_taken_for_what_it_was() {
+    last_is_bare(
+        &slow_stub(),
+        &[
+            &["input-threads", "both"],
+            &["input-threads", "meanwhile"],
+            &["input-threads", "two"],
+        ],
+    );
+}
