@@ -63,7 +63,7 @@ fn repeat(
                     names.zip(made.programs.iter().copied()).collect();
                 driver.compile_program(program, &call.arguments, &headers)
             }
-            Operation::Build | Operation::Link => {
+            Operation::Build | Operation::Link(_) => {
                 driver.build_program(program, &call.arguments, NotifyTarget::NONE)
             }
         };

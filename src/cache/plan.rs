@@ -145,14 +145,14 @@ impl Cache {
             .iter()
             .map(|input| shadow::recipe(*input, context).ok_or(Bypass::UnknownInput))
             .collect::<Result<_, _>>()?;
-        let devices = match &arguments.devices {
-            Some(devices) => devices.clone(),
-            None => driver
-                .context_devices(context)
-                .map_err(|_| Bypass::UnidentifiedDevice)?,
-        };
+        let of_context = driver
+            .context_devices(context)
+            .map_err(|_| Bypass::UnidentifiedDevice)?;
+        let devices = arguments.devices.clone();
+        let devices = devices.unwrap_or_else(|| of_context.clone());
         let base = Base::Linked(inputs);
-        self.key(driver, devices, base, Operation::Link, arguments, None)
+        let operation = Operation::Link(of_context);
+        self.key(driver, devices, base, operation, arguments, None)
     }
 
     /// The key that a call would have now, without regard to the program's state.
@@ -232,7 +232,14 @@ impl Cache {
             Operation::Compile(_) => {
                 ingredients.push(Ingredient::new(Kind::Operation, "", *b"compile"));
             }
-            Operation::Link => ingredients.push(Ingredient::new(Kind::Operation, "", *b"link")),
+            Operation::Link(of_context) => {
+                ingredients.push(Ingredient::new(Kind::Operation, "", *b"link"));
+                // An input may have been compiled for another of several devices that are alike.
+                let targets = self::targets(driver, of_context, arguments)?;
+                if targets.len() < of_context.len() {
+                    ingredients.extend(chosen(driver, of_context, &targets));
+                }
+            }
         }
         ingredients.extend(headers.iter().map(|header| {
             let name = String::from_utf8_lossy(header.name.as_bytes());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::Arc;
 
+use crate::cl::Device;
 use crate::driver::BuildArguments;
 use crate::key::recipe::Key;
 
@@ -44,8 +45,8 @@ pub enum Operation {
     Build,
     /// clCompileProgram, with its headers in their order.
     Compile(Vec<Header>),
-    /// clLinkProgram.
-    Link,
+    /// clLinkProgram, in a context of these devices.
+    Link(Vec<Device>),
 }
 
 /// An embedded header of clCompileProgram.

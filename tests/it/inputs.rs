@@ -64,3 +64,9 @@ fn an_input_that_is_compiled_anew_meanwhile_is_not_taken_for_what_it_was() {
         ],
     );
 }
+
+#[test]
+fn an_object_for_one_device_is_not_linked_for_another_that_is_alike() {
+    // PoCL ends the process in such a link, rusticl has no parts of devices.
+    same_in_all_ways(&[Driver::Intel], &["input-parts"]);
+}
