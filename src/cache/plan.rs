@@ -145,6 +145,13 @@ impl Cache {
             .iter()
             .map(|input| shadow::recipe(*input, context).ok_or(Bypass::UnknownInput))
             .collect::<Result<_, _>>()?;
+        if inputs.iter().map(|input| input.weight).sum::<usize>() >= Recipe::LARGEST_WEIGHT
+            || inputs
+                .iter()
+                .any(|input| input.depth >= Recipe::LARGEST_DEPTH)
+        {
+            return Err(Bypass::TooLarge);
+        }
         let of_context = driver
             .context_devices(context)
             .map_err(|_| Bypass::UnidentifiedDevice)?;
@@ -266,9 +273,12 @@ impl Cache {
         if driver.profile.looks_at_executable {
             ingredients.push(Ingredient::new(Kind::Executable, "", executable()));
         }
+        let earlier = || base.inputs().iter().chain(&previous);
         let recipe = Recipe {
             key: recipe::key(&ingredients),
-            include_dirs: include_dirs(&base, options.as_ref(), previous.as_deref()),
+            weight: 1 + earlier().map(|recipe| recipe.weight).sum::<usize>(),
+            depth: 1 + earlier().map(|recipe| recipe.depth).max().unwrap_or(0),
+            include_dirs: include_dirs(options.as_ref(), earlier()),
             base,
             operation,
             arguments: arguments.clone(),
@@ -478,13 +488,11 @@ fn base_ingredients(base: &Base) -> Vec<Ingredient> {
 }
 
 /// All include directories that led to a program, whose spelling is not in the key.
-fn include_dirs(base: &Base, options: Option<&Options>, previous: Option<&Recipe>) -> Vec<Vec<u8>> {
+fn include_dirs<'a>(
+    options: Option<&Options>,
+    earlier: impl Iterator<Item = &'a Arc<Recipe>>,
+) -> Vec<Vec<u8>> {
     let own = options.iter().flat_map(|options| &options.include_dirs);
-    let inputs = match base {
-        Base::Linked(inputs) => inputs.as_slice(),
-        _ => &[],
-    };
-    let earlier = inputs.iter().map(|input| &**input).chain(previous);
     own.chain(earlier.flat_map(|recipe| &recipe.include_dirs))
         .cloned()
         .collect()

@@ -70,3 +70,21 @@ fn an_object_for_one_device_is_not_linked_for_another_that_is_alike() {
     // PoCL ends the process in such a link, rusticl has no parts of devices.
     same_in_all_ways(&[Driver::Intel], &["input-parts"]);
 }
+
+/// Whether the process ends well on a stack of this many KiB.
+#[track_caller]
+fn runs_on_a_stack(sandbox: &Sandbox, size: u32, arguments: &[&str]) {
+    let shell = format!("ulimit -s {size} && exec \"$0\" \"$@\"");
+    let mut command: Command = sandbox.command(Way::Cached, "sh");
+    command.args(["-c", &shell]).arg(example("client"));
+    sandbox.run(command.args(arguments)).ok();
+}
+
+#[test]
+fn libraries_of_libraries_need_no_more_stack_than_there_is() {
+    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    for count in ["60", "5000"] {
+        runs_on_a_stack(&sandbox, 512, &["input-nested", count]);
+    }
+    assert!(sandbox.stat("hits") > 0);
+}
