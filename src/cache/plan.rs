@@ -169,6 +169,8 @@ impl Cache {
         devices: &[Device],
         recipe: &Recipe,
     ) -> Result<Key, Bypass> {
+        let earlier = recipe.base.inputs().iter().chain(&recipe.previous);
+        earlier.map(|recipe| &**recipe).try_for_each(judge_again)?;
         let plan = self.key(
             driver,
             devices.to_vec(),
@@ -425,6 +427,17 @@ fn judge_texts(
             Ok(absent)
         }
     }
+}
+
+/// Whether embedded headers would still be read, and not files: in all that led to a program.
+fn judge_again(recipe: &Recipe) -> Result<(), Bypass> {
+    if let (Base::Source(source), Operation::Compile(headers)) = (&recipe.base, &recipe.operation) {
+        let options = recipe.arguments.options.as_ref();
+        let options = options.map(|options| options::parse(options.as_bytes()));
+        judge_texts(source, headers, options.transpose()?.as_ref())?;
+    }
+    let mut earlier = recipe.base.inputs().iter().chain(&recipe.previous);
+    earlier.try_for_each(|recipe| judge_again(recipe))
 }
 
 /// Where files could stand that a driver would read for a header's name: in the working directory and in each include

@@ -88,3 +88,24 @@ fn libraries_of_libraries_need_no_more_stack_than_there_is() {
     }
     assert!(sandbox.stat("hits") > 0);
 }
+
+#[test]
+fn an_object_from_the_cache_is_linked_as_it_was_although_a_file_would_be_read_now() {
+    for driver in Driver::ALL {
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let run = |way, how| {
+            let _ = std::fs::remove_file(sandbox.path("home/inputs.h"));
+            let mut command = sandbox.command(way, example("client"));
+            let command = command.current_dir(sandbox.path("home"));
+            sandbox.run(command.args(["input-moved", how])).ok()
+        };
+        run(Way::Cached, "compiled");
+        let bare = run(Way::Bare, "linked");
+        for _ in 0..2 {
+            let ran = run(Way::Cached, "linked");
+            assert_eq!(ran.stdout, bare.stdout, "{driver:?}, log:\n{}", ran.stderr);
+        }
+    }
+}
