@@ -376,6 +376,11 @@ impl Cache {
         if !shadow::set_busy(ticket, true) {
             // The application has released the program in its callback, or a later build has begun: there is nothing left to
             // ask, and what this build has made cannot be told any more.
+            let how = match code.is_some_and(is_refusal) {
+                true => Ended::Refused,
+                false => Ended::Failed,
+            };
+            shadow::ended(ticket, how, None, None);
             return self.count(&[Bypass::ConcurrentBuild.into()]);
         }
         let how = verdict(ticket.driver, ticket.program, devices.as_deref(), code);

@@ -58,6 +58,8 @@ struct ProgramState {
     generation: u64,
     /// Builds and compilations that are running.
     running: u32,
+    /// Counts those that changed the program.
+    changes: u64,
     /// A hit is being loaded or a miss recorded: the build has not ended for the application yet.
     busy: bool,
     /// A query has the driver build P and ask it.
@@ -164,6 +166,7 @@ fn remember(
         kept: false,
         generation: 0,
         running: 0,
+        changes: 0,
         busy: false,
         questioned: false,
         failed: false,
@@ -378,15 +381,20 @@ pub fn view(program: Program) -> Option<View> {
     })
 }
 
-/// How a known program came to hold what it holds; None if that is not known by a key.
-pub fn recipe(program: Program) -> Option<Arc<Recipe>> {
-    STATE.read().programs.get(&program)?.recipe.clone()
+/// How a known program of this context came to hold what it holds; None if that is not known by a key or may be changing.
+pub fn recipe(program: Program, context: Context) -> Option<Arc<Recipe>> {
+    let state = STATE.read();
+    let known = state.programs.get(&program)?;
+    let is_settled = known.context == context && known.running == 0;
+    known.recipe.clone().filter(|_| is_settled)
 }
 
-/// The length of a known program's source, if that can be trusted to be what is compiled.
-pub fn source_length(program: Program) -> Option<usize> {
-    match STATE.read().programs.get(&program)?.origin {
-        Origin::Source(length) => length,
+/// The length of the source of a known program of this context, if that can be trusted to be what is compiled.
+pub fn source_length(program: Program, context: Context) -> Option<usize> {
+    let state = STATE.read();
+    let known = state.programs.get(&program)?;
+    match known.origin {
+        Origin::Source(length) if known.context == context => length,
         _ => None,
     }
 }
@@ -397,6 +405,8 @@ pub fn constant_set(program: Program, id: u32, value: Vec<u8>) {
         && let Origin::Il(_, constants) = &mut known.origin
     {
         constants.insert(id, value);
+        // Nobody can tell whether a build that is running has seen it.
+        known.generation += u64::from(known.running > 0);
     }
 }
 

@@ -372,3 +372,22 @@ pub fn section(session: &Session) -> Result<(), String> {
     garbage(session);
     Ok(())
 }
+
+/// A constant that is set MS milliseconds after a build has begun on another thread, if it is set at all.
+pub fn raced(session: &Session, arguments: &[String]) -> Result<(), String> {
+    let Some(program) = create(session, &module(100)) else {
+        return Ok(());
+    };
+    let delay: Option<u64> = arguments.first().and_then(|delay| delay.parse().ok());
+    let handle = program as usize;
+    let building = std::thread::spawn(move || cl::build(handle as Handle, None));
+    if let Some(delay) = delay {
+        std::thread::sleep(std::time::Duration::from_millis(delay));
+        set("meanwhile", program, FIRST, 1000);
+    }
+    let code = building.join().map_err(|_| "a panic")?;
+    println!("build: code {code}");
+    session.try_kernel("built", program, "il");
+    release(program);
+    Ok(())
+}

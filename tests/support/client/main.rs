@@ -23,6 +23,9 @@
 //! | `devices` | programs for all devices, for some, for one after another |
 //! | `contexts` | one program in several contexts |
 //! | `parts` | sub-devices |
+//! | `il-raced [MS]` | a specialisation constant that is set while a build runs |
+//! | `input-contexts`, `input-parts` | what is linked where it does not belong |
+//! | `input-threads HOW`, `input-moved HOW`, `input-nested N` | inputs that change, libraries of libraries |
 //! | `unload` | compilers that are unloaded |
 //! | `odd` | arguments that make no sense |
 //! | `fatal CALL` | one call that ends the process on some driver |
@@ -61,6 +64,7 @@ mod forks;
 mod headers;
 mod hook;
 mod il;
+mod inputs;
 mod lifetime;
 mod link;
 mod link_calls;
@@ -122,6 +126,12 @@ fn dispatch() -> Result<(), String> {
         "devices" => devices::section(&session()?),
         "contexts" => devices::contexts(&session()?),
         "parts" => devices::parts(&session()?),
+        "input-contexts" => inputs::contexts(&session()?),
+        "input-parts" => inputs::parts(&session()?),
+        "input-threads" => inputs::threads(&session()?, arguments),
+        "input-nested" => inputs::nested(&session()?, arguments),
+        "il-raced" => il::raced(&session()?, arguments),
+        "input-moved" => inputs::moved(&session()?, arguments),
         "unload" => again::unloading(&session()?),
         "odd" => odd::section(&session()?),
         "fatal" => odd::fatal(&session()?, arguments),
