@@ -9,6 +9,7 @@
 
 mod building;
 mod inner;
+mod kernels;
 mod recipe;
 
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ pub use building::{
     Ended, OwnProgram, Ticket, begin, ended, is_alone, own_program, publish, set_busy, stand_aside,
 };
 pub use inner::{Inner, Standing};
+use kernels::{Kernels, may_be_known};
 pub use recipe::{Base, Constants, Header, Operation, Recipe};
 
 /// By address; nobody chooses those to make them collide.
@@ -31,13 +33,13 @@ type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
 static STATE: RwLock<State> = RwLock::new(State {
     programs: Map::with_hasher(BuildHasherDefault::new()),
-    kernels: Map::with_hasher(BuildHasherDefault::new()),
+    kernels: Kernels::new(),
     last_id: 0,
 });
 
 struct State {
     programs: Map<Program, ProgramState>,
-    kernels: Map<Kernel, KernelState>,
+    kernels: Kernels,
     last_id: u64,
 }
 
@@ -297,7 +299,7 @@ pub fn kernel_cloned(source: Kernel, clone: Kernel) {
 
 /// The application takes a reference to a kernel.
 pub fn kernel_retained(kernel: Kernel) {
-    if !kernel_is_known(kernel) {
+    if !may_be_known(kernel) {
         return;
     }
     if let Some(known) = STATE.write().kernels.get_mut(&kernel) {
@@ -316,7 +318,7 @@ pub struct KernelRelease {
 
 /// The application gives a reference to a kernel back; None if there is nothing to drop.
 pub fn kernel_released(kernel: Kernel) -> Option<KernelRelease> {
-    if !kernel_is_known(kernel) {
+    if !may_be_known(kernel) {
         return None;
     }
     let mut state = STATE.write();
@@ -343,10 +345,6 @@ pub fn kernel_released(kernel: Kernel) -> Option<KernelRelease> {
             .and_then(|program| program.inner);
     }
     Some(release)
-}
-
-fn kernel_is_known(kernel: Kernel) -> bool {
-    STATE.read().kernels.contains_key(&kernel)
 }
 
 /// The P and P' of a kernel that was made from a P'.

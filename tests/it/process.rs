@@ -116,7 +116,7 @@ fn ending(ran: &Ran) -> (&str, Option<i32>) {
 
 /// Bare drivers crash where a build follows their own teardown: in a handler of atexit that was registered before they were
 /// loaded, and in the program's destructor (PoCL and rusticl by a signal of the memory, Intel's CPU runtime and sometimes
-/// rusticl by abort). Through the cache a build there ends as bare, or is served.
+/// rusticl by abort). Through the cache such a build is the driver's alone.
 #[test]
 fn every_way_to_end_ends_as_on_the_bare_driver() {
     let ways = [
