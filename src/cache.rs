@@ -14,6 +14,8 @@
 //! (R3). Failures always come from the driver. In any doubt the driver is called as if we were not there.
 
 pub mod answer;
+mod devices;
+mod headers;
 pub mod link;
 pub mod own;
 mod plan;

@@ -11,7 +11,7 @@ use opencl_sys::*;
 use super::own::{Own, answered, ask_own_kernel};
 use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, PROGRAM_QUERIES};
 use super::restore::binary_type;
-use super::{Cache, plan};
+use super::{Cache, devices};
 use crate::cl::info::{Number, Reply};
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::Driver;
@@ -97,7 +97,7 @@ pub fn build_info(
         return Some(driver.forward_build_info(inner.program(), device, name, reply));
     }
     // Of a device that the program is not for, P says what it would say if it was built.
-    let index = plan::index(driver, inner.devices(), device)?;
+    let index = devices::index(driver, inner.devices(), device)?;
     if !BUILD_QUERIES.contains(&name) {
         return Some(driver.forward_build_info(inner.program(), device, name, reply));
     }

@@ -1,22 +1,22 @@
 //! What a call would be keyed by, or why it cannot be.
 
-use std::cell::RefCell;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use opencl_sys::*;
 
 use super::Cache;
+use super::devices::{self, chosen, previous};
+use super::headers::{self, header, judge_again, judge_texts, source_text};
 use crate::cl::{Context, Device, Program};
 use crate::driver::profile::Rebuild;
 use crate::driver::{BuildArguments, Driver};
+use crate::key::ingredients::{Ingredient, Key, Kind, key, sha256};
 use crate::key::options::{self, Options};
-use crate::key::recipe::{self, Ingredient, Key, Kind};
-use crate::key::source;
 use crate::outcome::Bypass;
-use crate::shadow::{self, Base, Header, Inner, Operation, Origin, Recipe, Ticket};
+use crate::shadow::{self, Base, Inner, Operation, Origin, Recipe, Ticket};
 
 /// Sources, intermediate languages and options beyond this are left to the driver, in bytes.
 const LARGEST_TEXT: usize = 64 << 20;
@@ -68,7 +68,7 @@ impl Plan {
 
     /// Whether no file has appeared meanwhile that would be read in place of an embedded header.
     pub fn still_holds(&self) -> bool {
-        self.absent.iter().all(|path| is_absent(path))
+        self.absent.iter().all(|path| headers::is_absent(path))
     }
 }
 
@@ -108,7 +108,7 @@ impl Cache {
                 let code = driver
                     .program_info(ticket.program, CL_PROGRAM_IL)
                     .map_err(|_| Bypass::UnknownIl)?;
-                if recipe::sha256(&code) != module.digest
+                if sha256(&code) != module.digest
                     || module.has_constants && !driver.sees_constants()
                 {
                     return Err(Bypass::UnknownIl);
@@ -194,7 +194,7 @@ impl Cache {
         if self.store.is_none() {
             return Err(Bypass::NoCacheDirectory);
         }
-        let targets = targets(driver, &devices, arguments)?;
+        let targets = devices::targets(driver, &devices, arguments)?;
         let options_bytes = arguments.options.as_ref().map(|options| options.as_bytes());
         let headers = match &operation {
             Operation::Compile(headers) => headers.as_slice(),
@@ -231,9 +231,7 @@ impl Cache {
 
         let mut ingredients = base_ingredients(&base);
         ingredients.push(match &options {
-            Some(options) => {
-                Ingredient::new(Kind::Options, "given", recipe::sha256(&options.normalised))
-            }
+            Some(options) => Ingredient::new(Kind::Options, "given", sha256(&options.normalised)),
             None => Ingredient::new(Kind::Options, "NULL", []),
         });
         match &operation {
@@ -244,7 +242,7 @@ impl Cache {
             Operation::Link(of_context) => {
                 ingredients.push(Ingredient::new(Kind::Operation, "", *b"link"));
                 // An input may have been compiled for another of several devices that are alike.
-                let targets = self::targets(driver, of_context, arguments)?;
+                let targets = devices::targets(driver, of_context, arguments)?;
                 if targets.len() < of_context.len() {
                     ingredients.extend(chosen(driver, of_context, &targets));
                 }
@@ -252,7 +250,7 @@ impl Cache {
         }
         ingredients.extend(headers.iter().map(|header| {
             let name = String::from_utf8_lossy(header.name.as_bytes());
-            Ingredient::new(Kind::Header, name, recipe::sha256(&header.source))
+            Ingredient::new(Kind::Header, name, sha256(&header.source))
         }));
         for (index, identity) in device_identities.iter().enumerate() {
             ingredients.push(Ingredient::new(
@@ -277,7 +275,7 @@ impl Cache {
         }
         let earlier = || base.inputs().iter().chain(&previous);
         let recipe = Recipe {
-            key: recipe::key(&ingredients),
+            key: key(&ingredients),
             weight: 1 + earlier().map(|recipe| recipe.weight).sum::<usize>(),
             depth: 1 + earlier().map(|recipe| recipe.depth).max().unwrap_or(0),
             include_dirs: include_dirs(options.as_ref(), earlier()),
@@ -313,180 +311,11 @@ fn forgets(ticket: &Ticket, compiles: bool) -> bool {
     }
 }
 
-/// The indices of the devices that a call names, ascending.
-fn targets(
-    driver: &Driver,
-    devices: &[Device],
-    arguments: &BuildArguments,
-) -> Result<Vec<usize>, Bypass> {
-    let Some(named) = &arguments.devices else {
-        return Ok((0..devices.len()).collect());
-    };
-    let mut targets = named
-        .iter()
-        .map(|device| index(driver, devices, *device))
-        .collect::<Option<Vec<_>>>()
-        .ok_or(Bypass::SomeDevices)?;
-    // PoCL gives the binaries of a program in the order of this list, whatever CL_PROGRAM_DEVICES says (measured).
-    if !targets.is_sorted() {
-        return Err(Bypass::UnusualArguments);
-    }
-    targets.dedup();
-    Ok(targets)
-}
-
-/// Which of a program's devices is meant. Where parts of a device are devices to the driver, a program has those that its
-/// context has; else (measured: PoCL) it has the root device, whatever part of it is named.
-pub(super) fn index(driver: &Driver, devices: &[Device], wanted: Device) -> Option<usize> {
-    let position = |wanted| devices.iter().position(|device| *device == wanted);
-    position(wanted).or_else(|| {
-        let collapses = driver.profile.sub_devices_are_their_root;
-        position(driver.root_device(wanted)).filter(|_| collapses)
-    })
-}
-
-/// What devices that the call does not name keep of earlier calls.
-fn previous(
-    ticket: &Ticket,
-    devices: &[Device],
-    arguments: &BuildArguments,
-    operation: &Operation,
-) -> Result<Option<Arc<Recipe>>, Bypass> {
-    let targets = targets(ticket.driver, devices, arguments)?;
-    if !ticket.built || targets.len() == devices.len() {
-        return Ok(None);
-    }
-    let recipe = ticket.recipe.as_ref().ok_or(Bypass::SomeDevices)?;
-    let mut kept = Vec::new();
-    for call in recipe.calls() {
-        kept.extend(self::targets(ticket.driver, devices, &call.arguments)?);
-    }
-    if kept.iter().all(|index| targets.contains(index)) {
-        return Ok(None);
-    }
-    // An inner program is built by one call, for all its devices and with the options of this one.
-    let alike = matches!(
-        (operation, &recipe.operation),
-        (Operation::Build, Operation::Build) | (Operation::Compile(_), Operation::Compile(_))
-    );
-    if !alike
-        || recipe.arguments.options != arguments.options
-        || recipe.calls().len() >= Recipe::LONGEST_CHAIN
-    {
-        return Err(Bypass::SomeDevices);
-    }
-    Ok(Some(recipe.clone()))
-}
-
-/// An embedded header, with its source as it is now. Only programs that are known to be made from source are asked: PoCL and
-/// Intel's CPU runtime crash with others (measured), and so they shall without us.
-fn header(ticket: &Ticket, name: &CString, program: Program) -> Result<Header, Bypass> {
-    if name.to_str().is_err() {
-        return Err(Bypass::UnusualArguments); // ingredients have names in UTF-8
-    }
-    // Intel's CPU runtime refuses those of another context (measured).
-    let length = shadow::source_length(program, ticket.context).ok_or(Bypass::UnknownInput)?;
-    Ok(Header {
-        name: name.clone(),
-        source: source_text(ticket.driver, program, length)?.into(),
-    })
-}
-
-/// Judges source, headers and definitions together. Gives the files that must not be there, since drivers differ in whether
-/// they or the embedded headers win (measured: rusticl takes those of the working directory first).
-fn judge_texts(
-    source: &[u8],
-    headers: &[Header],
-    options: Option<&Options>,
-) -> Result<Vec<PathBuf>, Bypass> {
-    let absent = RefCell::new(Vec::new());
-    let is_header = |name: &[u8]| {
-        let known = headers.iter().any(|header| header.name.as_bytes() == name);
-        if !known || name.starts_with(b"/") {
-            return false;
-        }
-        let candidates = candidates(name, headers, options);
-        let nowhere = candidates.iter().all(|path| is_absent(path));
-        absent.borrow_mut().extend(candidates);
-        nowhere
-    };
-    let definitions = options
-        .iter()
-        .flat_map(|options| options.definitions.iter().map(Vec::as_slice));
-    let texts: Vec<&[u8]> = [source]
-        .into_iter()
-        .chain(headers.iter().map(|header| &*header.source))
-        .chain(definitions)
-        .collect();
-    match source::obstacle_beside_headers(&texts, &is_header) {
-        Some(reason) => Err(reason),
-        None => {
-            let mut absent = absent.into_inner();
-            absent.sort_unstable();
-            absent.dedup();
-            Ok(absent)
-        }
-    }
-}
-
-/// Whether embedded headers would still be read, and not files: in all that led to a program.
-fn judge_again(recipe: &Recipe) -> Result<(), Bypass> {
-    if let (Base::Source(source), Operation::Compile(headers)) = (&recipe.base, &recipe.operation) {
-        let options = recipe.arguments.options.as_ref();
-        let options = options.map(|options| options::parse(options.as_bytes()));
-        judge_texts(source, headers, options.transpose()?.as_ref())?;
-    }
-    let mut earlier = recipe.base.inputs().iter().chain(&recipe.previous);
-    earlier.try_for_each(|recipe| judge_again(recipe))
-}
-
-/// Where files could stand that a driver would read for a header's name: in the working directory and in each include
-/// directory, also below the directories that header names have.
-fn candidates(name: &[u8], headers: &[Header], options: Option<&Options>) -> Vec<PathBuf> {
-    let name = Path::new(OsStr::from_bytes(name));
-    let include_dirs = options.map_or(&[][..], |options| &options.include_dirs);
-    let directories = [&b""[..]]
-        .into_iter()
-        .chain(include_dirs.iter().map(Vec::as_slice))
-        .map(|directory| Path::new(OsStr::from_bytes(directory)));
-    let below = |directory: &Path| {
-        let of_headers = headers.iter().filter_map(|header| {
-            let header = Path::new(OsStr::from_bytes(header.name.as_bytes()));
-            Some(directory.join(header.parent()?).join(name))
-        });
-        of_headers.collect::<Vec<_>>()
-    };
-    directories.flat_map(below).collect()
-}
-
-fn is_absent(path: &Path) -> bool {
-    path.symlink_metadata()
-        .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-}
-
-/// Which of several devices a call is for. Some drivers build for the parts of a device as well (measured: Intel's CPU runtime),
-/// so it matters which are parts of which.
-fn chosen(driver: &Driver, devices: &[Device], targets: &[usize]) -> Vec<Ingredient> {
-    let number =
-        |name, index: usize| Ingredient::new(Kind::Device, name, (index as u32).to_le_bytes());
-    let roots = devices.iter().map(|device| {
-        let root = driver.root_device(*device);
-        let same_root = |other: &Device| driver.root_device(*other) == root;
-        let first = devices.iter().position(same_root).unwrap_or_default();
-        let is_root = usize::from(root == *device);
-        number("root of device", 2 * first + is_root)
-    });
-    let targets = targets
-        .iter()
-        .map(|index| number("only for device", *index));
-    roots.chain(targets).collect()
-}
-
 fn base_ingredients(base: &Base) -> Vec<Ingredient> {
     match base {
-        Base::Source(text) => vec![Ingredient::new(Kind::Source, "", recipe::sha256(text))],
+        Base::Source(text) => vec![Ingredient::new(Kind::Source, "", sha256(text))],
         Base::Il(code, constants) => {
-            let code = Ingredient::new(Kind::Il, "", recipe::sha256(code));
+            let code = Ingredient::new(Kind::Il, "", sha256(code));
             let constants = constants.iter().map(|(id, value)| {
                 Ingredient::new(Kind::Constant, id.to_string(), value.as_slice())
             });
@@ -532,18 +361,6 @@ fn has_more_references(driver: &Driver, program: Program, ours: cl_uint) -> bool
     driver
         .program_references(program)
         .is_ok_and(|references| references > ours)
-}
-
-/// The source as the driver has it. It must have the length that the application gave, since some drivers could compile
-/// more than they show (OpenCL 3.0, 5.8.7: NUL characters within strings are left out of CL_PROGRAM_SOURCE).
-fn source_text(driver: &Driver, program: Program, length: usize) -> Result<Vec<u8>, Bypass> {
-    let mut source = driver
-        .program_info(program, CL_PROGRAM_SOURCE)
-        .map_err(|_| Bypass::NotFromSource)?;
-    if source.pop() != Some(0) || source.len() != length {
-        return Err(Bypass::UnusualArguments);
-    }
-    Ok(source)
 }
 
 /// The variables that change code, in the order of their names.

@@ -12,7 +12,7 @@ use crate::cl::info::Number;
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::profile::KernelFacts as When;
 use crate::driver::{BuildArguments, Driver};
-use crate::key::recipe::Key;
+use crate::key::ingredients::Key;
 use crate::shadow::Operation;
 use crate::store::Lookup;
 use crate::store::entry::{Answer, Answers, EntryContent, Facts, KernelFacts, Meta};

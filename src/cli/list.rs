@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::{Failure, print, print_json, seconds, size, store};
-use crate::key::recipe::Key;
+use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::store::entry::Meta;
 use crate::store::{Lookup, Store};

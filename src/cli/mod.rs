@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::Config;
-use crate::key::recipe::Key;
+use crate::key::ingredients::Key;
 use crate::store::{Store, StoreError};
 
 /// A compiler cache for OpenCL: kernels are compiled once, not at every start.

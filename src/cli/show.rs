@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::{Failure, find_key, no_entry, print, print_json, seconds, size, store};
-use crate::key::recipe::{Ingredient, Kind, hex};
+use crate::key::ingredients::{Ingredient, Kind, hex};
 use crate::log::text;
 use crate::store::Lookup;
 use crate::store::entry::Entry;

@@ -13,7 +13,7 @@ use opencl_sys::*;
 use super::{Driver, loaded};
 use crate::cl::info::Number;
 use crate::cl::{Device, Platform};
-use crate::key::recipe::{Ingredient, Kind};
+use crate::key::ingredients::{Ingredient, Kind};
 
 /// The SHA-256 of a file's content.
 pub type FileDigest<'a> = &'a dyn Fn(&Path) -> io::Result<[u8; 32]>;

@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use crate::fork::Mutex;
 
 /// How often anybody asked for the function that gives the platforms: each round of a loader begins so.
 static ASKED: AtomicUsize = AtomicUsize::new(0);

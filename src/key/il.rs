@@ -1,6 +1,6 @@
 //! Programs in an intermediate language: what must be known of a SPIR-V module to cache what is built from it.
 
-use super::recipe::sha256;
+use super::ingredients::sha256;
 
 const MAGIC: u32 = 0x0723_0203;
 /// Words before the first instruction (SPIR-V 1.6, 2.3).

@@ -1,6 +1,6 @@
 //! What makes two builds the same: pure functions from the ingredients of a build to its key.
 
 pub mod il;
+pub mod ingredients;
 pub mod options;
-pub mod recipe;
 pub mod source;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::{Inner, Origin, ProgramState, Recipe, STATE, Signal, State};
 use crate::cl::{Context, Program};
 use crate::driver::Driver;
-use crate::key::recipe::Key;
+use crate::key::ingredients::Key;
 
 /// Told whenever a program stops being questioned, see [`own_program`].
 static ANSWERED: Signal = Signal::new();

@@ -7,7 +7,7 @@ use super::Recipe;
 use crate::cl::{Context, Device, Program};
 use crate::driver::{Driver, notify};
 use crate::fork::RwLock;
-use crate::key::recipe::Key;
+use crate::key::ingredients::Key;
 use crate::store::entry::{Entry, Facts};
 
 /// Whose a program made from binaries is.

@@ -20,7 +20,7 @@ use crate::cl::{Context, Kernel, Program};
 use crate::driver::Driver;
 use crate::fork::{RwLock, Signal};
 use crate::key::il::Module;
-use crate::key::recipe::Key;
+use crate::key::ingredients::Key;
 pub use building::{
     Ended, OwnProgram, Ticket, begin, ended, is_alone, own_program, publish, set_busy, stand_aside,
 };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::cl::Device;
 use crate::driver::BuildArguments;
-use crate::key::recipe::Key;
+use crate::key::ingredients::Key;
 
 /// A call that left a program in a state which is known by a key.
 pub struct Recipe {

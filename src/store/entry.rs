@@ -20,7 +20,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::key::recipe::{Ingredient, Key};
+use crate::key::ingredients::{Ingredient, Key};
 
 /// The first bytes of each entry.
 pub const MAGIC: &[u8] = b"oclcache";
@@ -311,7 +311,7 @@ impl Cursor<'_> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::key::recipe::Kind;
+    use crate::key::ingredients::Kind;
 
     pub fn facts() -> Meta {
         Meta {

@@ -12,7 +12,7 @@ use std::{fmt, io};
 use directory::Directory;
 use entry::{Defect, Entry, EntryContent};
 
-use crate::key::recipe::Key;
+use crate::key::ingredients::Key;
 
 /// The directory of this format below the cache directory. Another format gets another name, so that versions live side by
 /// side and an old one is only ever garbage.

@@ -1,0 +1,92 @@
+//! Which of a program's devices a call is for, and what the others keep of earlier calls.
+
+use std::sync::Arc;
+
+use crate::cl::Device;
+use crate::driver::{BuildArguments, Driver};
+use crate::key::ingredients::{Ingredient, Kind};
+use crate::outcome::Bypass;
+use crate::shadow::{Operation, Recipe, Ticket};
+
+/// The indices of the devices that a call names, ascending.
+pub fn targets(
+    driver: &Driver,
+    devices: &[Device],
+    arguments: &BuildArguments,
+) -> Result<Vec<usize>, Bypass> {
+    let Some(named) = &arguments.devices else {
+        return Ok((0..devices.len()).collect());
+    };
+    let mut targets = named
+        .iter()
+        .map(|device| index(driver, devices, *device))
+        .collect::<Option<Vec<_>>>()
+        .ok_or(Bypass::SomeDevices)?;
+    // PoCL gives the binaries of a program in the order of this list, whatever CL_PROGRAM_DEVICES says (measured).
+    if !targets.is_sorted() {
+        return Err(Bypass::UnusualArguments);
+    }
+    targets.dedup();
+    Ok(targets)
+}
+
+/// Which of a program's devices is meant. Where parts of a device are devices to the driver, a program has those that its
+/// context has; else (measured: PoCL) it has the root device, whatever part of it is named.
+pub fn index(driver: &Driver, devices: &[Device], wanted: Device) -> Option<usize> {
+    let position = |wanted| devices.iter().position(|device| *device == wanted);
+    position(wanted).or_else(|| {
+        let collapses = driver.profile.sub_devices_are_their_root;
+        position(driver.root_device(wanted)).filter(|_| collapses)
+    })
+}
+
+/// What devices that the call does not name keep of earlier calls.
+pub fn previous(
+    ticket: &Ticket,
+    devices: &[Device],
+    arguments: &BuildArguments,
+    operation: &Operation,
+) -> Result<Option<Arc<Recipe>>, Bypass> {
+    let targets = targets(ticket.driver, devices, arguments)?;
+    if !ticket.built || targets.len() == devices.len() {
+        return Ok(None);
+    }
+    let recipe = ticket.recipe.as_ref().ok_or(Bypass::SomeDevices)?;
+    let mut kept = Vec::new();
+    for call in recipe.calls() {
+        kept.extend(self::targets(ticket.driver, devices, &call.arguments)?);
+    }
+    if kept.iter().all(|index| targets.contains(index)) {
+        return Ok(None);
+    }
+    // An inner program is built by one call, for all its devices and with the options of this one.
+    let alike = matches!(
+        (operation, &recipe.operation),
+        (Operation::Build, Operation::Build) | (Operation::Compile(_), Operation::Compile(_))
+    );
+    if !alike
+        || recipe.arguments.options != arguments.options
+        || recipe.calls().len() >= Recipe::LONGEST_CHAIN
+    {
+        return Err(Bypass::SomeDevices);
+    }
+    Ok(Some(recipe.clone()))
+}
+
+/// Which of several devices a call is for. Some drivers build for the parts of a device as well (measured: Intel's CPU runtime),
+/// so it matters which are parts of which.
+pub fn chosen(driver: &Driver, devices: &[Device], targets: &[usize]) -> Vec<Ingredient> {
+    let number =
+        |name, index: usize| Ingredient::new(Kind::Device, name, (index as u32).to_le_bytes());
+    let roots = devices.iter().map(|device| {
+        let root = driver.root_device(*device);
+        let same_root = |other: &Device| driver.root_device(*other) == root;
+        let first = devices.iter().position(same_root).unwrap_or_default();
+        let is_root = usize::from(root == *device);
+        number("root of device", 2 * first + is_root)
+    });
+    let targets = targets
+        .iter()
+        .map(|index| number("only for device", *index));
+    roots.chain(targets).collect()
+}
