@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
@@ -23,8 +24,8 @@ Program = collections.namedtuple("Program", "name argv tolerance")
 Run = collections.namedtuple("Run", "seconds output built status", defaults=[None, 0])
 
 COUNTERS = ("hits", "misses", "bypassed", "failed")
-# What the spy writes for a call that makes the driver compile or link: a program from source, one from IL or linked, and the two steps.
-COMPILED = ("source-build", "other-build", "compile", "link")
+# What the spy writes for a call that makes the driver compile or link: all but builds of programs from a binary.
+COMPILED = ("source-build", "il-build", "other-build", "compile", "link")
 
 
 def water_box():
@@ -123,6 +124,16 @@ class Bench:
             if count != before.get("bypass_reasons", {}).get(reason, 0)
         }
         return run, added
+
+
+def machine():
+    model = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return {
+        "cpu": model[1] if model else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": platform.freedesktop_os_release().get("PRETTY_NAME", platform.system()),
+        "load_before": os.getloadavg()[0],
+    }
 
 
 def stop(message):

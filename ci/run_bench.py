@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import platform
 import re
 import statistics
 import sys
@@ -128,19 +127,9 @@ def text(seconds):
     return f"{median * factor:.2f} {unit} ({min(seconds) * factor:.2f} to {max(seconds) * factor:.2f})"
 
 
-def machine():
-    model = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return {
-        "cpu": model[1] if model else platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "system": platform.freedesktop_os_release().get("PRETTY_NAME", platform.system()),
-        "load_before": os.getloadavg()[0],
-    }
-
-
 def main():
     runs = int(sys.argv[1])
-    where = machine()
+    where = measure.machine()
     rows, spied = measure_all(runs)
     if not rows:
         measure.stop("no driver to measure")

@@ -33,7 +33,7 @@ use crate::cl::{Context, Device, Program};
 use crate::config::Config;
 use crate::driver::notify::Held;
 use crate::driver::profile::Rebuild;
-use crate::driver::{BuildArguments, Driver, NotifyTarget, notify};
+use crate::driver::{self, BuildArguments, Driver, NotifyTarget, notify};
 use crate::log::text;
 use crate::outcome::{Bypass, Outcome};
 use crate::shadow::{self, Ended, Inner, Origin, Standing, Ticket};
@@ -239,7 +239,7 @@ impl Cache {
 
     /// Looks the plan up and makes an inner program of what is found; None is a miss.
     fn hit(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<Inner>> {
-        if !self.config.recache()
+        if self.looks_up()
             && let Some(inner) = self.rebuilt(ticket, plan)
         {
             return Some(inner);
@@ -253,9 +253,14 @@ impl Cache {
         inner
     }
 
+    /// A driver that is being torn down may refuse a good binary (measured: Intel's CPU runtime).
+    fn looks_up(&self) -> bool {
+        !self.config.recache() && !driver::is_ending()
+    }
+
     /// An entry that is whole and fits.
     fn look_up(&self, plan: &Plan) -> Option<Entry> {
-        if self.config.recache() {
+        if !self.looks_up() {
             return None;
         }
         let entry = match self.store.as_ref()?.look_up(&plan.key()) {
@@ -371,6 +376,11 @@ impl Cache {
         if !shadow::set_busy(ticket, true) {
             // The application has released the program in its callback, or a later build has begun: there is nothing left to
             // ask, and what this build has made cannot be told any more.
+            let how = match code.is_some_and(is_refusal) {
+                true => Ended::Refused,
+                false => Ended::Failed,
+            };
+            shadow::ended(ticket, how, None, None);
             return self.count(&[Bypass::ConcurrentBuild.into()]);
         }
         let how = verdict(ticket.driver, ticket.program, devices.as_deref(), code);

@@ -14,6 +14,7 @@
 //! vfork and posix_spawn run no handlers; their children execute another program at once.
 
 #![allow(unsafe_code)] // registers the handlers
+#![allow(clippy::disallowed_types)] // this is where they are taken from
 
 use std::cell::Cell;
 use std::marker::PhantomData;

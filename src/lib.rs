@@ -1,27 +1,29 @@
 //! oclcache: a compiler cache for OpenCL, below every application and above every driver.
 //!
-//! An application that calls clBuildProgram gets the program that the driver would have given it, only sooner. Nothing else
-//! about the application changes. This library is an ICD, installed like a driver: it loads the real drivers, puts a few
-//! functions into their own dispatch tables, and serves program binaries that it recorded earlier.
+//! An application that builds, compiles or links a program gets the program that the driver would have given it, only sooner.
+//! Nothing else about the application changes. This library is an ICD, installed like a driver: it loads the real drivers, puts a
+//! few functions into their own dispatch tables, and serves program binaries that it recorded earlier. It can stand beside the
+//! drivers as well, or be a layer of the loader.
 //!
 //! # One call, end to end
 //!
 //! ```text
-//! application -> ICD loader -> the driver's dispatch table, one slot of which is ours
+//! application -> ICD loader -> the driver's dispatch table, one slot of which is ours (or the table of a loader's layer)
 //!   -> hook      panic guard, views of the arguments
 //!   -> cache     the policy
 //!   -> shadow    what we know of this program
 //!   -> key       would an equal build give an equal program? by which key?
 //!   -> store     an entry of this key, verified
 //!   hit:    an inner program P' is made of the entry's binaries with clCreateProgramWithBinary and clBuildProgram, and
-//!           executes in place of the application's P; anything odd is a miss
+//!           executes in place of the application's P; anything odd is a miss. (What a link makes is given out itself.)
 //!   miss:   the driver builds P as if we were not there, then its binary and all that the API shows are recorded
 //!   bypass: an equal key would prove nothing, so the driver builds P and a reason is counted
 //! ```
 //!
 //! # Invariants
 //!
-//! - P is always the driver's own program, made from the application's source. Handles are never wrapped.
+//! - P is always the driver's own program, made from the application's source; the result of a link that hits is the driver's
+//!   own program as well. Handles are never wrapped.
 //! - Failures come from the driver: no error code is made up, no failing build is stored.
 //! - In any doubt, the driver is called as if we were not there. A handle that is not in `shadow` is the driver's alone.
 //! - No byte reaches a driver before the checksum of its entry was verified.

@@ -32,12 +32,12 @@ pub struct LinkCall {
     pub odd: bool,
 }
 
-/// clLinkProgram: the program, and the error code. `below` calls the driver's own function with this callback and all else as
-/// the application gave it.
-pub fn link(
-    call: &LinkCall,
-    below: &dyn Fn(NotifyTarget) -> (Program, cl_int),
-) -> (Program, cl_int) {
+/// The driver's own clLinkProgram with this callback, these inputs if they are not the application's, and all else as the
+/// application gave it. Gives the program and the error code.
+pub type LinkBelow<'a> = &'a dyn Fn(Option<&[Program]>, NotifyTarget) -> (Program, cl_int);
+
+/// clLinkProgram: the program, and the error code.
+pub fn link(call: &LinkCall, below: LinkBelow) -> (Program, cl_int) {
     let cache = Cache::get();
     let plan = if call.odd {
         Err(Bypass::UnusualArguments)
@@ -121,15 +121,20 @@ impl Cache {
         &'static self,
         plan: Result<Plan, Bypass>,
         call: &LinkCall,
-        below: &dyn Fn(NotifyTarget) -> (Program, cl_int),
+        below: LinkBelow,
     ) -> (Program, cl_int) {
         // Inputs that are served are made for real first: Intel's CPU runtime forgets the arguments of kernels in objects that
         // were made from binaries (measured), and what drivers say of linking an executable depends on how that was made.
-        for input in &call.inputs {
-            self.make_own(*input);
-        }
+        let served = |input: &Program| self.in_place_of(*input);
+        let served: Vec<_> = call.inputs.iter().map(served).collect();
+        let is_changed = served.iter().any(Option::is_some);
+        let linked = call.inputs.iter().zip(&served);
+        let linked =
+            linked.map(|(input, served)| served.as_ref().map_or(*input, |inner| inner.program()));
+        let linked: Option<Vec<Program>> = is_changed.then(|| linked.collect());
         let (driver, context) = (call.driver, call.context);
         let devices = call.arguments.devices.clone();
+        let inputs = call.inputs.clone();
         let started = Instant::now();
         let finish = Box::new(move |program: Program, code: Option<cl_int>| {
             let elapsed = started.elapsed();
@@ -144,6 +149,13 @@ impl Cache {
                 self.count(&[Counter::Failed.by(1)]);
                 return log_build(Outcome::Failed, plan.as_ref().ok(), &[], elapsed);
             }
+            // Another thread may have compiled an input anew before the driver read it.
+            let plan = plan.and_then(|plan| match plan.is_of(&inputs, context) {
+                true if is_changed => Err(Bypass::ReadsFile),
+                true => Ok(plan),
+                false => Err(Bypass::ConcurrentBuild),
+            });
+            drop(served); // the driver has linked them
             match plan {
                 Ok(plan) => {
                     let (names, recorded) = self.record(driver, program, &plan, elapsed, &|| true);
@@ -154,6 +166,7 @@ impl Cache {
                 Err(reason) => self.count_bypass(reason, elapsed),
             }
         });
-        notify::wrapped(None, call.notify, false, None, below, finish)
+        let below = |target| below(linked.as_deref(), target);
+        notify::wrapped(None, call.notify, false, None, &below, finish)
     }
 }

@@ -63,7 +63,7 @@ fn repeat(
                     names.zip(made.programs.iter().copied()).collect();
                 driver.compile_program(program, &call.arguments, &headers)
             }
-            Operation::Build | Operation::Link => {
+            Operation::Build | Operation::Link(_) => {
                 driver.build_program(program, &call.arguments, NotifyTarget::NONE)
             }
         };
@@ -129,8 +129,7 @@ impl Cache {
         if driver::is_ending() {
             return None;
         }
-        let key = self.key_again(inner.driver(), inner.devices(), inner.recipe());
-        if key != Ok(inner.key()) {
+        if !self.still_holds(inner) {
             self.count(&[Counter::InputsChanged.by(1)]);
             let key = &inner.key().hex()[..16];
             tracing::warn!(
@@ -179,6 +178,24 @@ impl Cache {
         let code = made.as_ref().err().copied().unwrap_or(CL_SUCCESS);
         tracing::info!(key = &inner.key().hex()[..16], code, "built for real");
         made
+    }
+
+    /// Whether the driver would make the same of it now.
+    fn still_holds(&self, inner: &Inner) -> bool {
+        let key = self.key_again(inner.driver(), inner.devices(), inner.recipe());
+        key == Ok(inner.key())
+    }
+
+    /// Builds a served P that is to be linked for real; if that would make something else by now, gives what is to be linked in
+    /// its place (measured on rusticl: a file that has appeared in the working directory is read instead of an embedded header).
+    pub(super) fn in_place_of(&self, input: Program) -> Option<Arc<Inner>> {
+        let inner = shadow::view(input)?.inner;
+        let inner = inner.filter(|inner| inner.is_apart())?;
+        if inner.is_materialised() || self.still_holds(&inner) {
+            self.make_own(input);
+            return None;
+        }
+        Some(inner)
     }
 
     /// Builds a served P for real, if nobody builds it now.

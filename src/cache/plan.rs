@@ -56,6 +56,16 @@ impl Plan {
         }
     }
 
+    /// Whether these programs of this context still hold what the plan links.
+    pub fn is_of(&self, inputs: &[Program], context: Context) -> bool {
+        let Base::Linked(planned) = &self.recipe.base else {
+            return false;
+        };
+        planned.iter().zip(inputs).all(|(planned, input)| {
+            shadow::recipe(*input, context).is_some_and(|now| Arc::ptr_eq(&now, planned))
+        })
+    }
+
     /// Whether no file has appeared meanwhile that would be read in place of an embedded header.
     pub fn still_holds(&self) -> bool {
         self.absent.iter().all(|path| is_absent(path))
@@ -112,7 +122,7 @@ impl Cache {
             Some(headers) => Operation::Compile(
                 headers
                     .iter()
-                    .map(|(name, program)| header(driver, name, *program))
+                    .map(|(name, program)| header(ticket, name, *program))
                     .collect::<Result<_, _>>()?,
             ),
         };
@@ -123,7 +133,7 @@ impl Cache {
         self.key(driver, devices, base, operation, arguments, previous)
     }
 
-    /// Plans a link.
+    /// Plans a link. Inputs of another context are left to the driver, which may refuse them (measured: Intel's CPU runtime).
     pub(super) fn plan_link(
         &self,
         driver: &'static Driver,
@@ -133,16 +143,23 @@ impl Cache {
     ) -> Result<Plan, Bypass> {
         let inputs: Vec<Arc<Recipe>> = inputs
             .iter()
-            .map(|input| shadow::recipe(*input).ok_or(Bypass::UnknownInput))
+            .map(|input| shadow::recipe(*input, context).ok_or(Bypass::UnknownInput))
             .collect::<Result<_, _>>()?;
-        let devices = match &arguments.devices {
-            Some(devices) => devices.clone(),
-            None => driver
-                .context_devices(context)
-                .map_err(|_| Bypass::UnidentifiedDevice)?,
-        };
+        if inputs.iter().map(|input| input.weight).sum::<usize>() >= Recipe::LARGEST_WEIGHT
+            || inputs
+                .iter()
+                .any(|input| input.depth >= Recipe::LARGEST_DEPTH)
+        {
+            return Err(Bypass::TooLarge);
+        }
+        let of_context = driver
+            .context_devices(context)
+            .map_err(|_| Bypass::UnidentifiedDevice)?;
+        let devices = arguments.devices.clone();
+        let devices = devices.unwrap_or_else(|| of_context.clone());
         let base = Base::Linked(inputs);
-        self.key(driver, devices, base, Operation::Link, arguments, None)
+        let operation = Operation::Link(of_context);
+        self.key(driver, devices, base, operation, arguments, None)
     }
 
     /// The key that a call would have now, without regard to the program's state.
@@ -152,6 +169,8 @@ impl Cache {
         devices: &[Device],
         recipe: &Recipe,
     ) -> Result<Key, Bypass> {
+        let earlier = recipe.base.inputs().iter().chain(&recipe.previous);
+        earlier.map(|recipe| &**recipe).try_for_each(judge_again)?;
         let plan = self.key(
             driver,
             devices.to_vec(),
@@ -222,7 +241,14 @@ impl Cache {
             Operation::Compile(_) => {
                 ingredients.push(Ingredient::new(Kind::Operation, "", *b"compile"));
             }
-            Operation::Link => ingredients.push(Ingredient::new(Kind::Operation, "", *b"link")),
+            Operation::Link(of_context) => {
+                ingredients.push(Ingredient::new(Kind::Operation, "", *b"link"));
+                // An input may have been compiled for another of several devices that are alike.
+                let targets = self::targets(driver, of_context, arguments)?;
+                if targets.len() < of_context.len() {
+                    ingredients.extend(chosen(driver, of_context, &targets));
+                }
+            }
         }
         ingredients.extend(headers.iter().map(|header| {
             let name = String::from_utf8_lossy(header.name.as_bytes());
@@ -249,9 +275,12 @@ impl Cache {
         if driver.profile.looks_at_executable {
             ingredients.push(Ingredient::new(Kind::Executable, "", executable()));
         }
+        let earlier = || base.inputs().iter().chain(&previous);
         let recipe = Recipe {
             key: recipe::key(&ingredients),
-            include_dirs: include_dirs(&base, options.as_ref(), previous.as_deref()),
+            weight: 1 + earlier().map(|recipe| recipe.weight).sum::<usize>(),
+            depth: 1 + earlier().map(|recipe| recipe.depth).max().unwrap_or(0),
+            include_dirs: include_dirs(options.as_ref(), earlier()),
             base,
             operation,
             arguments: arguments.clone(),
@@ -351,14 +380,15 @@ fn previous(
 
 /// An embedded header, with its source as it is now. Only programs that are known to be made from source are asked: PoCL and
 /// Intel's CPU runtime crash with others (measured), and so they shall without us.
-fn header(driver: &Driver, name: &CString, program: Program) -> Result<Header, Bypass> {
+fn header(ticket: &Ticket, name: &CString, program: Program) -> Result<Header, Bypass> {
     if name.to_str().is_err() {
         return Err(Bypass::UnusualArguments); // ingredients have names in UTF-8
     }
-    let length = shadow::source_length(program).ok_or(Bypass::UnknownInput)?;
+    // Intel's CPU runtime refuses those of another context (measured).
+    let length = shadow::source_length(program, ticket.context).ok_or(Bypass::UnknownInput)?;
     Ok(Header {
         name: name.clone(),
-        source: source_text(driver, program, length)?.into(),
+        source: source_text(ticket.driver, program, length)?.into(),
     })
 }
 
@@ -397,6 +427,17 @@ fn judge_texts(
             Ok(absent)
         }
     }
+}
+
+/// Whether embedded headers would still be read, and not files: in all that led to a program.
+fn judge_again(recipe: &Recipe) -> Result<(), Bypass> {
+    if let (Base::Source(source), Operation::Compile(headers)) = (&recipe.base, &recipe.operation) {
+        let options = recipe.arguments.options.as_ref();
+        let options = options.map(|options| options::parse(options.as_bytes()));
+        judge_texts(source, headers, options.transpose()?.as_ref())?;
+    }
+    let mut earlier = recipe.base.inputs().iter().chain(&recipe.previous);
+    earlier.try_for_each(|recipe| judge_again(recipe))
 }
 
 /// Where files could stand that a driver would read for a header's name: in the working directory and in each include
@@ -460,13 +501,11 @@ fn base_ingredients(base: &Base) -> Vec<Ingredient> {
 }
 
 /// All include directories that led to a program, whose spelling is not in the key.
-fn include_dirs(base: &Base, options: Option<&Options>, previous: Option<&Recipe>) -> Vec<Vec<u8>> {
+fn include_dirs<'a>(
+    options: Option<&Options>,
+    earlier: impl Iterator<Item = &'a Arc<Recipe>>,
+) -> Vec<Vec<u8>> {
     let own = options.iter().flat_map(|options| &options.include_dirs);
-    let inputs = match base {
-        Base::Linked(inputs) => inputs.as_slice(),
-        _ => &[],
-    };
-    let earlier = inputs.iter().map(|input| &**input).chain(previous);
     own.chain(earlier.flat_map(|recipe| &recipe.include_dirs))
         .cloned()
         .collect()

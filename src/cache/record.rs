@@ -273,7 +273,7 @@ fn is_of_the_right_type(facts: &Facts, built: &[usize], operation: &Operation) -
     let wanted: &[u32] = match operation {
         Operation::Build => &[CL_PROGRAM_BINARY_TYPE_EXECUTABLE],
         Operation::Compile(_) => &[CL_PROGRAM_BINARY_TYPE_COMPILED_OBJECT],
-        Operation::Link => &[
+        Operation::Link(_) => &[
             CL_PROGRAM_BINARY_TYPE_EXECUTABLE,
             CL_PROGRAM_BINARY_TYPE_LIBRARY,
         ],

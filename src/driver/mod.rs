@@ -174,7 +174,10 @@ impl Driver {
             return known;
         }
         let index = DRIVERS.iter().position(|driver| driver.get().is_none())?;
-        Some(DRIVERS[index].get_or_init(|| driver(index)))
+        let driver = DRIVERS[index].get_or_init(|| driver(index));
+        // SAFETY: the function only sets a flag. Once for each driver, so that it runs before the first is torn down.
+        unsafe { libc::atexit(ending) };
+        Some(driver)
     }
 
     /// Registers each table of the library that is not known yet and patches it.
@@ -212,8 +215,6 @@ impl Driver {
                 hooked += 1;
                 continue;
             }
-            // SAFETY: the function only sets a flag. Once for each driver, so that it runs before the first is torn down.
-            unsafe { libc::atexit(ending) };
             match patch::install(table, &hooks(driver.index)) {
                 Ok(slots) => {
                     driver.hooked.store(true, Ordering::Release);

@@ -140,7 +140,7 @@ pub fn wrapped(
         finish(program, Some(code));
         return (program, code);
     }
-    let judged_by = refusable.then(|| this_thread());
+    let judged_by = refusable.then(this_thread);
     let (number, target) = wait(Pending {
         finish: Some(finish),
         target: notify,

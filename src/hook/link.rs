@@ -31,19 +31,26 @@ super::hooks! {
         let context_of_call = Context::new(context);
         let call = LinkCall { driver, context: context_of_call, arguments, inputs, notify, odd };
         let function = driver.below().clLinkProgram;
-        let (program, code) = link::link(&call, &|target| {
+        let (program, code) = link::link(&call, &|inputs, target| {
+            let inputs: Option<Vec<cl_program>> =
+                inputs.map(|inputs| inputs.iter().map(|input| input.raw()).collect());
+            let (count, inputs) = match &inputs {
+                Some(inputs) => (inputs.len() as cl_uint, inputs.as_ptr()),
+                None => (num_input_programs, input_programs),
+            };
             let mut own_code = CL_SUCCESS;
             let code = if errcode_ret.is_null() { &raw mut own_code } else { errcode_ret };
             // SAFETY: the driver's own function; all arguments are the application's but for the callback, which is of the same
-            // type and gets the data that belongs to it, and the code, which goes to a variable of ours if it is not wanted.
+            // type and gets the data that belongs to it, inputs that are of the same driver and live as long, and the code, which
+            // goes to a variable of ours if it is not wanted.
             let program = below.instead(|| function.map_or(std::ptr::null_mut(), |function| unsafe {
                 function(
                     context,
                     num_devices,
                     device_list,
                     options,
-                    num_input_programs,
-                    input_programs,
+                    count,
+                    inputs,
                     target.function,
                     target.user_data,
                     code,

@@ -21,8 +21,10 @@
 //! few byte pairs that can open a comment, a literal, a directive or a special name.
 
 mod lexer;
+mod pasting;
 
-use lexer::{Lexer, READINGS, Token, contains, find, is_word, join_lines};
+use lexer::{Lexer, READINGS, Token, contains, find, join_lines};
+use pasting::{can_be_pasted, pieces};
 
 use crate::outcome::Bypass;
 
@@ -185,7 +187,7 @@ fn directive(name: &[u8]) -> Known {
     }
 }
 
-/// The name between the quotes or angle brackets of an include directive that has nothing else on its line.
+/// The name between the quotes or angle brackets of an include directive that has nothing else on its line, but for a comment.
 fn included_name(rest_of_line: &[u8]) -> Option<&[u8]> {
     let rest = rest_of_line.trim_ascii();
     let close = match rest.first()? {
@@ -194,7 +196,11 @@ fn included_name(rest_of_line: &[u8]) -> Option<&[u8]> {
         _ => return None,
     };
     let end = rest[1..].iter().position(|byte| *byte == close)? + 1;
-    (end + 1 == rest.len()).then_some(&rest[1..end])
+    let behind = rest[end + 1..].trim_ascii_start();
+    let is_nothing = behind.is_empty()
+        || behind.starts_with(b"//")
+        || behind.starts_with(b"/*") && find(&behind[2..], b"*/") == behind.len().checked_sub(4);
+    is_nothing.then_some(&rest[1..end])
 }
 
 fn special(name: &[u8]) -> Option<Bypass> {
@@ -237,62 +243,6 @@ fn could_name_a_file(literal: &[u8]) -> bool {
             && [&b"incbin"[..], b"include"]
                 .iter()
                 .any(|word| word.starts_with(&tail.to_ascii_lowercase())))
-}
-
-/// For each ASCII byte, the bytes (modulo 64) that follow it in a name which pasting must not make.
-static FOLLOWERS: [u64; 128] = {
-    let mut followers = [0; 128];
-    let mut name = 0;
-    while name < SPECIAL.len() + PRAGMA_OPERATORS.len() {
-        let bytes = if name < SPECIAL.len() {
-            SPECIAL[name].0
-        } else {
-            PRAGMA_OPERATORS[name - SPECIAL.len()]
-        };
-        let mut at = 0;
-        while at < bytes.len() {
-            // A name's last byte follows itself, which keeps its entry from being empty.
-            let next = if at + 1 < bytes.len() {
-                bytes[at + 1]
-            } else {
-                bytes[at]
-            };
-            followers[bytes[at] as usize] |= 1 << (next % 64);
-            at += 1;
-        }
-        name += 1;
-    }
-    followers
-};
-
-/// The identifiers in `code` that could be a part of a special name.
-fn pieces<'a>(code: impl Iterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
-    let could_be_part = |word: &[u8]| match word {
-        [byte] => FOLLOWERS[*byte as usize] != 0,
-        _ => word
-            .windows(2)
-            .all(|pair| FOLLOWERS[pair[0] as usize] & 1 << (pair[1] % 64) != 0),
-    };
-    let mut pieces: Vec<_> = code
-        .flat_map(|span| span.split(|byte| !is_word(*byte)))
-        .filter(|word| !word.is_empty() && could_be_part(word))
-        .collect();
-    pieces.sort_unstable();
-    pieces.dedup();
-    pieces
-}
-
-/// Whether `name` is a sequence of `pieces`, each used any number of times.
-fn can_be_pasted(name: &[u8], pieces: &[&[u8]]) -> bool {
-    let mut reached = 1u64;
-    for at in 0..name.len() {
-        if reached & 1 << at != 0 {
-            for piece in pieces.iter().filter(|piece| name[at..].starts_with(piece)) {
-                reached |= 1 << (at + piece.len());
-            }
-        }
-    }
-    reached & 1 << name.len() != 0
 }
 
 #[cfg(test)]
@@ -348,6 +298,11 @@ mod tests {
         for (text, expected) in [
             ("#include \"a.h\"\n#include <sub/b.h>", None),
             (" # include\t<a.h>\t\n", None),
+            ("#include \"a.h\" // why", None),
+            ("#include \"a.h\"/* why */", None),
+            ("#include \"a.h\" /* why */ x", FILE),
+            ("#include \"a.h\" /* why\n*/", FILE),
+            ("#include \"a.h\" /", FILE),
             ("#include \"b.h\"", FILE),
             ("#include \"a.h", FILE),
             ("#include <a.h\"", FILE),

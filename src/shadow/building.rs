@@ -20,12 +20,13 @@ static ANSWERED: Signal = Signal::new();
 const LONGEST_QUERY: Duration = Duration::from_secs(60);
 
 /// A build or compilation of a known program that has begun. It ends by [`publish`] or [`ended`]; one that is dropped before,
-/// by a fault of ours, ends without a trace.
+/// by a fault of ours, has ended we do not know how.
 pub struct Ticket {
     /// P.
     pub program: Program,
     id: u64,
     generation: u64,
+    changes: u64,
     /// Its driver.
     pub driver: &'static Driver,
     /// Its context.
@@ -56,7 +57,7 @@ pub struct Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.ended.load(Ordering::Relaxed) {
-            STATE.write().finish(self);
+            ended(self, Ended::Failed, None, None);
         }
     }
 }
@@ -85,6 +86,7 @@ pub fn begin(program: Program) -> Option<Ticket> {
         program,
         id,
         generation: known.generation,
+        changes: known.changes,
         driver: known.driver,
         context: known.context,
         origin: known.origin.clone(),
@@ -150,6 +152,7 @@ pub fn publish(ticket: &Ticket, inner: Arc<Inner>) -> Result<(), Arc<Inner>> {
         return Err(inner);
     };
     known.built = true;
+    known.changes += 1;
     known.recorded = None;
     let old_recipe = known.recipe.replace(inner.recipe().clone());
     let old = known.inner.replace(inner);
@@ -171,22 +174,25 @@ pub enum Ended {
 }
 
 /// Ends a build or compilation that the driver did; `recorded` is the entry that it was recorded in, `recipe` what is known
-/// of what P holds now.
+/// of what P holds now, if no other has begun since: then it is not known what P holds.
 pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>, recipe: Option<Arc<Recipe>>) {
     let mut state = STATE.write();
     let mut old = None;
-    let mut old_recipe = recipe;
-    if let Some(known) = state.current(ticket) {
+    let is_current = state.current(ticket).is_some();
+    let mut old_recipe = recipe.filter(|_| is_current);
+    let known = state.programs.get_mut(&ticket.program);
+    if let Some(known) = known.filter(|known| known.id == ticket.id) {
         match how {
             Ended::Refused => {
-                if known.inner.is_none() {
+                if known.inner.is_none() && known.changes == ticket.changes {
                     known.inner = ticket.inner.clone();
                 }
             }
             Ended::Built | Ended::Failed => {
                 known.built = true;
+                known.changes += 1;
                 known.failed |= how == Ended::Failed;
-                known.recorded = recorded;
+                known.recorded = recorded.filter(|_| is_current);
                 std::mem::swap(&mut known.recipe, &mut old_recipe);
                 old = known.inner.take();
             }

@@ -9,6 +9,7 @@
 
 mod building;
 mod inner;
+mod kernels;
 mod recipe;
 
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ pub use building::{
     Ended, OwnProgram, Ticket, begin, ended, is_alone, own_program, publish, set_busy, stand_aside,
 };
 pub use inner::{Inner, Standing};
+use kernels::{Kernels, may_be_known};
 pub use recipe::{Base, Constants, Header, Operation, Recipe};
 
 /// By address; nobody chooses those to make them collide.
@@ -31,13 +33,13 @@ type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
 static STATE: RwLock<State> = RwLock::new(State {
     programs: Map::with_hasher(BuildHasherDefault::new()),
-    kernels: Map::with_hasher(BuildHasherDefault::new()),
+    kernels: Kernels::new(),
     last_id: 0,
 });
 
 struct State {
     programs: Map<Program, ProgramState>,
-    kernels: Map<Kernel, KernelState>,
+    kernels: Kernels,
     last_id: u64,
 }
 
@@ -56,6 +58,8 @@ struct ProgramState {
     generation: u64,
     /// Builds and compilations that are running.
     running: u32,
+    /// Counts those that changed the program.
+    changes: u64,
     /// A hit is being loaded or a miss recorded: the build has not ended for the application yet.
     busy: bool,
     /// A query has the driver build P and ask it.
@@ -162,6 +166,7 @@ fn remember(
         kept: false,
         generation: 0,
         running: 0,
+        changes: 0,
         busy: false,
         questioned: false,
         failed: false,
@@ -297,7 +302,7 @@ pub fn kernel_cloned(source: Kernel, clone: Kernel) {
 
 /// The application takes a reference to a kernel.
 pub fn kernel_retained(kernel: Kernel) {
-    if !kernel_is_known(kernel) {
+    if !may_be_known(kernel) {
         return;
     }
     if let Some(known) = STATE.write().kernels.get_mut(&kernel) {
@@ -316,7 +321,7 @@ pub struct KernelRelease {
 
 /// The application gives a reference to a kernel back; None if there is nothing to drop.
 pub fn kernel_released(kernel: Kernel) -> Option<KernelRelease> {
-    if !kernel_is_known(kernel) {
+    if !may_be_known(kernel) {
         return None;
     }
     let mut state = STATE.write();
@@ -343,10 +348,6 @@ pub fn kernel_released(kernel: Kernel) -> Option<KernelRelease> {
             .and_then(|program| program.inner);
     }
     Some(release)
-}
-
-fn kernel_is_known(kernel: Kernel) -> bool {
-    STATE.read().kernels.contains_key(&kernel)
 }
 
 /// The P and P' of a kernel that was made from a P'.
@@ -380,15 +381,20 @@ pub fn view(program: Program) -> Option<View> {
     })
 }
 
-/// How a known program came to hold what it holds; None if that is not known by a key.
-pub fn recipe(program: Program) -> Option<Arc<Recipe>> {
-    STATE.read().programs.get(&program)?.recipe.clone()
+/// How a known program of this context came to hold what it holds; None if that is not known by a key or may be changing.
+pub fn recipe(program: Program, context: Context) -> Option<Arc<Recipe>> {
+    let state = STATE.read();
+    let known = state.programs.get(&program)?;
+    let is_settled = known.context == context && known.running == 0;
+    known.recipe.clone().filter(|_| is_settled)
 }
 
-/// The length of a known program's source, if that can be trusted to be what is compiled.
-pub fn source_length(program: Program) -> Option<usize> {
-    match STATE.read().programs.get(&program)?.origin {
-        Origin::Source(length) => length,
+/// The length of the source of a known program of this context, if that can be trusted to be what is compiled.
+pub fn source_length(program: Program, context: Context) -> Option<usize> {
+    let state = STATE.read();
+    let known = state.programs.get(&program)?;
+    match known.origin {
+        Origin::Source(length) if known.context == context => length,
         _ => None,
     }
 }
@@ -399,6 +405,8 @@ pub fn constant_set(program: Program, id: u32, value: Vec<u8>) {
         && let Origin::Il(_, constants) = &mut known.origin
     {
         constants.insert(id, value);
+        // Nobody can tell whether a build that is running has seen it.
+        known.generation += u64::from(known.running > 0);
     }
 }
 

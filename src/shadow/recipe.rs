@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::Arc;
 
+use crate::cl::Device;
 use crate::driver::BuildArguments;
 use crate::key::recipe::Key;
 
@@ -19,6 +20,10 @@ pub struct Recipe {
     pub arguments: BuildArguments,
     /// The state before it, if devices that the call does not name keep what that left them.
     pub previous: Option<Arc<Recipe>>,
+    /// How many calls it takes to do all of it again.
+    pub weight: usize,
+    /// How many of them need one another.
+    pub depth: usize,
     /// The include directories of all options that led here. Their spelling is in no key.
     pub include_dirs: Vec<Vec<u8>>,
 }
@@ -34,6 +39,16 @@ pub enum Base {
     Linked(Vec<Arc<Recipe>>),
 }
 
+impl Base {
+    /// The programs that were linked.
+    pub fn inputs(&self) -> &[Arc<Recipe>] {
+        match self {
+            Base::Linked(inputs) => inputs,
+            _ => &[],
+        }
+    }
+}
+
 /// Values of specialisation constants, by their `spec_id`.
 pub type Constants = BTreeMap<u32, Vec<u8>>;
 
@@ -44,8 +59,8 @@ pub enum Operation {
     Build,
     /// clCompileProgram, with its headers in their order.
     Compile(Vec<Header>),
-    /// clLinkProgram.
-    Link,
+    /// clLinkProgram, in a context of these devices.
+    Link(Vec<Device>),
 }
 
 /// An embedded header of clCompileProgram.
@@ -60,6 +75,13 @@ pub struct Header {
 impl Recipe {
     /// How long a chain of calls for one device after another may be, before it is left to the driver.
     pub const LONGEST_CHAIN: usize = 64;
+
+    /// How many calls a link may stand for, before it is left to the driver. What several libraries hold counts in each.
+    pub const LARGEST_WEIGHT: usize = 4096;
+
+    /// How deep libraries of libraries may be, before they are left to the driver. They are repeated and dropped by recursion, on
+    /// a stack of the application's.
+    pub const LARGEST_DEPTH: usize = 64;
 
     /// The calls that led here, the first one first.
     pub fn calls(&self) -> Vec<&Recipe> {

@@ -59,6 +59,7 @@
 //! | clSetProgramReleaseCallback | `odd` |
 //! | unloaded compilers, between and after builds | `unload` |
 //! | several contexts, with the same program in each | `contexts` |
+//! | nothing: every way to make a program, where a hit must need no compiler | `ways` |
 //! | calls that end the process bare | `fatal`, `parts` |
 
 use crate::support::{Driver, Ran, Sandbox, Way};
@@ -178,6 +179,8 @@ fn expected(setup: Setup, section: &[&str]) -> usize {
             (_, _, "other-device") => 2,
             _ => 0,
         },
+        // Every way to make a program, as programs use them.
+        (_, _, "ways") => 0,
         (Rusticl, _, "two-programs") => 2,
         _ => 0,
     }
@@ -371,6 +374,11 @@ fn recycled() {
 #[test]
 fn odd() {
     same_in_all_ways(&["odd"]);
+}
+
+#[test]
+fn ways() {
+    same_in_all_ways(&["ways"]);
 }
 
 #[test]

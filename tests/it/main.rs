@@ -9,6 +9,7 @@ mod command;
 mod damage;
 mod differential;
 mod doors;
+mod inputs;
 mod privilege;
 mod process;
 mod programs;

@@ -5,8 +5,8 @@ use super::{register, text};
 use crate::support::{Driver, Sandbox, Way, example, library, python};
 
 /// The functions that take or make programs and kernels, or look functions up.
-const PROGRAMS: [usize; 22] = [
-    8, 26, 27, 28, 29, 30, 32, 33, 34, 35, 36, 37, 39, 65, 97, 98, 99, 101, 107, 137, 138, 144,
+const PROGRAMS: [usize; 23] = [
+    8, 26, 27, 28, 29, 30, 32, 33, 34, 35, 36, 37, 39, 65, 97, 98, 99, 101, 107, 137, 138, 144, 145,
 ];
 
 /// Finds a library's platform, and tells which slots of its table are changed.

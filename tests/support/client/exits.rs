@@ -74,6 +74,9 @@ fn at_exit() {
 /// HOW: `return`, `before` and `after` (a handler of atexit that was registered before or after the driver was loaded),
 /// `destructor` (of the program), `quick` (quick_exit, with a handler), `at-once` (_exit).
 pub fn section(arguments: &[String]) -> Result<(), String> {
+    // A driver that is used after its own end may never return (seen on PoCL, in LLVM).
+    // SAFETY: the signal ends the process.
+    unsafe { libc::alarm(60) };
     unsafe extern "C" {
         fn at_quick_exit(function: extern "C" fn()) -> i32;
         fn quick_exit(code: i32) -> !;

@@ -118,8 +118,36 @@ fn at_once() -> ! {
     unsafe { libc::_exit(0) }
 }
 
+/// A child builds a program of its parent's, of which another thread asks something meanwhile that may take long.
+fn asked(session: &Session) -> Result<(), String> {
+    let (program, kernel) = made(session, 0)?;
+    let address = kernel as usize;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut size = 0;
+            let none = std::ptr::null_mut();
+            cl::call!(clGetKernelArgInfo(
+                address as Handle,
+                0,
+                0,
+                0,
+                none,
+                &mut size
+            ));
+        });
+        thread::sleep(Duration::from_millis(300));
+        let build = || Ok(format!("build {}", cl::build(program, None)));
+        println!("child: {}", forked(build, at_once));
+    });
+    released((program, kernel))
+}
+
+/// `forks asked`, see there, or
 /// `forks THREADS FORKS EACH [run]`: each of the threads builds programs until all children have ended, but at least EACH.
 pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
+    if arguments.first().is_some_and(|word| word == "asked") {
+        return asked(session);
+    }
     let number = |index: usize| -> Result<u32, String> {
         let text = arguments.get(index).ok_or("forks takes three numbers")?;
         text.parse().map_err(|_| format!("no number: {text}"))

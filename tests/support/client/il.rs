@@ -345,6 +345,15 @@ fn garbage(session: &Session) {
     release(program);
 }
 
+/// A program of which one constant is set before it is built.
+pub fn with_constant(session: &Session) -> Option<()> {
+    let program = create(session, &module(100))?;
+    set("once", program, FIRST, 33);
+    build(session, "once", program, Some(""));
+    release(program);
+    Some(())
+}
+
 pub fn section(session: &Session) -> Result<(), String> {
     let version = ask(&|size, value, size_ret| {
         call!(clGetDeviceInfo(
@@ -361,5 +370,24 @@ pub fn section(session: &Session) -> Result<(), String> {
     let _ = compiled(session);
     by_address(session);
     garbage(session);
+    Ok(())
+}
+
+/// A constant that is set MS milliseconds after a build has begun on another thread, if it is set at all.
+pub fn raced(session: &Session, arguments: &[String]) -> Result<(), String> {
+    let Some(program) = create(session, &module(100)) else {
+        return Ok(());
+    };
+    let delay: Option<u64> = arguments.first().and_then(|delay| delay.parse().ok());
+    let handle = program as usize;
+    let building = std::thread::spawn(move || cl::build(handle as Handle, None));
+    if let Some(delay) = delay {
+        std::thread::sleep(std::time::Duration::from_millis(delay));
+        set("meanwhile", program, FIRST, 1000);
+    }
+    let code = building.join().map_err(|_| "a panic")?;
+    println!("build: code {code}");
+    session.try_kernel("built", program, "il");
+    release(program);
     Ok(())
 }

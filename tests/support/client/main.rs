@@ -23,6 +23,9 @@
 //! | `devices` | programs for all devices, for some, for one after another |
 //! | `contexts` | one program in several contexts |
 //! | `parts` | sub-devices |
+//! | `il-raced [MS]` | a specialisation constant that is set while a build runs |
+//! | `input-contexts`, `input-parts` | what is linked where it does not belong |
+//! | `input-threads HOW`, `input-moved HOW`, `input-nested N` | inputs that change, libraries of libraries |
 //! | `unload` | compilers that are unloaded |
 //! | `odd` | arguments that make no sense |
 //! | `fatal CALL` | one call that ends the process on some driver |
@@ -30,6 +33,7 @@
 //! | `hook` | one line with the nanoseconds of a call whose handle the cache does not know |
 //! | `stress N M [race]` | N threads that do all that a program allows with M programs, for ThreadSanitizer |
 //! | `threads N M` | N threads that build M programs each |
+//! | `ways` | each way to make a program, without odd questions |
 //! | `two-programs` | program-scope variables of two programs from one source |
 //! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
 //!
@@ -60,6 +64,7 @@ mod forks;
 mod headers;
 mod hook;
 mod il;
+mod inputs;
 mod lifetime;
 mod link;
 mod link_calls;
@@ -73,6 +78,7 @@ mod stress;
 mod threads;
 mod time;
 mod two_programs;
+mod ways;
 
 use std::process::ExitCode;
 
@@ -120,6 +126,12 @@ fn dispatch() -> Result<(), String> {
         "devices" => devices::section(&session()?),
         "contexts" => devices::contexts(&session()?),
         "parts" => devices::parts(&session()?),
+        "input-contexts" => inputs::contexts(&session()?),
+        "input-parts" => inputs::parts(&session()?),
+        "input-threads" => inputs::threads(&session()?, arguments),
+        "input-nested" => inputs::nested(&session()?, arguments),
+        "il-raced" => il::raced(&session()?, arguments),
+        "input-moved" => inputs::moved(&session()?, arguments),
         "unload" => again::unloading(&session()?),
         "odd" => odd::section(&session()?),
         "fatal" => odd::fatal(&session()?, arguments),
@@ -127,6 +139,7 @@ fn dispatch() -> Result<(), String> {
         "hook" => hook::section(&session()?),
         "stress" => stress::section(&session()?, arguments),
         "threads" => threads::section(&session()?, arguments),
+        "ways" => ways::section(&session()?),
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),
         _ => Err(format!("unknown section '{section}'")),

@@ -42,11 +42,20 @@ fn source(number: u32) -> String {
     )
 }
 
+fn caller(number: u32) -> String {
+    format!(
+        "uint called(uint x);\n\
+         __kernel void calling(__global uint *out) {{ out[get_global_id(0)] = called({number}); }}\n"
+    )
+}
+
 /// One thread: its own randomness, and what all share.
 struct Worker<'a> {
     session: &'a Session,
     queue: Handle,
     shared: Handle,
+    /// A compiled program.
+    object: Handle,
     state: u32,
 }
 
@@ -162,6 +171,31 @@ impl Worker<'_> {
         cl::release_program(program);
     }
 
+    /// A program that is linked from one of its own and one that all threads link.
+    fn linked(&mut self, number: u32) {
+        let (main, _) = cl::program(self.session.context, &caller(number));
+        if cl::compile(main, "-DSTRESS", &[]) == CL_SUCCESS {
+            let options = ["", "-create-library"][self.below(2) as usize];
+            let (result, _) = cl::link(self.session.context, options, &[main, self.object]);
+            if self.below(4) == 0 {
+                cl::compile(main, "-DAGAIN", &[]);
+            }
+            if !result.is_null() {
+                self.ask(result);
+                let (kernel, _) = cl::kernel(result, "calling");
+                if !kernel.is_null() {
+                    self.use_kernel(kernel);
+                    cl::release_kernel(kernel);
+                }
+                if self.below(6) == 0 {
+                    self.build(result, None);
+                }
+                cl::release_program(result);
+            }
+        }
+        cl::release_program(main);
+    }
+
     /// The program that all threads use at once; builds of it may be refused.
     fn common(&mut self) {
         call!(clRetainProgram(self.shared));
@@ -226,12 +260,20 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     let unload = unloader(session)?;
     let shared = session.program(&source(1));
     println!("shared build: code {}", cl::build(shared, None));
+    let object = session.program("uint called(uint x) { return x + 1; }\n");
+    println!("object: code {}", cl::compile(object, "", &[]));
     let next = AtomicU32::new(0);
     let work = |thread: u32| {
+        if races {
+            // Before anything that would order the threads.
+            // SAFETY: none: this is the race that must be found.
+            unsafe { (&raw mut RACED).write_volatile(u64::from(thread)) };
+        }
         let mut worker = Worker {
             session,
             queue: session.another_queue(),
             shared,
+            object,
             state: thread * 7919 + 1,
         };
         loop {
@@ -245,16 +287,15 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
             } else {
                 number + COMMON
             };
-            worker.own(which);
-            if number % 4 == 0 {
+            match worker.below(4) {
+                0 => worker.linked(which),
+                _ => worker.own(which),
+            }
+            if number.is_multiple_of(4) {
                 worker.common();
             }
-            if number % 50 == 0 {
+            if number.is_multiple_of(50) {
                 unload();
-            }
-            if races {
-                // SAFETY: none: this is the race that must be found.
-                unsafe { RACED += u64::from(number) };
             }
         }
         call!(clReleaseCommandQueue(worker.queue));
@@ -272,6 +313,8 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     });
     let builds = CALLED_BACK.load(Ordering::Relaxed) > 0;
     println!("{threads} threads, {programs} programs, callbacks {builds}");
-    println!("release: code {}", cl::release_program(shared));
+    for program in [shared, object] {
+        println!("release: code {}", cl::release_program(program));
+    }
     Ok(())
 }

@@ -1,0 +1,64 @@
+//! The known kernels, and a way to see without a lock that a kernel is none of them.
+//!
+//! clRetainKernel and clReleaseKernel come here for every kernel of every program, and most are the driver's alone.
+
+use std::hash::BuildHasherDefault;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{KernelState, Map};
+use crate::cl::Kernel;
+
+const PLACES: usize = 1024;
+
+/// How many known kernels have each place. Kept in step with the map, under its lock.
+static PLACE_COUNTS: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
+
+/// Two kernels may have the same place.
+fn place(kernel: Kernel) -> &'static AtomicU32 {
+    // The upper bits of the product depend on all bits of the address (Fibonacci hashing).
+    let product = (kernel.raw() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    &PLACE_COUNTS[(product >> 32) as usize % PLACES]
+}
+
+/// Whether the kernel may be known. A thread that has the handle has it from the call that made it known.
+#[inline]
+pub fn may_be_known(kernel: Kernel) -> bool {
+    place(kernel).load(Ordering::Relaxed) > 0
+}
+
+pub struct Kernels(Map<Kernel, KernelState>);
+
+impl Kernels {
+    pub const fn new() -> Kernels {
+        Kernels(Map::with_hasher(BuildHasherDefault::new()))
+    }
+
+    pub fn get(&self, kernel: &Kernel) -> Option<&KernelState> {
+        self.0.get(kernel)
+    }
+
+    pub fn get_mut(&mut self, kernel: &Kernel) -> Option<&mut KernelState> {
+        self.0.get_mut(kernel)
+    }
+
+    pub fn values(&self) -> impl Iterator<Item = &KernelState> {
+        self.0.values()
+    }
+
+    /// Returns what was remembered under the handle before.
+    pub fn insert(&mut self, kernel: Kernel, state: KernelState) -> Option<KernelState> {
+        let stale = self.0.insert(kernel, state);
+        if stale.is_none() {
+            place(kernel).fetch_add(1, Ordering::Relaxed);
+        }
+        stale
+    }
+
+    pub fn remove(&mut self, kernel: &Kernel) -> Option<KernelState> {
+        let known = self.0.remove(kernel);
+        if known.is_some() {
+            place(*kernel).fetch_sub(1, Ordering::Relaxed);
+        }
+        known
+    }
+}
