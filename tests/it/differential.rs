@@ -138,7 +138,7 @@ fn expected(setup: Setup, section: &[&str]) -> usize {
         // The same, and kernels asked of objects inside of the callback.
         (_, _, "link-callback") => 12,
         // Files beside embedded headers, failing compiles, and programs that are compiled again.
-        (Rusticl, _, "headers") => 32,
+        (Rusticl, _, "headers") => 28,
         (Intel, _, "headers") => 29,
         (Pocl, _, "headers") => 22,
         (Stub, _, "headers") => 23,

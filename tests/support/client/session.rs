@@ -156,6 +156,11 @@ impl Session {
         }
     }
 
+    /// rusticl's own cache on disk knows nothing of files: a changed one counts or not, as its writer thread is slow or quick.
+    pub fn sees_changed_files(&self) -> bool {
+        !self.is_rusticl()
+    }
+
     /// rusticl ends the process when a binary is none.
     pub fn refuses_garbage(&self) -> bool {
         !self.is_rusticl()
