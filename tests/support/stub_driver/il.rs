@@ -28,7 +28,7 @@ fn instructions(il: &[u8]) -> Option<Vec<(u32, Vec<u32>)>> {
         .chunks_exact(4)
         .map(|word| u32::from_le_bytes(word.try_into().expect("exact chunks")))
         .collect();
-    if words.first() != Some(&MAGIC) || words.len() < HEADER || il.len() % 4 != 0 {
+    if words.first() != Some(&MAGIC) || words.len() < HEADER || !il.len().is_multiple_of(4) {
         return None;
     }
     let mut rest = &words[HEADER..];
