@@ -53,7 +53,7 @@ struct Loader {
 }
 
 static LOADER: OnceLock<Loader> = OnceLock::new();
-static LAYERS: parking_lot::Mutex<Vec<Layer>> = parking_lot::Mutex::new(Vec::new());
+static LAYERS: std::sync::Mutex<Vec<Layer>> = std::sync::Mutex::new(Vec::new());
 /// The table of the outermost layer; NULL without one.
 static FIRST: AtomicPtr<usize> = AtomicPtr::new(ptr::null_mut());
 
@@ -269,7 +269,10 @@ fn add_layer(path: &str) {
         FIRST.store(merged.leak().as_mut_ptr(), Ordering::Release);
         log(&format!("layer {count} {path}"));
         let deinit = *deinit;
-        LAYERS.lock().push(Layer { library, deinit });
+        LAYERS
+            .lock()
+            .expect("no thread panics with it")
+            .push(Layer { library, deinit });
     }
 }
 
@@ -285,7 +288,10 @@ extern "C" fn end() {
         vec![failing(); SLOTS].leak().as_mut_ptr(),
         Ordering::Release,
     );
-    for layer in std::mem::take(&mut *LAYERS.lock()).into_iter().rev() {
+    for layer in std::mem::take(&mut *LAYERS.lock().expect("no thread panics with it"))
+        .into_iter()
+        .rev()
+    {
         // SAFETY: the layer's own function, which is called once.
         log(&format!("deinit {}", unsafe { (layer.deinit)() }));
         drop(layer.library);
