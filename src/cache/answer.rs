@@ -96,7 +96,10 @@ pub fn build_info(
     if is_dead(driver, view.kept) {
         return Some(driver.forward_build_info(inner.program(), device, name, reply));
     }
-    // Of a device that the program is not for, P says what it would say if it was built.
+    // Of a device that the program is not for, and of what is no device, P says what it would say if it was built.
+    if !inner.devices().contains(&device) && driver.build_status(program, device).is_err() {
+        return None;
+    }
     let index = devices::index(driver, inner.devices(), device)?;
     if !BUILD_QUERIES.contains(&name) {
         return Some(driver.forward_build_info(inner.program(), device, name, reply));

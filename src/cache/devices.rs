@@ -31,13 +31,14 @@ pub fn targets(
 }
 
 /// Which of a program's devices is meant. Where parts of a device are devices to the driver, a program has those that its
-/// context has; else (measured: PoCL) it has the root device, whatever part of it is named.
+/// context has; else (measured: PoCL) it has the root device, whatever part of it is named. The handle may be anything: only
+/// a driver of the latter kind is asked, which looks into it as well (and then crashes with what is no device).
 pub fn index(driver: &Driver, devices: &[Device], wanted: Device) -> Option<usize> {
     let position = |wanted| devices.iter().position(|device| *device == wanted);
-    position(wanted).or_else(|| {
-        let collapses = driver.profile.sub_devices_are_their_root;
-        position(driver.root_device(wanted)).filter(|_| collapses)
-    })
+    match position(wanted) {
+        None if driver.profile.sub_devices_are_their_root => position(driver.root_device(wanted)),
+        found => found,
+    }
 }
 
 /// What devices that the call does not name keep of earlier calls.
