@@ -186,7 +186,8 @@ impl Session {
         !self.is_rusticl()
     }
 
-    /// rusticl remembers the kernels of an earlier build and ends the process when one that is gone is created.
+    /// rusticl remembers the kernels of an earlier build, and ends the process when one that is gone is created; what one has of
+    /// arguments after a compile depends on how far a thread of its disk cache has come.
     pub fn forgets_kernels(&self) -> bool {
         !self.is_rusticl()
     }
