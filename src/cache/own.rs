@@ -186,16 +186,15 @@ impl Cache {
         key == Ok(inner.key())
     }
 
-    /// Builds a served P that is to be linked for real; if that would make something else by now, gives what is to be linked in
-    /// its place (measured on rusticl: a file that has appeared in the working directory is read instead of an embedded header).
+    /// Builds a served P that is to be linked for real; if that cannot be, or would make something else by now, gives what is to be
+    /// linked in its place (measured on rusticl: a file that has appeared in the working directory is read instead of an embedded header).
     pub(super) fn in_place_of(&self, input: Program) -> Option<Arc<Inner>> {
         let inner = shadow::view(input)?.inner;
         let inner = inner.filter(|inner| inner.is_apart())?;
-        if inner.is_materialised() || self.still_holds(&inner) {
+        if !inner.is_materialised() && self.still_holds(&inner) {
             self.make_own(input);
-            return None;
         }
-        Some(inner)
+        (!inner.is_materialised()).then_some(inner)
     }
 
     /// Builds a served P for real, if nobody builds it now.
