@@ -17,8 +17,15 @@ use crate::shadow::{self, Base, Header, Operation, Recipe, Ticket};
 /// An embedded header, with its source as it is now. Only programs that are known to be made from source are asked: PoCL and
 /// Intel's CPU runtime crash with others (measured), and so they shall without us.
 pub fn header(ticket: &Ticket, name: &CString, program: Program) -> Result<Header, Bypass> {
-    if name.to_str().is_err() {
-        return Err(Bypass::UnusualArguments); // ingredients have names in UTF-8
+    // Ingredients have names in UTF-8. PoCL writes headers into files of these names below a directory of its cache, and leaves
+    // those there that lie outside of it, where later compiles find them (measured).
+    let outside = name.as_bytes().starts_with(b"/")
+        || name
+            .as_bytes()
+            .split(|byte| *byte == b'/')
+            .any(|part| part == b"..");
+    if name.to_str().is_err() || outside {
+        return Err(Bypass::UnusualArguments);
     }
     // Intel's CPU runtime refuses those of another context (measured).
     let length = shadow::source_length(program, ticket.context).ok_or(Bypass::UnknownInput)?;
