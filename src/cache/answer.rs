@@ -15,7 +15,7 @@ use super::{Cache, devices};
 use crate::cl::info::{Number, Reply};
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::Driver;
-use crate::shadow::{self, Inner};
+use crate::shadow::{self, Inner, Recipe};
 use crate::store::entry::{Answer, Answers, Facts};
 
 /// clGetProgramInfo; None: the driver answers for P itself.
@@ -96,11 +96,14 @@ pub fn build_info(
     if is_dead(driver, view.kept) {
         return Some(driver.forward_build_info(inner.program(), device, name, reply));
     }
-    // Of a device that the program is not for, and of what is no device, P says what it would say if it was built.
-    if !inner.devices().contains(&device) && driver.build_status(program, device).is_err() {
-        return None;
-    }
-    let index = devices::index(driver, inner.devices(), device)?;
+    let Some(index) = device_index(driver, &inner, device) else {
+        // Of what is no device of the program, P says what it would say if it was built; but some drivers answer for any part of
+        // a device of theirs, and for what is no device at all (measured: PoCL).
+        driver.build_status(program, device).ok()?;
+        let _own = Cache::get().own(program, &inner);
+        let own = made_for_real(program, &inner);
+        return Some(driver.forward_build_info(own, device, name, reply));
+    };
     if !BUILD_QUERIES.contains(&name) {
         return Some(driver.forward_build_info(inner.program(), device, name, reply));
     }
@@ -111,6 +114,20 @@ pub fn build_info(
         // Of a device that was not built, nothing is recorded.
         None => driver.forward_build_info(made_for_real(program, &inner), device, name, reply),
     })
+}
+
+/// Which of the program's devices is meant, if the handle is known to be one of a device: the program has it, or the application
+/// has built for it.
+fn device_index(driver: &Driver, inner: &Inner, device: Device) -> Option<usize> {
+    let is_named = |call: &&Recipe| {
+        let named = call.arguments.devices.as_ref();
+        named.is_some_and(|named| named.contains(&device))
+    };
+    let is_device =
+        inner.devices().contains(&device) || inner.recipe().calls().iter().any(is_named);
+    is_device
+        .then(|| devices::index(driver, inner.devices(), device))
+        .flatten()
 }
 
 /// What answers where the entry does not: P, which has been built for real by now if it could be, or a link's twin.
