@@ -158,7 +158,7 @@ fn expected(setup: Setup, section: &[&str]) -> usize {
         // Builds for some devices. PoCL's programs have the root device of a part, of which it answers all the same: what it says
         // of a part that no build has named is asked of a real build.
         (Intel, _, "parts") => 8,
-        (Pocl, _, "parts") => 14,
+        (Pocl, 1, "parts") => 14,
         // A failing build and what follows it.
         (Rusticl, _, "unload") => 4,
         (Intel, _, "unload") => 3,
@@ -209,9 +209,12 @@ fn fatal(setup: Setup, section: &[&str]) -> Option<i32> {
     }
 }
 
-/// The first line in which two texts differ.
+/// The first line in which two texts differ, or how one ends otherwise. A driver that looks into what is no object of its own
+/// dies of what it happens to find there (measured: Intel's CPU runtime by SIGSEGV or abort), so which signal ends it is no
+/// difference.
 fn difference(bare: &Ran, other: &Ran) -> Option<String> {
-    if (&bare.stdout, bare.code, bare.signal) == (&other.stdout, other.code, other.signal) {
+    let end = |ran: &Ran| (ran.code, ran.signal.is_some());
+    if bare.stdout == other.stdout && end(bare) == end(other) {
         return None;
     }
     let (mut lines, mut others) = (bare.stdout.lines(), other.stdout.lines());
