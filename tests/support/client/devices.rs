@@ -277,27 +277,10 @@ pub fn contexts(session: &Session) -> Result<(), String> {
 /// Contexts of parts of a device.
 pub fn parts(session: &Session) -> Result<(), String> {
     let root = session.device();
-    let properties = [
-        CL_DEVICE_PARTITION_EQUALLY as cl_device_partition_property,
-        1,
-        0,
-    ];
-    let mut subs = [ptr::null_mut(); 64];
-    let mut count = 0;
-    let (places, most) = (subs.as_mut_ptr(), subs.len() as cl_uint);
-    let code = call!(clCreateSubDevices(
-        root,
-        properties.as_ptr(),
-        most,
-        places,
-        &mut count
-    ));
-    println!("clCreateSubDevices: code {code}");
-    if code != CL_SUCCESS {
+    let Some(subs) = session.parts() else {
         return Ok(());
-    }
-    let subs = &subs[..count as usize];
-    let last = subs[count as usize - 1];
+    };
+    let last = subs[subs.len() - 1];
     for round in 0..2 {
         for (label, devices) in [
             ("root", vec![root]),
@@ -338,7 +321,7 @@ pub fn parts(session: &Session) -> Result<(), String> {
         ))
     });
     println!("references of a part: {}", number(parent));
-    for sub in subs {
+    for sub in &subs {
         call!(clReleaseDevice(*sub));
     }
     Ok(())

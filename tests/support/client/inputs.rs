@@ -92,28 +92,12 @@ fn devices(session: &Session) -> Result<(), String> {
 /// A device and a part of it.
 pub fn parts(session: &Session) -> Result<(), String> {
     let root = session.device();
-    let properties = [
-        CL_DEVICE_PARTITION_EQUALLY as cl_device_partition_property,
-        1,
-        0,
-    ];
-    let mut subs = [ptr::null_mut(); 64];
-    let mut count = 0;
-    let (places, most) = (subs.as_mut_ptr(), subs.len() as cl_uint);
-    let code = call!(clCreateSubDevices(
-        root,
-        properties.as_ptr(),
-        most,
-        places,
-        &mut count
-    ));
-    println!("clCreateSubDevices: code {code}");
-    if code != CL_SUCCESS {
+    let Some(subs) = session.parts() else {
         return Ok(());
-    }
+    };
     devices(&session.another(vec![root, subs[0]])?)?;
     devices(&session.another(vec![subs[0], subs[1]])?)?;
-    for sub in &subs[..count as usize] {
+    for sub in &subs {
         call!(clReleaseDevice(*sub));
     }
     Ok(())

@@ -110,6 +110,27 @@ impl Session {
         Self::with(self.platform, devices, self.platform_name.clone())
     }
 
+    /// The parts of the first device, of one compute unit each; None if it has none.
+    pub fn parts(&self) -> Option<Vec<Handle>> {
+        let properties = [
+            CL_DEVICE_PARTITION_EQUALLY as cl_device_partition_property,
+            1,
+            0,
+        ];
+        let mut parts = [ptr::null_mut(); 64];
+        let mut count = 0;
+        let (places, most) = (parts.as_mut_ptr(), parts.len() as cl_uint);
+        let code = call!(clCreateSubDevices(
+            self.device(),
+            properties.as_ptr(),
+            most,
+            places,
+            &mut count
+        ));
+        println!("clCreateSubDevices: code {code}");
+        (code == CL_SUCCESS).then(|| parts[..count as usize].to_vec())
+    }
+
     pub fn device(&self) -> Handle {
         self.devices[0]
     }
