@@ -121,7 +121,7 @@ impl Text<'_> {
 }
 
 impl<'a> Texts<'a> {
-    /// Adds a text, and gives the headers that it names, in any reading.
+    /// Adds a text, and gives the headers that it names in any reading, each once.
     ///
     /// # Errors
     /// Why the texts could give a different result although their bytes are equal.
@@ -136,6 +136,8 @@ impl<'a> Texts<'a> {
             }
         }
         self.texts.push(Text { bytes, met });
+        operands.sort_unstable();
+        operands.dedup();
         Ok(operands)
     }
 
@@ -220,17 +222,12 @@ impl<'a> Texts<'a> {
         operands: &mut Vec<Operand>,
     ) -> Result<(), Bypass> {
         let joined = join_lines(bytes, reading, met);
-        let mut add = |operand| {
-            if !operands.contains(&operand) {
-                operands.push(operand);
-            }
-        };
         let mut lexer = Lexer::new(&joined, reading);
         while let Some(token) = lexer.next() {
             match token {
                 Token::Name(name) if is_question(name) => {
                     if let Some(operand) = question(&mut lexer, name)? {
-                        add(operand);
+                        operands.push(operand);
                     }
                 }
                 Token::Name(name) => {
@@ -243,7 +240,9 @@ impl<'a> Texts<'a> {
                     name,
                     first_on_line,
                 } => match directive(name) {
-                    Known::Include => add(included(&mut lexer, first_on_line, name == b"embed")?),
+                    Known::Include => {
+                        operands.push(included(&mut lexer, first_on_line, name == b"embed")?);
+                    }
                     Known::Pragma => {
                         let line = lexer.rest_of_line();
                         if PRAGMA_WORDS.iter().any(|word| contains(line, word)) {
