@@ -17,10 +17,12 @@ pub mod answer;
 mod devices;
 mod headers;
 pub mod link;
+mod must_hit;
 pub mod own;
 mod plan;
 mod record;
 mod restore;
+mod verify;
 
 use std::ffi::CString;
 use std::io;
@@ -278,7 +280,7 @@ impl Cache {
         fits.then_some(entry)
     }
 
-    /// The program of an entry; an entry that the driver does not take is set aside.
+    /// The program of an entry; an entry that the driver does not take, or that is found wrong, is set aside.
     fn restore(
         &self,
         driver: &'static Driver,
@@ -288,7 +290,7 @@ impl Cache {
         entry: Entry,
     ) -> Option<Arc<Inner>> {
         match restore::restore(driver, context, standing, plan, entry) {
-            Ok(inner) => Some(Arc::new(inner)),
+            Ok(inner) => self.verified(inner, plan).map(Arc::new),
             Err(restore::Failure::Entry(defect)) => {
                 self.set_aside(plan, &defect);
                 None
@@ -383,7 +385,7 @@ impl Cache {
                 false => Ended::Failed,
             };
             shadow::ended(ticket, how, None, None);
-            return self.count(&[Bypass::ConcurrentBuild.into()]);
+            return self.count_bypass(Bypass::ConcurrentBuild, elapsed, Vec::new);
         }
         let how = verdict(ticket.driver, ticket.program, devices.as_deref(), code);
         if how != Ended::Built {
@@ -408,7 +410,9 @@ impl Cache {
             }
             Err(reason) => {
                 shadow::ended(ticket, how, None, None);
-                self.count_bypass(reason, elapsed);
+                self.count_bypass(reason, elapsed, || {
+                    record::kernel_names(ticket.driver, ticket.program)
+                });
             }
         }
     }
@@ -419,11 +423,19 @@ impl Cache {
             Counter::CompileNs.by(nanoseconds(elapsed)),
         ]);
         log_build(Outcome::Miss, Some(plan), names, elapsed);
+        self.must_have_hit(Outcome::Miss, Some(plan), || names.to_vec());
     }
 
-    fn count_bypass(&self, reason: Bypass, elapsed: Duration) {
+    /// `kernels` are asked for where they are wanted.
+    fn count_bypass(
+        &self,
+        reason: Bypass,
+        elapsed: Duration,
+        kernels: impl FnOnce() -> Vec<Vec<u8>>,
+    ) {
         self.count(&[reason.into()]);
         log_build(Outcome::Bypassed(reason), None, &[], elapsed);
+        self.must_have_hit(Outcome::Bypassed(reason), None, kernels);
     }
 
     /// R3: before a call that changes the state of a served program, it is built for real and answers for itself, also in

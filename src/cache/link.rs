@@ -163,7 +163,9 @@ impl Cache {
                     shadow::program_linked(driver, context, program, None, recorded, recipe);
                     self.count_miss(&plan, &names, elapsed);
                 }
-                Err(reason) => self.count_bypass(reason, elapsed),
+                Err(reason) => {
+                    self.count_bypass(reason, elapsed, || record::kernel_names(driver, program))
+                }
             }
         });
         let below = |target| below(linked.as_deref(), target);

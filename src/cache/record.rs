@@ -200,17 +200,17 @@ impl Cache {
 }
 
 /// What the driver gives of a program.
-struct Binaries {
+pub(super) struct Binaries {
     /// The devices that have one, by their index, ascending.
-    built: Vec<usize>,
+    pub(super) built: Vec<usize>,
     /// Theirs.
-    bytes: Vec<Vec<u8>>,
+    pub(super) bytes: Vec<Vec<u8>>,
     /// Nothing is listed for the others.
     only_built_listed: bool,
 }
 
 /// The binaries of all devices that have one after a call.
-fn binaries(driver: &Driver, program: Program, plan: &Plan) -> Result<Binaries, String> {
+pub(super) fn binaries(driver: &Driver, program: Program, plan: &Plan) -> Result<Binaries, String> {
     let code = |what, code: cl_int| format!("the driver does not give {what} ({code})");
     let devices = driver
         .program_devices(program)
@@ -319,7 +319,7 @@ pub fn facts(
     facts
 }
 
-fn kernel_names(driver: &Driver, program: Program) -> Vec<Vec<u8>> {
+pub(super) fn kernel_names(driver: &Driver, program: Program) -> Vec<Vec<u8>> {
     let names = driver.program_info(program, CL_PROGRAM_KERNEL_NAMES);
     split_names(&names.unwrap_or_default())
         .map(<[u8]>::to_vec)

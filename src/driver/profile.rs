@@ -106,6 +106,9 @@ pub struct Profile {
     pub sub_devices_are_their_root: bool,
     /// What is left of an earlier build.
     pub rebuild: Rebuild,
+    /// Whether a build may be a copy of an earlier one, out of a cache of the driver's own: then two builds that agree tell
+    /// nothing of a third.
+    pub copies_builds: bool,
     /// Variables that change code.
     pub environment: Environment,
     /// Whether variables that begin with the platform's ICD suffix and `_` are taken to change code.
@@ -147,6 +150,7 @@ static PROFILES: [Profile; 8] = [
         kernels_keep_program: true,
         sub_devices_are_their_root: true, // measured
         rebuild: Rebuild::Fresh,          // measured
+        copies_builds: true, // measured: names of temporary files in binaries and logs change with its cache directory
         environment: Environment {
             // pocl_build.c, pocl_cache.c, pocl_llvm_utils.cc, linker.cpp, WorkitemLoops.cc, common.c and others: all
             // POCL_ variables change code or identity but the following. POCL's own key has one of them.
@@ -198,6 +202,7 @@ static PROFILES: [Profile; 8] = [
         kernels_keep_program: false,          // measured: queries of it give CL_INVALID_PROGRAM
         sub_devices_are_their_root: false,    // measured
         rebuild: Rebuild::KeepsVariables,     // measured
+        copies_builds: false,                 // measured
         environment: Environment {
             code: &[],
             // Documented: "Performance-Related Configuration Variables", "Vectorizer Knobs" and "Targeting a Different CPU
@@ -238,6 +243,7 @@ static PROFILES: [Profile; 8] = [
         kernels_keep_program: true,
         sub_devices_are_their_root: false,
         rebuild: Rebuild::Fresh,
+        copies_builds: true, // compiler_cache.cpp
         environment: Environment {
             // oclc_extensions.cpp, api.cpp, platform.cpp of the compute runtime; its debug keys have the NEO_ prefix or,
             // with NEOReadDebugKeys, none, so that variable alone makes the environment unknowable: it is in the key.
@@ -273,6 +279,7 @@ static PROFILES: [Profile; 8] = [
         kernels_keep_program: true,
         sub_devices_are_their_root: false,
         rebuild: Rebuild::Fresh,
+        copies_builds: true, // documented: AMD_COMGR_CACHE
         environment: Environment {
             // flags.hpp, program.cpp, rocsettings.cpp of clr; comgr-env.cpp.
             code: &[
@@ -312,6 +319,7 @@ static PROFILES: [Profile; 8] = [
         kernels_keep_program: true,
         sub_devices_are_their_root: false,
         rebuild: Rebuild::Fresh,
+        copies_builds: true, // documented: CUDA_CACHE_PATH
         environment: Environment {
             // No variable is documented to change the PTX; those of the JIT cost nothing in the key.
             code: &["CUDA_FORCE_PTX_JIT", "CUDA_DISABLE_PTX_JIT"],
@@ -339,6 +347,7 @@ static PROFILES: [Profile; 8] = [
         kernels_keep_program: true,
         sub_devices_are_their_root: false,
         rebuild: Rebuild::KeepsKernels, // measured: CL_PROGRAM_NUM_KERNELS grows with each build
+        copies_builds: false,           // measured
         environment: Environment {
             // docs/envvars.rst, core/platform.rs: they change macros and features.
             code: &["CLC_DEBUG"],
@@ -372,6 +381,7 @@ static PROFILES: [Profile; 8] = [
         kernels_keep_program: true,
         sub_devices_are_their_root: false,
         rebuild: Rebuild::Fresh,
+        copies_builds: true, // CLVK_CACHE_DIR
         environment: Environment {
             code: &[],
             code_prefixes: &["CLVK_"], // src/config.def
@@ -398,6 +408,7 @@ static PROFILES: [Profile; 8] = [
         kernels_keep_program: true,
         sub_devices_are_their_root: false,
         rebuild: Rebuild::Fresh,
+        copies_builds: false, // unverified
         environment: Environment {
             code: &[],
             code_prefixes: &["OCLGRIND_"],
@@ -420,6 +431,7 @@ static UNKNOWN: Profile = Profile {
     kernels_keep_program: true,
     sub_devices_are_their_root: false,
     rebuild: Rebuild::Fresh,
+    copies_builds: false,
     // By habit a driver's variables begin with its suffix; all of them enter the key.
     environment: Environment {
         code: &[],

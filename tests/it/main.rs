@@ -10,6 +10,7 @@ mod damage;
 mod differential;
 mod doors;
 mod inputs;
+mod modes;
 mod privilege;
 mod process;
 mod programs;
