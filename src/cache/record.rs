@@ -91,6 +91,12 @@ impl Cache {
             not_stored(&"a file has appeared that may have been read in place of a header");
             return (names, None);
         }
+        if driver.identity(&|path| self.digest(path)).is_none() {
+            not_stored(
+                &"a file of the driver changed while it compiled, or one that it opened is not known",
+            );
+            return (names, None);
+        }
         if !is_alone() {
             return (names, None);
         }
