@@ -88,6 +88,12 @@ impl Cache {
             not_stored(&"the driver does not call its binary what it should be");
             return (names, None);
         }
+        if driver.identity(&|path| self.digest(path)).is_none() {
+            not_stored(
+                &"a file of the driver changed while it compiled, or one that it opened is not known",
+            );
+            return (names, None);
+        }
         if !is_alone() {
             return (names, None);
         }
