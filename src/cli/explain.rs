@@ -147,7 +147,7 @@ fn as_text(record: &Record, why: &Why, of_a_kind: usize) -> String {
         if let Some((key, meta)) = why.nearest {
             let _ = write!(
                 words,
-                ", nearest entry {} of {}, {}",
+                ", compared with {} ({}, {})",
                 &key.hex()[..SHOWN_DIGITS],
                 text(meta.executable.as_bytes()),
                 ago(now.saturating_sub(meta.created * 1000)),

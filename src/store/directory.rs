@@ -308,6 +308,13 @@ impl Directory {
             .then(|| u64::try_from(stat.st_size).ok())?
     }
 
+    /// When a file was last written, moved or otherwise changed, in milliseconds since 1970.
+    pub fn changed_ms(&self, name: &str) -> Option<u64> {
+        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let seconds = u64::try_from(stat.st_ctime).ok()?;
+        Some(seconds * 1000 + stat.st_ctime_nsec as u64 / 1_000_000)
+    }
+
     /// The names of all entries that are UTF-8, as all of ours are.
     ///
     /// # Errors

@@ -198,14 +198,14 @@ impl Store {
         self.root.remove(&entry_name(key))
     }
 
-    /// Whether an entry of this key was set aside.
-    pub fn is_aside(&self, key: &Key) -> bool {
-        let name = format!("{ASIDE}/{}{SUFFIX}", key.hex());
-        self.root.size(&name).is_some()
+    /// When the entry of this key was last set aside, in milliseconds since 1970.
+    pub fn set_aside_at(&self, key: &Key) -> Option<u64> {
+        self.root
+            .changed_ms(&format!("{ASIDE}/{}{SUFFIX}", key.hex()))
     }
 
-    /// Removes all entries, what was set aside, the journal and what was left half-written: files whose names and contents are the
-    /// cache's own, and nothing else. Tells how many files and bytes went.
+    /// Removes all entries, what was set aside, the journal and what was left half-written: files whose names and contents
+    /// are the cache's own, and nothing else. Tells how many files and bytes went.
     ///
     /// # Errors
     /// A directory cannot be listed or a file cannot be removed.

@@ -130,14 +130,16 @@ impl Past {
                 None => return unlisted(),
             }
         }
-        let near = self.entries.iter().filter(|(key, meta)| {
-            *key != build.key && is_near(&of_entry(meta), &side) && self.existed(key, meta, record)
+        let near = self.entries.iter().filter_map(|entry| {
+            let (key, meta) = entry;
+            let is_other = *key != build.key && is_near(&of_entry(meta), &side);
+            let stored = is_other.then(|| self.stored_before(key, meta, record))??;
+            Some((entry, stored, differences(of_entry(meta), side)))
         });
-        let compared = near.map(|entry| (entry, differences(of_entry(&entry.1), side)));
-        let nearest = compared
-            .min_by_key(|((_, meta), differences)| (distance(differences), Reverse(meta.created)));
+        let nearest =
+            near.min_by_key(|(_, stored, differences)| (distance(differences), Reverse(*stored)));
         match nearest {
-            Some((nearest, differences)) => Why {
+            Some((nearest, _, differences)) => Why {
                 reason: "changed",
                 words: String::new(),
                 nearest: Some(nearest),
@@ -160,8 +162,11 @@ impl Past {
                 .is_some_and(|build| build.key == *key);
             same && matches!(earlier.ended, Ended::Miss { .. })
         });
+        // A later one says nothing of this build.
+        let aside = self.store.set_aside_at(key);
+        let since = before.map_or(0, |before| before.time_ms);
+        let aside = aside.is_some_and(|at| (since..=record.time_ms).contains(&at));
         let Some(before) = before else {
-            let aside = self.store.is_aside(key);
             return aside.then(|| {
                 Why::plain(
                     "set_aside",
@@ -182,7 +187,7 @@ impl Past {
                     "compiled {age} as well, but it could not be stored; OCLCACHE_LOG=warn says why"
                 ),
             ),
-            _ if self.store.is_aside(key) => Why::plain(
+            _ if aside => Why::plain(
                 "set_aside",
                 format!(
                     "compiled {age} as well, but its entry was damaged or refused by the driver, and was set aside"
@@ -207,16 +212,19 @@ impl Past {
             .filter(move |other| other.time_ms <= until)
     }
 
-    /// Whether an entry was there before a build. Its own time has seconds only, so the journal is asked first.
-    fn existed(&self, key: &Key, meta: &Meta, record: &Record) -> bool {
+    /// When an entry that was there before a build was stored, in milliseconds. Its own time has seconds only, so the journal
+    /// is asked first.
+    fn stored_before(&self, key: &Key, meta: &Meta, record: &Record) -> Option<u64> {
         let is_its = |other: &&Record| {
             let same = other.build.as_ref().is_some_and(|build| build.key == *key);
             same && matches!(other.ended, Ended::Miss { stored: true, .. })
         };
-        match self.records.iter().any(|other| is_its(&other)) {
-            true => self.earlier(record).any(|other| is_its(&other)),
-            false => meta.created <= record.time_ms / 1000,
+        if self.records.iter().any(|other| is_its(&other)) {
+            let last = self.earlier(record).rfind(is_its);
+            return last.map(|other| other.time_ms);
         }
+        let created = meta.created * 1000;
+        (created <= record.time_ms).then_some(created)
     }
 }
 
