@@ -126,13 +126,7 @@ impl Cache {
         let private = !self.config.store_source();
         let mut meta = Meta {
             ingredients: plan.ingredients.clone(),
-            options: plan
-                .options
-                .as_ref()
-                .map(|options| match &plan.recipe.arguments.options {
-                    Some(written) if !private => written.as_bytes().to_vec(),
-                    _ => options.private(),
-                }),
+            options: plan.shown_options(private),
             include_dirs: shows_directories(&facts, &plan.recipe.include_dirs)
                 .then(|| plan.recipe.include_dirs.clone()),
             driver_family: driver.profile.family.to_owned(),
@@ -325,6 +319,7 @@ pub fn facts(
     facts
 }
 
+/// The names of a program's kernels, none if the driver does not tell.
 pub(super) fn kernel_names(driver: &Driver, program: Program) -> Vec<Vec<u8>> {
     let names = driver.program_info(program, CL_PROGRAM_KERNEL_NAMES);
     split_names(&names.unwrap_or_default())

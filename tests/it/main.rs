@@ -9,6 +9,7 @@ mod command;
 mod damage;
 mod differential;
 mod doors;
+mod explain;
 mod inputs;
 mod modes;
 mod privilege;
