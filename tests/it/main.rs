@@ -9,6 +9,7 @@ mod command;
 mod damage;
 mod differential;
 mod doors;
+mod includes;
 mod inputs;
 mod privilege;
 mod process;
