@@ -392,6 +392,13 @@ impl Cache {
             return log_build(Outcome::Failed, plan.as_ref().ok(), &[], elapsed);
         }
         match plan {
+            // Nobody knows which of its contents the driver has read.
+            Ok(plan) if !plan.still_holds() => {
+                shadow::ended(ticket, how, None, None);
+                tracing::warn!(key = %plan.key_prefix(), "not stored: a header was changed, made or removed meanwhile");
+                self.count(&[Counter::NotStored.by(1)]);
+                self.count_miss(&plan, &[], elapsed);
+            }
             Ok(plan) => {
                 let is_alone = || shadow::is_alone(ticket);
                 let (names, recorded) =

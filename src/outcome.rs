@@ -9,7 +9,7 @@
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Bypass {
-    /// The source could read another file (`#include`, `__has_include`, `#embed` and the like).
+    /// The compiler could read a file that cannot be told or read here (pragmas, inline assembly, what is no plain file).
     ReadsFile = 0,
     /// The source uses `__DATE__`, `__TIME__`, `__TIMESTAMP__` or a name of the file being compiled.
     UsesTimeOrFileName = 1,
@@ -49,11 +49,15 @@ pub enum Bypass {
     UnknownInput = 18,
     /// The intermediate language is not SPIR-V, or its specialisation constants may have been set unseen.
     UnknownIl = 19,
+    /// An include directive whose name takes more than the definitions at hand to tell.
+    UnresolvedInclude = 20,
+    /// The headers are more, larger or deeper than the cache follows.
+    TooManyHeaders = 21,
 }
 
 impl Bypass {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Bypass; 20] = [
+    pub const ALL: [Bypass; 22] = [
         Bypass::ReadsFile,
         Bypass::UsesTimeOrFileName,
         Bypass::UnknownDirective,
@@ -74,6 +78,8 @@ impl Bypass {
         Bypass::BuiltBefore,
         Bypass::UnknownInput,
         Bypass::UnknownIl,
+        Bypass::UnresolvedInclude,
+        Bypass::TooManyHeaders,
     ];
 
     /// The name in statistics and logs; stable.
@@ -99,6 +105,8 @@ impl Bypass {
             Bypass::BuiltBefore => "built_before",
             Bypass::UnknownInput => "unknown_input",
             Bypass::UnknownIl => "unknown_il",
+            Bypass::UnresolvedInclude => "unresolved_include",
+            Bypass::TooManyHeaders => "too_many_headers",
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod calls;
 pub mod identity;
+mod include;
 pub mod layer;
 mod library;
 mod loaded;

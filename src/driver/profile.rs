@@ -66,6 +66,29 @@ pub struct Environment {
 /// names with at most one `*`.
 pub type Files = &'static [(&'static str, &'static str)];
 
+/// Where a compiler looks for headers beside the working directory and the directories of the options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IncludeDir {
+    /// This one; relative to the working directory.
+    At(&'static str),
+    /// Clang's own headers, beside the library of clang that is loaded.
+    ClangResources,
+    /// PoCL's cache, where the source is written to before it is compiled.
+    PoclCache,
+}
+
+/// What clang takes by itself: its headers, `include` in the working directory where it was not told of them (measured on
+/// Intel's CPU runtime), and the directories of the system.
+const CLANG_INCLUDE_DIRS: &[IncludeDir] = &[
+    IncludeDir::At("include"),
+    IncludeDir::ClangResources,
+    IncludeDir::At("/usr/local/include"),
+    IncludeDir::At("/usr/include"),
+];
+
+/// What clang includes in every program of OpenCL C if its headers are used and not a precompiled form of them.
+const CLANG_IMPLICIT_INCLUDES: &[&str] = &["opencl-c.h", "opencl-c-base.h"];
+
 /// One row.
 pub struct Profile {
     /// The family's name, for the log and for entries.
@@ -89,6 +112,10 @@ pub struct Profile {
     pub suffix_variables: bool,
     /// Files that change code, beside the libraries that are loaded.
     pub files: Files,
+    /// Where headers are looked for beside the working directory and those of the options.
+    pub include_dirs: &'static [IncludeDir],
+    /// Names that the compiler includes in every program, looked up like the program's own.
+    pub implicit_includes: &'static [&'static str],
     /// Whether the compiler looks at the name of the running program.
     pub looks_at_executable: bool,
 }
@@ -153,6 +180,10 @@ static PROFILES: [Profile; 8] = [
             ("../../share/pocl/include", "*"),
             ("pocl", "*.so"),
         ],
+        // Measured on 3.1: beside the temporary file that the source was written to. `include` is looked at, but not searched.
+        include_dirs: &[IncludeDir::PoclCache, IncludeDir::At("include")],
+        // Measured: its own copies of clang's headers are included by absolute names.
+        implicit_includes: &[],
         looks_at_executable: false,
     },
     Profile {
@@ -187,6 +218,13 @@ static PROFILES: [Profile; 8] = [
             (".", "libocl_svml_*"),
             (".", "libintelocl_*"),
         ],
+        // Measured, also that `include` in the working directory is searched.
+        include_dirs: &[
+            IncludeDir::At("include"),
+            IncludeDir::At("/usr/local/include"),
+            IncludeDir::At("/usr/include"),
+        ],
+        implicit_includes: &[], // measured
         looks_at_executable: false,
     },
     Profile {
@@ -222,6 +260,8 @@ static PROFILES: [Profile; 8] = [
         },
         suffix_variables: false,
         files: &[],
+        include_dirs: CLANG_INCLUDE_DIRS,
+        implicit_includes: CLANG_IMPLICIT_INCLUDES,
         looks_at_executable: true, // ail_configuration.cpp: per-application code generation
     },
     Profile {
@@ -259,6 +299,8 @@ static PROFILES: [Profile; 8] = [
         },
         suffix_variables: false,
         files: &[],
+        include_dirs: CLANG_INCLUDE_DIRS,
+        implicit_includes: CLANG_IMPLICIT_INCLUDES,
         looks_at_executable: true, // program.cpp: ParseAllOptions appends options per application
     },
     Profile {
@@ -283,6 +325,8 @@ static PROFILES: [Profile; 8] = [
             (".", "libnvidia-compiler*.so*"),
             (".", "libnvidia-ptxjitcompiler*.so*"),
         ],
+        include_dirs: CLANG_INCLUDE_DIRS,
+        implicit_includes: CLANG_IMPLICIT_INCLUDES,
         looks_at_executable: false,
     },
     Profile {
@@ -309,6 +353,14 @@ static PROFILES: [Profile; 8] = [
             ("../lib/clc", "*.spv"),
             ("../clc", "*.spv"),
         ],
+        // Measured on 22.3.
+        include_dirs: &[
+            IncludeDir::ClangResources,
+            IncludeDir::At("/usr/local/include"),
+            IncludeDir::At("/usr/include"),
+        ],
+        // Measured: looked for in the working directory and in each directory of the options before clang's own, in every build.
+        implicit_includes: &["opencl-c-base.h"],
         looks_at_executable: false,
     },
     Profile {
@@ -333,6 +385,8 @@ static PROFILES: [Profile; 8] = [
         },
         suffix_variables: false,
         files: &[(".", "clspv"), (".", "llvm-spirv"), (".", "clvk.conf")],
+        include_dirs: CLANG_INCLUDE_DIRS,
+        implicit_includes: CLANG_IMPLICIT_INCLUDES,
         looks_at_executable: false,
     },
     Profile {
@@ -351,6 +405,8 @@ static PROFILES: [Profile; 8] = [
         },
         suffix_variables: false,
         files: &[("../include/oclgrind", "*")],
+        include_dirs: CLANG_INCLUDE_DIRS,
+        implicit_includes: CLANG_IMPLICIT_INCLUDES,
         looks_at_executable: false,
     },
 ];
@@ -381,6 +437,8 @@ static UNKNOWN: Profile = Profile {
     },
     suffix_variables: true,
     files: &[],
+    include_dirs: CLANG_INCLUDE_DIRS,
+    implicit_includes: CLANG_IMPLICIT_INCLUDES,
     looks_at_executable: true,
 };
 
