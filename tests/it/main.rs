@@ -10,6 +10,7 @@ mod damage;
 mod differential;
 mod doors;
 mod explain;
+mod includes;
 mod inputs;
 mod modes;
 mod privilege;
