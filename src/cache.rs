@@ -18,10 +18,12 @@ mod devices;
 mod headers;
 mod journal;
 pub mod link;
+mod must_hit;
 pub mod own;
 mod plan;
 mod record;
 mod restore;
+mod verify;
 
 use std::ffi::CString;
 use std::io;
@@ -281,7 +283,7 @@ impl Cache {
         fits.then_some(entry)
     }
 
-    /// The program of an entry; an entry that the driver does not take is set aside.
+    /// The program of an entry; an entry that the driver does not take, or that is found wrong, is set aside.
     fn restore(
         &self,
         driver: &'static Driver,
@@ -291,7 +293,7 @@ impl Cache {
         entry: Entry,
     ) -> Option<Arc<Inner>> {
         match restore::restore(driver, context, standing, plan, entry) {
-            Ok(inner) => Some(Arc::new(inner)),
+            Ok(inner) => self.verified(inner, plan).map(Arc::new),
             Err(restore::Failure::Entry(defect)) => {
                 self.set_aside(plan, &defect);
                 None
@@ -400,7 +402,7 @@ impl Cache {
                 shadow::ended(ticket, how, None, None);
                 tracing::warn!(key = %plan.key_prefix(), "not stored: a header was changed, made or removed meanwhile");
                 self.count(&[Counter::NotStored.by(1)]);
-                self.count_miss(&plan, &[], elapsed);
+                self.count_miss(ticket.driver, &plan, Vec::new(), false, elapsed);
             }
             Ok(plan) => {
                 let is_alone = || shadow::is_alone(ticket);
@@ -431,6 +433,7 @@ impl Cache {
             Counter::CompileNs.by(nanoseconds(elapsed)),
         ]);
         log_build(Outcome::Miss, Some(plan), &names, elapsed);
+        self.must_have_hit(Outcome::Miss, Some(plan), &names);
         let recache = self.config.recache();
         let ended = Noted::Miss { stored, recache };
         self.note(Some(driver), Some(plan), names, ended, elapsed);
@@ -446,6 +449,7 @@ impl Cache {
     ) {
         self.count(&[reason.into()]);
         log_build(Outcome::Bypassed(reason), None, &names, elapsed);
+        self.must_have_hit(Outcome::Bypassed(reason), None, &names);
         self.note(driver, None, names, Noted::bypassed(reason), elapsed);
     }
 

@@ -88,6 +88,12 @@ impl Cache {
             not_stored(&"the driver does not call its binary what it should be");
             return (names, None);
         }
+        if driver.identity(&|path| self.digest(path)).is_none() {
+            not_stored(
+                &"a file of the driver changed while it compiled, or one that it opened is not known",
+            );
+            return (names, None);
+        }
         if !is_alone() {
             return (names, None);
         }
@@ -194,17 +200,17 @@ impl Cache {
 }
 
 /// What the driver gives of a program.
-struct Binaries {
+pub(super) struct Binaries {
     /// The devices that have one, by their index, ascending.
-    built: Vec<usize>,
+    pub(super) built: Vec<usize>,
     /// Theirs.
-    bytes: Vec<Vec<u8>>,
+    pub(super) bytes: Vec<Vec<u8>>,
     /// Nothing is listed for the others.
     only_built_listed: bool,
 }
 
 /// The binaries of all devices that have one after a call.
-fn binaries(driver: &Driver, program: Program, plan: &Plan) -> Result<Binaries, String> {
+pub(super) fn binaries(driver: &Driver, program: Program, plan: &Plan) -> Result<Binaries, String> {
     let code = |what, code: cl_int| format!("the driver does not give {what} ({code})");
     let devices = driver
         .program_devices(program)

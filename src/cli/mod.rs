@@ -1,7 +1,7 @@
 //! The `oclcache` command: parses, and gives each verb to a file of its own.
 //!
 //! Data goes to standard output, words go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such entry;
-//! `run` passes on the program's.
+//! `run` passes on the program's, and has 125 to 127 of its own.
 
 mod clear;
 mod config;
@@ -59,7 +59,7 @@ struct Short {
 enum Verb {
     /// Run a program through the cache, with no set-up
     #[command(
-        after_help = "Example: oclcache run -- python3 program.py\nExit code: the program's; 126 or 127 if it cannot be run"
+        after_help = "Example: oclcache run -- python3 program.py\nExit code: the program's; 126 or 127 if it cannot be run; with OCLCACHE_MUST_HIT=1, 125 if it ended well but something was compiled"
     )]
     Run {
         /// Say nothing at the end
