@@ -12,6 +12,7 @@ mod doors;
 mod explain;
 mod includes;
 mod inputs;
+mod journal;
 mod modes;
 mod privilege;
 mod process;
