@@ -14,7 +14,7 @@ impl Cache {
         &self,
         outcome: Outcome,
         plan: Option<&Plan>,
-        kernels: impl FnOnce() -> Vec<Vec<u8>>,
+        kernel_names: &[Vec<u8>],
     ) {
         let reason = match outcome {
             Outcome::Miss => outcome.name(),
@@ -29,7 +29,7 @@ impl Cache {
             "OCLCACHE_MUST_HIT: compiled: {reason}, key {}, program {}, kernels: {}",
             key.as_deref().unwrap_or("none"),
             text(&executable()),
-            text(&kernels().join(&b' '))
+            text(&kernel_names.join(&b' '))
         ));
     }
 }

@@ -1,20 +1,21 @@
 //! What a call would be keyed by, or why it cannot be.
 
-use std::ffi::{CString, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use opencl_sys::*;
 
 use super::Cache;
 use super::devices::{self, chosen, previous};
-use super::headers::{self, header, judge_again, judge_texts, source_text};
+use super::headers::{are_unchanged, header, source_text, texts};
 use crate::cl::{Context, Device, Program};
 use crate::driver::profile::Rebuild;
 use crate::driver::{BuildArguments, Driver};
+use crate::key::include::Closure;
 use crate::key::ingredients::{Ingredient, Key, Kind, key, sha256};
 use crate::key::options::{self, Options};
+use crate::key::source;
 use crate::outcome::Bypass;
 use crate::shadow::{self, Base, Inner, Operation, Origin, Recipe, Ticket};
 
@@ -33,8 +34,6 @@ pub struct Plan {
     pub targets: Vec<usize>,
     /// The key, and what the call does.
     pub recipe: Arc<Recipe>,
-    /// Files that would be read in place of embedded headers if they were there.
-    absent: Vec<PathBuf>,
 }
 
 impl Plan {
@@ -66,9 +65,9 @@ impl Plan {
         })
     }
 
-    /// Whether no file has appeared meanwhile that would be read in place of an embedded header.
+    /// Whether no header has changed meanwhile, appeared or gone.
     pub fn still_holds(&self) -> bool {
-        self.absent.iter().all(|path| headers::is_absent(path))
+        self.recipe.closure.is_untouched()
     }
 }
 
@@ -169,8 +168,10 @@ impl Cache {
         devices: &[Device],
         recipe: &Recipe,
     ) -> Result<Key, Bypass> {
-        let earlier = recipe.base.inputs().iter().chain(&recipe.previous);
-        earlier.map(|recipe| &**recipe).try_for_each(judge_again)?;
+        let mut earlier = recipe.base.inputs().iter().chain(&recipe.previous);
+        if !earlier.all(|recipe| are_unchanged(recipe)) {
+            return Err(Bypass::UnknownInput);
+        }
         let plan = self.key(
             driver,
             devices.to_vec(),
@@ -217,15 +218,18 @@ impl Cache {
         if driver.profile.refuses_debug && options.as_ref().is_some_and(|options| options.debug) {
             return Err(Bypass::RefusedByProfile);
         }
-        let absent = match &base {
-            Base::Source(source) => judge_texts(source, headers, options.as_ref())?,
-            _ => Vec::new(),
+        let closure = match &base {
+            Base::Source(source) => texts(driver, source, headers, options.as_ref())?,
+            _ => Closure::default(),
         };
         let device_identities = driver
             .device_identities(&devices)
             .ok_or(Bypass::UnidentifiedDevice)?;
         let driver_identity = driver
             .identity(&|path| self.digest(path))
+            .ok_or(Bypass::UnidentifiedDriver)?;
+        let surroundings = driver
+            .surroundings(&|path| self.digest(path))
             .ok_or(Bypass::UnidentifiedDriver)?;
         self.remember_digests();
 
@@ -252,6 +256,12 @@ impl Cache {
             let name = String::from_utf8_lossy(header.name.as_bytes());
             Ingredient::new(Kind::Header, name, sha256(&header.source))
         }));
+        ingredients.extend(closure.ingredients());
+        if options.as_ref().is_some_and(|options| options.debug) {
+            let directory = std::env::current_dir().map_err(|_| Bypass::ReadsFile)?;
+            let directory = directory.as_os_str().as_bytes();
+            ingredients.push(Ingredient::new(Kind::WorkingDirectory, "", directory));
+        }
         for (index, identity) in device_identities.iter().enumerate() {
             ingredients.push(Ingredient::new(
                 Kind::Device,
@@ -269,7 +279,7 @@ impl Cache {
                 .map(|previous| Ingredient::new(Kind::Previous, "", previous.key.0)),
         );
         ingredients.extend(driver_identity.iter().cloned());
-        ingredients.extend(environment(driver));
+        ingredients.extend(surroundings);
         if driver.profile.looks_at_executable {
             ingredients.push(Ingredient::new(Kind::Executable, "", executable()));
         }
@@ -278,7 +288,8 @@ impl Cache {
             key: key(&ingredients),
             weight: 1 + earlier().map(|recipe| recipe.weight).sum::<usize>(),
             depth: 1 + earlier().map(|recipe| recipe.depth).max().unwrap_or(0),
-            include_dirs: include_dirs(options.as_ref(), earlier()),
+            include_dirs: include_dirs(options.as_ref(), &closure, earlier()),
+            closure,
             base,
             operation,
             arguments: arguments.clone(),
@@ -290,7 +301,6 @@ impl Cache {
             devices,
             targets,
             recipe: Arc::new(recipe),
-            absent,
         })
     }
 }
@@ -313,7 +323,10 @@ fn forgets(ticket: &Ticket, compiles: bool) -> bool {
 
 fn base_ingredients(base: &Base) -> Vec<Ingredient> {
     match base {
-        Base::Source(text) => vec![Ingredient::new(Kind::Source, "", sha256(text))],
+        Base::Source(text) => {
+            let (text, name) = source::keyed(text);
+            vec![Ingredient::new(Kind::Source, name, sha256(text))]
+        }
         Base::Il(code, constants) => {
             let code = Ingredient::new(Kind::Il, "", sha256(code));
             let constants = constants.iter().map(|(id, value)| {
@@ -329,14 +342,19 @@ fn base_ingredients(base: &Base) -> Vec<Ingredient> {
     }
 }
 
-/// All include directories that led to a program, whose spelling is not in the key.
+/// All directories in which headers were looked for, whose spelling is not in the key.
 fn include_dirs<'a>(
     options: Option<&Options>,
+    closure: &Closure,
     earlier: impl Iterator<Item = &'a Arc<Recipe>>,
 ) -> Vec<Vec<u8>> {
+    let working = closure.working_directory();
+    let working = working.map(|directory| directory.as_os_str().as_bytes().to_vec());
     let own = options.iter().flat_map(|options| &options.include_dirs);
-    own.chain(earlier.flat_map(|recipe| &recipe.include_dirs))
-        .cloned()
+    let earlier = earlier.flat_map(|recipe| &recipe.include_dirs);
+    working
+        .into_iter()
+        .chain(own.chain(earlier).cloned())
         .collect()
 }
 
@@ -361,34 +379,6 @@ fn has_more_references(driver: &Driver, program: Program, ours: cl_uint) -> bool
     driver
         .program_references(program)
         .is_ok_and(|references| references > ours)
-}
-
-/// The variables that change code, in the order of their names.
-fn environment(driver: &Driver) -> Vec<Ingredient> {
-    let profile = driver.profile;
-    let suffix = driver.suffix();
-    let by_suffix = |name: &[u8]| {
-        profile.suffix_variables
-            && !suffix.is_empty()
-            && name
-                .strip_prefix(suffix)
-                .is_some_and(|rest| rest.starts_with(b"_"))
-    };
-    let mut found: Vec<(OsString, OsString)> = std::env::vars_os()
-        .filter(|(name, _)| {
-            by_suffix(name.as_bytes())
-                || name
-                    .to_str()
-                    .is_some_and(|name| profile.environment.changes_code(name))
-        })
-        .collect();
-    found.sort();
-    found
-        .into_iter()
-        .map(|(name, value)| {
-            Ingredient::new(Kind::Environment, name.to_string_lossy(), value.into_vec())
-        })
-        .collect()
 }
 
 /// The name of the running program's file.

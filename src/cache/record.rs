@@ -13,6 +13,7 @@ use crate::cl::{Device, Kernel, Program};
 use crate::driver::profile::KernelFacts as When;
 use crate::driver::{BuildArguments, Driver};
 use crate::key::ingredients::Key;
+use crate::key::source::RANDOM_NAME;
 use crate::shadow::Operation;
 use crate::store::Lookup;
 use crate::store::entry::{Answer, Answers, EntryContent, Facts, KernelFacts, Meta};
@@ -87,8 +88,10 @@ impl Cache {
             not_stored(&"the driver does not call its binary what it should be");
             return (names, None);
         }
-        if !plan.still_holds() {
-            not_stored(&"a file has appeared that may have been read in place of a header");
+        if driver.identity(&|path| self.digest(path)).is_none() {
+            not_stored(
+                &"a file of the driver changed while it compiled, or one that it opened is not known",
+            );
             return (names, None);
         }
         if !is_alone() {
@@ -123,13 +126,7 @@ impl Cache {
         let private = !self.config.store_source();
         let mut meta = Meta {
             ingredients: plan.ingredients.clone(),
-            options: plan
-                .options
-                .as_ref()
-                .map(|options| match &plan.recipe.arguments.options {
-                    Some(written) if !private => written.as_bytes().to_vec(),
-                    _ => options.private(),
-                }),
+            options: plan.shown_options(private),
             include_dirs: shows_directories(&facts, &plan.recipe.include_dirs)
                 .then(|| plan.recipe.include_dirs.clone()),
             driver_family: driver.profile.family.to_owned(),
@@ -143,9 +140,7 @@ impl Cache {
             only_built_listed: binaries.only_built_listed,
             facts,
         };
-        if private {
-            withhold_texts(&mut meta.facts);
-        }
+        withhold_texts(&mut meta.facts, private);
         meta
     }
 
@@ -191,9 +186,7 @@ impl Cache {
             }
             meta.include_dirs = shows_directories(&meta.facts, own).then(|| own.to_vec());
         }
-        if !self.config.store_source() {
-            withhold_texts(&mut meta.facts);
-        }
+        withhold_texts(&mut meta.facts, !self.config.store_source());
         let source = entry.source().filter(|_| self.config.store_source());
         let content = EntryContent {
             meta: &meta,
@@ -326,6 +319,7 @@ pub fn facts(
     facts
 }
 
+/// The names of a program's kernels, none if the driver does not tell.
 pub(super) fn kernel_names(driver: &Driver, program: Program) -> Vec<Vec<u8>> {
     let names = driver.program_info(program, CL_PROGRAM_KERNEL_NAMES);
     split_names(&names.unwrap_or_default())
@@ -423,16 +417,21 @@ fn shows_directories(facts: &Facts, directories: &[Vec<u8>]) -> bool {
         .any(|text| directories.iter().any(|directory| shows(text, directory)))
 }
 
-/// Takes out what could show the source: the driver is asked for it again if anybody wants it.
-fn withhold_texts(facts: &mut Facts) {
+/// Takes out the texts that could show the source if that is private, and those that quote a random name, which is another in
+/// each program: the driver is asked for them again if anybody wants them.
+fn withhold_texts(facts: &mut Facts, private: bool) {
     for (name, answer) in facts.devices.iter_mut().flatten() {
         let is_text = matches!(*name, CL_PROGRAM_BUILD_LOG | CL_PROGRAM_BUILD_OPTIONS);
-        let has_words = match answer {
-            Answer::Value(value) => value.len() > 1,
-            Answer::AroundOwnOptions(_) => true,
-            _ => false,
+        let (has_words, texts) = match &*answer {
+            Answer::Value(value) => (value.len() > 1, std::slice::from_ref(value)),
+            Answer::AroundOwnOptions(parts) => (true, parts.as_slice()),
+            _ => (false, &[][..]),
         };
-        if is_text && has_words {
+        let is_random = texts.iter().any(|text| {
+            let mut windows = text.windows(RANDOM_NAME.len());
+            windows.any(|window| window == RANDOM_NAME)
+        });
+        if is_text && (private && has_words || is_random) {
             *answer = Answer::Withheld;
         }
     }
@@ -474,7 +473,20 @@ mod tests {
     #[test]
     fn no_word_of_a_log_is_kept_where_texts_are_private() {
         let mut facts = log(b"-DX=secret", b"used: -DX=secret, warning: about secret");
-        withhold_texts(&mut facts);
+        withhold_texts(&mut facts, true);
         assert_eq!(facts.devices[0][0].1, Answer::Withheld);
+    }
+
+    #[test]
+    fn a_log_that_quotes_a_random_name_is_not_kept() {
+        let kept = |text: &[u8]| {
+            let mut facts = log(b"", text);
+            withhold_texts(&mut facts, false);
+            facts.devices[0][0].1 != Answer::Withheld
+        };
+        assert!(kept(b"warning: unused variable 'x'"));
+        assert!(!kept(
+            b"warning: unused variable 'pyopencl_defeat_cache_00'"
+        ));
     }
 }

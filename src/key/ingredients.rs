@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The version of the encoding and of the choice of ingredients.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The key of a build: equal keys mean that the driver would make an equal program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -86,6 +86,10 @@ pub enum Kind {
     Input = 12,
     /// The key of what devices that the call does not name keep of an earlier one.
     Previous = 13,
+    /// Where a header may stand; the name is the place that is looked at (see [`super::include`]), the value its content.
+    Include = 14,
+    /// The working directory, which debug information may hold.
+    WorkingDirectory = 15,
 }
 
 /// One part of a key, readable.
@@ -149,6 +153,8 @@ mod tests {
             Ingredient::new(Kind::Constant, "1", *b"\x05"),
             Ingredient::new(Kind::Input, "0", *b"key"),
             Ingredient::new(Kind::Previous, "", *b"key"),
+            Ingredient::new(Kind::Include, "-I0/a.h", *b"digest"),
+            Ingredient::new(Kind::WorkingDirectory, "", *b"/home"),
         ]
     }
 
@@ -156,11 +162,11 @@ mod tests {
     fn the_key_of_a_given_list_never_changes_without_a_new_version() {
         assert_eq!(
             key(&list()).hex(),
-            "fcee34a7c264e415b21a8534f5c7491cce97d9cc10415d7b86f92e8f1c25b534"
+            "4edc7cb04036ab1997b5adee954a1f2af097a63afcb25cb175e7f4dd44d87887"
         );
         assert_eq!(
             key(&[]).hex(),
-            "409a5e4aeb4f43a71b0e25f4bb3a30d715e69578afa6121bf95436aa9994ce72"
+            "b2232a1bfc2f2d988f5889f5bd027b556f99651fe7009398e76eb9c66856cca8"
         );
     }
 

@@ -1,6 +1,8 @@
 //! What makes two builds the same: pure functions from the ingredients of a build to its key.
 
 pub mod il;
+pub mod include;
 pub mod ingredients;
+pub mod macros;
 pub mod options;
 pub mod source;

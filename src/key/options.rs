@@ -1,48 +1,51 @@
 //! Judges and normalises the build options of a program.
 //!
 //! The options enter the key byte for byte: drivers report them verbatim, macro definitions depend on their order,
-//! and two spellings that mean the same are not worth the risk. One thing is taken out: the directories of `-I`.
+//! and two spellings that mean the same are not worth the risk. One thing is taken out: the include directories.
 //! Programs made by some libraries always name a directory of the virtual environment that they run in, and a
 //! program that includes nothing must be shared between such environments. What an include finds in a directory
 //! is no concern of this module; [`Options::include_dirs`] names the directories for whoever looks. Debug
 //! information may record the directories, so with `-g` they stay in.
 //!
 //! Drivers split options differently: some honour double quotes only, some apostrophes too, some take a backslash
-//! for an escape, others for a character (one crashes on it); some split at blanks alone. So options with a quote,
-//! an apostrophe, a backslash or a control character stay verbatim, and they are refused if any quote could join
-//! two words, since then the words are not known.
+//! for an escape, others for a character (one crashes on it). So options with a quote, an apostrophe or a backslash are read
+//! in each of these ways, and what any of them finds counts; such options, and those with a control character, stay verbatim.
 //!
 //! Which options are safe follows from the OpenCL specification (section 5.8.6, compiler options) and from the
 //! documented command lines of clang and of the drivers. The list holds what is known to be harmless; all else is
-//! refused, as an option may read a file (`-include`), write one (`-save-temps`), or hand text to another tool
+//! refused, as an option may read a file (`-include-pch`), write one (`-save-temps`), or hand text to another tool
 //! (`-Xclang`, `-Wp,`).
 
+mod words;
+
+use std::iter::Peekable;
 use std::ops::Range;
 
 use sha2::{Digest, Sha256};
+use words::{Reading, Word};
 
-use super::source::obstacle;
 use crate::outcome::Bypass;
 
 /// Stands for the directory of an include option. Options hold no NUL, so they cannot be mistaken for it.
 const DIRECTORY: &[u8] = b"\0I";
 
-/// The build options of a program, judged to depend on nothing but their bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The build options of a program, judged to depend on nothing but their bytes and the headers that they name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// What enters the key: the option bytes, the directory of every `-I` replaced by a mark, unless debug
+    /// What enters the key: the option bytes, each include directory replaced by a mark, unless debug
     /// information is asked for or drivers differ in how they read the bytes.
     pub normalised: Vec<u8>,
-    /// The directories named by `-I`, in order, as written. One that has quotes or backslashes stands twice: also
-    /// without them, since drivers differ.
+    /// The directories named by `-I`, `-isystem`, `-iquote` and `-idirafter`, as written, in order; where readings differ,
+    /// those of all.
     pub include_dirs: Vec<Vec<u8>>,
+    /// The headers named by `-include` and `-imacros`.
+    pub forced_includes: Vec<Vec<u8>>,
     /// Whether debug information is asked for, which may hold the names of files and directories.
     pub debug: bool,
-    /// The macro definitions (`NAME` or `NAME=VALUE`), to be judged together with the source by
-    /// [`obstacle`]. One that has quotes or backslashes stands twice: also without them.
+    /// The macro definitions (`NAME` or `NAME=VALUE`), to be judged together with the source; where readings differ, those of all.
     pub definitions: Vec<Vec<u8>>,
     written: Vec<u8>,
-    /// Where the values of macros stand in `written`.
+    /// Where the values of macros stand in `written`; they may overlap.
     values: Vec<Range<usize>>,
 }
 
@@ -50,7 +53,16 @@ impl Options {
     /// The options as they may be shown where the texts of programs are private: each value of a macro is
     /// replaced by `sha256:` and the first 16 hexadecimal digits of its digest.
     pub fn private(&self) -> Vec<u8> {
-        replace(&self.written, &self.values, |value| {
+        let mut values: Vec<Range<usize>> = Vec::new();
+        let mut sorted = self.values.clone();
+        sorted.sort_unstable_by_key(|span| span.start);
+        for span in sorted {
+            match values.last_mut() {
+                Some(last) if span.start < last.end => last.end = last.end.max(span.end),
+                _ => values.push(span),
+            }
+        }
+        replace(&self.written, &values, |value| {
             let digest = Sha256::digest(value);
             let digits: String = digest[..8]
                 .iter()
@@ -65,92 +77,33 @@ impl Options {
 ///
 /// # Errors
 ///
-/// Why a result built with these options must not be cached. A definition gives what [`obstacle`] finds in it.
+/// Why a result built with these options must not be cached.
 pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
-    let uncertain = options.iter().any(|byte| is_uncertain(*byte));
     let mut parsed = Options {
-        normalised: Vec::new(),
-        include_dirs: Vec::new(),
-        debug: false,
-        definitions: Vec::new(),
         written: options.to_vec(),
-        values: Vec::new(),
+        ..Options::default()
     };
     let mut directories = Vec::new();
-    let mut words = words(options).peekable();
-    while let Some(span) = words.next() {
-        let word = &options[span.clone()];
-        if !stands_alone(word) {
-            return Err(Bypass::UnknownOption);
-        }
-        let bare = without_quotes(word);
-        match classify(&bare) {
-            Class::Harmless => {}
-            Class::Debug => parsed.debug = true,
-            Class::Number => {
-                words.next_if(|next| options[next.clone()].iter().all(u8::is_ascii_digit));
-            }
-            Class::Refused(reason) => return Err(reason),
-            Class::Argument(letter) => {
-                // The argument follows the letter, behind the quotes that may stand around.
-                let at = word
-                    .iter()
-                    .position(|byte| *byte == letter)
-                    .map_or(word.len(), |at| at + 1);
-                let argument = if bare.len() > 2 {
-                    span.start + at..span.end
-                } else {
-                    words.next().ok_or(Bypass::UnknownOption)?
-                };
-                let written = &options[argument.clone()];
-                let bare = without_quotes(written);
-                // An option in the argument's place: some drivers would take it as the argument, some as an option.
-                if !stands_alone(&options[span.start..argument.end])
-                    || bare.is_empty()
-                    || bare[0] == b'-'
-                {
-                    return Err(Bypass::UnknownOption);
-                }
-                let mut both = vec![written.to_vec()];
-                if bare != written {
-                    both.push(bare);
-                }
-                match letter {
-                    b'I' => {
-                        parsed.include_dirs.append(&mut both);
-                        directories.push(argument);
-                    }
-                    b'D' => {
-                        // An open comment would reach into whatever a driver puts behind the definition.
-                        if both
-                            .iter()
-                            .any(|text| text.windows(2).any(|pair| matches!(pair, b"/*" | b"//")))
-                        {
-                            return Err(Bypass::UnknownOption);
-                        }
-                        if let Some(equals) = written.iter().position(|byte| *byte == b'=') {
-                            parsed
-                                .values
-                                .push(argument.start + equals + 1..argument.end);
-                        }
-                        parsed.definitions.append(&mut both);
-                    }
-                    b'x' if !matches!(
-                        both.last().map_or(&b""[..], Vec::as_slice),
-                        b"cl" | b"clcpp" | b"spir" | b"spirv"
-                    ) =>
-                    {
-                        return Err(Bypass::UnknownOption);
-                    }
-                    _ => {}
-                }
-            }
-        }
+    let mut is_clean = false;
+    for reading in Reading::all(options) {
+        let mut parser = Parser {
+            options,
+            words: reading
+                .words(options)
+                .ok_or(Bypass::UnknownOption)?
+                .into_iter()
+                .peekable(),
+            parsed: &mut parsed,
+            directories: &mut directories,
+            is_clean: true,
+        };
+        parser.parse()?;
+        is_clean |= parser.is_clean;
     }
-    let definitions: Vec<_> = parsed.definitions.iter().map(Vec::as_slice).collect();
-    if let Some(reason) = obstacle(&definitions) {
-        return Err(reason);
+    if !is_clean {
+        return Err(Bypass::UnknownOption);
     }
+    let uncertain = options.iter().any(|byte| is_uncertain(*byte));
     parsed.normalised = if uncertain || parsed.debug {
         options.to_vec()
     } else {
@@ -164,50 +117,99 @@ fn is_uncertain(byte: u8) -> bool {
     matches!(byte, b'"' | b'\'' | b'\\') || byte.is_ascii_control()
 }
 
-/// The words between white space, in order.
-fn words(options: &[u8]) -> impl Iterator<Item = Range<usize>> {
-    let mut at = 0;
-    options
-        .split(|byte| byte.is_ascii_whitespace() || *byte == 0x0B)
-        .filter_map(move |word| {
-            let span = at..at + word.len();
-            at = span.end + 1;
-            (!word.is_empty()).then_some(span)
-        })
+/// Reads the words of one reading.
+struct Parser<'a> {
+    options: &'a [u8],
+    words: Peekable<std::vec::IntoIter<Word>>,
+    parsed: &'a mut Options,
+    /// Where include directories stand.
+    directories: &'a mut Vec<Range<usize>>,
+    /// Whether all words are options: drivers that read otherwise would be given the name of a file to compile, which no driver
+    /// takes.
+    is_clean: bool,
 }
 
-/// Whether every driver ends the word where it ends, however it takes quotes, apostrophes and backslashes.
-fn stands_alone(word: &[u8]) -> bool {
-    let ends = |escapes: bool, quotes: bool, apostrophes: bool| {
-        let mut open = None;
-        let mut bytes = word.iter();
-        while let Some(byte) = bytes.next() {
-            match byte {
-                b'\\' if escapes && open != Some(b'\'') => {
-                    open = if bytes.next().is_some() {
-                        open
-                    } else {
-                        Some(0)
-                    }
+impl Parser<'_> {
+    fn parse(&mut self) -> Result<(), Bypass> {
+        while let Some(word) = self.words.next() {
+            match classify(&word.text) {
+                Class::Harmless => {}
+                Class::Debug => self.parsed.debug = true,
+                Class::Number => {
+                    let is_number = |next: &Word| next.text.iter().all(u8::is_ascii_digit);
+                    self.words.next_if(is_number);
                 }
-                b'"' | b'\'' if if *byte == b'"' { quotes } else { apostrophes } => match open {
-                    None => open = Some(*byte),
-                    Some(quote) if quote == *byte => open = None,
-                    Some(_) => {}
-                },
-                _ => {}
+                Class::Refused(_)
+                    if !word.text.starts_with(b"-") && !word.text.starts_with(b"@") =>
+                {
+                    self.is_clean = false;
+                }
+                Class::Refused(reason) => return Err(reason),
+                Class::Argument(option) => {
+                    let argument = match word.text.len() > option.len() {
+                        true => self.joined(word, option),
+                        false => self.words.next().ok_or(Bypass::UnknownOption)?,
+                    };
+                    self.argument(option, argument)?;
+                }
             }
         }
-        open.is_none()
-    };
-    (0..8).all(|driver| ends(driver & 1 != 0, driver & 2 != 0, driver & 4 != 0))
-}
+        Ok(())
+    }
 
-fn without_quotes(word: &[u8]) -> Vec<u8> {
-    word.iter()
-        .copied()
-        .filter(|byte| !matches!(byte, b'"' | b'\'' | b'\\'))
-        .collect()
+    /// The argument that stands in the option's own word.
+    fn joined(&self, word: Word, option: &[u8]) -> Word {
+        // Quotes may stand anywhere before it: then the word as a whole stands for it.
+        let written = &self.options[word.span.clone()];
+        let start = match written.starts_with(option) {
+            true => word.span.start + option.len(),
+            false => word.span.start,
+        };
+        Word {
+            span: start..word.span.end,
+            text: word.text[option.len()..].to_vec(),
+        }
+    }
+
+    fn argument(&mut self, option: &[u8], argument: Word) -> Result<(), Bypass> {
+        let Word { span, text } = argument;
+        // An option in the argument's place: some drivers would take it as the argument, some as an option.
+        if text.is_empty() || text[0] == b'-' {
+            return Err(Bypass::UnknownOption);
+        }
+        let add = |list: &mut Vec<Vec<u8>>, text: Vec<u8>, again: bool| {
+            if again || !list.contains(&text) {
+                list.push(text);
+            }
+        };
+        let is_only_reading = !self
+            .options
+            .iter()
+            .any(|byte| matches!(byte, b'"' | b'\'' | b'\\'));
+        match option {
+            b"-I" | b"-isystem" | b"-iquote" | b"-idirafter" => {
+                add(&mut self.parsed.include_dirs, text, is_only_reading);
+                self.directories.push(span);
+            }
+            b"-include" | b"-imacros" => add(&mut self.parsed.forced_includes, text, false),
+            b"-D" => {
+                // An open comment would reach into whatever a driver puts behind the definition.
+                if text.windows(2).any(|pair| matches!(pair, b"/*" | b"//")) {
+                    return Err(Bypass::UnknownOption);
+                }
+                let written = &self.options[span.clone()];
+                if let Some(equals) = written.iter().position(|byte| *byte == b'=') {
+                    self.parsed.values.push(span.start + equals + 1..span.end);
+                }
+                add(&mut self.parsed.definitions, text, is_only_reading);
+            }
+            b"-x" if !matches!(text.as_slice(), b"cl" | b"clcpp" | b"spir" | b"spirv") => {
+                return Err(Bypass::UnknownOption);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 fn replace(text: &[u8], spans: &[Range<usize>], with: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
@@ -228,8 +230,8 @@ enum Class {
     Debug,
     /// Harmless, and a number may follow in a word of its own.
     Number,
-    /// `-D`, `-U`, `-I` or `-x`; the argument stands in the same word or is the next one.
-    Argument(u8),
+    /// The option's argument stands in the same word or is the next one.
+    Argument(&'static [u8]),
     Refused(Bypass),
 }
 
@@ -241,13 +243,29 @@ fn classify(word: &[u8]) -> Class {
             Class::Refused(Bypass::UnknownOption)
         }
     };
+    const WITH_ARGUMENT: [&[u8]; 4] = [b"-D", b"-U", b"-I", b"-x"];
+    // clang takes these joined to their argument, too; other options begin like that.
+    const IN_TWO_WORDS: [&[u8]; 5] = [
+        b"-isystem",
+        b"-iquote",
+        b"-idirafter",
+        b"-include",
+        b"-imacros",
+    ];
+    if let Some(option) = IN_TWO_WORDS.iter().find(|option| **option == word) {
+        return Class::Argument(option);
+    }
     if reads_file(word) {
         return Class::Refused(Bypass::OptionReadsFile);
     }
-    match word {
+    if let Some(option) = WITH_ARGUMENT.iter().find(|option| word.starts_with(option)) {
         // In old compilers, `-I-` changes where the directories before it are looked up.
-        b"-I-" => Class::Refused(Bypass::UnknownOption),
-        [b'-', letter @ (b'D' | b'U' | b'I' | b'x'), ..] => Class::Argument(*letter),
+        return match word {
+            b"-I-" => Class::Refused(Bypass::UnknownOption),
+            _ => Class::Argument(option),
+        };
+    }
+    match word {
         b"-w" | b"-create-library" | b"-enable-link-options" => Class::Harmless,
         // A comma hands the rest to another tool.
         [b'-', b'W', rest @ ..] => harmless(
@@ -281,7 +299,7 @@ fn classify(word: &[u8]) -> Class {
     }
 }
 
-/// Whether the option is known to name a file or a directory other than by `-I`, or to hand one on to clang.
+/// Whether the option is known to name a file or a directory that is not looked at here, or to hand one on to clang.
 fn reads_file(word: &[u8]) -> bool {
     const PREFIXES: [&[u8]; 13] = [
         b"@",
@@ -436,13 +454,11 @@ mod tests {
     #[test]
     fn options_that_read_files_are_refused() {
         for options in [
-            "-include a.h",
             "-includea.h",
-            "-imacros a",
-            "-isystem /a",
-            "-iquote a",
-            "-idirafter a",
+            "-include-pch a",
+            "-isystem/a",
             "-isysroot a",
+            "-iprefix a",
             "--sysroot=/a",
             "-B/a",
             "-fplugin=a",
@@ -450,8 +466,8 @@ mod tests {
             "-Xclang -include -Xclang a",
             "@file",
             "-g -s a.cl",
-            "-cl-mad-enable \"-include\" a",
-            "\\-include a",
+            "-cl-mad-enable \"@file\"",
+            "\\-includea",
             "-DA=1 -fmodules",
         ] {
             assert_eq!(
@@ -485,12 +501,12 @@ mod tests {
             "-dump-opt-llvm=/a",
             "-cl-mad-enable 5",
             "-cl-what=/a",
-            "-I \"a b\"",
+            "-I \"a b",
+            "-include",
+            "-include -w",
             "-DX=\"a -I\" b",
             "-DX=\"\\\" -w\"",
-            "-DX=\\ -w",
             "-DX='a -w'",
-            "-DX=\"'\" -DY=\"'\"",
             "-DX=/*",
             "-DX=a//b",
             "-o a",
@@ -506,31 +522,43 @@ mod tests {
     }
 
     #[test]
-    fn definitions_are_judged_as_sources_are() {
-        for options in [
-            "-DX=__FILE__",
-            "-D X=__DATE__",
-            "-D__TIME__=1",
-            "-DX=\"__FILE__\"",
-            "-DX=__FI\\LE__",
-            "-DF(a)=__FI##LE__",
+    fn where_drivers_read_quotes_differently_each_reading_counts() {
+        let names = |list: &[&str]| -> Vec<Vec<u8>> {
+            list.iter().map(|name| name.as_bytes().to_vec()).collect()
+        };
+        for (options, directories) in [
+            ("-I \"a b\"", names(&["a b", "\"a"])),
+            (
+                "-I\"/usr/share/darktable/kernels\"",
+                names(&[
+                    "/usr/share/darktable/kernels",
+                    "\"/usr/share/darktable/kernels\"",
+                ]),
+            ),
+            ("-I a\\ b", names(&["a b", "a\\"])),
+            ("-I 'a b'", names(&["a b", "'a"])),
+            (
+                "-isystem a -iquote b -idirafter c -I d -I a",
+                names(&["a", "b", "c", "d", "a"]),
+            ),
         ] {
-            assert_eq!(
-                parse(options.as_bytes()),
-                Err(Bypass::UsesTimeOrFileName),
-                "{options}"
-            );
+            let parsed = accepted(options);
+            assert_eq!(parsed.include_dirs, directories, "{options}");
         }
-        assert_eq!(parse(b"-DX=__has_include(<a>)"), Err(Bypass::ReadsFile));
-        let pasting = accepted("-DX=LE__ -DHEADER=<a.h>");
-        assert_eq!(
-            pasting.definitions,
-            [b"X=LE__".to_vec(), b"HEADER=<a.h>".to_vec()]
-        );
         assert_eq!(
             accepted("-D\"X=1\"").definitions,
-            [b"\"X=1\"".to_vec(), b"X=1".to_vec()]
+            names(&["X=1", "\"X=1\""])
         );
+        assert_eq!(
+            accepted("-DX=LE__ -DHEADER=<a.h>").definitions,
+            names(&["X=LE__", "HEADER=<a.h>"])
+        );
+        assert_eq!(accepted("-DX=\\ -w").definitions, names(&["X= -w", "X=\\"]));
+        assert_eq!(
+            accepted("-include a.h -imacros \"b.h\"").forced_includes,
+            names(&["a.h", "b.h", "\"b.h\""])
+        );
+        assert_eq!(accepted("-isystem a").normalised, b"-isystem \0I");
     }
 
     #[test]
@@ -541,6 +569,11 @@ mod tests {
         assert_eq!(
             shown,
             "-DKEY=sha256:ba7816bf8f01cfea -D N -D M=sha256:e3b0c44298fc1c14 -g"
+        );
+        let shown = accepted("-DKEY=\"secret word\" -w").private();
+        assert!(
+            !String::from_utf8(shown).unwrap().contains("secret"),
+            "a value of two words"
         );
     }
 

@@ -1,21 +1,20 @@
-//! Judges whether the bytes of an OpenCL C source say everything about what it compiles to.
+//! Judges whether what is compiled together says everything about what it compiles to, and finds the headers that it names.
 //!
-//! A cache that is keyed by source bytes is right only if equal bytes give equal results. They do not when the
-//! compiler reads something else: another file (`#include`, `__has_include`, `#embed`, `.incbin` in inline
-//! assembly), the clock (`__DATE__`) or the name of the file being compiled, which drivers choose: a random
-//! temporary path, a constant, or one character, depending on the driver. [`obstacle`] finds all of these.
-//! Includes read from disk or from the working directory, in an order that differs per driver, so no include is
-//! harmless here but of a header that the call itself brings ([`obstacle_beside_headers`]).
+//! A cache that is keyed by texts is right only if equal texts give equal results. They do not when the compiler reads
+//! something else: another file (`.incbin` in inline assembly, some pragmas), the clock (`__DATE__`) or the name of the file
+//! being compiled, which drivers choose: a random temporary path, a constant, or one character, depending on the driver.
+//! [`Texts`] finds all of these. Headers (`#include`, `__has_include`, `#embed`) it gives as [`Operand`]s, for
+//! [`super::include`] to follow: their texts are added to the others.
 //!
 //! OpenCL C takes its preprocessor from C99 (OpenCL C 3.0 specification, section 6.11 and the translation phases
 //! of C99 5.1.1.2). Nearly every driver carries some version of clang, but not all do, and a source may be wrong C
 //! that clang accepts. So no text is given a single meaning where lexers differ. Each known difference is a bit
-//! of a *reading*; the text is judged in every combination of the differences that it really contains, and one
+//! of a *reading*; each text is judged in every combination of the differences that it really contains, and one
 //! obstacle in one reading is enough. Texts without such oddities are read once.
 //!
 //! Conditionals are not evaluated: an `#include` under `#if 0` counts, since a driver's macros decide. Macros are
-//! not expanded either; instead, once a text pastes tokens, any special name that could be put together from its
-//! identifiers counts.
+//! not expanded either, but for the names of headers; instead, once a text pastes tokens, any special name that could be
+//! put together from the identifiers of all texts counts.
 //!
 //! Speed matters, as every build call pays for it: the scan jumps, in blocks that the compiler vectorises, to the
 //! few byte pairs that can open a comment, a literal, a directive or a special name.
@@ -23,16 +22,19 @@
 mod lexer;
 mod pasting;
 
+use std::borrow::Cow;
+
 use lexer::{Lexer, READINGS, Token, contains, find, join_lines};
 use pasting::{can_be_pasted, pieces};
 
+use super::macros::Definition;
 use crate::outcome::Bypass;
 
 /// Names which make a result depend on more than the text.
 const SPECIAL: [(&[u8], Bypass); 14] = [
-    (b"__has_include", Bypass::ReadsFile),
-    (b"__has_include_next", Bypass::ReadsFile),
-    (b"__has_embed", Bypass::ReadsFile),
+    (b"__has_include", Bypass::UnresolvedInclude),
+    (b"__has_include_next", Bypass::UnresolvedInclude),
+    (b"__has_embed", Bypass::UnresolvedInclude),
     (b"__DATE__", Bypass::UsesTimeOrFileName),
     (b"__TIME__", Bypass::UsesTimeOrFileName),
     (b"__TIMESTAMP__", Bypass::UsesTimeOrFileName),
@@ -50,122 +52,260 @@ const SPECIAL: [(&[u8], Bypass); 14] = [
 /// Operators that run a pragma from anywhere in a line.
 const PRAGMA_OPERATORS: [&[u8]; 2] = [b"_Pragma", b"__pragma"];
 
-/// Words of the pragmas that read files: `GCC dependency`, `GCC pch_preprocess`, `clang module import` and others.
-const PRAGMA_WORDS: [&[u8]; 3] = [b"dependency", b"pch_preprocess", b"module"];
+/// Words of the pragmas that read files or rename headers: `GCC dependency`, `GCC pch_preprocess`, `clang module import`,
+/// `include_alias` and others.
+const PRAGMA_WORDS: [&[u8]; 4] = [
+    b"dependency",
+    b"pch_preprocess",
+    b"module",
+    b"include_alias",
+];
 
-/// Tells why `texts`, compiled together and with nothing else, could give a different result although their bytes
-/// are equal; `None` if they cannot.
+/// How the random names begin that PyOpenCL gives a variable at the end of sources.
+pub const RANDOM_NAME: &[u8] = b"pyopencl_defeat_cache_";
+
+/// What enters the key of a source, and what is to be noted with it.
 ///
-/// `texts` are the source and the macro definitions of the build options: each is lexed by itself, but a token
-/// pasting operator in one sees the identifiers of all. The empty text is harmless.
-pub fn obstacle(texts: &[&[u8]]) -> Option<Bypass> {
-    obstacle_beside_headers(texts, &|_| false)
+/// PyOpenCL ends each source that its own cache misses with a variable of a random name, against the caches of drivers
+/// (pyopencl/cache.py). The name has no effect but that, so all such sources are keyed by what stands before its digits.
+pub fn keyed(source: &[u8]) -> (&[u8], &'static str) {
+    const BEFORE: &[u8] = b"\n\n__constant int pyopencl_defeat_cache_";
+    const DIGITS: usize = 32;
+    const BEHIND: &[u8] = b" = 0;";
+    let named = || {
+        let before = source.strip_suffix(BEHIND)?;
+        let (before, digits) = before.split_at(before.len().checked_sub(DIGITS)?);
+        let is_digit = |digit: &u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
+        let named = before.ends_with(BEFORE) && digits.iter().all(is_digit);
+        // A source that knows such names may mean something by them.
+        let rest = || &before[..before.len() - BEFORE.len()];
+        (named && find(rest(), RANDOM_NAME).is_none()).then_some(before)
+    };
+    match named() {
+        Some(before) => (before, "but for PyOpenCL's variable"),
+        None => (source, ""),
+    }
 }
 
-/// [`obstacle`] of texts that may include, in any order, those names that `is_header` knows: the headers that
-/// clCompileProgram is given, which stand in `texts` as well. Only names that are written out count.
-pub fn obstacle_beside_headers(
-    texts: &[&[u8]],
-    is_header: &dyn Fn(&[u8]) -> bool,
-) -> Option<Bypass> {
-    // Reading 0 is clang's. Each scan adds the differences it met, so every combination of them comes up.
-    let mut met = 0;
-    (0..READINGS).find_map(|reading| {
-        if reading & !met != 0 {
-            return None;
+/// What an include directive, or a question for a header, names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operand {
+    /// A name that is written out, in quotes or angle brackets: drivers differ in where they look, so it is all the same.
+    Name(Vec<u8>),
+    /// Tokens that macros make a name of, with the comments between them.
+    Computed(Vec<u8>),
+}
+
+/// Texts that are compiled together: the source, its headers and the macro definitions of the build options.
+#[derive(Default)]
+pub struct Texts<'a> {
+    texts: Vec<Text<'a>>,
+    pastes: bool,
+    runs_pragmas: bool,
+    assembles: bool,
+}
+
+struct Text<'a> {
+    bytes: Cow<'a, [u8]>,
+    /// The differences between readings that it shows.
+    met: u8,
+}
+
+impl Text<'_> {
+    /// The text in each of its readings: with its lines joined, and the spans of it that are code.
+    fn readings<T>(&self, mut each: impl FnMut(&[u8], u8) -> Option<T>) -> Option<T> {
+        (0..READINGS)
+            .filter(|reading| reading & !self.met == 0)
+            .find_map(|reading| each(&join_lines(&self.bytes, reading, &mut 0), reading))
+    }
+}
+
+impl<'a> Texts<'a> {
+    /// Adds a text, and gives the headers that it names in any reading, each once.
+    ///
+    /// # Errors
+    /// Why the texts could give a different result although their bytes are equal.
+    pub fn add(&mut self, bytes: impl Into<Cow<'a, [u8]>>) -> Result<Vec<Operand>, Bypass> {
+        let bytes = bytes.into();
+        let mut operands = Vec::new();
+        let mut met = 0;
+        // Reading 0 is clang's. Each scan adds the differences it met, so every combination of them comes up.
+        for reading in 0..READINGS {
+            if reading & !met == 0 {
+                self.judge(&bytes, reading, &mut met, &mut operands)?;
+            }
         }
-        judge(texts, is_header, reading, &mut met)
-    })
-}
+        self.texts.push(Text { bytes, met });
+        operands.sort_unstable();
+        operands.dedup();
+        Ok(operands)
+    }
 
-/// [`obstacle_beside_headers`] in one reading.
-fn judge(
-    texts: &[&[u8]],
-    is_header: &dyn Fn(&[u8]) -> bool,
-    reading: u8,
-    met: &mut u8,
-) -> Option<Bypass> {
-    let texts: Vec<_> = texts
-        .iter()
-        .map(|text| join_lines(text, reading, met))
-        .collect();
-    let (mut pastes, mut runs_pragmas, mut assembles) = (false, false, false);
-    let mut code = Vec::new();
-    for text in &texts {
-        let mut lexer = Lexer::new(text, reading);
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.texts.len()
+    }
+
+    /// Judges what the texts could do together.
+    ///
+    /// # Errors
+    /// See [`Texts::add`].
+    pub fn finish(&self) -> Result<(), Bypass> {
+        let mut runs_pragmas = self.runs_pragmas;
+        if self.pastes {
+            let mut words = Vec::new();
+            for text in &self.texts {
+                text.readings(|joined, reading| {
+                    let mut lexer = Lexer::new(joined, reading);
+                    lexer.by_ref().for_each(drop);
+                    let code = lexer.code.into_iter().map(|span| &joined[span]);
+                    words.extend(pieces(code).into_iter().map(<[u8]>::to_vec));
+                    None::<()>
+                });
+            }
+            words.sort_unstable();
+            words.dedup();
+            let words: Vec<_> = words.iter().map(Vec::as_slice).collect();
+            let pasted = |name: &[u8]| can_be_pasted(name, &words);
+            if let Some((_, reason)) = SPECIAL.iter().find(|(name, _)| pasted(name)) {
+                return Err(*reason);
+            }
+            runs_pragmas |= PRAGMA_OPERATORS.iter().any(|name| pasted(name));
+        }
+        // The operator's text can be made anywhere, by `#x` or in another text, so no place is left out.
+        if runs_pragmas {
+            if PRAGMA_WORDS.iter().any(|word| self.any_has(word)) {
+                return Err(Bypass::ReadsFile);
+            }
+            let mentions = |text: &Text| text.readings(|joined, _| mentions_special(joined));
+            if let Some(reason) = self.texts.iter().find_map(mentions) {
+                return Err(reason);
+            }
+        }
+        match self.assembles && (self.pastes || self.any_has(b"asm")) {
+            true => Err(Bypass::ReadsFile),
+            false => Ok(()),
+        }
+    }
+
+    /// The macros that the texts define, whatever conditions stand around.
+    pub fn definitions(&self) -> Vec<Definition> {
+        let mut definitions = Vec::new();
+        for text in &self.texts {
+            text.readings(|joined, reading| {
+                let mut lexer = Lexer::new(joined, reading);
+                while let Some(token) = lexer.next() {
+                    if let Token::Directive {
+                        name: b"define", ..
+                    } = token
+                    {
+                        definitions.extend(Definition::parse(lexer.rest_of_directive()));
+                    }
+                }
+                None::<()>
+            });
+        }
+        definitions
+    }
+
+    fn any_has(&self, word: &[u8]) -> bool {
+        let has = |text: &Text| text.readings(|joined, _| contains(joined, word).then_some(()));
+        self.texts.iter().any(|text| has(text).is_some())
+    }
+
+    /// Judges one text in one reading.
+    fn judge(
+        &mut self,
+        bytes: &[u8],
+        reading: u8,
+        met: &mut u8,
+        operands: &mut Vec<Operand>,
+    ) -> Result<(), Bypass> {
+        let joined = join_lines(bytes, reading, met);
+        let mut lexer = Lexer::new(&joined, reading);
         while let Some(token) = lexer.next() {
             match token {
+                Token::Name(name) if is_question(name) => {
+                    if let Some(operand) = question(&mut lexer, name)? {
+                        operands.push(operand);
+                    }
+                }
                 Token::Name(name) => {
                     if let Some(reason) = special(name) {
-                        return Some(reason);
+                        return Err(reason);
                     }
-                    runs_pragmas |= PRAGMA_OPERATORS.contains(&name);
+                    self.runs_pragmas |= PRAGMA_OPERATORS.contains(&name);
                 }
                 Token::Directive {
                     name,
                     first_on_line,
                 } => match directive(name) {
-                    Known::Include
-                        if included_name(lexer.rest_of_line()).is_some_and(is_header) => {}
-                    Known::Include | Known::ReadsFile => return Some(Bypass::ReadsFile),
+                    Known::Include => {
+                        operands.push(included(&mut lexer, first_on_line, name == b"embed")?);
+                    }
                     Known::Pragma => {
                         let line = lexer.rest_of_line();
                         if PRAGMA_WORDS.iter().any(|word| contains(line, word)) {
-                            return Some(Bypass::ReadsFile);
+                            return Err(Bypass::ReadsFile);
                         }
                         // A comment can carry the directive on over line ends.
-                        runs_pragmas |= contains(line, b"/*");
+                        self.runs_pragmas |= contains(line, b"/*");
                     }
                     // Elsewhere in a line, `#` makes a string of a macro parameter.
-                    Known::No if first_on_line => return Some(Bypass::UnknownDirective),
+                    Known::No if first_on_line => return Err(Bypass::UnknownDirective),
                     Known::Message if first_on_line => lexer.skip_message(),
                     Known::Message | Known::Harmless | Known::No => {}
                 },
-                Token::Paste => pastes = true,
-                Token::Literal(literal) => assembles |= could_name_a_file(literal),
+                Token::Paste => self.pastes = true,
+                Token::Literal(literal) => self.assembles |= could_name_a_file(literal),
                 // A raw string ends elsewhere, and undoes line splices, where the language has it.
-                Token::RawString | Token::TooManyQuotes => return Some(Bypass::UnknownDirective),
+                Token::RawString | Token::TooManyQuotes => return Err(Bypass::UnknownDirective),
                 // clang refuses names like `__FIL\u0045__`; another compiler may not.
-                Token::UniversalName => return Some(Bypass::UsesTimeOrFileName),
+                Token::UniversalName => return Err(Bypass::UsesTimeOrFileName),
             }
         }
         *met |= lexer.met;
-        code.push(lexer.code);
+        Ok(())
     }
-    if pastes {
-        let pieces = pieces(
-            texts
-                .iter()
-                .zip(code)
-                .flat_map(|(text, code)| code.into_iter().map(|span| &text[span])),
-        );
-        if let Some((_, reason)) = SPECIAL
-            .iter()
-            .find(|(name, _)| can_be_pasted(name, &pieces))
-        {
-            return Some(*reason);
-        }
-        runs_pragmas |= PRAGMA_OPERATORS
-            .iter()
-            .any(|name| can_be_pasted(name, &pieces));
+}
+
+/// The operand of an include directive.
+fn included(lexer: &mut Lexer, first_on_line: bool, embeds: bool) -> Result<Operand, Bypass> {
+    if let Some(name) = lexer.header_name() {
+        // What stands behind a name is ignored by some compilers, after a warning; parameters of `#embed` name no file.
+        return match embeds || lexer.is_at_line_end() {
+            true => Ok(Operand::Name(name.to_vec())),
+            false => Err(Bypass::UnresolvedInclude),
+        };
     }
-    let any_text_has = |word: &[u8]| texts.iter().any(|text| contains(text, word));
-    // The operator's text can be made anywhere, by `#x` or in another text, so no place is left out.
-    if runs_pragmas {
-        if PRAGMA_WORDS.iter().any(|word| any_text_has(word)) {
-            return Some(Bypass::ReadsFile);
-        }
-        if let Some(reason) = texts.iter().find_map(|text| mentions_special(text)) {
-            return Some(reason);
-        }
+    let rest = lexer.rest_of_directive().trim_ascii();
+    match first_on_line && !embeds && !rest.is_empty() {
+        true => Ok(Operand::Computed(rest.to_vec())),
+        false => Err(Bypass::UnresolvedInclude),
     }
-    (assembles && (pastes || any_text_has(b"asm"))).then_some(Bypass::ReadsFile)
+}
+
+/// Whether the name asks the compiler for a file; also in the spellings of old compilers, such as `__has_include__`.
+fn is_question(name: &[u8]) -> bool {
+    name.starts_with(b"__has_include") || name.starts_with(b"__has_embed")
+}
+
+/// The operand of `__has_include` and the like, if the name does not only stand there to be tested for or defined.
+fn question(lexer: &mut Lexer, name: &[u8]) -> Result<Option<Operand>, Bypass> {
+    if lexer.is_defined_or_tested(name) {
+        return Ok(None);
+    }
+    let inside = lexer.parenthesised().flatten();
+    let inside = inside.ok_or(Bypass::UnresolvedInclude)?;
+    match lexer.header_name() {
+        Some(name) => Ok(Some(Operand::Name(name.to_vec()))),
+        None => Ok(Some(Operand::Computed(inside.to_vec()))),
+    }
 }
 
 /// What the name of a directive says.
 enum Known {
     Include,
-    ReadsFile,
     Pragma,
     Message,
     Harmless,
@@ -174,8 +314,7 @@ enum Known {
 
 fn directive(name: &[u8]) -> Known {
     match name {
-        b"include" => Known::Include,
-        b"include_next" | b"import" | b"embed" | b"__include_macros" => Known::ReadsFile,
+        b"include" | b"include_next" | b"import" | b"embed" | b"__include_macros" => Known::Include,
         b"pragma" => Known::Pragma,
         b"error" | b"warning" => Known::Message,
         b"define" | b"undef" | b"if" | b"ifdef" | b"ifndef" | b"elif" | b"elifdef"
@@ -187,27 +326,7 @@ fn directive(name: &[u8]) -> Known {
     }
 }
 
-/// The name between the quotes or angle brackets of an include directive that has nothing else on its line, but for a comment.
-fn included_name(rest_of_line: &[u8]) -> Option<&[u8]> {
-    let rest = rest_of_line.trim_ascii();
-    let close = match rest.first()? {
-        b'"' => b'"',
-        b'<' => b'>',
-        _ => return None,
-    };
-    let end = rest[1..].iter().position(|byte| *byte == close)? + 1;
-    let behind = rest[end + 1..].trim_ascii_start();
-    let is_nothing = behind.is_empty()
-        || behind.starts_with(b"//")
-        || behind.starts_with(b"/*") && find(&behind[2..], b"*/") == behind.len().checked_sub(4);
-    is_nothing.then_some(&rest[1..end])
-}
-
 fn special(name: &[u8]) -> Option<Bypass> {
-    // Also the spellings of old compilers, such as `__has_include__`.
-    if name.starts_with(b"__has_include") || name.starts_with(b"__has_embed") {
-        return Some(Bypass::ReadsFile);
-    }
     SPECIAL
         .iter()
         .find(|(special, _)| *special == name)
@@ -246,313 +365,4 @@ fn could_name_a_file(literal: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const FILE: Option<Bypass> = Some(Bypass::ReadsFile);
-    const NAME: Option<Bypass> = Some(Bypass::UsesTimeOrFileName);
-    const UNKNOWN: Option<Bypass> = Some(Bypass::UnknownDirective);
-
-    fn check(cases: &[(&str, Option<Bypass>)]) {
-        for (text, expected) in cases {
-            assert_eq!(obstacle(&[text.as_bytes()]), *expected, "{text:?}");
-        }
-    }
-
-    #[test]
-    fn directives_that_read_files_are_found_in_every_spelling() {
-        check(&[
-            ("#include <a>", FILE),
-            ("int x;\n \t# \t include \"a\"", FILE),
-            ("#include_next <a>\n", FILE),
-            ("#import <a>\n", FILE),
-            ("#embed <a>\n", FILE),
-            ("#if 0\n#include <a>\n#endif", FILE),
-            ("/**/ # /**/ include <a>", FILE),
-            ("/*\n*/#/*\n*/include <a>", FILE),
-            ("??=include <a>", FILE),
-            ("%:include <a>", FILE),
-            ("%\\\n:include <a>", FILE),
-            ("#\\\ninclude <a>", FILE),
-            ("#\\\r\ninclude <a>", FILE),
-            ("#inc\\\nlude <a>", FILE),
-            ("#inc\\ \t\r\nlude <a>", FILE),
-            ("#inc??/\nlude <a>", FILE),
-            ("#inc\\\n\\\n\\\rlude <a>", FILE),
-            ("// comment\r#include <a>", FILE),
-            ("\u{FEFF}#include <a>", FILE),
-            ("\u{A0}#include <a>", FILE),
-            ("\0#include <a>", FILE),
-            ("'\\'' #include <a>", FILE),
-            ("#if __has_include(<a>)\n#endif", FILE),
-            ("#if defined(__has_include_next)\n#endif", FILE),
-            ("x = __has_embed;", FILE),
-        ]);
-    }
-
-    #[test]
-    fn only_headers_that_the_call_brings_may_be_included() {
-        let is_header = |name: &[u8]| name == b"a.h" || name == b"sub/b.h";
-        for (text, expected) in [
-            ("#include \"a.h\"\n#include <sub/b.h>", None),
-            (" # include\t<a.h>\t\n", None),
-            ("#include \"a.h\" // why", None),
-            ("#include \"a.h\"/* why */", None),
-            ("#include \"a.h\" /* why */ x", FILE),
-            ("#include \"a.h\" /* why\n*/", FILE),
-            ("#include \"a.h\" /", FILE),
-            ("#include \"b.h\"", FILE),
-            ("#include \"a.h", FILE),
-            ("#include <a.h\"", FILE),
-            ("#include \"a.h\" \"b.h\"", FILE),
-            ("#include NAME", FILE),
-            ("#include", FILE),
-            ("#import \"a.h\"", FILE),
-            ("#include_next \"a.h\"", FILE),
-            ("#if __has_include(\"a.h\")", FILE),
-            ("#include \"a.h\"\n#include \"c.h\"", FILE),
-        ] {
-            let found = obstacle_beside_headers(&[text.as_bytes()], &is_header);
-            assert_eq!(found, expected, "{text:?}");
-        }
-    }
-
-    #[test]
-    fn comments_and_literals_hide_what_they_hold() {
-        check(&[
-            ("", None),
-            (
-                "// #include <a>\n/* #include <a>\n#include __FILE__ */ int x;",
-                None,
-            ),
-            ("// still \\\n#include <a>", None),
-            ("// still \\\r\n#include <a>", None),
-            ("/* a *\\\n/ int x;", None),
-            (
-                "constant char *s = \"#include <a> __FILE__ /*\";\nint x; // */",
-                None,
-            ),
-            ("constant char *s = \"\\\"#include <a>\\\\\";", None),
-            ("char c = '\"'; char d = '#';\n", None),
-            ("/\\\n/ #include <a>", None),
-            ("/\\\n* #include <a> */", None),
-        ]);
-    }
-
-    #[test]
-    fn comments_and_literals_end_where_they_end() {
-        check(&[
-            ("/* \"*/\n#include <a>\n// \"", FILE),
-            ("/*/ */\n#include <a>", FILE),
-            ("/**//**/#include <a>", FILE),
-            ("\"/*\"\n#include <a> /* */", FILE),
-            ("\"//\\\n\" \n#include <a>", FILE),
-            ("'//'\n#include <a>", FILE),
-            ("char c = '\\\\';\n#include <a>\n';'", FILE),
-        ]);
-    }
-
-    #[test]
-    fn where_compilers_differ_one_reading_with_an_obstacle_is_enough() {
-        check(&[
-            // A blank between backslash and line end.
-            ("// still \\ \n#include <a>", FILE),
-            // Trigraphs off.
-            ("// still ??/\n#include <a>", FILE),
-            ("\"??/\" __FILE__ \"\"", NAME),
-            // A lone carriage return.
-            ("// a\rint x;\n", None),
-            ("// a\r__FILE__\n", NAME),
-            // Quotes that are not closed.
-            ("#if 0\ndon't /*\n#include <a>\n*/\n#endif", FILE),
-            ("don't /*\n/*/ __FILE__ /* */", NAME),
-            ("don't __FILE__\n", NAME),
-            ("don't do this\nint x;", None),
-            ("\"open\n#include <a>\n\"", FILE),
-            // Digit separators.
-            ("1'000 + __FILE__ + 1'0;", NAME),
-            ("1e+'0 /*' */ __FILE__ //'", NAME),
-            ("1'0a don't/*don't //';\n#include <a>", FILE),
-            ("L'a' + u8'b';\n", None),
-            ("1'000; /*' */ __FILE__ '", NAME),
-            // Messages.
-            ("#error a /*\n#include <a>\n*/", FILE),
-            ("#error a /*\n#endif */\n", None),
-            (
-                "#error please #include \"a\" and don't use __FILE__\n",
-                None,
-            ),
-            ("#error /* */ /*\n*/ __FILE__\n", NAME),
-            // A comment's end in two pieces.
-            ("/* *\\\n/ int x; /* */", None),
-            ("/* *\\\n\\\n/ __FILE__ /* */", NAME),
-            ("/* *\\\n/ /* */ __FILE__ */", NAME),
-            // Raw strings.
-            ("R\"(\n)\" x", UNKNOWN),
-            ("u8R\"x(\n)x\" x", UNKNOWN),
-            ("FOUR\"text\"", None),
-        ]);
-    }
-
-    #[test]
-    fn directives_must_be_known() {
-        check(&[
-            (
-                "#define A 1\n#undef A\n#if A\n#elif 1\n#else\n#endif\n",
-                None,
-            ),
-            (
-                "#ifdef A\n#elifdef B\n#elifndef C\n#endif\n#ifndef A\n#endif",
-                None,
-            ),
-            (
-                "#line 3 \"x\"\n# 12 \"x\" 2\n#\n# // nothing\n#ident \"x\"\n#pragma unroll\n",
-                None,
-            ),
-            ("#warning careful\n", None),
-            ("#assert machine(x)\n", UNKNOWN),
-            ("#!shebang\n", UNKNOWN),
-            ("# \"x\"\n", UNKNOWN),
-            ("/* */ #foo", UNKNOWN),
-            ("\r\n #foo", UNKNOWN),
-            ("#define TEXT(x) #x\n#define F(a) #a /* */ #a\n", None),
-            ("#define LONG(a) \\\n  #a\n", None),
-        ]);
-    }
-
-    #[test]
-    fn special_names_count_outside_of_comments_and_strings() {
-        for (name, reason) in SPECIAL {
-            let name = std::str::from_utf8(name).unwrap();
-            check(&[
-                (name, Some(reason)),
-                (&format!("int x = f({name});"), Some(reason)),
-                (&format!("#define X {name}\n"), Some(reason)),
-                (&format!("{}\\\n{}", &name[..4], &name[4..]), Some(reason)),
-                (
-                    &format!("// {name}\n\"{name}\" x{name} 1{name} {name}x /* {name} */"),
-                    special_of_longer(name),
-                ),
-            ]);
-        }
-        check(&[
-            ("#__FILE__", UNKNOWN),
-            ("f(#__FILE__)", NAME),
-            ("__LINE__ __COUNTER__ __func__", None),
-        ]);
-        check(&[
-            ("__FI\\u004CE__", NAME),
-            ("int \\\nu = 1;", None),
-            ("\"\\u004C\"", None),
-        ]);
-    }
-
-    /// `__has_includex` counts too.
-    fn special_of_longer(name: &str) -> Option<Bypass> {
-        name.starts_with("__has").then_some(Bypass::ReadsFile)
-    }
-
-    #[test]
-    fn names_that_can_be_pasted_count() {
-        check(&[
-            ("#define C(a, b) a##b\nC(__FI, LE__)", NAME),
-            ("#define C(a, b) a%:%:b\nC(__FI, LE__)", NAME),
-            ("#define C(a, b) a??=??=b\nC(__FI, LE__)", NAME),
-            ("#define C(a, b) a#\\\n#b\nC(_, _DATE__)", NAME),
-            ("#define C(a, b) __##a##__\nC(TIME)", NAME),
-            ("#define C(a, b) a##b\nC(__has_, include)", FILE),
-            ("#define F(name, type) name##_##type\nF(sum, float)", None),
-            // Nothing pastes these, but that takes an expansion to see.
-            ("#define F(name, type) name##_##type\nF(FILE, DATE)", NAME),
-            ("#define C(a, b) a##b\nC(__FI, LE) // __\n", None),
-            ("C(__FI, LE__)", None),
-            ("#define C(a, b) a##__FILE__", NAME),
-        ]);
-        let source = b"#define C(a, b) a##b\nC(__FI, X)";
-        assert_eq!(obstacle(&[source]), None);
-        assert_eq!(obstacle(&[source, b"X=LE__"]), NAME);
-    }
-
-    #[test]
-    fn pragmas_that_read_files_count() {
-        check(&[
-            (
-                "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n_Pragma(\"unroll\")",
-                None,
-            ),
-            ("#pragma GCC dependency \"a\"\n", FILE),
-            ("#pragma GCC /*\n*/ dependency \"a\"\n", FILE),
-            ("#pragma clang module import a\n", FILE),
-            ("_Pragma(\"GCC dependency \\\"a\\\"\")", FILE),
-            ("#define P(x) _Pragma(#x)\nP(GCC dependency \"a\")", FILE),
-            ("#define P(x) _Pra##gma(#x)\nP(GCC dependency \"a\")", FILE),
-            ("_Pragma(\"message(__FILE__)\")", NAME),
-            ("int dependency, module;", None),
-        ]);
-    }
-
-    #[test]
-    fn inline_assembly_that_reads_files_counts() {
-        check(&[
-            ("asm(\".incbin \\\"a\\\"\");", FILE),
-            ("__asm__ volatile(\".include \\\"a\\\"\");", FILE),
-            ("asm(\".inc\" \"bin \\\"a\\\"\");", FILE),
-            (
-                "asm(\"mov.b32 %0, %1;\" : \"=r\"(a) : \"r\"(b), \"n\"(1), \"i\"(2));",
-                None,
-            ),
-            ("asm(\"atom.global.inc.u32 %0, [%1], %2;\");", None),
-            ("printf(\".incbin\");", None),
-        ]);
-    }
-
-    #[test]
-    fn hostile_texts_take_little_time() {
-        let texts = [
-            "'\\'\\",
-            "\"'",
-            "#pragma /* */\n",
-            "??/\n",
-            "# /**/",
-            "/*",
-            "\\ \r",
-            "_##__a",
-            "don't /*\n\\\r1'0 ??= *\\\n",
-        ];
-        for text in texts {
-            let text = text.repeat((1 << 16) / text.len());
-            let start = std::time::Instant::now();
-            let _ = obstacle(&[text.as_bytes()]);
-            assert!(start.elapsed().as_secs() < 5, "{:?}", &text[..8]);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_judged(
-            texts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..80), 0..3),
-        ) {
-            let texts: Vec<_> = texts.iter().map(Vec::as_slice).collect();
-            let _ = obstacle(&texts);
-        }
-
-        #[test]
-        fn text_of_many_pieces_is_judged(
-            text in "([\"'/*#%:?=\\\\\r\n a_PR1<>.()-]|include|__FILE__|error|\\*/|//|/\\*){0,40}",
-        ) {
-            let _ = obstacle(&[text.as_bytes()]);
-        }
-
-        #[test]
-        fn a_directive_on_a_line_of_its_own_is_found(
-            before in "([ -!#-&(-.0-\\[\\]-~]|//[ -\\[\\]-~]*\n|/\\*[ -)+-.0-~\n]*\\*/|\"[ !#-\\[\\]-~]*\"|\n){0,30}",
-            after in "[ -~\n]{0,60}",
-            directive in "( |/\\* \\*/)?(#|%:|\\?\\?=)( |/\\* \\*/)?(include|import|embed) <a>",
-        ) {
-            let text = format!("{before}\n{directive}\n{after}");
-            prop_assert!(obstacle(&[text.as_bytes()]).is_some(), "{:?}", text);
-        }
-    }
-}
+mod tests;

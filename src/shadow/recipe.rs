@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::cl::Device;
 use crate::driver::BuildArguments;
+use crate::key::include::Closure;
 use crate::key::ingredients::Key;
 
 /// A call that left a program in a state which is known by a key.
@@ -24,7 +25,9 @@ pub struct Recipe {
     pub weight: usize,
     /// How many of them need one another.
     pub depth: usize,
-    /// The include directories of all options that led here. Their spelling is in no key.
+    /// The header files that were read, or looked for.
+    pub closure: Closure,
+    /// The directories in which headers were looked for, in all calls that led here. Their spelling is in no key.
     pub include_dirs: Vec<Vec<u8>>,
 }
 

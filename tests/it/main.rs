@@ -9,6 +9,8 @@ mod command;
 mod damage;
 mod differential;
 mod doors;
+mod explain;
+mod includes;
 mod inputs;
 mod modes;
 mod privilege;

@@ -176,6 +176,84 @@ impl<'a> Lexer<'a> {
         &rest[..line_end(rest)]
     }
 
+    /// The name between quotes or angle brackets that comes next, blanks and comments aside; passes over it.
+    pub(super) fn header_name(&mut self) -> Option<&'a [u8]> {
+        self.skip_blanks();
+        let close = match self.byte(self.at) {
+            b'"' => b'"',
+            b'<' => b'>',
+            _ => return None,
+        };
+        let rest = self.rest_of_line();
+        let end = rest[1..].iter().position(|byte| *byte == close)? + 1;
+        self.leave_code(self.at, self.at + end + 1);
+        Some(&rest[1..end])
+    }
+
+    /// Whether only blanks and comments are left of the directive; passes over them.
+    pub(super) fn is_at_line_end(&mut self) -> bool {
+        self.skip_blanks();
+        self.byte(self.at) == b'\n'
+    }
+
+    /// What is left of the directive, with its comments, which may go on over line ends.
+    pub(super) fn rest_of_directive(&self) -> &'a [u8] {
+        let mut end = self.at;
+        loop {
+            match (self.byte(end), self.byte(end + 1)) {
+                (b'\n', _) | (b'/', b'/') => break,
+                (b'/', b'*') => {
+                    let rest = &self.text[end + 2..];
+                    end += 2 + find(rest, b"*/").map_or(rest.len(), |at| at + 2);
+                }
+                (quote @ (b'"' | b'\''), _) => {
+                    end += 1;
+                    while !matches!(self.byte(end), b'\n') && self.byte(end) != quote {
+                        end +=
+                            1 + usize::from(self.byte(end) == b'\\' && self.byte(end + 1) != b'\n');
+                    }
+                    end += usize::from(self.byte(end) == quote);
+                }
+                _ => end += 1,
+            }
+        }
+        &self.text[self.at..end.min(self.text.len())]
+    }
+
+    /// What the parentheses that come next hold: `Some(None)` if they are not closed on their line, None if there are none.
+    pub(super) fn parenthesised(&mut self) -> Option<Option<&'a [u8]>> {
+        self.skip_blanks();
+        if self.byte(self.at) != b'(' {
+            return None;
+        }
+        self.at += 1;
+        let rest = self.rest_of_directive();
+        let mut open = 1;
+        let end = rest.iter().position(|byte| {
+            open += i32::from(*byte == b'(') - i32::from(*byte == b')');
+            open == 0
+        });
+        Some(end.map(|end| &rest[..end]))
+    }
+
+    /// Whether the name that was found last is only asked for, defined or undefined.
+    pub(super) fn is_defined_or_tested(&self, name: &[u8]) -> bool {
+        let before = self.text[..self.at - name.len()].trim_ascii_end();
+        let before = before
+            .strip_suffix(b"(")
+            .map_or(before, <[u8]>::trim_ascii_end);
+        let start = before.len()
+            - before
+                .iter()
+                .rev()
+                .take_while(|byte| is_word(**byte))
+                .count();
+        matches!(
+            &before[start..],
+            b"defined" | b"ifdef" | b"ifndef" | b"elifdef" | b"elifndef" | b"define" | b"undef"
+        )
+    }
+
     /// Passes over the text of a message directive, which need not be tokens and is not expanded.
     pub(super) fn skip_message(&mut self) {
         let message = self.rest_of_line();

@@ -7,7 +7,8 @@
 //! | section | subject |
 //! |---|---|
 //! | `facts [OPTIONS]` | all queries of a program of varied kernels |
-//! | `run [--source FILE --kernel NAME] [--options STRING]` | results of kernels |
+//! | `run [--source FILE --kernel NAME [--then FILE=NEW]] [--options STRING]` | results of kernels; then again with NEW in FILE |
+//! | `linked --kernel NAME --source FILE... [--header NAME=FILE]... [--options STRING]` | a program of compiled files |
 //! | `lifetime` | kernels that outlive programs, reference counts, clones |
 //! | `rebuild` | building a program again, with and without live kernels, after failures |
 //! | `failing` | builds that fail |
@@ -110,6 +111,7 @@ fn dispatch() -> Result<(), String> {
     match section.as_str() {
         "facts" => facts::section(&session()?, arguments),
         "run" => run::section(&session()?, arguments),
+        "linked" => run::linked(&session()?, arguments),
         "lifetime" => lifetime::section(&session()?),
         "rebuild" => rebuild::section(&session()?),
         "failing" => failing::section(&session()?),

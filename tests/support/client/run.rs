@@ -2,7 +2,10 @@
 
 use std::fs;
 
-use crate::cl;
+use opencl_sys::*;
+
+use crate::cl::{self, Handle};
+use crate::queries::program_info;
 use crate::session::{Session, Value};
 
 const SOURCE: &str = r#"
@@ -46,6 +49,27 @@ fn value<'a>(arguments: &'a [String], name: &str) -> Option<&'a str> {
     arguments.get(position + 1).map(String::as_str)
 }
 
+/// Every value of an argument that may stand several times.
+fn values<'a>(arguments: &'a [String], name: &str) -> Vec<&'a str> {
+    let pairs = arguments.iter().zip(arguments.iter().skip(1));
+    pairs
+        .filter(|(argument, _)| *argument == name)
+        .map(|(_, value)| value.as_str())
+        .collect()
+}
+
+fn read(path: &str) -> Result<String, String> {
+    let text = fs::read(path).map_err(|error| format!("{path}: {error}"))?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Whether the driver shows the source that it was given.
+fn print_source(program: Handle, source: &str) {
+    let shown = program_info(program, CL_PROGRAM_SOURCE).unwrap_or_default();
+    let same = shown.strip_suffix(&[0]) == Some(source.as_bytes());
+    println!("source: {}", if same { "as given" } else { "another" });
+}
+
 /// A kernel of a file, called with a result buffer only.
 fn from_file(
     session: &Session,
@@ -53,12 +77,45 @@ fn from_file(
     name: &str,
     options: Option<&str>,
 ) -> Result<(), String> {
-    let source = fs::read(path).map_err(|error| format!("{path}: {error}"))?;
-    let program = session.program(&String::from_utf8_lossy(&source));
+    let source = read(path)?;
+    let program = session.program(&source);
     println!("build: code {}", cl::build(program, options));
     session.state("built", program);
+    print_source(program, &source);
     session.try_kernel("run", program, name);
     println!("release: code {}", cl::release_program(program));
+    Ok(())
+}
+
+/// A program that is compiled of files, with files as embedded headers, and linked.
+pub fn linked(session: &Session, arguments: &[String]) -> Result<(), String> {
+    let options = value(arguments, "--options").unwrap_or("");
+    let name = value(arguments, "--kernel").ok_or("--kernel is missing")?;
+    let mut headers = Vec::new();
+    for pair in values(arguments, "--header") {
+        let (name, path) = pair.split_once('=').ok_or("--header needs NAME=FILE")?;
+        headers.push((name, session.program(&read(path)?)));
+    }
+    let mut objects = Vec::new();
+    for path in values(arguments, "--source") {
+        let program = session.program(&read(path)?);
+        println!("compile: code {}", cl::compile(program, options, &headers));
+        session.state("compiled", program);
+        objects.push(program);
+    }
+    let (result, code) = cl::link(session.context, "", &objects);
+    println!("link: code {code}");
+    if code == CL_SUCCESS && !result.is_null() {
+        session.try_kernel("linked", result, name);
+        println!("release: code {}", cl::release_program(result));
+    }
+    for program in headers
+        .into_iter()
+        .map(|(_, program)| program)
+        .chain(objects)
+    {
+        println!("release: code {}", cl::release_program(program));
+    }
     Ok(())
 }
 
@@ -66,7 +123,14 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     let options = value(arguments, "--options");
     if let Some(path) = value(arguments, "--source") {
         let name = value(arguments, "--kernel").ok_or("--source needs --kernel")?;
-        return from_file(session, path, name, options);
+        from_file(session, path, name, options)?;
+        // Then a file takes the place of another, and a new program is built.
+        if let Some(edit) = value(arguments, "--then") {
+            let (to, from) = edit.split_once('=').ok_or("--then needs FILE=FILE")?;
+            fs::write(to, read(from)?).map_err(|error| format!("{to}: {error}"))?;
+            from_file(session, path, name, options)?;
+        }
+        return Ok(());
     }
     let program = session.program(SOURCE);
     println!("build: code {}", cl::build(program, options));

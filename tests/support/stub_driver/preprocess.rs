@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A header given to clCompileProgram.
 pub struct Header {
@@ -62,7 +62,7 @@ pub fn run(source: &str, options: &str, headers: &[Header]) -> Result<Unit, Stri
         headers,
         unit: Unit::default(),
     };
-    state.file(source, 0)?;
+    state.file(source, Path::new(""), 0)?;
     Ok(state.unit)
 }
 
@@ -74,7 +74,8 @@ struct State<'a> {
 }
 
 impl State<'_> {
-    fn file(&mut self, text: &str, depth: usize) -> Result<(), String> {
+    /// `directory` is that of the file.
+    fn file(&mut self, text: &str, directory: &Path, depth: usize) -> Result<(), String> {
         // Whether the lines of each open conditional are used.
         let mut open: Vec<bool> = Vec::new();
         for (index, line) in without_comments(text).lines().enumerate() {
@@ -109,12 +110,13 @@ impl State<'_> {
                 "error" => return Err(format!("stub: line {}: {}", index + 1, line.trim())),
                 "include" if depth > 32 => return Err("stub: includes are too deep".to_owned()),
                 "include" => {
-                    let name = rest.trim_matches(['"', '<', '>']);
-                    let text = self
-                        .find(name)
+                    let (name, angled) =
+                        (rest.trim_matches(['"', '<', '>']), rest.starts_with('<'));
+                    let (text, directory) = self
+                        .find(name, (!angled).then_some(directory))
                         .ok_or_else(|| format!("stub: line {}: '{name}' not found", index + 1))?;
                     self.unit.included.push_str(&text);
-                    self.file(&text, depth + 1)?;
+                    self.file(&text, &directory, depth + 1)?;
                 }
                 _ => {}
             }
@@ -122,12 +124,19 @@ impl State<'_> {
         Ok(())
     }
 
-    fn find(&self, name: &str) -> Option<String> {
+    /// A header's text and directory: an embedded one, else a file beside the file that includes it, in an include directory, or in
+    /// the working directory.
+    fn find(&self, name: &str, beside: Option<&Path>) -> Option<(String, PathBuf)> {
         if let Some(header) = self.headers.iter().find(|header| header.name == name) {
-            return Some(header.text.clone());
+            return Some((header.text.clone(), PathBuf::new()));
         }
-        let mut directories = self.directories.iter().map(String::as_str).chain(["."]);
-        directories.find_map(|directory| fs::read_to_string(Path::new(directory).join(name)).ok())
+        let directories = self.directories.iter().map(Path::new);
+        let mut directories = beside.into_iter().chain(directories).chain([Path::new("")]);
+        directories.find_map(|directory| {
+            let path = directory.join(name);
+            let text = fs::read_to_string(&path).ok()?;
+            Some((text, path.parent()?.to_owned()))
+        })
     }
 }
 

@@ -1,0 +1,114 @@
+//! Where a driver's compiler looks for headers beside the working directory and the directories of the options.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::profile::IncludeDir;
+use super::{Driver, loaded};
+
+impl Driver {
+    /// The directories, whether they exist or not, each once and always in the same order. Relative ones are relative to
+    /// the working directory.
+    pub fn include_dirs(&self) -> Vec<PathBuf> {
+        let mut found: Vec<PathBuf> = Vec::new();
+        for directory in self.profile.include_dirs {
+            match directory {
+                IncludeDir::At(path) => found.push(path.into()),
+                IncludeDir::ClangResources => found.extend(clang_resources(&loaded::paths())),
+                IncludeDir::PoclCache => {
+                    found.push(pocl_cache(|name| std::env::var_os(name).map(PathBuf::from)));
+                }
+            }
+        }
+        let mut seen = std::collections::HashSet::new();
+        found.retain(|directory| seen.insert(directory.clone()));
+        found
+    }
+}
+
+/// pocl_cache.c; measured on PoCL 3.1. An empty POCL_CACHE_DIR is taken as it is, an empty XDG_CACHE_HOME is not.
+fn pocl_cache(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
+    let below = |directory: PathBuf| directory.join("pocl/kcache");
+    variable("POCL_CACHE_DIR")
+        .or_else(|| {
+            let xdg = variable("XDG_CACHE_HOME").filter(|path| !path.as_os_str().is_empty());
+            xdg.map(below)
+        })
+        .or_else(|| variable("HOME").map(|home| below(home.join(".cache"))))
+        .unwrap_or_else(|| below("/tmp".into()))
+}
+
+/// The directories of headers that belong to a library of clang: `clang/<version>/include` beside its real path (clang's
+/// Driver::GetResourcesPath; measured on rusticl 22.3), or in the `lib` next to a `lib64`.
+fn clang_resources(libraries: &[PathBuf]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for library in libraries {
+        let name = library.file_name().map(OsStr::as_bytes).unwrap_or_default();
+        if !name.starts_with(b"libclang") {
+            continue;
+        }
+        let Ok(library) = std::fs::canonicalize(library) else {
+            continue;
+        };
+        let Some(beside) = library.parent() else {
+            continue;
+        };
+        let lib = beside.parent().unwrap_or(beside).join("lib");
+        for clang in [beside.join("clang"), lib.join("clang")] {
+            found.extend(versions(&clang).map(|version| version.join("include")));
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn versions(clang: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(clang).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_of_pocl_is_where_its_variables_say() {
+        let cache = |set: &[(&str, &str)]| {
+            pocl_cache(|name| {
+                let (_, value) = set.iter().find(|(known, _)| *known == name)?;
+                Some(value.into())
+            })
+        };
+        let home = ("HOME", "/home/u");
+        assert_eq!(cache(&[home]), Path::new("/home/u/.cache/pocl/kcache"));
+        assert_eq!(
+            cache(&[home, ("XDG_CACHE_HOME", "/x")]),
+            Path::new("/x/pocl/kcache")
+        );
+        assert_eq!(
+            cache(&[home, ("XDG_CACHE_HOME", "")]),
+            Path::new("/home/u/.cache/pocl/kcache")
+        );
+        assert_eq!(
+            cache(&[home, ("XDG_CACHE_HOME", "/x"), ("POCL_CACHE_DIR", "/p")]),
+            Path::new("/p")
+        );
+        assert_eq!(cache(&[]), Path::new("/tmp/pocl/kcache"));
+    }
+
+    #[test]
+    fn the_headers_of_clang_are_found_beside_the_real_path_of_its_library() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let root = root.path().canonicalize().expect("a path");
+        let headers = root.join("llvm/lib/clang/15.0.6/include");
+        std::fs::create_dir_all(&headers).expect("made");
+        std::fs::write(root.join("llvm/lib/libclang-cpp.so.15"), "").expect("written");
+        let link = root.join("libclang-cpp.so.15");
+        std::os::unix::fs::symlink("llvm/lib/libclang-cpp.so.15", &link).expect("linked");
+        let other = root.join("libother.so");
+        assert_eq!(clang_resources(&[other.clone(), link]), [headers]);
+        assert!(clang_resources(&[other]).is_empty());
+    }
+}

@@ -1,0 +1,162 @@
+//! What files are behind the names: links, directories, files that cannot be read.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use super::{COMPILERS, KERNEL, Tree};
+use crate::support::{Driver, is_root, skipped};
+
+/// `#pragma once` goes by what file it is, not by its name and content.
+#[test]
+fn the_same_file_under_two_names() {
+    let once = "#pragma once\n#ifdef FIRST\n#define SECOND\n#else\n#define FIRST\n#define V VALUE\n#endif\n";
+    let source = "#include \"a.h\"\n#include \"b.h\"\n#ifdef SECOND\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n";
+    for tree in Tree::on(&COMPILERS) {
+        tree.source(&format!("{source}{KERNEL}"), "");
+        tree.write("a.h", once);
+        tree.write("b.h", once);
+        tree.is_cached();
+        tree.remove("b.h");
+        symlink("a.h", tree.path("b.h")).expect("linked");
+        tree.misses("a symbolic link");
+        tree.hits("a symbolic link, warm");
+        tree.remove("b.h");
+        fs::hard_link(tree.path("a.h"), tree.path("b.h")).expect("linked");
+        tree.is_right("a hard link");
+        tree.hits("a hard link, warm");
+        tree.remove("b.h");
+        tree.write("b.h", once);
+        tree.hits_again("two files again");
+    }
+}
+
+#[test]
+fn links_that_lead_elsewhere() {
+    for tree in Tree::on(&Driver::ALL) {
+        tree.source(&format!("#include \"h.h\"\n{KERNEL}"), "-I d1");
+        tree.define("real/one.h");
+        tree.define("real/two.h");
+        fs::create_dir(tree.path("d1")).expect("made");
+        symlink("../real/one.h", tree.path("d1/h.h")).expect("linked");
+        tree.is_cached();
+        tree.define("real/one.h");
+        tree.misses("the file is edited");
+        tree.remove("d1/h.h");
+        symlink("../real/two.h", tree.path("d1/h.h")).expect("linked");
+        tree.misses("the link is changed");
+        tree.rename("d1", "d2");
+        fs::create_dir(tree.path("d1")).expect("made");
+        tree.define("d1/h.h");
+        tree.misses("another directory");
+        fs::remove_dir_all(tree.path("d1")).expect("removed");
+        symlink("d2", tree.path("d1")).expect("linked");
+        tree.hits_again("a link to the directory");
+    }
+}
+
+/// A header's own headers are beside the name by which it was included, on some drivers beside the file.
+#[test]
+fn headers_of_a_header_behind_a_link() {
+    for tree in Tree::on(&Driver::ALL) {
+        tree.source(&format!("#include \"link/a.h\"\n{KERNEL}"), "");
+        tree.write("real/a.h", "#include \"b.h\"\n");
+        tree.define("real/b.h");
+        fs::create_dir(tree.path("link")).expect("made");
+        symlink("../real/a.h", tree.path("link/a.h")).expect("linked");
+        tree.define("link/b.h");
+        tree.is_cached();
+        tree.define("link/b.h");
+        tree.misses("beside the link");
+        tree.define("real/b.h");
+        tree.is_right("beside the file");
+        tree.remove("link/b.h");
+        tree.is_right("only beside the file");
+    }
+}
+
+#[test]
+fn a_directory_of_a_headers_name() {
+    for tree in Tree::on(&COMPILERS) {
+        tree.source(&format!("#include \"h.h\"\n{KERNEL}"), "-I d1");
+        tree.define("d1/h.h");
+        tree.is_right("cold");
+        fs::create_dir(tree.path("h.h")).expect("made");
+        tree.is_right("a directory before it");
+        tree.is_right("a directory before it, warm");
+        tree.define("d1/h.h");
+        tree.is_right("edited");
+        fs::remove_dir(tree.path("h.h")).expect("removed");
+        tree.define("h.h");
+        tree.is_right("a file in its place");
+    }
+}
+
+/// A driver that never opens the pipe must not wait for it because of us.
+#[test]
+fn a_pipe_of_a_headers_name() {
+    for tree in Tree::on(&COMPILERS) {
+        tree.source(&format!("#include \"h.h\"\n{KERNEL}"), "-I d1");
+        fs::create_dir(tree.path("d1")).expect("made");
+        let made = std::process::Command::new("mkfifo")
+            .arg(tree.path("d1/h.h"))
+            .status();
+        assert!(made.expect("mkfifo").success());
+        tree.define("h.h");
+        tree.is_right("cold");
+        tree.is_right("warm");
+        tree.define("h.h");
+        tree.is_right("edited");
+        tree.remove("d1/h.h");
+        tree.is_right("no pipe");
+    }
+}
+
+#[test]
+fn files_that_lead_nowhere() {
+    for tree in Tree::on(&COMPILERS) {
+        tree.source(&format!("#include \"h.h\"\n{KERNEL}"), "-I d1");
+        tree.define("d1/h.h");
+        for target in [
+            "nothing",
+            "h.h",
+            "/proc/self/mem",
+            "/dev/null",
+            "kernel.cl/x",
+        ] {
+            symlink(target, tree.path("h.h")).expect("linked");
+            for when in ["cold", "warm"] {
+                tree.is_right(&format!("a link to {target}, {when}"));
+            }
+            tree.define("d1/h.h");
+            tree.is_right(&format!("a link to {target}, the other edited"));
+            tree.remove("h.h");
+        }
+        symlink("nothing", tree.path("h.h")).expect("linked");
+        tree.is_right("a link to nothing");
+        tree.write("nothing", "#define V 1000\n");
+        tree.misses("a link to something");
+    }
+}
+
+#[test]
+fn a_header_that_must_not_be_read() {
+    if is_root() {
+        skipped("a header that must not be read (root reads everything)");
+        return;
+    }
+    for tree in Tree::on(&COMPILERS) {
+        tree.source(&format!("#include \"h.h\"\n{KERNEL}"), "-I d1");
+        tree.define("d1/h.h");
+        tree.define("h.h");
+        let allow = |mode| {
+            let mode = fs::Permissions::from_mode(mode);
+            fs::set_permissions(tree.path("h.h"), mode).expect("permitted");
+        };
+        allow(0o000);
+        tree.is_right("cold");
+        tree.is_right("warm");
+        allow(0o644);
+        tree.is_right("it may be read");
+        tree.hits("and again");
+    }
+}

@@ -1,0 +1,130 @@
+//! Programs that differ only in what does not matter share an entry.
+
+use super::{COMPILERS, KERNEL, Tree};
+use crate::support::Driver;
+
+/// What PyOpenCL puts at the end of each source that its own cache does not know.
+fn defeat(digits: &str) -> String {
+    format!("\n\n__constant int pyopencl_defeat_cache_{digits} = 0;")
+}
+
+const ONE: &str = "0123456789abcdef0123456789abcdef";
+const OTHER: &str = "00000000ffffffff0000000012345678";
+const SOURCE: &str = "#define V 5\n";
+
+#[test]
+fn digits_that_defeat_caches() {
+    for tree in Tree::on(&Driver::ALL) {
+        let source = |end: &str| tree.source(&format!("{SOURCE}{KERNEL}{end}"), "");
+        source(&defeat(ONE));
+        tree.is_cached();
+        source(&defeat(OTHER));
+        tree.hits_again("other digits");
+        // The words are the end, and they are the source's.
+        source("");
+        tree.misses("without them");
+        source(&format!("\n{}", defeat(ONE)));
+        tree.misses("a line more");
+        source(&defeat(ONE)[1..]);
+        tree.misses("a line less");
+        tree.source(&format!("{SOURCE}{KERNEL} {}", defeat(ONE)), "");
+        tree.misses("another source");
+        tree.source(&format!("{SOURCE}{KERNEL}{}", defeat(OTHER)), "-DX");
+        tree.misses("other options");
+    }
+}
+
+#[test]
+fn digits_that_are_something_else() {
+    for tree in Tree::on(&Driver::ALL) {
+        let ends: [fn(&str) -> String; 8] = [
+            |digits| format!("{}\n", defeat(digits)),
+            |digits| format!("{} ", defeat(digits)),
+            |digits| format!("{}\n__constant int more = 1;", defeat(digits)),
+            |digits| defeat(&digits[1..]),
+            |digits| defeat(&format!("{digits}0")),
+            |digits| defeat(&digits.to_uppercase()),
+            |digits| defeat(digits).replace("= 0", "= 1"),
+            |digits| defeat(digits).replace("__constant", "__constant const"),
+        ];
+        for (number, end) in ends.iter().enumerate() {
+            for digits in [ONE, OTHER] {
+                tree.source(&format!("{SOURCE}{KERNEL}{}", end(digits)), "");
+                tree.misses(&format!("end {number}, {digits}"));
+            }
+        }
+    }
+}
+
+/// A source that uses the variable, or whose last line is no declaration, reads the digits.
+#[test]
+fn digits_that_are_read() {
+    for tree in Tree::on(&COMPILERS) {
+        let sources: [fn(&str) -> String; 4] = [
+            |digits| format!("#define V 5\n{KERNEL}//{}", defeat(digits).trim_start()),
+            |digits| format!("#define V 5\n{KERNEL}/*{}", defeat(digits)),
+            |digits| {
+                let name = format!("pyopencl_defeat_cache_{digits}");
+                format!(
+                    "#define {name} a; __constant int b\n#define V 5\n{KERNEL}{}",
+                    defeat(digits)
+                )
+            },
+            |digits| {
+                let head =
+                    "#define STR(x) #x\n#define NAME(x) STR(x)\n__constant char text[] = NAME(";
+                let name = format!("pyopencl_defeat_cache_{digits}");
+                let kernel = KERNEL.replace('V', "text[38]");
+                format!("{head}{name});\n{kernel}{}", defeat(digits))
+            },
+        ];
+        for source in sources {
+            for digits in [ONE, OTHER] {
+                tree.source(&source(digits), "");
+                tree.is_right(digits);
+                tree.is_right("again");
+            }
+        }
+    }
+}
+
+#[test]
+fn digits_beside_headers() {
+    for tree in Tree::on(&COMPILERS) {
+        tree.source(
+            &format!("#include \"h.h\"\n{KERNEL}{}", defeat(ONE)),
+            "-I d1",
+        );
+        tree.define("d1/h.h");
+        tree.is_cached();
+        tree.source(
+            &format!("#include \"h.h\"\n{KERNEL}{}", defeat(OTHER)),
+            "-I d1",
+        );
+        tree.hits_again("other digits");
+        tree.define("d1/h.h");
+        tree.misses("edited");
+    }
+}
+
+/// Two installations of the same headers.
+#[test]
+fn the_same_headers_in_another_directory() {
+    for tree in Tree::on(&Driver::ALL) {
+        let source = format!("#include \"h.h\"\n{KERNEL}");
+        for place in ["first/lib/h.h", "second/place/h.h"] {
+            tree.write(place, "#define V 1\n");
+        }
+        tree.source(&source, "-I first/lib");
+        tree.is_cached();
+        tree.source(&source, "-I second/place");
+        tree.hits_again("another directory");
+        let absolute = tree.path("second/place");
+        tree.source(&source, &format!("-I {}", absolute.display()));
+        tree.hits_again("its absolute path");
+        tree.define("second/place/h.h");
+        tree.misses("other headers there");
+        tree.source(&source, "-I first/lib");
+        tree.hits_again("the first is as it was");
+    }
+}
