@@ -16,11 +16,14 @@
 pub mod answer;
 mod devices;
 mod headers;
+mod journal;
 pub mod link;
+mod must_hit;
 pub mod own;
 mod plan;
 mod record;
 mod restore;
+mod verify;
 
 use std::ffi::CString;
 use std::io;
@@ -41,9 +44,11 @@ use crate::outcome::{Bypass, Outcome};
 use crate::shadow::{self, Ended, Inner, Origin, Standing, Ticket};
 use crate::store::digests::Digests;
 use crate::store::entry::{Defect, Entry};
+use crate::store::journal::Ended as Noted;
 use crate::store::recorder::Recorder;
 use crate::store::stats::{Counter, Event, run_directory};
 use crate::store::{Lookup, Store};
+use journal::kernel_names_after;
 pub use plan::HeaderProgram;
 use plan::Plan;
 
@@ -91,7 +96,7 @@ pub type BuildBelow<'a> = &'a dyn Fn(Program, NotifyTarget) -> cl_int;
 pub fn build(call: &BuildCall, below: BuildBelow) -> cl_int {
     let cache = Cache::get();
     let Some(ticket) = shadow::begin(call.program) else {
-        cache.count(&[Bypass::NotFromSource.into()]);
+        cache.count_bypass(None, Bypass::NotFromSource, Vec::new(), Duration::ZERO);
         // The driver's own affair: callbacks that it makes are outside of our hooks.
         return notify::outside(|| below(call.program, call.notify));
     };
@@ -278,7 +283,7 @@ impl Cache {
         fits.then_some(entry)
     }
 
-    /// The program of an entry; an entry that the driver does not take is set aside.
+    /// The program of an entry; an entry that the driver does not take, or that is found wrong, is set aside.
     fn restore(
         &self,
         driver: &'static Driver,
@@ -288,7 +293,7 @@ impl Cache {
         entry: Entry,
     ) -> Option<Arc<Inner>> {
         match restore::restore(driver, context, standing, plan, entry) {
-            Ok(inner) => Some(Arc::new(inner)),
+            Ok(inner) => self.verified(inner, plan).map(Arc::new),
             Err(restore::Failure::Entry(defect)) => {
                 self.set_aside(plan, &defect);
                 None
@@ -383,13 +388,13 @@ impl Cache {
                 false => Ended::Failed,
             };
             shadow::ended(ticket, how, None, None);
-            return self.count(&[Bypass::ConcurrentBuild.into()]);
+            let driver = Some(ticket.driver);
+            return self.count_bypass(driver, Bypass::ConcurrentBuild, Vec::new(), elapsed);
         }
         let how = verdict(ticket.driver, ticket.program, devices.as_deref(), code);
         if how != Ended::Built {
             shadow::ended(ticket, how, None, None);
-            self.count(&[Counter::Failed.by(1)]);
-            return log_build(Outcome::Failed, plan.as_ref().ok(), &[], elapsed);
+            return self.count_failed(ticket.driver, plan.as_ref().ok(), elapsed);
         }
         match plan {
             // Nobody knows which of its contents the driver has read.
@@ -397,33 +402,61 @@ impl Cache {
                 shadow::ended(ticket, how, None, None);
                 tracing::warn!(key = %plan.key_prefix(), "not stored: a header was changed, made or removed meanwhile");
                 self.count(&[Counter::NotStored.by(1)]);
-                self.count_miss(&plan, &[], elapsed);
+                self.count_miss(ticket.driver, &plan, Vec::new(), false, elapsed);
             }
             Ok(plan) => {
                 let is_alone = || shadow::is_alone(ticket);
                 let (names, recorded) =
                     self.record(ticket.driver, ticket.program, &plan, elapsed, &is_alone);
+                let stored = recorded.is_some();
                 shadow::ended(ticket, how, recorded, Some(plan.recipe.clone()));
-                self.count_miss(&plan, &names, elapsed);
+                self.count_miss(ticket.driver, &plan, names, stored, elapsed);
             }
             Err(reason) => {
+                let names = kernel_names_after(ticket.driver, ticket.program, reason);
                 shadow::ended(ticket, how, None, None);
-                self.count_bypass(reason, elapsed);
+                self.count_bypass(Some(ticket.driver), reason, names, elapsed);
             }
         }
     }
 
-    fn count_miss(&self, plan: &Plan, names: &[Vec<u8>], elapsed: Duration) {
+    fn count_miss(
+        &self,
+        driver: &Driver,
+        plan: &Plan,
+        names: Vec<Vec<u8>>,
+        stored: bool,
+        elapsed: Duration,
+    ) {
         self.count(&[
             Counter::Misses.by(1),
             Counter::CompileNs.by(nanoseconds(elapsed)),
         ]);
-        log_build(Outcome::Miss, Some(plan), names, elapsed);
+        log_build(Outcome::Miss, Some(plan), &names, elapsed);
+        self.must_have_hit(Outcome::Miss, Some(plan), &names);
+        let recache = self.config.recache();
+        let ended = Noted::Miss { stored, recache };
+        self.note(Some(driver), Some(plan), names, ended, elapsed);
     }
 
-    fn count_bypass(&self, reason: Bypass, elapsed: Duration) {
+    /// `driver` is None if the program is not known here.
+    fn count_bypass(
+        &self,
+        driver: Option<&Driver>,
+        reason: Bypass,
+        names: Vec<Vec<u8>>,
+        elapsed: Duration,
+    ) {
         self.count(&[reason.into()]);
-        log_build(Outcome::Bypassed(reason), None, &[], elapsed);
+        log_build(Outcome::Bypassed(reason), None, &names, elapsed);
+        self.must_have_hit(Outcome::Bypassed(reason), None, &names);
+        self.note(driver, None, names, Noted::bypassed(reason), elapsed);
+    }
+
+    fn count_failed(&self, driver: &Driver, plan: Option<&Plan>, elapsed: Duration) {
+        self.count(&[Counter::Failed.by(1)]);
+        log_build(Outcome::Failed, plan, &[], elapsed);
+        self.note(Some(driver), plan, Vec::new(), Noted::Failed, elapsed);
     }
 
     /// R3: before a call that changes the state of a served program, it is built for real and answers for itself, also in

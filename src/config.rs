@@ -20,6 +20,10 @@ pub enum Name {
     Recache,
     /// Keep sources and other texts in entries.
     StoreSource,
+    /// Which share of the hits is built from source as well.
+    Verify,
+    /// Report what is compiled.
+    MustHit,
     /// Which drivers to load.
     Vendors,
     /// Whether platforms are reported.
@@ -50,7 +54,7 @@ const BUILT_DIR: Option<&str> = option_env!("OCLCACHE_DEFAULT_DIR");
 const BUILT_CONFIG_DIR: Option<&str> = option_env!("OCLCACHE_DEFAULT_CONFIG_DIR");
 
 /// The table. Its order is that of [`Name`].
-pub const SETTINGS: [Setting; 9] = [
+pub const SETTINGS: [Setting; 11] = [
     Setting {
         name: Name::Dir,
         key: "dir",
@@ -88,6 +92,20 @@ pub const SETTINGS: [Setting; 9] = [
         variable: "OCLCACHE_STORE_SOURCE",
         default: "true",
         help: "keep sources, macro values and build logs in entries; otherwise digests of them",
+    },
+    Setting {
+        name: Name::Verify,
+        key: "verify",
+        variable: "OCLCACHE_VERIFY",
+        default: "0",
+        help: "percent of the hits that are also built from source and compared",
+    },
+    Setting {
+        name: Name::MustHit,
+        key: "must_hit",
+        variable: "OCLCACHE_MUST_HIT",
+        default: "false",
+        help: "say on standard error what is compiled; `oclcache run` then ends with 125",
     },
     Setting {
         name: Name::Vendors,
@@ -196,6 +214,12 @@ impl Config {
                 "`mode` is `{mode}`, which is none of icd, beside and auto; auto is taken"
             ));
         }
+        if config.percent().is_none() {
+            let value = crate::log::os(&config.value(Name::Verify).0).to_string();
+            config.complaints.push(format!(
+                "`verify` is `{value}`, which is no whole number from 0 to 100; 0 is taken"
+            ));
+        }
         config
     }
 
@@ -272,6 +296,21 @@ impl Config {
     /// Whether texts are kept.
     pub fn store_source(&self) -> bool {
         self.flag(Name::StoreSource)
+    }
+
+    /// How many of a hundred hits are built from source as well.
+    pub fn verify(&self) -> u8 {
+        self.percent().unwrap_or(0)
+    }
+
+    fn percent(&self) -> Option<u8> {
+        let percent = self.value(Name::Verify).0.to_str()?.parse().ok()?;
+        (percent <= 100).then_some(percent)
+    }
+
+    /// Whether what is compiled is reported.
+    pub fn must_hit(&self) -> bool {
+        self.flag(Name::MustHit)
     }
 
     /// The drivers to load; None: the registered ones.
@@ -409,6 +448,19 @@ mod tests {
         assert!(config(&[("OCLCACHE_DISABLE", "1")]).disable());
         assert!(config(&[("OCLCACHE_STORE_SOURCE", "")]).store_source());
         assert!(!config(&[("OCLCACHE_STORE_SOURCE", "0")]).store_source());
+    }
+
+    #[test]
+    fn a_share_is_a_whole_number_of_percent_and_all_else_is_a_mistake_and_none() {
+        for (value, share) in [("0", 0), ("7", 7), ("100", 100)] {
+            let config = config(&[("OCLCACHE_VERIFY", value)]);
+            assert_eq!((config.verify(), config.complaints.len()), (share, 0));
+        }
+        for mistake in ["101", "-1", "50%", "half", "1.5", "300"] {
+            let config = config(&[("OCLCACHE_VERIFY", mistake)]);
+            assert_eq!(config.verify(), 0, "{mistake}");
+            assert!(config.complaints[0].contains("`verify`"), "{mistake}");
+        }
     }
 
     #[test]

@@ -106,6 +106,12 @@ impl io::Write for StandardError {
     }
 }
 
+/// Writes a line to standard error, also where no log is wanted: for what the user has asked to be told.
+pub fn say(line: &str) {
+    use io::Write;
+    let _ = StandardError.write_all(format!("oclcache: {line}\n").as_bytes());
+}
+
 /// Foreign bytes as they can be shown: one line, no control or invisible character, no terminal sequence.
 pub struct Text<'a>(&'a [u8]);
 

@@ -109,6 +109,72 @@ impl Bypass {
             Bypass::TooManyHeaders => "too_many_headers",
         }
     }
+
+    /// What it means and what to do, for people; the README's table has the same words.
+    pub fn help(self) -> &'static str {
+        match self {
+            Bypass::ReadsFile => {
+                "the compiler may read a file that cannot be told or read here: a pragma, inline assembly, or what is no plain file; take it out of the source"
+            }
+            Bypass::UsesTimeOrFileName => {
+                "the source uses `__DATE__`, `__TIME__`, `__FILE__` or the like; remove them"
+            }
+            Bypass::UnknownDirective => {
+                "a preprocessor directive that is not known here; please report it"
+            }
+            Bypass::OptionReadsFile => {
+                "an option makes the compiler read a file that cannot be told here; put the text into the source"
+            }
+            Bypass::UnknownOption => {
+                "a build option that is not known to be harmless; please report it"
+            }
+            Bypass::NotFromSource => {
+                "made from a binary, often from the program's own cache; then nothing was compiled"
+            }
+            Bypass::UnusualArguments => {
+                "arguments that only the driver can judge, or a NUL inside the source"
+            }
+            Bypass::SomeDevices => {
+                "built for some devices while others keep what is not known; build for all, or make a context for each"
+            }
+            Bypass::AfterFailedBuild => {
+                "an earlier build of this program failed; make a new program"
+            }
+            Bypass::LiveKernels => {
+                "built again while it has kernels; release them first, or make a new program"
+            }
+            Bypass::ConcurrentBuild => "two threads build the same program at once",
+            Bypass::NoCacheDirectory => {
+                "the directory cannot be used; `OCLCACHE_LOG=warn` says why"
+            }
+            Bypass::UnidentifiedDriver => {
+                "a driver's file is unreadable, or was replaced while in use; restart the program"
+            }
+            Bypass::UnidentifiedDevice => {
+                "a device does not answer what the key needs; please report it"
+            }
+            Bypass::RefusedByProfile => {
+                "PoCL with `-g`: such binaries do not load well; leave out the option"
+            }
+            Bypass::ReleaseCallback => "the program has a release callback",
+            Bypass::TooLarge => "source or options have more than 64 MiB",
+            Bypass::BuiltBefore => {
+                "this driver keeps something of an earlier build (Intel CPU, rusticl); make a new program"
+            }
+            Bypass::UnknownInput => {
+                "linked from, or with the header of, a program that was itself bypassed or made from a binary"
+            }
+            Bypass::UnknownIl => {
+                "no SPIR-V, or its specialisation constants could be set without our seeing it"
+            }
+            Bypass::UnresolvedInclude => {
+                "an `#include` of a name that only a full preprocessor could tell; write the name out, or define it once"
+            }
+            Bypass::TooManyHeaders => {
+                "the headers are more, larger or deeper than the cache follows; include less"
+            }
+        }
+    }
 }
 
 /// What became of one build call.
@@ -151,5 +217,20 @@ mod tests {
                 reason.name()
             );
         }
+    }
+
+    #[test]
+    fn the_readme_explains_each_reason_in_these_words() {
+        let readme = include_str!("../README.md");
+        let (_, section) = readme.split_once("## Bypass reasons").expect("a section");
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let rows: Vec<[&str; 2]> = section
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.strip_suffix('|'))
+            .map(|row| <[&str; 2]>::from(row.split_once("` ").expect("two columns")))
+            .map(|columns| columns.map(|column| column.trim_matches(['|', ' '])))
+            .collect();
+        let reasons = Bypass::ALL.map(|reason| [reason.name(), reason.help()]);
+        assert_eq!(rows, reasons);
     }
 }

@@ -47,6 +47,7 @@ pub fn texts(
         source,
         embedded: &embedded,
         options,
+        working_directory: &std::env::current_dir().unwrap_or_default(),
         driver_dirs: &driver.include_dirs(),
         implicit: driver.profile.implicit_includes,
     })

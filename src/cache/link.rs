@@ -4,17 +4,17 @@
 //! makes a *twin* of it from anew made inputs (`own`).
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use opencl_sys::*;
 
+use super::journal::kernel_names_after;
 use super::plan::Plan;
-use super::{BuildBelow, BuildCall, Cache, is_refusal, log_build, record, verdict};
+use super::{BuildBelow, BuildCall, Cache, is_refusal, record, verdict};
 use crate::cl::{Context, Program};
 use crate::driver::{BuildArguments, Driver, NotifyTarget, notify};
-use crate::outcome::{Bypass, Outcome};
+use crate::outcome::Bypass;
 use crate::shadow::{self, Ended, Standing, Ticket};
-use crate::store::stats::Counter;
 
 /// The arguments of a clLinkProgram call.
 pub struct LinkCall {
@@ -83,7 +83,8 @@ impl Cache {
         call: &BuildCall,
         below: BuildBelow,
     ) -> cl_int {
-        self.count(&[Bypass::NotFromSource.into()]);
+        let driver = Some(ticket.driver);
+        self.count_bypass(driver, Bypass::NotFromSource, Vec::new(), Duration::ZERO);
         let program = call.program;
         let twin = ticket
             .inner
@@ -146,8 +147,7 @@ impl Cache {
                 verdict(driver, program, devices.as_deref(), code)
             };
             if how != Ended::Built {
-                self.count(&[Counter::Failed.by(1)]);
-                return log_build(Outcome::Failed, plan.as_ref().ok(), &[], elapsed);
+                return self.count_failed(driver, plan.as_ref().ok(), elapsed);
             }
             // Another thread may have compiled an input anew before the driver read it.
             let plan = plan.and_then(|plan| match plan.is_of(&inputs, context) {
@@ -160,10 +160,14 @@ impl Cache {
                 Ok(plan) => {
                     let (names, recorded) = self.record(driver, program, &plan, elapsed, &|| true);
                     let recipe = Some(plan.recipe.clone());
+                    let stored = recorded.is_some();
                     shadow::program_linked(driver, context, program, None, recorded, recipe);
-                    self.count_miss(&plan, &names, elapsed);
+                    self.count_miss(driver, &plan, names, stored, elapsed);
                 }
-                Err(reason) => self.count_bypass(reason, elapsed),
+                Err(reason) => {
+                    let names = kernel_names_after(driver, program, reason);
+                    self.count_bypass(Some(driver), reason, names, elapsed);
+                }
             }
         });
         let below = |target| below(linked.as_deref(), target);

@@ -27,9 +27,9 @@ pub struct Own {
 }
 
 /// Programs that are released after use.
-struct Temporary {
-    driver: &'static Driver,
-    programs: Vec<Program>,
+pub(super) struct Temporary {
+    pub(super) driver: &'static Driver,
+    pub(super) programs: Vec<Program>,
 }
 
 impl Drop for Temporary {
@@ -75,7 +75,11 @@ fn repeat(
 }
 
 /// Makes what a recipe makes, from nothing.
-fn make(driver: &'static Driver, context: Context, recipe: &Recipe) -> Result<Program, cl_int> {
+pub(super) fn make(
+    driver: &'static Driver,
+    context: Context,
+    recipe: &Recipe,
+) -> Result<Program, cl_int> {
     let program = match &recipe.base {
         Base::Linked(inputs) => {
             let mut made = Temporary {
@@ -181,7 +185,7 @@ impl Cache {
     }
 
     /// Whether the driver would make the same of it now.
-    fn still_holds(&self, inner: &Inner) -> bool {
+    pub(super) fn still_holds(&self, inner: &Inner) -> bool {
         let key = self.key_again(inner.driver(), inner.devices(), inner.recipe());
         key == Ok(inner.key())
     }

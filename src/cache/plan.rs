@@ -1,7 +1,7 @@
 //! What a call would be keyed by, or why it cannot be.
 
-use std::ffi::{CString, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use opencl_sys::*;
@@ -228,6 +228,9 @@ impl Cache {
         let driver_identity = driver
             .identity(&|path| self.digest(path))
             .ok_or(Bypass::UnidentifiedDriver)?;
+        let surroundings = driver
+            .surroundings(&|path| self.digest(path))
+            .ok_or(Bypass::UnidentifiedDriver)?;
         self.remember_digests();
 
         let mut ingredients = base_ingredients(&base);
@@ -256,7 +259,7 @@ impl Cache {
         ingredients.extend(closure.ingredients());
         if options.as_ref().is_some_and(|options| options.debug) {
             let directory = std::env::current_dir().map_err(|_| Bypass::ReadsFile)?;
-            let directory = directory.into_os_string().into_vec();
+            let directory = directory.as_os_str().as_bytes();
             ingredients.push(Ingredient::new(Kind::WorkingDirectory, "", directory));
         }
         for (index, identity) in device_identities.iter().enumerate() {
@@ -276,7 +279,7 @@ impl Cache {
                 .map(|previous| Ingredient::new(Kind::Previous, "", previous.key.0)),
         );
         ingredients.extend(driver_identity.iter().cloned());
-        ingredients.extend(environment(driver));
+        ingredients.extend(surroundings);
         if driver.profile.looks_at_executable {
             ingredients.push(Ingredient::new(Kind::Executable, "", executable()));
         }
@@ -376,34 +379,6 @@ fn has_more_references(driver: &Driver, program: Program, ours: cl_uint) -> bool
     driver
         .program_references(program)
         .is_ok_and(|references| references > ours)
-}
-
-/// The variables that change code, in the order of their names.
-fn environment(driver: &Driver) -> Vec<Ingredient> {
-    let profile = driver.profile;
-    let suffix = driver.suffix();
-    let by_suffix = |name: &[u8]| {
-        profile.suffix_variables
-            && !suffix.is_empty()
-            && name
-                .strip_prefix(suffix)
-                .is_some_and(|rest| rest.starts_with(b"_"))
-    };
-    let mut found: Vec<(OsString, OsString)> = std::env::vars_os()
-        .filter(|(name, _)| {
-            by_suffix(name.as_bytes())
-                || name
-                    .to_str()
-                    .is_some_and(|name| profile.environment.changes_code(name))
-        })
-        .collect();
-    found.sort();
-    found
-        .into_iter()
-        .map(|(name, value)| {
-            Ingredient::new(Kind::Environment, name.to_string_lossy(), value.into_vec())
-        })
-        .collect()
 }
 
 /// The name of the running program's file.

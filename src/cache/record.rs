@@ -88,6 +88,12 @@ impl Cache {
             not_stored(&"the driver does not call its binary what it should be");
             return (names, None);
         }
+        if driver.identity(&|path| self.digest(path)).is_none() {
+            not_stored(
+                &"a file of the driver changed while it compiled, or one that it opened is not known",
+            );
+            return (names, None);
+        }
         if !is_alone() {
             return (names, None);
         }
@@ -120,13 +126,7 @@ impl Cache {
         let private = !self.config.store_source();
         let mut meta = Meta {
             ingredients: plan.ingredients.clone(),
-            options: plan
-                .options
-                .as_ref()
-                .map(|options| match &plan.recipe.arguments.options {
-                    Some(written) if !private => written.as_bytes().to_vec(),
-                    _ => options.private(),
-                }),
+            options: plan.shown_options(private),
             include_dirs: shows_directories(&facts, &plan.recipe.include_dirs)
                 .then(|| plan.recipe.include_dirs.clone()),
             driver_family: driver.profile.family.to_owned(),
@@ -200,17 +200,17 @@ impl Cache {
 }
 
 /// What the driver gives of a program.
-struct Binaries {
+pub(super) struct Binaries {
     /// The devices that have one, by their index, ascending.
-    built: Vec<usize>,
+    pub(super) built: Vec<usize>,
     /// Theirs.
-    bytes: Vec<Vec<u8>>,
+    pub(super) bytes: Vec<Vec<u8>>,
     /// Nothing is listed for the others.
     only_built_listed: bool,
 }
 
 /// The binaries of all devices that have one after a call.
-fn binaries(driver: &Driver, program: Program, plan: &Plan) -> Result<Binaries, String> {
+pub(super) fn binaries(driver: &Driver, program: Program, plan: &Plan) -> Result<Binaries, String> {
     let code = |what, code: cl_int| format!("the driver does not give {what} ({code})");
     let devices = driver
         .program_devices(program)
@@ -319,7 +319,8 @@ pub fn facts(
     facts
 }
 
-fn kernel_names(driver: &Driver, program: Program) -> Vec<Vec<u8>> {
+/// The names of a program's kernels, none if the driver does not tell.
+pub(super) fn kernel_names(driver: &Driver, program: Program) -> Vec<Vec<u8>> {
     let names = driver.program_info(program, CL_PROGRAM_KERNEL_NAMES);
     split_names(&names.unwrap_or_default())
         .map(<[u8]>::to_vec)

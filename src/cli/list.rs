@@ -12,7 +12,7 @@ use crate::store::entry::Meta;
 use crate::store::{Lookup, Store};
 
 /// Digits of a key that are shown; enough to tell entries apart by.
-const SHOWN_DIGITS: usize = 16;
+pub(super) const SHOWN_DIGITS: usize = 16;
 
 pub fn list(json: bool) -> Result<ExitCode, Failure> {
     let mut rows: Vec<Value> = Vec::new();
@@ -76,7 +76,7 @@ fn row_as_text(table: &mut String, key: &Key, bytes: u64, meta: Option<&Meta>) {
 }
 
 /// The first names, and how many more there are.
-fn kernels(names: &[Vec<u8>]) -> String {
+pub(super) fn kernels(names: &[Vec<u8>]) -> String {
     const SHOWN: usize = 5;
     let shown = text(&names[..names.len().min(SHOWN)].join(&b' ')).to_string();
     match names.len().saturating_sub(SHOWN) {

@@ -1,10 +1,11 @@
 //! The `oclcache` command: parses, and gives each verb to a file of its own.
 //!
 //! Data goes to standard output, words go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such entry;
-//! `run` passes on the program's.
+//! `run` passes on the program's, and has 125 to 127 of its own.
 
 mod clear;
 mod config;
+mod explain;
 mod list;
 mod run;
 mod show;
@@ -58,7 +59,7 @@ struct Short {
 enum Verb {
     /// Run a program through the cache, with no set-up
     #[command(
-        after_help = "Example: oclcache run -- python3 program.py\nExit code: the program's; 126 or 127 if it cannot be run"
+        after_help = "Example: oclcache run -- python3 program.py\nExit code: the program's; 126 or 127 if it cannot be run; with OCLCACHE_MUST_HIT=1, 125 if it ended well but something was compiled"
     )]
     Run {
         /// Say nothing at the end
@@ -101,6 +102,18 @@ enum Verb {
         /// Only the program's source
         #[arg(long, conflicts_with = "json")]
         source: bool,
+    },
+    /// Tell why programs were compiled: the latest misses, bypasses and failures, or those of one key
+    #[command(after_help = "Example: oclcache explain --last 1")]
+    Explain {
+        /// Only this key, or as many of its first digits as make it clear
+        key: Option<String>,
+        /// How many are listed
+        #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "key")]
+        last: usize,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Print the cache directory
     #[command(after_help = "Example: du -sh \"$(oclcache path)\"")]
@@ -165,6 +178,7 @@ pub fn main() -> ExitCode {
         Verb::Stats { json, zero } => stats::stats(json, zero),
         Verb::List { json } => list::list(json),
         Verb::Show { key, json, source } => show::show(&key, json, source),
+        Verb::Explain { key, last, json } => explain::explain(key.as_deref(), last, json),
         Verb::Path => path(),
         Verb::Clear { key } => clear::clear(key.as_deref()),
         Verb::Config => config::config(),
@@ -214,6 +228,12 @@ fn store() -> Result<Option<Store>, Failure> {
 
 /// The key that some first digits name.
 fn find_key(store: &Store, digits: &str) -> Result<Key, Failure> {
+    let keys = store.entries()?.into_iter().map(|(key, _)| key);
+    choose_key(keys, digits, "list")
+}
+
+/// The one of these keys that some first digits name; `verb` lists them.
+fn choose_key(keys: impl Iterator<Item = Key>, digits: &str, verb: &str) -> Result<Key, Failure> {
     let valid = !digits.is_empty()
         && digits
             .bytes()
@@ -221,19 +241,14 @@ fn find_key(store: &Store, digits: &str) -> Result<Key, Failure> {
     let shown = crate::log::text(digits.as_bytes());
     if !valid {
         return Err(Failure::no_such_entry(format_args!(
-            "`{shown}` is no key: keys are hexadecimal digits, see `oclcache list`"
+            "`{shown}` is no key: keys are hexadecimal digits, see `oclcache {verb}`"
         )));
     }
-    let keys: Vec<Key> = store
-        .entries()?
-        .into_iter()
-        .map(|(key, _)| key)
-        .filter(|key| key.hex().starts_with(digits))
-        .collect();
+    let keys: Vec<Key> = keys.filter(|key| key.hex().starts_with(digits)).collect();
     match keys.as_slice() {
         [key] => Ok(*key),
         [] => Err(Failure::no_such_entry(format_args!(
-            "there is no entry `{shown}`; see `oclcache list`"
+            "there is no entry `{shown}`; see `oclcache {verb}`"
         ))),
         keys => Err(Failure::no_such_entry(format_args!(
             "{} entries begin with `{shown}`; give more digits",
@@ -247,6 +262,16 @@ fn no_entry(digits: &str) -> Failure {
         "there is no entry `{}`: the cache is empty",
         crate::log::text(digits.as_bytes())
     ))
+}
+
+/// How long ago something was, in milliseconds, as people say it.
+fn ago(milliseconds: u64) -> String {
+    match milliseconds / 1000 {
+        seconds @ 0..120 => format!("{seconds} s ago"),
+        seconds @ 120..7200 => format!("{} min ago", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} h ago", seconds / 3600),
+        seconds => format!("{} days ago", seconds / 86_400),
+    }
 }
 
 /// A duration as people read it.

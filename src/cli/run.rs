@@ -27,6 +27,8 @@ use crate::store::stats::{Counter, Run, Statistics, run_directory};
 /// Where the library stands, if the package was built for a place of its own.
 const BUILT_LIBRARY: Option<&str> = option_env!("OCLCACHE_DEFAULT_LIBRARY");
 const LIBRARY: &str = "liboclcache.so";
+/// The exit code of a program that ended well and should have compiled nothing, beside 126 and 127 as shells have them.
+const MISSED: u8 = 125;
 const LOADER_VARIABLES: [&str; 3] = ["OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH"];
 
 pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
@@ -38,7 +40,8 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
         Err(why) => {
             say(&format!("oclcache: running without the cache: {why}"));
             let mut program = Command::new(&command[0]);
-            return exit_as(&run_to_end(program.args(&command[1..]), &command[0])?);
+            let status = run_to_end(program.args(&command[1..]), &command[0])?;
+            return exit_as(&status, config.must_hit());
         }
     };
     let mut program = Command::new(&command[0]);
@@ -55,13 +58,14 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
     let ended = run_to_end(&mut program, &command[0]);
     let run = place.finish();
     let status = ended?;
+    let compiled = !run.as_ref().is_ok_and(|run| run.totals.compiled() == 0);
     if !quiet {
         say(&format!(
             "oclcache: {}",
             summary(&run?, &config, &command[0])
         ));
     }
-    exit_as(&status)
+    exit_as(&status, config.must_hit() && compiled)
 }
 
 /// The library, beside the command, in `../lib`, or where the build put it.
@@ -264,8 +268,12 @@ fn ignored_signals() -> u64 {
         .unwrap_or(0)
 }
 
-/// Ends as the program ended: with its code, or by its signal.
-fn exit_as(status: &ExitStatus) -> Result<ExitCode, Failure> {
+/// Ends as the program ended: with its code, or by its signal. Only where it ended well can it be said by the code that it has
+/// not done so without compiling: a caller who looks at the code learns of the program's own failure first.
+fn exit_as(status: &ExitStatus, missed: bool) -> Result<ExitCode, Failure> {
+    if missed && status.success() {
+        return Ok(ExitCode::from(MISSED));
+    }
     if let Some(signal) = status.signal() {
         // The program has left its core already; ours would tell nothing.
         let none = rustix::process::Rlimit {

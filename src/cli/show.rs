@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::{Failure, find_key, no_entry, print, print_json, seconds, size, store};
+use crate::cl::info::Number;
 use crate::key::ingredients::{Ingredient, Kind, hex};
 use crate::log::text;
 use crate::store::Lookup;
@@ -46,30 +47,67 @@ pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure>
     print((head + &as_text(&entry)).as_bytes())
 }
 
-fn value(ingredient: &Ingredient) -> String {
+/// What it is, as JSON and people have it.
+pub(super) fn kind(ingredient: &Ingredient) -> String {
+    format!("{:?}", ingredient.kind).to_lowercase()
+}
+
+/// Its value, as people read it.
+pub(super) fn value(ingredient: &Ingredient) -> String {
     let bytes = &ingredient.value;
     match ingredient.kind {
         Kind::Source | Kind::Options | Kind::Header | Kind::Il => format!("sha256 {}", hex(bytes)),
         Kind::Input | Kind::Previous | Kind::Constant => hex(bytes),
+        // The digest of the content, and which other place is the same file.
+        Kind::Include => match bytes.split_at_checked(32) {
+            Some((digest, same)) => format!("sha256 {}{}", hex(digest), text(same)),
+            None if bytes.is_empty() => "absent".to_owned(),
+            None => text(bytes).to_string(),
+        },
         // "build-id " or "sha256 " and the digest.
         Kind::Driver => match bytes.iter().position(|byte| *byte == b' ') {
             Some(blank) => format!("{} {}", text(&bytes[..blank]), hex(&bytes[blank + 1..])),
             None => hex(bytes),
         },
+        Kind::Device if ingredient.name.ends_with("features") => features(bytes),
         _ => match str::from_utf8(bytes.strip_suffix(b"\0").unwrap_or(bytes)) {
             Ok(words) if words.chars().all(|character| !character.is_control()) => {
                 text(words.as_bytes()).to_string()
             }
-            _ => hex(bytes),
+            _ => number(bytes).unwrap_or_else(|| hex(bytes)),
         },
     }
+}
+
+/// The names of features, each of which stands behind a version of 32 bits and before a NUL.
+fn features(bytes: &[u8]) -> String {
+    let mut names = Vec::new();
+    let mut rest = bytes;
+    while let Some((_, name)) = rest.split_at_checked(4) {
+        let end = name.iter().position(|byte| *byte == 0);
+        let end = end.unwrap_or(name.len());
+        names.push(text(&name[..end]).to_string());
+        rest = name.get(end + 1..).unwrap_or_default();
+    }
+    names.join(" ")
+}
+
+/// A number of a device, or the error code that it gave instead.
+fn number(bytes: &[u8]) -> Option<String> {
+    if let Some(long) = u64::from_value(bytes) {
+        return Some(long.to_string());
+    }
+    Some(match i32::from_value(bytes)? {
+        code @ -100..0 => format!("error {code}"),
+        _ => u32::from_value(bytes)?.to_string(),
+    })
 }
 
 fn as_json(entry: &Entry) -> Value {
     let lossy = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
     let meta = &entry.meta;
     let ingredients = meta.ingredients.iter().map(|ingredient| {
-        json!({ "kind": format!("{:?}", ingredient.kind).to_lowercase(), "name": ingredient.name, "value": value(ingredient) })
+        json!({ "kind": kind(ingredient), "name": ingredient.name, "value": value(ingredient) })
     });
     json!({
         "bytes": entry.size(),
@@ -120,9 +158,8 @@ fn as_text(entry: &Entry) -> String {
             .map_or("not stored".into(), |source| size(source.len() as u64)),
     );
     for ingredient in &meta.ingredients {
-        let kind = format!("{:?}", ingredient.kind).to_lowercase();
         row(
-            &kind,
+            &kind(ingredient),
             format!("{} {}", text(ingredient.name.as_bytes()), value(ingredient)),
         );
     }

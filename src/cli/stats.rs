@@ -84,6 +84,11 @@ fn as_text(totals: &Totals, entries: usize, bytes: u64) -> Result<String, Failur
         "entries not stored",
         totals.get(Counter::NotStored).to_string(),
     );
+    if totals.get(Counter::Verified) > 0 {
+        let differed = totals.get(Counter::Differed);
+        let verified = totals.get(Counter::Verified);
+        row("hits verified", format!("{verified} ({differed} differed)"));
+    }
     row("compilation avoided", seconds(totals.saved_ns()));
     row("compilation done", seconds(totals.get(Counter::CompileNs)));
     row("entries", format!("{entries} ({})", size(bytes)));

@@ -105,6 +105,21 @@ impl Driver {
         })
     }
 
+    /// clGetKernelWorkGroupInfo.
+    pub fn kernel_work_group_info(
+        &self,
+        kernel: Kernel,
+        device: Device,
+        name: cl_kernel_work_group_info,
+    ) -> Result<Vec<u8>, cl_int> {
+        ask(|size, value, size_ret| {
+            call!(
+                self,
+                clGetKernelWorkGroupInfo(kernel.raw(), device.raw(), name, size, value, size_ret)
+            )
+        })
+    }
+
     /// clGetDeviceInfo.
     pub fn device_info(&self, device: Device, name: cl_device_info) -> Result<Vec<u8>, cl_int> {
         ask(|size, value, size_ret| {

@@ -21,8 +21,7 @@ pub struct Object {
     pub path: PathBuf,
     /// DT_SONAME, or else the file's name.
     pub name: Vec<u8>,
-    /// DT_NEEDED, in order.
-    pub needed: Vec<Vec<u8>>,
+    needed: Vec<Vec<u8>>,
     /// The GNU build-id.
     pub build_id: Option<Vec<u8>>,
     ranges: Vec<std::ops::Range<usize>>,
@@ -33,9 +32,29 @@ impl Object {
     pub fn contains(&self, address: usize) -> bool {
         self.ranges.iter().any(|range| range.contains(&address))
     }
-}
 
-impl Object {
+    /// Whether it is a library, not the program itself or what the kernel maps into each process.
+    pub fn is_in_a_file(&self) -> bool {
+        !self.path.as_os_str().is_empty() && !self.name.starts_with(b"linux-vdso")
+    }
+
+    /// Whether its DT_SONAME or the name of its file is one of those.
+    pub fn is_named(&self, is_one: impl Fn(&str) -> bool) -> bool {
+        let file = self.path.file_name().map(OsStr::as_bytes);
+        [Some(self.name.as_slice()), file]
+            .into_iter()
+            .flatten()
+            .filter_map(|name| std::str::from_utf8(name).ok())
+            .any(is_one)
+    }
+
+    /// Whether it is a loader layer, and not this library.
+    pub fn is_layer_of_another(&self) -> bool {
+        self.is_in_a_file()
+            && !self.contains(read as *const () as usize)
+            && exports(&self.path, c"clInitLayer")
+    }
+
     /// Whether the file at the path is the one that was loaded, so that its content tells what is in memory.
     pub fn is_what_stands_at_its_path(&self) -> bool {
         let Some(start) = self.ranges.first().map(|range| range.start) else {
@@ -83,15 +102,12 @@ impl Mapping {
     }
 }
 
-/// The libraries that contain one of the addresses, and all that they need, as loaded.
-pub fn closure(addresses: &[usize]) -> Vec<Object> {
-    let mut rest: Vec<Option<Object>> = objects().into_iter().map(Some).collect();
-    let mut queue: VecDeque<usize> = (0..rest.len())
-        .filter(|&index| {
-            let object = rest[index].as_ref();
-            object.is_some_and(|object| addresses.iter().any(|address| object.contains(*address)))
-        })
+/// Those of the libraries that are chosen, and all that they need, as loaded.
+pub fn closure(objects: Vec<Object>, is_start: impl Fn(&Object) -> bool) -> Vec<Object> {
+    let mut queue: VecDeque<usize> = (0..objects.len())
+        .filter(|&index| is_start(&objects[index]))
         .collect();
+    let mut rest: Vec<Option<Object>> = objects.into_iter().map(Some).collect();
     let mut found = Vec::new();
     while let Some(index) = queue.pop_front() {
         let Some(object) = rest[index].take() else {
@@ -146,21 +162,43 @@ pub fn pin(address: usize) {
 
 /// Whether a function belongs to an ICD loader: a library that has a clGetPlatformIDs of its own for programs to link to.
 pub fn is_in_loader(function: usize) -> bool {
+    path_of(function).is_some_and(|path| exports(&path, c"clGetPlatformIDs"))
+}
+
+/// Whether a loaded library has a function of that name itself.
+fn exports(path: &Path, name: &CStr) -> bool {
     let exported = || {
-        let path = path_of(function)?;
         // SAFETY: nothing is loaded, so nothing runs.
         let library = unsafe {
-            libloading::os::unix::Library::open(Some(&path), libc::RTLD_LAZY | libc::RTLD_NOLOAD)
+            libloading::os::unix::Library::open(Some(path), libc::RTLD_LAZY | libc::RTLD_NOLOAD)
         };
         let library = library.ok()?;
         // SAFETY: only the address is taken. It may be that of a library that this one needs.
-        let symbol = unsafe { library.get::<*const c_void>(c"clGetPlatformIDs") }.ok()?;
+        let symbol = unsafe { library.get::<*const c_void>(name) }.ok()?;
         (path_of(symbol.into_raw() as usize)? == path).then_some(())
     };
     exported().is_some()
 }
 
-fn objects() -> Vec<Object> {
+/// How many libraries were loaded in the life of the process.
+pub fn loads() -> u64 {
+    unsafe extern "C" fn first(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        loads: *mut c_void,
+    ) -> c_int {
+        // SAFETY: `info` is valid during the call, and `loads` is the number that was passed below.
+        unsafe { *loads.cast::<u64>() = (*info).dlpi_adds };
+        1 // each object has the same number, so one is enough
+    }
+    let mut loads = 0u64;
+    // SAFETY: `first` has the type that dl_iterate_phdr wants and gets the number back as its data.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut loads).cast()) };
+    loads
+}
+
+/// All that is loaded.
+pub fn objects() -> Vec<Object> {
     let mut objects: Vec<Object> = Vec::new();
     // SAFETY: `visit` has the type that dl_iterate_phdr wants and gets the vector back as its data. The dynamic linker
     // holds its lock meanwhile, so no object is unmapped while it is read.
@@ -302,7 +340,7 @@ mod tests {
 
     #[test]
     fn the_closure_of_a_function_of_the_c_library_is_what_it_needs_and_nothing_else() {
-        let names: Vec<_> = closure(&[libc::getpid as *const () as usize])
+        let names: Vec<_> = closure(objects(), has_getpid)
             .into_iter()
             .map(|object| object.name)
             .collect();
@@ -317,10 +355,9 @@ mod tests {
     fn a_library_that_was_replaced_since_it_was_loaded_is_noticed() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let copy = directory.path().join("libcopy.so");
-        let objects = closure(&[libc::getpid as *const () as usize]);
-        let library = objects
-            .iter()
-            .find(|object| object.name == b"libc.so.6")
+        let library = objects()
+            .into_iter()
+            .find(has_getpid)
             .expect("the C library");
         std::fs::copy(&library.path, &copy).expect("copied");
         // SAFETY: a copy of a library without initialisers that would mind a second run; nothing is called in it.
@@ -332,6 +369,10 @@ mod tests {
         std::fs::rename(&other, &copy).expect("replaced");
         assert!(!find().is_what_stands_at_its_path());
         drop(opened);
+    }
+
+    fn has_getpid(object: &Object) -> bool {
+        object.contains(libc::getpid as *const () as usize)
     }
 
     fn objects_of(path: &Path) -> Option<Object> {

@@ -6,12 +6,16 @@
 #![allow(unsafe_code)] // calls through the driver's function pointers; each block says why it is sound
 
 mod calls;
+mod device;
+mod environment;
+mod files;
 pub mod identity;
 mod include;
 pub mod layer;
 mod library;
 mod loaded;
 mod making;
+mod neutral;
 pub mod notify;
 mod patch;
 pub mod profile;
@@ -27,7 +31,8 @@ use crate::cl::Platform;
 use crate::cl::dispatch::{Slot, Table};
 use crate::fork::Mutex;
 pub use calls::{BuildArguments, NotifyTarget};
-use identity::DriverIdentity;
+use environment::Surroundings;
+use identity::Identity;
 pub use library::{Library, OpenError};
 pub use loaded::paths as loaded_paths;
 use profile::{Profile, Recognition};
@@ -70,8 +75,10 @@ pub struct Driver {
     /// What is known of drivers of this kind.
     pub profile: &'static Profile,
     suffix: Vec<u8>,
-    identity: OnceBox<Option<DriverIdentity>>,
-    devices: Mutex<identity::Devices>,
+    identity: OnceBox<Option<Identity>>,
+    /// What was around the driver when it was opened.
+    opened_in: Surroundings,
+    devices: Mutex<device::Devices>,
     context_counts: AtomicU8,
     /// Nobody can have its functions but through us.
     from_the_start: bool,
@@ -88,6 +95,7 @@ impl Driver {
         platforms: Vec<Platform>,
         recognition: &Recognition,
     ) -> Driver {
+        let profile = profile::of(recognition);
         Driver {
             index,
             table,
@@ -97,9 +105,10 @@ impl Driver {
             between: Vec::new(),
             library,
             platforms,
-            profile: profile::of(recognition),
+            profile,
             suffix: recognition.suffix.clone(),
             identity: OnceBox::new(),
+            opened_in: environment::surroundings(profile, &recognition.suffix),
             devices: Mutex::default(),
             context_counts: AtomicU8::new(0),
             from_the_start: false,
@@ -134,11 +143,6 @@ impl Driver {
     /// The library's path as it was opened.
     pub fn library(&self) -> &Path {
         &self.library
-    }
-
-    /// CL_PLATFORM_ICD_SUFFIX_KHR of the first platform, without the NUL.
-    pub fn suffix(&self) -> &[u8] {
-        &self.suffix
     }
 
     /// Whether no specialisation constant can be set without us: applications may have the driver's own setter by address if it

@@ -3,9 +3,14 @@
 //! Each fact has its source in a comment: "measured" was run here on Debian 12 (PoCL 3.1, Intel CPU runtime 2026.2,
 //! rusticl 22.3), a file name is of the driver's own sources, "documented" is its vendor's manual.
 
+mod table;
+pub mod variables;
+
 use opencl_sys::{CL_PLATFORM_NAME, CL_PLATFORM_VENDOR, CL_PLATFORM_VERSION, cl_platform_info};
 
 use crate::cl::dispatch::slots_of_version;
+use table::{PROFILES, UNKNOWN};
+use variables::Environment;
 
 /// By what a driver is recognised: the answers of its first platform, without the NUL.
 pub struct Recognition {
@@ -52,19 +57,19 @@ pub enum Rebuild {
     KeepsKernels,
 }
 
-/// The environment variables that a driver or its compiler reads.
-pub struct Environment {
-    /// Names of variables that change the generated code or what the program is told of the device.
-    pub code: &'static [&'static str],
-    /// The same for whole prefixes.
-    pub code_prefixes: &'static [&'static str],
-    /// Exceptions from the prefixes: variables that change no code.
-    pub neutral: &'static [&'static str],
+/// Files that a driver reads, or libraries that it opens itself: they change code, and are not in the closure of what it
+/// needs. A pattern is the name of a file with at most one `*`, and a directory may have `*` as a component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// In a directory relative to that of the driver's library.
+    Beside(&'static str, &'static str),
+    /// The same for libraries that are open once the driver is, so that what they need belongs to it as well.
+    PlugIns(&'static str, &'static str),
+    /// In this directory.
+    At(&'static str, &'static str),
+    /// A library that is opened by its name at the first build, so found where the dynamic linker looks.
+    Library(&'static str),
 }
-
-/// Files beside the driver that change what it compiles: a directory relative to that of the library, and a pattern for
-/// names with at most one `*`.
-pub type Files = &'static [(&'static str, &'static str)];
 
 /// Where a compiler looks for headers beside the working directory and the directories of the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,18 +81,6 @@ pub enum IncludeDir {
     /// PoCL's cache, where the source is written to before it is compiled.
     PoclCache,
 }
-
-/// What clang takes by itself: its headers, `include` in the working directory where it was not told of them (measured on
-/// Intel's CPU runtime), and the directories of the system.
-const CLANG_INCLUDE_DIRS: &[IncludeDir] = &[
-    IncludeDir::At("include"),
-    IncludeDir::ClangResources,
-    IncludeDir::At("/usr/local/include"),
-    IncludeDir::At("/usr/include"),
-];
-
-/// What clang includes in every program of OpenCL C if its headers are used and not a precompiled form of them.
-const CLANG_IMPLICIT_INCLUDES: &[&str] = &["opencl-c.h", "opencl-c-base.h"];
 
 /// One row.
 pub struct Profile {
@@ -106,12 +99,20 @@ pub struct Profile {
     pub sub_devices_are_their_root: bool,
     /// What is left of an earlier build.
     pub rebuild: Rebuild,
-    /// Variables that change code.
-    pub environment: Environment,
+    /// Whether a build may be a copy of an earlier one, out of a cache of the driver's own: then two builds that agree tell
+    /// nothing of a third.
+    pub copies_builds: bool,
+    /// Variables that it reads.
+    pub environment: &'static Environment,
     /// Whether variables that begin with the platform's ICD suffix and `_` are taken to change code.
     pub suffix_variables: bool,
-    /// Files that change code, beside the libraries that are loaded.
-    pub files: Files,
+    /// Files that change code, beside the libraries that it needs.
+    pub files: &'static [Files],
+    /// Programs that it runs, found in PATH.
+    pub tools: &'static [&'static str],
+    /// Configuration files that may be there: relative to the working directory, `~/` to the home directory. What stands
+    /// beside the library is one of its `files`.
+    pub configuration: &'static [&'static str],
     /// Where headers are looked for beside the working directory and those of the options.
     pub include_dirs: &'static [IncludeDir],
     /// Names that the compiler includes in every program, looked up like the program's own.
@@ -131,327 +132,6 @@ pub fn of(recognition: &Recognition) -> &'static Profile {
 fn contains(text: &[u8], part: &str) -> bool {
     text.windows(part.len())
         .any(|window| window == part.as_bytes())
-}
-
-static PROFILES: [Profile; 8] = [
-    Profile {
-        family: "pocl",
-        recognise: |platform| {
-            platform.suffix == b"POCL" || contains(&platform.name, "Portable Computing Language")
-        },
-        // Measured: clCreateKernel 0 ms.
-        kernel_facts: KernelFacts::AfterBuild,
-        // Measured: a binary with debug information makes LLVM's verifier complain on standard error when it is loaded.
-        refuses_debug: true,
-        context_counts_programs: Some(true), // measured
-        kernels_keep_program: true,
-        sub_devices_are_their_root: true, // measured
-        rebuild: Rebuild::Fresh,          // measured
-        environment: Environment {
-            // pocl_build.c, pocl_cache.c, pocl_llvm_utils.cc, linker.cpp, WorkitemLoops.cc, common.c and others: all
-            // POCL_ variables change code or identity but the following. POCL's own key has one of them.
-            code: &[],
-            code_prefixes: &["POCL_"],
-            neutral: &[
-                "POCL_CACHE_DIR",
-                "POCL_KERNEL_CACHE",
-                "POCL_DEBUG",
-                "POCL_DEBUG_LLVM_PASSES",
-                "POCL_VECTORIZER_REMARKS",
-                "POCL_LLVM_VERIFY",
-                "POCL_LEAVE_KERNEL_COMPILER_TEMP_FILES",
-                "POCL_TRACING",
-                "POCL_TRACING_OPT",
-                "POCL_TRACING_FILTER",
-                "POCL_AFFINITY",
-                "POCL_MAX_PTHREAD_COUNT",
-                "POCL_SIGUSR2_HANDLER",
-                "POCL_SIGFPE_HANDLER",
-                "POCL_STARTUP_DELAY",
-                "POCL_MEMORY_LIMIT",
-            ],
-        },
-        suffix_variables: false,
-        // Read, not mapped: the built-in libraries, the headers, and the device plug-ins (dlopened, not DT_NEEDED).
-        files: &[
-            ("../share/pocl", "*"),
-            ("../share/pocl/include", "*"),
-            ("../../share/pocl", "*"),
-            ("../../share/pocl/include", "*"),
-            ("pocl", "*.so"),
-        ],
-        // Measured on 3.1: beside the temporary file that the source was written to. `include` is looked at, but not searched.
-        include_dirs: &[IncludeDir::PoclCache, IncludeDir::At("include")],
-        // Measured: its own copies of clang's headers are included by absolute names.
-        implicit_includes: &[],
-        looks_at_executable: false,
-    },
-    Profile {
-        family: "intel-cpu",
-        // The CPU runtime calls itself "Intel(R) OpenCL", the GPU driver "Intel(R) OpenCL Graphics" or "... HD Graphics".
-        recognise: |platform| {
-            contains(&platform.name, "Intel(R) OpenCL") && !contains(&platform.name, "Graphics")
-        },
-        kernel_facts: KernelFacts::AfterBuild, // measured: about 1 ms for ten kernels
-        refuses_debug: false,
-        context_counts_programs: Some(false), // measured
-        kernels_keep_program: false,          // measured: queries of it give CL_INVALID_PROGRAM
-        sub_devices_are_their_root: false,    // measured
-        rebuild: Rebuild::KeepsVariables,     // measured
-        environment: Environment {
-            code: &[],
-            // Documented: "Performance-Related Configuration Variables", "Vectorizer Knobs" and "Targeting a Different CPU
-            // Architecture" of the CPU runtime's reference.
-            code_prefixes: &["CL_CONFIG_", "VOLCANO_"],
-            neutral: &[
-                "CL_CONFIG_DUMP_BIN",
-                "CL_CONFIG_DUMP_DISASSEMBLY",
-                "CL_CONFIG_USE_VTUNE",
-            ],
-        },
-        suffix_variables: false,
-        // Its built-ins and vector mathematics are opened at the first build, cl.cfg is read beside the library.
-        files: &[
-            (".", "*.rtl"),
-            (".", "cllibrary*"),
-            (".", "cl.cfg"),
-            (".", "libocl_svml_*"),
-            (".", "libintelocl_*"),
-        ],
-        // Measured, also that `include` in the working directory is searched.
-        include_dirs: &[
-            IncludeDir::At("include"),
-            IncludeDir::At("/usr/local/include"),
-            IncludeDir::At("/usr/include"),
-        ],
-        implicit_includes: &[], // measured
-        looks_at_executable: false,
-    },
-    Profile {
-        family: "intel-gpu",
-        recognise: |platform| {
-            contains(&platform.vendor, "Intel") && contains(&platform.name, "Graphics")
-        },
-        kernel_facts: KernelFacts::AfterBuild, // unverified
-        refuses_debug: false,
-        context_counts_programs: None,
-        kernels_keep_program: true,
-        sub_devices_are_their_root: false,
-        rebuild: Rebuild::Fresh,
-        environment: Environment {
-            // oclc_extensions.cpp, api.cpp, platform.cpp of the compute runtime; its debug keys have the NEO_ prefix or,
-            // with NEOReadDebugKeys, none, so that variable alone makes the environment unknowable: it is in the key.
-            code: &[
-                "OverrideDefaultFP64Settings",
-                "ZET_ENABLE_PROGRAM_DEBUGGING",
-                "ZET_ENABLE_PROGRAM_INSTRUMENTATION",
-                "ONEAPI_PVC_SEND_WAR_WA",
-                "ZEX_NUMBER_OF_CCS",
-                "NEOReadDebugKeys",
-            ],
-            code_prefixes: &["IGC_", "NEO_"],
-            neutral: &[
-                "NEO_CACHE_DIR",
-                "NEO_CACHE_PERSISTENT",
-                "NEO_CACHE_MAX_SIZE",
-                "IGC_ShaderDumpEnable",
-                "IGC_DumpToCurrentDir",
-            ],
-        },
-        suffix_variables: false,
-        files: &[],
-        include_dirs: CLANG_INCLUDE_DIRS,
-        implicit_includes: CLANG_IMPLICIT_INCLUDES,
-        looks_at_executable: true, // ail_configuration.cpp: per-application code generation
-    },
-    Profile {
-        family: "amd",
-        recognise: |platform| contains(&platform.name, "AMD Accelerated Parallel Processing"),
-        kernel_facts: KernelFacts::AfterBuild, // unverified
-        refuses_debug: false,
-        context_counts_programs: None,
-        kernels_keep_program: true,
-        sub_devices_are_their_root: false,
-        rebuild: Rebuild::Fresh,
-        environment: Environment {
-            // flags.hpp, program.cpp, rocsettings.cpp of clr; comgr-env.cpp.
-            code: &[
-                "AMD_GPU_FORCE_SINGLE_FP_DENORM",
-                "OCL_STUB_PROGRAMS",
-                "LLVM_PATH",
-                "HIP_PATH",
-                "HSA_COMPILER_LIBRARY",
-                "OPENCL_VERSION",
-                "CL_KHR_FP64",
-            ],
-            code_prefixes: &["AMD_OCL_", "AMD_COMGR_", "GPU_"],
-            neutral: &[
-                "AMD_OCL_WAIT_COMMAND",
-                "AMD_COMGR_CACHE",
-                "AMD_COMGR_CACHE_DIR",
-                "AMD_COMGR_CACHE_POLICY",
-                "AMD_COMGR_SAVE_TEMPS",
-                "AMD_COMGR_REDIRECT_LOGS",
-                "AMD_COMGR_TIME_STATISTICS",
-                "GPU_DUMP_CODE_OBJECT",
-                "GPU_DEVICE_ORDINAL",
-            ],
-        },
-        suffix_variables: false,
-        files: &[],
-        include_dirs: CLANG_INCLUDE_DIRS,
-        implicit_includes: CLANG_IMPLICIT_INCLUDES,
-        looks_at_executable: true, // program.cpp: ParseAllOptions appends options per application
-    },
-    Profile {
-        family: "nvidia",
-        recognise: |platform| contains(&platform.vendor, "NVIDIA"),
-        kernel_facts: KernelFacts::AfterBuild, // unverified
-        refuses_debug: false,
-        context_counts_programs: None,
-        kernels_keep_program: true,
-        sub_devices_are_their_root: false,
-        rebuild: Rebuild::Fresh,
-        environment: Environment {
-            // No variable is documented to change the PTX; those of the JIT cost nothing in the key.
-            code: &["CUDA_FORCE_PTX_JIT", "CUDA_DISABLE_PTX_JIT"],
-            code_prefixes: &[],
-            neutral: &[],
-        },
-        suffix_variables: false,
-        // Compiler libraries, which the driver opens at the first build (documented in its README).
-        files: &[
-            (".", "libnvidia-nvvm*.so*"),
-            (".", "libnvidia-compiler*.so*"),
-            (".", "libnvidia-ptxjitcompiler*.so*"),
-        ],
-        include_dirs: CLANG_INCLUDE_DIRS,
-        implicit_includes: CLANG_IMPLICIT_INCLUDES,
-        looks_at_executable: false,
-    },
-    Profile {
-        family: "rusticl",
-        recognise: |platform| platform.name == b"rusticl", // Clover has the same suffix, and is another compiler
-        // Measured: 22.3 takes about 550 ms to create a kernel, again for every kernel object.
-        kernel_facts: KernelFacts::WhenCreated,
-        refuses_debug: false,
-        context_counts_programs: Some(true), // measured
-        kernels_keep_program: true,
-        sub_devices_are_their_root: false,
-        rebuild: Rebuild::KeepsKernels, // measured: CL_PROGRAM_NUM_KERNELS grows with each build
-        environment: Environment {
-            // docs/envvars.rst, core/platform.rs: they change macros and features.
-            code: &["CLC_DEBUG"],
-            code_prefixes: &["RUSTICL_"],
-            neutral: &["RUSTICL_ENABLE", "RUSTICL_MAX_WORK_GROUPS"],
-        },
-        suffix_variables: false,
-        // libclc's SPIR-V, read at the first build.
-        files: &[
-            ("../share/clc", "*.spv"),
-            ("../../share/clc", "*.spv"),
-            ("../lib/clc", "*.spv"),
-            ("../clc", "*.spv"),
-        ],
-        // Measured on 22.3.
-        include_dirs: &[
-            IncludeDir::ClangResources,
-            IncludeDir::At("/usr/local/include"),
-            IncludeDir::At("/usr/include"),
-        ],
-        // Measured: looked for in the working directory and in each directory of the options before clang's own, in every build.
-        implicit_includes: &["opencl-c-base.h"],
-        looks_at_executable: false,
-    },
-    Profile {
-        family: "clvk",
-        recognise: |platform| contains(&platform.name, "clvk"),
-        kernel_facts: KernelFacts::WhenCreated, // unverified
-        refuses_debug: false,
-        context_counts_programs: None,
-        kernels_keep_program: true,
-        sub_devices_are_their_root: false,
-        rebuild: Rebuild::Fresh,
-        environment: Environment {
-            code: &[],
-            code_prefixes: &["CLVK_"], // src/config.def
-            neutral: &[
-                "CLVK_CACHE_DIR",
-                "CLVK_LOG",
-                "CLVK_LOG_COLOUR",
-                "CLVK_LOG_DEST",
-                "CLVK_KEEP_TEMPORARIES",
-            ],
-        },
-        suffix_variables: false,
-        files: &[(".", "clspv"), (".", "llvm-spirv"), (".", "clvk.conf")],
-        include_dirs: CLANG_INCLUDE_DIRS,
-        implicit_includes: CLANG_IMPLICIT_INCLUDES,
-        looks_at_executable: false,
-    },
-    Profile {
-        family: "oclgrind",
-        recognise: |platform| contains(&platform.name, "Oclgrind"),
-        kernel_facts: KernelFacts::AfterBuild, // measured
-        refuses_debug: false,
-        context_counts_programs: Some(true), // measured
-        kernels_keep_program: true,
-        sub_devices_are_their_root: false,
-        rebuild: Rebuild::Fresh,
-        environment: Environment {
-            code: &[],
-            code_prefixes: &["OCLGRIND_"],
-            neutral: &["OCLGRIND_LOG"],
-        },
-        suffix_variables: false,
-        files: &[("../include/oclgrind", "*")],
-        include_dirs: CLANG_INCLUDE_DIRS,
-        implicit_includes: CLANG_IMPLICIT_INCLUDES,
-        looks_at_executable: false,
-    },
-];
-
-static UNKNOWN: Profile = Profile {
-    family: "unknown",
-    recognise: |_| true,
-    kernel_facts: KernelFacts::WhenCreated,
-    refuses_debug: false,
-    context_counts_programs: None,
-    kernels_keep_program: true,
-    sub_devices_are_their_root: false,
-    rebuild: Rebuild::Fresh,
-    // By habit a driver's variables begin with its suffix; all of them enter the key.
-    environment: Environment {
-        code: &[],
-        code_prefixes: &["CL_", "OCL_"],
-        // The loaders' own.
-        neutral: &[
-            "OCL_ICD_ASSUME_ICD_EXTENSION",
-            "OCL_ICD_DEBUG",
-            "OCL_ICD_DEFAULT_PLATFORM",
-            "OCL_ICD_ENABLE_TRACE",
-            "OCL_ICD_FILENAMES",
-            "OCL_ICD_PLATFORM_SORT",
-            "OCL_ICD_VENDORS",
-        ],
-    },
-    suffix_variables: true,
-    files: &[],
-    include_dirs: CLANG_INCLUDE_DIRS,
-    implicit_includes: CLANG_IMPLICIT_INCLUDES,
-    looks_at_executable: true,
-};
-
-impl Environment {
-    /// Whether the variable changes code.
-    pub fn changes_code(&self, name: &str) -> bool {
-        !self.neutral.contains(&name)
-            && (self.code.contains(&name)
-                || self
-                    .code_prefixes
-                    .iter()
-                    .any(|prefix| name.starts_with(prefix)))
-    }
 }
 
 #[cfg(test)]
@@ -500,40 +180,6 @@ mod tests {
             ("Something new", "Somebody", "NEW", "unknown"),
         ] {
             assert_eq!(of(&platform(name, vendor, suffix)).family, family);
-        }
-    }
-
-    #[test]
-    fn a_variable_is_neutral_only_as_an_exception_from_a_prefix() {
-        for profile in PROFILES.iter().chain([&UNKNOWN]) {
-            let environment = &profile.environment;
-            for name in environment.neutral {
-                assert!(
-                    !environment.code.contains(name),
-                    "{}: {name} stands in both lists",
-                    profile.family
-                );
-                assert!(
-                    environment
-                        .code_prefixes
-                        .iter()
-                        .any(|prefix| name.starts_with(prefix)),
-                    "{}: {name} needs no exception",
-                    profile.family
-                );
-                assert!(!environment.changes_code(name));
-            }
-            for name in environment.code {
-                assert!(
-                    !environment
-                        .code_prefixes
-                        .iter()
-                        .any(|prefix| name.starts_with(prefix)),
-                    "{}: {name} is covered by a prefix",
-                    profile.family
-                );
-                assert!(environment.changes_code(name));
-            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Judges and normalises the build options of a program.
 //!
 //! The options enter the key byte for byte: drivers report them verbatim, macro definitions depend on their order,
-//! and two spellings that mean the same are not worth the risk. One thing is taken out: the directories of `-I`.
+//! and two spellings that mean the same are not worth the risk. One thing is taken out: the include directories.
 //! Programs made by some libraries always name a directory of the virtual environment that they run in, and a
 //! program that includes nothing must be shared between such environments. What an include finds in a directory
 //! is no concern of this module; [`Options::include_dirs`] names the directories for whoever looks. Debug
@@ -16,10 +16,13 @@
 //! refused, as an option may read a file (`-include-pch`), write one (`-save-temps`), or hand text to another tool
 //! (`-Xclang`, `-Wp,`).
 
+mod words;
+
 use std::iter::Peekable;
 use std::ops::Range;
 
 use sha2::{Digest, Sha256};
+use words::{Reading, Word};
 
 use crate::outcome::Bypass;
 
@@ -112,86 +115,6 @@ pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
 /// Whether drivers differ in what the byte does to the words around it.
 fn is_uncertain(byte: u8) -> bool {
     matches!(byte, b'"' | b'\'' | b'\\') || byte.is_ascii_control()
-}
-
-/// Which bytes hold words together.
-#[derive(Clone, Copy)]
-struct Reading {
-    escapes: bool,
-    quotes: bool,
-    apostrophes: bool,
-}
-
-/// A word of the options: where it stands, and what it says in a reading.
-struct Word {
-    span: Range<usize>,
-    text: Vec<u8>,
-}
-
-impl Reading {
-    /// The readings that differ for these options.
-    fn all(options: &[u8]) -> impl Iterator<Item = Reading> {
-        let both = |byte: u8| match options.contains(&byte) {
-            true => &[true, false][..],
-            false => &[false][..],
-        };
-        let (escapes, quotes, apostrophes) = (both(b'\\'), both(b'"'), both(b'\''));
-        escapes.iter().flat_map(move |&escapes| {
-            quotes.iter().flat_map(move |&quotes| {
-                apostrophes.iter().map(move |&apostrophes| Reading {
-                    escapes,
-                    quotes,
-                    apostrophes,
-                })
-            })
-        })
-    }
-
-    /// The words, in order; None: a quote is not closed, or there is nothing to escape.
-    fn words(self, options: &[u8]) -> Option<Vec<Word>> {
-        let mut words: Vec<Word> = Vec::new();
-        let mut open = None;
-        let mut in_word = false;
-        let mut bytes = options.iter().copied().enumerate();
-        while let Some((at, byte)) = bytes.next() {
-            let is_blank = byte.is_ascii_whitespace() || byte == 0x0B;
-            if is_blank && open.is_none() {
-                in_word = false;
-                continue;
-            }
-            if !in_word {
-                words.push(Word {
-                    span: at..at,
-                    text: Vec::new(),
-                });
-                in_word = true;
-            }
-            let word = words.last_mut()?;
-            word.span.end = at + 1;
-            match byte {
-                b'\\' if self.escapes && open != Some(b'\'') => {
-                    let (at, escaped) = bytes.next()?;
-                    word.span.end = at + 1;
-                    word.text.push(escaped);
-                }
-                b'"' | b'\''
-                    if if byte == b'"' {
-                        self.quotes
-                    } else {
-                        self.apostrophes
-                    } =>
-                {
-                    match open {
-                        None => open = Some(byte),
-                        Some(quote) if quote == byte => open = None,
-                        Some(_) => word.text.push(byte),
-                    }
-                }
-                _ => word.text.push(byte),
-            }
-        }
-        open.is_none().then_some(words)
-    }
 }
 
 /// Reads the words of one reading.

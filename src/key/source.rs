@@ -121,7 +121,7 @@ impl Text<'_> {
 }
 
 impl<'a> Texts<'a> {
-    /// Adds a text, and gives the headers that it names, in any reading.
+    /// Adds a text, and gives the headers that it names in any reading, each once.
     ///
     /// # Errors
     /// Why the texts could give a different result although their bytes are equal.
@@ -136,6 +136,8 @@ impl<'a> Texts<'a> {
             }
         }
         self.texts.push(Text { bytes, met });
+        operands.sort_unstable();
+        operands.dedup();
         Ok(operands)
     }
 
@@ -220,17 +222,12 @@ impl<'a> Texts<'a> {
         operands: &mut Vec<Operand>,
     ) -> Result<(), Bypass> {
         let joined = join_lines(bytes, reading, met);
-        let mut add = |operand| {
-            if !operands.contains(&operand) {
-                operands.push(operand);
-            }
-        };
         let mut lexer = Lexer::new(&joined, reading);
         while let Some(token) = lexer.next() {
             match token {
                 Token::Name(name) if is_question(name) => {
                     if let Some(operand) = question(&mut lexer, name)? {
-                        add(operand);
+                        operands.push(operand);
                     }
                 }
                 Token::Name(name) => {
@@ -243,7 +240,9 @@ impl<'a> Texts<'a> {
                     name,
                     first_on_line,
                 } => match directive(name) {
-                    Known::Include => add(included(&mut lexer, first_on_line, name == b"embed")?),
+                    Known::Include => {
+                        operands.push(included(&mut lexer, first_on_line, name == b"embed")?);
+                    }
                     Known::Pragma => {
                         let line = lexer.rest_of_line();
                         if PRAGMA_WORDS.iter().any(|word| contains(line, word)) {
@@ -366,389 +365,4 @@ fn could_name_a_file(literal: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// How many different headers a text names, or what is in the way.
-    type Verdict = Result<usize, Bypass>;
-
-    const NONE: Verdict = Ok(0);
-    const ONE: Verdict = Ok(1);
-    const FILE: Verdict = Err(Bypass::ReadsFile);
-    const UNRESOLVED: Verdict = Err(Bypass::UnresolvedInclude);
-    const NAME: Verdict = Err(Bypass::UsesTimeOrFileName);
-    const UNKNOWN: Verdict = Err(Bypass::UnknownDirective);
-
-    /// What the texts name, each once.
-    fn judge(texts: &[&[u8]]) -> Result<Vec<Operand>, Bypass> {
-        let mut judged = Texts::default();
-        let mut operands = Vec::new();
-        for text in texts {
-            operands.extend(judged.add(*text)?);
-        }
-        judged.finish()?;
-        operands.sort();
-        Ok(operands)
-    }
-
-    fn verdict(texts: &[&[u8]]) -> Verdict {
-        judge(texts).map(|operands| operands.len())
-    }
-
-    #[track_caller]
-    fn check(cases: &[(&str, Verdict)]) {
-        for (text, expected) in cases {
-            assert_eq!(verdict(&[text.as_bytes()]), *expected, "{text:?}");
-        }
-    }
-
-    /// Texts that name the header `a`, and nothing else.
-    #[track_caller]
-    fn names_a(texts: &[&str]) {
-        for text in texts {
-            let expected = Ok(vec![Operand::Name(b"a".to_vec())]);
-            assert_eq!(judge(&[text.as_bytes()]), expected, "{text:?}");
-        }
-    }
-
-    #[test]
-    fn only_the_digits_of_pyopencls_variable_are_left_out() {
-        let named = |digits: &str| {
-            format!("kernel void f() {{}}\n\n__constant int pyopencl_defeat_cache_{digits} = 0;")
-        };
-        let key = |text: &str| {
-            let (text, name) = keyed(text.as_bytes());
-            (text.to_vec(), name)
-        };
-        let (one, other) = ("0123456789abcdef".repeat(2), "f".repeat(32));
-        assert_eq!(key(&named(&one)), key(&named(&other)));
-        assert_ne!(key(&named(&one)), key("kernel void f() {}"));
-        for text in [
-            named(&one.to_uppercase()),
-            named(&one[1..]),
-            named(&format!("0{one}")),
-            named(&one) + "\n",
-            named(&one) + &named(&other),
-            format!("// pyopencl_defeat_cache_{other}{}", named(&one)),
-        ] {
-            assert_eq!(key(&text), (text.clone().into_bytes(), ""), "{text}");
-        }
-    }
-
-    #[test]
-    fn headers_are_found_in_every_spelling() {
-        names_a(&[
-            "#include <a>",
-            "int x;\n \t# \t include \"a\"",
-            "#include_next <a>\n",
-            "#import <a>\n",
-            "#embed <a> limit(4)\n",
-            "#if 0\n#include <a>\n#endif",
-            "/**/ # /**/ include <a>",
-            "/*\n*/#/*\n*/include <a>",
-            "#include /* why */ <a> // why",
-            "#include \"a\" /* why\n*/",
-            "??=include <a>",
-            "%:include <a>",
-            "%\\\n:include <a>",
-            "#\\\ninclude <a>",
-            "#\\\r\ninclude <a>",
-            "#inc\\\nlude <a>",
-            "// comment\r#include <a>",
-            "\u{FEFF}#include <a>",
-            "\u{A0}#include <a>",
-            "\0#include <a>",
-            "'\\'' #include <a>",
-            "#if __has_include(<a>)\n#endif",
-            "#if defined(__has_include) && __has_include ( \"a\" )\n#endif",
-            "#if __has_embed(<a> limit(1))\n#endif",
-            "#ifdef __has_include\n#if __has_include_next(<a>)\n#endif\n#endif",
-            "#include <a>\nasm(\"nop\");",
-        ]);
-    }
-
-    #[test]
-    fn a_directive_that_some_compilers_do_not_know_counts() {
-        check(&[
-            ("#inc\\ \t\r\nlude <a>", UNKNOWN),
-            ("#inc??/\nlude <a>", UNKNOWN),
-            ("#inc\\\n\\\n\\\rlude <a>", UNKNOWN),
-        ]);
-    }
-
-    #[test]
-    fn names_that_macros_make_are_given_as_they_stand() {
-        let computed = |text: &str| Ok(vec![Operand::Computed(text.as_bytes().to_vec())]);
-        for (text, expected) in [
-            ("#include NAME\n", "NAME"),
-            ("#include S(DIR/a.h) // why\nint x;", "S(DIR/a.h)"),
-            ("#include S(a /* b\n*/ c)\n", "S(a /* b\n*/ c)"),
-            ("#if __has_include(NAME(x))\n#endif", "NAME(x)"),
-        ] {
-            assert_eq!(judge(&[text.as_bytes()]), computed(expected), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn a_header_whose_name_is_not_clear_counts() {
-        check(&[
-            ("#include", UNRESOLVED),
-            ("#include \"a\" \"b\"", UNRESOLVED),
-            ("#include <a> x", UNRESOLVED),
-            ("#include \"a\" /", UNRESOLVED),
-            ("#embed NAME\n", UNRESOLVED),
-            ("f(#include)", UNRESOLVED),
-            (
-                "#define ASK __has_include\n#if ASK(<a>)\n#endif",
-                UNRESOLVED,
-            ),
-            ("x = __has_embed;", UNRESOLVED),
-            (
-                "#ifndef __has_include\n#define __has_include(x) 0\n#endif",
-                NONE,
-            ),
-        ]);
-    }
-
-    #[test]
-    fn comments_and_literals_hide_what_they_hold() {
-        check(&[
-            ("", NONE),
-            (
-                "// #include <a>\n/* #include <a>\n#include __FILE__ */ int x;",
-                NONE,
-            ),
-            ("// still \\\n#include <a>", NONE),
-            ("// still \\\r\n#include <a>", NONE),
-            ("/* a *\\\n/ int x;", NONE),
-            (
-                "constant char *s = \"#include <a> __FILE__ /*\";\nint x; // */",
-                NONE,
-            ),
-            ("constant char *s = \"\\\"#include <a>\\\\\";", NONE),
-            ("char c = '\"'; char d = '#';\n", NONE),
-            ("/\\\n/ #include <a>", NONE),
-            ("/\\\n* #include <a> */", NONE),
-        ]);
-    }
-
-    #[test]
-    fn comments_and_literals_end_where_they_end() {
-        check(&[
-            ("/* \"*/\n#include <a>\n// \"", ONE),
-            ("/*/ */\n#include <a>", ONE),
-            ("/**//**/#include <a>", ONE),
-            ("\"/*\"\n#include <a> /* */", ONE),
-            ("\"//\\\n\" \n#include <a>", ONE),
-            ("'//'\n#include <a>", ONE),
-            ("char c = '\\\\';\n#include <a>\n';'", ONE),
-        ]);
-    }
-
-    #[test]
-    fn where_compilers_differ_one_reading_with_an_obstacle_is_enough() {
-        check(&[
-            // A blank between backslash and line end.
-            ("// still \\ \n#include <a>", ONE),
-            // Trigraphs off.
-            ("// still ??/\n#include <a>", ONE),
-            ("\"??/\" __FILE__ \"\"", NAME),
-            // A lone carriage return.
-            ("// a\rint x;\n", NONE),
-            ("// a\r__FILE__\n", NAME),
-            // Quotes that are not closed.
-            ("#if 0\ndon't /*\n#include <a>\n*/\n#endif", ONE),
-            ("don't /*\n/*/ __FILE__ /* */", NAME),
-            ("don't __FILE__\n", NAME),
-            ("don't do this\nint x;", NONE),
-            ("\"open\n#include <a>\n\"", ONE),
-            // Digit separators.
-            ("1'000 + __FILE__ + 1'0;", NAME),
-            ("1e+'0 /*' */ __FILE__ //'", NAME),
-            ("1'0a don't/*don't //';\n#include <a>", ONE),
-            ("L'a' + u8'b';\n", NONE),
-            ("1'000; /*' */ __FILE__ '", NAME),
-            // Messages.
-            ("#error a /*\n#include <a>\n*/", ONE),
-            ("#error a /*\n#endif */\n", NONE),
-            (
-                "#error please #include \"a\" and don't use __FILE__\n",
-                NONE,
-            ),
-            ("#error /* */ /*\n*/ __FILE__\n", NAME),
-            // A comment's end in two pieces.
-            ("/* *\\\n/ int x; /* */", NONE),
-            ("/* *\\\n\\\n/ __FILE__ /* */", NAME),
-            ("/* *\\\n/ /* */ __FILE__ */", NAME),
-            // Raw strings.
-            ("R\"(\n)\" x", UNKNOWN),
-            ("u8R\"x(\n)x\" x", UNKNOWN),
-            ("FOUR\"text\"", NONE),
-        ]);
-    }
-
-    #[test]
-    fn directives_must_be_known() {
-        check(&[
-            (
-                "#define A 1\n#undef A\n#if A\n#elif 1\n#else\n#endif\n",
-                NONE,
-            ),
-            (
-                "#ifdef A\n#elifdef B\n#elifndef C\n#endif\n#ifndef A\n#endif",
-                NONE,
-            ),
-            (
-                "#line 3 \"x\"\n# 12 \"x\" 2\n#\n# // nothing\n#ident \"x\"\n#pragma unroll\n",
-                NONE,
-            ),
-            ("#warning careful\n", NONE),
-            ("#assert machine(x)\n", UNKNOWN),
-            ("#!shebang\n", UNKNOWN),
-            ("# \"x\"\n", UNKNOWN),
-            ("/* */ #foo", UNKNOWN),
-            ("\r\n #foo", UNKNOWN),
-            ("#define TEXT(x) #x\n#define F(a) #a /* */ #a\n", NONE),
-            ("#define LONG(a) \\\n  #a\n", NONE),
-        ]);
-    }
-
-    #[test]
-    fn special_names_count_outside_of_comments_and_strings() {
-        for (name, reason) in SPECIAL {
-            let name = std::str::from_utf8(name).unwrap();
-            check(&[
-                (name, Err(reason)),
-                (&format!("int x = f({name});"), Err(reason)),
-                (&format!("#define X {name}\n"), Err(reason)),
-                (&format!("{}\\\n{}", &name[..4], &name[4..]), Err(reason)),
-                (
-                    &format!("// {name}\n\"{name}\" x{name} 1{name} {name}x /* {name} */"),
-                    special_of_longer(name),
-                ),
-            ]);
-        }
-        check(&[
-            ("#__FILE__", UNKNOWN),
-            ("f(#__FILE__)", NAME),
-            ("__LINE__ __COUNTER__ __func__", NONE),
-        ]);
-        check(&[
-            ("__FI\\u004CE__", NAME),
-            ("int \\\nu = 1;", NONE),
-            ("\"\\u004C\"", NONE),
-        ]);
-    }
-
-    /// `__has_includex` counts too.
-    fn special_of_longer(name: &str) -> Verdict {
-        match name.starts_with("__has") {
-            true => UNRESOLVED,
-            false => NONE,
-        }
-    }
-
-    #[test]
-    fn names_that_can_be_pasted_count() {
-        check(&[
-            ("#define C(a, b) a##b\nC(__FI, LE__)", NAME),
-            ("#define C(a, b) a%:%:b\nC(__FI, LE__)", NAME),
-            ("#define C(a, b) a??=??=b\nC(__FI, LE__)", NAME),
-            ("#define C(a, b) a#\\\n#b\nC(_, _DATE__)", NAME),
-            ("#define C(a, b) __##a##__\nC(TIME)", NAME),
-            ("#define C(a, b) a##b\nC(__has_, include)", UNRESOLVED),
-            ("#define F(name, type) name##_##type\nF(sum, float)", NONE),
-            // Nothing pastes these, but that takes an expansion to see.
-            ("#define F(name, type) name##_##type\nF(FILE, DATE)", NAME),
-            ("#define C(a, b) a##b\nC(__FI, LE) // __\n", NONE),
-            ("C(__FI, LE__)", NONE),
-            ("#define C(a, b) a##__FILE__", NAME),
-        ]);
-        let source = b"#define C(a, b) a##b\nC(__FI, X)";
-        assert_eq!(verdict(&[source]), NONE);
-        assert_eq!(verdict(&[source, b"X=LE__"]), NAME);
-    }
-
-    #[test]
-    fn pragmas_that_read_files_count() {
-        check(&[
-            (
-                "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n_Pragma(\"unroll\")",
-                NONE,
-            ),
-            ("#pragma GCC dependency \"a\"\n", FILE),
-            ("#pragma GCC /*\n*/ dependency \"a\"\n", FILE),
-            ("#pragma clang module import a\n", FILE),
-            ("_Pragma(\"GCC dependency \\\"a\\\"\")", FILE),
-            ("#define P(x) _Pragma(#x)\nP(GCC dependency \"a\")", FILE),
-            ("#define P(x) _Pra##gma(#x)\nP(GCC dependency \"a\")", FILE),
-            ("_Pragma(\"message(__FILE__)\")", NAME),
-            ("int dependency, module;", NONE),
-        ]);
-    }
-
-    #[test]
-    fn inline_assembly_that_reads_files_counts() {
-        check(&[
-            ("asm(\".incbin \\\"a\\\"\");", FILE),
-            ("__asm__ volatile(\".include \\\"a\\\"\");", FILE),
-            ("asm(\".inc\" \"bin \\\"a\\\"\");", FILE),
-            (
-                "asm(\"mov.b32 %0, %1;\" : \"=r\"(a) : \"r\"(b), \"n\"(1), \"i\"(2));",
-                NONE,
-            ),
-            ("asm(\"atom.global.inc.u32 %0, [%1], %2;\");", NONE),
-            ("printf(\".incbin\");", NONE),
-        ]);
-    }
-
-    #[test]
-    fn hostile_texts_take_little_time() {
-        let texts = [
-            "'\\'\\",
-            "\"'",
-            "#pragma /* */\n",
-            "??/\n",
-            "# /**/",
-            "/*",
-            "\\ \r",
-            "_##__a",
-            "don't /*\n\\\r1'0 ??= *\\\n",
-        ];
-        for text in texts {
-            let text = text.repeat((1 << 16) / text.len());
-            let start = std::time::Instant::now();
-            let _ = judge(&[text.as_bytes()]);
-            assert!(start.elapsed().as_secs() < 5, "{:?}", &text[..8]);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_judged(
-            texts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..80), 0..3),
-        ) {
-            let texts: Vec<_> = texts.iter().map(Vec::as_slice).collect();
-            let _ = judge(&texts);
-        }
-
-        #[test]
-        fn text_of_many_pieces_is_judged(
-            text in "([\"'/*#%:?=\\\\\r\n a_PR1<>.()-]|include|__FILE__|error|\\*/|//|/\\*){0,40}",
-        ) {
-            let _ = judge(&[text.as_bytes()]);
-        }
-
-        #[test]
-        fn a_directive_on_a_line_of_its_own_is_found(
-            before in "([ -!#-&(-.0-\\[\\]-~]|//[ -\\[\\]-~]*\n|/\\*[ -)+-.0-~\n]*\\*/|\"[ !#-\\[\\]-~]*\"|\n){0,30}",
-            after in "[ -~\n]{0,60}",
-            directive in "( |/\\* \\*/)?(#|%:|\\?\\?=)( |/\\* \\*/)?(include|import|embed) <a>",
-        ) {
-            let text = format!("{before}\n{directive}\n{after}");
-            prop_assert!(verdict(&[text.as_bytes()]) != NONE, "{:?}", text);
-        }
-    }
-}
+mod tests;

@@ -142,13 +142,7 @@ impl Directory {
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let stat = rustix::fs::fstat(&fd)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(io::Error::other("it is not a regular file"));
-        }
-        if stat.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(io::Error::other("it belongs to another user"));
-        }
+        let stat = own_file(&fd)?;
         let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
         if size >= limit {
             return Err(io::Error::other("it is too large"));
@@ -231,6 +225,26 @@ impl Directory {
         openat(&self.fd, name, flags, Mode::from_raw_mode(PRIVATE_FILE)).map(std::fs::File::from)
     }
 
+    /// Opens a file for the owner only to write behind its end, and makes it if it is missing.
+    ///
+    /// # Errors
+    /// It is a link or no regular file, not ours, or cannot be opened.
+    pub fn open_to_append(&self, name: &str) -> io::Result<std::fs::File> {
+        let flags = FILE | OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        let fd = openat(&self.fd, name, flags, Mode::from_raw_mode(PRIVATE_FILE))?;
+        own_file(&fd)?;
+        Ok(fd.into())
+    }
+
+    /// Whether a name is that of an open file.
+    pub fn is_named(&self, name: &str, file: &std::fs::File) -> bool {
+        let named = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
+        let same = |named: rustix::fs::Stat, open: rustix::fs::Stat| {
+            (named.st_dev, named.st_ino) == (open.st_dev, open.st_ino)
+        };
+        matches!((named, rustix::fs::fstat(file)), (Ok(named), Ok(open)) if same(named, open))
+    }
+
     /// Writes a small file unless there is one.
     ///
     /// # Errors
@@ -294,6 +308,13 @@ impl Directory {
             .then(|| u64::try_from(stat.st_size).ok())?
     }
 
+    /// When a file was last written, moved or otherwise changed, in milliseconds since 1970.
+    pub fn changed_ms(&self, name: &str) -> Option<u64> {
+        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let seconds = u64::try_from(stat.st_ctime).ok()?;
+        Some(seconds * 1000 + stat.st_ctime_nsec as u64 / 1_000_000)
+    }
+
     /// The names of all entries that are UTF-8, as all of ours are.
     ///
     /// # Errors
@@ -310,6 +331,18 @@ impl Directory {
         }
         Ok(names)
     }
+}
+
+/// Refuses what is no regular file, or another user's.
+fn own_file(fd: &OwnedFd) -> io::Result<rustix::fs::Stat> {
+    let stat = rustix::fs::fstat(fd)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other("it belongs to another user"));
+    }
+    Ok(stat)
 }
 
 fn failed(action: &'static str, path: &Path, error: Errno) -> StoreError {

@@ -262,11 +262,11 @@ impl Entry {
 }
 
 /// Level 1: a miss should not wait for it.
-fn compress(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn compress(bytes: &[u8]) -> Vec<u8> {
     zstd::bulk::compress(bytes, 1).expect("a buffer of the needed size is allocated")
 }
 
-fn decompress(compressed: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn decompress(compressed: &[u8]) -> Option<Vec<u8>> {
     let size = zstd::zstd_safe::get_frame_content_size(compressed).ok()??;
     let size = usize::try_from(size)
         .ok()

@@ -3,6 +3,7 @@
 pub mod digests;
 pub mod directory;
 pub mod entry;
+pub mod journal;
 pub mod recorder;
 pub mod stats;
 
@@ -70,6 +71,7 @@ pub enum Lookup {
 /// <cache directory>/v1/tmp/                          being written
 /// <cache directory>/v1/stats/                        counters, one file for each process
 /// <cache directory>/v1/digests/                      remembered digests of driver files, one file for each host
+/// <cache directory>/v1/journal, journal.old          misses, bypasses and failures, appended without a lock
 /// ```
 #[derive(Debug)]
 pub struct Store {
@@ -196,8 +198,14 @@ impl Store {
         self.root.remove(&entry_name(key))
     }
 
-    /// Removes all entries, what was set aside and what was left half-written: files whose names and contents are the
-    /// cache's own, and nothing else. Tells how many files and bytes went.
+    /// When the entry of this key was last set aside, in milliseconds since 1970.
+    pub fn set_aside_at(&self, key: &Key) -> Option<u64> {
+        self.root
+            .changed_ms(&format!("{ASIDE}/{}{SUFFIX}", key.hex()))
+    }
+
+    /// Removes all entries, what was set aside, the journal and what was left half-written: files whose names and contents
+    /// are the cache's own, and nothing else. Tells how many files and bytes went.
     ///
     /// # Errors
     /// A directory cannot be listed or a file cannot be removed.
@@ -225,6 +233,7 @@ impl Store {
                 }
             }
         }
+        journal::clear(&self.root, &mut cleared)?;
         Ok(cleared)
     }
 }

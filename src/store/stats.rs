@@ -45,9 +45,13 @@ pub enum Counter {
     InputsChanged = 10,
     /// Nanoseconds that drivers spent in building programs that were served before.
     RebuiltNs = 11,
+    /// Hits that were built from source as well and compared.
+    Verified = 12,
+    /// Those that differed, and were not served.
+    Differed = 13,
 }
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 14] = [
     "hits",
     "misses",
     "failed",
@@ -60,6 +64,8 @@ const NAMES: [&str; 12] = [
     "saved_ns",
     "inputs_changed",
     "rebuilt_ns",
+    "verified",
+    "differed",
 ];
 
 /// Bypasses stand from here on, by the number of their reason.
@@ -135,6 +141,12 @@ impl Totals {
     /// All bypassed builds.
     pub fn bypassed(&self) -> u64 {
         self.bypasses().map(|(_, count)| count).sum()
+    }
+
+    /// Builds that drivers did, and that went well; made from a binary, a program is not compiled.
+    pub fn compiled(&self) -> u64 {
+        let of_binaries = self.0[BYPASSES + Bypass::NotFromSource as usize];
+        self.get(Counter::Misses) + self.bypassed() - of_binaries
     }
 
     /// All counters but the bypasses, by name.

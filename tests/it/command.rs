@@ -108,6 +108,7 @@ fn without_a_cache_every_verb_answers_and_makes_nothing() {
         &["stats"][..],
         &["stats", "--zero"],
         &["list"],
+        &["explain"],
         &["clear"],
         &["config"],
     ] {
@@ -118,7 +119,11 @@ fn without_a_cache_every_verb_answers_and_makes_nothing() {
         Value::Array(Vec::new())
     );
     assert_eq!(json(&sandbox, &["stats", "--json"])["entries"], 0);
-    for verb in [&["show", "ab"][..], &["clear", "--key", "ab"]] {
+    for verb in [
+        &["show", "ab"][..],
+        &["explain", "ab"],
+        &["clear", "--key", "ab"],
+    ] {
         assert_eq!(sandbox.oclcache(verb).code, Some(3));
     }
     assert!(!sandbox.path("cache").exists());
@@ -188,6 +193,8 @@ fn no_key_leads_out_of_the_cache() {
         for verb in [
             &["show", "--"][..],
             &["show", "--json", "--"],
+            &["explain", "--"],
+            &["explain", "--json", "--"],
             &["clear", "--key"],
         ] {
             let ran = sandbox.oclcache(&[verb, &[bad]].concat());
@@ -317,7 +324,9 @@ fn the_letters_of_ccache_do_what_they_do_there() {
     let version = format!("oclcache {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(sandbox.oclcache(&["--version"]).ok().stdout, version);
     let help = sandbox.oclcache(&["--help"]).ok().stdout;
-    for verb in ["run", "stats", "list", "show", "path", "clear", "config"] {
+    for verb in [
+        "run", "stats", "list", "show", "explain", "path", "clear", "config",
+    ] {
         assert!(help.contains(&format!("\n  {verb} ")), "{help}");
         let help = sandbox.oclcache(&[verb, "--help"]).ok().stdout;
         assert!(help.contains("Usage: oclcache"), "{help}");
@@ -339,6 +348,8 @@ fn a_reader_that_has_gone_is_no_failure_and_a_full_disk_is_one() {
         &["stats"],
         &["stats", "--json"],
         &["show", &key],
+        &["explain"],
+        &["explain", &key],
         &["path"],
         &["config"],
         &["--help"],
@@ -439,7 +450,14 @@ fn no_byte_of_a_program_forges_a_line_of_the_log_or_of_the_command() {
         "shown, but tame: {shown}"
     );
     assert!(sandbox.stat("entries") > 0);
-    for verb in [&["list"][..], &["stats"], &["config"], &["list", "--json"]] {
+    for verb in [
+        &["list"][..],
+        &["stats"],
+        &["config"],
+        &["list", "--json"],
+        &["explain", "--last", "1000"],
+        &["explain", "--last", "1000", "--json"],
+    ] {
         is_plain(&sandbox.oclcache(verb).ok().stdout);
     }
     for key in keys(&sandbox) {

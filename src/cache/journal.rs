@@ -1,0 +1,64 @@
+//! What goes into the journal, from which `oclcache explain` tells why something was compiled.
+
+use std::time::Duration;
+
+use super::plan::{Plan, executable};
+use super::record::kernel_names;
+use super::{Cache, nanoseconds};
+use crate::cl::Program;
+use crate::driver::{self, Driver};
+use crate::outcome::Bypass;
+use crate::store::journal::{self, Build, Ended, Record};
+
+impl Plan {
+    /// The build options as they may be shown; None is NULL.
+    pub fn shown_options(&self, private: bool) -> Option<Vec<u8>> {
+        let options = self.options.as_ref()?;
+        match &self.recipe.arguments.options {
+            Some(written) if !private => Some(written.as_bytes().to_vec()),
+            _ => Some(options.private()),
+        }
+    }
+}
+
+impl Cache {
+    /// Writes down a build that was no hit. A cache that is only read has no journal.
+    pub(super) fn note(
+        &self,
+        driver: Option<&Driver>,
+        plan: Option<&Plan>,
+        kernel_names: Vec<Vec<u8>>,
+        ended: Ended,
+        elapsed: Duration,
+    ) {
+        let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
+            return;
+        };
+        let private = !self.config.store_source();
+        let build = plan.map(|plan| Build {
+            key: plan.key(),
+            ingredients: plan.ingredients.clone(),
+            options: plan.shown_options(private),
+        });
+        let record = Record {
+            time_ms: journal::now_ms(),
+            compile_ns: nanoseconds(elapsed),
+            executable: String::from_utf8_lossy(&executable()).into_owned(),
+            process: std::process::id(),
+            driver_family: driver.map_or("", |driver| driver.profile.family).to_owned(),
+            kernel_names,
+            ended,
+            build,
+        };
+        journal::append(store.root(), record);
+    }
+}
+
+/// The kernels of a program that was built although it was bypassed. Of one that another thread may be building nothing is
+/// asked.
+pub fn kernel_names_after(driver: &Driver, program: Program, reason: Bypass) -> Vec<Vec<u8>> {
+    if reason == Bypass::ConcurrentBuild || driver::is_ending() {
+        return Vec::new();
+    }
+    kernel_names(driver, program)
+}

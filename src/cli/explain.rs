@@ -1,0 +1,192 @@
+//! `oclcache explain`.
+
+mod difference;
+mod include;
+mod options;
+mod why;
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::list::{SHOWN_DIGITS, kernels};
+use super::{Failure, ago, choose_key, no_entry, print, print_json, say, store};
+use crate::key::ingredients::Key;
+use crate::log::text;
+use crate::store::journal::{self, Ended, Record};
+use difference::Difference;
+use why::{Past, Why};
+
+/// How many differences of one kind are shown in a list.
+const SHOWN_OF_A_KIND: usize = 4;
+
+pub fn explain(key: Option<&str>, last: usize, json: bool) -> Result<ExitCode, Failure> {
+    let past = store()?.map(Past::read).transpose()?;
+    match (past, key) {
+        (None, Some(digits)) => Err(no_entry(digits)),
+        (Some(past), Some(digits)) => {
+            let key = choose_key(past.keys(), digits, "explain")?;
+            of_key(&past, &key, json)
+        }
+        (past, None) => {
+            let records = past.iter().flat_map(|past| {
+                let newest = past.records.iter().rev().take(last);
+                newest.map(move |record| (record, past.why(record)))
+            });
+            if json {
+                let rows = records.map(|(record, why)| as_json(record, &why));
+                return print_json(&rows.collect());
+            }
+            let rows = records.map(|(record, why)| as_text(record, &why, SHOWN_OF_A_KIND));
+            let rows: Vec<String> = rows.collect();
+            if rows.is_empty() {
+                say("oclcache: the journal is empty: nothing but hits since it began");
+            }
+            print(rows.concat().as_bytes())
+        }
+    }
+}
+
+/// All that is known of one key.
+fn of_key(past: &Past, key: &Key, json: bool) -> Result<ExitCode, Failure> {
+    let is_its = |record: &&Record| record.build.as_ref().is_some_and(|build| build.key == *key);
+    let mut records: Vec<&Record> = past.records.iter().rev().filter(is_its).collect();
+    let entry = past.entry(key);
+    // An entry that is older than the journal.
+    let first = entry.map(|meta| why::record_of_entry(key, meta));
+    if records.is_empty() {
+        records.extend(&first);
+    }
+    let records = records.into_iter();
+    let records = records.map(|record| (record, past.why(record)));
+    if json {
+        let rows = records.map(|(record, why)| as_json(record, &why));
+        let rows: Vec<Value> = rows.collect();
+        return print_json(&json!({ "key": key.hex(), "entry": entry.is_some(), "records": rows }));
+    }
+    let rows = records.map(|(record, why)| as_text(record, &why, usize::MAX));
+    print(rows.collect::<String>().as_bytes())
+}
+
+fn outcome(ended: &Ended) -> &'static str {
+    match ended {
+        Ended::Miss { .. } => "miss",
+        Ended::Bypassed(_) => "bypassed",
+        Ended::Failed => "failed",
+    }
+}
+
+fn as_json(record: &Record, why: &Why) -> Value {
+    let shown = |bytes: &[u8]| text(bytes).to_string();
+    let differences = why.differences.iter().map(|difference| {
+        json!({
+            "kind": difference.kind,
+            "name": difference.name,
+            "before": difference.before,
+            "after": difference.after,
+            "words": difference.words,
+        })
+    });
+    let nearest = why.nearest.map(|(key, meta)| {
+        json!({
+            "key": key.hex(),
+            "created": meta.created,
+            "program": shown(meta.executable.as_bytes()),
+        })
+    });
+    let stored = match record.ended {
+        Ended::Miss { stored, .. } => Some(stored),
+        _ => None,
+    };
+    let build = record.build.as_ref();
+    json!({
+        "time": record.time_ms / 1000,
+        "time_ms": record.time_ms,
+        "compile_ns": record.compile_ns,
+        "program": shown(record.executable.as_bytes()),
+        "process": (record.process > 0).then_some(record.process),
+        "driver": shown(record.driver_family.as_bytes()),
+        "kernels": record.kernel_names.iter().map(|name| shown(name)).collect::<Vec<_>>(),
+        "outcome": outcome(&record.ended),
+        "stored": stored,
+        "key": build.map(|build| build.key.hex()),
+        "options": build.and_then(|build| build.options.as_deref()).map(shown),
+        "reason": why.reason,
+        "words": words(why, usize::MAX),
+        "nearest": nearest,
+        "differences": differences.collect::<Vec<_>>(),
+    })
+}
+
+/// A head line, and what there is to say, a line each.
+fn as_text(record: &Record, why: &Why, of_a_kind: usize) -> String {
+    let now = journal::now_ms();
+    let age = ago(now.saturating_sub(record.time_ms));
+    let process = match record.process {
+        0 => String::new(),
+        process => format!(" ({process})"),
+    };
+    let mut shown = format!(
+        "{:<9} {age:<12} {}{process}",
+        outcome(&record.ended),
+        text(record.executable.as_bytes()),
+    );
+    if !record.kernel_names.is_empty() {
+        let _ = write!(shown, ", kernels {}", kernels(&record.kernel_names));
+    }
+    shown.push('\n');
+    let mut row = |words: &str| {
+        let _ = writeln!(shown, "{:<10}{words}", "");
+    };
+    for words in words(why, of_a_kind) {
+        row(&words);
+    }
+    if let Some(build) = &record.build {
+        let mut words = format!("key {}", &build.key.hex()[..SHOWN_DIGITS]);
+        if let Some((key, meta)) = why.nearest {
+            let _ = write!(
+                words,
+                ", compared with {} ({}, {})",
+                &key.hex()[..SHOWN_DIGITS],
+                text(meta.executable.as_bytes()),
+                ago(now.saturating_sub(meta.created * 1000)),
+            );
+        }
+        row(&words);
+    }
+    shown
+}
+
+/// What there is to say; at most so many differences of each kind.
+fn words(why: &Why, of_a_kind: usize) -> Vec<String> {
+    let mut said: Vec<String> = Vec::new();
+    if !why.words.is_empty() {
+        said.push(why.words.clone());
+    }
+    let mut rest: &[Difference] = &why.differences;
+    while let Some(first) = rest.first() {
+        let end = rest.iter().position(|other| other.kind != first.kind);
+        let (kind, others) = rest.split_at(end.unwrap_or(rest.len()));
+        rest = others;
+        // Another device answers everything else otherwise as well.
+        let of_a_kind = match first.name.as_str() {
+            "device name" if of_a_kind < usize::MAX => 1,
+            _ => of_a_kind,
+        };
+        let mut all: Vec<&str> = kind.iter().map(|one| one.words.as_str()).collect();
+        all.dedup();
+        let more = all.len().saturating_sub(of_a_kind);
+        all.truncate(of_a_kind);
+        said.extend(all.into_iter().map(str::to_owned));
+        if more > 0 {
+            said.push(format!("and {more} more differences of the {}", first.kind));
+        }
+    }
+    if !why.is_stored {
+        said.push(
+            "not stored, so it will be compiled again; OCLCACHE_LOG=warn says why".to_owned(),
+        );
+    }
+    said
+}

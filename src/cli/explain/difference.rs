@@ -1,0 +1,345 @@
+//! In what the parts of two keys differ, as people want to read it.
+
+use std::collections::HashMap;
+
+use super::options::option_differences;
+use crate::cli::show::{kind, value};
+use crate::key::ingredients::{Ingredient, Kind};
+use crate::log::text;
+
+/// Longer values are cut where people read them.
+const LONGEST_VALUE: usize = 160;
+/// Values of so many words are lists: what was added and taken away is told.
+const LIST: usize = 6;
+
+/// One difference.
+pub struct Difference {
+    /// The kind of the ingredients.
+    pub kind: String,
+    /// Their name.
+    pub name: String,
+    /// The value in the entry; None if it has no such ingredient.
+    pub before: Option<String>,
+    /// The value in the build that missed.
+    pub after: Option<String>,
+    /// All of it in a few words.
+    pub words: String,
+}
+
+/// One of the two that are compared.
+#[derive(Clone, Copy)]
+pub struct Side<'a> {
+    /// What the key was made of.
+    pub ingredients: &'a [Ingredient],
+    /// The options as they may be shown.
+    pub options: Option<&'a [u8]>,
+    /// The driver's family.
+    pub family: &'a str,
+    /// The kernels of the program.
+    pub kernel_names: &'a [Vec<u8>],
+}
+
+/// An ingredient of either side that the other has otherwise or not.
+struct Pair<'a> {
+    before: Option<&'a Ingredient>,
+    after: Option<&'a Ingredient>,
+}
+
+impl<'a> Pair<'a> {
+    /// One that is there.
+    fn some(&self) -> &'a Ingredient {
+        let either = self.after.or(self.before);
+        either.expect("a pair has one ingredient at least")
+    }
+
+    fn kind(&self) -> Kind {
+        self.some().kind
+    }
+
+    fn differs(self, words: String) -> Difference {
+        Difference {
+            kind: kind(self.some()),
+            name: text(self.some().name.as_bytes()).to_string(),
+            before: self.before.map(value),
+            after: self.after.map(value),
+            words,
+        }
+    }
+}
+
+/// All differences, what the application changed first.
+pub fn differences(before: Side, after: Side) -> Vec<Difference> {
+    let mut pairs = pairs(before.ingredients, after.ingredients);
+    let mut found = Vec::new();
+    if before.family != after.family {
+        // All that is the driver's own differs then, and tells nothing more.
+        pairs.retain(|pair| !is_drivers(pair.kind()));
+        let [was, is] = [before.family, after.family].map(|name| text(name.as_bytes()).to_string());
+        found.push(Difference {
+            kind: "driver".into(),
+            name: "family".into(),
+            words: format!("compiled by another driver ({is}, was {was})"),
+            before: Some(was),
+            after: Some(is),
+        });
+    }
+    if pairs.iter().any(|pair| pair.kind() == Kind::Options) {
+        found.extend(option_differences(before.options, after.options));
+        pairs.retain(|pair| pair.kind() != Kind::Options);
+    }
+    rename_libraries(&mut pairs);
+    forget_consequences(&mut pairs);
+    let same_kernels = !after.kernel_names.is_empty() && before.kernel_names == after.kernel_names;
+    pairs.sort_by_key(|pair| rank(pair.kind()));
+    for pair in pairs {
+        let words = words(&pair, same_kernels, [before, after]);
+        found.push(pair.differs(words));
+    }
+    found
+}
+
+/// What is the driver's, and not the program's.
+fn is_drivers(kind: Kind) -> bool {
+    use Kind::{Device, Driver, Environment, Executable, Processor};
+    matches!(kind, Device | Driver | Environment | Executable | Processor)
+}
+
+/// What the application asks for stands before what it cannot change.
+fn rank(kind: Kind) -> usize {
+    match kind {
+        Kind::Source | Kind::Il | Kind::Input => 0,
+        Kind::Options | Kind::Operation | Kind::Constant => 1,
+        Kind::Header | Kind::Include => 2,
+        Kind::Environment | Kind::Executable | Kind::WorkingDirectory => 3,
+        Kind::Driver => 4,
+        Kind::Device | Kind::Previous => 5,
+        Kind::Processor => 6,
+    }
+}
+
+/// Pairs the ingredients of equal kind and name, and leaves out those that are equal.
+fn pairs<'a>(before: &'a [Ingredient], after: &'a [Ingredient]) -> Vec<Pair<'a>> {
+    let mut old: HashMap<(u8, &str), Vec<&Ingredient>> = HashMap::new();
+    for ingredient in before {
+        let place = (ingredient.kind as u8, ingredient.name.as_str());
+        old.entry(place).or_default().push(ingredient);
+    }
+    let mut changed: Vec<&Ingredient> = Vec::new();
+    for ingredient in after {
+        let place = (ingredient.kind as u8, ingredient.name.as_str());
+        let equals = old.get_mut(&place);
+        let equal = equals.and_then(|old| {
+            let at = old.iter().position(|old| *old == ingredient)?;
+            Some(old.remove(at))
+        });
+        if equal.is_none() {
+            changed.push(ingredient);
+        }
+    }
+    let mut pairs = Vec::new();
+    for after in changed {
+        let old = old.get_mut(&(after.kind as u8, after.name.as_str()));
+        let before = old.and_then(|old| (!old.is_empty()).then(|| old.remove(0)));
+        pairs.push(Pair {
+            before,
+            after: Some(after),
+        });
+    }
+    let gone = |ingredient: &&Ingredient| {
+        let place = (ingredient.kind as u8, ingredient.name.as_str());
+        let left = old.get(&place);
+        left.is_some_and(|left| left.iter().any(|left| std::ptr::eq(*left, *ingredient)))
+    };
+    pairs.extend(before.iter().filter(gone).map(|before| Pair {
+        before: Some(before),
+        after: None,
+    }));
+    pairs
+}
+
+/// A library of another version often has another name: what has gone is paired with what is new and called alike.
+fn rename_libraries(pairs: &mut Vec<Pair>) {
+    let mut at = 0;
+    while at < pairs.len() {
+        let old = match &pairs[at] {
+            Pair {
+                before: Some(old),
+                after: None,
+            } if old.kind == Kind::Driver => *old,
+            _ => {
+                at += 1;
+                continue;
+            }
+        };
+        let successor = pairs.iter().position(|pair| {
+            let named_alike = |new: &Ingredient| stem(&new.name) == stem(&old.name);
+            pair.before.is_none()
+                && pair.kind() == Kind::Driver
+                && pair.after.is_some_and(named_alike)
+        });
+        match successor {
+            Some(successor) => {
+                pairs[successor].before = Some(old);
+                pairs.remove(at);
+            }
+            None => at += 1,
+        }
+    }
+}
+
+/// A file's name before its version.
+fn stem(name: &str) -> &str {
+    let end = name.find(|character: char| character.is_ascii_digit());
+    let end = end.or_else(|| name.find(".so")).unwrap_or(name.len());
+    name[..end].trim_end_matches(['-', '_', '.'])
+}
+
+/// Where a text has changed, other headers are looked for: places where none is tell nothing then.
+fn forget_consequences(pairs: &mut Vec<Pair>) {
+    let is_absence = |pair: &Pair| {
+        let sides = [pair.before, pair.after];
+        let is_absent = |side: &Option<&Ingredient>| side.is_none_or(|side| side.value.is_empty());
+        pair.kind() == Kind::Include && sides.iter().all(is_absent)
+    };
+    if !pairs.iter().all(is_absence) {
+        pairs.retain(|pair| !is_absence(pair));
+    }
+}
+
+fn words(pair: &Pair, same_kernels: bool, sides: [Side; 2]) -> String {
+    let some = pair.some();
+    let name = text(some.name.as_bytes()).to_string();
+    let kernels = if same_kernels { " (same kernels)" } else { "" };
+    let [before, after] = [pair.before, pair.after].map(|side| side.map(value));
+    match some.kind {
+        Kind::Source => format!("source changed{kernels}"),
+        Kind::Il => format!("intermediate language changed{kernels}"),
+        Kind::Operation => {
+            let [was, is] = [pair.before, pair.after].map(operation);
+            format!("{is}, was {was}")
+        }
+        Kind::Driver => driver(pair, &name),
+        Kind::Header => came_or_went("embedded header", &name, pair, ""),
+        Kind::Include => super::include::words(pair.before, pair.after, sides),
+        Kind::Environment => {
+            let state = |value: &Option<String>| match value.as_deref() {
+                None => "not set".to_owned(),
+                Some("") => "empty".to_owned(),
+                Some(value) => cut(value),
+            };
+            format!(
+                "environment {name}: was {}, is {}",
+                state(&before),
+                state(&after)
+            )
+        }
+        Kind::Constant => format!(
+            "specialisation constant {name}: {}",
+            became(before.as_deref(), after.as_deref())
+        ),
+        Kind::Input => {
+            let digits = |key: Option<String>| {
+                key.map_or("none".to_owned(), |key| key.chars().take(16).collect())
+            };
+            let [was, is] = [before, after].map(digits);
+            format!(
+                "linked program {name} is another ({is}, was {was}; see `oclcache explain {is}`)"
+            )
+        }
+        Kind::Previous => "what other devices keep of an earlier build differs".to_owned(),
+        Kind::Processor | Kind::Device => {
+            let whose = match some.kind {
+                Kind::Processor => format!("processor {name}"),
+                _ => name,
+            };
+            format!("{whose}: {}", became(before.as_deref(), after.as_deref()))
+        }
+        Kind::Executable => format!(
+            "name of the program: {}",
+            became(before.as_deref(), after.as_deref())
+        ),
+        Kind::WorkingDirectory => format!(
+            "working directory: {}",
+            became(before.as_deref(), after.as_deref())
+        ),
+        Kind::Options => "options changed".to_owned(),
+    }
+}
+
+fn operation(ingredient: Option<&Ingredient>) -> &'static str {
+    match ingredient.map(|ingredient| ingredient.value.as_slice()) {
+        Some(b"compile") => "clCompileProgram",
+        Some(b"link") => "clLinkProgram",
+        _ => "clBuildProgram",
+    }
+}
+
+fn driver(pair: &Pair, name: &str) -> String {
+    let what = if name.contains(".so") {
+        "driver library"
+    } else {
+        "driver file"
+    };
+    match (pair.before, pair.after) {
+        (Some(before), Some(after)) if before.name != after.name => {
+            format!("{what} {} became {name}", text(before.name.as_bytes()))
+        }
+        (Some(before), Some(after)) => {
+            let [was, is] = [before, after].map(|side| digest(&value(side)));
+            let is = match (was.split_once(' '), is.split_once(' ')) {
+                (Some((was, _)), Some((kind, digits))) if was == kind => digits,
+                _ => &is,
+            };
+            came_or_went(what, name, pair, &format!(" ({was} became {is})"))
+        }
+        _ => came_or_went(what, name, pair, ""),
+    }
+}
+
+/// The kind of a digest and its first digits.
+fn digest(value: &str) -> String {
+    match value.split_once(' ') {
+        Some((kind, digits)) if digits.len() > 8 && digits.is_char_boundary(8) => {
+            format!("{kind} {}...", &digits[..8])
+        }
+        _ => value.to_owned(),
+    }
+}
+
+fn came_or_went(what: &str, name: &str, pair: &Pair, how: &str) -> String {
+    match (pair.before, pair.after) {
+        (None, _) => format!("{what} {name} is new"),
+        (_, None) => format!("{what} {name} is gone"),
+        _ => format!("{what} {name} changed{how}"),
+    }
+}
+
+/// From one value to the other; of lists, what came and what went.
+fn became(before: Option<&str>, after: Option<&str>) -> String {
+    let (before, after) = match (before, after) {
+        (Some(before), Some(after)) => (before, after),
+        (None, after) => return format!("was not there, is {}", cut(after.unwrap_or_default())),
+        (Some(before), None) => return format!("was {}, is not there", cut(before)),
+    };
+    let lists = [before, after].map(|value| value.split_whitespace().collect::<Vec<_>>());
+    let [old, new] = &lists;
+    if old.len().max(new.len()) >= LIST {
+        let added = new.iter().filter(|word| !old.contains(word));
+        let taken = old.iter().filter(|word| !new.contains(word));
+        let words = added.map(|word| format!("+{word}"));
+        let words = words.chain(taken.map(|word| format!("-{word}")));
+        let words: Vec<String> = words.collect();
+        if !words.is_empty() && words.len() < old.len() {
+            return cut(&words.join(" "));
+        }
+    }
+    format!("{} became {}", cut(before), cut(after))
+}
+
+/// The beginning of a long value.
+fn cut(value: &str) -> String {
+    match value.char_indices().nth(LONGEST_VALUE) {
+        Some((end, _)) => format!("{}...", &value[..end]),
+        None => value.to_owned(),
+    }
+}

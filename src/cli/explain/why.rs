@@ -1,0 +1,306 @@
+//! Why a build was no hit: which entry it is nearest to, and what keeps it from being that.
+
+use std::cmp::Reverse;
+
+use super::difference::{Difference, Side, differences};
+use crate::cli::ago;
+use crate::key::ingredients::{Ingredient, Key, Kind};
+use crate::outcome::Bypass;
+use crate::store::entry::Meta;
+use crate::store::journal::{self, Build, Ended, Record};
+use crate::store::{Lookup, Store, StoreError};
+
+/// All that a build can be compared with.
+pub struct Past {
+    store: Store,
+    /// The journal, oldest first.
+    pub records: Vec<Record>,
+    entries: Vec<(Key, Meta)>,
+}
+
+/// Why one build was no hit.
+pub struct Why<'a> {
+    /// In one word; stable.
+    pub reason: &'static str,
+    /// In a sentence; nothing where the differences say it.
+    pub words: String,
+    /// The nearest entry that existed before.
+    pub nearest: Option<&'a (Key, Meta)>,
+    /// What differs from that.
+    pub differences: Vec<Difference>,
+    /// Whether the next equal build can be a hit; true of what is never stored.
+    pub is_stored: bool,
+}
+
+impl Why<'_> {
+    fn plain(reason: &'static str, words: impl Into<String>) -> Why<'static> {
+        Why {
+            reason,
+            words: words.into(),
+            nearest: None,
+            differences: Vec::new(),
+            is_stored: true,
+        }
+    }
+}
+
+impl Past {
+    /// Reads the journal, and the entries.
+    ///
+    /// # Errors
+    /// A directory or the journal cannot be read.
+    pub fn read(store: Store) -> Result<Past, StoreError> {
+        let records = journal::read(store.root())?;
+        let mut entries = Vec::new();
+        for (key, _) in store.entries()? {
+            if let Lookup::Found(entry) = store.look_up(&key) {
+                entries.push((key, entry.meta));
+            }
+        }
+        Ok(Past {
+            store,
+            records,
+            entries,
+        })
+    }
+
+    /// The keys of all entries and of all that is in the journal.
+    pub fn keys(&self) -> impl Iterator<Item = Key> {
+        let builds = self
+            .records
+            .iter()
+            .filter_map(|record| record.build.as_ref());
+        let mut keys: Vec<Key> = builds.map(|build| build.key).collect();
+        keys.extend(self.entries.iter().map(|(key, _)| *key));
+        keys.sort_unstable();
+        keys.dedup();
+        keys.into_iter()
+    }
+
+    /// The entry of a key.
+    pub fn entry(&self, key: &Key) -> Option<&Meta> {
+        let found = self.entries.iter().find(|(known, _)| known == key);
+        found.map(|(_, meta)| meta)
+    }
+
+    /// Why a build was no hit. It need not stand in the journal.
+    pub fn why(&self, record: &Record) -> Why<'_> {
+        let mut why = self.reason(record);
+        why.is_stored = !matches!(record.ended, Ended::Miss { stored: false, .. });
+        why
+    }
+
+    fn reason(&self, record: &Record) -> Why<'_> {
+        match (&record.ended, &record.build) {
+            (Ended::Failed, _) => Why::plain(
+                "failed",
+                "the build failed; the driver gives its errors itself, so nothing is stored",
+            ),
+            (Ended::Bypassed(number), _) => match record.ended.reason() {
+                Some(reason) => Why::plain(reason.name(), bypassed(reason)),
+                None => Why::plain(
+                    "unknown",
+                    format!(
+                        "bypassed for reason {number}, which a later version of oclcache tells"
+                    ),
+                ),
+            },
+            (Ended::Miss { recache: true, .. }, _) => Why::plain(
+                "recache",
+                "OCLCACHE_RECACHE is set, so nothing is looked up",
+            ),
+            (Ended::Miss { .. }, Some(build)) => self.why_missed(record, build),
+            (Ended::Miss { .. }, None) => unlisted(),
+        }
+    }
+
+    fn why_missed(&self, record: &Record, build: &Build) -> Why<'_> {
+        if let Some(why) = self.why_gone(record, &build.key) {
+            return why;
+        }
+        let mut side = Side {
+            ingredients: &build.ingredients,
+            options: build.options.as_deref(),
+            family: &record.driver_family,
+            kernel_names: &record.kernel_names,
+        };
+        if side.ingredients.is_empty() {
+            match self.entry(&build.key) {
+                Some(own) => side = of_entry(own),
+                None => return unlisted(),
+            }
+        }
+        let near = self.entries.iter().filter_map(|entry| {
+            let (key, meta) = entry;
+            let is_other = *key != build.key && is_near(&of_entry(meta), &side);
+            let stored = is_other.then(|| self.stored_before(key, meta, record))??;
+            Some((entry, stored, differences(of_entry(meta), side)))
+        });
+        let nearest =
+            near.min_by_key(|(_, stored, differences)| (distance(differences), Reverse(*stored)));
+        match nearest {
+            Some((nearest, _, differences)) => Why {
+                reason: "changed",
+                words: String::new(),
+                nearest: Some(nearest),
+                differences,
+                is_stored: true,
+            },
+            None => Why::plain(
+                "never_seen",
+                "never seen: no entry has this source or these kernels",
+            ),
+        }
+    }
+
+    /// Whether an equal build was there before, and what became of that.
+    fn why_gone(&self, record: &Record, key: &Key) -> Option<Why<'static>> {
+        let before = self.earlier(record).rfind(|earlier| {
+            let same = earlier
+                .build
+                .as_ref()
+                .is_some_and(|build| build.key == *key);
+            same && matches!(earlier.ended, Ended::Miss { .. })
+        });
+        // A later one says nothing of this build.
+        let aside = self.store.set_aside_at(key);
+        let since = before.map_or(0, |before| before.time_ms);
+        let aside = aside.is_some_and(|at| (since..=record.time_ms).contains(&at));
+        let Some(before) = before else {
+            return aside.then(|| {
+                Why::plain(
+                    "set_aside",
+                    "its entry was damaged or refused by the driver, and was set aside",
+                )
+            });
+        };
+        let age = ago(record.time_ms.saturating_sub(before.time_ms)).replace("ago", "earlier");
+        let began = record.time_ms.saturating_sub(record.compile_ns / 1_000_000);
+        Some(match before.ended {
+            _ if before.time_ms >= began => Why::plain(
+                "concurrent",
+                "the same was compiled elsewhere at the same time",
+            ),
+            Ended::Miss { stored: false, .. } => Why::plain(
+                "not_stored",
+                format!(
+                    "compiled {age} as well, but it could not be stored; OCLCACHE_LOG=warn says why"
+                ),
+            ),
+            _ if aside => Why::plain(
+                "set_aside",
+                format!(
+                    "compiled {age} as well, but its entry was damaged or refused by the driver, and was set aside"
+                ),
+            ),
+            _ => Why::plain(
+                "gone",
+                format!(
+                    "compiled {age} as well, but its entry was removed, or its texts name other include directories"
+                ),
+            ),
+        })
+    }
+
+    /// What stands in the journal before a record.
+    fn earlier<'a>(&'a self, record: &'a Record) -> impl DoubleEndedIterator<Item = &'a Record> {
+        let is_it = |other: &&Record| !std::ptr::eq(*other, record);
+        let until = record.time_ms;
+        let earlier = self.records.iter().take_while(is_it).collect::<Vec<_>>();
+        earlier
+            .into_iter()
+            .filter(move |other| other.time_ms <= until)
+    }
+
+    /// When an entry that was there before a build was stored, in milliseconds. Its own time has seconds only, so the journal
+    /// is asked first.
+    fn stored_before(&self, key: &Key, meta: &Meta, record: &Record) -> Option<u64> {
+        let is_its = |other: &&Record| {
+            let same = other.build.as_ref().is_some_and(|build| build.key == *key);
+            same && matches!(other.ended, Ended::Miss { stored: true, .. })
+        };
+        if self.records.iter().any(|other| is_its(&other)) {
+            let last = self.earlier(record).rfind(is_its);
+            return last.map(|other| other.time_ms);
+        }
+        let created = meta.created * 1000;
+        (created <= record.time_ms).then_some(created)
+    }
+}
+
+/// The miss that an entry began with, as far as the entry tells.
+pub fn record_of_entry(key: &Key, meta: &Meta) -> Record {
+    Record {
+        time_ms: meta.created * 1000,
+        compile_ns: meta.compile_ns,
+        executable: meta.executable.clone(),
+        process: 0,
+        driver_family: meta.driver_family.clone(),
+        kernel_names: meta.facts.kernel_names.clone(),
+        ended: Ended::Miss {
+            stored: true,
+            recache: false,
+        },
+        build: Some(Build {
+            key: *key,
+            ingredients: meta.ingredients.clone(),
+            options: meta.options.clone(),
+        }),
+    }
+}
+
+fn bypassed(reason: Bypass) -> String {
+    format!("{}: {}", reason.name(), reason.help())
+}
+
+fn unlisted() -> Why<'static> {
+    Why::plain(
+        "unlisted",
+        "what its key was made of is too long for the journal",
+    )
+}
+
+fn of_entry(meta: &Meta) -> Side<'_> {
+    Side {
+        ingredients: &meta.ingredients,
+        options: meta.options.as_deref(),
+        family: &meta.driver_family,
+        kernel_names: &meta.facts.kernel_names,
+    }
+}
+
+/// Whether two programs are made from the same text or programs, or have the same kernels.
+fn is_near(one: &Side, other: &Side) -> bool {
+    let of_kind = |side: &Side, kind: Kind| -> Vec<Ingredient> {
+        let all = side.ingredients.iter();
+        all.filter(|ingredient| ingredient.kind == kind)
+            .cloned()
+            .collect()
+    };
+    let same_text = [Kind::Source, Kind::Il, Kind::Input]
+        .into_iter()
+        .any(|kind| {
+            let texts = of_kind(one, kind);
+            !texts.is_empty() && texts == of_kind(other, kind)
+        });
+    same_text || !one.kernel_names.is_empty() && one.kernel_names == other.kernel_names
+}
+
+/// What the application asks for counts first: of an equal call on an older driver, the driver is what changed.
+fn distance(differences: &[Difference]) -> (usize, usize, usize) {
+    let of_application = |difference: &&Difference| {
+        !matches!(
+            difference.kind.as_str(),
+            "driver" | "device" | "processor" | "environment" | "executable"
+        )
+    };
+    let asked = differences.iter().filter(of_application);
+    let asked = asked.map(|difference| match difference.kind.as_str() {
+        "source" | "il" => 2, // one option is nearer
+        _ => 1,
+    });
+    let other_family = differences
+        .iter()
+        .any(|difference| difference.name == "family");
+    (asked.sum(), usize::from(other_family), differences.len())
+}

@@ -1,0 +1,194 @@
+//! The files that a profile names, beside the libraries that a driver needs: found, and watched for changes.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use super::profile::Files;
+
+/// What a file is known by while a process runs. It is in no key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    place: (u64, u64),
+    size: u64,
+    times: [i64; 4],
+}
+
+impl Stamp {
+    /// None: it is not there.
+    pub fn of(path: &Path) -> Option<Stamp> {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some(Stamp {
+            place: (metadata.dev(), metadata.ino()),
+            size: metadata.size(),
+            times: [
+                metadata.mtime(),
+                metadata.mtime_nsec(),
+                metadata.ctime(),
+                metadata.ctime_nsec(),
+            ],
+        })
+    }
+}
+
+/// Finds the files of a profile.
+pub struct Search {
+    /// The directories of the libraries that hold functions of the driver, by the path that the dynamic linker used and by
+    /// the real one: drivers look beside the first (measured: PoCL) or the second (Intel's CPU runtime).
+    beside: Vec<PathBuf>,
+    linker: Vec<PathBuf>,
+}
+
+/// Files by their real path, with the shortest of the names that lead there: that of `libx.so.1` stays when `libx.so.1.2`
+/// is followed by `libx.so.1.3`.
+pub type Found = BTreeMap<PathBuf, String>;
+
+impl Search {
+    /// `libraries` are those that hold functions of the driver.
+    pub fn new<'a>(libraries: impl Iterator<Item = &'a Path>) -> Search {
+        let mut beside = Vec::new();
+        for library in libraries {
+            let real = std::fs::canonicalize(library).ok();
+            for path in [Some(library), real.as_deref()].into_iter().flatten() {
+                beside.extend(path.parent().map(Path::to_owned));
+            }
+        }
+        beside.sort();
+        beside.dedup();
+        let mut linker = linker_directories();
+        let above = beside.iter().filter_map(|directory| directory.parent());
+        linker.extend(above.map(Path::to_owned));
+        linker.extend(beside.iter().cloned());
+        Search { beside, linker }
+    }
+
+    /// Adds what one line of a profile means.
+    pub fn add(&self, files: Files, found: &mut Found) {
+        let beside = |directory: &str, pattern: &str, found: &mut Found| {
+            for base in &self.beside {
+                list(&base.join(directory), pattern, found);
+            }
+        };
+        match files {
+            Files::Beside(directory, pattern) | Files::PlugIns(directory, pattern) => {
+                beside(directory, pattern, found);
+            }
+            Files::At(directory, pattern) => {
+                for directory in expand(Path::new(directory)) {
+                    list(&directory, pattern, found);
+                }
+            }
+            Files::Library(pattern) => {
+                for directory in &self.linker {
+                    list(directory, pattern, found);
+                }
+            }
+        }
+    }
+}
+
+fn list(directory: &Path, pattern: &str, found: &mut Found) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !matches(pattern, &name) {
+            continue;
+        }
+        let Ok(path) = std::fs::canonicalize(entry.path()) else {
+            continue;
+        };
+        if !path.is_file() {
+            continue;
+        }
+        let known = found.entry(path).or_insert_with(|| name.clone());
+        if (name.len(), &name) < (known.len(), known) {
+            *known = name;
+        }
+    }
+}
+
+/// The directories that a path means in which `*` stands for any component.
+fn expand(path: &Path) -> Vec<PathBuf> {
+    let mut found = vec![PathBuf::new()];
+    for component in path.components() {
+        if component != Component::Normal(OsStr::new("*")) {
+            found.iter_mut().for_each(|path| path.push(component));
+            continue;
+        }
+        let below = |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten();
+        let entries = found.into_iter().flat_map(below);
+        found = entries.map(|entry| entry.path()).collect();
+    }
+    found
+}
+
+/// Where the dynamic linker looks for a library that is opened by its name (ld.so(8)): LD_LIBRARY_PATH, the directories in
+/// its cache, and the default ones.
+fn linker_directories() -> Vec<PathBuf> {
+    let variable = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let mut found: Vec<PathBuf> = std::env::split_paths(&variable).collect();
+    // Paths of libraries as NUL-terminated strings stand at the end of the cache; whatever is not one names no directory.
+    let cache = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
+    let strings = cache.split(|byte| *byte == 0);
+    let mut cached: Vec<&Path> = strings
+        .filter(|string| string.starts_with(b"/"))
+        .filter_map(|string| Path::new(OsStr::from_bytes(string)).parent())
+        .collect();
+    cached.sort();
+    cached.dedup();
+    found.extend(cached.into_iter().map(Path::to_owned));
+    let defaults = ["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib"];
+    found.extend(defaults.map(PathBuf::from));
+    found
+}
+
+/// Whether a name matches a pattern, in which `*` stands for anything.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => name == pattern,
+        Some((prefix, rest)) => name.strip_prefix(prefix).is_some_and(|name| {
+            (0..=name.len())
+                .filter(|&at| name.is_char_boundary(at))
+                .any(|at| matches(rest, &name[at..]))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_choose_the_files_that_the_profiles_mean() {
+        assert!(matches("*", "anything"));
+        assert!(matches("cl.cfg", "cl.cfg"));
+        assert!(!matches("cl.cfg", "cl.cfg.old"));
+        assert!(matches("*.rtl", "clbltfnz0.rtl"));
+        assert!(!matches("*.rtl", "rtl.so"));
+        assert!(matches("libnvidia-nvvm*.so*", "libnvidia-nvvm.so.4"));
+        assert!(!matches("libnvidia-nvvm*.so*", "libnvidia-ml.so.1"));
+    }
+
+    #[test]
+    fn a_library_with_several_names_is_found_once_by_the_one_that_stays() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let root = root.path().canonicalize().expect("a path");
+        std::fs::create_dir_all(root.join("gcc/x86/12")).expect("made");
+        std::fs::write(root.join("gcc/x86/12/libx.so.1.2"), "").expect("written");
+        let link = root.join("gcc/x86/12/libx.so.1");
+        std::os::unix::fs::symlink("libx.so.1.2", link).expect("linked");
+        let mut found = Found::new();
+        let search = Search::new([root.join("lib/libdriver.so").as_path()].into_iter());
+        search.add(Files::Beside("../gcc/x86/12", "libx.so*"), &mut found);
+        assert!(
+            found.is_empty(),
+            "there is no directory `lib` to go up from"
+        );
+        for directory in expand(&root.join("gcc/*/*")) {
+            list(&directory, "libx.so*", &mut found);
+        }
+        let expected = (root.join("gcc/x86/12/libx.so.1.2"), "libx.so.1".to_owned());
+        assert_eq!(Vec::from_iter(found), [expected]);
+    }
+}

@@ -1,0 +1,271 @@
+//! The rows: what is known of each family of drivers, and where that is known from.
+
+use super::{Files, IncludeDir, KernelFacts, Profile, Rebuild, contains, variables};
+
+/// What clang takes by itself: its headers, `include` in the working directory where it was not told of them (measured on
+/// Intel's CPU runtime), and the directories of the system.
+const CLANG_INCLUDE_DIRS: &[IncludeDir] = &[
+    IncludeDir::At("include"),
+    IncludeDir::ClangResources,
+    IncludeDir::At("/usr/local/include"),
+    IncludeDir::At("/usr/include"),
+];
+
+/// What clang includes in every program of OpenCL C if its headers are used and not a precompiled form of them.
+const CLANG_IMPLICIT_INCLUDES: &[&str] = &["opencl-c.h", "opencl-c-base.h"];
+
+pub(super) static PROFILES: [Profile; 8] = [
+    Profile {
+        family: "pocl",
+        recognise: |platform| {
+            platform.suffix == b"POCL" || contains(&platform.name, "Portable Computing Language")
+        },
+        // Measured: clCreateKernel 0 ms.
+        kernel_facts: KernelFacts::AfterBuild,
+        // Measured: a binary with debug information makes LLVM's verifier complain on standard error when it is loaded.
+        refuses_debug: true,
+        context_counts_programs: Some(true), // measured
+        kernels_keep_program: true,
+        sub_devices_are_their_root: true, // measured
+        rebuild: Rebuild::Fresh,          // measured
+        copies_builds: true, // measured: names of temporary files in binaries and logs change with its cache directory
+        environment: &variables::POCL,
+        suffix_variables: false,
+        // Read, not mapped: the built-in libraries, the headers, and the device plug-ins (dlopened, not DT_NEEDED).
+        files: &[
+            Files::Beside("../share/pocl", "*"),
+            Files::Beside("../share/pocl/include", "*"),
+            Files::Beside("../../share/pocl", "*"),
+            Files::Beside("../../share/pocl/include", "*"),
+            Files::PlugIns("pocl", "*.so"),
+            // Measured: kernels are linked with `ld` and the archive of GCC, which has arithmetic of its own.
+            Files::At("/usr/lib/gcc/*/*", "libgcc.a"),
+            Files::Library("libbfd*.so*"),
+        ],
+        tools: &["ld"], // measured
+        configuration: &[],
+        // Measured on 3.1: beside the temporary file that the source was written to. `include` is looked at, but not searched.
+        include_dirs: &[IncludeDir::PoclCache, IncludeDir::At("include")],
+        // Measured: its own copies of clang's headers are included by absolute names.
+        implicit_includes: &[],
+        looks_at_executable: false,
+    },
+    Profile {
+        family: "intel-cpu",
+        // The CPU runtime calls itself "Intel(R) OpenCL", the GPU driver "Intel(R) OpenCL Graphics" or "... HD Graphics".
+        recognise: |platform| {
+            contains(&platform.name, "Intel(R) OpenCL") && !contains(&platform.name, "Graphics")
+        },
+        kernel_facts: KernelFacts::AfterBuild, // measured: about 1 ms for ten kernels
+        refuses_debug: false,
+        context_counts_programs: Some(false), // measured
+        kernels_keep_program: false,          // measured: queries of it give CL_INVALID_PROGRAM
+        sub_devices_are_their_root: false,    // measured
+        rebuild: Rebuild::KeepsVariables,     // measured
+        copies_builds: false,                 // measured
+        environment: &variables::INTEL_CPU,
+        suffix_variables: false,
+        // Measured: opened at the first build, all beside the library, but clbltfnshared.rtl first one directory above.
+        files: &[
+            Files::Beside(".", "*.rtl"),
+            Files::Beside("..", "*.rtl"),
+            Files::Beside(".", "cllibrary*"),
+            Files::Beside(".", "cl.cfg"),
+            Files::Beside(".", "libocl_svml_*"),
+            Files::Beside(".", "libintelocl_*"),
+        ],
+        tools: &[],
+        // Measured: read before the one beside the library, when the driver is opened and at each build.
+        configuration: &["cl.cfg"],
+        // Measured, also that `include` in the working directory is searched.
+        include_dirs: &[
+            IncludeDir::At("include"),
+            IncludeDir::At("/usr/local/include"),
+            IncludeDir::At("/usr/include"),
+        ],
+        implicit_includes: &[], // measured
+        looks_at_executable: false,
+    },
+    Profile {
+        family: "intel-gpu",
+        recognise: |platform| {
+            contains(&platform.vendor, "Intel") && contains(&platform.name, "Graphics")
+        },
+        kernel_facts: KernelFacts::AfterBuild, // unverified
+        refuses_debug: false,
+        context_counts_programs: None,
+        kernels_keep_program: true,
+        sub_devices_are_their_root: false,
+        rebuild: Rebuild::Fresh,
+        copies_builds: true, // compiler_cache.cpp
+        environment: &variables::INTEL_GPU,
+        suffix_variables: false,
+        // compiler_interface.cpp: the graphics compiler and its front end, opened by name.
+        files: &[
+            Files::Library("libigc.so*"),
+            Files::Library("libigdfcl.so*"),
+            Files::Library("libopencl-clang*.so*"),
+            Files::Library("libiga64.so*"),
+        ],
+        tools: &[],
+        configuration: &["neo.config", "igdrcl.config"], // debug_settings_reader.cpp
+        include_dirs: CLANG_INCLUDE_DIRS,
+        implicit_includes: CLANG_IMPLICIT_INCLUDES,
+        looks_at_executable: true, // ail_configuration.cpp: per-application code generation
+    },
+    Profile {
+        family: "amd",
+        recognise: |platform| contains(&platform.name, "AMD Accelerated Parallel Processing"),
+        kernel_facts: KernelFacts::AfterBuild, // unverified
+        refuses_debug: false,
+        context_counts_programs: None,
+        kernels_keep_program: true,
+        sub_devices_are_their_root: false,
+        rebuild: Rebuild::Fresh,
+        copies_builds: true, // documented: AMD_COMGR_CACHE
+        environment: &variables::AMD,
+        suffix_variables: false,
+        // COMGR is opened by name in newer versions (comgrctx.cpp); older ones read the device libraries.
+        files: &[
+            Files::Library("libamd_comgr*.so*"),
+            Files::Library("libhsail-rt*.so*"),
+            Files::Beside("../amdgcn/bitcode", "*.bc"),
+        ],
+        tools: &[],
+        configuration: &[],
+        include_dirs: CLANG_INCLUDE_DIRS,
+        implicit_includes: CLANG_IMPLICIT_INCLUDES,
+        looks_at_executable: true, // program.cpp: ParseAllOptions appends options per application
+    },
+    Profile {
+        family: "nvidia",
+        recognise: |platform| contains(&platform.vendor, "NVIDIA"),
+        kernel_facts: KernelFacts::AfterBuild, // unverified
+        refuses_debug: false,
+        context_counts_programs: None,
+        kernels_keep_program: true,
+        sub_devices_are_their_root: false,
+        rebuild: Rebuild::Fresh,
+        copies_builds: true, // documented: CUDA_CACHE_PATH
+        environment: &variables::NVIDIA,
+        suffix_variables: false,
+        // Compiler libraries, which the driver opens at the first build (documented in its README, "Installed Components").
+        files: &[
+            Files::Library("libnvidia-nvvm*.so*"),
+            Files::Library("libnvidia-compiler*.so*"),
+            Files::Library("libnvidia-gpucomp*.so*"),
+            Files::Library("libnvidia-ptxjitcompiler*.so*"),
+            Files::Library("libcuda.so*"),
+        ],
+        tools: &[],
+        configuration: &[],
+        include_dirs: CLANG_INCLUDE_DIRS,
+        implicit_includes: CLANG_IMPLICIT_INCLUDES,
+        looks_at_executable: false,
+    },
+    Profile {
+        family: "rusticl",
+        recognise: |platform| platform.name == b"rusticl", // Clover has the same suffix, and is another compiler
+        // Measured: 22.3 takes about 550 ms to create a kernel, again for every kernel object.
+        kernel_facts: KernelFacts::WhenCreated,
+        refuses_debug: false,
+        context_counts_programs: Some(true), // measured
+        kernels_keep_program: true,
+        sub_devices_are_their_root: false,
+        rebuild: Rebuild::KeepsKernels, // measured: CL_PROGRAM_NUM_KERNELS grows with each build
+        copies_builds: false,           // measured
+        environment: &variables::RUSTICL,
+        suffix_variables: false,
+        // libclc's SPIR-V, read when the driver is opened, from a directory that is compiled in (measured: /usr/lib/clc). The
+        // headers of clang belong to the closure of headers.
+        files: &[
+            Files::Beside("../share/clc", "*.spv"),
+            Files::Beside("../../share/clc", "*.spv"),
+            Files::Beside("../lib/clc", "*.spv"),
+            Files::Beside("../clc", "*.spv"),
+            Files::At("/usr/lib/clc", "*.spv"),
+            Files::At("/usr/lib64/clc", "*.spv"),
+            Files::At("/usr/libexec/clc", "*.spv"),
+            Files::At("/usr/share/clc", "*.spv"),
+        ],
+        tools: &[],
+        configuration: &[],
+        // Measured on 22.3.
+        include_dirs: &[
+            IncludeDir::ClangResources,
+            IncludeDir::At("/usr/local/include"),
+            IncludeDir::At("/usr/include"),
+        ],
+        // Measured: looked for in the working directory and in each directory of the options before clang's own, in every build.
+        implicit_includes: &["opencl-c-base.h"],
+        looks_at_executable: false,
+    },
+    Profile {
+        family: "clvk",
+        recognise: |platform| contains(&platform.name, "clvk"),
+        kernel_facts: KernelFacts::WhenCreated, // unverified
+        refuses_debug: false,
+        context_counts_programs: None,
+        kernels_keep_program: true,
+        sub_devices_are_their_root: false,
+        rebuild: Rebuild::Fresh,
+        copies_builds: true, // CLVK_CACHE_DIR
+        environment: &variables::CLVK,
+        suffix_variables: false,
+        files: &[
+            Files::Beside(".", "clspv"),
+            Files::Beside(".", "llvm-spirv"),
+            Files::Beside(".", "clvk.conf"),
+        ],
+        tools: &[],
+        // config.cpp
+        configuration: &[
+            "/etc/clvk.conf",
+            "/usr/local/etc/clvk.conf",
+            "~/.config/clvk.conf",
+            "clvk.conf",
+        ],
+        include_dirs: CLANG_INCLUDE_DIRS,
+        implicit_includes: CLANG_IMPLICIT_INCLUDES,
+        looks_at_executable: false,
+    },
+    Profile {
+        family: "oclgrind",
+        recognise: |platform| contains(&platform.name, "Oclgrind"),
+        kernel_facts: KernelFacts::AfterBuild, // measured
+        refuses_debug: false,
+        context_counts_programs: Some(true), // measured
+        kernels_keep_program: true,
+        sub_devices_are_their_root: false,
+        rebuild: Rebuild::Fresh,
+        copies_builds: false, // unverified
+        environment: &variables::OCLGRIND,
+        suffix_variables: false,
+        files: &[Files::Beside("../include/oclgrind", "*")],
+        tools: &[],
+        configuration: &[],
+        include_dirs: CLANG_INCLUDE_DIRS,
+        implicit_includes: CLANG_IMPLICIT_INCLUDES,
+        looks_at_executable: false,
+    },
+];
+
+pub(super) static UNKNOWN: Profile = Profile {
+    family: "unknown",
+    recognise: |_| true,
+    kernel_facts: KernelFacts::WhenCreated,
+    refuses_debug: false,
+    context_counts_programs: None,
+    kernels_keep_program: true,
+    sub_devices_are_their_root: false,
+    rebuild: Rebuild::Fresh,
+    copies_builds: false,
+    environment: &variables::UNKNOWN,
+    suffix_variables: true,
+    files: &[],
+    tools: &[],
+    configuration: &[],
+    include_dirs: CLANG_INCLUDE_DIRS,
+    implicit_includes: CLANG_IMPLICIT_INCLUDES,
+    looks_at_executable: true,
+};

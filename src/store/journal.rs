@@ -1,0 +1,362 @@
+//! What was compiled and why: one record for each miss, each bypass and each failure, so that `oclcache explain` can answer
+//! without having been asked to watch.
+//!
+//! ```text
+//! <cache directory>/v1/journal       records, appended by all processes
+//! <cache directory>/v1/journal.old   what stood there until it had grown to its bound
+//!
+//! record   = magic length body checksum
+//! magic    = "oclcjrn1"     8 bytes; another encoding gets another
+//! length   = of the body    u32, little-endian
+//! body     = zstd of the postcard encoding of `Record`
+//! checksum = XXH3-128 of all that stands before it, 16 bytes, little-endian
+//! ```
+//!
+//! A record is appended by one write to a file that is opened for it (`O_APPEND`): file systems of one machine put such
+//! writes one behind the other, whoever makes them. No process keeps anything open and none waits for another, so forks and
+//! kills are no concern. What is cut or damaged all the same (a full disk, a network file system) is skipped by the reader,
+//! who goes on at the next magic.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fs2::FileExt;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::directory::Directory;
+use super::entry::{compress, decompress};
+use super::{Cleared, StoreError};
+use crate::key::ingredients::{Ingredient, Key};
+use crate::outcome::Bypass;
+
+const NAME: &str = "journal";
+const OLD: &str = "journal.old";
+const MAGIC: &[u8] = b"oclcjrn1";
+const CHECKSUM: usize = 16;
+
+/// A journal of this size is moved out of the way, in bytes: some hundreds of builds.
+const BOUND: u64 = 1 << 20;
+/// Larger records leave out what the key was made of, so that one build does not push all others out.
+const LARGEST_RECORD: usize = 1 << 18;
+/// What is read of a file: processes that append at once may pass the bound.
+const LARGEST_FILE: u64 = 16 * BOUND;
+
+/// What became of a build that was no hit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ended {
+    /// Built by the driver after a look-up.
+    Miss {
+        /// Whether there is an entry now.
+        stored: bool,
+        /// Whether look-ups were turned off.
+        recache: bool,
+    },
+    /// Built by the driver without a look-up. The number of the reason, since a later version may know more of them.
+    Bypassed(u8),
+    /// The driver's build failed.
+    Failed,
+}
+
+impl Ended {
+    /// A bypass for this reason.
+    pub fn bypassed(reason: Bypass) -> Ended {
+        Ended::Bypassed(reason as u8)
+    }
+
+    /// The reason of a bypass, if this version knows it.
+    pub fn reason(&self) -> Option<Bypass> {
+        match self {
+            Ended::Bypassed(number) => Bypass::ALL.get(usize::from(*number)).copied(),
+            _ => None,
+        }
+    }
+}
+
+/// What a build was keyed by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Build {
+    /// The key.
+    pub key: Key,
+    /// What it was made of; nothing in records that would be too large.
+    pub ingredients: Vec<Ingredient>,
+    /// The build options as they may be shown: as in an entry.
+    pub options: Option<Vec<u8>>,
+}
+
+/// One build call that was no hit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// When it ended, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// How long the driver took, in nanoseconds.
+    pub compile_ns: u64,
+    /// The name of the program that was running.
+    pub executable: String,
+    /// Its process.
+    pub process: u32,
+    /// The driver's family by its profile; nothing if the program is not known here.
+    pub driver_family: String,
+    /// The kernels of the program, as far as they are known.
+    pub kernel_names: Vec<Vec<u8>>,
+    /// What became of it.
+    pub ended: Ended,
+    /// What it was keyed by, unless it was bypassed.
+    pub build: Option<Build>,
+}
+
+/// Now, as records have it.
+pub fn now_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Adds a record. Failures are not the application's concern.
+pub fn append(root: &Directory, record: Record) {
+    if let Err(error) = try_append(root, record) {
+        tracing::debug!(%error, "the journal is not written");
+    }
+}
+
+fn try_append(root: &Directory, mut record: Record) -> io::Result<()> {
+    let mut bytes = encode(&record)?;
+    if bytes.len() > LARGEST_RECORD {
+        record.kernel_names = Vec::new();
+        if let Some(build) = &mut record.build {
+            build.ingredients = Vec::new();
+            build.options = None;
+        }
+        bytes = encode(&record)?;
+    }
+    let mut file = open_with_room(root)?;
+    // Not `write_all`: the rest of a record that was cut would stand behind another's.
+    match file.write(&bytes)? {
+        written if written == bytes.len() => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+/// The file to append to, after a full one was moved away.
+///
+/// Only who holds the lock of the file that bears the name now moves it, so two processes that do it at once move it once,
+/// and what is lost is `journal.old`, the oldest records. Nobody waits for the lock: who does not get it, or has opened the
+/// file before it was moved, appends to that, which is read as well.
+fn open_with_room(root: &Directory) -> io::Result<File> {
+    let file = root.open_to_append(NAME)?;
+    if file.metadata()?.len() < BOUND || file.try_lock_exclusive().is_err() {
+        return Ok(file);
+    }
+    if root.is_named(NAME, &file) {
+        root.rename(NAME, OLD).map_err(|failure| failure.error)?;
+    }
+    drop(file);
+    root.open_to_append(NAME)
+}
+
+fn encode(record: &Record) -> io::Result<Vec<u8>> {
+    let body = postcard::to_stdvec(record).map_err(io::Error::other)?;
+    let body = compress(&body);
+    let mut bytes = Vec::with_capacity(MAGIC.len() + size_of::<u32>() + body.len() + CHECKSUM);
+    bytes.extend(MAGIC);
+    bytes.extend((body.len() as u32).to_le_bytes());
+    bytes.extend(&body);
+    let checksum = xxh3_128(&bytes);
+    bytes.extend(checksum.to_le_bytes());
+    Ok(bytes)
+}
+
+/// All whole records, oldest first.
+///
+/// # Errors
+/// A file cannot be read, or is no plain file of ours.
+pub fn read(root: &Directory) -> Result<Vec<Record>, StoreError> {
+    let content = |name: &str| {
+        let bytes = root.read(name, LARGEST_FILE);
+        bytes
+            .map(Option::unwrap_or_default)
+            .map_err(|error| StoreError {
+                action: "read",
+                path: root.path().join(name),
+                error,
+            })
+    };
+    let new = content(NAME)?;
+    let old = content(OLD)?;
+    let mut records = decode(&old);
+    // Moved meanwhile, it would stand there twice.
+    if !old.starts_with(&new) {
+        records.extend(decode(&new));
+    }
+    records.sort_by_key(|record| record.time_ms);
+    Ok(records)
+}
+
+fn decode(mut bytes: &[u8]) -> Vec<Record> {
+    let mut records = Vec::new();
+    let is_magic = |window: &[u8]| window == MAGIC;
+    while let Some(at) = bytes.windows(MAGIC.len()).position(is_magic) {
+        bytes = &bytes[at..];
+        let length = match first(bytes) {
+            Some((record, length)) => {
+                records.extend(record);
+                length
+            }
+            None => MAGIC.len(),
+        };
+        bytes = &bytes[length..];
+    }
+    records
+}
+
+/// The record at the beginning, and its length: nothing if it is cut or damaged.
+fn first(bytes: &[u8]) -> Option<(Option<Record>, usize)> {
+    let (length, _) = bytes.get(MAGIC.len()..)?.split_first_chunk()?;
+    let start = MAGIC.len() + size_of::<u32>();
+    let end = start.checked_add(u32::from_le_bytes(*length) as usize)?;
+    let (checksum, _) = bytes.get(end..)?.split_first_chunk()?;
+    if xxh3_128(&bytes[..end]) != u128::from_le_bytes(*checksum) {
+        return None;
+    }
+    let body = decompress(&bytes[start..end]);
+    let record = body.and_then(|body| postcard::from_bytes(&body).ok());
+    Some((record, end + CHECKSUM))
+}
+
+/// Removes it, and counts what is not the cache's.
+///
+/// # Errors
+/// A file cannot be removed.
+pub(super) fn clear(root: &Directory, cleared: &mut Cleared) -> Result<(), StoreError> {
+    for name in [NAME, OLD] {
+        let Some(size) = root.size(name) else {
+            continue;
+        };
+        if !root.begins_with(name, MAGIC) {
+            cleared.foreign += 1;
+        } else if root.remove(name)? {
+            cleared.files += 1;
+            cleared.bytes += size;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory() -> (tempfile::TempDir, Directory) {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let directory = Directory::create_all(&temporary.path().join("v1")).expect("made");
+        (temporary, directory)
+    }
+
+    fn record(number: u64, kernels: usize) -> Record {
+        // Digests, which do not compress.
+        let name = |index: usize| {
+            crate::key::ingredients::sha256(format!("{number} {index}").as_bytes()).to_vec()
+        };
+        Record {
+            time_ms: number,
+            compile_ns: 1,
+            executable: "app".into(),
+            process: 7,
+            driver_family: "pocl".into(),
+            kernel_names: (0..kernels).map(name).collect(),
+            ended: Ended::Miss {
+                stored: true,
+                recache: false,
+            },
+            build: Some(Build {
+                key: Key([1; 32]),
+                ingredients: Vec::new(),
+                options: Some(b"-DN=1".to_vec()),
+            }),
+        }
+    }
+
+    fn times(directory: &Directory) -> Vec<u64> {
+        let records = read(directory).expect("read");
+        records.iter().map(|record| record.time_ms).collect()
+    }
+
+    #[test]
+    fn what_is_cut_or_damaged_is_skipped_and_all_else_is_read() {
+        let (_temporary, directory) = directory();
+        for number in 0..5 {
+            append(&directory, record(number, 3));
+        }
+        let path = directory.path().join(NAME);
+        let good = std::fs::read(&path).expect("a journal");
+        let length = good.len() / 5;
+        for at in 0..length {
+            let mut flipped = good.clone();
+            flipped[2 * length + at] ^= 0x10;
+            std::fs::write(&path, &flipped).expect("written");
+            assert_eq!(times(&directory), [0, 1, 3, 4], "byte {at}");
+            let cut = [&good[..2 * length], &good[2 * length + at + 1..]].concat();
+            std::fs::write(&path, cut).expect("written");
+            assert_eq!(times(&directory), [0, 1, 3, 4], "without {at} bytes");
+        }
+        std::fs::write(&path, &good[..good.len() - 1]).expect("written");
+        append(&directory, record(9, 3));
+        assert_eq!(times(&directory), [0, 1, 2, 3, 9], "behind a cut one");
+    }
+
+    #[test]
+    fn it_stays_bounded_and_what_is_lost_is_the_oldest() {
+        let (_temporary, directory) = directory();
+        let most = 400;
+        for number in 0..most {
+            append(&directory, record(number, 256));
+        }
+        let sizes = [NAME, OLD].map(|name| directory.size(name).expect("a file"));
+        assert!(sizes.iter().sum::<u64>() < 2 * BOUND + (64 << 10));
+        let times = times(&directory);
+        let first = times[0];
+        assert!(first > 0 && times.len() > 100);
+        assert!(times.into_iter().eq(first..most));
+    }
+
+    #[test]
+    fn threads_that_append_at_once_lose_nothing_but_old_records() {
+        let (_temporary, directory) = directory();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let directory = &directory;
+                scope.spawn(move || {
+                    for number in 0..100 {
+                        append(directory, record(100 * thread + number, 128));
+                    }
+                });
+            }
+        });
+        // 1.7 MB: moved away once, so all is there.
+        let mut times = times(&directory);
+        times.sort_unstable();
+        assert!(times.into_iter().eq(0..400));
+        assert!(directory.size(OLD).is_some());
+    }
+
+    #[test]
+    fn a_record_that_would_push_out_all_others_is_kept_short() {
+        let (_temporary, directory) = directory();
+        append(&directory, record(1, 20_000));
+        let records = read(&directory).expect("read");
+        assert_eq!(records[0].kernel_names, Vec::<Vec<u8>>::new());
+        assert!(directory.size(NAME).expect("a file") < 1000);
+    }
+
+    #[test]
+    fn what_stands_in_its_place_is_not_written_to() {
+        let (temporary, directory) = directory();
+        let mine = temporary.path().join("mine");
+        std::fs::write(&mine, "mine").expect("written");
+        std::os::unix::fs::symlink(&mine, directory.path().join(NAME)).expect("linked");
+        append(&directory, record(1, 1));
+        assert_eq!(std::fs::read(&mine).expect("read"), b"mine");
+        assert!(read(&directory).is_err());
+    }
+}
