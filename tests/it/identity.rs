@@ -94,6 +94,19 @@ fn an_update_of_what_cannot_change_code_compiles_nothing() {
     }
 }
 
+/// It may stand in for functions of any other library.
+#[test]
+fn a_preloaded_library_compiles_again_unless_it_cannot_change_code() {
+    let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    assert_eq!(compilations(&sandbox), 1);
+    for (library, compiled) in [("libm.so.6", 1), ("libz.so.1", 0)] {
+        let directory = other_build(&sandbox, library, "preloaded");
+        sandbox.set("LD_PRELOAD", directory.join(library));
+        assert_eq!(compilations(&sandbox), compiled, "{library}");
+        assert_eq!(misses(&sandbox), 0, "{library}");
+    }
+}
+
 /// The built-in library that PoCL takes for this processor, as it says itself.
 fn built_ins_of_pocl(sandbox: &Sandbox) -> PathBuf {
     let source = sandbox.write("kernel.cl", SOURCE);
