@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::copies::{DriverCopy, change_last_byte, other_build, replace, touch, update};
-use crate::support::{Driver, Sandbox, Way, copy_program, example};
+use crate::support::{Driver, Sandbox, Way, copy_program, example, library};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = (uint)sin((float)get_global_id(0)) + 1; }\n";
 
@@ -105,6 +105,31 @@ fn a_preloaded_library_compiles_again_unless_it_cannot_change_code() {
         assert_eq!(compilations(&sandbox), compiled, "{library}");
         assert_eq!(misses(&sandbox), 0, "{library}");
     }
+}
+
+/// It may change what is compiled, whether it has functions of its own for that or not.
+#[test]
+fn another_layer_of_the_loader_compiles_again() {
+    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let source = sandbox.write("kernel.cl", SOURCE);
+    let misses = |layers: &[PathBuf]| {
+        let mut command = sandbox.command(Way::Cached, example("client"));
+        command
+            .args(["run", "--kernel", "f", "--source"])
+            .arg(&source)
+            .env("OCL_ICD_VENDORS", sandbox.path("spy"))
+            .env_remove("OCLCACHE_VENDORS")
+            .env(
+                "OPENCL_LAYERS",
+                std::env::join_paths(layers).expect("paths"),
+            );
+        sandbox.run(&mut command).ok().source_builds()
+    };
+    let (ours, other) = (library(), example("libother_layer.so"));
+    assert_eq!(misses(std::slice::from_ref(&ours)), 1);
+    assert_eq!(misses(&[other.clone(), ours.clone()]), 1);
+    assert_eq!(misses(&[other, ours.clone()]), 0);
+    assert_eq!(misses(&[ours]), 0);
 }
 
 /// The built-in library that PoCL takes for this processor, as it says itself.
