@@ -6,10 +6,12 @@
 mod support;
 
 mod command;
+mod copies;
 mod damage;
 mod differential;
 mod doors;
 mod explain;
+mod identity;
 mod includes;
 mod inputs;
 mod journal;
