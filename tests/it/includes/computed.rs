@@ -1,6 +1,6 @@
 //! Includes whose names are made of macros.
 
-use super::{COMPILERS, KERNEL, Tree};
+use super::{COMPILERS, KERNEL, QUICK, Tree};
 
 /// A header in a directory of `options` and in the working directory, named by macros in a way that the driver accepts.
 #[track_caller]
@@ -43,7 +43,7 @@ fn a_name_from_the_options() {
 
 #[test]
 fn a_name_from_another_header() {
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         tree.source(&format!("#include \"names.h\"\n#include HH\n{KERNEL}"), "");
         tree.write("names.h", "#define HH \"first.h\"\n");
         tree.define("first.h");
@@ -63,7 +63,7 @@ fn a_name_from_another_header() {
 /// One of several definitions is in force: each may name the file.
 #[test]
 fn a_name_with_several_definitions() {
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         let source = "#ifdef OTHER\n#define HH \"second.h\"\n#else\n#define HH \"first.h\"\n#endif\n#include HH\n";
         for (options, used) in [("", "first.h"), ("-DOTHER", "second.h")] {
             tree.source(&format!("{source}{KERNEL}"), options);
@@ -83,7 +83,7 @@ fn a_path_that_is_made_a_string() {
         "#include M2S(INCLUDE_PATH/h.h)",
         "-D XM2S(x)=#x -D M2S(x)=XM2S(x) -D INCLUDE_PATH=d1",
     );
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         let directory = tree.path("opencl");
         let directory = directory.to_str().expect("UTF-8");
         let options =
@@ -105,7 +105,7 @@ fn a_path_that_is_made_a_string() {
 /// A name that cannot be known is left to the driver.
 #[test]
 fn a_name_that_is_not_known() {
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         tree.define("1.h");
         tree.define("2.h");
         let source = "#define STR(x) #x\n#define NAME(x) STR(x.h)\n#define CAT(a, b) a##b\n#include NAME(CAT(__LINE, __))\n";

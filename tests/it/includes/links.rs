@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-use super::{COMPILERS, KERNEL, Tree};
+use super::{KERNEL, QUICK, Tree};
 use crate::support::{Driver, is_root, skipped};
 
 /// `#pragma once` goes by what file it is, not by its name and content.
@@ -11,7 +11,7 @@ use crate::support::{Driver, is_root, skipped};
 fn the_same_file_under_two_names() {
     let once = "#pragma once\n#ifdef FIRST\n#define SECOND\n#else\n#define FIRST\n#define V VALUE\n#endif\n";
     let source = "#include \"a.h\"\n#include \"b.h\"\n#ifdef SECOND\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n";
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         tree.source(&format!("{source}{KERNEL}"), "");
         tree.write("a.h", once);
         tree.write("b.h", once);
@@ -76,7 +76,7 @@ fn headers_of_a_header_behind_a_link() {
 
 #[test]
 fn a_directory_of_a_headers_name() {
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         tree.source(&format!("#include \"h.h\"\n{KERNEL}"), "-I d1");
         tree.define("d1/h.h");
         tree.is_right("cold");
@@ -94,7 +94,7 @@ fn a_directory_of_a_headers_name() {
 /// A driver that never opens the pipe must not wait for it because of us.
 #[test]
 fn a_pipe_of_a_headers_name() {
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         tree.source(&format!("#include \"h.h\"\n{KERNEL}"), "-I d1");
         fs::create_dir(tree.path("d1")).expect("made");
         let made = std::process::Command::new("mkfifo")
@@ -113,7 +113,7 @@ fn a_pipe_of_a_headers_name() {
 
 #[test]
 fn files_that_lead_nowhere() {
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         tree.source(&format!("#include \"h.h\"\n{KERNEL}"), "-I d1");
         tree.define("d1/h.h");
         for target in [
@@ -144,7 +144,7 @@ fn a_header_that_must_not_be_read() {
         skipped("a header that must not be read (root reads everything)");
         return;
     }
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         tree.source(&format!("#include \"h.h\"\n{KERNEL}"), "-I d1");
         tree.define("d1/h.h");
         tree.define("h.h");

@@ -24,6 +24,9 @@ const KERNEL: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)
 /// Drivers with a real compiler: they read the macros that the stub does not know.
 const COMPILERS: [Driver; 3] = [Driver::Pocl, Driver::Intel, Driver::Rusticl];
 
+/// Those of them that compile quickly, for what has nothing to do with how a driver searches.
+const QUICK: [Driver; 2] = [Driver::Intel, Driver::Rusticl];
+
 /// What becomes of a program through the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {

@@ -1,6 +1,6 @@
 //! Headers that include headers, and what stands around an include.
 
-use super::{COMPILERS, KERNEL, Tree, Verdict};
+use super::{COMPILERS, KERNEL, QUICK, Tree, Verdict};
 use crate::support::Driver;
 
 #[test]
@@ -119,7 +119,7 @@ fn an_include_under_if_0() {
 /// An include in a comment or a string is none, and one is found however it is written.
 #[test]
 fn what_is_an_include() {
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         let source = "// #include \"no1.h\"\n/*\n#include \"no2.h\"\n*/\n__constant char text[] = \"\\\n#include <no3.h>\\n\";\n";
         tree.source(
             &format!("{source} /**/ # /**/ incl\\\nude /**/ \"h\\\n.h\" // end\n{KERNEL}"),

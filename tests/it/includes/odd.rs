@@ -3,12 +3,12 @@
 use std::fmt::Write;
 use std::os::unix::fs::symlink;
 
-use super::{COMPILERS, KERNEL, Tree};
+use super::{KERNEL, QUICK, Tree};
 use crate::support::Driver;
 
 #[test]
 fn headers_that_include_each_other() {
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         tree.source(&format!("#include \"a.h\"\n{KERNEL}"), "");
         tree.write("a.h", "#ifndef A\n#define A\n#include \"b.h\"\n#endif\n");
         tree.write(
@@ -37,7 +37,7 @@ fn a_header_that_includes_itself_without_end() {
 /// Every name is a new one, and each leads to the same file.
 #[test]
 fn names_that_grow() {
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         tree.source(&format!("#include \"a/h.h\"\n{KERNEL}"), "-I a");
         symlink(".", tree.path("a")).expect("linked");
         let guarded = |value: u32| {
@@ -56,7 +56,7 @@ fn names_that_grow() {
 
 #[test]
 fn a_long_chain() {
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         // clang allows 200.
         for depth in [50, 190, 300] {
             tree.source(&format!("// {depth}\n#include \"1.h\"\n{KERNEL}"), "");

@@ -1,6 +1,6 @@
 //! Programs that differ only in what does not matter share an entry.
 
-use super::{COMPILERS, KERNEL, Tree};
+use super::{KERNEL, QUICK, Tree};
 use crate::support::Driver;
 
 /// What PyOpenCL puts at the end of each source that its own cache does not know.
@@ -59,7 +59,7 @@ fn digits_that_are_something_else() {
 /// A source that uses the variable, or whose last line is no declaration, reads the digits.
 #[test]
 fn digits_that_are_read() {
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         let sources: [fn(&str) -> String; 4] = [
             |digits| format!("#define V 5\n{KERNEL}//{}", defeat(digits).trim_start()),
             |digits| format!("#define V 5\n{KERNEL}/*{}", defeat(digits)),
@@ -90,7 +90,7 @@ fn digits_that_are_read() {
 
 #[test]
 fn digits_beside_headers() {
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         tree.source(
             &format!("#include \"h.h\"\n{KERNEL}{}", defeat(ONE)),
             "-I d1",
