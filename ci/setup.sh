@@ -95,6 +95,17 @@ need_rust() {
     need_command python3 python3 || fail 'no Python 3'
 }
 
+# need_cargo_fuzz: `cargo fuzz`, and the C++ compiler that its library is built with.
+need_cargo_fuzz() {
+    need_command c++ g++ || return 1
+    export PATH="$top/target/fuzz/bin:$PATH"
+    cargo fuzz --version >/dev/null 2>&1 && return
+    say 'installing cargo-fuzz in target/fuzz'
+    cargo install --quiet --locked --debug --root target/fuzz cargo-fuzz && return
+    skip cargo-fuzz 'cargo could not install it'
+    return 1
+}
+
 # need_component NAME: a part of the Rust toolchain, such as clippy.
 need_component() {
     local subcommand=${1/rustfmt/fmt}

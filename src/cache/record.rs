@@ -88,10 +88,8 @@ impl Cache {
             not_stored(&"the driver does not call its binary what it should be");
             return (names, None);
         }
-        if driver.identity(&|path| self.digest(path)).is_none() {
-            not_stored(
-                &"a file of the driver changed while it compiled, or one that it opened is not known",
-            );
+        if !driver.is_unchanged(&plan.ingredients, &|path| self.digest(path)) {
+            not_stored(&"the driver or its environment changed while it compiled");
             return (names, None);
         }
         if !is_alone() {

@@ -16,6 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use super::Driver;
 use super::files::{Found, Search, Stamp, matches};
@@ -27,6 +28,10 @@ use crate::key::ingredients::{Ingredient, Kind};
 /// The SHA-256 of a file's content.
 pub type FileDigest<'a> = &'a dyn Fn(&Path) -> io::Result<[u8; 32]>;
 
+/// How long what was seen of the driver's files is taken to hold, in milliseconds: a look at each costs as much as a key. A
+/// hit is then as if it had come by so much earlier, and nothing is stored without another look.
+const HOLDS: u64 = 50;
+
 /// The driver's part of a key.
 pub type DriverIdentity = Arc<[Ingredient]>;
 
@@ -34,8 +39,11 @@ pub type DriverIdentity = Arc<[Ingredient]>;
 pub struct Identity {
     ingredients: DriverIdentity,
     files: Vec<Watched>,
-    /// Libraries that were looked up to see whether they are among the files.
+    /// How many libraries had been loaded when they were last looked through.
     loads: AtomicU64,
+    taken: Instant,
+    /// When the files were last looked at, in milliseconds after `taken`.
+    checked: AtomicU64,
     /// A file changed under the driver: of what it has in memory and what it reads anew nothing is known any more.
     broken: AtomicBool,
 }
@@ -51,6 +59,19 @@ impl Driver {
     ///
     /// None: a file could not be read or was replaced while the driver used it, so what compiles is not provable.
     pub fn identity(&self, digest: FileDigest) -> Option<DriverIdentity> {
+        self.identity_at_most(HOLDS, digest)
+    }
+
+    /// Whether the driver is what it was when a key was made of these ingredients, and what is around it.
+    pub fn is_unchanged(&self, ingredients: &[Ingredient], digest: FileDigest) -> bool {
+        self.identity_at_most(0, digest).is_some()
+            && self
+                .surroundings(digest)
+                .is_some_and(|now| now.iter().all(|one| ingredients.contains(one)))
+    }
+
+    /// The identity as it was seen at most so many milliseconds ago.
+    fn identity_at_most(&self, age: u64, digest: FileDigest) -> Option<DriverIdentity> {
         let known = match self.identity.get() {
             Some(known) => known,
             None => {
@@ -63,12 +84,17 @@ impl Driver {
         if known.broken.load(Ordering::Relaxed) {
             return None;
         }
+        let now = known.taken.elapsed().as_millis() as u64;
+        if now.saturating_sub(known.checked.load(Ordering::Relaxed)) < age {
+            return Some(known.ingredients.clone());
+        }
         if let Err(path) = self.still_holds(known, digest) {
             let file = crate::log::path(&path);
             tracing::warn!(%file, "this file changed while the driver used it: nothing is cached any more");
             known.broken.store(true, Ordering::Relaxed);
             return None;
         }
+        known.checked.store(now, Ordering::Relaxed);
         Some(known.ingredients.clone())
     }
 
@@ -101,6 +127,7 @@ impl Driver {
     fn take_identity(&self, digest: FileDigest) -> Option<Identity> {
         let functions = self.functions();
         let own = |object: &Object| functions.iter().any(|function| object.contains(*function));
+        let taken = Instant::now();
         let objects = loaded::objects();
         let loads = loaded::loads();
         let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_default();
@@ -167,6 +194,8 @@ impl Driver {
             ingredients: ingredients.into(),
             files,
             loads: AtomicU64::new(loads),
+            taken,
+            checked: AtomicU64::new(0),
             broken: AtomicBool::new(false),
         })
     }

@@ -15,7 +15,7 @@ impl Driver {
         for directory in self.profile.include_dirs {
             match directory {
                 IncludeDir::At(path) => found.push(path.into()),
-                IncludeDir::ClangResources => found.extend(clang_resources(&loaded::paths())),
+                IncludeDir::ClangResources => found.extend(self.clang_resources()),
                 IncludeDir::PoclCache => {
                     found.push(pocl_cache(|name| std::env::var_os(name).map(PathBuf::from)));
                 }
@@ -23,6 +23,19 @@ impl Driver {
         }
         let mut seen = std::collections::HashSet::new();
         found.retain(|directory| seen.insert(directory.clone()));
+        found
+    }
+
+    /// Those of the libraries that are loaded now; taken anew when another was.
+    fn clang_resources(&self) -> Vec<PathBuf> {
+        let loads = loaded::loads();
+        if let Some((_, known)) =
+            (self.clang_resources.lock().as_ref()).filter(|(at, _)| *at == loads)
+        {
+            return known.clone();
+        }
+        let found = clang_resources(&loaded::paths());
+        *self.clang_resources.lock() = Some((loads, found.clone()));
         found
     }
 }

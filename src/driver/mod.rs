@@ -79,6 +79,8 @@ pub struct Driver {
     /// What was around the driver when it was opened.
     opened_in: Surroundings,
     devices: Mutex<device::Devices>,
+    /// The directories of clang's own headers, and how many libraries had been loaded then.
+    clang_resources: Mutex<Option<(u64, Vec<PathBuf>)>>,
     context_counts: AtomicU8,
     /// Nobody can have its functions but through us.
     from_the_start: bool,
@@ -110,6 +112,7 @@ impl Driver {
             identity: OnceBox::new(),
             opened_in: environment::surroundings(profile, &recognition.suffix),
             devices: Mutex::default(),
+            clang_resources: Mutex::default(),
             context_counts: AtomicU8::new(0),
             from_the_start: false,
             hooked: AtomicBool::new(false),

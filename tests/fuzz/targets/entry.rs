@@ -1,0 +1,98 @@
+//! The decoder of entries: whatever stands under a right checksum, it neither panics nor takes what it could not write.
+//!
+//! The first byte of an input says how the rest becomes an entry, since no mutation would find its way through a checksum or
+//! a compressed frame.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use oclcache_fuzz::key::ingredients::Key;
+use oclcache_fuzz::store::entry::{Entry, EntryContent, MAGIC, Meta};
+use xxhash_rust::xxh3::xxh3_128;
+
+const KEY: Key = Key([7; 32]);
+
+/// Magic, version and key stand before the rest, the checksum behind it.
+fn framed(rest: &[u8]) -> Vec<u8> {
+    // Those of an entry that is written now.
+    let good = EntryContent {
+        meta: &Meta::default(),
+        source: None,
+        binaries: Vec::new(),
+    };
+    let head = MAGIC.len() + 4 + KEY.0.len();
+    let mut bytes = good.encode(&KEY)[..head].to_vec();
+    bytes.extend(rest);
+    let checksum = xxh3_128(&bytes);
+    bytes.extend(checksum.to_le_bytes());
+    bytes
+}
+
+/// The rest of an entry with these encoded metadata and one binary, which is its source as well.
+fn with_meta(meta: &[u8], binary: &[u8]) -> Vec<u8> {
+    let compressed = |bytes| zstd::bulk::compress(bytes, 1).expect("compressed");
+    let (meta, source) = (compressed(meta), compressed(binary));
+    let lengths = [(meta.len() as u32).to_le_bytes(), 1u32.to_le_bytes()];
+    [
+        &lengths[0][..],
+        &meta,
+        &lengths[1],
+        &(binary.len() as u64).to_le_bytes(),
+        binary,
+        &(source.len() as u32).to_le_bytes(),
+        &source,
+    ]
+    .concat()
+}
+
+/// What was decoded is encoded to what decodes to the same.
+fn comes_back(entry: &Entry) {
+    let source = entry.source();
+    let content = EntryContent {
+        meta: &entry.meta,
+        source: source.as_deref(),
+        binaries: entry.binaries().collect(),
+    };
+    let again = Entry::parse(content.encode(&KEY), Some(&KEY)).expect("what was encoded");
+    assert_eq!(again.meta, entry.meta);
+    assert_eq!(again.source(), source);
+    assert!(again.binaries().eq(entry.binaries()));
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Some((how, rest)) = input.split_first() else {
+        return;
+    };
+    let bytes = match how % 4 {
+        0 => input.to_vec(),
+        1 => framed(rest),
+        2 => {
+            let (meta, binary) = rest.split_at(rest.len() / 2);
+            framed(&with_meta(meta, binary))
+        }
+        _ => {
+            let meta = Meta {
+                options: Some(rest[..rest.len() / 2].to_vec()),
+                ..Meta::default()
+            };
+            let content = EntryContent {
+                meta: &meta,
+                source: Some(rest),
+                binaries: vec![rest, &[], rest],
+            };
+            let entry = Entry::parse(content.encode(&KEY), Some(&KEY)).expect("what was encoded");
+            assert_eq!(entry.source().as_deref(), Some(rest));
+            return comes_back(&entry);
+        }
+    };
+    let parsed = Entry::parse(bytes.clone(), Some(&KEY));
+    let again = Entry::parse(bytes, Some(&KEY));
+    match (parsed, again) {
+        (Ok(entry), Ok(again)) => {
+            assert_eq!(entry.meta, again.meta);
+            comes_back(&entry);
+        }
+        (Err(defect), Err(again)) => assert_eq!(defect, again),
+        _ => panic!("the same bytes, another verdict"),
+    }
+});

@@ -1,0 +1,45 @@
+//! The parser of build options.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use oclcache_fuzz::key::options::parse;
+use oclcache_fuzz::{in_linear_time, is_timed};
+
+fuzz_target!(|options: &[u8]| {
+    if options.contains(&0) {
+        return; // where the text ends
+    }
+    let parsed = parse(options);
+    assert_eq!(parsed, parse(options), "the same bytes, the same judgement");
+    if is_timed(options) {
+        in_linear_time(options, |large| drop(parse(large)));
+    }
+    let Ok(parsed) = parsed else {
+        return;
+    };
+    if parsed.include_dirs.is_empty() || parsed.debug {
+        assert_eq!(parsed.normalised, options, "nothing to leave out");
+    }
+    // The bytes of the options are a part of the key, but for what the mark stands for.
+    let marks = parsed.normalised.windows(2).filter(|pair| *pair == b"\0I");
+    assert!(marks.count() <= parsed.include_dirs.len());
+    let private = parsed.private();
+    for definition in &parsed.definitions {
+        let Some(equals) = definition.iter().position(|byte| *byte == b'=') else {
+            continue;
+        };
+        // A value that is long enough to be no accident, and that can be no part of a digest as it is shown.
+        let value = &definition[equals + 1..];
+        let in_digest = |byte: &u8| b"sha256:0123456789abcdef".contains(byte);
+        if value.len() < 12 || value.iter().all(in_digest) {
+            continue;
+        }
+        let stands = |text: &[u8]| text.windows(value.len()).filter(|w| *w == value).count();
+        let written = stands(options); // not at all, if only its quotes make it one word
+        assert!(
+            written == 0 || stands(&private) < written,
+            "a value is shown"
+        );
+    }
+});
