@@ -21,11 +21,13 @@
 
 mod lexer;
 mod pasting;
+mod scan;
 
 use std::borrow::Cow;
 
-use lexer::{Lexer, READINGS, Token, contains, find, join_lines};
+use lexer::{Lexer, READINGS, Token, join_lines};
 use pasting::{can_be_pasted, pieces};
+use scan::{contains, find};
 
 use super::macros::Definition;
 use crate::outcome::Bypass;

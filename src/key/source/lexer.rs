@@ -9,6 +9,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use super::scan::{Marks, contains, find, line_end, plain};
+
 /// Trigraphs mean nothing (GNU modes and C++17; strict C99 has them).
 const NO_TRIGRAPHS: u8 = 1;
 /// A backslash joins lines only if nothing stands between it and the line's end (clang and gcc allow blanks).
@@ -139,6 +141,7 @@ pub(super) enum Token<'a> {
 /// Finds the tokens of a text whose lines are joined (phase 3).
 pub(super) struct Lexer<'a> {
     text: &'a [u8],
+    marks: Marks<'a>,
     at: usize,
     reading: u8,
     /// The differences between readings that this text showed.
@@ -156,6 +159,7 @@ impl<'a> Lexer<'a> {
     pub(super) fn new(text: &'a [u8], reading: u8) -> Self {
         Lexer {
             text,
+            marks: Marks::new(text),
             at: 0,
             reading,
             met: 0,
@@ -444,15 +448,7 @@ impl<'a> Iterator for Lexer<'a> {
 
     fn next(&mut self) -> Option<Token<'a>> {
         loop {
-            let start = plain(self.text, self.at, |byte, next| {
-                (byte == b'"')
-                    | (byte == b'\'')
-                    | (byte == b'#')
-                    | (byte == b'\\')
-                    | (byte == b'/') & ((next == b'/') | (next == b'*'))
-                    | (byte == b'%') & (next == b':')
-                    | (byte == b'_') & ((next == b'_') | (next == b'P'))
-            });
+            let start = self.marks.next(self.at);
             self.at = start;
             let Some(byte) = self.text.get(start) else {
                 self.leave_code(start, start);
@@ -494,51 +490,4 @@ pub(super) fn is_word(byte: u8) -> bool {
 /// drops others; NUL is a blank.
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | 0x0B | 0x0C | 0) || !byte.is_ascii()
-}
-
-/// The first position from `at` where `stop` holds for the byte and the one after it (a line feed after the last),
-/// or the text's length.
-#[inline(always)]
-fn plain(text: &[u8], mut at: usize, stop: impl Fn(u8, u8) -> bool) -> usize {
-    const BLOCK: usize = 16;
-    // Without early exit, and `stop` best without branches, so that a block is a few vector operations.
-    while let (Some(block), Some(next)) =
-        (text.get(at..at + BLOCK), text.get(at + 1..at + BLOCK + 1))
-    {
-        if block.iter().zip(next).fold(0, |found, (byte, next)| {
-            found | u8::from(stop(*byte, *next))
-        }) != 0
-        {
-            break;
-        }
-        at += BLOCK;
-    }
-    while at < text.len() && !stop(text[at], text.get(at + 1).copied().unwrap_or(b'\n')) {
-        at += 1;
-    }
-    at
-}
-
-fn line_end(text: &[u8]) -> usize {
-    plain(text, 0, |byte, _| byte == b'\n')
-}
-
-/// Where `word`, of two bytes or more, first stands in `text`.
-pub(super) fn find(text: &[u8], word: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    loop {
-        at = plain(text, at, |byte, next| (byte == word[0]) & (next == word[1]));
-        if at == text.len() {
-            return None;
-        }
-        if text[at..].starts_with(word) {
-            return Some(at);
-        }
-        at += 1;
-    }
-}
-
-/// Whether `word`, of two bytes or more, stands anywhere in `text`.
-pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {
-    find(text, word).is_some()
 }
