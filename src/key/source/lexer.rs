@@ -353,35 +353,35 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The end of the number that the apostrophe at `at` is a part of, if digits may be separated.
-    fn number_around(&self, at: usize) -> Option<usize> {
-        let joins = |at: usize| self.byte(at) == b'\'' && is_word(self.byte(at + 1));
-        let is_sign = |at: usize| {
+    /// Whether the byte at `at` can go on a number that has begun before it, if digits may be separated.
+    fn is_in_number(&self, at: usize) -> bool {
+        let joins = || self.byte(at) == b'\'' && is_word(self.byte(at + 1));
+        let is_sign = || {
             matches!(self.byte(at), b'+' | b'-')
                 && at > 0
                 && matches!(self.text[at - 1], b'e' | b'E' | b'p' | b'P')
         };
-        let is_part =
-            |at: usize| is_word(self.byte(at)) || self.byte(at) == b'.' || joins(at) || is_sign(at);
-        if !is_part(at) {
-            return None;
+        is_word(self.byte(at)) || self.byte(at) == b'.' || joins() || is_sign()
+    }
+
+    /// Whether the apostrophe at `at` is a part of a number, if digits may be separated. Nothing behind it is looked at: a long
+    /// row of such literals would be read once for each.
+    fn is_separator(&self, at: usize) -> bool {
+        if !self.is_in_number(at) {
+            return false;
         }
-        let mut from = (self.code_from..at)
-            .rev()
-            .take_while(|at| is_part(*at))
-            .last()?;
+        let before = (self.code_from..at).rev();
+        let Some(mut from) = before.take_while(|at| self.is_in_number(*at)).last() else {
+            return false;
+        };
         while from < at {
             let point = usize::from(self.byte(from) == b'.');
             if self.byte(from + point).is_ascii_digit() {
-                from = (from..).find(|at| !is_part(*at))?;
-                if from > at {
-                    return Some(from);
-                }
-            } else {
-                from = self.word_end(from).max(from + 1);
+                return true;
             }
+            from = self.word_end(from).max(from + 1);
         }
-        None
+        false
     }
 
     /// The literal whose opening quote stands at `start`, if it is one in this reading.
@@ -407,12 +407,12 @@ impl<'a> Lexer<'a> {
                 return Some(Token::RawString);
             }
         }
-        if quote == b'\''
-            && let Some(end) = self.number_around(start)
-        {
+        if quote == b'\'' && self.is_separator(start) {
             self.met |= JOINED_APOSTROPHES;
             if self.reading & JOINED_APOSTROPHES != 0 {
-                self.at = end;
+                while self.is_in_number(self.at) {
+                    self.at += 1;
+                }
                 return None;
             }
         }

@@ -346,6 +346,7 @@ fn hostile_texts_take_little_time() {
         "/*",
         "\\ \r",
         "_##__a",
+        "1'17",
         "don't /*\n\\\r1'0 ??= *\\\n",
     ];
     for text in texts {
