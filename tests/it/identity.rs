@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::copies::{DriverCopy, change_last_byte, other_build, replace, touch, update};
-use crate::support::{Driver, Sandbox, Way, copy_program, example};
+use crate::support::{Driver, Sandbox, Way, copy_program, example, library, skipped};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = (uint)sin((float)get_global_id(0)) + 1; }\n";
 
@@ -44,17 +44,34 @@ fn another_build_of_the_driver_compiles_again_and_the_same_at_another_path_does_
     }
 }
 
+/// The full name of a library that the driver of the only entry needs.
+fn needed(sandbox: &Sandbox, start: &str) -> Option<String> {
+    let entry = sandbox.entries().pop().expect("an entry");
+    let key = entry.file_stem().expect("a name").to_string_lossy();
+    let shown = sandbox.oclcache(&["show", &key]).ok().stdout;
+    let mut words = shown.split_whitespace();
+    words
+        .find(|word| word.starts_with(start))
+        .map(str::to_owned)
+}
+
 #[test]
 fn another_build_of_a_compiler_library_compiles_again() {
     for (driver, library) in [
-        (Driver::Pocl, "libclang-cpp.so.15"),
-        (Driver::Rusticl, "libLLVMSPIRVLib.so.15"),
+        (Driver::Pocl, "libclang-cpp"),
+        (Driver::Rusticl, "libLLVMSPIRVLib"),
     ] {
         let Some(mut sandbox) = Sandbox::new(driver) else {
             continue;
         };
         assert_eq!(compilations(&sandbox), 1, "{driver:?}");
-        let directory = other_build(&sandbox, library, "updated");
+        let Some(library) = needed(&sandbox, library) else {
+            skipped(format_args!(
+                "{driver:?} with another {library}: it has none"
+            ));
+            continue;
+        };
+        let directory = other_build(&sandbox, &library, "updated");
         sandbox.set("LD_LIBRARY_PATH", directory);
         assert_eq!(compilations(&sandbox), 1, "{driver:?}");
         sandbox.variables.remove("LD_LIBRARY_PATH");
@@ -105,6 +122,31 @@ fn a_preloaded_library_compiles_again_unless_it_cannot_change_code() {
         assert_eq!(compilations(&sandbox), compiled, "{library}");
         assert_eq!(misses(&sandbox), 0, "{library}");
     }
+}
+
+/// It may change what is compiled, whether it has functions of its own for that or not.
+#[test]
+fn another_layer_of_the_loader_compiles_again() {
+    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let source = sandbox.write("kernel.cl", SOURCE);
+    let misses = |layers: &[PathBuf]| {
+        let mut command = sandbox.command(Way::Cached, example("client"));
+        command
+            .args(["run", "--kernel", "f", "--source"])
+            .arg(&source)
+            .env("OCL_ICD_VENDORS", sandbox.path("spy"))
+            .env_remove("OCLCACHE_VENDORS")
+            .env(
+                "OPENCL_LAYERS",
+                std::env::join_paths(layers).expect("paths"),
+            );
+        sandbox.run(&mut command).ok().source_builds()
+    };
+    let (ours, other) = (library(), example("libother_layer.so"));
+    assert_eq!(misses(std::slice::from_ref(&ours)), 1);
+    assert_eq!(misses(&[other.clone(), ours.clone()]), 1);
+    assert_eq!(misses(&[other, ours.clone()]), 0);
+    assert_eq!(misses(&[ours]), 0);
 }
 
 /// The built-in library that PoCL takes for this processor, as it says itself.
