@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 import re
+import shutil
 
 import measure
 
@@ -20,7 +21,7 @@ class Client:
 
     name: what is typed; title: what people read; argv: from the driver to the command
     drivers: those that the bare program works on
-    headers: whether it compiles sources that include files, which are not cached for now
+    header: a file that its sources include, from the folder that $PREPARED names; one byte more in it must be a miss
     quick: whether ci/test runs it, too; long: whether it runs only when it is named
     plain: what leaves the times and the like out of its output, so that two runs can be compared
     tolerance: by what part the numbers that it prints may differ between runs
@@ -32,7 +33,7 @@ class Client:
     title: str
     argv: callable
     drivers: tuple = (POCL, INTEL)
-    headers: bool = False
+    header: str = None
     quick: bool = False
     long: bool = False
     plain: callable = staticmethod(lambda output: output)
@@ -101,12 +102,14 @@ def python(interpreter, script, *arguments):
 
 
 def darktable(bench, folder):
-    """A configuration in which darktable uses CPU devices: it writes the line of the device at its first run, with the 8th field 1
-    (disabled) for devices that run on the CPU."""
-    image = folder / "first.png"
-    bench.run(["darktable-cli", DARKTABLE_IMAGE, str(image), *DARKTABLE_SIZE, "--core", "--configdir", str(folder)], cached=False)
+    """A copy of darktable's data, and a configuration in which it uses CPU devices: it writes the line of the device at its first
+    run, with the 8th field 1 (disabled) for devices that run on the CPU."""
+    shutil.copytree("/usr/share/darktable", folder / "share")
+    image, configuration = folder / "first.png", folder / "configuration"
+    settings = ["--core", "--datadir", str(folder / "share"), "--configdir", str(configuration)]
+    bench.run(["darktable-cli", DARKTABLE_IMAGE, str(image), *DARKTABLE_SIZE, *settings], cached=False)
     image.unlink()
-    settings = folder / "darktablerc"
+    settings = configuration / "darktablerc"
     if not settings.exists():
         measure.stop("darktable-cli wrote no darktablerc")
     text, changed = re.subn(r"^(cldevice_v4_\w+=(?:\S+ ){7})1 ", r"\g<1>0 ", settings.read_text(), flags=re.MULTILINE)
@@ -121,16 +124,27 @@ DARKTABLE_SIZE = ("--width", "100", "--height", "100")
 # metadata: a PNG file says when it was made. How many events there are differs from run to run, also bare; that there are some
 # shows that OpenCL was used.
 DARKTABLE = f"""
-cp -r "$PREPARED" configuration &&
-darktable-cli {DARKTABLE_IMAGE} out.ppm {' '.join(DARKTABLE_SIZE)} --core --cachedir cache --configdir configuration -d opencl >log 2>&1 &&
+cp -r "$PREPARED/configuration" configuration &&
+darktable-cli {DARKTABLE_IMAGE} out.ppm {' '.join(DARKTABLE_SIZE)} --core --datadir "$PREPARED/share" --cachedir cache \\
+    --configdir configuration -d opencl >log 2>&1 &&
 grep -o 'opencl is AVAILABLE' log && grep -o ' out of [1-9][0-9]* events were successful' log | tr -d '0-9' && md5sum out.ppm
 """
 
 
-def hashcat():
-    """The four digits of an MD5. On PoCL hashcat 6.2.6 refuses to run without --force."""
-    options = ["-m", "0", "-a", "3", "-D", "1", "--backend-vector-width", "1", "--potfile-disable", "--force", "--quiet"]
-    return ["hashcat", *options, "b52340b4de4566b804c9880aa0b4af5f", "?d?d?d?d"]
+def hashcat(_, folder):
+    """A copy of hashcat, which finds its kernels beside itself and keeps what it compiles there, too."""
+    shutil.copy("/usr/bin/hashcat", folder)
+    for name in "OpenCL", "tunings":
+        shutil.copytree(f"/usr/share/hashcat/{name}", folder / name)
+    shutil.copy("/usr/share/hashcat/hashcat.hcstat2", folder)
+    (folder / "modules").symlink_to("/usr/share/hashcat/modules")
+
+
+# The four digits of an MD5. On PoCL hashcat 6.2.6 refuses to run without --force.
+HASHCAT = """
+cd "$PREPARED" && rm -rf kernels &&
+./hashcat -m 0 -a 3 -D 1 --backend-vector-width 1 --potfile-disable --force --quiet b52340b4de4566b804c9880aa0b4af5f '?d?d?d?d'
+"""
 
 
 CLIENTS = [
@@ -149,7 +163,6 @@ CLIENTS = [
         "pyopencl-tests",
         "PyOpenCL's tests of its wrapper",
         lambda: pyopencl_tests("wrapper", "arrays_in_structs", "enqueue_copy"),
-        headers=True,
         plain=without_duration,
     ),
     # Their sources include PyOpenCL's own files: the generators of random numbers, and for others the complex numbers.
@@ -157,14 +170,12 @@ CLIENTS = [
         "pyopencl-random",
         "PyOpenCL's tests of random numbers",
         lambda: pyopencl_tests("clrandom"),
-        headers=True,
         plain=without_duration,
     ),
     Client(
         "pyopencl-suite",
         "PyOpenCL's tests, all",
         lambda: pyopencl_tests("algorithm", "array", "arrays_in_structs", "clmath", "clrandom", "enqueue_copy", "wrapper"),
-        headers=True,
         long=True,
         # Two tests fail without oclcache: test_xdg_cache_home, which wants PyOpenCL's own cache, and on Intel's runtime test_bessel.
         statuses=(0, 1),
@@ -184,9 +195,16 @@ CLIENTS = [
         drivers=(POCL,),
         tolerance=1e-6,
     ),
-    Client("hashcat", "hashcat -m 0", hashcat, headers=True),
+    Client("hashcat", "hashcat -m 0", lambda: ["sh", "-c", HASHCAT], prepare=hashcat, header="OpenCL/inc_types.h"),
     # PoCL 3.1 rejects the quoted -I that darktable passes.
-    Client("darktable", "darktable-cli", lambda: ["sh", "-c", DARKTABLE], drivers=(INTEL,), headers=True, prepare=darktable),
+    Client(
+        "darktable",
+        "darktable-cli",
+        lambda: ["sh", "-c", DARKTABLE],
+        drivers=(INTEL,),
+        prepare=darktable,
+        header="share/kernels/common.h",
+    ),
 ]
 
 
