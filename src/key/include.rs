@@ -41,6 +41,9 @@ const MOST_BYTES: u64 = 64 << 20;
 /// How deep headers may include one another; clang stops at 200.
 const DEEPEST: usize = 200;
 
+/// How often names are made of what the macros are by then.
+const MOST_ROUNDS: usize = 64;
+
 /// What is compiled, and where its compiler looks for headers.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
@@ -151,7 +154,7 @@ impl Closure {
 
     fn holds(&self, same: impl Fn(&Found, &Found) -> bool) -> bool {
         let mut files = HashMap::new();
-        let mut room = u64::MAX;
+        let mut room = MOST_BYTES;
         let mut is_same = |(index, place): (usize, &Place)| {
             let now = look(&place.path, &mut room);
             now.is_ok_and(|(now, _)| same(&place.found, &now.known_from(index, &mut files)))
@@ -179,11 +182,12 @@ impl Found {
 /// What stands at a path, with its text; `room` is how many bytes may be read.
 fn look(path: &Path, room: &mut u64) -> Result<(Found, Vec<u8>), Bypass> {
     let is_nothing = |error: &std::io::Error| {
-        // ENAMETOOLONG: no file can stand there.
-        matches!(
-            error.kind(),
-            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidFilename
-        )
+        // ENAMETOOLONG: no file can stand there, unless a relative path is short enough.
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => true,
+            ErrorKind::InvalidFilename => path.as_os_str().len() < libc::PATH_MAX as usize,
+            _ => false,
+        }
     };
     let metadata = match std::fs::metadata(path) {
         Ok(metadata) => metadata,
@@ -262,11 +266,16 @@ pub fn closure(inputs: &Inputs) -> Result<Closure, Bypass> {
     }
     walk.read_on()?;
     // A file that is found by a computed name may define what makes others.
+    let (mut rounds, mut steps) = (0, 0);
     while !walk.computed.is_empty() {
+        rounds += 1;
+        if rounds > MOST_ROUNDS {
+            return Err(Bypass::TooManyHeaders);
+        }
         let (places, texts) = (walk.closure.places.len(), walk.texts.len());
-        let all = Macros::new(definitions.iter().cloned().chain(walk.texts.definitions()));
+        let all = Macros::new(definitions.iter().cloned().chain(walk.texts.definitions()?));
         for (operand, beside, depth) in walk.computed.clone() {
-            for name in all.names(&operand)? {
+            for name in all.names(&operand, &mut steps)? {
                 walk.request(&name, beside.as_ref(), depth)?;
             }
         }
@@ -386,7 +395,8 @@ impl<'a> Walk<'a> {
     }
 
     fn request(&mut self, name: &[u8], beside: Option<&Base>, depth: usize) -> Result<(), Bypass> {
-        if name.is_empty() || name.contains(&0) {
+        // clang takes a quote behind a backslash for a part of the name (measured on PoCL); others may take it for a separator.
+        if name.is_empty() || name.contains(&0) || name.contains(&b'\\') {
             return Err(Bypass::UnresolvedInclude);
         }
         if name[0] == b'/' {
