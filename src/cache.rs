@@ -100,11 +100,13 @@ pub fn build(call: &BuildCall, below: BuildBelow) -> cl_int {
         // The driver's own affair: callbacks that it makes are outside of our hooks.
         return notify::outside(|| below(call.program, call.notify));
     };
+    let started = Instant::now();
     let plan = if call.odd {
         Err(Bypass::UnusualArguments)
     } else {
         cache.plan(&ticket, &call.arguments, call.headers.as_deref())
     };
+    tracing::debug!(key_ns = nanoseconds(started.elapsed()), "planned");
     let started = Instant::now();
     if let Ok(plan) = &plan
         && let Some(inner) = cache.hit(&ticket, plan)

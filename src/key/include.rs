@@ -460,6 +460,8 @@ impl<'a> Walk<'a> {
 }
 
 #[cfg(test)]
+mod property;
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::key::options;

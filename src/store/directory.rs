@@ -228,8 +228,12 @@ impl Directory {
     /// Opens a file for the owner only to write behind its end, and makes it if it is missing.
     ///
     /// # Errors
-    /// It is a link or no regular file, not ours, or cannot be opened.
+    /// It is a link or no regular file, not ours, or cannot be opened; or its owner has made the directory one that is not
+    /// written, which the system asks of new files only.
     pub fn open_to_append(&self, name: &str) -> io::Result<std::fs::File> {
+        if rustix::fs::fstat(&self.fd)?.st_mode & 0o200 == 0 {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         let flags = FILE | OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
         let fd = openat(&self.fd, name, flags, Mode::from_raw_mode(PRIVATE_FILE))?;
         own_file(&fd)?;

@@ -68,7 +68,7 @@ use crate::support::{Driver, Ran, Sandbox, Way};
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     driver: Driver,
-    devices: u32,
+    pub devices: u32,
 }
 
 pub const SETUPS: [Setup; 6] = [

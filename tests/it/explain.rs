@@ -1,15 +1,17 @@
 //! Why something was compiled, as `oclcache explain` tells it without having been asked before.
 
 use std::fs;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{Driver, Sandbox, Way, copy_program, example};
+use crate::journal::journal;
+use crate::support::{Driver, Sandbox, Way, example, skipped};
 
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N + 1; }\n";
+pub const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N + 1; }\n";
 
-fn stub() -> Sandbox {
+pub fn stub() -> Sandbox {
     Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
 }
 
@@ -19,7 +21,7 @@ fn sandboxes() -> impl Iterator<Item = Sandbox> {
     drivers.into_iter().filter_map(Sandbox::new)
 }
 
-fn json(sandbox: &Sandbox, arguments: &[&str]) -> Value {
+pub fn json(sandbox: &Sandbox, arguments: &[&str]) -> Value {
     let ran = sandbox
         .oclcache(&[&["explain", "--json"], arguments].concat())
         .ok();
@@ -28,23 +30,19 @@ fn json(sandbox: &Sandbox, arguments: &[&str]) -> Value {
 
 /// The latest record.
 #[track_caller]
-fn latest(sandbox: &Sandbox) -> Value {
+pub fn latest(sandbox: &Sandbox) -> Value {
     let list = json(sandbox, &["--last", "1"]);
     list.get(0).cloned().expect("a record")
 }
 
 /// What the latest build was compiled for, a line each.
 #[track_caller]
-fn words(sandbox: &Sandbox) -> Vec<String> {
+pub fn words(sandbox: &Sandbox) -> Vec<String> {
     let latest = latest(sandbox);
     let words = latest["words"].as_array().expect("a list").iter();
     words
         .map(|line| line.as_str().expect("a text").to_owned())
         .collect()
-}
-
-fn journal(sandbox: &Sandbox) -> Vec<u8> {
-    fs::read(sandbox.path("cache/v1/journal")).expect("a journal")
 }
 
 #[test]
@@ -142,7 +140,7 @@ fn a_variable_that_changes_code_is_named_with_its_value_and_without() {
 fn a_header_is_named_by_what_became_of_it_and_where() {
     let source = "#include \"common.h\"\n#include <h.h>\n\
         __kernel void f(__global uint *out) { out[get_global_id(0)] = N + M; }\n";
-    for sandbox in sandboxes() {
+    for sandbox in sandboxes().take(2) {
         for directory in ["here", "inc"] {
             fs::create_dir(sandbox.path(directory)).expect("made");
         }
@@ -227,6 +225,86 @@ fn another_driver_is_one_line_and_not_a_hundred() {
 }
 
 #[test]
+fn another_build_of_a_drivers_library_is_named_with_both_identities() {
+    let mut sandbox = stub();
+    let library = fs::read(example("libstub_driver.so")).expect("the stub");
+    let note = b"\x03\0\0\0GNU\0";
+    let mut windows = library.windows(note.len());
+    let id = windows
+        .position(|window| window == note)
+        .expect("a build-id")
+        + note.len();
+    for (directory, change) in [("old", 0), ("new", 1)] {
+        fs::create_dir(sandbox.path(directory)).expect("made");
+        let mut library = library.clone();
+        library[id] ^= change;
+        let path = sandbox.write(&format!("{directory}/libdriver.so.1"), library);
+        sandbox.set("SPY_DRIVER", path);
+        sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
+    }
+    let hex = |change: u8| -> String {
+        let first = [&[library[id] ^ change], &library[id + 1..id + 4]].concat();
+        first.iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    let expected = format!(
+        "driver library libdriver.so.1 changed (build-id {}... became {}...)",
+        hex(0),
+        hex(1)
+    );
+    assert_eq!(words(&sandbox), [expected]);
+}
+
+#[test]
+fn a_changed_file_of_pocl_is_named() {
+    let Some(library) = Driver::Pocl.library() else {
+        return;
+    };
+    let installed = Path::new("/usr/lib/x86_64-linux-gnu");
+    let used = if Path::new(&library).is_absolute() {
+        PathBuf::from(&library)
+    } else {
+        installed.join(&library)
+    };
+    // Debian's PoCL finds its files from where its library stands. Built-ins for processors that nobody has any more.
+    let name = "kernel-x86_64-pc-linux-gnu-avx_fma4.bc";
+    if !used.exists() || !Path::new("/usr/share/pocl").join(name).exists() {
+        return skipped("a changed file of PoCL (it is not Debian's for x86-64)");
+    }
+    let mut sandbox = Sandbox::of_library(&library);
+    let lib = sandbox.path("pocl/lib/x86_64-linux-gnu");
+    let share = sandbox.path("pocl/share");
+    fs::create_dir_all(&lib).expect("made");
+    fs::create_dir_all(&share).expect("made");
+    let copy = |from: &Path, to: &Path| {
+        let copied = Command::new("cp").arg("-rL").arg(from).arg(to).status();
+        assert!(copied.expect("cp").success(), "{}", from.display());
+    };
+    copy(&used, &lib.join("libpocl.so.2"));
+    copy(&installed.join("pocl"), &lib);
+    copy(Path::new("/usr/share/pocl"), &share);
+    sandbox.set("SPY_DRIVER", lib.join("libpocl.so.2"));
+    let run = || {
+        sandbox
+            .kernel(Way::Cached, SOURCE, "-DN=1")
+            .ok()
+            .source_builds()
+    };
+    assert_eq!(run(), 1);
+    let changed = share.join("pocl").join(name);
+    let mut bytes = fs::read(&changed).expect("read");
+    // The same content at another time is the same.
+    fs::write(&changed, &bytes).expect("written");
+    assert_eq!(run(), 0);
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&changed, &bytes).expect("written");
+    assert_eq!(run(), 1);
+    let told = words(&sandbox);
+    let start = format!("driver file {name} changed (sha256 ");
+    assert!(told.len() == 1 && told[0].starts_with(&start), "{told:?}");
+}
+
+#[test]
 fn a_bypass_says_its_reason_and_what_to_do_and_a_failure_that_it_failed() {
     for sandbox in sandboxes() {
         let source = format!("{SOURCE}// __TIME__\n__constant char t[] = __TIME__;\n");
@@ -296,202 +374,4 @@ fn a_key_is_explained_by_its_first_digits_with_and_without_a_journal() {
     assert_eq!(all["entry"], false);
     let told = all["records"][0]["words"][0].as_str().expect("a text");
     assert!(told.ends_with(" became -DN=3"), "{told}");
-}
-
-#[test]
-fn clear_empties_the_journal_and_zeroed_statistics_leave_it() {
-    let sandbox = stub();
-    sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
-    sandbox.oclcache(&["stats", "--zero"]).ok();
-    assert_eq!(json(&sandbox, &[]).as_array().map(Vec::len), Some(1));
-    sandbox.oclcache(&["clear"]).ok();
-    assert!(!sandbox.path("cache/v1/journal").exists());
-    let ran = sandbox.oclcache(&["explain"]).ok();
-    assert_eq!(ran.stdout, "");
-    assert!(ran.stderr.contains("journal is empty"), "{}", ran.stderr);
-}
-
-#[test]
-fn a_cache_that_is_only_read_or_off_has_no_journal() {
-    let mut sandbox = stub();
-    sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
-    let before = journal(&sandbox);
-    for variable in ["OCLCACHE_READONLY", "OCLCACHE_DISABLE"] {
-        sandbox.set(variable, "1");
-        sandbox.kernel(Way::Cached, SOURCE, "-DN=2").ok();
-        sandbox.variables.remove(variable);
-    }
-    assert_eq!(journal(&sandbox), before);
-}
-
-#[test]
-fn processes_that_write_at_once_lose_nothing() {
-    let sandbox = stub();
-    let processes = 4;
-    let children: Vec<_> = (0..processes)
-        .map(|number| {
-            let mut command = sandbox.command(Way::Cached, example("client"));
-            command.args(["threads", "4", "8"]);
-            command.env("STUB_CODE", number.to_string());
-            command.stdout(Stdio::null()).stderr(Stdio::null());
-            command.spawn().expect("run")
-        })
-        .collect();
-    let ids: Vec<u32> = children.iter().map(|child| child.id()).collect();
-    for mut child in children {
-        assert!(child.wait().expect("waited for").success());
-    }
-    let list = json(&sandbox, &["--last", "1000"]);
-    let list = list.as_array().expect("a list");
-    let of_kind = |kind: &str| list.iter().filter(|row| row["outcome"] == kind).count() as u64;
-    let counted = ["miss", "bypassed", "failed"].map(of_kind);
-    let expected = ["misses", "bypassed", "failed"].map(|name| sandbox.stat(name));
-    assert_eq!(counted, expected);
-    assert!(expected[0] >= processes);
-    let is_of = |row: &&Value, id: u32| row["process"] == u64::from(id);
-    assert!(ids.iter().all(|id| list.iter().any(|row| is_of(&row, *id))));
-}
-
-#[test]
-fn a_damaged_journal_tells_what_is_left_and_is_written_on() {
-    let sandbox = stub();
-    let run = |options: &str| sandbox.kernel(Way::Cached, SOURCE, options).ok();
-    for options in ["-DN=1", "-DN=2", "-DN=3"] {
-        run(options);
-    }
-    let path = sandbox.path("cache/v1/journal");
-    let mut bytes = journal(&sandbox);
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 0x20;
-    bytes.pop();
-    fs::write(&path, bytes).expect("written");
-    assert_eq!(json(&sandbox, &[]).as_array().map(Vec::len), Some(1));
-    run("-DN=4");
-    let words = words(&sandbox);
-    assert!(words[0].ends_with(" became -DN=4"), "{words:?}");
-    assert_eq!(json(&sandbox, &[]).as_array().map(Vec::len), Some(2));
-    // Whatever else stands there, programs run and the command does not.
-    fs::remove_file(&path).expect("removed");
-    fs::create_dir(&path).expect("made");
-    run("-DN=5");
-    let ran = sandbox.oclcache(&["explain"]);
-    assert_eq!((ran.code, &*ran.stdout), (Some(1), ""), "{}", ran.stderr);
-    assert!(ran.stderr.contains("journal"), "{}", ran.stderr);
-}
-
-#[test]
-fn the_journal_stays_bounded_and_keeps_the_latest() {
-    let sandbox = stub();
-    let bound = 1 << 20;
-    sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
-    let one = journal(&sandbox);
-    let path = sandbox.path("cache/v1/journal");
-    // As many misses as it has room for, twice.
-    for _ in 0..2 {
-        fs::write(&path, one.repeat(bound / one.len() + 1)).expect("written");
-        sandbox
-            .oclcache(&["clear", "--key", &first_key(&sandbox)])
-            .ok();
-        sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
-    }
-    let size = |name: &str| {
-        let path = sandbox.path(&format!("cache/v1/{name}"));
-        fs::metadata(path).expect("a file").len() as usize
-    };
-    assert!(size("journal") < 2 * one.len());
-    assert!((bound..bound + one.len()).contains(&size("journal.old")));
-    let names = fs::read_dir(sandbox.path("cache/v1")).expect("listed");
-    let names = names.flatten().map(|entry| entry.file_name());
-    let journals = names.filter(|name| name.to_string_lossy().starts_with("journal"));
-    assert_eq!(journals.count(), 2);
-    assert_eq!(json(&sandbox, &[]).as_array().map(Vec::len), Some(20));
-    let cleared = sandbox.oclcache(&["clear"]).ok();
-    assert!(cleared.stderr.contains("removed"), "{}", cleared.stderr);
-    assert!(!path.exists() && !path.with_extension("old").exists());
-}
-
-fn first_key(sandbox: &Sandbox) -> String {
-    let entry = sandbox.entries().pop().expect("an entry");
-    let name = entry.file_stem().expect("a name");
-    name.to_string_lossy().into_owned()
-}
-
-/// All bytes that the journal's records decompress to.
-fn decompressed(journal: &[u8]) -> Vec<u8> {
-    let magic = b"oclcjrn1";
-    let starts = (0..journal.len()).filter(|at| journal[*at..].starts_with(magic));
-    let body = |at: usize| {
-        let length = journal[at + 8..at + 12].try_into().expect("four bytes");
-        let length = u32::from_le_bytes(length) as usize;
-        zstd::bulk::decompress(&journal[at + 12..at + 12 + length], 1 << 20).expect("a body")
-    };
-    starts.flat_map(body).collect()
-}
-
-#[test]
-fn where_texts_are_private_the_journal_holds_none() {
-    let mut sandbox = stub();
-    let has = |bytes: &[u8], word: &str| {
-        let mut windows = bytes.windows(word.len());
-        windows.any(|window| window == word.as_bytes())
-    };
-    let source = format!("{SOURCE}// a-word-of-the-source\n");
-    let run = |sandbox: &Sandbox, value: &str| {
-        let options = format!("-DSECRET={value} -DN=1");
-        sandbox.kernel(Way::Cached, &source, &options).ok();
-    };
-    run(&sandbox, "hidden-value");
-    assert!(has(&decompressed(&journal(&sandbox)), "hidden-value"));
-    sandbox.oclcache(&["clear"]).ok();
-    sandbox.set("OCLCACHE_STORE_SOURCE", "0");
-    run(&sandbox, "hidden-value");
-    run(&sandbox, "hidden-other");
-    sandbox.kernel(
-        Way::Cached,
-        &format!("#error {source}"),
-        "-DSECRET=hidden-value",
-    );
-    let all = decompressed(&journal(&sandbox));
-    assert!(has(&all, "-DSECRET=sha256:"));
-    for word in ["hidden", "a-word-of-the-source", "get_global_id"] {
-        assert!(!has(&all, word), "{word}");
-    }
-    // What differs is told all the same, also from entries whose texts are not private.
-    let list = json(&sandbox, &[]);
-    let told = list[1]["words"][0].as_str().expect("a text");
-    assert!(told.starts_with("option -DSECRET=sha256:"), "{told}");
-    sandbox.variables.remove("OCLCACHE_STORE_SOURCE");
-    sandbox
-        .kernel(Way::Cached, &source, "-DSECRET=hidden-other -DN=2")
-        .ok();
-    let words = words(&sandbox);
-    assert_eq!(words.len(), 1, "{words:?}");
-    assert!(words[0].starts_with("option -DN=sha256:"), "{words:?}");
-}
-
-#[test]
-fn no_name_of_a_program_or_kernel_writes_to_the_terminal() {
-    let mut sandbox = stub();
-    let odd = "\x1b[2J\u{9b}31m\u{202e}";
-    let program = sandbox.path(&format!("client{odd}"));
-    copy_program(example("client"), &program);
-    sandbox.set("STUB_DEVICE_NAME", odd);
-    for value in ["1", odd] {
-        sandbox.set("STUB_CODE", value);
-        let name = format!("f{}", odd.replace('\x1b', "\x0b"));
-        let source = SOURCE.replace("void f(", &format!("void {name}("));
-        let file = sandbox.write("kernel.cl", source);
-        let mut command = sandbox.command(Way::Cached, &program);
-        let options = format!("-DN=1 -DX={value}");
-        command.args(["run", "--kernel", "f", "--options", &options, "--source"]);
-        sandbox.run(command.arg(file));
-    }
-    for arguments in [&["explain"][..], &["explain", "--json"]] {
-        let shown = sandbox.oclcache(arguments).ok().stdout;
-        let is_odd = |character: char| {
-            character.is_control() && character != '\n' || character == '\u{202e}'
-        };
-        assert_eq!(shown.find(is_odd), None, "{shown:?}");
-        assert!(shown.contains("u{1b}[2J"), "{shown}");
-    }
 }

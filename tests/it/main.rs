@@ -6,12 +6,15 @@
 mod support;
 
 mod command;
+mod copies;
 mod damage;
 mod differential;
 mod doors;
 mod explain;
+mod identity;
 mod includes;
 mod inputs;
+mod journal;
 mod modes;
 mod privilege;
 mod process;

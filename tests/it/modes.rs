@@ -93,24 +93,20 @@ fn a_planted_entry_with_other_kernels_is_found_set_aside_and_replaced() {
 /// verification nor what it makes shows in anything that the program is told.
 #[test]
 fn nothing_is_found_in_a_clean_cache_and_nothing_shows() {
-    let sections: [&[&str]; 7] = [
-        &["ways"],
-        &["facts"],
-        &["facts", " -cl-kernel-arg-info  -DX=1 "],
-        &["compilelink"],
-        &["il"],
-        &["lifetime"],
-        &["contexts"],
-    ];
+    let sections: [&[&str]; 4] = [&["ways"], &["facts"], &["compilelink"], &["il"]];
     let mut faults = Vec::new();
     for setup in SETUPS {
         for section in sections {
+            // Two devices are another way to build, and no more.
+            if setup.devices > 1 && section != ["ways"] {
+                continue;
+            }
             let Some(mut sandbox) = setup.sandbox() else {
                 break;
             };
             sandbox.set("OCLCACHE_VERIFY", "100");
             let bare = sandbox.client(Way::Bare, section);
-            for run in ["cold", "warm", "warm again"] {
+            for run in ["cold", "warm"] {
                 let ran = sandbox.client(Way::Cached, section);
                 if (ran.code, &ran.stdout) != (bare.code, &bare.stdout)
                     || ran.stderr.contains("OCLCACHE_VERIFY")

@@ -66,6 +66,33 @@ fn a_pyopencl_program_is_served_in_its_second_process() {
     }
 }
 
+/// PyOpenCL writes another random name into each source that its own cache does not know, so that no other cache would know it.
+#[test]
+fn a_pyopencl_program_is_served_when_its_own_cache_is_emptied() {
+    if given("OCLCACHE_TEST_PYTHON").is_none() {
+        skipped("a PyOpenCL program with an empty cache (OCLCACHE_TEST_PYTHON is not set)");
+        return;
+    }
+    for (driver, sandbox) in compilers() {
+        let own = sandbox.path("own");
+        let run = |way| {
+            let _ = fs::remove_dir_all(&own);
+            let mut command = sandbox.command(way, python());
+            command
+                .args(["-B", "-W", "ignore"])
+                .arg(source("pyopencl_program.py"))
+                .env("XDG_CACHE_HOME", &own)
+                .env_remove("PYOPENCL_NO_CACHE");
+            let ran = sandbox.run(&mut command);
+            // PyOpenCL leaves it off on PoCL, which has one.
+            let is_used = own.join("pyopencl").is_dir();
+            assert_eq!(is_used, driver == Driver::Intel, "PyOpenCL's own cache");
+            ran
+        };
+        second_process_is_served(driver, &sandbox, &run);
+    }
+}
+
 /// A virtual environment with links to all packages of the given one, and a home and a working directory of its own.
 struct Environment {
     python: PathBuf,

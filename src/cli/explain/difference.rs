@@ -211,6 +211,17 @@ fn words(pair: &Pair, same_kernels: bool, sides: [Side; 2]) -> String {
     let name = text(some.name.as_bytes()).to_string();
     let kernels = if same_kernels { " (same kernels)" } else { "" };
     let [before, after] = [pair.before, pair.after].map(|side| side.map(value));
+    // As variables and files are named that a process has made since the driver looked first.
+    if let Some(name) = name.strip_suffix(", not there when the driver was opened") {
+        let what = match some.kind {
+            Kind::Environment => "environment",
+            _ => "driver file",
+        };
+        return match pair.after {
+            Some(_) => format!("{what} {name} was not there yet when the driver was opened"),
+            None => format!("{what} {name} no longer appears after the driver was opened"),
+        };
+    }
     match some.kind {
         Kind::Source => format!("source changed{kernels}"),
         Kind::Il => format!("intermediate language changed{kernels}"),

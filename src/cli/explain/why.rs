@@ -170,7 +170,7 @@ impl Past {
             return aside.then(|| {
                 Why::plain(
                     "set_aside",
-                    "its entry was damaged or refused by the driver, and was set aside",
+                    "its entry was damaged, refused by the driver or found wrong by OCLCACHE_VERIFY, and was set aside",
                 )
             });
         };
@@ -190,7 +190,7 @@ impl Past {
             _ if aside => Why::plain(
                 "set_aside",
                 format!(
-                    "compiled {age} as well, but its entry was damaged or refused by the driver, and was set aside"
+                    "compiled {age} as well, but its entry was damaged, refused by the driver or found wrong by OCLCACHE_VERIFY, and was set aside"
                 ),
             ),
             _ => Why::plain(

@@ -41,6 +41,9 @@ pub(super) static PROFILES: [Profile; 8] = [
             // Measured: kernels are linked with `ld` and the archive of GCC, which has arithmetic of its own.
             Files::At("/usr/lib/gcc/*/*", "libgcc.a"),
             Files::Library("libbfd*.so*"),
+            // pocl_llvm_build.cc, pocl_util.c: programs of SPIR-V are translated by the tool or by the library.
+            Files::At("/usr/bin", "llvm-spirv*"),
+            Files::Library("libLLVMSPIRVLib.so*"),
         ],
         tools: &["ld"], // measured
         configuration: &[],

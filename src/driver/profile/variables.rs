@@ -2,8 +2,8 @@
 //! application sees as features and macros, and which change nothing that is cached.
 //!
 //! A name that ends in `*` stands for all that begin so: names that are composed at run time, and those that newer versions
-//! may have. Variables that only decide where libraries are found (LD_LIBRARY_PATH, LD_PRELOAD) are not here: they act
-//! through the libraries that are loaded, and those are in the key.
+//! may have. Variables that decide which libraries are loaded are not here: LD_LIBRARY_PATH, LD_PRELOAD, and OPENCL_LAYERS
+//! and OPENCL_LAYER_PATH for layers between us and the driver. They act through these libraries, which are in the key.
 
 /// What a variable does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,11 +245,19 @@ pub static INTEL_GPU: Environment = Environment {
 /// AMD: rocclr/utils/flags.hpp, program.cpp and rocsettings.cpp of clr, comgr-env.cpp of COMGR.
 pub static AMD: Environment = Environment {
     code: &[
-        "AMD_OCL_*", // AMD_OCL_BUILD_OPTIONS, AMD_OCL_LINK_OPTIONS, both with _APPEND, AMD_OCL_SUBST_OBJFILE
+        "AMD_OCL_BUILD_OPTIONS", // instead of the application's
+        "AMD_OCL_BUILD_OPTIONS_APPEND",
+        "AMD_OCL_LINK_OPTIONS",
+        "AMD_OCL_LINK_OPTIONS_APPEND",
+        "AMD_OCL_SUBST_OBJFILE",
         "AMD_OCL_SC_LIB",
-        "AMD_COMGR_*", // AMD_COMGR_DRIVER_OPTIONS_APPEND; AMD_COMGR_EMIT_VERBOSE_LOGS, which changes the log
+        "AMD_OCL_*",
+        "AMD_COMGR_DRIVER_OPTIONS_APPEND",
+        "AMD_COMGR_EMIT_VERBOSE_LOGS", // the build log
+        "AMD_COMGR_*",
         "AMD_GPU_FORCE_SINGLE_FP_DENORM",
-        "GPU_*", // GPU_MAX_WORKGROUP_SIZE and its dimensions
+        "GPU_MAX_WORKGROUP_SIZE*",
+        "GPU_*",
         "GPU_ENABLE_WAVE32_MODE",
         "GPU_ENABLE_WGP_MODE",
         "GPU_ENABLE_LC",
@@ -300,8 +308,8 @@ pub static NVIDIA: Environment = Environment {
     ..NONE
 };
 
-/// rusticl: docs/envvars.rst, core/platform.rs. Its binary is SPIR-V, so variables of the stages behind it (LP_, GALLIVM_,
-/// RADV_, ACO_, AMD_DEBUG, INTEL_DEBUG, MESA_SPIRV_) act on a hit as they do on a miss.
+/// rusticl: docs/envvars.rst, core/platform.rs. Its binary is SPIR-V, so variables of the stages behind it act on a hit as they
+/// do on a miss.
 pub static RUSTICL: Environment = Environment {
     code: &["CLC_DEBUG", "RUSTICL_*"],
     identity: &[
@@ -315,6 +323,16 @@ pub static RUSTICL: Environment = Environment {
         "RUSTICL_DEBUG", // how kernels are compiled and checked, not programs
         "MESA_SHADER_CACHE_*",
         "MESA_DISK_CACHE_*",
+        // The stages behind SPIR-V.
+        "MESA_SPIRV_*",
+        "GALLIUM_OVERRIDE_CPU_CAPS",
+        "GALLIVM_*",
+        "LP_*",
+        "RADV_*",
+        "ACO_DEBUG",
+        "AMD_DEBUG",
+        "INTEL_DEBUG",
+        "INTEL_SIMD_DEBUG",
     ],
     defaults: &[("CLC_DEBUG", ""), ("RUSTICL_FEATURES", "")],
     ..NONE

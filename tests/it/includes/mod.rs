@@ -9,6 +9,7 @@ mod nested;
 mod odd;
 mod places;
 mod races;
+mod sample;
 mod shared;
 mod whole;
 

@@ -37,7 +37,9 @@ fn between_two_builds_of_a_process() {
             section(file);
             start();
             let bare = tree.ran(Way::Bare).ok();
-            assert!(bare.stdout.contains("[20, "), "{:?}", tree.driver);
+            if tree.driver != Driver::Stub {
+                assert!(bare.stdout.contains("[20, "), "{:?}", tree.driver);
+            }
             for wanted in [Verdict::Miss, Verdict::Hit] {
                 start();
                 let ran = tree.ran(Way::Cached).ok();

@@ -34,6 +34,7 @@
 //! | `hook` | one line with the nanoseconds of a call whose handle the cache does not know |
 //! | `stress N M [race]` | N threads that do all that a program allows with M programs, for ThreadSanitizer |
 //! | `threads N M` | N threads that build M programs each |
+//! | `keys --source FILE [--options STRING] [--times N]` | the same build again and again |
 //! | `ways` | each way to make a program, without odd questions |
 //! | `two-programs` | program-scope variables of two programs from one source |
 //! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
@@ -66,6 +67,7 @@ mod headers;
 mod hook;
 mod il;
 mod inputs;
+mod keys;
 mod lifetime;
 mod link;
 mod link_calls;
@@ -144,6 +146,7 @@ fn dispatch() -> Result<(), String> {
         "ways" => ways::section(&session()?),
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),
+        "keys" => keys::section(&session()?, arguments),
         _ => Err(format!("unknown section '{section}'")),
     }
 }

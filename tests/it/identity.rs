@@ -1,0 +1,331 @@
+//! What drivers are made of, and what is around them: a change of what their compilers use compiles again, and of nothing else.
+
+use std::path::{Path, PathBuf};
+
+use crate::copies::{DriverCopy, change_last_byte, other_build, replace, touch, update};
+use crate::support::{Driver, Sandbox, Way, copy_program, example, library, skipped};
+
+const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = (uint)sin((float)get_global_id(0)) + 1; }\n";
+
+const REAL: [Driver; 3] = [Driver::Pocl, Driver::Intel, Driver::Rusticl];
+
+/// Builds through the cache and tells how often the driver compiled. The result must be the bare driver's.
+#[track_caller]
+fn compilations(sandbox: &Sandbox) -> usize {
+    let bare = sandbox.kernel(Way::Bare, SOURCE, "").ok();
+    let cached = sandbox.kernel(Way::Cached, SOURCE, "").ok();
+    assert_eq!(cached.stdout, bare.stdout, "log:\n{}", cached.stderr);
+    cached.source_builds()
+}
+
+/// The same where the bare driver need not be asked again: only the key is in question.
+#[track_caller]
+fn misses(sandbox: &Sandbox) -> usize {
+    sandbox.kernel(Way::Cached, SOURCE, "").ok().source_builds()
+}
+
+#[test]
+fn another_build_of_the_driver_compiles_again_and_the_same_at_another_path_does_not() {
+    for driver in REAL {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let copies = ["first", "second"].map(|name| DriverCopy::new(&sandbox, driver, name));
+        let [first, second] = copies.map(|copy| copy.expect("the driver is there"));
+        first.use_in(&mut sandbox);
+        assert_eq!(compilations(&sandbox), 1, "{driver:?}");
+        second.use_in(&mut sandbox);
+        assert_eq!(compilations(&sandbox), 0, "{driver:?}");
+        update(&second.library);
+        assert_eq!(compilations(&sandbox), 1, "{driver:?}");
+        assert_eq!(misses(&sandbox), 0, "{driver:?}");
+        first.use_in(&mut sandbox);
+        assert_eq!(misses(&sandbox), 0, "{driver:?}");
+    }
+}
+
+/// The full name of a library that the driver of the only entry needs.
+fn needed(sandbox: &Sandbox, start: &str) -> Option<String> {
+    let entry = sandbox.entries().pop().expect("an entry");
+    let key = entry.file_stem().expect("a name").to_string_lossy();
+    let shown = sandbox.oclcache(&["show", &key]).ok().stdout;
+    let mut words = shown.split_whitespace();
+    words
+        .find(|word| word.starts_with(start))
+        .map(str::to_owned)
+}
+
+#[test]
+fn another_build_of_a_compiler_library_compiles_again() {
+    for (driver, library) in [
+        (Driver::Pocl, "libclang-cpp"),
+        (Driver::Rusticl, "libLLVMSPIRVLib"),
+    ] {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        assert_eq!(compilations(&sandbox), 1, "{driver:?}");
+        let Some(library) = needed(&sandbox, library) else {
+            skipped(format_args!(
+                "{driver:?} with another {library}: it has none"
+            ));
+            continue;
+        };
+        let directory = other_build(&sandbox, &library, "updated");
+        sandbox.set("LD_LIBRARY_PATH", directory);
+        assert_eq!(compilations(&sandbox), 1, "{driver:?}");
+        sandbox.variables.remove("LD_LIBRARY_PATH");
+        assert_eq!(misses(&sandbox), 0, "{driver:?}");
+    }
+    let Some(mut sandbox) = Sandbox::new(Driver::Intel) else {
+        return;
+    };
+    let copy = DriverCopy::new(&sandbox, Driver::Intel, "copy").expect("the driver is there");
+    copy.use_in(&mut sandbox);
+    assert_eq!(compilations(&sandbox), 1);
+    for compiler in ["libcommon_clang.so", "libsvml.so", "libocl_svml_"] {
+        let libraries: Vec<_> = copy
+            .files("")
+            .into_iter()
+            .filter(|path| {
+                path.file_name()
+                    .is_some_and(|name| name.to_string_lossy().starts_with(compiler))
+            })
+            .collect();
+        libraries.iter().for_each(|library| update(library));
+        assert_eq!(compilations(&sandbox), 1, "{compiler}");
+    }
+    assert_eq!(misses(&sandbox), 0);
+}
+
+#[test]
+fn an_update_of_what_cannot_change_code_compiles_nothing() {
+    for driver in REAL {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        assert_eq!(compilations(&sandbox), 1, "{driver:?}");
+        let directory = other_build(&sandbox, "libz.so.1", "updated");
+        sandbox.set("LD_LIBRARY_PATH", directory);
+        assert_eq!(compilations(&sandbox), 0, "{driver:?}");
+    }
+}
+
+/// It may stand in for functions of any other library.
+#[test]
+fn a_preloaded_library_compiles_again_unless_it_cannot_change_code() {
+    let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    assert_eq!(compilations(&sandbox), 1);
+    for (library, compiled) in [("libm.so.6", 1), ("libz.so.1", 0)] {
+        let directory = other_build(&sandbox, library, "preloaded");
+        sandbox.set("LD_PRELOAD", directory.join(library));
+        assert_eq!(compilations(&sandbox), compiled, "{library}");
+        assert_eq!(misses(&sandbox), 0, "{library}");
+    }
+}
+
+/// It may change what is compiled, whether it has functions of its own for that or not.
+#[test]
+fn another_layer_of_the_loader_compiles_again() {
+    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let source = sandbox.write("kernel.cl", SOURCE);
+    let misses = |layers: &[PathBuf]| {
+        let mut command = sandbox.command(Way::Cached, example("client"));
+        command
+            .args(["run", "--kernel", "f", "--source"])
+            .arg(&source)
+            .env("OCL_ICD_VENDORS", sandbox.path("spy"))
+            .env_remove("OCLCACHE_VENDORS")
+            .env(
+                "OPENCL_LAYERS",
+                std::env::join_paths(layers).expect("paths"),
+            );
+        sandbox.run(&mut command).ok().source_builds()
+    };
+    let (ours, other) = (library(), example("libother_layer.so"));
+    assert_eq!(misses(std::slice::from_ref(&ours)), 1);
+    assert_eq!(misses(&[other.clone(), ours.clone()]), 1);
+    assert_eq!(misses(&[other, ours.clone()]), 0);
+    assert_eq!(misses(&[ours]), 0);
+}
+
+/// The built-in library that PoCL takes for this processor, as it says itself.
+fn built_ins_of_pocl(sandbox: &Sandbox) -> PathBuf {
+    let source = sandbox.write("kernel.cl", SOURCE);
+    let mut command = sandbox.command(Way::Bare, example("client"));
+    command
+        .args(["run", "--kernel", "f", "--source"])
+        .arg(source);
+    let ran = sandbox.run(command.env("POCL_DEBUG", "all")).ok();
+    let words = ran.stderr.split_whitespace();
+    let path = words.into_iter().find(|word| word.ends_with(".bc"));
+    path.expect("the name of a .bc file").into()
+}
+
+#[test]
+fn a_changed_byte_of_the_built_in_libraries_or_of_what_is_read_beside_them_compiles_again() {
+    for driver in [Driver::Pocl, Driver::Intel] {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let copy = DriverCopy::new(&sandbox, driver, "copy").expect("the driver is there");
+        copy.use_in(&mut sandbox);
+        assert_eq!(compilations(&sandbox), 1, "{driver:?}");
+        let (built_ins, text) = match driver {
+            Driver::Pocl => (vec![built_ins_of_pocl(&sandbox)], "/_kernel.h"),
+            _ => (copy.files(".rtl"), "cl.cfg"),
+        };
+        for file in built_ins {
+            change_last_byte(&file);
+            assert_eq!(misses(&sandbox), 1, "{}", file.display());
+        }
+        for file in copy.files(text) {
+            replace(
+                &file,
+                &[&std::fs::read(&file).expect("read")[..], b"\n"].concat(),
+            );
+            assert_eq!(misses(&sandbox), 1, "{}", file.display());
+        }
+        assert_eq!(compilations(&sandbox), 0, "{driver:?}");
+    }
+}
+
+#[test]
+fn the_same_files_with_other_times_compile_nothing() {
+    for driver in REAL {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let copy = DriverCopy::new(&sandbox, driver, "copy").expect("the driver is there");
+        copy.use_in(&mut sandbox);
+        assert_eq!(compilations(&sandbox), 1, "{driver:?}");
+        copy.files("").iter().for_each(|file| touch(file));
+        assert_eq!(compilations(&sandbox), 0, "{driver:?}");
+    }
+}
+
+/// Of what the driver has read and what it will read anew nothing is known, so nothing is stored for others.
+#[test]
+fn a_file_of_the_driver_that_changes_while_it_runs_is_noticed() {
+    let Some(mut sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    let copy = DriverCopy::new(&sandbox, Driver::Pocl, "copy").expect("the driver is there");
+    copy.use_in(&mut sandbox);
+    let header = copy.files("/_kernel.h").pop().expect("a header");
+    let text = std::fs::read(&header).expect("read");
+    let changed = sandbox.write("changed.h", [&text[..], b"\n"].concat());
+    let source = sandbox.write("kernel.cl", SOURCE);
+    // A link to the original must not be written to.
+    replace(&header, &text);
+    let edit = format!("{}={}", header.display(), changed.display());
+    let source = source.display().to_string();
+    let arguments = ["run", "--source", &source, "--kernel", "f", "--then", &edit];
+    let ran = sandbox.client(Way::Cached, &arguments).ok();
+    assert_eq!(ran.source_builds(), 2, "log:\n{}", ran.stderr);
+    assert_eq!(sandbox.entries().len(), 1, "log:\n{}", ran.stderr);
+    // The next process has the changed file from the start.
+    assert_eq!(compilations(&sandbox), 1);
+    assert_eq!(misses(&sandbox), 0);
+}
+
+#[test]
+fn a_configuration_file_of_the_working_directory_compiles_again() {
+    let Some(sandbox) = Sandbox::new(Driver::Intel) else {
+        return;
+    };
+    let source = sandbox.write("kernel.cl", SOURCE);
+    let directory = sandbox.path("work");
+    std::fs::create_dir(&directory).expect("made");
+    let build = || {
+        let [bare, cached] = [Way::Bare, Way::Cached].map(|way| {
+            let mut command = sandbox.command(way, example("client"));
+            command
+                .current_dir(&directory)
+                .args(["run", "--kernel", "f", "--source"]);
+            sandbox.run(command.arg(&source)).ok()
+        });
+        assert_eq!(cached.stdout, bare.stdout, "log:\n{}", cached.stderr);
+        cached.source_builds()
+    };
+    assert_eq!(build(), 1);
+    let file = directory.join("cl.cfg");
+    for (value, compiled) in [("True", 1), ("False", 1), ("True", 0)] {
+        std::fs::write(
+            &file,
+            format!("CL_CONFIG_USE_FAST_RELAXED_MATH = {value}\n"),
+        )
+        .expect("written");
+        assert_eq!(build(), compiled, "{value}");
+    }
+    std::fs::remove_file(&file).expect("removed");
+    assert_eq!(build(), 0);
+}
+
+#[test]
+fn another_linker_in_the_search_path_compiles_again() {
+    let Some(mut sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    assert_eq!(compilations(&sandbox), 1);
+    let path = std::env::var("PATH").expect("a path");
+    let linker = std::env::split_paths(&path).map(|directory| directory.join("ld"));
+    let linker = linker
+        .into_iter()
+        .find(|linker| linker.exists())
+        .expect("a linker");
+    std::fs::create_dir(sandbox.path("bin")).expect("made");
+    let other = sandbox.path("bin/ld");
+    copy_program(&linker, &other);
+    let path = |first: &Path| format!("{}:{path}", first.display());
+    sandbox.set("PATH", path(&sandbox.path("bin")));
+    assert_eq!(
+        compilations(&sandbox),
+        0,
+        "the same linker at another place"
+    );
+    sandbox.set("PATH", path(&sandbox.path("elsewhere")));
+    std::fs::create_dir(sandbox.path("elsewhere")).expect("made");
+    let script = format!("#!/bin/sh\nexec {} \"$@\"\n", linker.display());
+    let wrapped = sandbox.write("wrapper", script);
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&wrapped, executable).expect("changed");
+    std::fs::rename(wrapped, sandbox.path("elsewhere/ld")).expect("moved");
+    assert_eq!(compilations(&sandbox), 1);
+}
+
+#[test]
+fn a_variable_counts_by_what_it_does_and_its_default_is_as_if_it_were_not_set() {
+    let Some(mut sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    assert_eq!(compilations(&sandbox), 1);
+    for (name, value, compiled) in [
+        ("POCL_IGNORE_CL_STD", "0", 0),
+        ("POCL_IGNORE_CL_STD", "1", 1),
+        ("POCL_LEAVE_KERNEL_COMPILER_TEMP_FILES", "0", 0),
+        ("POCL_MAX_PTHREAD_COUNT", "1", 0),
+        ("POCL_WORK_GROUP_METHOD", "loops", 1),
+        ("POCL_ARGS_CLANG", "-O1", 1),
+        ("POCL_DEVICES", "basic", 1),
+    ] {
+        sandbox.set(name, value);
+        assert_eq!(compilations(&sandbox), compiled, "{name}={value}");
+        sandbox.variables.remove(name);
+    }
+    assert_eq!(misses(&sandbox), 0);
+}
+
+/// A program that a variable names is part of the compiler, whatever stays its name.
+#[test]
+fn the_content_of_a_file_that_a_variable_names_counts() {
+    let Some(mut sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    let tool = sandbox.write("tool", "#!/bin/sh\nexec true\n");
+    sandbox.set("POCL_PATH_TOOL", tool.as_os_str());
+    assert_eq!(misses(&sandbox), 1);
+    assert_eq!(misses(&sandbox), 0);
+    sandbox.write("tool", "#!/bin/sh\nexec false\n");
+    assert_eq!(misses(&sandbox), 1);
+}
