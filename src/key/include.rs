@@ -74,6 +74,9 @@ struct Place {
     name: Vec<u8>,
     path: PathBuf,
     found: Found,
+    /// The earlier place that is the same file in the same directory: compilers pass over a directory that they have searched,
+    /// also under another name.
+    again: Option<usize>,
 }
 
 /// What stands at a place.
@@ -115,8 +118,12 @@ impl Closure {
                     same_as: Some(first),
                     ..
                 } => {
-                    let first = &self.places[*first].name;
-                    [digest.as_slice(), b" same file as ", first].concat()
+                    let name = |index: usize| self.places[index].name.as_slice();
+                    let (first, directory) = match place.again {
+                        Some(again) => (name(again), &b", in the same directory"[..]),
+                        None => (name(*first), &b""[..]),
+                    };
+                    [digest.as_slice(), b" same file as ", first, directory].concat()
                 }
             };
             Ingredient::new(Kind::Include, String::from_utf8_lossy(&place.name), value)
@@ -326,7 +333,7 @@ struct Walk<'a> {
     seen: HashSet<Vec<u8>>,
     files: Files,
     /// Files by themselves and by the directories that they were found in: what stands beside them is known.
-    read: HashSet<((u64, u64), (u64, u64))>,
+    read: HashMap<((u64, u64), (u64, u64)), usize>,
     /// Texts of files whose headers are to be followed, with the directory of each and its depth.
     queue: VecDeque<(Base, Vec<u8>, usize)>,
     /// Operands that macros make names of, with the directory of the including file and its depth.
@@ -371,7 +378,7 @@ impl<'a> Walk<'a> {
             requested: HashSet::new(),
             seen: HashSet::new(),
             files: HashMap::new(),
-            read: HashSet::new(),
+            read: HashMap::new(),
             queue: VecDeque::new(),
             computed: Vec::new(),
             room: MOST_BYTES,
@@ -410,6 +417,7 @@ impl<'a> Walk<'a> {
             self.look(directory.join(name), depth)?;
         }
         if self.requested.insert(name.to_vec()) {
+            self.check_directories()?;
             for base in self.bases.clone() {
                 self.look(base.join(name), depth)?;
                 for below in self.below.clone() {
@@ -418,6 +426,20 @@ impl<'a> Walk<'a> {
             }
         }
         Ok(())
+    }
+
+    /// A file in a directory's place may be a header map, which names files elsewhere (clang's HeaderMap; measured on PoCL,
+    /// Intel's CPU runtime and rusticl).
+    fn check_directories(&self) -> Result<(), Bypass> {
+        let is_file = |base: &Base| {
+            let path = self.closure.working_directory.join(&base.path);
+            std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir())
+        };
+        let first = self.requested.len() == 1;
+        match first && self.bases.iter().any(is_file) {
+            true => Err(Bypass::ReadsFile),
+            false => Ok(()),
+        }
     }
 
     /// Looks at a place.
@@ -431,13 +453,15 @@ impl<'a> Walk<'a> {
         let path = self.closure.working_directory.join(&place.path);
         let (found, text) = look(&path, &mut self.room)?;
         let found = found.known_from(self.closure.places.len(), &mut self.files);
+        let mut again = None;
         if let Found::File { stamp, .. } = &found {
             let directory = path.parent().unwrap_or(Path::new("/"));
             let directory = std::fs::metadata(directory).map_err(|_| Bypass::ReadsFile)?;
-            if self
-                .read
-                .insert((stamp.file, (directory.dev(), directory.ino())))
-            {
+            let directory = (directory.dev(), directory.ino());
+            let index = self.closure.places.len();
+            let known = *self.read.entry((stamp.file, directory)).or_insert(index);
+            again = (known != index).then_some(known);
+            if again.is_none() {
                 self.queue.push_back((place.parent(), text, depth + 1));
             }
         }
@@ -445,6 +469,7 @@ impl<'a> Walk<'a> {
             name: place.name,
             path,
             found,
+            again,
         });
         Ok(())
     }
@@ -604,6 +629,39 @@ mod tests {
         std::fs::hard_link(links.path("a.h"), links.path("b.h")).expect("linked");
         let source = "#include \"a.h\"\n#include \"b.h\"\n";
         assert_ne!(copies.value(source, ""), links.value(source, ""));
+    }
+
+    #[test]
+    fn a_directory_that_is_searched_twice_is_not_two() {
+        let copies = Tree::new(&[("a/h.h", "")]);
+        std::fs::create_dir(copies.path("b")).expect("made");
+        std::fs::hard_link(copies.path("a/h.h"), copies.path("b/h.h")).expect("linked");
+        let links = Tree::new(&[("a/h.h", "")]);
+        std::os::unix::fs::symlink("a", links.path("b")).expect("linked");
+        let source = "#include <h.h>\n";
+        assert_ne!(
+            copies.value(source, "-I a -I b"),
+            links.value(source, "-I a -I b")
+        );
+    }
+
+    #[test]
+    fn a_file_in_a_directorys_place_counts() {
+        let tree = Tree::new(&[("map", "pamh")]);
+        let map = tree
+            .closure("#include <h.h>\n", "-I map")
+            .expect_err("a map");
+        assert_eq!(map, Bypass::ReadsFile);
+        assert!(tree.closure("int x;\n", "-I map").is_ok());
+    }
+
+    #[test]
+    fn a_backslash_in_a_name_is_the_drivers_to_read() {
+        let tree = Tree::new(&[]);
+        let quoted = tree
+            .closure("#include \"a\\\"//b\"\n", "")
+            .expect_err("unclear");
+        assert_eq!(quoted, Bypass::UnresolvedInclude);
     }
 
     #[test]
