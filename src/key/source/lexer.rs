@@ -200,9 +200,19 @@ impl<'a> Lexer<'a> {
         self.byte(self.at) == b'\n'
     }
 
+    /// How far the text is read.
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
     /// What is left of the directive, with its comments, which may go on over line ends.
     pub(super) fn rest_of_directive(&self) -> &'a [u8] {
-        let mut end = self.at;
+        &self.text[self.at..self.directive_end(self.at)]
+    }
+
+    /// Where the directive that holds `from` ends.
+    pub(super) fn directive_end(&self, from: usize) -> usize {
+        let mut end = from;
         loop {
             match (self.byte(end), self.byte(end + 1)) {
                 (b'\n', _) | (b'/', b'/') => break,
@@ -221,7 +231,7 @@ impl<'a> Lexer<'a> {
                 _ => end += 1,
             }
         }
-        &self.text[self.at..end.min(self.text.len())]
+        end.min(self.text.len())
     }
 
     /// What the parentheses that come next hold: `Some(None)` if they are not closed on their line, None if there are none.
