@@ -31,7 +31,7 @@ use super::macros::{Definition, Macros};
 use super::options::Options;
 use super::source::{Operand, Texts};
 use crate::outcome::Bypass;
-use place::{Files, Found, look};
+use place::{FileId, Files, Found, look};
 
 /// How many places are looked at.
 const MOST_PLACES: usize = 20_000;
@@ -243,7 +243,7 @@ struct Walk<'a> {
     seen: HashSet<Vec<u8>>,
     files: Files,
     /// Files by themselves and by the directories that they were found in: what stands beside them is known.
-    read: HashMap<((u64, u64), (u64, u64)), usize>,
+    read: HashMap<(FileId, FileId), usize>,
     /// Texts of files whose headers are to be followed, with the directory of each and its depth.
     queue: VecDeque<(Base, Vec<u8>, usize)>,
     /// Operands that macros make names of, with the directory of the including file and its depth.

@@ -25,14 +25,17 @@ pub(super) enum Found {
 /// What changes when a file does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
-    pub(super) file: (u64, u64),
+    pub(super) file: FileId,
     size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
-/// The first place of each file, by device and inode.
-pub(super) type Files = HashMap<(u64, u64), usize>;
+/// Device and inode.
+pub(super) type FileId = (u64, u64);
+
+/// The first place of each file.
+pub(super) type Files = HashMap<FileId, usize>;
 
 impl Found {
     /// What was found at the place of this index, with the place where the same file was found before.
