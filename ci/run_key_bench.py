@@ -1,12 +1,14 @@
 """What a build call pays for its key: the scan of source and headers, the look at every place where a header could be, hashing,
 and asking the driver for the source. Measured by the library itself, in a process that builds the same program again and again."""
 
+import hashlib
 import os
 import pathlib
 import re
 import statistics
 import sys
 import tempfile
+import time
 
 import measure
 
@@ -73,6 +75,16 @@ def spread(figures):
     return f"{statistics.median(figures):.1f} us ({tenths[0]:.1f} to {tenths[-1]:.1f})"
 
 
+def sha_alone():
+    """What SHA-256 of 64 KiB takes by itself, by OpenSSL: how busy the machine is shows here, too."""
+    text, figures = bytes(64 << 10), []
+    for _ in range(TIMES):
+        start = time.perf_counter_ns()
+        hashlib.sha256(text).digest()
+        figures.append((time.perf_counter_ns() - start) / 1000)
+    return figures
+
+
 def drivers(folder):
     stub = folder / "stub.icd"
     stub.write_text(f"{STUB}\n")
@@ -98,6 +110,7 @@ def main():
                 if stats["hits"] != TIMES or len(figures) != TIMES:
                     measure.stop(f"{driver}, {what}: {stats['hits']} hits and {len(figures)} figures of {TIMES} builds: {stats}")
                 rows.append([f"{what}, {driver}", spread(figures)])
+    rows.append(["SHA-256 of 64 KiB, by itself", spread(sha_alone())])
     print(f"\nThe key of a build, median of {TIMES} (a tenth is below, a tenth above), SHA instructions: {'yes' if has_sha else 'no'}\n")
     measure.print_table(["", "time"], rows)
 

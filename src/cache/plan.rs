@@ -10,6 +10,7 @@ use super::Cache;
 use super::devices::{self, chosen, previous};
 use super::headers::{are_unchanged, header, source_text, texts};
 use crate::cl::{Context, Device, Program};
+use crate::driver::environment::adds_headers;
 use crate::driver::profile::Rebuild;
 use crate::driver::{BuildArguments, Driver};
 use crate::key::include::Closure;
@@ -232,6 +233,9 @@ impl Cache {
             .surroundings(&|path| self.digest(path))
             .ok_or(Bypass::UnidentifiedDriver)?;
         self.remember_digests();
+        if matches!(base, Base::Source(_)) && adds_headers(&surroundings) {
+            return Err(Bypass::OptionReadsFile);
+        }
 
         let mut ingredients = base_ingredients(&base);
         ingredients.push(match &options {

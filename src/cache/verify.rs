@@ -5,6 +5,9 @@
 //! not repeat proves nothing. Some drivers copy a second build out of a cache of their own, so that it repeats even random
 //! names; `copies_builds` in their profile says so. Of their logs only whether there is one is compared.
 //!
+//! What is restored is in PoCL's own cache by then, under a digest of the preprocessed text, and a build of the same text is a copy
+//! of that; so on PoCL this finds entries of other texts, which is what a wrong key or a stale header makes.
+//!
 //! Binaries, measured with the same source and an empty cache of the driver's own in each process:
 //!
 //! | driver | two builds in one process | in two processes |

@@ -146,6 +146,25 @@ impl Driver {
     }
 }
 
+/// Whether a variable hands the compiler options which define macros, or name headers or where they are. What they would mean for
+/// a program is not followed.
+pub fn adds_headers(surroundings: &[Ingredient]) -> bool {
+    let adds = |one: &Ingredient| {
+        let name = one.name.to_ascii_uppercase();
+        let mut words = one
+            .value
+            .split(|byte| byte.is_ascii_whitespace() || b"\"',;".contains(byte));
+        let names_header = |word: &[u8]| {
+            let options: [&[u8]; 6] = [b"-I", b"-i", b"-D", b"-U", b"--", b"@"];
+            options.iter().any(|option| word.starts_with(option))
+        };
+        one.kind == Kind::Environment
+            && (name.contains("OPTIONS") || name.contains("FLAGS"))
+            && words.any(names_header)
+    };
+    surroundings.iter().any(adds)
+}
+
 fn file(path: &Path, digest: FileDigest) -> Option<Ingredient> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let value = sha256_value(&digest(path).ok()?);
@@ -170,6 +189,16 @@ mod tests {
                 variable("D, not there when the driver was opened", ""),
             ]
         );
+    }
+
+    #[test]
+    fn options_from_outside_that_name_headers_are_told() {
+        let adds = |name, value| adds_headers(&[Ingredient::new(Kind::Environment, name, value)]);
+        assert!(adds("POCL_EXTRA_BUILD_FLAGS", "-w -I/opt/include"));
+        assert!(adds("AMD_OCL_BUILD_OPTIONS_APPEND", "-include a.h"));
+        assert!(adds("InjectInternalBuildOptions", "-DHEADER=<a.h>"));
+        assert!(!adds("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable -w"));
+        assert!(!adds("POCL_DEVICES", "-I"));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 mod calls;
 mod device;
-mod environment;
+pub mod environment;
 mod files;
 pub mod identity;
 mod include;

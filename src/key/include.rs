@@ -41,6 +41,9 @@ const MOST_BYTES: u64 = 64 << 20;
 /// How deep headers may include one another; clang stops at 200.
 const DEEPEST: usize = 200;
 
+/// How often names are made of what the macros are by then.
+const MOST_ROUNDS: usize = 64;
+
 /// What is compiled, and where its compiler looks for headers.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
@@ -71,6 +74,9 @@ struct Place {
     name: Vec<u8>,
     path: PathBuf,
     found: Found,
+    /// The earlier place that is the same file in the same directory: compilers pass over a directory that they have searched,
+    /// also under another name.
+    again: Option<usize>,
 }
 
 /// What stands at a place.
@@ -112,8 +118,12 @@ impl Closure {
                     same_as: Some(first),
                     ..
                 } => {
-                    let first = &self.places[*first].name;
-                    [digest.as_slice(), b" same file as ", first].concat()
+                    let name = |index: usize| self.places[index].name.as_slice();
+                    let (first, directory) = match place.again {
+                        Some(again) => (name(again), &b", in the same directory"[..]),
+                        None => (name(*first), &b""[..]),
+                    };
+                    [digest.as_slice(), b" same file as ", first, directory].concat()
                 }
             };
             Ingredient::new(Kind::Include, String::from_utf8_lossy(&place.name), value)
@@ -151,7 +161,7 @@ impl Closure {
 
     fn holds(&self, same: impl Fn(&Found, &Found) -> bool) -> bool {
         let mut files = HashMap::new();
-        let mut room = u64::MAX;
+        let mut room = MOST_BYTES;
         let mut is_same = |(index, place): (usize, &Place)| {
             let now = look(&place.path, &mut room);
             now.is_ok_and(|(now, _)| same(&place.found, &now.known_from(index, &mut files)))
@@ -179,11 +189,12 @@ impl Found {
 /// What stands at a path, with its text; `room` is how many bytes may be read.
 fn look(path: &Path, room: &mut u64) -> Result<(Found, Vec<u8>), Bypass> {
     let is_nothing = |error: &std::io::Error| {
-        // ENAMETOOLONG: no file can stand there.
-        matches!(
-            error.kind(),
-            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidFilename
-        )
+        // ENAMETOOLONG: no file can stand there, unless a relative path is short enough.
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => true,
+            ErrorKind::InvalidFilename => path.as_os_str().len() < libc::PATH_MAX as usize,
+            _ => false,
+        }
     };
     let metadata = match std::fs::metadata(path) {
         Ok(metadata) => metadata,
@@ -262,11 +273,16 @@ pub fn closure(inputs: &Inputs) -> Result<Closure, Bypass> {
     }
     walk.read_on()?;
     // A file that is found by a computed name may define what makes others.
+    let (mut rounds, mut steps) = (0, 0);
     while !walk.computed.is_empty() {
+        rounds += 1;
+        if rounds > MOST_ROUNDS {
+            return Err(Bypass::TooManyHeaders);
+        }
         let (places, texts) = (walk.closure.places.len(), walk.texts.len());
-        let all = Macros::new(definitions.iter().cloned().chain(walk.texts.definitions()));
+        let all = Macros::new(definitions.iter().cloned().chain(walk.texts.definitions()?));
         for (operand, beside, depth) in walk.computed.clone() {
-            for name in all.names(&operand)? {
+            for name in all.names(&operand, &mut steps)? {
                 walk.request(&name, beside.as_ref(), depth)?;
             }
         }
@@ -317,7 +333,7 @@ struct Walk<'a> {
     seen: HashSet<Vec<u8>>,
     files: Files,
     /// Files by themselves and by the directories that they were found in: what stands beside them is known.
-    read: HashSet<((u64, u64), (u64, u64))>,
+    read: HashMap<((u64, u64), (u64, u64)), usize>,
     /// Texts of files whose headers are to be followed, with the directory of each and its depth.
     queue: VecDeque<(Base, Vec<u8>, usize)>,
     /// Operands that macros make names of, with the directory of the including file and its depth.
@@ -362,7 +378,7 @@ impl<'a> Walk<'a> {
             requested: HashSet::new(),
             seen: HashSet::new(),
             files: HashMap::new(),
-            read: HashSet::new(),
+            read: HashMap::new(),
             queue: VecDeque::new(),
             computed: Vec::new(),
             room: MOST_BYTES,
@@ -386,7 +402,8 @@ impl<'a> Walk<'a> {
     }
 
     fn request(&mut self, name: &[u8], beside: Option<&Base>, depth: usize) -> Result<(), Bypass> {
-        if name.is_empty() || name.contains(&0) {
+        // clang takes a quote behind a backslash for a part of the name (measured on PoCL); others may take it for a separator.
+        if name.is_empty() || name.contains(&0) || name.contains(&b'\\') {
             return Err(Bypass::UnresolvedInclude);
         }
         if name[0] == b'/' {
@@ -400,6 +417,7 @@ impl<'a> Walk<'a> {
             self.look(directory.join(name), depth)?;
         }
         if self.requested.insert(name.to_vec()) {
+            self.check_directories()?;
             for base in self.bases.clone() {
                 self.look(base.join(name), depth)?;
                 for below in self.below.clone() {
@@ -408,6 +426,20 @@ impl<'a> Walk<'a> {
             }
         }
         Ok(())
+    }
+
+    /// A file in a directory's place may be a header map, which names files elsewhere (clang's HeaderMap; measured on PoCL,
+    /// Intel's CPU runtime and rusticl).
+    fn check_directories(&self) -> Result<(), Bypass> {
+        let is_file = |base: &Base| {
+            let path = self.closure.working_directory.join(&base.path);
+            std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir())
+        };
+        let first = self.requested.len() == 1;
+        match first && self.bases.iter().any(is_file) {
+            true => Err(Bypass::ReadsFile),
+            false => Ok(()),
+        }
     }
 
     /// Looks at a place.
@@ -421,13 +453,15 @@ impl<'a> Walk<'a> {
         let path = self.closure.working_directory.join(&place.path);
         let (found, text) = look(&path, &mut self.room)?;
         let found = found.known_from(self.closure.places.len(), &mut self.files);
+        let mut again = None;
         if let Found::File { stamp, .. } = &found {
             let directory = path.parent().unwrap_or(Path::new("/"));
             let directory = std::fs::metadata(directory).map_err(|_| Bypass::ReadsFile)?;
-            if self
-                .read
-                .insert((stamp.file, (directory.dev(), directory.ino())))
-            {
+            let directory = (directory.dev(), directory.ino());
+            let index = self.closure.places.len();
+            let known = *self.read.entry((stamp.file, directory)).or_insert(index);
+            again = (known != index).then_some(known);
+            if again.is_none() {
                 self.queue.push_back((place.parent(), text, depth + 1));
             }
         }
@@ -435,6 +469,7 @@ impl<'a> Walk<'a> {
             name: place.name,
             path,
             found,
+            again,
         });
         Ok(())
     }
@@ -594,6 +629,39 @@ mod tests {
         std::fs::hard_link(links.path("a.h"), links.path("b.h")).expect("linked");
         let source = "#include \"a.h\"\n#include \"b.h\"\n";
         assert_ne!(copies.value(source, ""), links.value(source, ""));
+    }
+
+    #[test]
+    fn a_directory_that_is_searched_twice_is_not_two() {
+        let copies = Tree::new(&[("a/h.h", "")]);
+        std::fs::create_dir(copies.path("b")).expect("made");
+        std::fs::hard_link(copies.path("a/h.h"), copies.path("b/h.h")).expect("linked");
+        let links = Tree::new(&[("a/h.h", "")]);
+        std::os::unix::fs::symlink("a", links.path("b")).expect("linked");
+        let source = "#include <h.h>\n";
+        assert_ne!(
+            copies.value(source, "-I a -I b"),
+            links.value(source, "-I a -I b")
+        );
+    }
+
+    #[test]
+    fn a_file_in_a_directorys_place_counts() {
+        let tree = Tree::new(&[("map", "pamh")]);
+        let map = tree
+            .closure("#include <h.h>\n", "-I map")
+            .expect_err("a map");
+        assert_eq!(map, Bypass::ReadsFile);
+        assert!(tree.closure("int x;\n", "-I map").is_ok());
+    }
+
+    #[test]
+    fn a_backslash_in_a_name_is_the_drivers_to_read() {
+        let tree = Tree::new(&[]);
+        let quoted = tree
+            .closure("#include \"a\\\"//b\"\n", "")
+            .expect_err("unclear");
+        assert_eq!(quoted, Bypass::UnresolvedInclude);
     }
 
     #[test]

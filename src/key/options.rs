@@ -84,6 +84,7 @@ pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
         ..Options::default()
     };
     let mut directories = Vec::new();
+    let is_only_reading = Reading::all(options).count() == 1;
     let mut is_clean = false;
     for reading in Reading::all(options) {
         let mut parser = Parser {
@@ -95,6 +96,7 @@ pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
                 .peekable(),
             parsed: &mut parsed,
             directories: &mut directories,
+            is_only_reading,
             is_clean: true,
         };
         parser.parse()?;
@@ -124,6 +126,8 @@ struct Parser<'a> {
     parsed: &'a mut Options,
     /// Where include directories stand.
     directories: &'a mut Vec<Range<usize>>,
+    /// Whether no driver reads the options otherwise.
+    is_only_reading: bool,
     /// Whether all words are options: drivers that read otherwise would be given the name of a file to compile, which no driver
     /// takes.
     is_clean: bool,
@@ -182,10 +186,7 @@ impl Parser<'_> {
                 list.push(text);
             }
         };
-        let is_only_reading = !self
-            .options
-            .iter()
-            .any(|byte| matches!(byte, b'"' | b'\'' | b'\\'));
+        let is_only_reading = self.is_only_reading;
         match option {
             b"-I" | b"-isystem" | b"-iquote" | b"-idirafter" => {
                 add(&mut self.parsed.include_dirs, text, is_only_reading);

@@ -21,11 +21,13 @@
 
 mod lexer;
 mod pasting;
+mod scan;
 
 use std::borrow::Cow;
 
-use lexer::{Lexer, READINGS, Token, contains, find, join_lines};
+use lexer::{Lexer, READINGS, Token, join_lines};
 use pasting::{can_be_pasted, pieces};
+use scan::{contains, find};
 
 use super::macros::Definition;
 use crate::outcome::Bypass;
@@ -60,6 +62,9 @@ const PRAGMA_WORDS: [&[u8]; 4] = [
     b"module",
     b"include_alias",
 ];
+
+/// How many macros are looked at where names of headers are made of them.
+const MOST_DEFINITIONS: usize = 1 << 17;
 
 /// How the random names begin that PyOpenCL gives a variable at the end of sources.
 pub const RANDOM_NAME: &[u8] = b"pyopencl_defeat_cache_";
@@ -101,6 +106,7 @@ pub enum Operand {
 pub struct Texts<'a> {
     texts: Vec<Text<'a>>,
     pastes: bool,
+    makes_strings: bool,
     runs_pragmas: bool,
     assembles: bool,
 }
@@ -182,14 +188,34 @@ impl<'a> Texts<'a> {
                 return Err(reason);
             }
         }
-        match self.assembles && (self.pastes || self.any_has(b"asm")) {
+        let assembles = self.assembles
+            || self.makes_strings
+                && self.any_has(b"asm")
+                && self.any_code(could_name_a_file_within);
+        match assembles && (self.pastes || self.any_has(b"asm")) {
             true => Err(Bypass::ReadsFile),
             false => Ok(()),
         }
     }
 
+    /// Whether this holds for a span of code, which is all but comments and literals.
+    fn any_code(&self, holds: impl Fn(&[u8]) -> bool) -> bool {
+        let has = |text: &Text| {
+            text.readings(|joined, reading| {
+                let mut lexer = Lexer::new(joined, reading);
+                lexer.by_ref().for_each(drop);
+                let mut code = lexer.code.into_iter().map(|span| &joined[span]);
+                code.any(&holds).then_some(())
+            })
+        };
+        self.texts.iter().any(|text| has(text).is_some())
+    }
+
     /// The macros that the texts define, whatever conditions stand around.
-    pub fn definitions(&self) -> Vec<Definition> {
+    ///
+    /// # Errors
+    /// They are too many to be tried.
+    pub fn definitions(&self) -> Result<Vec<Definition>, Bypass> {
         let mut definitions = Vec::new();
         for text in &self.texts {
             text.readings(|joined, reading| {
@@ -200,12 +226,18 @@ impl<'a> Texts<'a> {
                     } = token
                     {
                         definitions.extend(Definition::parse(lexer.rest_of_directive()));
+                        if definitions.len() > MOST_DEFINITIONS {
+                            return Some(());
+                        }
                     }
                 }
-                None::<()>
+                None
             });
         }
-        definitions
+        match definitions.len() > MOST_DEFINITIONS {
+            true => Err(Bypass::UnresolvedInclude),
+            false => Ok(definitions),
+        }
     }
 
     fn any_has(&self, word: &[u8]) -> bool {
@@ -223,10 +255,13 @@ impl<'a> Texts<'a> {
     ) -> Result<(), Bypass> {
         let joined = join_lines(bytes, reading, met);
         let mut lexer = Lexer::new(&joined, reading);
+        let mut last_define = None;
         while let Some(token) = lexer.next() {
             match token {
                 Token::Name(name) if is_question(name) => {
-                    if let Some(operand) = question(&mut lexer, name)? {
+                    let defined_till = last_define.map(|at| lexer.directive_end(at));
+                    let in_macro = defined_till.is_some_and(|end| lexer.at() <= end);
+                    if let Some(operand) = question(&mut lexer, name, in_macro)? {
                         operands.push(operand);
                     }
                 }
@@ -254,7 +289,10 @@ impl<'a> Texts<'a> {
                     // Elsewhere in a line, `#` makes a string of a macro parameter.
                     Known::No if first_on_line => return Err(Bypass::UnknownDirective),
                     Known::Message if first_on_line => lexer.skip_message(),
-                    Known::Message | Known::Harmless | Known::No => {}
+                    Known::Harmless if name == b"define" => last_define = Some(lexer.at()),
+                    Known::Message | Known::Harmless | Known::No => {
+                        self.makes_strings |= !first_on_line;
+                    }
                 },
                 Token::Paste => self.pastes = true,
                 Token::Literal(literal) => self.assembles |= could_name_a_file(literal),
@@ -291,12 +329,16 @@ fn is_question(name: &[u8]) -> bool {
 }
 
 /// The operand of `__has_include` and the like, if the name does not only stand there to be tested for or defined.
-fn question(lexer: &mut Lexer, name: &[u8]) -> Result<Option<Operand>, Bypass> {
+/// `in_macro`: the parameters of the macro that it stands in, whatever they are called, may take part in the name.
+fn question(lexer: &mut Lexer, name: &[u8], in_macro: bool) -> Result<Option<Operand>, Bypass> {
     if lexer.is_defined_or_tested(name) {
         return Ok(None);
     }
     let inside = lexer.parenthesised().flatten();
     let inside = inside.ok_or(Bypass::UnresolvedInclude)?;
+    if in_macro && !inside.trim_ascii_start().starts_with(b"\"") {
+        return Err(Bypass::UnresolvedInclude);
+    }
     match lexer.header_name() {
         Some(name) => Ok(Some(Operand::Name(name.to_vec()))),
         None => Ok(Some(Operand::Computed(inside.to_vec()))),
@@ -347,7 +389,7 @@ fn mentions_special(text: &[u8]) -> Option<Bypass> {
 }
 
 /// Whether inline assembly holding this literal could be told to read a file (`.incbin`, `.include`), perhaps
-/// with the directive's name cut over several literals.
+/// with the directive's name cut over several literals, spelled in escapes, or made by the assembler's macros.
 fn could_name_a_file(literal: &[u8]) -> bool {
     let start = literal
         .iter()
@@ -356,12 +398,25 @@ fn could_name_a_file(literal: &[u8]) -> bool {
     let tail = &literal[start..];
     let opens = (start == 0 && tail.len() > 2)
         || (start > 0 && literal[start - 1] == b'.' && !tail.is_empty());
-    contains(literal, b"cbin")
-        || contains(literal, b"clude")
+    let is_code =
+        |pair: &[u8]| pair[0] == b'\\' && (pair[1].is_ascii_digit() || b"xuUN".contains(&pair[1]));
+    could_name_a_file_within(literal)
+        || contains(&literal.to_ascii_lowercase(), b"clude")
+        || literal.windows(2).any(is_code)
         || (opens
             && [&b"incbin"[..], b"include"]
                 .iter()
                 .any(|word| word.starts_with(&tail.to_ascii_lowercase())))
+}
+
+/// Whether the text has what is a part of such a directive, or of a macro's definition. The assembler of clang takes directives
+/// in capitals, too.
+fn could_name_a_file_within(text: &[u8]) -> bool {
+    let text = text.to_ascii_lowercase();
+    // PTX has `atom.inc.u32`.
+    let begins = |part: &[u8]| part.starts_with(b".inc") && !matches!(part[4], b'.' | b' ');
+    let parts: [&[u8]; 3] = [b"cbin", b".macro", b".irp"];
+    parts.iter().any(|part| contains(&text, part)) || text.windows(5).any(begins)
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use super::scan::{Marks, contains, find, line_end, plain};
+
 /// Trigraphs mean nothing (GNU modes and C++17; strict C99 has them).
 const NO_TRIGRAPHS: u8 = 1;
 /// A backslash joins lines only if nothing stands between it and the line's end (clang and gcc allow blanks).
@@ -139,6 +141,7 @@ pub(super) enum Token<'a> {
 /// Finds the tokens of a text whose lines are joined (phase 3).
 pub(super) struct Lexer<'a> {
     text: &'a [u8],
+    marks: Marks<'a>,
     at: usize,
     reading: u8,
     /// The differences between readings that this text showed.
@@ -156,6 +159,7 @@ impl<'a> Lexer<'a> {
     pub(super) fn new(text: &'a [u8], reading: u8) -> Self {
         Lexer {
             text,
+            marks: Marks::new(text),
             at: 0,
             reading,
             met: 0,
@@ -196,9 +200,19 @@ impl<'a> Lexer<'a> {
         self.byte(self.at) == b'\n'
     }
 
+    /// How far the text is read.
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
     /// What is left of the directive, with its comments, which may go on over line ends.
     pub(super) fn rest_of_directive(&self) -> &'a [u8] {
-        let mut end = self.at;
+        &self.text[self.at..self.directive_end(self.at)]
+    }
+
+    /// Where the directive that holds `from` ends.
+    pub(super) fn directive_end(&self, from: usize) -> usize {
+        let mut end = from;
         loop {
             match (self.byte(end), self.byte(end + 1)) {
                 (b'\n', _) | (b'/', b'/') => break,
@@ -217,7 +231,7 @@ impl<'a> Lexer<'a> {
                 _ => end += 1,
             }
         }
-        &self.text[self.at..end.min(self.text.len())]
+        end.min(self.text.len())
     }
 
     /// What the parentheses that come next hold: `Some(None)` if they are not closed on their line, None if there are none.
@@ -349,35 +363,35 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The end of the number that the apostrophe at `at` is a part of, if digits may be separated.
-    fn number_around(&self, at: usize) -> Option<usize> {
-        let joins = |at: usize| self.byte(at) == b'\'' && is_word(self.byte(at + 1));
-        let is_sign = |at: usize| {
+    /// Whether the byte at `at` can go on a number that has begun before it, if digits may be separated.
+    fn is_in_number(&self, at: usize) -> bool {
+        let joins = || self.byte(at) == b'\'' && is_word(self.byte(at + 1));
+        let is_sign = || {
             matches!(self.byte(at), b'+' | b'-')
                 && at > 0
                 && matches!(self.text[at - 1], b'e' | b'E' | b'p' | b'P')
         };
-        let is_part =
-            |at: usize| is_word(self.byte(at)) || self.byte(at) == b'.' || joins(at) || is_sign(at);
-        if !is_part(at) {
-            return None;
+        is_word(self.byte(at)) || self.byte(at) == b'.' || joins() || is_sign()
+    }
+
+    /// Whether the apostrophe at `at` is a part of a number, if digits may be separated. Nothing behind it is looked at: a long
+    /// row of such literals would be read once for each.
+    fn is_separator(&self, at: usize) -> bool {
+        if !self.is_in_number(at) {
+            return false;
         }
-        let mut from = (self.code_from..at)
-            .rev()
-            .take_while(|at| is_part(*at))
-            .last()?;
+        let before = (self.code_from..at).rev();
+        let Some(mut from) = before.take_while(|at| self.is_in_number(*at)).last() else {
+            return false;
+        };
         while from < at {
             let point = usize::from(self.byte(from) == b'.');
             if self.byte(from + point).is_ascii_digit() {
-                from = (from..).find(|at| !is_part(*at))?;
-                if from > at {
-                    return Some(from);
-                }
-            } else {
-                from = self.word_end(from).max(from + 1);
+                return true;
             }
+            from = self.word_end(from).max(from + 1);
         }
-        None
+        false
     }
 
     /// The literal whose opening quote stands at `start`, if it is one in this reading.
@@ -403,12 +417,12 @@ impl<'a> Lexer<'a> {
                 return Some(Token::RawString);
             }
         }
-        if quote == b'\''
-            && let Some(end) = self.number_around(start)
-        {
+        if quote == b'\'' && self.is_separator(start) {
             self.met |= JOINED_APOSTROPHES;
             if self.reading & JOINED_APOSTROPHES != 0 {
-                self.at = end;
+                while self.is_in_number(self.at) {
+                    self.at += 1;
+                }
                 return None;
             }
         }
@@ -444,15 +458,7 @@ impl<'a> Iterator for Lexer<'a> {
 
     fn next(&mut self) -> Option<Token<'a>> {
         loop {
-            let start = plain(self.text, self.at, |byte, next| {
-                (byte == b'"')
-                    | (byte == b'\'')
-                    | (byte == b'#')
-                    | (byte == b'\\')
-                    | (byte == b'/') & ((next == b'/') | (next == b'*'))
-                    | (byte == b'%') & (next == b':')
-                    | (byte == b'_') & ((next == b'_') | (next == b'P'))
-            });
+            let start = self.marks.next(self.at);
             self.at = start;
             let Some(byte) = self.text.get(start) else {
                 self.leave_code(start, start);
@@ -494,51 +500,4 @@ pub(super) fn is_word(byte: u8) -> bool {
 /// drops others; NUL is a blank.
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | 0x0B | 0x0C | 0) || !byte.is_ascii()
-}
-
-/// The first position from `at` where `stop` holds for the byte and the one after it (a line feed after the last),
-/// or the text's length.
-#[inline(always)]
-fn plain(text: &[u8], mut at: usize, stop: impl Fn(u8, u8) -> bool) -> usize {
-    const BLOCK: usize = 16;
-    // Without early exit, and `stop` best without branches, so that a block is a few vector operations.
-    while let (Some(block), Some(next)) =
-        (text.get(at..at + BLOCK), text.get(at + 1..at + BLOCK + 1))
-    {
-        if block.iter().zip(next).fold(0, |found, (byte, next)| {
-            found | u8::from(stop(*byte, *next))
-        }) != 0
-        {
-            break;
-        }
-        at += BLOCK;
-    }
-    while at < text.len() && !stop(text[at], text.get(at + 1).copied().unwrap_or(b'\n')) {
-        at += 1;
-    }
-    at
-}
-
-fn line_end(text: &[u8]) -> usize {
-    plain(text, 0, |byte, _| byte == b'\n')
-}
-
-/// Where `word`, of two bytes or more, first stands in `text`.
-pub(super) fn find(text: &[u8], word: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    loop {
-        at = plain(text, at, |byte, next| (byte == word[0]) & (next == word[1]));
-        if at == text.len() {
-            return None;
-        }
-        if text[at..].starts_with(word) {
-            return Some(at);
-        }
-        at += 1;
-    }
-}
-
-/// Whether `word`, of two bytes or more, stands anywhere in `text`.
-pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {
-    find(text, word).is_some()
 }

@@ -123,8 +123,26 @@ fn names_that_macros_make_are_given_as_they_stand() {
 }
 
 #[test]
+fn assembly_that_reads_a_file_in_disguise_counts() {
+    check(&[
+        ("#define S(x) #x\nasm(S(.incbin) \" 'b'\");", FILE),
+        ("#define S(x) #x\nasm(S(.inc) S(bin) \" 'b'\");", FILE),
+        ("#define S(x) #x\nasm(S(nop)); x.y = 1;", NONE),
+        ("asm(\".INCBIN 'b'\");", FILE),
+        ("asm(\".inc\\x62in 'b'\");", FILE),
+        ("asm(\".irp x,bin\\n.in\\\\x 'b'\\n.endr\");", FILE),
+        ("x.incbin = 1;", NONE),
+    ]);
+}
+
+#[test]
 fn a_header_whose_name_is_not_clear_counts() {
     check(&[
+        (
+            "#define x \"b\"\n#define ASK(x) __has_include(x)\n#if ASK(<a>)\n#endif",
+            UNRESOLVED,
+        ),
+        ("#define ASK(x) __has_include(<x>)\n", UNRESOLVED),
         ("#include", UNRESOLVED),
         ("#include \"a\" \"b\"", UNRESOLVED),
         ("#include <a> x", UNRESOLVED),
@@ -346,6 +364,7 @@ fn hostile_texts_take_little_time() {
         "/*",
         "\\ \r",
         "_##__a",
+        "1'17",
         "don't /*\n\\\r1'0 ??= *\\\n",
     ];
     for text in texts {
