@@ -265,7 +265,7 @@ impl<'a> Tree<'a> {
             written: 0,
             options: program.options.clone(),
         };
-        for directory in DIRECTORIES {
+        for directory in DIRECTORIES.into_iter().chain(["empty"]) {
             fs::create_dir_all(root.join(directory)).expect("made");
         }
         let mut text = String::from(

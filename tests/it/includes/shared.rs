@@ -113,7 +113,7 @@ fn the_same_headers_in_another_directory() {
     for tree in Tree::on(&COMPILERS) {
         let source = format!("#include \"h.h\"\n{KERNEL}");
         for place in ["first/lib/h.h", "second/place/h.h"] {
-            tree.write(place, "#define V 1\n");
+            tree.write(place, "#define V 1001\n");
         }
         tree.source(&source, "-I first/lib");
         tree.is_cached();
