@@ -263,7 +263,8 @@ impl<'a> Texts<'a> {
             match token {
                 Token::Name(name) if is_question(name) => {
                     let end = || last_define.map_or(0, |at| lexer.directive_end(at));
-                    let in_macro = lexer.at() <= *define_end.get_or_insert_with(end);
+                    let in_macro = lexer.at() <= *define_end.get_or_insert_with(end)
+                        || lexer.may_be_argument(name);
                     if let Some(operand) = question(&mut lexer, name, in_macro)? {
                         operands.push(operand);
                     }
@@ -336,7 +337,7 @@ fn is_question(name: &[u8]) -> bool {
 }
 
 /// The operand of `__has_include` and the like, if the name does not only stand there to be tested for or defined.
-/// `in_macro`: the parameters of the macro that it stands in, whatever they are called, may take part in the name.
+/// `in_macro`: it stands in a macro's body or arguments, where parameters and other macros may take part in the name.
 fn question(lexer: &mut Lexer, name: &[u8], in_macro: bool) -> Result<Option<Operand>, Bypass> {
     if lexer.is_defined_or_tested(name) {
         return Ok(None);

@@ -278,6 +278,31 @@ impl<'a> Lexer<'a> {
         )
     }
 
+    /// Whether the name that was found last may stand in the arguments of a macro, where what follows is no longer read as the
+    /// name of a header (measured on PoCL, Intel's CPU runtime and rusticl: macros are expanded in it).
+    pub(super) fn may_be_argument(&self, name: &[u8]) -> bool {
+        let before = &self.text[..self.at - name.len()];
+        let mut closed = 0;
+        for (back, byte) in before.iter().rev().enumerate() {
+            match byte {
+                b'\n' => return false,
+                _ if back == LONGEST_OPERAND => return true,
+                b')' => closed += 1,
+                b'(' if closed > 0 => closed -= 1,
+                b'(' => {
+                    let called = before[..before.len() - 1 - back].trim_ascii_end();
+                    let length = called.iter().rev().take_while(|byte| is_word(**byte));
+                    let word = &called[called.len() - length.count()..];
+                    if !matches!(word, b"" | b"if" | b"elif" | b"defined") {
+                        return true;
+                    }
+                }
+                _ => {}
+            }
+        }
+        false
+    }
+
     /// Passes over the text of a message directive, which need not be tokens and is not expanded.
     pub(super) fn skip_message(&mut self) {
         let message = self.rest_of_line();
