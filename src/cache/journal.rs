@@ -37,7 +37,7 @@ impl Cache {
         let private = !self.config.store_source();
         let build = plan.map(|plan| Build {
             key: plan.key(),
-            ingredients: plan.ingredients.clone(),
+            ingredients: plan.ingredients(),
             options: plan.shown_options(private),
         });
         let record = Record {

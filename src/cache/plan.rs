@@ -25,8 +25,8 @@ const LARGEST_TEXT: usize = 64 << 20;
 
 /// A call whose result is known by its key.
 pub struct Plan {
-    /// What the key was made of.
-    pub ingredients: Vec<Ingredient>,
+    /// What the key was made of, in parts: those of driver and devices are shared.
+    parts: Vec<Arc<[Ingredient]>>,
     /// The options; None is NULL.
     pub options: Option<Options>,
     /// The program's devices, in its order.
@@ -41,6 +41,15 @@ impl Plan {
     /// The key.
     pub fn key(&self) -> Key {
         self.recipe.key
+    }
+
+    /// What the key was made of.
+    pub fn ingredients(&self) -> Vec<Ingredient> {
+        self.parts
+            .iter()
+            .flat_map(|part| part.iter())
+            .cloned()
+            .collect()
     }
 
     /// The first digits of the key, for the log.
@@ -266,14 +275,6 @@ impl Cache {
             let directory = directory.as_os_str().as_bytes();
             ingredients.push(Ingredient::new(Kind::WorkingDirectory, "", directory));
         }
-        for (index, identity) in device_identities.iter().enumerate() {
-            ingredients.push(Ingredient::new(
-                Kind::Device,
-                "device",
-                (index as u32).to_le_bytes(),
-            ));
-            ingredients.extend(identity.iter().cloned());
-        }
         if targets.len() < devices.len() {
             ingredients.extend(chosen(driver, &devices, &targets));
         }
@@ -282,14 +283,18 @@ impl Cache {
                 .iter()
                 .map(|previous| Ingredient::new(Kind::Previous, "", previous.key.0)),
         );
-        ingredients.extend(driver_identity.iter().cloned());
         ingredients.extend(surroundings);
         if driver.profile.looks_at_executable {
             ingredients.push(Ingredient::new(Kind::Executable, "", executable()));
         }
+        let devices_and_driver = device_identities.into_iter().chain([driver_identity]);
+        let parts: Vec<_> = [ingredients.into()]
+            .into_iter()
+            .chain(devices_and_driver)
+            .collect();
         let earlier = || base.inputs().iter().chain(&previous);
         let recipe = Recipe {
-            key: key(&ingredients),
+            key: key(parts.iter().flat_map(|part| part.iter())),
             weight: 1 + earlier().map(|recipe| recipe.weight).sum::<usize>(),
             depth: 1 + earlier().map(|recipe| recipe.depth).max().unwrap_or(0),
             include_dirs: include_dirs(options.as_ref(), &closure, earlier()),
@@ -300,7 +305,7 @@ impl Cache {
             previous,
         };
         Ok(Plan {
-            ingredients,
+            parts,
             options,
             devices,
             targets,

@@ -88,7 +88,7 @@ impl Cache {
             not_stored(&"the driver does not call its binary what it should be");
             return (names, None);
         }
-        if !driver.is_unchanged(&plan.ingredients, &|path| self.digest(path)) {
+        if !driver.is_unchanged(&plan.ingredients(), &|path| self.digest(path)) {
             not_stored(&"the driver or its environment changed while it compiled");
             return (names, None);
         }
@@ -123,7 +123,7 @@ impl Cache {
     ) -> Meta {
         let private = !self.config.store_source();
         let mut meta = Meta {
-            ingredients: plan.ingredients.clone(),
+            ingredients: plan.ingredients(),
             options: plan.shown_options(private),
             include_dirs: shows_directories(&facts, &plan.recipe.include_dirs)
                 .then(|| plan.recipe.include_dirs.clone()),

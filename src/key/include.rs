@@ -17,20 +17,21 @@
 //!
 //! A header that stands beside an including file is named from that file's place on: `-I0/sub/../NAME`.
 
+mod place;
+
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::ingredients::{Ingredient, Kind, sha256};
+use super::ingredients::{Ingredient, Kind};
 use super::macros::{Definition, Macros};
 use super::options::Options;
 use super::source::{Operand, Texts};
 use crate::outcome::Bypass;
+use place::{FileId, Files, Found, look};
 
 /// How many places are looked at.
 const MOST_PLACES: usize = 20_000;
@@ -77,28 +78,6 @@ struct Place {
     /// The earlier place that is the same file in the same directory: compilers pass over a directory that they have searched,
     /// also under another name.
     again: Option<usize>,
-}
-
-/// What stands at a place.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Found {
-    Nothing,
-    Directory,
-    File {
-        digest: [u8; 32],
-        stamp: Stamp,
-        /// The earlier place that is the same file: `#pragma once` and `#import` tell a file that is included twice from a copy.
-        same_as: Option<usize>,
-    },
-}
-
-/// What changes when a file does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Stamp {
-    file: (u64, u64),
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
 }
 
 impl Closure {
@@ -170,75 +149,6 @@ impl Closure {
             || std::env::current_dir().is_ok_and(|now| now == self.working_directory)
                 && self.places.iter().enumerate().all(&mut is_same)
     }
-}
-
-/// The first place of each file, by device and inode.
-type Files = HashMap<(u64, u64), usize>;
-
-impl Found {
-    /// What was found at the place of this index, with the place where the same file was found before.
-    fn known_from(mut self, index: usize, files: &mut Files) -> Found {
-        if let Found::File { stamp, same_as, .. } = &mut self {
-            let first = *files.entry(stamp.file).or_insert(index);
-            *same_as = (first != index).then_some(first);
-        }
-        self
-    }
-}
-
-/// What stands at a path, with its text; `room` is how many bytes may be read.
-fn look(path: &Path, room: &mut u64) -> Result<(Found, Vec<u8>), Bypass> {
-    let is_nothing = |error: &std::io::Error| {
-        // ENAMETOOLONG: no file can stand there, unless a relative path is short enough.
-        match error.kind() {
-            ErrorKind::NotFound | ErrorKind::NotADirectory => true,
-            ErrorKind::InvalidFilename => path.as_os_str().len() < libc::PATH_MAX as usize,
-            _ => false,
-        }
-    };
-    let metadata = match std::fs::metadata(path) {
-        Ok(metadata) => metadata,
-        Err(error) if is_nothing(&error) => return Ok((Found::Nothing, Vec::new())),
-        Err(_) => return Err(Bypass::ReadsFile),
-    };
-    if metadata.is_dir() {
-        return Ok((Found::Directory, Vec::new()));
-    }
-    // To open anything else could wait for ever, or do something.
-    if !metadata.is_file() {
-        return Err(Bypass::ReadsFile);
-    }
-    let open = File::options()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path);
-    let file = open.map_err(|_| Bypass::ReadsFile)?;
-    let metadata = file.metadata().map_err(|_| Bypass::ReadsFile)?;
-    if !metadata.is_file() {
-        return Err(Bypass::ReadsFile);
-    }
-    let mut text = Vec::with_capacity(metadata.size().min(*room) as usize + 1);
-    file.take(room.saturating_add(1))
-        .read_to_end(&mut text)
-        .map_err(|_| Bypass::ReadsFile)?;
-    *room = room
-        .checked_sub(text.len() as u64)
-        .ok_or(Bypass::TooManyHeaders)?;
-    let stamp = Stamp {
-        file: (metadata.dev(), metadata.ino()),
-        size: metadata.size(),
-        modified: (metadata.mtime(), metadata.mtime_nsec()),
-        changed: (metadata.ctime(), metadata.ctime_nsec()),
-    };
-    let digest = sha256(&text);
-    Ok((
-        Found::File {
-            digest,
-            stamp,
-            same_as: None,
-        },
-        text,
-    ))
 }
 
 /// Follows the headers of a program, and judges all texts together.
@@ -333,7 +243,7 @@ struct Walk<'a> {
     seen: HashSet<Vec<u8>>,
     files: Files,
     /// Files by themselves and by the directories that they were found in: what stands beside them is known.
-    read: HashMap<((u64, u64), (u64, u64)), usize>,
+    read: HashMap<(FileId, FileId), usize>,
     /// Texts of files whose headers are to be followed, with the directory of each and its depth.
     queue: VecDeque<(Base, Vec<u8>, usize)>,
     /// Operands that macros make names of, with the directory of the including file and its depth.
@@ -487,242 +397,4 @@ impl<'a> Walk<'a> {
 #[cfg(test)]
 mod property;
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::key::options;
-
-    /// A directory with files, in which a source is compiled.
-    struct Tree(tempfile::TempDir);
-
-    impl Tree {
-        fn new(files: &[(&str, &str)]) -> Tree {
-            let tree = Tree(tempfile::tempdir().expect("a temporary directory"));
-            for (name, text) in files {
-                tree.write(name, text);
-            }
-            tree
-        }
-
-        fn path(&self, name: &str) -> PathBuf {
-            self.0.path().join(name)
-        }
-
-        fn write(&self, name: &str, text: &str) {
-            let path = self.path(name);
-            std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
-            std::fs::write(path, text).expect("written");
-        }
-
-        fn closure(&self, source: &str, options: &str) -> Result<Closure, Bypass> {
-            let options = options::parse(options.as_bytes())?;
-            closure(&Inputs {
-                source: source.as_bytes(),
-                embedded: &[],
-                options: Some(&options),
-                working_directory: self.0.path(),
-                driver_dirs: &[],
-                implicit: &[],
-            })
-        }
-
-        /// The places that were looked at; those where a file stands end in `!`.
-        fn places(&self, source: &str, options: &str) -> Vec<String> {
-            let closure = self.closure(source, options).expect("a closure");
-            let is_there = |place: &Ingredient| if place.value.is_empty() { "" } else { "!" };
-            closure
-                .ingredients()
-                .map(|place| format!("{}{}", place.name, is_there(&place)))
-                .collect()
-        }
-
-        fn value(&self, source: &str, options: &str) -> Vec<Ingredient> {
-            self.closure(source, options)
-                .expect("a closure")
-                .ingredients()
-                .collect()
-        }
-    }
-
-    #[test]
-    fn each_place_where_a_header_could_stand_is_looked_at() {
-        let tree = Tree::new(&[("d1/h.h", ""), ("d2/h.h", "#include \"sub/i.h\"\n")]);
-        assert_eq!(
-            tree.places("#include <h.h>\n", "-I d1 -I d2 -isystem /nowhere"),
-            [
-                "cwd/h.h",
-                "-I0/h.h!",
-                "-I1/h.h!",
-                "-I2/h.h",
-                "-I1/sub/i.h",
-                "cwd/sub/i.h",
-                "-I0/sub/i.h",
-                "-I2/sub/i.h"
-            ]
-        );
-        assert!(
-            tree.places("int x; // #include <h.h>\n", "-I d1")
-                .is_empty()
-        );
-    }
-
-    #[test]
-    fn what_an_included_file_includes_is_looked_for_beside_it() {
-        let tree = Tree::new(&[("a/b/one.h", "#include \"../two.h\"\n"), ("a/two.h", "")]);
-        let places = tree.places("#include \"a/b/one.h\"\n", "");
-        assert_eq!(
-            places,
-            ["cwd/a/b/one.h!", "cwd/a/b/../two.h!", "cwd/../two.h"]
-        );
-    }
-
-    #[test]
-    fn headers_that_include_themselves_come_to_an_end() {
-        let tree = Tree::new(&[("a/h.h", "#include \"../a/h.h\"\n#include \"loop/h.h\"\n")]);
-        std::os::unix::fs::symlink(".", tree.path("a/loop")).expect("linked");
-        assert!(tree.places("#include \"a/h.h\"\n", "").len() < 12);
-    }
-
-    #[test]
-    fn computed_names_are_followed_also_when_a_header_defines_them() {
-        let tree = Tree::new(&[
-            ("names.h", "#define NEXT \"next.h\"\n"),
-            ("next.h", "#define LAST <last.h>\n#include LAST\n"),
-            ("last.h", ""),
-        ]);
-        let places = tree.places("#include \"names.h\"\n#include NEXT\n", "");
-        assert_eq!(places, ["cwd/names.h!", "cwd/next.h!", "cwd/last.h!"]);
-        let places = tree.places("#include NAME\n", "-DNAME=<last.h>");
-        assert_eq!(places, ["cwd/last.h!"]);
-        let unresolved = tree
-            .closure("#include NAME\n", "")
-            .expect_err("nobody defines it");
-        assert_eq!(unresolved, Bypass::UnresolvedInclude);
-    }
-
-    #[test]
-    fn what_is_found_counts_and_not_where_or_when() {
-        let files = [("d/h.h", "#define V 1\n")];
-        let (one, other) = (Tree::new(&files), Tree::new(&files));
-        let source = "#include <h.h>\n";
-        let before = one.value(source, "-I d");
-        assert_eq!(
-            before,
-            other.value(source, &format!("-I {}", other.path("d").display()))
-        );
-        other.write("d/h.h", "#define V 2\n");
-        assert_ne!(before, other.value(source, "-I d"));
-        one.write("h.h", "#define V 1\n");
-        assert_ne!(
-            before,
-            one.value(source, "-I d"),
-            "it hides the other one on some drivers"
-        );
-    }
-
-    #[test]
-    fn a_link_to_a_header_is_not_a_copy_of_it() {
-        let files = [
-            ("a.h", "#pragma once\nint x;\n"),
-            ("b.h", "#pragma once\nint x;\n"),
-        ];
-        let (copies, links) = (Tree::new(&files), Tree::new(&files[..1]));
-        std::fs::hard_link(links.path("a.h"), links.path("b.h")).expect("linked");
-        let source = "#include \"a.h\"\n#include \"b.h\"\n";
-        assert_ne!(copies.value(source, ""), links.value(source, ""));
-    }
-
-    #[test]
-    fn a_directory_that_is_searched_twice_is_not_two() {
-        let copies = Tree::new(&[("a/h.h", "")]);
-        std::fs::create_dir(copies.path("b")).expect("made");
-        std::fs::hard_link(copies.path("a/h.h"), copies.path("b/h.h")).expect("linked");
-        let links = Tree::new(&[("a/h.h", "")]);
-        std::os::unix::fs::symlink("a", links.path("b")).expect("linked");
-        let source = "#include <h.h>\n";
-        assert_ne!(
-            copies.value(source, "-I a -I b"),
-            links.value(source, "-I a -I b")
-        );
-    }
-
-    #[test]
-    fn a_file_in_a_directorys_place_counts() {
-        let tree = Tree::new(&[("map", "pamh")]);
-        let map = tree
-            .closure("#include <h.h>\n", "-I map")
-            .expect_err("a map");
-        assert_eq!(map, Bypass::ReadsFile);
-        assert!(tree.closure("int x;\n", "-I map").is_ok());
-    }
-
-    #[test]
-    fn a_backslash_in_a_name_is_the_drivers_to_read() {
-        let tree = Tree::new(&[]);
-        let quoted = tree
-            .closure("#include \"a\\\"//b\"\n", "")
-            .expect_err("unclear");
-        assert_eq!(quoted, Bypass::UnresolvedInclude);
-    }
-
-    #[test]
-    fn all_texts_are_judged_together() {
-        let tree = Tree::new(&[
-            ("h.h", "#define C(a, b) a##b\n"),
-            (
-                "time.h",
-                "int x = __LINE__; // __TIME__\n#define T __TIME__\n",
-            ),
-        ]);
-        assert!(tree.closure("#include \"h.h\"\nC(__LI, NE__)", "").is_ok());
-        let pasted = tree
-            .closure("#include \"h.h\"\nC(__FI, LE__)", "")
-            .expect_err("pasted");
-        assert_eq!(pasted, Bypass::UsesTimeOrFileName);
-        let time = tree
-            .closure("#include \"time.h\"\n", "")
-            .expect_err("the time");
-        assert_eq!(time, Bypass::UsesTimeOrFileName);
-        let option = tree.closure("", "-DX=__FILE__").expect_err("a file's name");
-        assert_eq!(option, Bypass::UsesTimeOrFileName);
-    }
-
-    #[test]
-    fn what_is_no_plain_file_is_not_opened() {
-        let tree = Tree::new(&[("dir/x", "")]);
-        assert_eq!(tree.places("#include \"dir\"\n", ""), ["cwd/dir!"]);
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            tree.path("fifo"),
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::RWXU,
-            0,
-        )
-        .expect("made");
-        let fifo = tree
-            .closure("#include \"fifo\"\n", "")
-            .expect_err("not read");
-        assert_eq!(fifo, Bypass::ReadsFile);
-    }
-
-    #[test]
-    fn there_is_an_end_to_what_is_followed() {
-        let tree = Tree::new(&[]);
-        for index in 0..DEEPEST + 2 {
-            tree.write(
-                &format!("{index}.h"),
-                &format!("#include \"{}.h\"\n", index + 1),
-            );
-        }
-        let deep = tree
-            .closure("#include \"0.h\"\n", "")
-            .expect_err("too deep");
-        assert_eq!(deep, Bypass::TooManyHeaders);
-        let many: String = (0..MOST_PLACES + 1)
-            .map(|index| format!("#include <{index}>\n"))
-            .collect();
-        assert_eq!(
-            tree.closure(&many, "").expect_err("too many"),
-            Bypass::TooManyHeaders
-        );
-    }
-}
+mod tests;

@@ -222,7 +222,8 @@ impl<'a> Texts<'a> {
                 let mut lexer = Lexer::new(joined, reading);
                 while let Some(token) = lexer.next() {
                     if let Token::Directive {
-                        name: b"define", ..
+                        name: b"define",
+                        first_on_line: true,
                     } = token
                     {
                         definitions.extend(Definition::parse(lexer.rest_of_directive()));
@@ -256,11 +257,13 @@ impl<'a> Texts<'a> {
         let joined = join_lines(bytes, reading, met);
         let mut lexer = Lexer::new(&joined, reading);
         let mut last_define = None;
+        let mut define_end = None;
+        let mut pragma_end = 0;
         while let Some(token) = lexer.next() {
             match token {
                 Token::Name(name) if is_question(name) => {
-                    let defined_till = last_define.map(|at| lexer.directive_end(at));
-                    let in_macro = defined_till.is_some_and(|end| lexer.at() <= end);
+                    let end = || last_define.map_or(0, |at| lexer.directive_end(at));
+                    let in_macro = lexer.at() <= *define_end.get_or_insert_with(end);
                     if let Some(operand) = question(&mut lexer, name, in_macro)? {
                         operands.push(operand);
                     }
@@ -278,8 +281,10 @@ impl<'a> Texts<'a> {
                     Known::Include => {
                         operands.push(included(&mut lexer, first_on_line, name == b"embed")?);
                     }
+                    Known::Pragma if lexer.at() < pragma_end => {}
                     Known::Pragma => {
                         let line = lexer.rest_of_line();
+                        pragma_end = lexer.at() + line.len();
                         if PRAGMA_WORDS.iter().any(|word| contains(line, word)) {
                             return Err(Bypass::ReadsFile);
                         }
@@ -289,7 +294,9 @@ impl<'a> Texts<'a> {
                     // Elsewhere in a line, `#` makes a string of a macro parameter.
                     Known::No if first_on_line => return Err(Bypass::UnknownDirective),
                     Known::Message if first_on_line => lexer.skip_message(),
-                    Known::Harmless if name == b"define" => last_define = Some(lexer.at()),
+                    Known::Harmless if first_on_line && name == b"define" => {
+                        (last_define, define_end) = (Some(lexer.at()), None);
+                    }
                     Known::Message | Known::Harmless | Known::No => {
                         self.makes_strings |= !first_on_line;
                     }

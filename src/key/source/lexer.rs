@@ -28,6 +28,9 @@ const WHOLE_COMMENT_ENDS: u8 = 1 << 6;
 /// All readings are below this.
 pub(super) const READINGS: u8 = 1 << 7;
 
+/// How long the operand of `__has_include` may be.
+const LONGEST_OPERAND: usize = 4096;
+
 /// How far unclosed quotes may be searched in vain, besides four times the text's length.
 const MAX_SEARCHED: usize = 1 << 16;
 
@@ -188,8 +191,12 @@ impl<'a> Lexer<'a> {
             b'<' => b'>',
             _ => return None,
         };
-        let rest = self.rest_of_line();
-        let end = rest[1..].iter().position(|byte| *byte == close)? + 1;
+        let rest = &self.text[self.at..];
+        let ends = |byte: &u8| *byte == close || *byte == b'\n';
+        let end = rest[1..].iter().position(ends)? + 1;
+        if rest[end] != close {
+            return None;
+        }
         self.leave_code(self.at, self.at + end + 1);
         Some(&rest[1..end])
     }
@@ -235,13 +242,16 @@ impl<'a> Lexer<'a> {
     }
 
     /// What the parentheses that come next hold: `Some(None)` if they are not closed on their line, None if there are none.
+    /// Long ones count as not closed.
     pub(super) fn parenthesised(&mut self) -> Option<Option<&'a [u8]>> {
         self.skip_blanks();
         if self.byte(self.at) != b'(' {
             return None;
         }
         self.at += 1;
-        let rest = self.rest_of_directive();
+        // So short that many of them on one line take little time.
+        let rest = &self.text[self.at..self.text.len().min(self.at + LONGEST_OPERAND)];
+        let rest = &rest[..line_end(rest)];
         let mut open = 1;
         let end = rest.iter().position(|byte| {
             open += i32::from(*byte == b'(') - i32::from(*byte == b')');

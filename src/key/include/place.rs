@@ -1,0 +1,104 @@
+//! What stands where a header could be.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use super::super::ingredients::sha256;
+use crate::outcome::Bypass;
+
+/// What stands at a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Nothing,
+    Directory,
+    File {
+        digest: [u8; 32],
+        stamp: Stamp,
+        /// The earlier place that is the same file: `#pragma once` and `#import` tell a file that is included twice from a copy.
+        same_as: Option<usize>,
+    },
+}
+
+/// What changes when a file does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) file: FileId,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// Device and inode.
+pub(super) type FileId = (u64, u64);
+
+/// The first place of each file.
+pub(super) type Files = HashMap<FileId, usize>;
+
+impl Found {
+    /// What was found at the place of this index, with the place where the same file was found before.
+    pub(super) fn known_from(mut self, index: usize, files: &mut Files) -> Found {
+        if let Found::File { stamp, same_as, .. } = &mut self {
+            let first = *files.entry(stamp.file).or_insert(index);
+            *same_as = (first != index).then_some(first);
+        }
+        self
+    }
+}
+
+/// What stands at a path, with its text; `room` is how many bytes may be read.
+pub(super) fn look(path: &Path, room: &mut u64) -> Result<(Found, Vec<u8>), Bypass> {
+    let is_nothing = |error: &std::io::Error| {
+        // ENAMETOOLONG: no file can stand there, unless a relative path is short enough.
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => true,
+            ErrorKind::InvalidFilename => path.as_os_str().len() < libc::PATH_MAX as usize,
+            _ => false,
+        }
+    };
+    let metadata = match std::fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if is_nothing(&error) => return Ok((Found::Nothing, Vec::new())),
+        Err(_) => return Err(Bypass::ReadsFile),
+    };
+    if metadata.is_dir() {
+        return Ok((Found::Directory, Vec::new()));
+    }
+    // To open anything else could wait for ever, or do something.
+    if !metadata.is_file() {
+        return Err(Bypass::ReadsFile);
+    }
+    let open = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path);
+    let file = open.map_err(|_| Bypass::ReadsFile)?;
+    let metadata = file.metadata().map_err(|_| Bypass::ReadsFile)?;
+    if !metadata.is_file() {
+        return Err(Bypass::ReadsFile);
+    }
+    let mut text = Vec::with_capacity(metadata.size().min(*room) as usize + 1);
+    file.take(room.saturating_add(1))
+        .read_to_end(&mut text)
+        .map_err(|_| Bypass::ReadsFile)?;
+    *room = room
+        .checked_sub(text.len() as u64)
+        .ok_or(Bypass::TooManyHeaders)?;
+    let stamp = Stamp {
+        file: (metadata.dev(), metadata.ino()),
+        size: metadata.size(),
+        modified: (metadata.mtime(), metadata.mtime_nsec()),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
+    };
+    let digest = sha256(&text);
+    Ok((
+        Found::File {
+            digest,
+            stamp,
+            same_as: None,
+        },
+        text,
+    ))
+}

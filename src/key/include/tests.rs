@@ -1,0 +1,237 @@
+use super::*;
+use crate::key::options;
+
+/// A directory with files, in which a source is compiled.
+struct Tree(tempfile::TempDir);
+
+impl Tree {
+    fn new(files: &[(&str, &str)]) -> Tree {
+        let tree = Tree(tempfile::tempdir().expect("a temporary directory"));
+        for (name, text) in files {
+            tree.write(name, text);
+        }
+        tree
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        std::fs::write(path, text).expect("written");
+    }
+
+    fn closure(&self, source: &str, options: &str) -> Result<Closure, Bypass> {
+        let options = options::parse(options.as_bytes())?;
+        closure(&Inputs {
+            source: source.as_bytes(),
+            embedded: &[],
+            options: Some(&options),
+            working_directory: self.0.path(),
+            driver_dirs: &[],
+            implicit: &[],
+        })
+    }
+
+    /// The places that were looked at; those where a file stands end in `!`.
+    fn places(&self, source: &str, options: &str) -> Vec<String> {
+        let closure = self.closure(source, options).expect("a closure");
+        let is_there = |place: &Ingredient| if place.value.is_empty() { "" } else { "!" };
+        closure
+            .ingredients()
+            .map(|place| format!("{}{}", place.name, is_there(&place)))
+            .collect()
+    }
+
+    fn value(&self, source: &str, options: &str) -> Vec<Ingredient> {
+        self.closure(source, options)
+            .expect("a closure")
+            .ingredients()
+            .collect()
+    }
+}
+
+#[test]
+fn each_place_where_a_header_could_stand_is_looked_at() {
+    let tree = Tree::new(&[("d1/h.h", ""), ("d2/h.h", "#include \"sub/i.h\"\n")]);
+    assert_eq!(
+        tree.places("#include <h.h>\n", "-I d1 -I d2 -isystem /nowhere"),
+        [
+            "cwd/h.h",
+            "-I0/h.h!",
+            "-I1/h.h!",
+            "-I2/h.h",
+            "-I1/sub/i.h",
+            "cwd/sub/i.h",
+            "-I0/sub/i.h",
+            "-I2/sub/i.h"
+        ]
+    );
+    assert!(
+        tree.places("int x; // #include <h.h>\n", "-I d1")
+            .is_empty()
+    );
+}
+
+#[test]
+fn what_an_included_file_includes_is_looked_for_beside_it() {
+    let tree = Tree::new(&[("a/b/one.h", "#include \"../two.h\"\n"), ("a/two.h", "")]);
+    let places = tree.places("#include \"a/b/one.h\"\n", "");
+    assert_eq!(
+        places,
+        ["cwd/a/b/one.h!", "cwd/a/b/../two.h!", "cwd/../two.h"]
+    );
+}
+
+#[test]
+fn headers_that_include_themselves_come_to_an_end() {
+    let tree = Tree::new(&[("a/h.h", "#include \"../a/h.h\"\n#include \"loop/h.h\"\n")]);
+    std::os::unix::fs::symlink(".", tree.path("a/loop")).expect("linked");
+    assert!(tree.places("#include \"a/h.h\"\n", "").len() < 12);
+}
+
+#[test]
+fn computed_names_are_followed_also_when_a_header_defines_them() {
+    let tree = Tree::new(&[
+        ("names.h", "#define NEXT \"next.h\"\n"),
+        ("next.h", "#define LAST <last.h>\n#include LAST\n"),
+        ("last.h", ""),
+    ]);
+    let places = tree.places("#include \"names.h\"\n#include NEXT\n", "");
+    assert_eq!(places, ["cwd/names.h!", "cwd/next.h!", "cwd/last.h!"]);
+    let places = tree.places("#include NAME\n", "-DNAME=<last.h>");
+    assert_eq!(places, ["cwd/last.h!"]);
+    let unresolved = tree
+        .closure("#include NAME\n", "")
+        .expect_err("nobody defines it");
+    assert_eq!(unresolved, Bypass::UnresolvedInclude);
+}
+
+#[test]
+fn what_is_found_counts_and_not_where_or_when() {
+    let files = [("d/h.h", "#define V 1\n")];
+    let (one, other) = (Tree::new(&files), Tree::new(&files));
+    let source = "#include <h.h>\n";
+    let before = one.value(source, "-I d");
+    assert_eq!(
+        before,
+        other.value(source, &format!("-I {}", other.path("d").display()))
+    );
+    other.write("d/h.h", "#define V 2\n");
+    assert_ne!(before, other.value(source, "-I d"));
+    one.write("h.h", "#define V 1\n");
+    assert_ne!(
+        before,
+        one.value(source, "-I d"),
+        "it hides the other one on some drivers"
+    );
+}
+
+#[test]
+fn a_link_to_a_header_is_not_a_copy_of_it() {
+    let files = [
+        ("a.h", "#pragma once\nint x;\n"),
+        ("b.h", "#pragma once\nint x;\n"),
+    ];
+    let (copies, links) = (Tree::new(&files), Tree::new(&files[..1]));
+    std::fs::hard_link(links.path("a.h"), links.path("b.h")).expect("linked");
+    let source = "#include \"a.h\"\n#include \"b.h\"\n";
+    assert_ne!(copies.value(source, ""), links.value(source, ""));
+}
+
+#[test]
+fn a_directory_that_is_searched_twice_is_not_two() {
+    let copies = Tree::new(&[("a/h.h", "")]);
+    std::fs::create_dir(copies.path("b")).expect("made");
+    std::fs::hard_link(copies.path("a/h.h"), copies.path("b/h.h")).expect("linked");
+    let links = Tree::new(&[("a/h.h", "")]);
+    std::os::unix::fs::symlink("a", links.path("b")).expect("linked");
+    let source = "#include <h.h>\n";
+    assert_ne!(
+        copies.value(source, "-I a -I b"),
+        links.value(source, "-I a -I b")
+    );
+}
+
+#[test]
+fn a_file_in_a_directorys_place_counts() {
+    let tree = Tree::new(&[("map", "pamh")]);
+    let map = tree
+        .closure("#include <h.h>\n", "-I map")
+        .expect_err("a map");
+    assert_eq!(map, Bypass::ReadsFile);
+    assert!(tree.closure("int x;\n", "-I map").is_ok());
+}
+
+#[test]
+fn a_backslash_in_a_name_is_the_drivers_to_read() {
+    let tree = Tree::new(&[]);
+    let quoted = tree
+        .closure("#include \"a\\\"//b\"\n", "")
+        .expect_err("unclear");
+    assert_eq!(quoted, Bypass::UnresolvedInclude);
+}
+
+#[test]
+fn all_texts_are_judged_together() {
+    let tree = Tree::new(&[
+        ("h.h", "#define C(a, b) a##b\n"),
+        (
+            "time.h",
+            "int x = __LINE__; // __TIME__\n#define T __TIME__\n",
+        ),
+    ]);
+    assert!(tree.closure("#include \"h.h\"\nC(__LI, NE__)", "").is_ok());
+    let pasted = tree
+        .closure("#include \"h.h\"\nC(__FI, LE__)", "")
+        .expect_err("pasted");
+    assert_eq!(pasted, Bypass::UsesTimeOrFileName);
+    let time = tree
+        .closure("#include \"time.h\"\n", "")
+        .expect_err("the time");
+    assert_eq!(time, Bypass::UsesTimeOrFileName);
+    let option = tree.closure("", "-DX=__FILE__").expect_err("a file's name");
+    assert_eq!(option, Bypass::UsesTimeOrFileName);
+}
+
+#[test]
+fn what_is_no_plain_file_is_not_opened() {
+    let tree = Tree::new(&[("dir/x", "")]);
+    assert_eq!(tree.places("#include \"dir\"\n", ""), ["cwd/dir!"]);
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        tree.path("fifo"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .expect("made");
+    let fifo = tree
+        .closure("#include \"fifo\"\n", "")
+        .expect_err("not read");
+    assert_eq!(fifo, Bypass::ReadsFile);
+}
+
+#[test]
+fn there_is_an_end_to_what_is_followed() {
+    let tree = Tree::new(&[]);
+    for index in 0..DEEPEST + 2 {
+        tree.write(
+            &format!("{index}.h"),
+            &format!("#include \"{}.h\"\n", index + 1),
+        );
+    }
+    let deep = tree
+        .closure("#include \"0.h\"\n", "")
+        .expect_err("too deep");
+    assert_eq!(deep, Bypass::TooManyHeaders);
+    let many: String = (0..MOST_PLACES + 1)
+        .map(|index| format!("#include <{index}>\n"))
+        .collect();
+    assert_eq!(
+        tree.closure(&many, "").expect_err("too many"),
+        Bypass::TooManyHeaders
+    );
+}
