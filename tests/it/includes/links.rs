@@ -154,3 +154,46 @@ fn a_header_that_must_not_be_read() {
         tree.hits("and again");
     }
 }
+
+/// A header map of one name (clang's HeaderMap.cpp), which clang takes in the place of an include directory.
+fn header_map(name: &str, directory: &str, file: &str) -> Vec<u8> {
+    const BUCKETS: u32 = 8;
+    let hash: u32 = name.bytes().map(|byte| u32::from(byte) * 13).sum();
+    let mut strings = vec![0];
+    let mut offset = |text: &str| {
+        let start = strings.len() as u32;
+        strings.extend(text.bytes().chain([0]));
+        start
+    };
+    let bucket = [name, directory, file].map(&mut offset);
+    let mut words = vec![0x686d_6170, 1, 24 + 12 * BUCKETS, 1, BUCKETS, 255];
+    for index in 0..BUCKETS {
+        words.extend(if index == hash % BUCKETS {
+            bucket
+        } else {
+            [0; 3]
+        });
+    }
+    let words = words.into_iter().flat_map(u32::to_le_bytes);
+    words.chain(strings).collect()
+}
+
+#[test]
+fn a_map_in_the_place_of_a_directory() {
+    for tree in Tree::on(&QUICK) {
+        tree.source(&format!("#include <h.h>\n{KERNEL}"), "-I map");
+        tree.define("one.h");
+        tree.define("two.h");
+        let directory = format!("{}/", tree.path("").display());
+        for file in ["one.h", "two.h"] {
+            tree.write(
+                "map",
+                header_map("h.h", &directory.replace("//", "/"), file),
+            );
+            tree.is_right(file);
+            assert!(tree.works(), "{:?}", tree.driver);
+            tree.define(file);
+            tree.is_right("edited");
+        }
+    }
+}
