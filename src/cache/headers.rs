@@ -41,7 +41,7 @@ pub fn texts(
 ) -> Result<Closure, Bypass> {
     let embedded: Vec<(&[u8], &[u8])> = headers
         .iter()
-        .map(|header| (header.name.as_bytes(), &*header.source))
+        .map(|header| (header.name.as_bytes(), header.source.as_slice()))
         .collect();
     include::closure(&Inputs {
         source,

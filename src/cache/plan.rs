@@ -212,7 +212,7 @@ impl Cache {
             _ => &[],
         };
         let text = match &base {
-            Base::Source(text) | Base::Il(text, _) => &**text,
+            Base::Source(text) | Base::Il(text, _) => text.as_slice(),
             Base::Linked(_) => &[],
         };
         let lengths = [text.len(), options_bytes.map_or(0, <[u8]>::len)];

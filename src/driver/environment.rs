@@ -1,8 +1,8 @@
 //! What is around a call and changes what a driver compiles: environment variables, configuration files, and programs that
 //! it runs. An application may change any of them at any time, so they are looked at in each call.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use super::Driver;
 use super::identity::{FileDigest, sha256_value};
 use super::profile::Profile;
 use super::profile::variables::{Effect, LAYERS};
+use crate::fork::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 
 /// A file that is larger is no configuration file.
@@ -19,14 +20,8 @@ const LARGEST_CONFIGURATION: u64 = 1 << 20;
 pub type Surroundings = Option<Vec<Ingredient>>;
 
 /// Those that a driver of this kind looks at, now.
-pub fn surroundings(profile: &Profile, suffix: &[u8]) -> Surroundings {
-    let mut ingredients: Vec<Ingredient> = std::env::vars_os()
-        .filter(|(name, value)| is_wanted(profile, suffix, name, value))
-        .map(|(name, value)| {
-            Ingredient::new(Kind::Environment, name.to_string_lossy(), value.into_vec())
-        })
-        .collect();
-    ingredients.sort_by(|one, other| one.name.cmp(&other.name));
+pub fn surroundings(profile: &Profile, suffix: &[u8], known: &Variables) -> Surroundings {
+    let mut ingredients = known.wanted(profile, suffix);
     for name in profile.configuration {
         if let Some(content) = configuration_file(name) {
             let value = sha256_value(&sha256(&content?));
@@ -34,6 +29,37 @@ pub fn surroundings(profile: &Profile, suffix: &[u8]) -> Surroundings {
         }
     }
     Some(ingredients)
+}
+
+/// All variables at the last call, and those of them that were wanted: to tell them apart takes longer than to see that none has
+/// changed.
+#[derive(Default)]
+pub struct Variables(Mutex<Snapshot>);
+
+#[derive(Default)]
+struct Snapshot {
+    all: Vec<(OsString, OsString)>,
+    wanted: Vec<Ingredient>,
+}
+
+impl Variables {
+    fn wanted(&self, profile: &Profile, suffix: &[u8]) -> Vec<Ingredient> {
+        let now: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+        let mut known = self.0.lock();
+        if known.all != now {
+            let wanted = now
+                .iter()
+                .filter(|(name, value)| is_wanted(profile, suffix, name, value));
+            let mut wanted: Vec<Ingredient> = wanted
+                .map(|(name, value)| {
+                    Ingredient::new(Kind::Environment, name.to_string_lossy(), value.as_bytes())
+                })
+                .collect();
+            wanted.sort_by(|one, other| one.name.cmp(&other.name));
+            *known = Snapshot { all: now, wanted };
+        }
+        known.wanted.clone()
+    }
 }
 
 /// What was otherwise at an earlier moment.
@@ -130,7 +156,7 @@ impl Driver {
     /// None: a file cannot be read.
     pub fn surroundings(&self, digest: FileDigest) -> Option<Vec<Ingredient>> {
         let profile = self.profile;
-        let mut ingredients = surroundings(profile, &self.suffix)?;
+        let mut ingredients = surroundings(profile, &self.suffix, &self.variables)?;
         let named: Vec<PathBuf> = ingredients
             .iter()
             .filter(|one| one.kind == Kind::Environment)

@@ -78,6 +78,8 @@ pub struct Driver {
     identity: OnceBox<Option<Identity>>,
     /// What was around the driver when it was opened.
     opened_in: Surroundings,
+    /// See [`environment::Variables`].
+    variables: environment::Variables,
     devices: Mutex<device::Devices>,
     /// The directories of clang's own headers, and how many libraries had been loaded then.
     clang_resources: Mutex<Option<(u64, Vec<PathBuf>)>>,
@@ -98,6 +100,7 @@ impl Driver {
         recognition: &Recognition,
     ) -> Driver {
         let profile = profile::of(recognition);
+        let variables = environment::Variables::default();
         Driver {
             index,
             table,
@@ -110,7 +113,8 @@ impl Driver {
             profile,
             suffix: recognition.suffix.clone(),
             identity: OnceBox::new(),
-            opened_in: environment::surroundings(profile, &recognition.suffix),
+            opened_in: environment::surroundings(profile, &recognition.suffix, &variables),
+            variables,
             devices: Mutex::default(),
             clang_resources: Mutex::default(),
             context_counts: AtomicU8::new(0),

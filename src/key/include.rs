@@ -191,13 +191,18 @@ pub fn closure(inputs: &Inputs) -> Result<Closure, Bypass> {
         }
         let (places, texts) = (walk.closure.places.len(), walk.texts.len());
         let all = Macros::new(definitions.iter().cloned().chain(walk.texts.definitions()?));
+        let mut unresolved = Ok(());
         for (operand, beside, depth) in walk.computed.clone() {
-            for name in all.names(&operand, &mut steps)? {
-                walk.request(&name, beside.as_ref(), depth)?;
+            match all.names(&operand, &mut steps) {
+                Ok(names) => names
+                    .iter()
+                    .try_for_each(|name| walk.request(name, beside.as_ref(), depth))?,
+                Err(reason) => unresolved = Err(reason),
             }
         }
         walk.read_on()?;
         if (places, texts) == (walk.closure.places.len(), walk.texts.len()) {
+            unresolved?;
             break;
         }
     }

@@ -162,9 +162,8 @@ impl<'a> Texts<'a> {
             let mut words = Vec::new();
             for text in &self.texts {
                 text.readings(|joined, reading| {
-                    let mut lexer = Lexer::new(joined, reading);
-                    lexer.by_ref().for_each(drop);
-                    let code = lexer.code.into_iter().map(|span| &joined[span]);
+                    let code = Lexer::code_of(joined, reading);
+                    let code = code.into_iter().map(|span| &joined[span]);
                     words.extend(pieces(code).into_iter().map(<[u8]>::to_vec));
                     None::<()>
                 });
@@ -202,9 +201,8 @@ impl<'a> Texts<'a> {
     fn any_code(&self, holds: impl Fn(&[u8]) -> bool) -> bool {
         let has = |text: &Text| {
             text.readings(|joined, reading| {
-                let mut lexer = Lexer::new(joined, reading);
-                lexer.by_ref().for_each(drop);
-                let mut code = lexer.code.into_iter().map(|span| &joined[span]);
+                let code = Lexer::code_of(joined, reading);
+                let mut code = code.into_iter().map(|span| &joined[span]);
                 code.any(&holds).then_some(())
             })
         };

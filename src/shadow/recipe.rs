@@ -31,13 +31,16 @@ pub struct Recipe {
     pub include_dirs: Vec<Vec<u8>>,
 }
 
+/// A source or module, as the driver gave it: sources can be megabytes, and are not copied again.
+pub type Text = Arc<Vec<u8>>;
+
 /// What a program is made from.
 #[derive(Clone)]
 pub enum Base {
     /// OpenCL C, without a NUL.
-    Source(Arc<[u8]>),
+    Source(Text),
     /// An intermediate language, with the specialisation constants that were set before the call.
-    Il(Arc<[u8]>, Constants),
+    Il(Text, Constants),
     /// Programs that were linked, in their order.
     Linked(Vec<Arc<Recipe>>),
 }
@@ -72,7 +75,7 @@ pub struct Header {
     /// Its `header_include_names` element.
     pub name: CString,
     /// The source of its program at the time of the call.
-    pub source: Arc<[u8]>,
+    pub source: Text,
 }
 
 impl Recipe {

@@ -101,6 +101,8 @@ fn computed_names_are_followed_also_when_a_header_defines_them() {
     ]);
     let places = tree.places("#include \"names.h\"\n#include NEXT\n", "");
     assert_eq!(places, ["cwd/names.h!", "cwd/next.h!", "cwd/last.h!"]);
+    let places = tree.places("#include NEXT\n#include NAME\n", "-DNAME=\"names.h\"");
+    assert_eq!(places, ["cwd/names.h!", "cwd/next.h!", "cwd/last.h!"]);
     let places = tree.places("#include NAME\n", "-DNAME=<last.h>");
     assert_eq!(places, ["cwd/last.h!"]);
     let unresolved = tree

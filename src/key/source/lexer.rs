@@ -149,8 +149,9 @@ pub(super) struct Lexer<'a> {
     reading: u8,
     /// The differences between readings that this text showed.
     pub(super) met: u8,
-    /// The text without comments and literals, up to `code_from`.
-    pub(super) code: Vec<Range<usize>>,
+    /// The text without comments and literals, up to `code_from`; nothing unless it is wanted.
+    code: Vec<Range<usize>>,
+    keeps_code: bool,
     code_from: usize,
     /// The last comment: where it ended, and whether only blanks and comments stood before it on its line.
     comment: Option<(usize, bool)>,
@@ -167,10 +168,19 @@ impl<'a> Lexer<'a> {
             reading,
             met: 0,
             code: Vec::new(),
+            keeps_code: false,
             code_from: 0,
             comment: None,
             searched: 0,
         }
+    }
+
+    /// The spans of a text that are code.
+    pub(super) fn code_of(text: &'a [u8], reading: u8) -> Vec<Range<usize>> {
+        let mut lexer = Lexer::new(text, reading);
+        lexer.keeps_code = true;
+        lexer.by_ref().for_each(drop);
+        lexer.code
     }
 
     fn byte(&self, at: usize) -> u8 {
@@ -318,7 +328,9 @@ impl<'a> Lexer<'a> {
 
     /// Ends a span of code before `from` and goes on behind the comment or literal at `to`.
     fn leave_code(&mut self, from: usize, to: usize) {
-        self.code.push(self.code_from..from);
+        if self.keeps_code {
+            self.code.push(self.code_from..from);
+        }
         (self.code_from, self.at) = (to, to);
     }
 
@@ -374,8 +386,7 @@ impl<'a> Lexer<'a> {
 
     fn hash(&mut self, start: usize, width: usize) -> Token<'a> {
         self.at = start + width;
-        let hash = &self.text[start..self.at];
-        if self.text[self.at..].starts_with(hash) {
+        if (0..width).all(|at| self.byte(self.at + at) == self.text[start + at]) {
             self.at += width;
             return Token::Paste;
         }
@@ -507,7 +518,8 @@ impl<'a> Iterator for Lexer<'a> {
                     }
                 }
                 b'#' => return Some(self.hash(start, 1)),
-                b'%' => return Some(self.hash(start, 2)),
+                b'%' if self.byte(start + 1) == b':' => return Some(self.hash(start, 2)),
+                b'%' | b'$' | b'&' => self.at += 1,
                 b'\\' => {
                     self.at += 1;
                     if matches!(self.byte(self.at), b'u' | b'U' | b'N') {
