@@ -14,23 +14,31 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
 /// Where headers are, from the working directory.
-const DIRECTORIES: [&str; 6] = ["", "d1/", "d2/", "sub/", "d1/sub/", "d1/d2/"];
+const DIRECTORIES: [&str; 4] = ["", "d1/", "sub/", "d1/sub/"];
 /// How they are included.
-const NAMES: [&str; 6] = ["a.h", "b.h", "c.h", "sub/a.h", "./b.h", "sub/../c.h"];
+const NAMES: [&str; 7] = [
+    "a.h",
+    "sub/a.h",
+    "sub/a.h",
+    "b.h",
+    "d.h",
+    "./d.h",
+    "sub/../b.h",
+];
 /// What files are called.
-const FILES: [&str; 3] = ["a.h", "b.h", "c.h"];
+const FILES: [&str; 3] = ["a.h", "b.h", "d.h"];
 
 const OPTIONS: [&str; 14] = [
     "-I d1",
-    "-I d2",
+    "-I ./d1",
     "-Isub",
     "-I .",
     "-Id1/sub",
-    "-I ../work/d2",
+    "-I ../work/sub",
     "-I ABSOLUTE/d1",
     "-DM0=5",
     "-D M1=7",
-    "-DH1=<b.h>",
+    "-DH1=<d.h>",
     "-D INCLUDE_PATH=d1 -D XM2S(x)=#x -D M2S(x)=XM2S(x)",
     "-D INCLUDE_PATH=ABSOLUTE/sub -D XM2S(x)=#x -D M2S(x)=XM2S(x)",
     "-I nowhere",
@@ -39,7 +47,7 @@ const OPTIONS: [&str; 14] = [
 
 /// Options that PoCL and Intel's runtime refuse.
 const RARE_OPTIONS: [&str; 4] = [
-    "-isystem d2",
+    "-isystem d1",
     "-iquote d1",
     "-include b.h",
     "-include d1/a.h",
@@ -56,6 +64,8 @@ pub enum Part {
         name: u8,
         angled: bool,
         import: bool,
+        /// Only if it is there.
+        optional: bool,
     },
     /// The name of a header as a macro.
     DefineName {
@@ -99,6 +109,8 @@ pub enum Edit {
     Rename((u8, u8), (u8, u8)),
     Symlink((u8, u8), (u8, u8)),
     HardLink((u8, u8), (u8, u8)),
+    /// Every link becomes a copy, which `#pragma once` tells from it.
+    Separate,
     RenameDirectory(u8, u8),
     /// The same bytes in another file, with another time.
     Touch,
@@ -119,8 +131,8 @@ fn leaf() -> impl Strategy<Value = Part> {
     prop_oneof![
         2 => (0..3_u8, any::<u8>()).prop_map(|(name, value)| Part::Define(name, value)),
         3 => (0..3_u8).prop_map(Part::Use),
-        5 => (name.clone(), any::<bool>(), prop::bool::weighted(0.1))
-            .prop_map(|(name, angled, import)| Part::Include { name, angled, import }),
+        5 => (name.clone(), prop::bool::weighted(0.4), prop::bool::weighted(0.1), prop::bool::weighted(0.7))
+            .prop_map(|(name, angled, import, optional)| Part::Include { name, angled, import, optional }),
         1 => (0..2_u8, name.clone(), any::<bool>())
             .prop_map(|(macro_, name, angled)| Part::DefineName { macro_, name, angled }),
         1 => (0..2_u8).prop_map(Part::IncludeMacro),
@@ -143,28 +155,32 @@ fn parts() -> impl Strategy<Value = Vec<Part>> {
             }),
         ]
     });
-    vec(nested, 0..4)
+    vec(nested, 0..5)
 }
 
 fn header() -> impl Strategy<Value = Header> {
-    (parts(), prop::bool::weighted(0.3)).prop_map(|(parts, once)| Header { parts, once })
+    (parts(), any::<bool>()).prop_map(|(parts, once)| Header { parts, once })
 }
 
+/// Most are where names lead to.
 fn place() -> impl Strategy<Value = (u8, u8)> {
-    (0..DIRECTORIES.len() as u8, 0..FILES.len() as u8)
+    let directory = prop::sample::select(vec![0, 1, 2, 2, 3, 3_u8]);
+    (directory, 0..FILES.len() as u8)
 }
 
-/// Indices of options, by [`OPTIONS`] and then [`RARE_OPTIONS`].
+/// Indices of options, by [`OPTIONS`] and then [`RARE_OPTIONS`]. Most programs have a directory that angled names are found in.
 fn options(rare: bool) -> impl Strategy<Value = Vec<u8>> {
     let count = OPTIONS.len() + if rare { RARE_OPTIONS.len() } else { 0 };
-    vec(0..count as u8, 0..4)
+    let more = vec(0..count as u8, 0..3);
+    (prop::option::weighted(0.9, 0..7_u8), more)
+        .prop_map(|(first, more)| first.into_iter().chain(more).collect())
 }
 
 /// A program and what happens to it; `rare`: with options that some drivers refuse.
 pub fn history(rare: bool) -> impl Strategy<Value = (Program, Vec<Edit>)> {
     let source = vec(leaf(), 1..3)
         .prop_flat_map(|first| parts().prop_map(move |rest| [first.clone(), rest].concat()));
-    let program = (source, btree_map(place(), header(), 3..9), options(rare));
+    let program = (source, btree_map(place(), header(), 5..11), options(rare));
     let program = program.prop_map(|(source, headers, options)| Program {
         source,
         headers,
@@ -175,15 +191,16 @@ pub fn history(rare: bool) -> impl Strategy<Value = (Program, Vec<Edit>)> {
         3 => (place(), header()).prop_map(|(place, header)| Edit::Add(place, header)),
         3 => place().prop_map(Edit::Remove),
         2 => (place(), place()).prop_map(|(from, to)| Edit::Rename(from, to)),
-        1 => (place(), place()).prop_map(|(from, to)| Edit::Symlink(from, to)),
+        2 => (place(), place()).prop_map(|(from, to)| Edit::Symlink(from, to)),
         1 => (place(), place()).prop_map(|(from, to)| Edit::HardLink(from, to)),
+        2 => Just(Edit::Separate),
         1 => (1..DIRECTORIES.len() as u8, 1..DIRECTORIES.len() as u8)
             .prop_map(|(from, to)| Edit::RenameDirectory(from, to)),
         4 => Just(Edit::Touch),
         2 => any::<u8>().prop_map(Edit::AddOther),
         2 => options(rare).prop_map(Edit::Options),
     ];
-    (program, vec(edit, 1..5))
+    (program, vec(edit, 2..8))
 }
 
 fn quoted(name: &str, angled: bool) -> String {
@@ -203,13 +220,17 @@ fn render(parts: &[Part], text: &mut String) {
                 name,
                 angled,
                 import,
+                optional,
             } => {
+                let name = quoted(NAMES[*name as usize], *angled);
                 let directive = if *import { "import" } else { "include" };
-                writeln!(
-                    text,
-                    "#{directive} {}",
-                    quoted(NAMES[*name as usize], *angled)
-                )
+                match optional {
+                    true => writeln!(
+                        text,
+                        "#if __has_include({name})\n#{directive} {name}\n#endif"
+                    ),
+                    false => writeln!(text, "#{directive} {name}"),
+                }
             }
             Part::DefineName {
                 macro_,
@@ -270,8 +291,8 @@ impl<'a> Tree<'a> {
         }
         let mut text = String::from(
             "#define M2 3\n#ifndef M1\n#define M1 2\n#endif\n#ifndef M0\n#define M0 1\n#endif\n\
-             #define H0 \"a.h\"\n#ifndef H1\n#define H1 <c.h>\n#endif\n\
-             #ifndef M2S\n#define XM2S(x) #x\n#define M2S(x) XM2S(x)\n#define INCLUDE_PATH d2\n#endif\n__constant uint values[] = {\n",
+             #define H0 \"a.h\"\n#ifndef H1\n#define H1 <b.h>\n#endif\n\
+             #ifndef M2S\n#define XM2S(x) #x\n#define M2S(x) XM2S(x)\n#define INCLUDE_PATH d1\n#endif\n__constant uint values[] = {\n",
         );
         render(&program.source, &mut text);
         text.push_str(
@@ -360,6 +381,7 @@ impl<'a> Tree<'a> {
                     let _ = fs::hard_link(&to, &from);
                 }
             }
+            Edit::Separate => self.renew(|metadata| metadata.is_symlink() || metadata.nlink() > 1),
             Edit::RenameDirectory(from, to) => {
                 let path = |index: u8| {
                     self.root
@@ -371,13 +393,7 @@ impl<'a> Tree<'a> {
                     let _ = fs::rename(from, to);
                 }
             }
-            Edit::Touch => {
-                for directory in 0..DIRECTORIES.len() as u8 {
-                    for file in 0..FILES.len() as u8 {
-                        self.touch((directory, file));
-                    }
-                }
-            }
+            Edit::Touch => self.renew(|metadata| metadata.is_file() && metadata.nlink() == 1),
             Edit::AddOther(which) => {
                 let directory = self
                     .root
@@ -388,17 +404,23 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Another inode as well, if the file has no other name.
-    fn touch(&mut self, place: (u8, u8)) {
-        let path = self.path(place);
-        let Ok(metadata) = path.symlink_metadata() else {
-            return;
-        };
-        if metadata.is_file() && metadata.nlink() == 1 {
-            let new = self.root.join("touched");
-            fs::copy(&path, &new).expect("copied");
-            fs::rename(&new, &path).expect("renamed");
-            self.date(&path);
+    /// Puts a copy in the place of each header of this kind: another file, with another time.
+    fn renew(&mut self, is_wanted: impl Fn(&fs::Metadata) -> bool) {
+        for directory in 0..DIRECTORIES.len() as u8 {
+            for file in 0..FILES.len() as u8 {
+                let path = self.path((directory, file));
+                let metadata = path.symlink_metadata();
+                if metadata.is_ok_and(|metadata| is_wanted(&metadata)) && path.is_file() {
+                    self.replace(&path);
+                }
+            }
         }
+    }
+
+    fn replace(&mut self, path: &Path) {
+        let new = self.root.join("touched");
+        fs::copy(path, &new).expect("copied");
+        fs::rename(&new, path).expect("renamed");
+        self.date(path);
     }
 }
