@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::{KERNEL, QUICK, Tree};
-use crate::support::{Driver, is_root, skipped};
+use crate::support::{is_root, skipped};
 
 /// `#pragma once` goes by what file it is, not by its name and content.
 #[test]
@@ -32,7 +32,7 @@ fn the_same_file_under_two_names() {
 
 #[test]
 fn links_that_lead_elsewhere() {
-    for tree in Tree::on(&Driver::ALL) {
+    for tree in Tree::on(&QUICK) {
         tree.source(&format!("#include \"h.h\"\n{KERNEL}"), "-I d1");
         tree.define("real/one.h");
         tree.define("real/two.h");
@@ -57,7 +57,7 @@ fn links_that_lead_elsewhere() {
 /// A header's own headers are beside the name by which it was included, on some drivers beside the file.
 #[test]
 fn headers_of_a_header_behind_a_link() {
-    for tree in Tree::on(&Driver::ALL) {
+    for tree in Tree::on(&QUICK) {
         tree.source(&format!("#include \"link/a.h\"\n{KERNEL}"), "");
         tree.write("real/a.h", "#include \"b.h\"\n");
         tree.define("real/b.h");

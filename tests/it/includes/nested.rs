@@ -34,7 +34,7 @@ fn a_header_of_a_header_is_searched_beside_it_first() {
 
 #[test]
 fn a_chain_of_directories() {
-    for tree in Tree::on(&Driver::ALL) {
+    for tree in Tree::on(&QUICK) {
         tree.source(&format!("#include \"a/1.h\"\n{KERNEL}"), "-I root");
         tree.write("root/a/1.h", "#include \"b/2.h\"\n");
         tree.write("root/a/b/2.h", "#include \"../../c/3.h\"\n");
@@ -55,7 +55,7 @@ fn a_chain_of_directories() {
 
 #[test]
 fn imports() {
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         tree.source(
             &format!("#import \"h.h\"\n#import \"h.h\"\n{KERNEL}"),
             "-I d1",
@@ -79,7 +79,7 @@ fn imports() {
 /// Conditionals are not evaluated, since a driver's own macros decide.
 #[test]
 fn includes_in_conditionals() {
-    for tree in Tree::on(&Driver::ALL) {
+    for tree in Tree::on(&QUICK) {
         let source = format!(
             "#ifdef USED\n#include \"used.h\"\n#else\n#include \"unused.h\"\n#endif\n{KERNEL}"
         );
@@ -101,7 +101,7 @@ fn includes_in_conditionals() {
 
 #[test]
 fn an_include_under_if_0() {
-    for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&QUICK) {
         tree.source(
             &format!("#if 0\n#include \"never.h\"\n#include <nowhere/at/all.h>\n#endif\n#include \"h.h\"\n{KERNEL}"),
             "",
@@ -186,7 +186,7 @@ fn the_clock_and_the_files_name_in_a_header() {
 /// A header that nobody may find by its name alone is still part of the program.
 #[test]
 fn a_header_that_fails_is_the_drivers_to_judge() {
-    for tree in Tree::on(&Driver::ALL) {
+    for tree in Tree::on(&QUICK) {
         tree.source(&format!("#include \"h.h\"\n{KERNEL}"), "");
         tree.write("h.h", "#error wrong\n");
         for _ in 0..2 {
