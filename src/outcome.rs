@@ -123,7 +123,7 @@ impl Bypass {
                 "a preprocessor directive that is not known here; please report it"
             }
             Bypass::OptionReadsFile => {
-                "an option makes the compiler read a file that cannot be told here; put the text into the source"
+                "an option, or a variable of the driver's that holds options, makes the compiler read a file that cannot be told here; put the text into the source"
             }
             Bypass::UnknownOption => {
                 "a build option that is not known to be harmless; please report it"

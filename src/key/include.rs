@@ -242,6 +242,7 @@ struct Walk<'a> {
     closure: Closure,
     texts: Texts<'a>,
     bases: Vec<Base>,
+    has_embedded: bool,
     /// Directories, below each base, of the names of embedded headers.
     below: Vec<Vec<u8>>,
     requested: HashSet<Vec<u8>>,
@@ -283,6 +284,7 @@ impl<'a> Walk<'a> {
             Some(name[..end].to_vec())
         });
         Walk {
+            has_embedded: !inputs.embedded.is_empty(),
             below: below.collect(),
             closure: Closure {
                 places: Vec::new(),
@@ -319,6 +321,11 @@ impl<'a> Walk<'a> {
     fn request(&mut self, name: &[u8], beside: Option<&Base>, depth: usize) -> Result<(), Bypass> {
         // clang takes a quote behind a backslash for a part of the name (measured on PoCL); others may take it for a separator.
         if name.is_empty() || name.contains(&0) || name.contains(&b'\\') {
+            return Err(Bypass::UnresolvedInclude);
+        }
+        // PoCL writes embedded headers into a new directory below its cache: what stands above that cannot be told.
+        let mut parts = name.split(|byte| *byte == b'/');
+        if self.has_embedded && parts.any(|part| part == b"..") {
             return Err(Bypass::UnresolvedInclude);
         }
         if name[0] == b'/' {

@@ -237,3 +237,20 @@ fn there_is_an_end_to_what_is_followed() {
         Bypass::TooManyHeaders
     );
 }
+
+#[test]
+fn what_stands_above_an_embedded_header_is_not_guessed() {
+    let judged = |source: &str| {
+        closure(&Inputs {
+            source: source.as_bytes(),
+            embedded: &[(b"a.h", b"")],
+            options: None,
+            working_directory: Path::new("/nowhere"),
+            driver_dirs: &[],
+            implicit: &[],
+        })
+    };
+    assert!(judged("#include \"a.h\"\n").is_ok());
+    let above = judged("#include \"../a.h\"\n").expect_err("it depends on the driver");
+    assert_eq!(above, Bypass::UnresolvedInclude);
+}
