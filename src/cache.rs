@@ -3,9 +3,9 @@
 //! ```text
 //! plan     what would the key be? no key: bypass, with a reason
 //! look up  an entry that is whole and has this key?
-//! restore  an inner program of its binaries, built and checked: a hit
+//! restore  an inner program of its binaries, built and checked: a hit (a share of them is verified by a build from source)
 //! build    else the driver builds the application's own program, with the application's own arguments
-//! record   a call that succeeded after a look-up becomes an entry
+//! record   a call that succeeded after a look-up becomes an entry, and what was no hit stands in the journal
 //! ```
 //!
 //! Rules: a program that is not known here belongs to the driver alone (R1). What the entry and the inner program cannot

@@ -41,7 +41,7 @@
 //! - `hook`: the functions that stand in drivers' tables.
 //! - `cache`: the policy; read this first.
 //! - `shadow`: what is remembered of live programs and kernels.
-//! - `key`: from source, options, driver, device and environment to a key.
+//! - `key`: from source, headers, options, driver, device and environment to a key.
 //! - `store`: entries, the journal of what missed, statistics and remembered digests on disk.
 //! - `driver`: one real driver, its profile, and safe calls into it.
 //! - `cl`: the ABI.
