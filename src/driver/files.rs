@@ -1,6 +1,7 @@
 //! The files that a profile names, beside the libraries that a driver needs: found, and watched for changes.
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -38,7 +39,8 @@ pub struct Search {
     /// The directories of the libraries that hold functions of the driver, by the path that the dynamic linker used and by
     /// the real one: drivers look beside the first (measured: PoCL) or the second (Intel's CPU runtime).
     beside: Vec<PathBuf>,
-    linker: Vec<PathBuf>,
+    /// What is in the directories where the dynamic linker looks, read once: they hold thousands of files.
+    linked: OnceCell<Vec<PathBuf>>,
 }
 
 /// Files by their real path, with the shortest of the names that lead there: that of `libx.so.1` stays when `libx.so.1.2`
@@ -57,11 +59,26 @@ impl Search {
         }
         beside.sort();
         beside.dedup();
-        let mut linker = linker_directories();
-        let above = beside.iter().filter_map(|directory| directory.parent());
-        linker.extend(above.map(Path::to_owned));
-        linker.extend(beside.iter().cloned());
-        Search { beside, linker }
+        Search {
+            beside,
+            linked: OnceCell::new(),
+        }
+    }
+
+    fn linked(&self) -> &[PathBuf] {
+        self.linked.get_or_init(|| {
+            let mut directories = linker_directories();
+            let above = self
+                .beside
+                .iter()
+                .filter_map(|directory| directory.parent());
+            directories.extend(above.map(Path::to_owned));
+            directories.extend(self.beside.iter().cloned());
+            let real = directories.iter().flat_map(std::fs::canonicalize);
+            let real: BTreeSet<PathBuf> = real.collect();
+            let entries = real.iter().flat_map(std::fs::read_dir).flatten().flatten();
+            entries.map(|entry| entry.path()).collect()
+        })
     }
 
     /// Adds what one line of a profile means.
@@ -81,8 +98,8 @@ impl Search {
                 }
             }
             Files::Library(pattern) => {
-                for directory in &self.linker {
-                    list(directory, pattern, found);
+                for path in self.linked() {
+                    take(path, pattern, found);
                 }
             }
         }
@@ -91,20 +108,26 @@ impl Search {
 
 fn list(directory: &Path, pattern: &str, found: &mut Found) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if !matches(pattern, &name) {
-            continue;
-        }
-        let Ok(path) = std::fs::canonicalize(entry.path()) else {
-            continue;
-        };
-        if !path.is_file() {
-            continue;
-        }
-        let known = found.entry(path).or_insert_with(|| name.clone());
-        if (name.len(), &name) < (known.len(), known) {
-            *known = name;
-        }
+        take(&entry.path(), pattern, found);
+    }
+}
+
+/// Adds a file whose name matches.
+fn take(path: &Path, pattern: &str, found: &mut Found) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if !matches(pattern, &name) {
+        return;
+    }
+    let Ok(path) = std::fs::canonicalize(path) else {
+        return;
+    };
+    if !path.is_file() {
+        return;
+    }
+    let name = name.into_owned();
+    let known = found.entry(path).or_insert_with(|| name.clone());
+    if (name.len(), &name) < (known.len(), known) {
+        *known = name;
     }
 }
 

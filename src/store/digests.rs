@@ -21,6 +21,8 @@ const DIRECTORY: &str = "digests";
 /// A driver has some dozens of files; forgetting costs only time.
 const MOST_REMEMBERED: usize = 4096;
 const SETTLED_SECONDS: i64 = 2;
+/// How often a file is read that changes meanwhile.
+const ATTEMPTS: u32 = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Stamp {
@@ -76,6 +78,13 @@ impl Digests {
     /// # Errors
     /// The file cannot be read, or changes meanwhile.
     pub fn digest(&self, store: &Store, path: &Path) -> io::Result<[u8; 32]> {
+        // A new link to a file changes its ctime, and nothing that is read.
+        (1..ATTEMPTS)
+            .find_map(|_| self.try_digest(store, path).ok())
+            .map_or_else(|| self.try_digest(store, path), Ok)
+    }
+
+    fn try_digest(&self, store: &Store, path: &Path) -> io::Result<[u8; 32]> {
         let stamp = Stamp::of(&std::fs::metadata(path)?);
         let mut state = self.state.lock();
         let remembered = state
