@@ -34,7 +34,7 @@ const OPTIONS: [&str; 14] = [
     "-Isub",
     "-I .",
     "-Id1/sub",
-    "-I ../work/sub",
+    "-I ../tree/sub",
     "-I ABSOLUTE/d1",
     "-DM0=5",
     "-D M1=7",

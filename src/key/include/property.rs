@@ -72,7 +72,7 @@ fn key_of(root: &Path, options: &str) -> Result<[u8; 32], Bypass> {
 
 fn holds(program: &Program, edits: &[Edit], counts: &Counts) -> Result<(), TestCaseError> {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let root = directory.path().join("work");
+    let root = directory.path().join("tree");
     let mut tree = Tree::new(&root, program);
     let mut known = HashMap::new();
     let mut before = None;

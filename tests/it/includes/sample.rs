@@ -32,7 +32,7 @@ fn judge(driver: Driver, cases: u32) {
             .new_tree(&mut runner)
             .expect("a program")
             .current();
-        let root = sandbox.path(&format!("{case}/work"));
+        let root = sandbox.path(&format!("{case}/tree"));
         let mut tree = Tree::new(&root, &program);
         let mut bare = String::new();
         // The harmless step at the end is one that each program has.
