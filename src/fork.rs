@@ -7,6 +7,8 @@
 //! sets two counts. Who waits for a lock is counted as well, so that at a fork no thread stands in parking_lot's queues,
 //! which would lead the child into memory of threads that are gone.
 //!
+//! The same holds for what takes a lock of the C library's own ([`without_forks`]).
+//!
 //! No driver and no callback is called with a lock held, so the handler waits for short work of ours only: at most a small
 //! file is read or written. Both waits end after [`PATIENCE`] all the same, since another handler of the application's may
 //! wait for a thread that waits here. Then all goes on as if there was no handler.
@@ -99,6 +101,15 @@ fn wait(word: &AtomicU32, seen: u32, until: Instant) -> bool {
 
 fn wake(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
+}
+
+/// Calls what takes a short lock that is not ours, and that a child would find taken: the C library resets few of its own.
+///
+/// Such is dl_iterate_phdr's (glibc 2.36): children of threads that build hung in it for ever, one of 2,000, when it was
+/// called plainly. Where another library's thread is in it at a fork, nothing helps; it is held for microseconds.
+pub fn without_forks<T>(body: impl FnOnce() -> T) -> T {
+    let _inside = Inside::enter();
+    body()
 }
 
 /// While it lives, no other thread forks. It stays on its thread.

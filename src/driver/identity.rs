@@ -107,7 +107,7 @@ impl Driver {
             }
         }
         let by_name = |files: &Files| matches!(files, Files::Library(_));
-        let loads = loaded::loads();
+        let loads = loaded::changes().loads;
         if known.loads.load(Ordering::Relaxed) != loads && self.profile.files.iter().any(by_name) {
             for object in loaded::objects() {
                 let is_of_the_driver = self.profile.files.iter().any(|files| match files {
@@ -129,7 +129,7 @@ impl Driver {
         let own = |object: &Object| functions.iter().any(|function| object.contains(*function));
         let taken = Instant::now();
         let objects = loaded::objects();
-        let loads = loaded::loads();
+        let loads = loaded::changes().loads;
         let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_default();
         let places: HashMap<PathBuf, PathBuf> = objects
             .iter()

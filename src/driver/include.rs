@@ -28,7 +28,7 @@ impl Driver {
 
     /// Those of the libraries that are loaded now; taken anew when another was.
     fn clang_resources(&self) -> Vec<PathBuf> {
-        let loads = loaded::loads();
+        let loads = loaded::changes().loads;
         if let Some((_, known)) =
             (self.clang_resources.lock().as_ref()).filter(|(at, _)| *at == loads)
         {

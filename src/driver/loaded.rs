@@ -8,11 +8,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::cl::info::Number;
 use object::elf::{
     DT_NEEDED, DT_SONAME, DT_STRSZ, DT_STRTAB, DynamicTag, NT_GNU_BUILD_ID, NoteType, PT_DYNAMIC,
     PT_LOAD, PT_NOTE, ProgramType,
 };
+
+use crate::cl::info::Number;
+use crate::fork;
 
 /// One loaded library.
 #[derive(Debug)]
@@ -180,30 +182,56 @@ fn exports(path: &Path, name: &CStr) -> bool {
     exported().is_some()
 }
 
-/// How many libraries were loaded in the life of the process.
-pub fn loads() -> u64 {
+/// How many libraries were loaded and unloaded in the life of the process.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Loaded so far.
+    pub loads: u64,
+    /// Unloaded so far.
+    pub unloads: u64,
+}
+
+/// What has been loaded and unloaded by now. Costs some 100 ns.
+pub fn changes() -> Changes {
     unsafe extern "C" fn first(
         info: *mut libc::dl_phdr_info,
         _size: usize,
-        loads: *mut c_void,
+        data: *mut c_void,
     ) -> c_int {
-        // SAFETY: `info` is valid during the call, and `loads` is the number that was passed below.
-        unsafe { *loads.cast::<u64>() = (*info).dlpi_adds };
-        1 // each object has the same number, so one is enough
+        // SAFETY: `info` is valid during the call, and the data are the counts that were passed below.
+        unsafe {
+            *data.cast::<Changes>() = Changes {
+                loads: (*info).dlpi_adds,
+                unloads: (*info).dlpi_subs,
+            };
+        }
+        1 // each object has the same numbers, so one is enough
     }
-    let mut loads = 0u64;
-    // SAFETY: `first` has the type that dl_iterate_phdr wants and gets the number back as its data.
-    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut loads).cast()) };
-    loads
+    let mut changes = Changes::default();
+    // SAFETY: `first` wants a pointer to counts.
+    unsafe { iterate(first, (&raw mut changes).cast()) };
+    changes
 }
 
 /// All that is loaded.
 pub fn objects() -> Vec<Object> {
     let mut objects: Vec<Object> = Vec::new();
-    // SAFETY: `visit` has the type that dl_iterate_phdr wants and gets the vector back as its data. The dynamic linker
-    // holds its lock meanwhile, so no object is unmapped while it is read.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut objects).cast()) };
+    // SAFETY: `visit` wants a pointer to a vector of them. The dynamic linker holds its lock meanwhile, so no object is
+    // unmapped while it is read.
+    unsafe { iterate(visit, (&raw mut objects).cast()) };
     objects
+}
+
+type Visit = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+
+/// Calls the function for each object that is loaded, until it gives another number than 0.
+///
+/// # Safety
+/// The data are what the function wants.
+#[allow(clippy::disallowed_methods)] // the one place
+unsafe fn iterate(visit: Visit, data: *mut c_void) {
+    // SAFETY: the function has the type that dl_iterate_phdr(3) wants and, by the caller, gets the data that it wants.
+    fork::without_forks(|| unsafe { libc::dl_iterate_phdr(Some(visit), data) });
 }
 
 unsafe extern "C" fn visit(

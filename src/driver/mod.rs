@@ -34,7 +34,7 @@ pub use calls::{BuildArguments, NotifyTarget};
 use environment::Surroundings;
 use identity::Identity;
 pub use library::{Library, OpenError};
-pub use loaded::paths as loaded_paths;
+pub use loaded::{changes as loaded_changes, paths as loaded_paths};
 use profile::{Profile, Recognition};
 
 /// How many tables can be hooked in one process. Each has hooks of its own, which therefore know their driver without

@@ -7,6 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::driver::loaded_changes;
 use crate::fork::Mutex;
 
 /// How often anybody asked for the function that gives the platforms: each round of a loader begins so.
@@ -37,7 +38,7 @@ pub fn is_repeated() -> bool {
         .find(|given| given.loader == loader)
         .copied();
     given.is_some_and(|given| {
-        given.asked != ASKED.load(Ordering::Relaxed) && given.unloads == unloads()
+        given.asked != ASKED.load(Ordering::Relaxed) && given.unloads == loaded_changes().unloads
     })
 }
 
@@ -46,7 +47,7 @@ pub fn given() {
     let now = Given {
         loader: caller(),
         asked: ASKED.load(Ordering::Relaxed),
-        unloads: unloads(),
+        unloads: loaded_changes().unloads,
     };
     let mut given = GIVEN.lock();
     given.retain(|given| given.loader != now.loader);
@@ -102,21 +103,4 @@ fn begin_of(address: usize) -> usize {
         libc::dladdr(address as *const c_void, info.as_mut_ptr());
         info.assume_init().dli_fbase as usize
     }
-}
-
-/// How many libraries were unloaded so far.
-fn unloads() -> u64 {
-    unsafe extern "C" fn first(
-        info: *mut libc::dl_phdr_info,
-        _size: usize,
-        data: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the dynamic linker's description, and the counter of the function around.
-        unsafe { data.cast::<u64>().write((*info).dlpi_subs) };
-        1
-    }
-    let mut unloads = 0u64;
-    // SAFETY: `first` has the type that dl_iterate_phdr wants and gets the counter back as its data.
-    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut unloads).cast()) };
-    unloads
 }
