@@ -2,140 +2,20 @@
 //!
 //! The environment stands above the configuration file, the file above the default.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+mod table;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// Which setting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
-    /// The cache directory.
-    Dir,
-    /// Forward everything, touch nothing.
-    Disable,
-    /// Serve, never write.
-    ReadOnly,
-    /// Build and overwrite.
-    Recache,
-    /// Keep sources and other texts in entries.
-    StoreSource,
-    /// Which share of the hits is built from source as well.
-    Verify,
-    /// Report what is compiled.
-    MustHit,
-    /// Which drivers to load.
-    Vendors,
-    /// Whether platforms are reported.
-    Mode,
-    /// What is logged.
-    Log,
-    /// Where to.
-    LogFile,
-}
+use crate::quantity;
+use table::{BUILT_CONFIG_DIR, BUILT_DIR};
+pub use table::{Name, SETTINGS};
 
-/// One row of the table.
-pub struct Setting {
-    /// Which.
-    pub name: Name,
-    /// The key in the configuration file.
-    pub key: &'static str,
-    /// The environment variable.
-    pub variable: &'static str,
-    /// The value if it is set nowhere.
-    pub default: &'static str,
-    /// What it means.
-    pub help: &'static str,
-}
-
-/// The directory that was chosen when the package was built; `Some("")` means that the cache is off by default.
-const BUILT_DIR: Option<&str> = option_env!("OCLCACHE_DEFAULT_DIR");
-/// Where the configuration file is looked for, chosen likewise; `Some("")` means that there is none.
-const BUILT_CONFIG_DIR: Option<&str> = option_env!("OCLCACHE_DEFAULT_CONFIG_DIR");
-
-/// The table. Its order is that of [`Name`].
-pub const SETTINGS: [Setting; 11] = [
-    Setting {
-        name: Name::Dir,
-        key: "dir",
-        variable: "OCLCACHE_DIR",
-        default: match BUILT_DIR {
-            Some(built) => built,
-            None => "$XDG_CACHE_HOME/oclcache or $HOME/.cache/oclcache",
-        },
-        help: "the cache directory",
-    },
-    Setting {
-        name: Name::Disable,
-        key: "disable",
-        variable: "OCLCACHE_DISABLE",
-        default: "false",
-        help: "forward everything to the drivers and touch nothing",
-    },
-    Setting {
-        name: Name::ReadOnly,
-        key: "readonly",
-        variable: "OCLCACHE_READONLY",
-        default: "false",
-        help: "serve from the cache, never write",
-    },
-    Setting {
-        name: Name::Recache,
-        key: "recache",
-        variable: "OCLCACHE_RECACHE",
-        default: "false",
-        help: "build everything and overwrite what is stored",
-    },
-    Setting {
-        name: Name::StoreSource,
-        key: "store_source",
-        variable: "OCLCACHE_STORE_SOURCE",
-        default: "true",
-        help: "keep sources, macro values and build logs in entries; otherwise digests of them",
-    },
-    Setting {
-        name: Name::Verify,
-        key: "verify",
-        variable: "OCLCACHE_VERIFY",
-        default: "0",
-        help: "percent of the hits that are also built from source and compared",
-    },
-    Setting {
-        name: Name::MustHit,
-        key: "must_hit",
-        variable: "OCLCACHE_MUST_HIT",
-        default: "false",
-        help: "say on standard error what is compiled; `oclcache run` then ends with 125",
-    },
-    Setting {
-        name: Name::Vendors,
-        key: "vendors",
-        variable: "OCLCACHE_VENDORS",
-        default: "",
-        help: "the real drivers: directories, .icd files or libraries, separated by colons; empty: the registered ones",
-    },
-    Setting {
-        name: Name::Mode,
-        key: "mode",
-        variable: "OCLCACHE_MODE",
-        default: "auto",
-        help: "icd: report the drivers' platforms; beside: only cache; auto: report what the loader does not load itself",
-    },
-    Setting {
-        name: Name::Log,
-        key: "log",
-        variable: "OCLCACHE_LOG",
-        default: "off",
-        help: "a level (error, warn, info, debug, trace) or filter",
-    },
-    Setting {
-        name: Name::LogFile,
-        key: "log_file",
-        variable: "OCLCACHE_LOG_FILE",
-        default: "",
-        help: "appended to instead of standard error",
-    },
-];
+/// What stands in the table, in bytes.
+const DEFAULT_MAX_SIZE: u64 = 5 << 30;
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -214,11 +94,36 @@ impl Config {
                 "`mode` is `{mode}`, which is none of icd, beside and auto; auto is taken"
             ));
         }
-        if config.percent().is_none() {
-            let value = crate::log::os(&config.value(Name::Verify).0).to_string();
-            config.complaints.push(format!(
-                "`verify` is `{value}`, which is no whole number from 0 to 100; 0 is taken"
-            ));
+        let wrong: [(Name, bool, &str); 4] = [
+            (
+                Name::Verify,
+                config.percent().is_none(),
+                "no whole number from 0 to 100; 0 is taken",
+            ),
+            (
+                Name::MaxSize,
+                config.size(Name::MaxSize).is_none(),
+                "no size as 500M or 5Gi; 5Gi is taken",
+            ),
+            (
+                Name::MinFree,
+                config.size(Name::MinFree).is_none() && !config.is(Name::MinFree, "auto"),
+                "neither auto nor a size as 500M or 5Gi; auto is taken",
+            ),
+            (
+                Name::MaxAge,
+                config.age().is_none(),
+                "no time as 12h or 30d; 0 is taken",
+            ),
+        ];
+        for (name, is_wrong, what) in wrong {
+            if is_wrong {
+                let value = crate::log::os(&config.value(name).0).to_string();
+                let key = SETTINGS[name as usize].key;
+                config
+                    .complaints
+                    .push(format!("`{key}` is `{value}`, which is {what}"));
+            }
         }
         config
     }
@@ -313,17 +218,43 @@ impl Config {
         self.flag(Name::MustHit)
     }
 
+    /// How much the entries may take, in bytes; None: no limit.
+    pub fn max_size(&self) -> Option<u64> {
+        let limit = self.size(Name::MaxSize).unwrap_or(DEFAULT_MAX_SIZE);
+        (limit > 0).then_some(limit)
+    }
+
+    /// How much stays free, in bytes; None: as much as fits the file system.
+    pub fn min_free(&self) -> Option<u64> {
+        self.size(Name::MinFree)
+    }
+
+    /// How long an entry is kept unused; None: always.
+    pub fn max_age(&self) -> Option<Duration> {
+        self.age().filter(|age| !age.is_zero())
+    }
+
+    fn size(&self, name: Name) -> Option<u64> {
+        quantity::bytes(self.value(name).0.to_str()?)
+    }
+
+    fn age(&self) -> Option<Duration> {
+        quantity::duration(self.value(Name::MaxAge).0.to_str()?)
+    }
+
+    fn is(&self, name: Name, word: &str) -> bool {
+        self.value(name).0 == word
+    }
+
+    /// The directories that are only read, in order. Those that are no absolute paths are none.
+    pub fn system_dirs(&self) -> Vec<PathBuf> {
+        let dirs = paths(&self.value(Name::SystemDirs).0);
+        dirs.into_iter().filter(|path| path.is_absolute()).collect()
+    }
+
     /// The drivers to load; None: the registered ones.
     pub fn vendors(&self) -> Option<Vec<PathBuf>> {
-        let list = self.text(Name::Vendors)?.as_bytes();
-        let parts = list
-            .split(|byte| *byte == b':')
-            .filter(|part| !part.is_empty());
-        Some(
-            parts
-                .map(|part| PathBuf::from(OsString::from_vec(part.to_vec())))
-                .collect(),
-        )
+        self.text(Name::Vendors).map(|list| paths(list))
     }
 
     /// Whether platforms are reported.
@@ -389,6 +320,15 @@ impl Config {
             )),
         }
     }
+}
+
+/// The paths of a list that colons separate.
+fn paths(list: &OsStr) -> Vec<PathBuf> {
+    let parts = list.as_bytes().split(|byte| *byte == b':');
+    let parts = parts.filter(|part| !part.is_empty());
+    parts
+        .map(|part| PathBuf::from(OsStr::from_bytes(part)))
+        .collect()
 }
 
 /// `0`, `false`, `no`, `off` and nothing are false, all else is true.

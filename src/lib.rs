@@ -46,6 +46,7 @@
 //! - `driver`: one real driver, its profile, and safe calls into it.
 //! - `cl`: the ABI.
 //! - `outcome`, `config`, `log`: what can become of a build, the settings, and what is said to people.
+//! - `quantity`: sizes and times as people write them.
 //! - `fork`: the locks that all of them take, which a fork finds free.
 //! - `cli`: the `oclcache` command.
 
@@ -60,5 +61,6 @@ mod hook;
 mod key;
 mod log;
 mod outcome;
+mod quantity;
 mod shadow;
 mod store;

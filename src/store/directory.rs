@@ -1,17 +1,17 @@
 //! One directory of the cache, held open: all access below it is relative to it and follows no link.
 
-use std::ffi::OsStr;
 use std::io;
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::UNIX_EPOCH;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RawMode, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, RawMode, Timespec};
 use rustix::io::Errno;
 
 use super::StoreError;
+use super::disk::{Disk, System};
 
 /// With this the names of unfinished files begin.
 pub const TEMPORARY_PREFIX: &str = "new-";
@@ -25,14 +25,58 @@ const FILE: OFlags = OFlags::NOFOLLOW
     .union(OFlags::CLOEXEC)
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY);
-const PRIVATE_DIRECTORY: RawMode = 0o700;
-const PRIVATE_FILE: RawMode = 0o600;
+const NEW: OFlags = FILE
+    .union(OFlags::RDWR)
+    .union(OFlags::CREATE)
+    .union(OFlags::EXCL);
+/// Of a directory that is made where there was none. Below a directory that its owner lets others read, all can be read.
+const PRIVATE: RawMode = 0o700;
+/// Nobody but the owner writes, whatever the directory lets them.
+const WIDEST: RawMode = 0o755;
 
 /// An open directory that belongs to the effective user and that nobody else may write.
 #[derive(Debug)]
 pub struct Directory {
+    disk: Arc<dyn Disk>,
     fd: OwnedFd,
     path: PathBuf,
+    /// Of what is made in it: never wider than its own.
+    mode: RawMode,
+}
+
+/// What is known of a regular file without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileFacts {
+    /// Its length, in bytes.
+    pub size: u64,
+    /// What it takes on the disk, in bytes: its blocks.
+    pub allocated: u64,
+    /// When it was last modified, in milliseconds since 1970: of an entry, when it was last used or so.
+    pub modified_ms: u64,
+    /// Which file it is, on its file system.
+    pub inode: u64,
+    /// Whether its owner may write it.
+    pub is_writable: bool,
+}
+
+impl FileFacts {
+    fn of(stat: &rustix::fs::Stat) -> Option<FileFacts> {
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return None;
+        }
+        let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
+        Some(FileFacts {
+            size: u64::try_from(stat.st_size).ok()?,
+            allocated: blocks.saturating_mul(512),
+            modified_ms: milliseconds(stat.st_mtime, stat.st_mtime_nsec as i64),
+            inode: stat.st_ino,
+            is_writable: stat.st_mode & 0o200 != 0,
+        })
+    }
+}
+
+fn milliseconds(seconds: i64, nanoseconds: i64) -> u64 {
+    u64::try_from(seconds.saturating_mul(1000) + nanoseconds / 1_000_000).unwrap_or(0)
 }
 
 impl Directory {
@@ -41,19 +85,13 @@ impl Directory {
     /// # Errors
     /// It is no directory, not ours, or others may write it.
     pub fn open(path: &Path) -> Result<Option<Directory>, StoreError> {
+        Directory::open_on(Arc::new(System), path)
+    }
+
+    fn open_on(disk: Arc<dyn Disk>, path: &Path) -> Result<Option<Directory>, StoreError> {
         // The user may keep the cache elsewhere by a link in place of the directory, which O_NOFOLLOW would refuse.
-        match openat(
-            rustix::fs::CWD,
-            path,
-            DIRECTORY - OFlags::NOFOLLOW,
-            Mode::empty(),
-        ) {
-            Ok(fd) => Directory {
-                fd,
-                path: path.to_owned(),
-            }
-            .checked()
-            .map(Some),
+        match disk.open(CWD, path, DIRECTORY - OFlags::NOFOLLOW, Mode::empty()) {
+            Ok(fd) => Directory::checked(disk, fd, path.to_owned()).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(failed("open", path, error)),
         }
@@ -64,20 +102,33 @@ impl Directory {
     /// # Errors
     /// As for [`Directory::open`], or it cannot be made.
     pub fn create_all(path: &Path) -> Result<Directory, StoreError> {
-        use std::os::unix::fs::DirBuilderExt;
-        if let Some(directory) = Directory::open(path)? {
+        Directory::create_all_on(Arc::new(System), path)
+    }
+
+    /// [`Directory::create_all`] on another disk than the system's.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_all_on(disk: Arc<dyn Disk>, path: &Path) -> Result<Directory, StoreError> {
+        if let Some(directory) = Directory::open_on(disk.clone(), path)? {
             return Ok(directory);
         }
-        let made = std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(PRIVATE_DIRECTORY)
-            .create(path);
-        made.map_err(|error| StoreError {
-            action: "make",
-            path: path.to_owned(),
-            error,
-        })?;
-        Directory::open(path)?.ok_or_else(|| failed("open", path, Errno::NOENT))
+        let mut missing = Vec::new();
+        for ancestor in path.ancestors().filter(|path| !path.as_os_str().is_empty()) {
+            missing.push(ancestor);
+            match disk.make_directory(CWD, ancestor, Mode::from_raw_mode(PRIVATE)) {
+                Ok(()) | Err(Errno::EXIST) => break,
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(failed("make", ancestor, error)),
+            }
+        }
+        for directory in missing.into_iter().rev().skip(1) {
+            match disk.make_directory(CWD, directory, Mode::from_raw_mode(PRIVATE)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(failed("make", directory, error)),
+            }
+        }
+        Directory::open_on(disk, path)?.ok_or_else(|| failed("open", path, Errno::NOENT))
     }
 
     /// Opens the directory below this one, and makes it if it is missing.
@@ -88,7 +139,8 @@ impl Directory {
         if let Some(directory) = self.open_below(name)? {
             return Ok(directory);
         }
-        match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(PRIVATE_DIRECTORY)) {
+        let mode = Mode::from_raw_mode(self.mode);
+        match (self.disk).make_directory(self.fd(), name.as_ref(), mode) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(failed("make", &self.path.join(name), error)),
         }
@@ -102,29 +154,55 @@ impl Directory {
     /// It cannot be opened, is not ours, or others may write it.
     pub fn open_below(&self, name: &str) -> Result<Option<Directory>, StoreError> {
         let path = self.path.join(name);
-        match openat(&self.fd, name, DIRECTORY, Mode::empty()) {
-            Ok(fd) => Directory { fd, path }.checked().map(Some),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        match self.open_at(name, DIRECTORY) {
+            Ok(fd) => Directory::checked(self.disk.clone(), fd, path).map(Some),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE) => Ok(None),
             Err(error) => Err(failed("open", &path, error)),
         }
     }
 
-    fn checked(self) -> Result<Directory, StoreError> {
-        let stat =
-            rustix::fs::fstat(&self.fd).map_err(|error| failed("examine", &self.path, error))?;
+    fn checked(disk: Arc<dyn Disk>, fd: OwnedFd, path: PathBuf) -> Result<Directory, StoreError> {
+        let stat = (disk.stat_of(fd.as_fd())).map_err(|error| failed("examine", &path, error))?;
         let refusal = if stat.st_uid != rustix::process::geteuid().as_raw() {
             "it belongs to another user"
         } else if stat.st_mode & 0o022 != 0 {
             "others may write it; `chmod go-w` it, since whoever writes it can run code in your programs"
         } else {
-            return Ok(self);
+            let mode = PRIVATE | stat.st_mode & WIDEST;
+            return Ok(Directory {
+                disk,
+                fd,
+                path,
+                mode,
+            });
         };
         let error = io::Error::new(io::ErrorKind::PermissionDenied, refusal);
         Err(StoreError {
             action: "use",
-            path: self.path,
+            path,
             error,
         })
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        // Of a file that is made; the umask takes its share.
+        let mode = Mode::from_raw_mode(self.mode & 0o666);
+        self.disk.open(self.fd(), name.as_ref(), flags, mode)
+    }
+
+    /// The disk that it is on.
+    pub fn disk(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
+    /// The clock of its disk, in milliseconds since 1970.
+    pub fn now_ms(&self) -> u64 {
+        let since = self.disk.now().duration_since(UNIX_EPOCH);
+        since.map_or(0, |since| since.as_millis() as u64)
     }
 
     /// The path, for messages.
@@ -132,43 +210,70 @@ impl Directory {
         &self.path
     }
 
-    /// The whole content of a file; None if it does not exist.
+    /// The whole content of a file and what is known of it; None if it does not exist.
     ///
     /// # Errors
     /// It is a link or no regular file, not ours, of `limit` bytes or more, or cannot be read.
-    pub fn read(&self, name: &str, limit: u64) -> io::Result<Option<Vec<u8>>> {
-        let fd = match openat(&self.fd, name, FILE | OFlags::RDONLY, Mode::empty()) {
+    pub fn read_with_facts(
+        &self,
+        name: &str,
+        limit: u64,
+    ) -> io::Result<Option<(Vec<u8>, FileFacts)>> {
+        let fd = match self.open_at(name, FILE | OFlags::RDONLY) {
             Ok(fd) => fd,
-            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::NOENT | Errno::STALE) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let stat = own_file(&fd)?;
-        let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
-        if size >= limit {
+        let facts = self.own_file(&fd)?;
+        if facts.size >= limit {
             return Err(io::Error::other("it is too large"));
         }
         // One byte more, so that the read that finds the end does not grow the buffer.
-        let mut bytes = Vec::with_capacity(size as usize + 1);
+        let mut bytes = Vec::with_capacity(facts.size as usize + 1);
         while (bytes.len() as u64) < limit {
             if bytes.len() == bytes.capacity() {
                 bytes.reserve(1 << 16); // it grew since
             }
-            match rustix::io::read(&fd, rustix::buffer::spare_capacity(&mut bytes)) {
-                Ok(0) => return Ok(Some(bytes)),
+            match self.disk.read(fd.as_fd(), &mut bytes) {
+                Ok(0) => return Ok(Some((bytes, facts))),
                 Ok(_) | Err(Errno::INTR) => {}
+                // Removed on a network file system while it was read.
+                Err(Errno::STALE) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
         }
         Err(io::Error::other("it is too large"))
     }
 
+    /// The whole content of a file; None if it does not exist.
+    ///
+    /// # Errors
+    /// As for [`Directory::read_with_facts`].
+    pub fn read(&self, name: &str, limit: u64) -> io::Result<Option<Vec<u8>>> {
+        let read = self.read_with_facts(name, limit)?;
+        Ok(read.map(|(bytes, _)| bytes))
+    }
+
+    /// The first bytes of a file, at most `limit`; None if there is no such regular file of ours.
+    pub fn read_start(&self, name: &str, limit: usize) -> Option<Vec<u8>> {
+        let fd = self.open_at(name, FILE | OFlags::RDONLY).ok()?;
+        self.own_file(&fd).ok()?;
+        let mut bytes = Vec::with_capacity(limit);
+        while bytes.len() < bytes.capacity() {
+            match self.disk.read(fd.as_fd(), &mut bytes) {
+                Ok(0) => break,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+        bytes.truncate(limit);
+        Some(bytes)
+    }
+
     /// Whether a regular file begins with these bytes.
     pub fn begins_with(&self, name: &str, magic: &[u8]) -> bool {
-        let Ok(fd) = openat(&self.fd, name, FILE | OFlags::RDONLY, Mode::empty()) else {
-            return false;
-        };
-        let mut start = vec![0; magic.len()];
-        std::fs::File::from(fd).read_exact(&mut start).is_ok() && start == magic
+        self.read_start(name, magic.len())
+            .is_some_and(|start| start == magic)
     }
 
     /// Writes a file that appears whole or not at all: into `temporary`, then renamed to `name` here.
@@ -185,21 +290,11 @@ impl Directory {
     ) -> Result<(), StoreError> {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let process = rustix::process::getpid().as_raw_nonzero();
-        let unfinished = loop {
+        let (unfinished, file) = loop {
             let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
             let unfinished = format!("{TEMPORARY_PREFIX}{process}-{serial}");
-            match temporary.create_file(&unfinished) {
-                Ok(mut file) => match file.write_all(bytes) {
-                    Ok(()) => break unfinished,
-                    Err(error) => {
-                        let _ = rustix::fs::unlinkat(&temporary.fd, &*unfinished, AtFlags::empty());
-                        return Err(StoreError {
-                            action: "write",
-                            path: temporary.path.join(unfinished),
-                            error,
-                        });
-                    }
-                },
+            match temporary.open_at(&unfinished, NEW) {
+                Ok(file) => break (unfinished, file),
                 // Left by a process of the same number, on this host or on another that shares the directory.
                 Err(Errno::EXIST) => continue,
                 Err(error) => {
@@ -207,46 +302,72 @@ impl Directory {
                 }
             }
         };
-        rustix::fs::renameat(&temporary.fd, &*unfinished, &self.fd, name).map_err(|error| {
-            let _ = rustix::fs::unlinkat(&temporary.fd, &*unfinished, AtFlags::empty());
-            failed("publish", &self.path.join(name), error)
-        })
+        let written = temporary.write(&file, bytes);
+        let written =
+            written.map_err(|error| failed("write", &temporary.path.join(&unfinished), error));
+        let published = written.and_then(|()| {
+            let (from, to) = (unfinished.as_ref(), name.as_ref());
+            let renamed = self.disk.rename(temporary.fd(), from, self.fd(), to);
+            renamed.map_err(|error| failed("publish", &self.path.join(name), error))
+        });
+        if published.is_err() {
+            let _ = temporary.remove(&unfinished);
+        }
+        published
     }
 
-    /// Makes a new file for the owner only.
-    pub fn create_file(&self, name: &str) -> Result<std::fs::File, Errno> {
-        let flags = FILE | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-        openat(&self.fd, name, flags, Mode::from_raw_mode(PRIVATE_FILE)).map(std::fs::File::from)
+    fn write(&self, file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+        while !bytes.is_empty() {
+            match self.disk.write(file.as_fd(), bytes) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(written) => bytes = &bytes[written..],
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
-    /// Opens a file for the owner only, and makes it if it is missing.
-    pub fn open_or_create_file(&self, name: &str) -> Result<std::fs::File, Errno> {
-        let flags = FILE | OFlags::RDWR | OFlags::CREATE;
-        openat(&self.fd, name, flags, Mode::from_raw_mode(PRIVATE_FILE)).map(std::fs::File::from)
-    }
-
-    /// Opens a file for the owner only to write behind its end, and makes it if it is missing.
+    /// Opens a file to read and write in place, and makes it if it is missing.
     ///
     /// # Errors
-    /// It is a link or no regular file, not ours, or cannot be opened; or its owner has made the directory one that is not
-    /// written, which the system asks of new files only.
+    /// It is a link or no regular file, not ours, or cannot be opened.
+    pub fn open_or_create_file(&self, name: &str) -> io::Result<std::fs::File> {
+        self.open_to_write(name, FILE | OFlags::RDWR | OFlags::CREATE)
+    }
+
+    /// Opens a file to write behind its end, and makes it if it is missing.
+    ///
+    /// # Errors
+    /// It is a link or no regular file, not ours, or cannot be opened.
     pub fn open_to_append(&self, name: &str) -> io::Result<std::fs::File> {
-        if rustix::fs::fstat(&self.fd)?.st_mode & 0o200 == 0 {
+        self.open_to_write(
+            name,
+            FILE | OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE,
+        )
+    }
+
+    /// A directory whose owner has made it one that is not written gets no byte; the system asks that of new files only. A
+    /// file with another name is somebody else's, too, and would be written there as well.
+    fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<std::fs::File> {
+        if self.disk.stat_of(self.fd())?.st_mode & 0o200 == 0 {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let flags = FILE | OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
-        let fd = openat(&self.fd, name, flags, Mode::from_raw_mode(PRIVATE_FILE))?;
-        own_file(&fd)?;
+        let fd = self.open_at(name, flags)?;
+        self.own_file(&fd)?;
+        if self.disk.stat_of(fd.as_fd())?.st_nlink > 1 {
+            return Err(io::Error::other("it has another name as well"));
+        }
         Ok(fd.into())
     }
 
     /// Whether a name is that of an open file.
     pub fn is_named(&self, name: &str, file: &std::fs::File) -> bool {
-        let named = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
+        let named = self.disk.stat(self.fd(), name.as_ref());
         let same = |named: rustix::fs::Stat, open: rustix::fs::Stat| {
             (named.st_dev, named.st_ino) == (open.st_dev, open.st_ino)
         };
-        matches!((named, rustix::fs::fstat(file)), (Ok(named), Ok(open)) if same(named, open))
+        matches!((named, self.disk.stat_of(file.as_fd())), (Ok(named), Ok(open)) if same(named, open))
     }
 
     /// Writes a small file unless there is one.
@@ -254,20 +375,15 @@ impl Directory {
     /// # Errors
     /// It cannot be made or written.
     pub fn write_once(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        let failure = |error: io::Error| StoreError {
-            action: "write",
-            path: self.path.join(name),
-            error,
-        };
-        match self.create_file(name) {
-            Ok(mut file) => file.write_all(bytes).map_err(|error| {
+        let written = match self.open_at(name, NEW) {
+            Ok(file) => self.write(&file, bytes).inspect_err(|_| {
                 // Half of it would stay for ever.
                 let _ = self.remove(name);
-                failure(error)
             }),
             Err(Errno::EXIST) => Ok(()),
-            Err(error) => Err(failure(error.into())),
-        }
+            Err(error) => Err(error),
+        };
+        written.map_err(|error| failed("write", &self.path.join(name), error))
     }
 
     /// Renames below this directory, replacing what is there.
@@ -275,7 +391,8 @@ impl Directory {
     /// # Errors
     /// Nothing has changed then.
     pub fn rename(&self, from: &str, to: &str) -> Result<(), StoreError> {
-        rustix::fs::renameat(&self.fd, from, &self.fd, to)
+        (self.disk)
+            .rename(self.fd(), from.as_ref(), self.fd(), to.as_ref())
             .map_err(|error| failed("move", &self.path.join(from), error))
     }
 
@@ -284,7 +401,8 @@ impl Directory {
     /// # Errors
     /// Nothing has changed then.
     pub fn move_to(&self, name: &str, other: &Directory) -> Result<(), StoreError> {
-        rustix::fs::renameat(&self.fd, name, &other.fd, name)
+        (self.disk)
+            .rename(self.fd(), name.as_ref(), other.fd(), name.as_ref())
             .map_err(|error| failed("move", &self.path.join(name), error))
     }
 
@@ -293,30 +411,41 @@ impl Directory {
     /// # Errors
     /// It cannot be removed.
     pub fn remove(&self, name: &str) -> Result<bool, StoreError> {
-        match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+        match self.disk.remove(self.fd(), name.as_ref()) {
             Ok(()) => Ok(true),
-            Err(Errno::NOENT) => Ok(false),
+            Err(Errno::NOENT | Errno::STALE) => Ok(false),
             Err(error) => Err(failed("remove", &self.path.join(name), error)),
         }
     }
 
     /// Removes a directory if it is empty.
     pub fn remove_directory(&self, name: &str) {
-        let _ = rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR);
+        let _ = self.disk.remove_directory(self.fd(), name.as_ref());
     }
 
-    /// The size of a regular file in bytes; None for anything else.
-    pub fn size(&self, name: &str) -> Option<u64> {
-        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
-            .then(|| u64::try_from(stat.st_size).ok())?
+    /// What is known of a regular file; None for anything else.
+    pub fn facts(&self, name: &str) -> Option<FileFacts> {
+        FileFacts::of(&self.disk.stat(self.fd(), name.as_ref()).ok()?)
     }
 
     /// When a file was last written, moved or otherwise changed, in milliseconds since 1970.
     pub fn changed_ms(&self, name: &str) -> Option<u64> {
-        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        let seconds = u64::try_from(stat.st_ctime).ok()?;
-        Some(seconds * 1000 + stat.st_ctime_nsec as u64 / 1_000_000)
+        let stat = self.disk.stat(self.fd(), name.as_ref()).ok()?;
+        Some(milliseconds(stat.st_ctime, stat.st_ctime_nsec as i64))
+    }
+
+    /// Sets the time of a file's last modification.
+    ///
+    /// # Errors
+    /// It is not there, or the directory cannot be written.
+    pub fn set_modified(&self, name: &str, time_ms: u64) -> Result<(), StoreError> {
+        let time = Timespec {
+            tv_sec: (time_ms / 1000) as i64,
+            tv_nsec: (time_ms % 1000 * 1_000_000) as i64,
+        };
+        (self.disk)
+            .set_modified(self.fd(), name.as_ref(), time)
+            .map_err(|error| failed("date", &self.path.join(name), error))
     }
 
     /// The names of all entries that are UTF-8, as all of ours are.
@@ -324,29 +453,28 @@ impl Directory {
     /// # Errors
     /// The directory cannot be listed.
     pub fn names(&self) -> Result<Vec<String>, StoreError> {
-        let failure = |error| failed("list", &self.path, error);
         let mut names = Vec::new();
-        for entry in Dir::read_from(self.fd.as_fd()).map_err(failure)? {
-            let entry = entry.map_err(failure)?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                names.extend(OsStr::from_bytes(name).to_str().map(str::to_owned));
-            }
+        let listed = self.disk.list(self.fd(), &mut |name, _| {
+            names.extend(name.to_str().map(str::to_owned));
+            true
+        });
+        match listed {
+            // Removed meanwhile.
+            Ok(()) | Err(Errno::NOENT | Errno::STALE) => Ok(names),
+            Err(error) => Err(failed("list", &self.path, error)),
         }
-        Ok(names)
     }
-}
 
-/// Refuses what is no regular file, or another user's.
-fn own_file(fd: &OwnedFd) -> io::Result<rustix::fs::Stat> {
-    let stat = rustix::fs::fstat(fd)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(io::Error::other("it is not a regular file"));
+    /// Refuses what is no regular file, or another user's.
+    fn own_file(&self, fd: &OwnedFd) -> io::Result<FileFacts> {
+        let stat = self.disk.stat_of(fd.as_fd())?;
+        let facts =
+            FileFacts::of(&stat).ok_or_else(|| io::Error::other("it is not a regular file"))?;
+        if stat.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::other("it belongs to another user"));
+        }
+        Ok(facts)
     }
-    if stat.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::other("it belongs to another user"));
-    }
-    Ok(stat)
 }
 
 fn failed(action: &'static str, path: &Path, error: Errno) -> StoreError {

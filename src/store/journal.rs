@@ -25,7 +25,7 @@ use fs2::FileExt;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::directory::Directory;
+use super::directory::{Directory, FileFacts};
 use super::entry::{compress, decompress};
 use super::{Cleared, StoreError};
 use crate::key::ingredients::{Ingredient, Key};
@@ -230,7 +230,7 @@ fn first(bytes: &[u8]) -> Option<(Option<Record>, usize)> {
 /// A file cannot be removed.
 pub(super) fn clear(root: &Directory, cleared: &mut Cleared) -> Result<(), StoreError> {
     for name in [NAME, OLD] {
-        let Some(size) = root.size(name) else {
+        let Some(FileFacts { size, .. }) = root.facts(name) else {
             continue;
         };
         if !root.begins_with(name, MAGIC) {
@@ -312,7 +312,7 @@ mod tests {
         for number in 0..most {
             append(&directory, record(number, 256));
         }
-        let sizes = [NAME, OLD].map(|name| directory.size(name).expect("a file"));
+        let sizes = [NAME, OLD].map(|name| directory.facts(name).expect("a file").size);
         assert!(sizes.iter().sum::<u64>() < 2 * BOUND + (64 << 10));
         let times = times(&directory);
         let first = times[0];
@@ -337,7 +337,7 @@ mod tests {
         let mut times = times(&directory);
         times.sort_unstable();
         assert!(times.into_iter().eq(0..400));
-        assert!(directory.size(OLD).is_some());
+        assert!(directory.facts(OLD).is_some());
     }
 
     #[test]
@@ -346,7 +346,7 @@ mod tests {
         append(&directory, record(1, 20_000));
         let records = read(&directory).expect("read");
         assert_eq!(records[0].kernel_names, Vec::<Vec<u8>>::new());
-        assert!(directory.size(NAME).expect("a file") < 1000);
+        assert!(directory.facts(NAME).expect("a file").size < 1000);
     }
 
     #[test]

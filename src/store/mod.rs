@@ -2,6 +2,7 @@
 
 pub mod digests;
 pub mod directory;
+pub mod disk;
 pub mod entry;
 pub mod journal;
 pub mod recorder;
@@ -181,7 +182,7 @@ impl Store {
             };
             for name in shard.names()? {
                 let key = name.strip_suffix(SUFFIX).and_then(Key::from_hex);
-                if let (Some(key), Some(size)) = (key, shard.size(&name)) {
+                if let (Some(key), Some(size)) = (key, shard.facts(&name).map(|facts| facts.size)) {
                     found.push((key, size));
                 }
             }
@@ -228,7 +229,7 @@ impl Store {
                 .into_iter()
                 .filter(|name| name.starts_with(directory::TEMPORARY_PREFIX))
             {
-                if temporary.size(&name).is_some() && temporary.remove(&name)? {
+                if temporary.facts(&name).is_some() && temporary.remove(&name)? {
                     cleared.files += 1;
                 }
             }
@@ -254,7 +255,11 @@ fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), S
         let named = name.strip_suffix(SUFFIX).and_then(Key::from_hex).is_some();
         // An empty or cut file has our name only; ours are told by name, a foreign one by content.
         let ours = named && directory.begins_with(&name, entry::MAGIC);
-        match directory.size(&name).filter(|_| ours) {
+        match directory
+            .facts(&name)
+            .map(|facts| facts.size)
+            .filter(|_| ours)
+        {
             Some(size) if directory.remove(&name)? => {
                 cleared.files += 1;
                 cleared.bytes += size;

@@ -277,12 +277,11 @@ impl<'a> Statistics<'a> {
             path,
             error,
         };
-        let lock = match self.directory.open_or_create_file(LOCK) {
-            Ok(lock) => lock,
-            Err(error) => return Err(failure(error.into())),
-        };
-        FileLock::lock_exclusive(&lock).map_err(failure)?;
-        Ok(lock)
+        let lock = self.directory.open_or_create_file(LOCK).and_then(|lock| {
+            FileLock::lock_exclusive(&lock)?;
+            Ok(lock)
+        });
+        lock.map_err(failure)
     }
 
     /// Sums all files under the lock, folds those of dead processes, and lets `change` have its way with the total.

@@ -1,0 +1,95 @@
+//! Sizes and times as people write them in settings.
+
+use std::time::Duration;
+
+/// Bytes: a number with a unit as ccache has them, `500M` (10^6) or `5Gi` (2^30), also with a `B` behind; without one, bytes.
+pub fn bytes(text: &str) -> Option<u64> {
+    let (number, unit) = split(text)?;
+    let unit = unit.strip_suffix(['B', 'b']).unwrap_or(unit);
+    let (letter, factor) = match unit.strip_suffix('i') {
+        Some(letter) => (letter, 1024.0f64),
+        None => (unit, 1000.0),
+    };
+    let power = match letter.to_ascii_uppercase().as_str() {
+        "" if unit.is_empty() => 0,
+        "K" => 1,
+        "M" => 2,
+        "G" => 3,
+        "T" => 4,
+        _ => return None,
+    };
+    Some((number * factor.powi(power)) as u64)
+}
+
+/// A time: a number with `s`, `m`, `h`, `d` or `w` behind it; 0 needs none.
+pub fn duration(text: &str) -> Option<Duration> {
+    let (number, unit) = split(text)?;
+    let seconds = match unit {
+        "" if number == 0.0 => 0.0,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "d" => 86400.0,
+        "w" => 7.0 * 86400.0,
+        _ => return None,
+    };
+    Duration::try_from_secs_f64(number * seconds).ok()
+}
+
+/// The number, which is no less than 0, and what stands behind it.
+fn split(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim();
+    let end = text
+        .find(|letter: char| !letter.is_ascii_digit() && letter != '.')
+        .unwrap_or(text.len());
+    let number: f64 = text[..end].parse().ok()?;
+    Some((number, text[end..].trim_start()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        let cases = [
+            ("0", Some(0)),
+            ("123", Some(123)),
+            ("500M", Some(500_000_000)),
+            ("5Gi", Some(5 << 30)),
+            ("5 GiB", Some(5 << 30)),
+            ("1.5k", Some(1500)),
+            ("2tb", Some(2_000_000_000_000)),
+            ("10B", Some(10)),
+            ("99999999999T", Some(u64::MAX)),
+            ("", None),
+            ("G", None),
+            ("-1", None),
+            ("5X", None),
+            ("5i", None),
+            ("1e3", None),
+            ("inf", None),
+            ("5 %", None),
+        ];
+        for (text, wanted) in cases {
+            assert_eq!(bytes(text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        let cases = [
+            ("0", Some(0)),
+            ("30d", Some(30 * 86400)),
+            ("12 h", Some(12 * 3600)),
+            ("1.5m", Some(90)),
+            ("2w", Some(14 * 86400)),
+            ("7", None),
+            ("d", None),
+            ("99999999999999999999w", None),
+        ];
+        for (text, wanted) in cases {
+            assert_eq!(duration(text), wanted.map(Duration::from_secs), "{text}");
+        }
+    }
+}

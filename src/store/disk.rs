@@ -1,0 +1,119 @@
+//! The system calls of the store, one method each, so that a test can have any of them fail, or cut the power before it.
+
+use std::ffi::OsStr;
+use std::fmt::Debug;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT};
+use rustix::io::Result;
+
+/// What the store asks of the system. The methods are the system's own calls; each may fail with any error.
+///
+/// Relative paths are below `at`.
+pub trait Disk: Debug + Send + Sync {
+    /// openat(2).
+    fn open(&self, at: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+        rustix::fs::openat(at, path, flags, mode)
+    }
+
+    /// fstat(2).
+    fn stat_of(&self, file: BorrowedFd<'_>) -> Result<Stat> {
+        rustix::fs::fstat(file)
+    }
+
+    /// fstatat(2), of a link itself.
+    fn stat(&self, at: BorrowedFd<'_>, path: &Path) -> Result<Stat> {
+        rustix::fs::statat(at, path, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// read(2) behind what is in the buffer, into room that it has. May read less than fits.
+    fn read(&self, file: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<usize> {
+        rustix::io::read(file, rustix::buffer::spare_capacity(buffer))
+    }
+
+    /// write(2). May write less.
+    fn write(&self, file: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
+        rustix::io::write(file, bytes)
+    }
+
+    /// mkdirat(2).
+    fn make_directory(&self, at: BorrowedFd<'_>, path: &Path, mode: Mode) -> Result<()> {
+        rustix::fs::mkdirat(at, path, mode)
+    }
+
+    /// renameat(2).
+    fn rename(
+        &self,
+        from: BorrowedFd<'_>,
+        name: &Path,
+        to: BorrowedFd<'_>,
+        new: &Path,
+    ) -> Result<()> {
+        rustix::fs::renameat(from, name, to, new)
+    }
+
+    /// unlinkat(2), of a file or link.
+    fn remove(&self, at: BorrowedFd<'_>, path: &Path) -> Result<()> {
+        rustix::fs::unlinkat(at, path, AtFlags::empty())
+    }
+
+    /// unlinkat(2), of an empty directory.
+    fn remove_directory(&self, at: BorrowedFd<'_>, path: &Path) -> Result<()> {
+        rustix::fs::unlinkat(at, path, AtFlags::REMOVEDIR)
+    }
+
+    /// readdir(3): calls `visit` with the name and type of each entry, until that gives false.
+    fn list(
+        &self,
+        directory: BorrowedFd<'_>,
+        visit: &mut dyn FnMut(&OsStr, FileType) -> bool,
+    ) -> Result<()> {
+        for entry in Dir::read_from(directory)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." && !visit(OsStr::from_bytes(name), entry.file_type()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// utimensat(2): sets the time of the last modification.
+    fn set_modified(&self, at: BorrowedFd<'_>, path: &Path, time: Timespec) -> Result<()> {
+        let last_access = Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_OMIT,
+        };
+        let times = Timestamps {
+            last_access,
+            last_modification: time,
+        };
+        rustix::fs::utimensat(at, path, &times, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// fchmod(2).
+    fn set_mode(&self, file: BorrowedFd<'_>, mode: Mode) -> Result<()> {
+        rustix::fs::fchmod(file, mode)
+    }
+
+    /// fstatvfs(3): bytes that a user may still fill, and all bytes of the file system.
+    fn room(&self, at: BorrowedFd<'_>) -> Result<(u64, u64)> {
+        let found = rustix::fs::fstatvfs(at)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        Ok((bytes(found.f_bavail), bytes(found.f_blocks)))
+    }
+
+    /// The clock, which may be set back.
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+}
+
+/// The system itself.
+#[derive(Debug)]
+pub struct System;
+
+impl Disk for System {}
