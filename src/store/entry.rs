@@ -35,7 +35,7 @@ const MOST_BINARIES: u32 = 1024;
 /// Why a file is not a usable entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// The file cannot be read, or is no plain file of ours.
+    /// It is no plain file of ours, or too large.
     Unreadable(String),
     /// It ends too early or is longer than it says.
     Length,

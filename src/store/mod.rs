@@ -11,7 +11,7 @@ pub mod stats;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-use directory::Directory;
+use directory::{Directory, FileFacts};
 use entry::{Defect, Entry, EntryContent};
 
 use crate::key::ingredients::Key;
@@ -57,10 +57,12 @@ impl std::error::Error for StoreError {}
 pub enum Lookup {
     /// No entry.
     Absent,
+    /// There may be an entry, but the system does not give it now.
+    Unreadable(io::Error),
     /// A file that is no whole, unchanged entry of this key.
     Bad(Defect),
-    /// A verified entry.
-    Found(Box<Entry>),
+    /// A verified entry, and what is known of its file.
+    Found(Box<Entry>, FileFacts),
 }
 
 /// The entries below one cache directory.
@@ -112,13 +114,16 @@ impl Store {
 
     /// Reads and verifies the entry of a key.
     pub fn look_up(&self, key: &Key) -> Lookup {
-        match self.root.read(&entry_name(key), LARGEST_ENTRY) {
-            Ok(Some(bytes)) => match Entry::parse(bytes, Some(key)) {
-                Ok(entry) => Lookup::Found(Box::new(entry)),
+        match self.root.read_with_facts(&entry_name(key), LARGEST_ENTRY) {
+            Ok(Some((bytes, file))) => match Entry::parse(bytes, Some(key)) {
+                Ok(entry) => Lookup::Found(Box::new(entry), file),
                 Err(defect) => Lookup::Bad(defect),
             },
             Ok(None) => Lookup::Absent,
-            Err(error) => Lookup::Bad(Defect::Unreadable(error.to_string())),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Lookup::Bad(Defect::Unreadable(error.to_string()))
+            }
+            Err(error) => Lookup::Unreadable(error),
         }
     }
 
@@ -308,7 +313,7 @@ mod tests {
     #[test]
     fn what_was_published_is_found_and_nothing_else() {
         let (directory, store) = filled();
-        let Lookup::Found(entry) = store.look_up(&key(1)) else {
+        let Lookup::Found(entry, _) = store.look_up(&key(1)) else {
             panic!("not found")
         };
         assert_eq!(entry.binaries().collect::<Vec<_>>(), [b"binary"]);
@@ -343,7 +348,7 @@ mod tests {
         store
             .publish(&key(1), &content(&facts, &[b"new"]))
             .expect("published");
-        assert!(matches!(store.look_up(&key(1)), Lookup::Found(_)));
+        assert!(matches!(store.look_up(&key(1)), Lookup::Found(..)));
     }
 
     #[test]
