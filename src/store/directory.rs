@@ -370,6 +370,12 @@ impl Directory {
         Ok(fd.into())
     }
 
+    /// Which directory it is: device and inode.
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        let stat = self.disk.stat_of(self.fd()).ok()?;
+        Some((stat.st_dev, stat.st_ino))
+    }
+
     /// Whether a name is that of an open file.
     pub fn is_named(&self, name: &str, file: &std::fs::File) -> bool {
         let named = self.disk.stat(self.fd(), name.as_ref());

@@ -5,14 +5,17 @@ pub mod directory;
 pub mod disk;
 pub mod entry;
 pub mod journal;
+pub mod lock;
 pub mod recorder;
 pub mod stats;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{fmt, io};
 
 use directory::{Directory, FileFacts};
 use entry::{Defect, Entry, EntryContent};
+use lock::Locks;
 
 use crate::key::ingredients::Key;
 
@@ -72,13 +75,15 @@ pub enum Lookup {
 /// <cache directory>/v1/entries/4f/4f1d...c2.entry    published by rename, read without a lock
 /// <cache directory>/v1/aside/4f1d...c2.entry         set aside: damaged, or refused by the driver
 /// <cache directory>/v1/tmp/                          being written
+/// <cache directory>/v1/locks                         locked in parts, see `lock`
 /// <cache directory>/v1/stats/                        counters, one file for each process
 /// <cache directory>/v1/digests/                      remembered digests of driver files, one file for each host
 /// <cache directory>/v1/journal, journal.old          misses, bypasses and failures, appended without a lock
 /// ```
 #[derive(Debug)]
 pub struct Store {
-    root: Directory,
+    root: Arc<Directory>,
+    locks: Locks,
 }
 
 impl Store {
@@ -89,9 +94,7 @@ impl Store {
     pub fn open(path: &Path) -> Result<Store, StoreError> {
         let cache = Directory::create_all(path)?;
         cache.write_once("CACHEDIR.TAG", CACHEDIR_TAG)?;
-        Ok(Store {
-            root: cache.create(VERSION_DIRECTORY)?,
-        })
+        Ok(Store::of(cache.create(VERSION_DIRECTORY)?))
     }
 
     /// Opens the cache directory for reading only; None if there is none.
@@ -102,14 +105,23 @@ impl Store {
         let Some(cache) = Directory::open(path)? else {
             return Ok(None);
         };
-        Ok(cache
-            .open_below(VERSION_DIRECTORY)?
-            .map(|root| Store { root }))
+        Ok(cache.open_below(VERSION_DIRECTORY)?.map(Store::of))
+    }
+
+    fn of(root: Directory) -> Store {
+        let root = Arc::new(root);
+        let locks = Locks::new(root.clone());
+        Store { root, locks }
     }
 
     /// The directory of this format.
     pub fn root(&self) -> &Directory {
         &self.root
+    }
+
+    /// The locks of those who write.
+    pub fn locks(&self) -> &Locks {
+        &self.locks
     }
 
     /// Reads and verifies the entry of a key.
