@@ -47,6 +47,7 @@ use crate::store::directory::FileFacts;
 use crate::store::entry::{Defect, Entry};
 use crate::store::journal::Ended as Noted;
 use crate::store::recorder::Recorder;
+use crate::store::sentinel::Admission;
 use crate::store::stats::{Counter, Event, run_directory};
 use crate::store::{Lookup, Store};
 use journal::kernel_names_after;
@@ -254,9 +255,9 @@ impl Cache {
         {
             return Some(inner);
         }
-        let (entry, _) = self.look_up(plan)?;
+        let found = self.look_up(plan)?;
         shadow::set_busy(ticket, true);
-        let inner = self.restore(ticket.driver, ticket.context, Standing::Apart, plan, entry);
+        let inner = self.restore(ticket.driver, ticket.context, Standing::Apart, plan, found);
         if inner.is_none() {
             shadow::set_busy(ticket, false);
         }
@@ -297,14 +298,29 @@ impl Cache {
         context: Context,
         standing: Standing,
         plan: &Plan,
-        entry: Entry,
+        (entry, file): (Entry, FileFacts),
     ) -> Option<Arc<Inner>> {
-        match restore::restore(driver, context, standing, plan, entry) {
-            Ok(inner) => self.verified(inner, plan).map(Arc::new),
-            Err(restore::Failure::Entry(defect)) => {
+        let watch = self.store.as_ref().filter(|_| !self.config.readonly());
+        let loading = match watch.map(|store| store.admit(&plan.key(), &file)) {
+            None => None,
+            Some(Admission::Granted(loading)) => loading,
+            Some(Admission::Postponed) => return None,
+            Some(Admission::Refused(defect, _loading)) => {
                 self.set_aside(plan, &defect);
-                None
+                return None;
             }
+        };
+        let restored = restore::restore(driver, context, standing, plan, entry);
+        if let (Some(store), Ok(_)) = (watch, &restored) {
+            store.prove(&plan.key(), &file);
+        }
+        if let Err(restore::Failure::Entry(defect)) = &restored {
+            self.set_aside(plan, defect);
+        }
+        drop(loading);
+        match restored {
+            Ok(inner) => self.verified(inner, plan).map(Arc::new),
+            Err(restore::Failure::Entry(_)) => None,
             Err(restore::Failure::Resources(code)) => {
                 tracing::warn!(key = %plan.key_prefix(), code, "the driver has no room for the cached program");
                 None

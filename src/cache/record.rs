@@ -170,7 +170,7 @@ impl Cache {
         let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
             return;
         };
-        let Lookup::Found(mut entry, _) = store.look_up(key) else {
+        let Lookup::Found(mut entry, file) = store.look_up(key) else {
             return;
         };
         let mut meta = std::mem::take(&mut entry.meta);
@@ -191,7 +191,7 @@ impl Cache {
             source: source.as_deref(),
             binaries: entry.binaries().collect(),
         };
-        if let Err(error) = store.publish(key, &content) {
+        if let Err(error) = store.replace(key, &content, &file) {
             tracing::warn!(%error, "facts not added to the entry");
         }
     }

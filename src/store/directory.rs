@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, RawMode, Timespec};
-use rustix::io::Errno;
+use rustix::fs::{CWD, FileType, Mode, OFlags, RawMode, Stat, Timespec};
+use rustix::io::{Errno, retry_on_intr};
 
 use super::StoreError;
 use super::disk::{Disk, System};
@@ -60,7 +60,7 @@ pub struct FileFacts {
 }
 
 impl FileFacts {
-    fn of(stat: &rustix::fs::Stat) -> Option<FileFacts> {
+    fn of(stat: &Stat) -> Option<FileFacts> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return None;
         }
@@ -90,7 +90,8 @@ impl Directory {
 
     fn open_on(disk: Arc<dyn Disk>, path: &Path) -> Result<Option<Directory>, StoreError> {
         // The user may keep the cache elsewhere by a link in place of the directory, which O_NOFOLLOW would refuse.
-        match disk.open(CWD, path, DIRECTORY - OFlags::NOFOLLOW, Mode::empty()) {
+        let flags = DIRECTORY - OFlags::NOFOLLOW;
+        match retry_on_intr(|| disk.open(CWD, path, flags, Mode::empty())) {
             Ok(fd) => Directory::checked(disk, fd, path.to_owned()).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(failed("open", path, error)),
@@ -113,17 +114,19 @@ impl Directory {
         if let Some(directory) = Directory::open_on(disk.clone(), path)? {
             return Ok(directory);
         }
+        let mode = Mode::from_raw_mode(PRIVATE);
+        let make = |path| retry_on_intr(|| disk.make_directory(CWD, path, mode));
         let mut missing = Vec::new();
         for ancestor in path.ancestors().filter(|path| !path.as_os_str().is_empty()) {
             missing.push(ancestor);
-            match disk.make_directory(CWD, ancestor, Mode::from_raw_mode(PRIVATE)) {
+            match make(ancestor) {
                 Ok(()) | Err(Errno::EXIST) => break,
                 Err(Errno::NOENT) => {}
                 Err(error) => return Err(failed("make", ancestor, error)),
             }
         }
         for directory in missing.into_iter().rev().skip(1) {
-            match disk.make_directory(CWD, directory, Mode::from_raw_mode(PRIVATE)) {
+            match make(directory) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(failed("make", directory, error)),
             }
@@ -140,7 +143,7 @@ impl Directory {
             return Ok(directory);
         }
         let mode = Mode::from_raw_mode(self.mode);
-        match (self.disk).make_directory(self.fd(), name.as_ref(), mode) {
+        match retry_on_intr(|| self.disk.make_directory(self.fd(), name.as_ref(), mode)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(failed("make", &self.path.join(name), error)),
         }
@@ -162,7 +165,8 @@ impl Directory {
     }
 
     fn checked(disk: Arc<dyn Disk>, fd: OwnedFd, path: PathBuf) -> Result<Directory, StoreError> {
-        let stat = (disk.stat_of(fd.as_fd())).map_err(|error| failed("examine", &path, error))?;
+        let stat = retry_on_intr(|| disk.stat_of(fd.as_fd()));
+        let stat = stat.map_err(|error| failed("examine", &path, error))?;
         let refusal = if stat.st_uid != rustix::process::geteuid().as_raw() {
             "it belongs to another user"
         } else if stat.st_mode & 0o022 != 0 {
@@ -190,8 +194,20 @@ impl Directory {
 
     fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         // Of a file that is made; the umask takes its share.
-        let mode = Mode::from_raw_mode(self.mode & 0o666);
-        self.disk.open(self.fd(), name.as_ref(), flags, mode)
+        self.open_with_mode(name, flags, self.mode & 0o666)
+    }
+
+    fn open_with_mode(&self, name: &str, flags: OFlags, mode: RawMode) -> Result<OwnedFd, Errno> {
+        let mode = Mode::from_raw_mode(mode);
+        retry_on_intr(|| self.disk.open(self.fd(), name.as_ref(), flags, mode))
+    }
+
+    fn stat_of(&self, file: BorrowedFd<'_>) -> Result<Stat, Errno> {
+        retry_on_intr(|| self.disk.stat_of(file))
+    }
+
+    fn stat(&self, name: &str) -> Result<Stat, Errno> {
+        retry_on_intr(|| self.disk.stat(self.fd(), name.as_ref()))
     }
 
     /// The disk that it is on.
@@ -227,7 +243,7 @@ impl Directory {
             Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) => return Err(unfit(NO_FILE)),
             Err(error) => return Err(error.into()),
         };
-        let facts = match self.own_file(&fd) {
+        let facts = match self.own_file(fd.as_fd()) {
             Err(error) if error.raw_os_error() == Some(Errno::STALE.raw_os_error()) => {
                 return Ok(None);
             }
@@ -266,7 +282,7 @@ impl Directory {
     /// The first bytes of a file, at most `limit`; None if there is no such regular file of ours.
     pub fn read_start(&self, name: &str, limit: usize) -> Option<Vec<u8>> {
         let fd = self.open_at(name, FILE | OFlags::RDONLY).ok()?;
-        self.own_file(&fd).ok()?;
+        self.own_file(fd.as_fd()).ok()?;
         let mut bytes = Vec::with_capacity(limit);
         while bytes.len() < bytes.capacity() {
             match self.disk.read(fd.as_fd(), &mut bytes) {
@@ -297,12 +313,35 @@ impl Directory {
         name: &str,
         bytes: &[u8],
     ) -> Result<(), StoreError> {
+        self.write_with_mode(temporary, name, bytes, 0o666)
+    }
+
+    /// The same for a file that even its owner may not write afterwards: [`FileFacts::is_writable`] is false.
+    ///
+    /// # Errors
+    /// As for [`Directory::write_by_rename`].
+    pub fn write_protected_by_rename(
+        &self,
+        temporary: &Directory,
+        name: &str,
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        self.write_with_mode(temporary, name, bytes, 0o444)
+    }
+
+    fn write_with_mode(
+        &self,
+        temporary: &Directory,
+        name: &str,
+        bytes: &[u8],
+        mode: RawMode,
+    ) -> Result<(), StoreError> {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let process = rustix::process::getpid().as_raw_nonzero();
         let (unfinished, file) = loop {
             let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
             let unfinished = format!("{TEMPORARY_PREFIX}{process}-{serial}");
-            match temporary.open_at(&unfinished, NEW) {
+            match temporary.open_with_mode(&unfinished, NEW, temporary.mode & mode) {
                 Ok(file) => break (unfinished, file),
                 // Left by a process of the same number, on this host or on another that shares the directory.
                 Err(Errno::EXIST) => continue,
@@ -311,12 +350,12 @@ impl Directory {
                 }
             }
         };
-        let written = temporary.write(&file, bytes);
+        let written = temporary.write(file.as_fd(), bytes);
         let written =
             written.map_err(|error| failed("write", &temporary.path.join(&unfinished), error));
         let published = written.and_then(|()| {
             let (from, to) = (unfinished.as_ref(), name.as_ref());
-            let renamed = self.disk.rename(temporary.fd(), from, self.fd(), to);
+            let renamed = retry_on_intr(|| self.disk.rename(temporary.fd(), from, self.fd(), to));
             renamed.map_err(|error| failed("publish", &self.path.join(name), error))
         });
         if published.is_err() {
@@ -325,9 +364,9 @@ impl Directory {
         published
     }
 
-    fn write(&self, file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    fn write(&self, file: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
         while !bytes.is_empty() {
-            match self.disk.write(file.as_fd(), bytes) {
+            match self.disk.write(file, bytes) {
                 Ok(0) => return Err(Errno::IO),
                 Ok(written) => bytes = &bytes[written..],
                 Err(Errno::INTR) => {}
@@ -359,30 +398,56 @@ impl Directory {
     /// A directory whose owner has made it one that is not written gets no byte; the system asks that of new files only. A
     /// file with another name is somebody else's, too, and would be written there as well.
     fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<std::fs::File> {
-        if self.disk.stat_of(self.fd())?.st_mode & 0o200 == 0 {
+        if self.stat_of(self.fd())?.st_mode & 0o200 == 0 {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let fd = self.open_at(name, flags)?;
-        self.own_file(&fd)?;
-        if self.disk.stat_of(fd.as_fd())?.st_nlink > 1 {
+        self.own_file(fd.as_fd())?;
+        if self.stat_of(fd.as_fd())?.st_nlink > 1 {
             return Err(io::Error::other("it has another name as well"));
         }
         Ok(fd.into())
     }
 
+    /// Adds to a file, which is made if it is missing, unless it has `limit` bytes already. Gives its size before.
+    ///
+    /// # Errors
+    /// As for [`Directory::open_to_append`], or it cannot be written.
+    pub fn append_below(&self, name: &str, bytes: &[u8], limit: u64) -> io::Result<u64> {
+        let file = self.open_to_append(name)?;
+        let size = self.own_file(file.as_fd())?.size;
+        if size < limit {
+            self.write(file.as_fd(), bytes)?;
+        }
+        Ok(size)
+    }
+
+    /// Takes the right to write a file from its owner, if it is still the one of this inode.
+    ///
+    /// # Errors
+    /// It cannot be opened or changed.
+    pub fn protect(&self, name: &str, inode: u64) -> io::Result<()> {
+        let file = self.open_at(name, FILE | OFlags::RDONLY)?;
+        let stat = self.stat_of(file.as_fd())?;
+        if stat.st_ino != inode || stat.st_mode & 0o222 == 0 {
+            return Ok(());
+        }
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o7555);
+        Ok(retry_on_intr(|| self.disk.set_mode(file.as_fd(), mode))?)
+    }
+
     /// Which directory it is: device and inode.
     pub fn identity(&self) -> Option<(u64, u64)> {
-        let stat = self.disk.stat_of(self.fd()).ok()?;
+        let stat = self.stat_of(self.fd()).ok()?;
         Some((stat.st_dev, stat.st_ino))
     }
 
     /// Whether a name is that of an open file.
     pub fn is_named(&self, name: &str, file: &std::fs::File) -> bool {
-        let named = self.disk.stat(self.fd(), name.as_ref());
-        let same = |named: rustix::fs::Stat, open: rustix::fs::Stat| {
-            (named.st_dev, named.st_ino) == (open.st_dev, open.st_ino)
-        };
-        matches!((named, self.disk.stat_of(file.as_fd())), (Ok(named), Ok(open)) if same(named, open))
+        let named = self.stat(name);
+        let same =
+            |named: Stat, open: Stat| (named.st_dev, named.st_ino) == (open.st_dev, open.st_ino);
+        matches!((named, self.stat_of(file.as_fd())), (Ok(named), Ok(open)) if same(named, open))
     }
 
     /// Writes a small file unless there is one.
@@ -391,7 +456,7 @@ impl Directory {
     /// It cannot be made or written.
     pub fn write_once(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         let written = match self.open_at(name, NEW) {
-            Ok(file) => self.write(&file, bytes).inspect_err(|_| {
+            Ok(file) => self.write(file.as_fd(), bytes).inspect_err(|_| {
                 // Half of it would stay for ever.
                 let _ = self.remove(name);
             }),
@@ -406,8 +471,8 @@ impl Directory {
     /// # Errors
     /// Nothing has changed then.
     pub fn rename(&self, from: &str, to: &str) -> Result<(), StoreError> {
-        (self.disk)
-            .rename(self.fd(), from.as_ref(), self.fd(), to.as_ref())
+        let (old, new) = (from.as_ref(), to.as_ref());
+        retry_on_intr(|| self.disk.rename(self.fd(), old, self.fd(), new))
             .map_err(|error| failed("move", &self.path.join(from), error))
     }
 
@@ -416,8 +481,8 @@ impl Directory {
     /// # Errors
     /// Nothing has changed then.
     pub fn move_to(&self, name: &str, other: &Directory) -> Result<(), StoreError> {
-        (self.disk)
-            .rename(self.fd(), name.as_ref(), other.fd(), name.as_ref())
+        let path = name.as_ref();
+        retry_on_intr(|| self.disk.rename(self.fd(), path, other.fd(), path))
             .map_err(|error| failed("move", &self.path.join(name), error))
     }
 
@@ -426,7 +491,7 @@ impl Directory {
     /// # Errors
     /// It cannot be removed.
     pub fn remove(&self, name: &str) -> Result<bool, StoreError> {
-        match self.disk.remove(self.fd(), name.as_ref()) {
+        match retry_on_intr(|| self.disk.remove(self.fd(), name.as_ref())) {
             Ok(()) => Ok(true),
             Err(Errno::NOENT | Errno::STALE) => Ok(false),
             Err(error) => Err(failed("remove", &self.path.join(name), error)),
@@ -435,17 +500,17 @@ impl Directory {
 
     /// Removes a directory if it is empty.
     pub fn remove_directory(&self, name: &str) {
-        let _ = self.disk.remove_directory(self.fd(), name.as_ref());
+        let _ = retry_on_intr(|| self.disk.remove_directory(self.fd(), name.as_ref()));
     }
 
     /// What is known of a regular file; None for anything else.
     pub fn facts(&self, name: &str) -> Option<FileFacts> {
-        FileFacts::of(&self.disk.stat(self.fd(), name.as_ref()).ok()?)
+        FileFacts::of(&self.stat(name).ok()?)
     }
 
     /// When a file was last written, moved or otherwise changed, in milliseconds since 1970.
     pub fn changed_ms(&self, name: &str) -> Option<u64> {
-        let stat = self.disk.stat(self.fd(), name.as_ref()).ok()?;
+        let stat = self.stat(name).ok()?;
         Some(milliseconds(stat.st_ctime, stat.st_ctime_nsec as i64))
     }
 
@@ -458,8 +523,7 @@ impl Directory {
             tv_sec: (time_ms / 1000) as i64,
             tv_nsec: (time_ms % 1000 * 1_000_000) as i64,
         };
-        (self.disk)
-            .set_modified(self.fd(), name.as_ref(), time)
+        retry_on_intr(|| self.disk.set_modified(self.fd(), name.as_ref(), time))
             .map_err(|error| failed("date", &self.path.join(name), error))
     }
 
@@ -469,9 +533,12 @@ impl Directory {
     /// The directory cannot be listed.
     pub fn names(&self) -> Result<Vec<String>, StoreError> {
         let mut names = Vec::new();
-        let listed = self.disk.list(self.fd(), &mut |name, _| {
-            names.extend(name.to_str().map(str::to_owned));
-            true
+        let listed = retry_on_intr(|| {
+            names.clear();
+            self.disk.list(self.fd(), &mut |name, _| {
+                names.extend(name.to_str().map(str::to_owned));
+                true
+            })
         });
         match listed {
             // Removed meanwhile.
@@ -481,8 +548,8 @@ impl Directory {
     }
 
     /// Refuses what is no regular file, or another user's.
-    fn own_file(&self, fd: &OwnedFd) -> io::Result<FileFacts> {
-        let stat = self.disk.stat_of(fd.as_fd())?;
+    fn own_file(&self, fd: BorrowedFd<'_>) -> io::Result<FileFacts> {
+        let stat = self.stat_of(fd)?;
         let facts = FileFacts::of(&stat).ok_or_else(|| unfit(NO_FILE))?;
         if stat.st_uid != rustix::process::geteuid().as_raw() {
             return Err(unfit("it belongs to another user"));

@@ -7,6 +7,7 @@ pub mod entry;
 pub mod journal;
 pub mod lock;
 pub mod recorder;
+pub mod sentinel;
 pub mod stats;
 
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use std::{fmt, io};
 
 use directory::{Directory, FileFacts};
+use disk::{Disk, System};
 use entry::{Defect, Entry, EntryContent};
 use lock::Locks;
 
@@ -75,6 +77,7 @@ pub enum Lookup {
 /// <cache directory>/v1/entries/4f/4f1d...c2.entry    published by rename, read without a lock
 /// <cache directory>/v1/aside/4f1d...c2.entry         set aside: damaged, or refused by the driver
 /// <cache directory>/v1/tmp/                          being written
+/// <cache directory>/v1/loading/4f1d...c2             an entry that no driver has loaded yet is being loaded
 /// <cache directory>/v1/locks                         locked in parts, see `lock`
 /// <cache directory>/v1/stats/                        counters, one file for each process
 /// <cache directory>/v1/digests/                      remembered digests of driver files, one file for each host
@@ -92,7 +95,11 @@ impl Store {
     /// # Errors
     /// It cannot be made or opened, belongs to another user, or others may write it.
     pub fn open(path: &Path) -> Result<Store, StoreError> {
-        let cache = Directory::create_all(path)?;
+        Store::open_on(Arc::new(System), path)
+    }
+
+    fn open_on(disk: Arc<dyn Disk>, path: &Path) -> Result<Store, StoreError> {
+        let cache = Directory::create_all_on(disk, path)?;
         cache.write_once("CACHEDIR.TAG", CACHEDIR_TAG)?;
         Ok(Store::of(cache.create(VERSION_DIRECTORY)?))
     }
@@ -144,6 +151,34 @@ impl Store {
     /// # Errors
     /// Nothing is visible then.
     pub fn publish(&self, key: &Key, content: &EntryContent<'_>) -> Result<u64, StoreError> {
+        let size = self.write(key, content, Directory::write_by_rename)?;
+        // It may have been left by another entry of this key.
+        let _ = self.root.remove(&sentinel::name_of(key));
+        Ok(size)
+    }
+
+    /// Publishes an entry with the binaries of another, whose file is known.
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    pub fn replace(
+        &self,
+        key: &Key,
+        content: &EntryContent<'_>,
+        file: &FileFacts,
+    ) -> Result<u64, StoreError> {
+        match file.is_writable {
+            true => self.write(key, content, Directory::write_by_rename),
+            false => self.write(key, content, Directory::write_protected_by_rename),
+        }
+    }
+
+    fn write(
+        &self,
+        key: &Key,
+        content: &EntryContent<'_>,
+        write: fn(&Directory, &Directory, &str, &[u8]) -> Result<(), StoreError>,
+    ) -> Result<u64, StoreError> {
         let bytes = content.encode(key);
         let size = bytes.len() as u64;
         if size >= LARGEST_ENTRY {
@@ -157,8 +192,7 @@ impl Store {
         let entries = self.root.create(ENTRIES)?;
         entries.create(&key.hex()[..2])?;
         let temporary = self.root.create(TEMPORARY)?;
-        self.root
-            .write_by_rename(&temporary, &entry_name(key), &bytes)?;
+        write(&self.root, &temporary, &entry_name(key), &bytes)?;
         Ok(size)
     }
 
@@ -222,8 +256,8 @@ impl Store {
             .changed_ms(&format!("{ASIDE}/{}{SUFFIX}", key.hex()))
     }
 
-    /// Removes all entries, what was set aside, the journal and what was left half-written: files whose names and contents
-    /// are the cache's own, and nothing else. Tells how many files and bytes went.
+    /// Removes all entries, what was set aside, the journal and what was left half-written or half-loaded: files whose names
+    /// and contents are the cache's own, and nothing else. Tells how many files and bytes went.
     ///
     /// # Errors
     /// A directory cannot be listed or a file cannot be removed.
@@ -247,6 +281,14 @@ impl Store {
                 .filter(|name| name.starts_with(directory::TEMPORARY_PREFIX))
             {
                 if temporary.facts(&name).is_some() && temporary.remove(&name)? {
+                    cleared.files += 1;
+                }
+            }
+        }
+        if let Some(loading) = self.root.open_below(sentinel::LOADING)? {
+            let named = |name: &String| Key::from_hex(name).is_some();
+            for name in loading.names()?.into_iter().filter(named) {
+                if loading.facts(&name).is_some() && loading.remove(&name)? {
                     cleared.files += 1;
                 }
             }

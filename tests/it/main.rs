@@ -20,5 +20,6 @@ mod privilege;
 mod process;
 mod programs;
 mod run;
+mod sentinel;
 mod switches;
 mod verdicts;
