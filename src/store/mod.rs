@@ -4,6 +4,8 @@ pub mod digests;
 pub mod directory;
 pub mod disk;
 pub mod entry;
+#[cfg(test)]
+mod faults;
 pub mod journal;
 pub mod lock;
 pub mod recorder;
