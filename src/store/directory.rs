@@ -288,32 +288,33 @@ impl Directory {
         name: &str,
         bytes: &[u8],
     ) -> Result<(), StoreError> {
+        temporary.write_new(bytes)?.publish(self, name)
+    }
+
+    /// Writes a file of a name that no other has. It is removed again unless it is published.
+    ///
+    /// # Errors
+    /// Nothing is left then.
+    pub fn write_new(&self, bytes: &[u8]) -> Result<Unfinished<'_>, StoreError> {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let process = rustix::process::getpid().as_raw_nonzero();
-        let (unfinished, file) = loop {
+        let (name, file) = loop {
             let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-            let unfinished = format!("{TEMPORARY_PREFIX}{process}-{serial}");
-            match temporary.open_at(&unfinished, NEW) {
-                Ok(file) => break (unfinished, file),
+            let name = format!("{TEMPORARY_PREFIX}{process}-{serial}");
+            match self.open_at(&name, NEW) {
+                Ok(file) => break (name, file),
                 // Left by a process of the same number, on this host or on another that shares the directory.
                 Err(Errno::EXIST) => continue,
-                Err(error) => {
-                    return Err(failed("create", &temporary.path.join(unfinished), error));
-                }
+                Err(error) => return Err(failed("create", &self.path.join(name), error)),
             }
         };
-        let written = temporary.write(&file, bytes);
-        let written =
-            written.map_err(|error| failed("write", &temporary.path.join(&unfinished), error));
-        let published = written.and_then(|()| {
-            let (from, to) = (unfinished.as_ref(), name.as_ref());
-            let renamed = self.disk.rename(temporary.fd(), from, self.fd(), to);
-            renamed.map_err(|error| failed("publish", &self.path.join(name), error))
-        });
-        if published.is_err() {
-            let _ = temporary.remove(&unfinished);
-        }
-        published
+        let unfinished = Unfinished {
+            directory: self,
+            name,
+        };
+        let written = self.write(&file, bytes);
+        written.map_err(|error| failed("write", &self.path.join(&unfinished.name), error))?;
+        Ok(unfinished)
     }
 
     fn write(&self, file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
@@ -434,6 +435,11 @@ impl Directory {
         Some(milliseconds(stat.st_ctime, stat.st_ctime_nsec as i64))
     }
 
+    /// Bytes that may still be written to the file system, and all that it has; None if it does not tell.
+    pub fn room(&self) -> Option<(u64, u64)> {
+        self.disk.room(self.fd()).ok()
+    }
+
     /// Sets the time of a file's last modification.
     ///
     /// # Errors
@@ -474,6 +480,36 @@ impl Directory {
             return Err(io::Error::other("it belongs to another user"));
         }
         Ok(facts)
+    }
+}
+
+/// A file that is removed unless it is published.
+pub struct Unfinished<'a> {
+    directory: &'a Directory,
+    name: String,
+}
+
+impl Unfinished<'_> {
+    /// Moves it to a place in a directory of the same file system, where it replaces what is there.
+    ///
+    /// # Errors
+    /// Nothing has changed there then.
+    pub fn publish(mut self, to: &Directory, name: &str) -> Result<(), StoreError> {
+        let from = self.directory;
+        let unfinished = self.name.as_ref();
+        (from.disk)
+            .rename(from.fd(), unfinished, to.fd(), name.as_ref())
+            .map_err(|error| failed("publish", &to.path.join(name), error))?;
+        self.name.clear();
+        Ok(())
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if !self.name.is_empty() {
+            let _ = self.directory.remove(&self.name);
+        }
     }
 }
 

@@ -4,15 +4,22 @@ pub mod digests;
 pub mod directory;
 pub mod disk;
 pub mod entry;
+mod evict;
 pub mod journal;
 pub mod recorder;
+mod sizes;
 pub mod stats;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{fmt, io};
 
-use directory::Directory;
+use directory::{Directory, FileFacts};
+use disk::{Disk, System};
 use entry::{Defect, Entry, EntryContent};
+pub use evict::Limits;
+use once_cell::race::OnceBox;
+use sizes::{SHARDS, Sizes};
 
 use crate::key::ingredients::Key;
 
@@ -27,6 +34,11 @@ const SUFFIX: &str = ".entry";
 
 /// Entries of this size or more are neither written nor read, in bytes.
 pub const LARGEST_ENTRY: u64 = 1 << 30;
+
+/// What a file takes is a multiple of this on most file systems, in bytes.
+const BLOCK: u64 = 4096;
+/// Of 256 stores or removals so many have the shard listed.
+const COUNTED_AGAIN: u8 = 8;
 
 /// A failure to use the store, with the path and what was tried.
 #[derive(Debug)]
@@ -70,13 +82,17 @@ pub enum Lookup {
 /// <cache directory>/v1/entries/4f/4f1d...c2.entry    published by rename, read without a lock
 /// <cache directory>/v1/aside/4f1d...c2.entry         set aside: damaged, or refused by the driver
 /// <cache directory>/v1/tmp/                          being written
+/// <cache directory>/v1/sizes                         what the shards take, and when they were used
 /// <cache directory>/v1/stats/                        counters, one file for each process
 /// <cache directory>/v1/digests/                      remembered digests of driver files, one file for each host
 /// <cache directory>/v1/journal, journal.old          misses, bypasses and failures, appended without a lock
 /// ```
-#[derive(Debug)]
 pub struct Store {
     root: Directory,
+    /// None: nothing is stored, and no use of an entry noted.
+    limits: Option<Limits>,
+    // Opened without a lock; of two that are opened at once one is dropped unused.
+    sizes: OnceBox<Option<Sizes>>,
 }
 
 impl Store {
@@ -84,12 +100,19 @@ impl Store {
     ///
     /// # Errors
     /// It cannot be made or opened, belongs to another user, or others may write it.
-    pub fn open(path: &Path) -> Result<Store, StoreError> {
-        let cache = Directory::create_all(path)?;
+    pub fn open(path: &Path, limits: Limits) -> Result<Store, StoreError> {
+        Store::open_on(Arc::new(System), path, limits)
+    }
+
+    /// [`Store::open`] on another disk than the system's.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_on(disk: Arc<dyn Disk>, path: &Path, limits: Limits) -> Result<Store, StoreError> {
+        let cache = Directory::create_all_on(disk, path)?;
         cache.write_once("CACHEDIR.TAG", CACHEDIR_TAG)?;
-        Ok(Store {
-            root: cache.create(VERSION_DIRECTORY)?,
-        })
+        let root = cache.create(VERSION_DIRECTORY)?;
+        Ok(Store::of(root, Some(limits)))
     }
 
     /// Opens the cache directory for reading only; None if there is none.
@@ -100,9 +123,26 @@ impl Store {
         let Some(cache) = Directory::open(path)? else {
             return Ok(None);
         };
-        Ok(cache
-            .open_below(VERSION_DIRECTORY)?
-            .map(|root| Store { root }))
+        let root = cache.open_below(VERSION_DIRECTORY)?;
+        Ok(root.map(|root| Store::of(root, None)))
+    }
+
+    fn of(root: Directory, limits: Option<Limits>) -> Store {
+        Store {
+            root,
+            limits,
+            sizes: OnceBox::new(),
+        }
+    }
+
+    /// What the entries take; None where that cannot be kept.
+    fn sizes(&self) -> Option<&Sizes> {
+        let opened = self.sizes.get_or_init(|| {
+            let opened = Sizes::open(&self.root);
+            let opened = opened.inspect_err(|error| tracing::debug!(%error, "sizes are not kept"));
+            Box::new(opened.ok())
+        });
+        opened.as_ref()
     }
 
     /// The directory of this format.
@@ -112,9 +152,13 @@ impl Store {
 
     /// Reads and verifies the entry of a key.
     pub fn look_up(&self, key: &Key) -> Lookup {
-        match self.root.read(&entry_name(key), LARGEST_ENTRY) {
-            Ok(Some(bytes)) => match Entry::parse(bytes, Some(key)) {
-                Ok(entry) => Lookup::Found(Box::new(entry)),
+        let name = entry_name(key);
+        match self.root.read_with_facts(&name, LARGEST_ENTRY) {
+            Ok(Some((bytes, facts))) => match Entry::parse(bytes, Some(key)) {
+                Ok(entry) => {
+                    self.used(&name, &facts);
+                    Lookup::Found(Box::new(entry))
+                }
                 Err(defect) => Lookup::Bad(defect),
             },
             Ok(None) => Lookup::Absent,
@@ -122,32 +166,59 @@ impl Store {
         }
     }
 
-    /// Publishes an entry, replacing one of the same key. Returns its size in bytes.
+    /// Publishes an entry, replacing one of the same key, after others were removed where there was no room. Returns how many
+    /// were.
     ///
     /// # Errors
     /// Nothing is visible then.
     pub fn publish(&self, key: &Key, content: &EntryContent<'_>) -> Result<u64, StoreError> {
         let bytes = content.encode(key);
-        let size = bytes.len() as u64;
-        if size >= LARGEST_ENTRY {
-            let error = io::Error::new(io::ErrorKind::FileTooLarge, "the entry is too large");
-            return Err(StoreError {
-                action: "write",
-                path: self.path_of(key),
-                error,
-            });
+        let refused = |why: &str| StoreError {
+            action: "store",
+            path: self.path_of(key),
+            error: io::Error::new(io::ErrorKind::StorageFull, why),
+        };
+        if bytes.len() as u64 >= LARGEST_ENTRY {
+            return Err(refused("it is too large"));
         }
+        let limits = self.limits.unwrap_or_default();
+        let blocks = (bytes.len() as u64).next_multiple_of(BLOCK);
+        let removed = self.make_room(&limits, blocks).map_err(refused)?;
+        let name = entry_name(key);
         let entries = self.root.create(ENTRIES)?;
-        entries.create(&key.hex()[..2])?;
+        entries.create(&shard_name(shard_of(key)))?;
         let temporary = self.root.create(TEMPORARY)?;
+        let unfinished = temporary.write_new(&bytes)?;
+        let replaced = self.taken_by(key);
+        unfinished.publish(&self.root, &name)?;
+        self.resized(key, self.taken_by(key) as i64 - replaced as i64);
+        Ok(removed)
+    }
+
+    /// What the file of an entry takes on the disk, in bytes.
+    fn taken_by(&self, key: &Key) -> u64 {
         self.root
-            .write_by_rename(&temporary, &entry_name(key), &bytes)?;
-        Ok(size)
+            .facts(&entry_name(key))
+            .map_or(0, |facts| evict::taken(&facts))
+    }
+
+    /// The entry of a key takes so many bytes more now, or less.
+    fn resized(&self, key: &Key, bytes: i64) {
+        let Some(sizes) = self.sizes() else {
+            return;
+        };
+        let shard = shard_of(key);
+        sizes.add(shard, bytes, self.root.now_ms());
+        // What went wrong in a shard's counter does not stay for ever.
+        if key.0[1] < COUNTED_AGAIN {
+            self.count_again(sizes, shard);
+        }
     }
 
     /// Takes an entry out of use but keeps it for whoever wants to know why; replaces what was set aside for the same key.
     pub fn set_aside(&self, key: &Key) -> Result<(), StoreError> {
         self.root.create(ASIDE)?;
+        let bytes = self.taken_by(key);
         let (from, name) = (entry_name(key), key.hex());
         let first = self.root.rename(&from, &format!("{ASIDE}/{name}{SUFFIX}"));
         // A directory takes no file's place, and the reverse: both are damage of somebody else's making.
@@ -156,7 +227,9 @@ impl Store {
                 let aside = format!("{ASIDE}/{name}-{number}{SUFFIX}");
                 self.root.rename(&from, &aside)
             })
-        })
+        })?;
+        self.resized(key, -(bytes as i64));
+        Ok(())
     }
 
     /// Where the entry of a key stands.
@@ -164,31 +237,33 @@ impl Store {
         self.root.path().join(entry_name(key))
     }
 
-    /// The keys of all entries, with their sizes in bytes.
+    /// The keys of all entries, with what is known of their files.
     ///
     /// # Errors
     /// A directory cannot be listed.
-    pub fn entries(&self) -> Result<Vec<(Key, u64)>, StoreError> {
+    pub fn entries(&self) -> Result<Vec<(Key, FileFacts)>, StoreError> {
         let mut found = Vec::new();
-        let Some(entries) = self.root.open_below(ENTRIES)? else {
-            return Ok(found);
-        };
-        for shard in entries.names()? {
-            if !is_shard(&shard) {
-                continue;
-            }
-            let Some(shard) = entries.open_below(&shard)? else {
-                continue;
-            };
-            for name in shard.names()? {
-                let key = name.strip_suffix(SUFFIX).and_then(Key::from_hex);
-                if let (Some(key), Some(size)) = (key, shard.facts(&name).map(|facts| facts.size)) {
-                    found.push((key, size));
-                }
-            }
+        for shard in 0..SHARDS {
+            found.extend(self.shard(shard)?);
         }
-        found.sort();
+        found.sort_unstable_by_key(|(key, _)| *key);
         Ok(found)
+    }
+
+    /// The keys of the entries of one shard, with what is known of their files.
+    ///
+    /// # Errors
+    /// The directory cannot be listed.
+    fn shard(&self, shard: usize) -> Result<Vec<(Key, FileFacts)>, StoreError> {
+        let name = format!("{ENTRIES}/{}", shard_name(shard));
+        let Some(directory) = self.root.open_below(&name)? else {
+            return Ok(Vec::new());
+        };
+        let entry = |name: String| {
+            let key = name.strip_suffix(SUFFIX).and_then(Key::from_hex)?;
+            Some((key, directory.facts(&name)?))
+        };
+        Ok(directory.names()?.into_iter().filter_map(entry).collect())
     }
 
     /// Removes one entry. Tells whether there was one.
@@ -196,7 +271,12 @@ impl Store {
     /// # Errors
     /// It cannot be removed.
     pub fn remove(&self, key: &Key) -> Result<bool, StoreError> {
-        self.root.remove(&entry_name(key))
+        let bytes = self.taken_by(key);
+        let removed = self.root.remove(&entry_name(key))?;
+        if removed {
+            self.resized(key, -(bytes as i64));
+        }
+        Ok(removed)
     }
 
     /// When the entry of this key was last set aside, in milliseconds since 1970.
@@ -272,8 +352,16 @@ fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), S
 }
 
 fn entry_name(key: &Key) -> String {
-    let hex = key.hex();
-    format!("{ENTRIES}/{}/{hex}{SUFFIX}", &hex[..2])
+    let shard = shard_name(shard_of(key));
+    format!("{ENTRIES}/{shard}/{}{SUFFIX}", key.hex())
+}
+
+fn shard_of(key: &Key) -> usize {
+    usize::from(key.0[0])
+}
+
+fn shard_name(shard: usize) -> String {
+    format!("{shard:02x}")
 }
 
 fn is_shard(name: &str) -> bool {

@@ -1,0 +1,263 @@
+//! Keeps the entries within the limits: bounded work of the process that stores, under a lock that is only tried.
+//!
+//! An entry's time of modification is when it was last used, written by us and not by the file system, so that mounts
+//! without access times do not matter; it is written seldom enough to cost a hit nothing (`is_due`). What was not used for
+//! longest goes first. To find that without listing all shards, `sizes` remembers for each shard the oldest time that was
+//! seen in it. An entry that was used since is younger than that says; then the shard is only listed, and the next one looked
+//! through. So the order is nearly that of all entries.
+
+use std::time::Duration;
+
+use super::directory::FileFacts;
+use super::lock::{Attempt, Purpose};
+use super::sizes::Sizes;
+use super::{Store, entry_name};
+use crate::config::Config;
+use crate::key::ingredients::Key;
+
+/// A share of the file system that stays free where the user gave no size: one of so many, but at most so much, in bytes.
+const FREE_SHARE: u64 = 100;
+const MOST_FREE: u64 = 1 << 30;
+/// What may be spent on finding something to remove for one entry that is stored: each entry that is looked at costs one, each
+/// shard that is listed so much more.
+const BUDGET: usize = 16_384;
+const LISTING: usize = 64;
+/// How many shards whose size nobody knows are listed for one entry that is stored.
+const MOST_COUNTED: usize = 8;
+/// Of a large shard one entry of so many is removed at once, so that the next stores need no listing.
+const BATCH_SHARE: usize = 64;
+/// An entry's time of use is not written more often than this, whatever else.
+const LEAST_INTERVAL_MS: u64 = 1000;
+const LARGEST_INTERVAL_MS: u64 = 3_600_000;
+/// The clock was set back if something was used so long after now.
+const CLOCK_TOLERANCE_MS: u64 = 60_000;
+
+/// What the user allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// What all entries may take on the disk, in bytes; None: no limit.
+    pub max_size: Option<u64>,
+    /// What stays free of the file system, in bytes; None: as much as fits it.
+    pub min_free: Option<u64>,
+    /// How long an entry is kept that nobody uses; None: always.
+    pub max_age: Option<Duration>,
+}
+
+impl Limits {
+    /// The settings.
+    pub fn of(config: &Config) -> Limits {
+        Limits {
+            max_size: config.max_size(),
+            min_free: config.min_free(),
+            max_age: config.max_age(),
+        }
+    }
+
+    /// What must stay free where so many bytes are all there are.
+    pub(super) fn free_of(&self, all: u64) -> u64 {
+        self.min_free.unwrap_or((all / FREE_SHARE).min(MOST_FREE))
+    }
+
+    fn is_too_old(&self, used_ms: u64, now_ms: u64) -> bool {
+        self.max_age
+            .is_some_and(|age| u128::from(now_ms.saturating_sub(used_ms)) > age.as_millis())
+    }
+}
+
+/// When an entry was used. What was used long after now was so before the clock was set back: nobody knows when.
+fn used_ms(facts: &FileFacts, now_ms: u64) -> u64 {
+    if facts.modified_ms > now_ms + CLOCK_TOLERANCE_MS {
+        0
+    } else {
+        facts.modified_ms
+    }
+}
+
+/// What one entry takes. File systems that have not yet chosen blocks for what was just written may say 0.
+pub(super) fn taken(facts: &FileFacts) -> u64 {
+    facts.allocated.max(facts.size)
+}
+
+/// Whether the use of an entry is to be written, which was last used at `used_ms`: in a cache whose entries come and go within
+/// seconds often, else hourly.
+fn is_due(used_ms: u64, now_ms: u64, oldest: impl FnOnce() -> Option<u64>) -> bool {
+    let ago = now_ms.saturating_sub(used_ms);
+    if ago < LEAST_INTERVAL_MS {
+        return false;
+    }
+    let oldest = oldest().unwrap_or(now_ms);
+    let span = now_ms.saturating_sub(oldest);
+    ago >= LARGEST_INTERVAL_MS || ago > span / 8
+}
+
+/// Why an entry is not stored, for people.
+type Lacking = &'static str;
+
+/// An entry of a shard that is looked through.
+struct Candidate {
+    used_ms: u64,
+    bytes: u64,
+    /// How many of the shard were not used for longer.
+    index: usize,
+    /// How many the shard has.
+    of: usize,
+    /// When the one was used that was not used for longest.
+    first_used_ms: u64,
+}
+
+impl Store {
+    /// Says that an entry is used. Costs a comparison, and now and then a system call.
+    pub(super) fn used(&self, name: &str, facts: &FileFacts) {
+        if self.limits.is_none() {
+            return;
+        }
+        let now = self.root.now_ms();
+        let oldest = || Some(self.sizes()?.oldest(None)?.1);
+        if is_due(used_ms(facts, now), now, oldest)
+            // A failure costs the entry its place in the order.
+            && let Err(error) = self.root.set_modified(name, now)
+        {
+            tracing::debug!(%error, "the use of an entry is not noted");
+        }
+    }
+
+    /// Makes room for an entry of so many bytes. Returns how many entries were removed.
+    ///
+    /// # Errors
+    /// There is no room: nothing is to be stored.
+    pub(super) fn make_room(&self, limits: &Limits, incoming: u64) -> Result<u64, Lacking> {
+        if limits.max_size.is_some_and(|most| incoming > most) {
+            return Err("it alone is larger than OCLCACHE_MAX_SIZE");
+        }
+        let Some(sizes) = self.sizes() else {
+            return self.has_room(limits, incoming).map(|()| 0);
+        };
+        for _ in 0..MOST_COUNTED {
+            let Some(shard) = sizes.unknown() else {
+                break;
+            };
+            self.count_again(sizes, shard);
+        }
+        let mut removed = 0;
+        let mut budget = BUDGET;
+        // Who cannot have the lock leaves it to its holder, who looks again when it has given it back.
+        while budget > 0 && self.lacks(limits, sizes, incoming) {
+            let _lock = match self.locks().try_lock(Purpose::Evict, &Key::default()) {
+                Attempt::Got(lock) => Some(lock),
+                Attempt::Taken => return self.has_room(limits, incoming).map(|()| removed),
+                Attempt::Unavailable => None,
+            };
+            while budget > 0 && self.lacks(limits, sizes, incoming) {
+                let Some((shard, _)) = sizes.oldest(None) else {
+                    budget = 0;
+                    break;
+                };
+                let (examined, gone) = self.evict_from(limits, sizes, shard, incoming, budget);
+                budget = budget.saturating_sub(examined + LISTING);
+                removed += gone;
+            }
+        }
+        if removed == 0 && excess_of(limits, sizes, incoming) > 0 {
+            return Err("the cache is full, and nothing could be removed");
+        }
+        self.has_room(limits, incoming).map(|()| removed)
+    }
+
+    /// Whether the file system has room.
+    fn has_room(&self, limits: &Limits, incoming: u64) -> Result<(), Lacking> {
+        match self.shortage(limits, incoming) {
+            0 => Ok(()),
+            _ => Err("less would be free than OCLCACHE_MIN_FREE"),
+        }
+    }
+
+    /// How many bytes too few are free.
+    pub(super) fn shortage(&self, limits: &Limits, incoming: u64) -> u64 {
+        let short = |(free, all)| {
+            let wanted: u64 = limits.free_of(all);
+            wanted.saturating_add(incoming).saturating_sub(free)
+        };
+        self.root.room().map_or(0, short)
+    }
+
+    fn lacks(&self, limits: &Limits, sizes: &Sizes, incoming: u64) -> bool {
+        let too_old = |(_, used)| limits.is_too_old(used, self.root.now_ms());
+        excess_of(limits, sizes, incoming) > 0
+            || self.shortage(limits, incoming) > 0
+            || sizes.oldest(None).is_some_and(too_old)
+    }
+
+    /// Removes from the shard that seems to have the oldest entry. Returns how many it has had, and how many were removed.
+    fn evict_from(
+        &self,
+        limits: &Limits,
+        sizes: &Sizes,
+        shard: usize,
+        incoming: u64,
+        budget: usize,
+    ) -> (usize, u64) {
+        let next = sizes.oldest(Some(shard)).map_or(u64::MAX, |(_, used)| used);
+        let now = self.root.now_ms();
+        let wanted = excess_of(limits, sizes, incoming).max(self.shortage(limits, incoming));
+        let (mut gone, mut freed) = (0, 0);
+        let examined = self.look_through(sizes, shard, &mut |entry| {
+            let batch = (entry.of / BATCH_SHARE).max(1);
+            let is_last_chance = entry.of + LISTING >= budget;
+            let in_batch = entry.index < batch && (entry.first_used_ms <= next || is_last_chance);
+            let in_turn = freed < wanted && (entry.used_ms <= next || in_batch);
+            let goes = in_turn || limits.is_too_old(entry.used_ms, now);
+            if goes {
+                gone += 1;
+                freed += entry.bytes;
+            }
+            goes
+        });
+        (examined, gone)
+    }
+
+    /// Counts a shard: what is stored in it may not be what its counter says.
+    pub(super) fn count_again(&self, sizes: &Sizes, shard: usize) {
+        self.look_through(sizes, shard, &mut |_| false);
+    }
+
+    /// Lists a shard, asks whether to remove each entry, the one first that was not used for longest, and corrects the counter.
+    /// Returns how many entries there were.
+    fn look_through(
+        &self,
+        sizes: &Sizes,
+        shard: usize,
+        goes: &mut dyn FnMut(&Candidate) -> bool,
+    ) -> usize {
+        let known = sizes.of(shard);
+        let now = self.root.now_ms();
+        let mut entries: Vec<_> = self
+            .shard(shard)
+            .into_iter()
+            .map(|(key, facts)| (used_ms(&facts, now), taken(&facts), key))
+            .collect();
+        entries.sort_unstable();
+        let (of, first_used_ms) = (entries.len(), entries.first().map_or(0, |first| first.0));
+        let (mut kept, mut oldest) = (0, None);
+        for (index, (used_ms, bytes, key)) in entries.into_iter().enumerate() {
+            let candidate = Candidate {
+                used_ms,
+                bytes,
+                index,
+                of,
+                first_used_ms,
+            };
+            if !goes(&candidate) || self.root.remove(&entry_name(&key)).is_err() {
+                kept += bytes;
+                oldest = oldest.or(Some(used_ms));
+            }
+        }
+        sizes.listed(shard, known, kept, oldest);
+        of
+    }
+}
+
+/// How many bytes too many there are.
+fn excess_of(limits: &Limits, sizes: &Sizes, incoming: u64) -> u64 {
+    let most = limits.max_size.unwrap_or(u64::MAX);
+    sizes.total().saturating_add(incoming).saturating_sub(most)
+}
