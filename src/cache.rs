@@ -43,6 +43,7 @@ use crate::log::text;
 use crate::outcome::{Bypass, Outcome};
 use crate::shadow::{self, Ended, Inner, Origin, Standing, Ticket};
 use crate::store::digests::Digests;
+use crate::store::directory::FileFacts;
 use crate::store::entry::{Defect, Entry};
 use crate::store::journal::Ended as Noted;
 use crate::store::recorder::Recorder;
@@ -253,7 +254,7 @@ impl Cache {
         {
             return Some(inner);
         }
-        let entry = self.look_up(plan)?;
+        let (entry, _) = self.look_up(plan)?;
         shadow::set_busy(ticket, true);
         let inner = self.restore(ticket.driver, ticket.context, Standing::Apart, plan, entry);
         if inner.is_none() {
@@ -267,14 +268,18 @@ impl Cache {
         !self.config.recache() && !driver::is_ending()
     }
 
-    /// An entry that is whole and fits.
-    fn look_up(&self, plan: &Plan) -> Option<Entry> {
+    /// An entry that is whole and fits, and its file.
+    fn look_up(&self, plan: &Plan) -> Option<(Entry, FileFacts)> {
         if !self.looks_up() {
             return None;
         }
-        let entry = match self.store.as_ref()?.look_up(&plan.key()) {
-            Lookup::Found(entry) => *entry,
+        let (entry, file) = match self.store.as_ref()?.look_up(&plan.key()) {
+            Lookup::Found(entry, file) => (*entry, file),
             Lookup::Absent => return None,
+            Lookup::Unreadable(error) => {
+                tracing::warn!(key = %plan.key_prefix(), %error, "entry not read");
+                return None;
+            }
             Lookup::Bad(defect) => {
                 self.set_aside(plan, &defect);
                 return None;
@@ -282,7 +287,7 @@ impl Cache {
         };
         let others = entry.meta.include_dirs.as_ref();
         let fits = others.is_none_or(|directories| *directories == plan.recipe.include_dirs);
-        fits.then_some(entry)
+        fits.then_some((entry, file))
     }
 
     /// The program of an entry; an entry that the driver does not take, or that is found wrong, is set aside.

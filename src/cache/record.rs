@@ -170,7 +170,7 @@ impl Cache {
         let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
             return;
         };
-        let Lookup::Found(mut entry) = store.look_up(key) else {
+        let Lookup::Found(mut entry, _) = store.look_up(key) else {
             return;
         };
         let mut meta = std::mem::take(&mut entry.meta);

@@ -36,8 +36,8 @@ pub fn list(json: bool) -> Result<ExitCode, Failure> {
 
 fn meta_of(store: &Store, key: &Key) -> Option<Meta> {
     match store.look_up(key) {
-        Lookup::Found(entry) => Some(entry.meta),
-        Lookup::Absent | Lookup::Bad(_) => None,
+        Lookup::Found(entry, _) => Some(entry.meta),
+        Lookup::Absent | Lookup::Unreadable(_) | Lookup::Bad(_) => None,
     }
 }
 

@@ -16,8 +16,13 @@ pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure>
     let store = store()?.ok_or_else(|| no_entry(digits))?;
     let key = find_key(&store, digits)?;
     let entry = match store.look_up(&key) {
-        Lookup::Found(entry) => entry,
+        Lookup::Found(entry, _) => entry,
         Lookup::Absent => return Err(no_entry(digits)),
+        Lookup::Unreadable(error) => {
+            let path = store.path_of(&key);
+            let words = format!("cannot read `{}`: {error}", crate::log::path(&path));
+            return Err(Failure::new(words));
+        }
         Lookup::Bad(defect) => {
             let path = store.path_of(&key);
             let words = format!(

@@ -213,7 +213,8 @@ impl Directory {
     /// The whole content of a file and what is known of it; None if it does not exist.
     ///
     /// # Errors
-    /// It is a link or no regular file, not ours, of `limit` bytes or more, or cannot be read.
+    /// It is a link or no regular file, not ours, or of `limit` bytes or more: [`io::ErrorKind::InvalidData`]. Anything else
+    /// is the system's error, which may be one of the moment.
     pub fn read_with_facts(
         &self,
         name: &str,
@@ -222,17 +223,25 @@ impl Directory {
         let fd = match self.open_at(name, FILE | OFlags::RDONLY) {
             Ok(fd) => fd,
             Err(Errno::NOENT | Errno::STALE) => return Ok(None),
+            // A link; a socket or a device without a driver.
+            Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) => return Err(unfit(NO_FILE)),
             Err(error) => return Err(error.into()),
         };
-        let facts = self.own_file(&fd)?;
+        let facts = match self.own_file(&fd) {
+            Err(error) if error.raw_os_error() == Some(Errno::STALE.raw_os_error()) => {
+                return Ok(None);
+            }
+            facts => facts?,
+        };
         if facts.size >= limit {
-            return Err(io::Error::other("it is too large"));
+            return Err(unfit(TOO_LARGE));
         }
+        let mut bytes = Vec::new();
         // One byte more, so that the read that finds the end does not grow the buffer.
-        let mut bytes = Vec::with_capacity(facts.size as usize + 1);
+        bytes.try_reserve_exact(facts.size as usize + 1)?;
         while (bytes.len() as u64) < limit {
             if bytes.len() == bytes.capacity() {
-                bytes.reserve(1 << 16); // it grew since
+                bytes.try_reserve(1 << 16)?; // it grew since
             }
             match self.disk.read(fd.as_fd(), &mut bytes) {
                 Ok(0) => return Ok(Some((bytes, facts))),
@@ -242,7 +251,7 @@ impl Directory {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(io::Error::other("it is too large"))
+        Err(unfit(TOO_LARGE))
     }
 
     /// The whole content of a file; None if it does not exist.
@@ -474,10 +483,9 @@ impl Directory {
     /// Refuses what is no regular file, or another user's.
     fn own_file(&self, fd: &OwnedFd) -> io::Result<FileFacts> {
         let stat = self.disk.stat_of(fd.as_fd())?;
-        let facts =
-            FileFacts::of(&stat).ok_or_else(|| io::Error::other("it is not a regular file"))?;
+        let facts = FileFacts::of(&stat).ok_or_else(|| unfit(NO_FILE))?;
         if stat.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(io::Error::other("it belongs to another user"));
+            return Err(unfit("it belongs to another user"));
         }
         Ok(facts)
     }
@@ -511,6 +519,14 @@ impl Drop for Unfinished<'_> {
             let _ = self.directory.remove(&self.name);
         }
     }
+}
+
+const NO_FILE: &str = "it is not a regular file";
+const TOO_LARGE: &str = "it is too large";
+
+/// What stands there is nothing of ours, whoever asks and whenever.
+fn unfit(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 fn failed(action: &'static str, path: &Path, error: Errno) -> StoreError {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::directory::FileFacts;
 use super::lock::{Attempt, Purpose};
 use super::sizes::Sizes;
-use super::{Store, entry_name};
+use super::{Store, entries_of, file_name};
 use crate::config::Config;
 use crate::key::ingredients::Key;
 
@@ -230,10 +230,15 @@ impl Store {
     ) -> usize {
         let known = sizes.of(shard);
         let now = self.root.now_ms();
-        let mut entries: Vec<_> = self
-            .shard(shard)
+        let listed = self.shard(shard).ok().flatten();
+        let listed = listed.and_then(|shard| Some((entries_of(&shard).ok()?, shard)));
+        let Some((entries, directory)) = listed else {
+            sizes.listed(shard, known, 0, None);
+            return 0;
+        };
+        let mut entries: Vec<_> = entries
             .into_iter()
-            .map(|(key, facts)| (used_ms(&facts, now), taken(&facts), key))
+            .map(|(key, file)| (used_ms(&file, now), taken(&file), key))
             .collect();
         entries.sort_unstable();
         let (of, first_used_ms) = (entries.len(), entries.first().map_or(0, |first| first.0));
@@ -246,7 +251,7 @@ impl Store {
                 of,
                 first_used_ms,
             };
-            if !goes(&candidate) || self.root.remove(&entry_name(&key)).is_err() {
+            if !goes(&candidate) || directory.remove(&file_name(&key)).is_err() {
                 kept += bytes;
                 oldest = oldest.or(Some(used_ms));
             }

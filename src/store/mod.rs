@@ -16,7 +16,7 @@ use std::{fmt, io};
 
 use directory::{Directory, FileFacts};
 use disk::{Disk, System};
-use entry::{Defect, Entry, EntryContent};
+use entry::{Defect, Entry, EntryContent, Meta};
 pub use evict::Limits;
 use once_cell::race::OnceBox;
 use sizes::{SHARDS, Sizes};
@@ -37,6 +37,8 @@ pub const LARGEST_ENTRY: u64 = 1 << 30;
 
 /// What a file takes is a multiple of this on most file systems, in bytes.
 const BLOCK: u64 = 4096;
+/// The metadata of most entries stand in so many first bytes.
+const MOST_HEADS: usize = 4096;
 /// Of 256 stores or removals so many have the shard listed.
 const COUNTED_AGAIN: u8 = 8;
 
@@ -69,10 +71,12 @@ impl std::error::Error for StoreError {}
 pub enum Lookup {
     /// No entry.
     Absent,
+    /// There may be an entry, but the system does not give it now.
+    Unreadable(io::Error),
     /// A file that is no whole, unchanged entry of this key.
     Bad(Defect),
-    /// A verified entry.
-    Found(Box<Entry>),
+    /// A verified entry, and what is known of its file.
+    Found(Box<Entry>, FileFacts),
 }
 
 /// The entries below one cache directory.
@@ -154,15 +158,18 @@ impl Store {
     pub fn look_up(&self, key: &Key) -> Lookup {
         let name = entry_name(key);
         match self.root.read_with_facts(&name, LARGEST_ENTRY) {
-            Ok(Some((bytes, facts))) => match Entry::parse(bytes, Some(key)) {
+            Ok(Some((bytes, file))) => match Entry::parse(bytes, Some(key)) {
                 Ok(entry) => {
-                    self.used(&name, &facts);
-                    Lookup::Found(Box::new(entry))
+                    self.used(&name, &file);
+                    Lookup::Found(Box::new(entry), file)
                 }
                 Err(defect) => Lookup::Bad(defect),
             },
             Ok(None) => Lookup::Absent,
-            Err(error) => Lookup::Bad(Defect::Unreadable(error.to_string())),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Lookup::Bad(Defect::Unreadable(error.to_string()))
+            }
+            Err(error) => Lookup::Unreadable(error),
         }
     }
 
@@ -244,26 +251,33 @@ impl Store {
     pub fn entries(&self) -> Result<Vec<(Key, FileFacts)>, StoreError> {
         let mut found = Vec::new();
         for shard in 0..SHARDS {
-            found.extend(self.shard(shard)?);
+            if let Some(directory) = self.shard(shard)? {
+                found.extend(entries_of(&directory)?);
+            }
         }
         found.sort_unstable_by_key(|(key, _)| *key);
         Ok(found)
     }
 
-    /// The keys of the entries of one shard, with what is known of their files.
+    /// The directory of a shard; None if it has none.
     ///
     /// # Errors
-    /// The directory cannot be listed.
-    fn shard(&self, shard: usize) -> Result<Vec<(Key, FileFacts)>, StoreError> {
-        let name = format!("{ENTRIES}/{}", shard_name(shard));
-        let Some(directory) = self.root.open_below(&name)? else {
-            return Ok(Vec::new());
-        };
-        let entry = |name: String| {
-            let key = name.strip_suffix(SUFFIX).and_then(Key::from_hex)?;
-            Some((key, directory.facts(&name)?))
-        };
-        Ok(directory.names()?.into_iter().filter_map(entry).collect())
+    /// It cannot be opened, is not ours, or others may write it.
+    fn shard(&self, shard: usize) -> Result<Option<Directory>, StoreError> {
+        let entries = self.root.open_below(ENTRIES)?;
+        entries.map_or(Ok(None), |entries| entries.open_below(&shard_name(shard)))
+    }
+
+    /// The metadata of an entry, of which nothing but the beginning is read and no checksum verified: for the command, which
+    /// shows it.
+    pub fn read_meta(&self, key: &Key) -> Option<Meta> {
+        let name = entry_name(key);
+        let start = self.root.read_start(&name, MOST_HEADS)?;
+        let length = entry::head_length(&start)?;
+        if length <= start.len() {
+            return entry::parse_head(&start, key);
+        }
+        entry::parse_head(&self.root.read_start(&name, length)?, key)
     }
 
     /// Removes one entry. Tells whether there was one.
@@ -351,9 +365,21 @@ fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), S
     Ok(())
 }
 
+/// The entries of a shard, with what is known of their files.
+fn entries_of(shard: &Directory) -> Result<Vec<(Key, FileFacts)>, StoreError> {
+    let entry = |name: String| {
+        let key = name.strip_suffix(SUFFIX).and_then(Key::from_hex)?;
+        Some((key, shard.facts(&name)?))
+    };
+    Ok(shard.names()?.into_iter().filter_map(entry).collect())
+}
+
+fn file_name(key: &Key) -> String {
+    format!("{}{SUFFIX}", key.hex())
+}
+
 fn entry_name(key: &Key) -> String {
-    let shard = shard_name(shard_of(key));
-    format!("{ENTRIES}/{shard}/{}{SUFFIX}", key.hex())
+    format!("{ENTRIES}/{}/{}", shard_name(shard_of(key)), file_name(key))
 }
 
 fn shard_of(key: &Key) -> usize {
@@ -396,7 +422,7 @@ mod tests {
     #[test]
     fn what_was_published_is_found_and_nothing_else() {
         let (directory, store) = filled();
-        let Lookup::Found(entry) = store.look_up(&key(1)) else {
+        let Lookup::Found(entry, _) = store.look_up(&key(1)) else {
             panic!("not found")
         };
         assert_eq!(entry.binaries().collect::<Vec<_>>(), [b"binary"]);
@@ -431,7 +457,7 @@ mod tests {
         store
             .publish(&key(1), &content(&facts, &[b"new"]))
             .expect("published");
-        assert!(matches!(store.look_up(&key(1)), Lookup::Found(_)));
+        assert!(matches!(store.look_up(&key(1)), Lookup::Found(..)));
     }
 
     #[test]

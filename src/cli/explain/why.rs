@@ -53,7 +53,7 @@ impl Past {
         let records = journal::read(store.root())?;
         let mut entries = Vec::new();
         for (key, _) in store.entries()? {
-            if let Lookup::Found(entry) = store.look_up(&key) {
+            if let Lookup::Found(entry, _) = store.look_up(&key) {
                 entries.push((key, entry.meta));
             }
         }
