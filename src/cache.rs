@@ -48,7 +48,7 @@ use crate::store::entry::{Defect, Entry};
 use crate::store::journal::Ended as Noted;
 use crate::store::recorder::Recorder;
 use crate::store::stats::{Counter, Event, run_directory};
-use crate::store::{Lookup, Store};
+use crate::store::{Limits, Lookup, STATISTICS, Store};
 use journal::kernel_names_after;
 pub use plan::HeaderProgram;
 use plan::Plan;
@@ -198,7 +198,7 @@ impl Cache {
                 .as_ref()
                 .filter(|_| !config.readonly())?
                 .root()
-                .create("stats")
+                .create(STATISTICS)
                 .ok()
         };
         let recorder = run.or_else(statistics).map(Recorder::new);
@@ -214,7 +214,7 @@ impl Cache {
         let opened = if config.readonly() {
             Store::open_existing(path)
         } else {
-            Store::open(path).map(Some)
+            Store::open(path, Limits::of(config)).map(Some)
         };
         match opened {
             Ok(Some(store)) => Some(store),

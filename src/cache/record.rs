@@ -102,8 +102,8 @@ impl Cache {
             binaries: binaries.bytes.iter().map(Vec::as_slice).collect(),
         };
         match store.publish(&plan.key(), &content) {
-            Ok(_) => {
-                self.count(&[Counter::Stored.by(1)]);
+            Ok(removed) => {
+                self.count(&[Counter::Stored.by(1), Counter::Evicted.by(removed)]);
                 (names, Some(plan.key()))
             }
             Err(error) => {

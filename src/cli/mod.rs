@@ -6,6 +6,7 @@
 mod clear;
 mod config;
 mod explain;
+mod gc;
 mod list;
 mod run;
 mod show;
@@ -125,6 +126,16 @@ enum Verb {
         #[arg(long)]
         key: Option<String>,
     },
+    /// Bring the cache within its limits, and clear away what nobody uses
+    #[command(after_help = "Example: oclcache gc --max-size 500M\nIn ccache: --cleanup, --evict-older-than")]
+    Gc {
+        /// The size that the entries may take, as 500M or 5Gi, instead of OCLCACHE_MAX_SIZE
+        #[arg(long, value_name = "SIZE")]
+        max_size: Option<String>,
+        /// Entries go that were not used for this time, as 12h or 30d, instead of OCLCACHE_MAX_AGE
+        #[arg(long, value_name = "TIME")]
+        max_age: Option<String>,
+    },
     /// Show each setting, its value and where it comes from
     #[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
     Config,
@@ -181,6 +192,7 @@ pub fn main() -> ExitCode {
         Verb::Explain { key, last, json } => explain::explain(key.as_deref(), last, json),
         Verb::Path => path(),
         Verb::Clear { key } => clear::clear(key.as_deref()),
+        Verb::Gc { max_size, max_age } => gc::gc(max_size.as_deref(), max_age.as_deref()),
         Verb::Config => config::config(),
     };
     done.unwrap_or_else(|failure| {
@@ -198,7 +210,11 @@ fn path() -> Result<ExitCode, Failure> {
 /// Writes data to standard output. That nobody reads it any more is not a failure.
 fn print(data: &[u8]) -> Result<ExitCode, Failure> {
     let mut output = io::stdout().lock();
-    match output.write_all(data).and_then(|()| output.flush()) {
+    printed(output.write_all(data).and_then(|()| output.flush()))
+}
+
+fn printed(written: io::Result<()>) -> Result<ExitCode, Failure> {
+    match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(format_args!(
             "cannot write to standard output: {error}"
         ))),

@@ -20,7 +20,7 @@ use super::{Failure, say, seconds};
 use crate::cache::RUN_VARIABLE;
 use crate::config::Config;
 use crate::log::path;
-use crate::store::Store;
+use crate::store::{Limits, STATISTICS, Store};
 use crate::store::directory::Directory;
 use crate::store::stats::{Counter, Run, Statistics, run_directory};
 
@@ -172,9 +172,9 @@ impl Place {
                 temporary: Some(temporary),
             });
         }
-        let store = Store::open(&config.directory()?).map_err(words)?;
+        let store = Store::open(&config.directory()?, Limits::of(config)).map_err(words)?;
         let vendors = vendors_directory(store.root(), library).map_err(words)?;
-        let statistics = store.root().create("stats").map_err(words)?;
+        let statistics = store.root().create(STATISTICS).map_err(words)?;
         let run = Statistics::new(&statistics).begin_run().map_err(words)?;
         Ok(Place {
             vendors,

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Failure, directory, print, print_json, say, seconds, size, store};
 use crate::config::Config;
+use crate::store::STATISTICS;
 use crate::store::stats::{Counter, Statistics, Totals};
 
 pub fn stats(json: bool, zero: bool) -> Result<ExitCode, Failure> {
@@ -14,7 +15,7 @@ pub fn stats(json: bool, zero: bool) -> Result<ExitCode, Failure> {
     let mut totals = Totals::default();
     let mut entries = Vec::new();
     if let Some(store) = &store {
-        let directory = store.root().create("stats")?;
+        let directory = store.root().create(STATISTICS)?;
         let statistics = Statistics::new(&directory);
         if zero {
             statistics.zero()?;
@@ -26,7 +27,7 @@ pub fn stats(json: bool, zero: bool) -> Result<ExitCode, Failure> {
         say("oclcache: statistics zeroed");
         return Ok(ExitCode::SUCCESS);
     }
-    let bytes: u64 = entries.iter().map(|(_, size)| size).sum();
+    let bytes: u64 = entries.iter().map(|(_, file)| file.allocated).sum();
     if json {
         print_json(&as_json(&totals, entries.len(), bytes))
     } else {

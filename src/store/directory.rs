@@ -438,6 +438,12 @@ impl Directory {
         FileFacts::of(&self.disk.stat(self.fd(), name.as_ref()).ok()?)
     }
 
+    /// When a file or directory was last modified, in milliseconds since 1970.
+    pub fn modified_ms(&self, name: &str) -> Option<u64> {
+        let stat = self.disk.stat(self.fd(), name.as_ref()).ok()?;
+        Some(milliseconds(stat.st_mtime, stat.st_mtime_nsec as i64))
+    }
+
     /// When a file was last written, moved or otherwise changed, in milliseconds since 1970.
     pub fn changed_ms(&self, name: &str) -> Option<u64> {
         let stat = self.disk.stat(self.fd(), name.as_ref()).ok()?;

@@ -1,5 +1,6 @@
 //! The directory of entries: pure file handling that knows nothing of OpenCL objects.
 
+pub mod collect;
 pub mod digests;
 pub mod directory;
 pub mod disk;
@@ -9,6 +10,7 @@ pub mod journal;
 pub mod recorder;
 mod sizes;
 pub mod stats;
+mod sweep;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +31,9 @@ pub const VERSION_DIRECTORY: &str = "v1";
 
 const ENTRIES: &str = "entries";
 const ASIDE: &str = "aside";
+const LOADING: &str = "loading";
+/// The directory of the statistics.
+pub const STATISTICS: &str = "stats";
 const TEMPORARY: &str = "tmp";
 const SUFFIX: &str = ".entry";
 
@@ -116,6 +121,7 @@ impl Store {
         let cache = Directory::create_all_on(disk, path)?;
         cache.write_once("CACHEDIR.TAG", CACHEDIR_TAG)?;
         let root = cache.create(VERSION_DIRECTORY)?;
+        Store::opened(&cache);
         Ok(Store::of(root, Some(limits)))
     }
 
@@ -199,6 +205,7 @@ impl Store {
         let replaced = self.taken_by(key);
         unfinished.publish(&self.root, &name)?;
         self.resized(key, self.taken_by(key) as i64 - replaced as i64);
+        self.sweep_sometimes();
         Ok(removed)
     }
 
