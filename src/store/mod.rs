@@ -4,7 +4,9 @@ pub mod digests;
 pub mod directory;
 pub mod disk;
 pub mod entry;
+pub mod filesystem;
 pub mod journal;
+pub mod mapping;
 pub mod recorder;
 pub mod stats;
 
