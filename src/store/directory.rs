@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, RawMode, Timespec};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, RawMode, Timespec, flock};
 use rustix::io::Errno;
 
 use super::StoreError;
 use super::disk::{Disk, System};
+use super::filesystem::FileSystem;
 
 /// With this the names of unfinished files begin.
 pub const TEMPORARY_PREFIX: &str = "new-";
@@ -205,6 +206,11 @@ impl Directory {
         since.map_or(0, |since| since.as_millis() as u64)
     }
 
+    /// The kind of file system that it is on.
+    pub fn file_system(&self) -> FileSystem {
+        FileSystem::of(&self.fd)
+    }
+
     /// The path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
@@ -305,25 +311,83 @@ impl Directory {
     /// # Errors
     /// Nothing is left then.
     pub fn write_new(&self, bytes: &[u8]) -> Result<Unfinished<'_>, StoreError> {
+        let (unfinished, file) = self.create_unfinished()?;
+        let written = self.write(&file, bytes);
+        written.map_err(|error| failed("write", &self.path.join(&unfinished.name), error))?;
+        Ok(unfinished)
+    }
+
+    /// Makes an empty file of a name that no other has.
+    fn create_unfinished(&self) -> Result<(Unfinished<'_>, OwnedFd), StoreError> {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let process = rustix::process::getpid().as_raw_nonzero();
-        let (name, file) = loop {
+        loop {
             let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
             let name = format!("{TEMPORARY_PREFIX}{process}-{serial}");
             match self.open_at(&name, NEW) {
-                Ok(file) => break (name, file),
+                Ok(file) => {
+                    let directory = self;
+                    return Ok((Unfinished { directory, name }, file));
+                }
                 // Left by a process of the same number, on this host or on another that shares the directory.
                 Err(Errno::EXIST) => continue,
                 Err(error) => return Err(failed("create", &self.path.join(name), error)),
             }
+        }
+    }
+
+    /// Makes a file whose bytes all have their place on the disk before anybody sees it, and that can be mapped therefore.
+    /// It takes the place of `replaced`, or that of none; false if another file has the name by now.
+    ///
+    /// # Errors
+    /// There is no room, or the file cannot be made.
+    pub fn create_allocated(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        replaced: Option<&std::fs::File>,
+    ) -> io::Result<bool> {
+        let (mut unfinished, file) = self.create_unfinished().map_err(|error| error.error)?;
+        let published = self.allocate(&file, bytes).and_then(|()| {
+            let from = unfinished.name.as_ref();
+            match replaced {
+                None => (self.disk).rename_to_new(self.fd(), from, self.fd(), name.as_ref()),
+                Some(old) => self.replace(old, &unfinished.name, name),
+            }
+        });
+        match published {
+            Ok(()) => {
+                unfinished.name.clear();
+                Ok(true)
+            }
+            // AGAIN: another process is about to replace it.
+            Err(Errno::EXIST | Errno::AGAIN) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Not all file systems can allocate (ext2 and ext3 cannot). There, and where an allocated block would be zeroed only when
+    /// it is written first, the bytes themselves take the place.
+    fn allocate(&self, file: &OwnedFd, bytes: &[u8]) -> Result<(), Errno> {
+        match self.disk.allocate(file.as_fd(), bytes.len() as u64) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write(file, bytes),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Renames a file to the name of another one, which must still have it: two processes that replace the same file at once
+    /// would otherwise replace the first one's new file, which it may have mapped already.
+    fn replace(&self, old: &std::fs::File, from: &str, name: &str) -> Result<(), Errno> {
+        flock(old, FlockOperation::NonBlockingLockExclusive)?;
+        let replaced = if self.is_named(name, old) {
+            let (from, to) = (from.as_ref(), name.as_ref());
+            self.disk.rename(self.fd(), from, self.fd(), to)
+        } else {
+            Err(Errno::EXIST)
         };
-        let unfinished = Unfinished {
-            directory: self,
-            name,
-        };
-        let written = self.write(&file, bytes);
-        written.map_err(|error| failed("write", &self.path.join(&unfinished.name), error))?;
-        Ok(unfinished)
+        // Not left to the end of the descriptor, of which a forked child may have a copy.
+        let _ = flock(old, FlockOperation::Unlock);
+        replaced
     }
 
     fn write(&self, file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
@@ -344,6 +408,18 @@ impl Directory {
     /// It is a link or no regular file, not ours, or cannot be opened.
     pub fn open_or_create_file(&self, name: &str) -> io::Result<std::fs::File> {
         self.open_to_write(name, FILE | OFlags::RDWR | OFlags::CREATE)
+    }
+
+    /// Opens a file to read and write in place; None if it does not exist.
+    ///
+    /// # Errors
+    /// It is a link or no regular file, not ours, or cannot be opened.
+    pub fn open_file(&self, name: &str) -> io::Result<Option<std::fs::File>> {
+        match self.open_to_write(name, FILE | OFlags::RDWR) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Opens a file to write behind its end, and makes it if it is missing.
