@@ -51,7 +51,10 @@ pub fn gc(max_size: Option<&str>, max_age: Option<&str>) -> Result<ExitCode, Fai
         }
     }
     let left = plural(done.left, "entry", "entries");
-    say(&format!("{words}; left: {left} ({})", size(done.left_bytes)));
+    say(&format!(
+        "{words}; left: {left} ({})",
+        size(done.left_bytes)
+    ));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -115,5 +118,10 @@ fn values_of(library: &Path) -> Option<Vec<Vec<u8>>> {
     let content = std::fs::read(library).ok()?;
     let elf = ElfFile64::<Endianness>::parse(content.as_slice()).ok();
     let build_id = elf.and_then(|elf| elf.build_id().ok().flatten().map(build_id_value));
-    Some(build_id.into_iter().chain([sha256_value(&sha256(&content))]).collect())
+    Some(
+        build_id
+            .into_iter()
+            .chain([sha256_value(&sha256(&content))])
+            .collect(),
+    )
 }

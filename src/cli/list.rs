@@ -15,12 +15,22 @@ pub(super) const SHOWN_DIGITS: usize = 16;
 
 pub fn list(json: bool) -> Result<ExitCode, Failure> {
     let Some(store) = store()? else {
-        return if json { print_json(&json!([])) } else { print(b"") };
+        return if json {
+            print_json(&json!([]))
+        } else {
+            print(b"")
+        };
     };
     let entries = store.entries()?;
-    let mut rows = entries.iter().map(|(key, file)| (key, file.size, store.read_meta(key)));
+    let mut rows = entries
+        .iter()
+        .map(|(key, file)| (key, file.size, store.read_meta(key)));
     if json {
-        return print_json(&rows.map(|(key, bytes, meta)| row_as_json(key, bytes, meta.as_ref())).collect());
+        return print_json(
+            &rows
+                .map(|(key, bytes, meta)| row_as_json(key, bytes, meta.as_ref()))
+                .collect(),
+        );
     }
     // Row by row: there may be a million, and `head` may read them.
     let mut output = io::stdout().lock();

@@ -127,7 +127,9 @@ enum Verb {
         key: Option<String>,
     },
     /// Bring the cache within its limits, and clear away what nobody uses
-    #[command(after_help = "Example: oclcache gc --max-size 500M\nIn ccache: --cleanup, --evict-older-than")]
+    #[command(
+        after_help = "Example: oclcache gc --max-size 500M\nIn ccache: --cleanup, --evict-older-than"
+    )]
     Gc {
         /// The size that the entries may take, as 500M or 5Gi, instead of OCLCACHE_MAX_SIZE
         #[arg(long, value_name = "SIZE")]

@@ -20,9 +20,9 @@ use super::{Failure, say, seconds};
 use crate::cache::RUN_VARIABLE;
 use crate::config::Config;
 use crate::log::path;
-use crate::store::{Limits, STATISTICS, Store};
 use crate::store::directory::Directory;
 use crate::store::stats::{Counter, Run, Statistics, run_directory};
+use crate::store::{Limits, STATISTICS, Store};
 
 /// Where the library stands, if the package was built for a place of its own.
 const BUILT_LIBRARY: Option<&str> = option_env!("OCLCACHE_DEFAULT_LIBRARY");

@@ -124,15 +124,17 @@ impl Store {
                 collector.progress("reading", index, of);
             }
             let meta = self.read_meta(&entry.key);
-            let is_of_use = |meta: &Meta| is_network || collector.is_installed(meta);
-            let spares = meta.filter(|meta| is_of_use(meta)).map_or(-1.0, |meta| {
+            let meta = meta.filter(|meta| is_network || collector.is_installed(meta));
+            let spares = meta.map_or(-1.0, |meta| {
                 meta.compile_ns as f64 / entry.bytes.max(1) as f64
             });
             ranked.push((spares, entry));
         }
         ranked.sort_by(|(one, first), (other, second)| {
             let by_use = || first.used_ms.cmp(&second.used_ms);
-            one.partial_cmp(other).unwrap_or(Ordering::Equal).then_with(by_use)
+            one.partial_cmp(other)
+                .unwrap_or(Ordering::Equal)
+                .then_with(by_use)
         });
         ranked.into_iter().map(|(_, entry)| entry).collect()
     }
@@ -146,7 +148,9 @@ impl Store {
         let now = cache.now_ms();
         let mut removed = 0;
         for name in cache.names()? {
-            let number = name.strip_prefix('v').and_then(|number| number.parse::<u32>().ok());
+            let number = name
+                .strip_prefix('v')
+                .and_then(|number| number.parse::<u32>().ok());
             let modified = cache.modified_ms(&name);
             if number.is_some()
                 && name != VERSION_DIRECTORY

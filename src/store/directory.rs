@@ -195,11 +195,6 @@ impl Directory {
         self.disk.open(self.fd(), name.as_ref(), flags, mode)
     }
 
-    /// The disk that it is on.
-    pub fn disk(&self) -> &dyn Disk {
-        &*self.disk
-    }
-
     /// The clock of its disk, in milliseconds since 1970.
     pub fn now_ms(&self) -> u64 {
         let since = self.disk.now().duration_since(UNIX_EPOCH);
@@ -445,6 +440,12 @@ impl Directory {
             return Err(io::Error::other("it has another name as well"));
         }
         Ok(fd.into())
+    }
+
+    /// Which directory it is: device and inode.
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        let stat = self.disk.stat_of(self.fd()).ok()?;
+        Some((stat.st_dev, stat.st_ino))
     }
 
     /// Whether a name is that of an open file.

@@ -266,7 +266,8 @@ impl Entry {
 /// How many bytes of a file its metadata end at, by its first bytes; None if it is no entry of this version.
 pub(super) fn head_length(start: &[u8]) -> Option<usize> {
     let length = start.get(HEAD - size_of::<u32>()..HEAD)?;
-    let is_ours = start.starts_with(MAGIC) && start[MAGIC.len()..].starts_with(&VERSION.to_le_bytes());
+    let is_ours =
+        start.starts_with(MAGIC) && start[MAGIC.len()..].starts_with(&VERSION.to_le_bytes());
     let length = u32::from_le_bytes(length.try_into().ok()?) as usize;
     is_ours.then(|| HEAD + length)
 }

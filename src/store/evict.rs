@@ -26,11 +26,14 @@ const LISTING: usize = 64;
 const MOST_COUNTED: usize = 8;
 /// Of a large shard one entry of so many is removed at once, so that the next stores need no listing.
 const BATCH_SHARE: usize = 64;
-/// An entry's time of use is not written more often than this, whatever else.
-const LEAST_INTERVAL_MS: u64 = 1000;
+/// An entry's time of use is written when it was this share of the time ago in which the whole cache was used, or this long.
+const DUE_SHARE: u64 = 8;
 const LARGEST_INTERVAL_MS: u64 = 3_600_000;
 /// The clock was set back if something was used so long after now.
 const CLOCK_TOLERANCE_MS: u64 = 60_000;
+
+/// The lock has no key.
+pub(super) const EVICTION: Key = Key([0; 32]);
 
 /// What the user allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,14 +61,14 @@ impl Limits {
         self.min_free.unwrap_or((all / FREE_SHARE).min(MOST_FREE))
     }
 
-    fn is_too_old(&self, used_ms: u64, now_ms: u64) -> bool {
+    pub(super) fn is_too_old(&self, used_ms: u64, now_ms: u64) -> bool {
         self.max_age
             .is_some_and(|age| u128::from(now_ms.saturating_sub(used_ms)) > age.as_millis())
     }
 }
 
 /// When an entry was used. What was used long after now was so before the clock was set back: nobody knows when.
-fn used_ms(facts: &FileFacts, now_ms: u64) -> u64 {
+pub(super) fn used_ms(facts: &FileFacts, now_ms: u64) -> u64 {
     if facts.modified_ms > now_ms + CLOCK_TOLERANCE_MS {
         0
     } else {
@@ -78,16 +81,15 @@ pub(super) fn taken(facts: &FileFacts) -> u64 {
     facts.allocated.max(facts.size)
 }
 
-/// Whether the use of an entry is to be written, which was last used at `used_ms`: in a cache whose entries come and go within
-/// seconds often, else hourly.
+/// Whether the use of an entry is to be written, which was last used at `used_ms`: often in a cache whose entries come and go
+/// within seconds, else hourly. As the cache grows older that is some hundred times for each entry, then hourly.
 fn is_due(used_ms: u64, now_ms: u64, oldest: impl FnOnce() -> Option<u64>) -> bool {
     let ago = now_ms.saturating_sub(used_ms);
-    if ago < LEAST_INTERVAL_MS {
-        return false;
+    if ago == 0 || ago >= LARGEST_INTERVAL_MS {
+        return ago > 0;
     }
-    let oldest = oldest().unwrap_or(now_ms);
-    let span = now_ms.saturating_sub(oldest);
-    ago >= LARGEST_INTERVAL_MS || ago > span / 8
+    let span = now_ms.saturating_sub(oldest().unwrap_or(now_ms));
+    ago > span / DUE_SHARE
 }
 
 /// Why an entry is not stored, for people.
@@ -142,13 +144,14 @@ impl Store {
         let mut budget = BUDGET;
         // Who cannot have the lock leaves it to its holder, who looks again when it has given it back.
         while budget > 0 && self.lacks(limits, sizes, incoming) {
-            let _lock = match self.locks().try_lock(Purpose::Evict, &Key::default()) {
+            let _lock = match self.locks().try_lock(Purpose::Evict, &EVICTION) {
                 Attempt::Got(lock) => Some(lock),
                 Attempt::Taken => return self.has_room(limits, incoming).map(|()| removed),
                 Attempt::Unavailable => None,
             };
             while budget > 0 && self.lacks(limits, sizes, incoming) {
-                let Some((shard, _)) = sizes.oldest(None) else {
+                let oldest = || sizes.oldest(None).map(|(shard, _)| shard);
+                let Some(shard) = sizes.unknown().or_else(oldest) else {
                     budget = 0;
                     break;
                 };
@@ -265,4 +268,198 @@ impl Store {
 fn excess_of(limits: &Limits, sizes: &Sizes, incoming: u64) -> u64 {
     let most = limits.max_size.unwrap_or(u64::MAX);
     sizes.total().saturating_add(incoming).saturating_sub(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::SystemTime;
+
+    use super::super::entry::tests::{content, facts};
+    use super::super::{Lookup, Store};
+    use super::*;
+
+    const BINARY: [u8; 40_000] = [7; 40_000];
+    /// What an entry with that binary takes on the disk, in bytes.
+    const ENTRY: u64 = 40_960;
+
+    fn limits(max_size: u64) -> Limits {
+        Limits {
+            max_size: Some(max_size),
+            min_free: Some(0),
+            max_age: None,
+        }
+    }
+
+    fn key(number: u16) -> Key {
+        Key(crate::key::ingredients::sha256(&number.to_le_bytes()))
+    }
+
+    fn put(store: &Store, number: u16) -> Result<u64, String> {
+        let facts = facts();
+        let content = content(&facts, &[&BINARY]);
+        let stored = store.publish(&key(number), &content);
+        stored.map_err(|error| error.to_string())
+    }
+
+    fn has(store: &Store, number: u16) -> bool {
+        matches!(store.look_up(&key(number)), Lookup::Found(..))
+    }
+
+    /// Says that an entry was used so many seconds ago.
+    fn used_ago(store: &Store, number: u16, seconds: u64) {
+        let file = std::fs::File::open(store.path_of(&key(number))).expect("an entry");
+        let time = SystemTime::now() - Duration::from_secs(seconds);
+        file.set_modified(time).expect("dated");
+        let sizes = store.sizes().expect("sizes");
+        store.count_again(sizes, usize::from(key(number).0[0]));
+    }
+
+    fn allocated(store: &Store) -> u64 {
+        let entries = store.entries().expect("listed");
+        entries.iter().map(|(_, file)| taken(file)).sum()
+    }
+
+    fn opened(path: &Path, limits: Limits) -> Store {
+        Store::open(&path.join("cache"), limits).expect("a store")
+    }
+
+    #[test]
+    fn the_cache_stays_within_its_size_and_what_is_used_stays() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let most = 40 * ENTRY;
+        let store = opened(directory.path(), limits(most));
+        let mut removed = 0;
+        for number in 0..200 {
+            removed += put(&store, number).expect("stored");
+            assert!(allocated(&store) <= most, "after {number}");
+            // All become older, and three are used again.
+            if number < 100 {
+                used_ago(&store, number, 10_000 - u64::from(number));
+            }
+            if number >= 3 {
+                for hot in 0..3 {
+                    assert!(has(&store, hot), "{hot} after {number}");
+                }
+            }
+        }
+        let left = store.entries().expect("listed").len() as u64;
+        assert_eq!(removed + left, 200);
+        assert!((36..=40).contains(&left), "{left}");
+        let sizes = store.sizes().expect("sizes");
+        assert_eq!(sizes.total(), allocated(&store));
+        for number in 190..200 {
+            assert!(has(&store, number), "{number}");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_is_larger_than_the_cache_is_not_stored_and_removes_nothing() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        put(&opened(directory.path(), limits(0).no_size()), 1).expect("stored");
+        let store = opened(directory.path(), limits(30_000));
+        let error = put(&store, 2).expect_err("too large");
+        assert!(error.contains("OCLCACHE_MAX_SIZE"), "{error}");
+        assert!(has(&store, 1));
+    }
+
+    impl Limits {
+        fn no_size(mut self) -> Limits {
+            self.max_size = None;
+            self
+        }
+    }
+
+    #[test]
+    fn where_too_little_is_free_entries_go_and_nothing_is_stored() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let limits = limits(0).no_size();
+        put(&opened(directory.path(), limits), 1).expect("stored");
+        let greedy = Limits {
+            min_free: Some(u64::MAX / 2),
+            ..limits
+        };
+        let store = opened(directory.path(), greedy);
+        let error = put(&store, 2).expect_err("no room");
+        assert!(error.contains("OCLCACHE_MIN_FREE"), "{error}");
+        assert!(!has(&store, 1) && !has(&store, 2));
+    }
+
+    #[test]
+    fn what_nobody_used_for_longer_than_the_age_goes_with_the_next_store() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let limits = Limits {
+            max_age: Some(Duration::from_secs(3600)),
+            ..limits(0).no_size()
+        };
+        let store = opened(directory.path(), limits);
+        for number in 0..10 {
+            put(&store, number).expect("stored");
+        }
+        for number in 0..5 {
+            used_ago(&store, number, 4000);
+        }
+        assert_eq!(put(&store, 10), Ok(5));
+        let left: Vec<u16> = (0..11).filter(|number| has(&store, *number)).collect();
+        assert_eq!(left, [5, 6, 7, 8, 9, 10]);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_empties_no_cache_and_leaves_none_that_is_never_emptied() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = opened(directory.path(), limits(10 * ENTRY));
+        for number in 0..8 {
+            put(&store, number).expect("stored");
+            let file = std::fs::File::open(store.path_of(&key(number))).expect("an entry");
+            let future = SystemTime::now() + Duration::from_secs(1_000_000);
+            file.set_modified(future).expect("dated");
+        }
+        // Used now: it gets a time that is true.
+        assert!(has(&store, 3));
+        for number in 100..109 {
+            put(&store, number).expect("stored");
+        }
+        let left: Vec<u16> = (0..109).filter(|number| has(&store, *number)).collect();
+        assert_eq!(left[0], 3, "{left:?}");
+        assert!(left.len() >= 9, "{left:?}");
+    }
+
+    #[test]
+    fn sizes_that_are_lost_or_wrong_are_found_again() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let most = 30 * ENTRY;
+        let store = opened(directory.path(), limits(most));
+        for number in 0..30 {
+            put(&store, number).expect("stored");
+        }
+        drop(store);
+        let sizes = directory.path().join("cache/v1/sizes");
+        for damage in [Some(&b"oclcsiz1 short"[..]), Some(&[0xff; 4104]), None] {
+            std::fs::remove_file(&sizes).expect("removed");
+            if let Some(damage) = damage {
+                std::fs::write(&sizes, damage).expect("written");
+            }
+            let store = opened(directory.path(), limits(most));
+            for number in 30..70 {
+                put(&store, number).expect("stored");
+            }
+            assert!(allocated(&store) <= most);
+        }
+    }
+
+    #[test]
+    fn a_use_is_noted_often_where_entries_come_and_go_and_hourly_at_most_elsewhere() {
+        let noted = |ago: u64, span: u64| {
+            is_due(1_000_000_000 - ago, 1_000_000_000, || {
+                Some(1_000_000_000 - span)
+            })
+        };
+        assert!(!noted(0, 900));
+        assert!(!noted(100, 900));
+        assert!(noted(120, 900));
+        assert!(!noted(60_000, 3_600_000));
+        assert!(noted(500_000, 3_600_000));
+        assert!(!noted(3_000_000, 1_000_000_000));
+        assert!(noted(3_600_000, 1_000_000_000));
+    }
 }

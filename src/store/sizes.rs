@@ -30,8 +30,10 @@ const EMPTY: u64 = u64::MAX;
 const ABSURD: u64 = 1 << 50;
 
 /// The counters of all shards, shared by all processes.
+#[derive(Debug)]
 pub struct Sizes(Counters);
 
+#[derive(Debug)]
 enum Counters {
     Mapped(Mapping),
     /// Where a file may not be mapped. Two processes that write one counter at once lose one of the two changes.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::directory::{Directory, TEMPORARY_PREFIX};
+use super::evict::EVICTION;
 use super::lock::{Attempt, Purpose};
-use super::stats::Statistics;
-use super::{ASIDE, LOADING, STATISTICS, Store, StoreError, TEMPORARY, VERSION_DIRECTORY};
+use super::{ASIDE, LOADING, Store, StoreError, TEMPORARY, VERSION_DIRECTORY};
 use crate::key::ingredients::Key;
 
 /// Modified when a sweep begins.
@@ -19,8 +19,6 @@ const LOAD: Duration = Duration::from_secs(7 * 86400);
 /// What was set aside is for people who look into it soon.
 const SET_ASIDE: Duration = Duration::from_secs(30 * 86400);
 const MOST_SET_ASIDE: usize = 256;
-/// How many files of dead processes are folded at once.
-const MOST_FOLDED: usize = 256;
 /// The directory of this format bears the time when it was last opened to store, or nearly.
 const OPENED: Duration = Duration::from_secs(86400);
 
@@ -41,7 +39,7 @@ impl Store {
         if swept.is_some_and(|swept| !is_past(swept, INTERVAL, now)) {
             return;
         }
-        let _lock = match self.locks().try_lock(Purpose::Evict, &Key::default()) {
+        let _lock = match self.locks().try_lock(Purpose::Evict, &EVICTION) {
             Attempt::Got(lock) => Some(lock),
             Attempt::Taken => return,
             Attempt::Unavailable => None,
@@ -91,12 +89,12 @@ impl Store {
                 let changed = aside.changed_ms(name);
                 changed.is_some_and(|changed| is_past(changed, SET_ASIDE, now))
             };
-            let young = names.iter().take(MOST_SET_ASIDE).take_while(|name| !is_old(name));
+            let young = names
+                .iter()
+                .take(MOST_SET_ASIDE)
+                .take_while(|name| !is_old(name));
             let kept = young.count();
             remove(&aside, names.split_off(kept))?;
-        }
-        if let Some(statistics) = self.root.open_below(STATISTICS)? {
-            Statistics::new(&statistics).fold_some(MOST_FOLDED)?;
         }
         Ok(removed)
     }
