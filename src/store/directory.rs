@@ -1,4 +1,4 @@
-//! One directory of the cache, held open: all access below it is relative to it and follows no link.
+//! One directory of the cache, held open: all access is to names in it, which have no slash, and follows no link.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -144,8 +144,11 @@ impl Directory {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(failed("make", &self.path.join(name), error)),
         }
-        self.open_below(name)?
-            .ok_or_else(|| failed("open", &self.path.join(name), Errno::NOENT))
+        self.open_below(name)?.ok_or_else(|| StoreError {
+            action: "use",
+            path: self.path.join(name),
+            error: io::Error::other("it is a link or no directory"),
+        })
     }
 
     /// Opens the directory below this one; None if it does not exist or is none.
@@ -391,9 +394,7 @@ impl Directory {
     /// # Errors
     /// Nothing has changed then.
     pub fn rename(&self, from: &str, to: &str) -> Result<(), StoreError> {
-        (self.disk)
-            .rename(self.fd(), from.as_ref(), self.fd(), to.as_ref())
-            .map_err(|error| failed("move", &self.path.join(from), error))
+        self.rename_to(from, self, to)
     }
 
     /// Moves a file to another directory of the same file system.
@@ -401,9 +402,17 @@ impl Directory {
     /// # Errors
     /// Nothing has changed then.
     pub fn move_to(&self, name: &str, other: &Directory) -> Result<(), StoreError> {
+        self.rename_to(name, other, name)
+    }
+
+    /// Moves to another directory of the same file system, under a name of its own there, replacing what is there.
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    pub fn rename_to(&self, from: &str, other: &Directory, to: &str) -> Result<(), StoreError> {
         (self.disk)
-            .rename(self.fd(), name.as_ref(), other.fd(), name.as_ref())
-            .map_err(|error| failed("move", &self.path.join(name), error))
+            .rename(self.fd(), from.as_ref(), other.fd(), to.as_ref())
+            .map_err(|error| failed("move", &self.path.join(from), error))
     }
 
     /// Removes a file or link. Tells whether there was one.
@@ -472,6 +481,10 @@ impl Directory {
             FileFacts::of(&stat).ok_or_else(|| io::Error::other("it is not a regular file"))?;
         if stat.st_uid != rustix::process::geteuid().as_raw() {
             return Err(io::Error::other("it belongs to another user"));
+        }
+        // Whoever writes it can make its checksum right.
+        if stat.st_mode & 0o022 != 0 {
+            return Err(io::Error::other("others may write it"));
         }
         Ok(facts)
     }

@@ -112,7 +112,12 @@ impl Store {
 
     /// Reads and verifies the entry of a key.
     pub fn look_up(&self, key: &Key) -> Lookup {
-        match self.root.read(&entry_name(key), LARGEST_ENTRY) {
+        let read = match self.shard(key) {
+            Ok(Some(shard)) => shard.read(&file_name(key), LARGEST_ENTRY),
+            Ok(None) => return Lookup::Absent,
+            Err(error) => Err(error.error),
+        };
+        match read {
             Ok(Some(bytes)) => match Entry::parse(bytes, Some(key)) {
                 Ok(entry) => Lookup::Found(Box::new(entry)),
                 Err(defect) => Lookup::Bad(defect),
@@ -137,31 +142,38 @@ impl Store {
                 error,
             });
         }
-        let entries = self.root.create(ENTRIES)?;
-        entries.create(&key.hex()[..2])?;
+        let shard = self.root.create(ENTRIES)?.create(&key.hex()[..2])?;
         let temporary = self.root.create(TEMPORARY)?;
-        self.root
-            .write_by_rename(&temporary, &entry_name(key), &bytes)?;
+        shard.write_by_rename(&temporary, &file_name(key), &bytes)?;
         Ok(size)
     }
 
     /// Takes an entry out of use but keeps it for whoever wants to know why; replaces what was set aside for the same key.
     pub fn set_aside(&self, key: &Key) -> Result<(), StoreError> {
-        self.root.create(ASIDE)?;
-        let (from, name) = (entry_name(key), key.hex());
-        let first = self.root.rename(&from, &format!("{ASIDE}/{name}{SUFFIX}"));
+        let aside = self.root.create(ASIDE)?;
+        let Some(shard) = self.shard(key)? else {
+            return Ok(());
+        };
+        let (from, name) = (file_name(key), key.hex());
+        let first = shard.rename_to(&from, &aside, &from);
         // A directory takes no file's place, and the reverse: both are damage of somebody else's making.
         (1..8).fold(first, |done, number| {
-            done.or_else(|_| {
-                let aside = format!("{ASIDE}/{name}-{number}{SUFFIX}");
-                self.root.rename(&from, &aside)
-            })
+            done.or_else(|_| shard.rename_to(&from, &aside, &format!("{name}-{number}{SUFFIX}")))
         })
     }
 
     /// Where the entry of a key stands.
     pub fn path_of(&self, key: &Key) -> PathBuf {
-        self.root.path().join(entry_name(key))
+        let shard = self.root.path().join(ENTRIES).join(&key.hex()[..2]);
+        shard.join(file_name(key))
+    }
+
+    /// The directory that the entry of a key stands in, if there is one.
+    fn shard(&self, key: &Key) -> Result<Option<Directory>, StoreError> {
+        match self.root.open_below(ENTRIES)? {
+            Some(entries) => entries.open_below(&key.hex()[..2]),
+            None => Ok(None),
+        }
     }
 
     /// The keys of all entries, with their sizes in bytes.
@@ -196,13 +208,16 @@ impl Store {
     /// # Errors
     /// It cannot be removed.
     pub fn remove(&self, key: &Key) -> Result<bool, StoreError> {
-        self.root.remove(&entry_name(key))
+        match self.shard(key)? {
+            Some(shard) => shard.remove(&file_name(key)),
+            None => Ok(false),
+        }
     }
 
     /// When the entry of this key was last set aside, in milliseconds since 1970.
     pub fn set_aside_at(&self, key: &Key) -> Option<u64> {
-        self.root
-            .changed_ms(&format!("{ASIDE}/{}{SUFFIX}", key.hex()))
+        let aside = self.root.open_below(ASIDE).ok()??;
+        aside.changed_ms(&file_name(key))
     }
 
     /// Removes all entries, what was set aside, the journal and what was left half-written: files whose names and contents
@@ -271,9 +286,8 @@ fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), S
     Ok(())
 }
 
-fn entry_name(key: &Key) -> String {
-    let hex = key.hex();
-    format!("{ENTRIES}/{}/{hex}{SUFFIX}", &hex[..2])
+fn file_name(key: &Key) -> String {
+    format!("{}{SUFFIX}", key.hex())
 }
 
 fn is_shard(name: &str) -> bool {
