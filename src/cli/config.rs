@@ -22,8 +22,10 @@ pub fn config() -> Result<ExitCode, Failure> {
         };
         let source = match source {
             Source::Default => "default".to_owned(),
-            Source::Environment => format!("environment, {}", setting.variable),
-            Source::File(file) => path(file).to_string(),
+            Source::Environment => {
+                format!("environment, {}", setting.variable.unwrap_or_default())
+            }
+            Source::SystemFile(file) | Source::File(file) => path(file).to_string(),
         };
         let _ = writeln!(
             shown,
