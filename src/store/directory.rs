@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::StoreError;
 use super::disk::{Disk, System};
+use crate::trust;
 
 /// With this the names of unfinished files begin.
 pub const TEMPORARY_PREFIX: &str = "new-";
@@ -34,7 +35,7 @@ const PRIVATE: RawMode = 0o700;
 /// Nobody but the owner writes, whatever the directory lets them.
 const WIDEST: RawMode = 0o755;
 
-/// An open directory that belongs to the effective user and that nobody else may write.
+/// An open directory that belongs to the effective user, or to one whom he trusts, and that nobody else may write.
 #[derive(Debug)]
 pub struct Directory {
     disk: Arc<dyn Disk>,
@@ -42,6 +43,8 @@ pub struct Directory {
     path: PathBuf,
     /// Of what is made in it: never wider than its own.
     mode: RawMode,
+    /// To whom it and what is in it may belong, beside the effective user.
+    others: Arc<[u32]>,
 }
 
 /// What is known of a regular file without reading it.
@@ -91,10 +94,25 @@ impl Directory {
     fn open_on(disk: Arc<dyn Disk>, path: &Path) -> Result<Option<Directory>, StoreError> {
         // The user may keep the cache elsewhere by a link in place of the directory, which O_NOFOLLOW would refuse.
         match disk.open(CWD, path, DIRECTORY - OFlags::NOFOLLOW, Mode::empty()) {
-            Ok(fd) => Directory::checked(disk, fd, path.to_owned()).map(Some),
+            Ok(fd) => Directory::checked(disk, fd, path.to_owned(), Arc::default()).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(failed("open", path, error)),
         }
+    }
+
+    /// Opens a directory that is only read, and that may belong to others, with what is in it; None if it does not exist.
+    ///
+    /// # Errors
+    /// What of its path can be written by anyone else, or cannot be opened, for people.
+    pub fn open_of_others(path: &Path, others: &[u32]) -> Result<Option<Directory>, String> {
+        let mut owners = vec![rustix::process::geteuid().as_raw()];
+        owners.extend(others);
+        let Some(fd) = trust::open(path, trust::DIRECTORY, &owners)? else {
+            return Ok(None);
+        };
+        Directory::checked(Arc::new(System), fd, path.to_owned(), others.into())
+            .map(Some)
+            .map_err(|error| error.to_string())
     }
 
     /// Opens the directory, and makes it and its parents, for the owner only, if they are missing.
@@ -158,15 +176,22 @@ impl Directory {
     pub fn open_below(&self, name: &str) -> Result<Option<Directory>, StoreError> {
         let path = self.path.join(name);
         match self.open_at(name, DIRECTORY) {
-            Ok(fd) => Directory::checked(self.disk.clone(), fd, path).map(Some),
+            Ok(fd) => {
+                Directory::checked(self.disk.clone(), fd, path, self.others.clone()).map(Some)
+            }
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE) => Ok(None),
             Err(error) => Err(failed("open", &path, error)),
         }
     }
 
-    fn checked(disk: Arc<dyn Disk>, fd: OwnedFd, path: PathBuf) -> Result<Directory, StoreError> {
+    fn checked(
+        disk: Arc<dyn Disk>,
+        fd: OwnedFd,
+        path: PathBuf,
+        others: Arc<[u32]>,
+    ) -> Result<Directory, StoreError> {
         let stat = (disk.stat_of(fd.as_fd())).map_err(|error| failed("examine", &path, error))?;
-        let refusal = if stat.st_uid != rustix::process::geteuid().as_raw() {
+        let refusal = if !is_owner(stat.st_uid, &others) {
             "it belongs to another user"
         } else if stat.st_mode & 0o022 != 0 {
             "others may write it; `chmod go-w` it, since whoever writes it can run code in your programs"
@@ -177,6 +202,7 @@ impl Directory {
                 fd,
                 path,
                 mode,
+                others,
             });
         };
         let error = io::Error::new(io::ErrorKind::PermissionDenied, refusal);
@@ -479,7 +505,7 @@ impl Directory {
         let stat = self.disk.stat_of(fd.as_fd())?;
         let facts =
             FileFacts::of(&stat).ok_or_else(|| io::Error::other("it is not a regular file"))?;
-        if stat.st_uid != rustix::process::geteuid().as_raw() {
+        if !is_owner(stat.st_uid, &self.others) {
             return Err(io::Error::other("it belongs to another user"));
         }
         // Whoever writes it can make its checksum right.
@@ -488,6 +514,11 @@ impl Directory {
         }
         Ok(facts)
     }
+}
+
+/// The effective user is asked for each time: a program may give its privileges up.
+fn is_owner(user: u32, others: &[u32]) -> bool {
+    user == rustix::process::geteuid().as_raw() || others.contains(&user)
 }
 
 fn failed(action: &'static str, path: &Path, error: Errno) -> StoreError {

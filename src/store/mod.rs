@@ -7,6 +7,7 @@ pub mod entry;
 pub mod journal;
 pub mod recorder;
 pub mod stats;
+pub mod tiers;
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -103,6 +104,19 @@ impl Store {
         Ok(cache
             .open_below(VERSION_DIRECTORY)?
             .map(|root| Store { root }))
+    }
+
+    /// Opens a directory of the system's, to look entries up; None if there is none, or nothing of this format in it.
+    ///
+    /// # Errors
+    /// Who else can write it or a parent, or why it cannot be opened, for people.
+    fn open_of_others(path: &Path, others: &[u32]) -> Result<Option<Store>, String> {
+        let Some(directory) = Directory::open_of_others(path, others)? else {
+            return Ok(None);
+        };
+        let root = directory.open_below(VERSION_DIRECTORY);
+        let root = root.map_err(|error| error.to_string())?;
+        Ok(root.map(|root| Store { root }))
     }
 
     /// The directory of this format.

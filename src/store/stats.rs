@@ -49,9 +49,11 @@ pub enum Counter {
     Verified = 12,
     /// Those that differed, and were not served.
     Differed = 13,
+    /// Hits whose entry stands in a directory of the system's.
+    SystemHits = 14,
 }
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "hits",
     "misses",
     "failed",
@@ -66,6 +68,7 @@ const NAMES: [&str; 14] = [
     "rebuilt_ns",
     "verified",
     "differed",
+    "system_hits",
 ];
 
 /// Bypasses stand from here on, by the number of their reason.
