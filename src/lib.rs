@@ -48,6 +48,7 @@
 //! - `cl`: the ABI.
 //! - `outcome`, `config`, `log`: what can become of a build, the settings, and what is said to people.
 //! - `quantity`: sizes and times as people write them.
+//! - `trust`: whether nobody untrusted can write a path.
 //! - `fork`: the locks that all of them take, which a fork finds free.
 //! - `cli`: the `oclcache` command.
 
@@ -65,3 +66,4 @@ mod outcome;
 mod quantity;
 mod shadow;
 mod store;
+mod trust;

@@ -21,6 +21,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::Config;
 use crate::key::ingredients::Key;
+use crate::store::tiers::Tiers;
 use crate::store::{Store, StoreError};
 
 /// A compiler cache for OpenCL: kernels are compiled once, not at every start.
@@ -224,8 +225,20 @@ fn printed(written: io::Result<()>) -> Result<ExitCode, Failure> {
     }
 }
 
+/// Writes JSON in plain characters: those that a terminal would obey stand as escapes, which mean the same.
 fn print_json(value: &serde_json::Value) -> Result<ExitCode, Failure> {
-    print(format!("{value:#}\n").as_bytes())
+    let mut shown = String::new();
+    for character in format!("{value:#}\n").chars() {
+        if character == '\n' || crate::log::is_plain(character) {
+            shown.push(character);
+        } else {
+            let mut units = [0; 2];
+            for unit in character.encode_utf16(&mut units) {
+                let _ = fmt::Write::write_fmt(&mut shown, format_args!("\\u{unit:04x}"));
+            }
+        }
+    }
+    print(shown.as_bytes())
 }
 
 /// Writes words to standard error.
@@ -242,6 +255,11 @@ fn directory(config: &Config) -> Result<std::path::PathBuf, Failure> {
 /// The store of the configured directory; None if there is none yet.
 fn store() -> Result<Option<Store>, Failure> {
     Ok(Store::open_existing(&directory(&Config::read())?)?)
+}
+
+/// The directories of the system.
+fn tiers(config: &Config) -> Tiers {
+    Tiers::new(config.system_dirs(), &config.trusted_owners())
 }
 
 /// The key that some first digits name.

@@ -107,7 +107,7 @@ impl Store {
     }
 
     fn collect_one(&self, entry: &Candidate, done: &mut Collected) -> Result<(), StoreError> {
-        if self.root.remove(&super::entry_name(&entry.key))? {
+        if self.remove(&entry.key)? {
             done.entries += 1;
             done.bytes += entry.bytes;
         }

@@ -1,4 +1,4 @@
-//! One directory of the cache, held open: all access below it is relative to it and follows no link.
+//! One directory of the cache, held open: all access is to names in it, which have no slash, and follows no link.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::StoreError;
 use super::disk::{Disk, System};
 use super::filesystem::FileSystem;
+use crate::trust;
 
 /// With this the names of unfinished files begin.
 pub const TEMPORARY_PREFIX: &str = "new-";
@@ -35,7 +36,7 @@ const PRIVATE: RawMode = 0o700;
 /// Nobody but the owner writes, whatever the directory lets them.
 const WIDEST: RawMode = 0o755;
 
-/// An open directory that belongs to the effective user and that nobody else may write.
+/// An open directory that belongs to the effective user, or to one whom he trusts, and that nobody else may write.
 #[derive(Debug)]
 pub struct Directory {
     disk: Arc<dyn Disk>,
@@ -43,6 +44,8 @@ pub struct Directory {
     path: PathBuf,
     /// Of what is made in it: never wider than its own.
     mode: RawMode,
+    /// To whom it and what is in it may belong, beside the effective user.
+    others: Arc<[u32]>,
 }
 
 /// What is known of a regular file without reading it.
@@ -92,10 +95,25 @@ impl Directory {
     fn open_on(disk: Arc<dyn Disk>, path: &Path) -> Result<Option<Directory>, StoreError> {
         // The user may keep the cache elsewhere by a link in place of the directory, which O_NOFOLLOW would refuse.
         match disk.open(CWD, path, DIRECTORY - OFlags::NOFOLLOW, Mode::empty()) {
-            Ok(fd) => Directory::checked(disk, fd, path.to_owned()).map(Some),
+            Ok(fd) => Directory::checked(disk, fd, path.to_owned(), Arc::default()).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(failed("open", path, error)),
         }
+    }
+
+    /// Opens a directory that is only read, and that may belong to others, with what is in it; None if it does not exist.
+    ///
+    /// # Errors
+    /// What of its path can be written by anyone else, or cannot be opened, for people.
+    pub fn open_of_others(path: &Path, others: &[u32]) -> Result<Option<Directory>, String> {
+        let mut owners = vec![rustix::process::geteuid().as_raw()];
+        owners.extend(others);
+        let Some(fd) = trust::open(path, trust::DIRECTORY, &owners)? else {
+            return Ok(None);
+        };
+        Directory::checked(Arc::new(System), fd, path.to_owned(), others.into())
+            .map(Some)
+            .map_err(|error| error.to_string())
     }
 
     /// Opens the directory, and makes it and its parents, for the owner only, if they are missing.
@@ -145,8 +163,11 @@ impl Directory {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(failed("make", &self.path.join(name), error)),
         }
-        self.open_below(name)?
-            .ok_or_else(|| failed("open", &self.path.join(name), Errno::NOENT))
+        self.open_below(name)?.ok_or_else(|| StoreError {
+            action: "use",
+            path: self.path.join(name),
+            error: io::Error::other("it is a link or no directory"),
+        })
     }
 
     /// Opens the directory below this one; None if it does not exist or is none.
@@ -156,15 +177,22 @@ impl Directory {
     pub fn open_below(&self, name: &str) -> Result<Option<Directory>, StoreError> {
         let path = self.path.join(name);
         match self.open_at(name, DIRECTORY) {
-            Ok(fd) => Directory::checked(self.disk.clone(), fd, path).map(Some),
+            Ok(fd) => {
+                Directory::checked(self.disk.clone(), fd, path, self.others.clone()).map(Some)
+            }
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE) => Ok(None),
             Err(error) => Err(failed("open", &path, error)),
         }
     }
 
-    fn checked(disk: Arc<dyn Disk>, fd: OwnedFd, path: PathBuf) -> Result<Directory, StoreError> {
+    fn checked(
+        disk: Arc<dyn Disk>,
+        fd: OwnedFd,
+        path: PathBuf,
+        others: Arc<[u32]>,
+    ) -> Result<Directory, StoreError> {
         let stat = (disk.stat_of(fd.as_fd())).map_err(|error| failed("examine", &path, error))?;
-        let refusal = if stat.st_uid != rustix::process::geteuid().as_raw() {
+        let refusal = if !is_owner(stat.st_uid, &others) {
             "it belongs to another user"
         } else if stat.st_mode & 0o022 != 0 {
             "others may write it; `chmod go-w` it, since whoever writes it can run code in your programs"
@@ -175,6 +203,7 @@ impl Directory {
                 fd,
                 path,
                 mode,
+                others,
             });
         };
         let error = io::Error::new(io::ErrorKind::PermissionDenied, refusal);
@@ -478,9 +507,7 @@ impl Directory {
     /// # Errors
     /// Nothing has changed then.
     pub fn rename(&self, from: &str, to: &str) -> Result<(), StoreError> {
-        (self.disk)
-            .rename(self.fd(), from.as_ref(), self.fd(), to.as_ref())
-            .map_err(|error| failed("move", &self.path.join(from), error))
+        self.rename_to(from, self, to)
     }
 
     /// Moves a file to another directory of the same file system.
@@ -488,9 +515,17 @@ impl Directory {
     /// # Errors
     /// Nothing has changed then.
     pub fn move_to(&self, name: &str, other: &Directory) -> Result<(), StoreError> {
+        self.rename_to(name, other, name)
+    }
+
+    /// Moves to another directory of the same file system, under a name of its own there, replacing what is there.
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    pub fn rename_to(&self, from: &str, other: &Directory, to: &str) -> Result<(), StoreError> {
         (self.disk)
-            .rename(self.fd(), name.as_ref(), other.fd(), name.as_ref())
-            .map_err(|error| failed("move", &self.path.join(name), error))
+            .rename(self.fd(), from.as_ref(), other.fd(), to.as_ref())
+            .map_err(|error| failed("move", &self.path.join(from), error))
     }
 
     /// Removes a file or link. Tells whether there was one.
@@ -567,8 +602,12 @@ impl Directory {
     fn own_file(&self, fd: &OwnedFd) -> io::Result<FileFacts> {
         let stat = self.disk.stat_of(fd.as_fd())?;
         let facts = FileFacts::of(&stat).ok_or_else(|| unfit(NO_FILE))?;
-        if stat.st_uid != rustix::process::geteuid().as_raw() {
+        if !is_owner(stat.st_uid, &self.others) {
             return Err(unfit("it belongs to another user"));
+        }
+        // Whoever writes it can make its checksum right.
+        if stat.st_mode & 0o022 != 0 {
+            return Err(unfit("others may write it"));
         }
         Ok(facts)
     }
@@ -610,6 +649,11 @@ const TOO_LARGE: &str = "it is too large";
 /// What stands there is nothing of ours, whoever asks and whenever.
 fn unfit(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// The effective user is asked for each time: a program may give its privileges up.
+fn is_owner(user: u32, others: &[u32]) -> bool {
+    user == rustix::process::geteuid().as_raw() || others.contains(&user)
 }
 
 fn failed(action: &'static str, path: &Path, error: Errno) -> StoreError {

@@ -194,6 +194,8 @@ pub struct Entry {
     source: Range<usize>,
     /// Everything but the binaries.
     pub meta: Meta,
+    /// It stands in a directory of the system's, which is only read.
+    pub is_of_system: bool,
 }
 
 impl Entry {
@@ -240,6 +242,7 @@ impl Entry {
         let meta = decompress(&bytes[meta]).ok_or(Defect::Metadata)?;
         let meta: Meta = postcard::from_bytes(&meta).map_err(|_| Defect::Metadata)?;
         Ok(Entry {
+            is_of_system: false,
             bytes,
             binaries,
             source,

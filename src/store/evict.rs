@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::directory::FileFacts;
+use super::directory::{Directory, FileFacts};
 use super::lock::{Attempt, Purpose};
 use super::sizes::Sizes;
 use super::{Store, entries_of, file_name};
@@ -109,7 +109,7 @@ struct Candidate {
 
 impl Store {
     /// Says that an entry is used. Costs a comparison, and now and then a system call.
-    pub(super) fn used(&self, name: &str, facts: &FileFacts) {
+    pub(super) fn used(&self, shard: &Directory, name: &str, facts: &FileFacts) {
         if self.limits.is_none() {
             return;
         }
@@ -117,7 +117,7 @@ impl Store {
         let oldest = || Some(self.sizes()?.oldest(None)?.1);
         if is_due(used_ms(facts, now), now, oldest)
             // A failure costs the entry its place in the order.
-            && let Err(error) = self.root.set_modified(name, now)
+            && let Err(error) = shard.set_modified(name, now)
         {
             tracing::debug!(%error, "the use of an entry is not noted");
         }
@@ -279,7 +279,7 @@ mod tests {
     use super::super::{Lookup, Store};
     use super::*;
 
-    const BINARY: [u8; 40_000] = [7; 40_000];
+    static BINARY: [u8; 40_000] = [7; 40_000];
     /// What an entry with that binary takes on the disk, in bytes.
     const ENTRY: u64 = 40_960;
 

@@ -14,6 +14,7 @@ pub mod recorder;
 mod sizes;
 pub mod stats;
 mod sweep;
+pub mod tiers;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -165,6 +166,19 @@ impl Store {
         opened.as_ref()
     }
 
+    /// Opens a directory of the system's, to look entries up; None if there is none, or nothing of this format in it.
+    ///
+    /// # Errors
+    /// Who else can write it or a parent, or why it cannot be opened, for people.
+    fn open_of_others(path: &Path, others: &[u32]) -> Result<Option<Store>, String> {
+        let Some(directory) = Directory::open_of_others(path, others)? else {
+            return Ok(None);
+        };
+        let root = directory.open_below(VERSION_DIRECTORY);
+        let root = root.map_err(|error| error.to_string())?;
+        Ok(root.map(|root| Store::of(root, None)))
+    }
+
     /// The directory of this format.
     pub fn root(&self) -> &Directory {
         &self.root
@@ -177,11 +191,16 @@ impl Store {
 
     /// Reads and verifies the entry of a key.
     pub fn look_up(&self, key: &Key) -> Lookup {
-        let name = entry_name(key);
-        match self.root.read_with_facts(&name, LARGEST_ENTRY) {
+        let shard = match self.shard(shard_of(key)) {
+            Ok(Some(shard)) => shard,
+            Ok(None) => return Lookup::Absent,
+            Err(error) => return Lookup::Unreadable(error.error),
+        };
+        let name = file_name(key);
+        match shard.read_with_facts(&name, LARGEST_ENTRY) {
             Ok(Some((bytes, file))) => match Entry::parse(bytes, Some(key)) {
                 Ok(entry) => {
-                    self.used(&name, &file);
+                    self.used(&shard, &name, &file);
                     Lookup::Found(Box::new(entry), file)
                 }
                 Err(defect) => Lookup::Bad(defect),
@@ -212,23 +231,16 @@ impl Store {
         let limits = self.limits.unwrap_or_default();
         let blocks = (bytes.len() as u64).next_multiple_of(BLOCK);
         let removed = self.make_room(&limits, blocks).map_err(refused)?;
-        let name = entry_name(key);
         let entries = self.root.create(ENTRIES)?;
-        entries.create(&shard_name(shard_of(key)))?;
+        let shard = entries.create(&shard_name(shard_of(key)))?;
         let temporary = self.root.create(TEMPORARY)?;
         let unfinished = temporary.write_new(&bytes)?;
-        let replaced = self.taken_by(key);
-        unfinished.publish(&self.root, &name)?;
-        self.resized(key, self.taken_by(key) as i64 - replaced as i64);
+        let name = file_name(key);
+        let replaced = taken_by(&shard, &name);
+        unfinished.publish(&shard, &name)?;
+        self.resized(key, taken_by(&shard, &name) as i64 - replaced as i64);
         self.sweep_sometimes();
         Ok(removed)
-    }
-
-    /// What the file of an entry takes on the disk, in bytes.
-    fn taken_by(&self, key: &Key) -> u64 {
-        self.root
-            .facts(&entry_name(key))
-            .map_or(0, |facts| evict::taken(&facts))
     }
 
     /// The entry of a key takes so many bytes more now, or less.
@@ -246,16 +258,16 @@ impl Store {
 
     /// Takes an entry out of use but keeps it for whoever wants to know why; replaces what was set aside for the same key.
     pub fn set_aside(&self, key: &Key) -> Result<(), StoreError> {
-        self.root.create(ASIDE)?;
-        let bytes = self.taken_by(key);
-        let (from, name) = (entry_name(key), key.hex());
-        let first = self.root.rename(&from, &format!("{ASIDE}/{name}{SUFFIX}"));
+        let aside = self.root.create(ASIDE)?;
+        let Some(shard) = self.shard(shard_of(key))? else {
+            return Ok(());
+        };
+        let (from, name) = (file_name(key), key.hex());
+        let bytes = taken_by(&shard, &from);
+        let first = shard.rename_to(&from, &aside, &from);
         // A directory takes no file's place, and the reverse: both are damage of somebody else's making.
         (1..8).fold(first, |done, number| {
-            done.or_else(|_| {
-                let aside = format!("{ASIDE}/{name}-{number}{SUFFIX}");
-                self.root.rename(&from, &aside)
-            })
+            done.or_else(|_| shard.rename_to(&from, &aside, &format!("{name}-{number}{SUFFIX}")))
         })?;
         self.resized(key, -(bytes as i64));
         Ok(())
@@ -263,7 +275,12 @@ impl Store {
 
     /// Where the entry of a key stands.
     pub fn path_of(&self, key: &Key) -> PathBuf {
-        self.root.path().join(entry_name(key))
+        let shard = self
+            .root
+            .path()
+            .join(ENTRIES)
+            .join(shard_name(shard_of(key)));
+        shard.join(file_name(key))
     }
 
     /// The keys of all entries, with what is known of their files.
@@ -293,13 +310,13 @@ impl Store {
     /// The metadata of an entry, of which nothing but the beginning is read and no checksum verified: for the command, which
     /// shows it.
     pub fn read_meta(&self, key: &Key) -> Option<Meta> {
-        let name = entry_name(key);
-        let start = self.root.read_start(&name, MOST_HEADS)?;
+        let (shard, name) = (self.shard(shard_of(key)).ok()??, file_name(key));
+        let start = shard.read_start(&name, MOST_HEADS)?;
         let length = entry::head_length(&start)?;
         if length <= start.len() {
             return entry::parse_head(&start, key);
         }
-        entry::parse_head(&self.root.read_start(&name, length)?, key)
+        entry::parse_head(&shard.read_start(&name, length)?, key)
     }
 
     /// Removes one entry. Tells whether there was one.
@@ -307,8 +324,11 @@ impl Store {
     /// # Errors
     /// It cannot be removed.
     pub fn remove(&self, key: &Key) -> Result<bool, StoreError> {
-        let bytes = self.taken_by(key);
-        let removed = self.root.remove(&entry_name(key))?;
+        let Some(shard) = self.shard(shard_of(key))? else {
+            return Ok(false);
+        };
+        let bytes = taken_by(&shard, &file_name(key));
+        let removed = shard.remove(&file_name(key))?;
         if removed {
             self.resized(key, -(bytes as i64));
         }
@@ -317,8 +337,8 @@ impl Store {
 
     /// When the entry of this key was last set aside, in milliseconds since 1970.
     pub fn set_aside_at(&self, key: &Key) -> Option<u64> {
-        self.root
-            .changed_ms(&format!("{ASIDE}/{}{SUFFIX}", key.hex()))
+        let aside = self.root.open_below(ASIDE).ok()??;
+        aside.changed_ms(&file_name(key))
     }
 
     /// Removes all entries, what was set aside, the journal and what was left half-written: files whose names and contents
@@ -396,12 +416,13 @@ fn entries_of(shard: &Directory) -> Result<Vec<(Key, FileFacts)>, StoreError> {
     Ok(shard.names()?.into_iter().filter_map(entry).collect())
 }
 
-fn file_name(key: &Key) -> String {
-    format!("{}{SUFFIX}", key.hex())
+/// What the file of an entry takes on the disk, in bytes.
+fn taken_by(shard: &Directory, name: &str) -> u64 {
+    shard.facts(name).map_or(0, |file| evict::taken(&file))
 }
 
-fn entry_name(key: &Key) -> String {
-    format!("{ENTRIES}/{}/{}", shard_name(shard_of(key)), file_name(key))
+fn file_name(key: &Key) -> String {
+    format!("{}{SUFFIX}", key.hex())
 }
 
 fn shard_of(key: &Key) -> usize {
