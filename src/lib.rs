@@ -36,8 +36,7 @@
 //! # Modules
 //!
 //! Imports point one way: `front` -> `hook` -> `cache` -> `shadow`, `key`, `store`, `driver` -> `cl`. `key` and `store` know
-//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork` and
-//! `store::lock` only.
+//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork`, `store::lock` and `store::mapping` only.
 //!
 //! - `front`: the doors by which loaders come, and which drivers there are.
 //! - `hook`: the functions that stand in drivers' tables.
@@ -49,6 +48,7 @@
 //! - `cl`: the ABI.
 //! - `outcome`, `config`, `log`: what can become of a build, the settings, and what is said to people.
 //! - `quantity`: sizes and times as people write them.
+//! - `trust`: whether nobody untrusted can write a path.
 //! - `fork`: the locks that all of them take, which a fork finds free.
 //! - `cli`: the `oclcache` command.
 
@@ -66,3 +66,4 @@ mod outcome;
 mod quantity;
 mod shadow;
 mod store;
+mod trust;

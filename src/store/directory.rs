@@ -1,4 +1,4 @@
-//! One directory of the cache, held open: all access below it is relative to it and follows no link.
+//! One directory of the cache, held open: all access is to names in it, which have no slash, and follows no link.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, RawMode, Stat, Timespec};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, RawMode, Stat, Timespec, flock};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::StoreError;
 use super::disk::{Disk, System};
+use super::filesystem::FileSystem;
+use crate::trust;
 
 /// With this the names of unfinished files begin.
 pub const TEMPORARY_PREFIX: &str = "new-";
@@ -33,8 +35,11 @@ const NEW: OFlags = FILE
 const PRIVATE: RawMode = 0o700;
 /// Nobody but the owner writes, whatever the directory lets them.
 const WIDEST: RawMode = 0o755;
+const WRITABLE: RawMode = 0o666;
+/// Of files that even their owner does not write.
+const PROTECTED: RawMode = 0o444;
 
-/// An open directory that belongs to the effective user and that nobody else may write.
+/// An open directory that belongs to the effective user, or to one whom he trusts, and that nobody else may write.
 #[derive(Debug)]
 pub struct Directory {
     disk: Arc<dyn Disk>,
@@ -42,6 +47,8 @@ pub struct Directory {
     path: PathBuf,
     /// Of what is made in it: never wider than its own.
     mode: RawMode,
+    /// To whom it and what is in it may belong, beside the effective user.
+    others: Arc<[u32]>,
 }
 
 /// What is known of a regular file without reading it.
@@ -92,10 +99,25 @@ impl Directory {
         // The user may keep the cache elsewhere by a link in place of the directory, which O_NOFOLLOW would refuse.
         let flags = DIRECTORY - OFlags::NOFOLLOW;
         match retry_on_intr(|| disk.open(CWD, path, flags, Mode::empty())) {
-            Ok(fd) => Directory::checked(disk, fd, path.to_owned()).map(Some),
+            Ok(fd) => Directory::checked(disk, fd, path.to_owned(), Arc::default()).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(failed("open", path, error)),
         }
+    }
+
+    /// Opens a directory that is only read, and that may belong to others, with what is in it; None if it does not exist.
+    ///
+    /// # Errors
+    /// What of its path can be written by anyone else, or cannot be opened, for people.
+    pub fn open_of_others(path: &Path, others: &[u32]) -> Result<Option<Directory>, String> {
+        let mut owners = vec![rustix::process::geteuid().as_raw()];
+        owners.extend(others);
+        let Some(fd) = trust::open(path, trust::DIRECTORY, &owners)? else {
+            return Ok(None);
+        };
+        Directory::checked(Arc::new(System), fd, path.to_owned(), others.into())
+            .map(Some)
+            .map_err(|error| error.to_string())
     }
 
     /// Opens the directory, and makes it and its parents, for the owner only, if they are missing.
@@ -147,8 +169,11 @@ impl Directory {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(failed("make", &self.path.join(name), error)),
         }
-        self.open_below(name)?
-            .ok_or_else(|| failed("open", &self.path.join(name), Errno::NOENT))
+        self.open_below(name)?.ok_or_else(|| StoreError {
+            action: "use",
+            path: self.path.join(name),
+            error: io::Error::other("it is a link or no directory"),
+        })
     }
 
     /// Opens the directory below this one; None if it does not exist or is none.
@@ -158,16 +183,23 @@ impl Directory {
     pub fn open_below(&self, name: &str) -> Result<Option<Directory>, StoreError> {
         let path = self.path.join(name);
         match self.open_at(name, DIRECTORY) {
-            Ok(fd) => Directory::checked(self.disk.clone(), fd, path).map(Some),
+            Ok(fd) => {
+                Directory::checked(self.disk.clone(), fd, path, self.others.clone()).map(Some)
+            }
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE) => Ok(None),
             Err(error) => Err(failed("open", &path, error)),
         }
     }
 
-    fn checked(disk: Arc<dyn Disk>, fd: OwnedFd, path: PathBuf) -> Result<Directory, StoreError> {
+    fn checked(
+        disk: Arc<dyn Disk>,
+        fd: OwnedFd,
+        path: PathBuf,
+        others: Arc<[u32]>,
+    ) -> Result<Directory, StoreError> {
         let stat = retry_on_intr(|| disk.stat_of(fd.as_fd()));
         let stat = stat.map_err(|error| failed("examine", &path, error))?;
-        let refusal = if stat.st_uid != rustix::process::geteuid().as_raw() {
+        let refusal = if !is_owner(stat.st_uid, &others) {
             "it belongs to another user"
         } else if stat.st_mode & 0o022 != 0 {
             "others may write it; `chmod go-w` it, since whoever writes it can run code in your programs"
@@ -178,6 +210,7 @@ impl Directory {
                 fd,
                 path,
                 mode,
+                others,
             });
         };
         let error = io::Error::new(io::ErrorKind::PermissionDenied, refusal);
@@ -193,12 +226,12 @@ impl Directory {
     }
 
     fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        // Of a file that is made; the umask takes its share.
-        self.open_with_mode(name, flags, self.mode & 0o666)
+        self.open_with_mode(name, flags, WRITABLE)
     }
 
+    /// `mode` is that of a file that is made, of which the directory's and the umask take their share.
     fn open_with_mode(&self, name: &str, flags: OFlags, mode: RawMode) -> Result<OwnedFd, Errno> {
-        let mode = Mode::from_raw_mode(mode);
+        let mode = Mode::from_raw_mode(self.mode & mode);
         retry_on_intr(|| self.disk.open(self.fd(), name.as_ref(), flags, mode))
     }
 
@@ -210,15 +243,15 @@ impl Directory {
         retry_on_intr(|| self.disk.stat(self.fd(), name.as_ref()))
     }
 
-    /// The disk that it is on.
-    pub fn disk(&self) -> &dyn Disk {
-        &*self.disk
-    }
-
     /// The clock of its disk, in milliseconds since 1970.
     pub fn now_ms(&self) -> u64 {
         let since = self.disk.now().duration_since(UNIX_EPOCH);
         since.map_or(0, |since| since.as_millis() as u64)
+    }
+
+    /// The kind of file system that it is on.
+    pub fn file_system(&self) -> FileSystem {
+        FileSystem::of(&self.fd)
     }
 
     /// The path, for messages.
@@ -313,55 +346,108 @@ impl Directory {
         name: &str,
         bytes: &[u8],
     ) -> Result<(), StoreError> {
-        self.write_with_mode(temporary, name, bytes, 0o666)
+        temporary.write_new(bytes)?.publish(self, name)
     }
 
-    /// The same for a file that even its owner may not write afterwards: [`FileFacts::is_writable`] is false.
+    /// Writes a file of a name that no other has. It is removed again unless it is published.
     ///
     /// # Errors
-    /// As for [`Directory::write_by_rename`].
-    pub fn write_protected_by_rename(
-        &self,
-        temporary: &Directory,
-        name: &str,
-        bytes: &[u8],
-    ) -> Result<(), StoreError> {
-        self.write_with_mode(temporary, name, bytes, 0o444)
+    /// Nothing is left then.
+    pub fn write_new(&self, bytes: &[u8]) -> Result<Unfinished<'_>, StoreError> {
+        self.write_with_mode(bytes, WRITABLE)
     }
 
-    fn write_with_mode(
-        &self,
-        temporary: &Directory,
-        name: &str,
-        bytes: &[u8],
-        mode: RawMode,
-    ) -> Result<(), StoreError> {
+    /// The same for a file that its owner cannot write either: [`FileFacts::is_writable`] is false.
+    ///
+    /// # Errors
+    /// As for [`Directory::write_new`].
+    pub fn write_new_protected(&self, bytes: &[u8]) -> Result<Unfinished<'_>, StoreError> {
+        self.write_with_mode(bytes, PROTECTED)
+    }
+
+    fn write_with_mode(&self, bytes: &[u8], mode: RawMode) -> Result<Unfinished<'_>, StoreError> {
+        let (unfinished, file) = self.create_unfinished(mode)?;
+        let written = self.write(file.as_fd(), bytes);
+        written.map_err(|error| failed("write", &self.path.join(&unfinished.name), error))?;
+        Ok(unfinished)
+    }
+
+    /// Makes an empty file of a name that no other has.
+    fn create_unfinished(&self, mode: RawMode) -> Result<(Unfinished<'_>, OwnedFd), StoreError> {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let process = rustix::process::getpid().as_raw_nonzero();
-        let (unfinished, file) = loop {
+        loop {
             let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-            let unfinished = format!("{TEMPORARY_PREFIX}{process}-{serial}");
-            match temporary.open_with_mode(&unfinished, NEW, temporary.mode & mode) {
-                Ok(file) => break (unfinished, file),
+            let name = format!("{TEMPORARY_PREFIX}{process}-{serial}");
+            match self.open_with_mode(&name, NEW, mode) {
+                Ok(file) => {
+                    let directory = self;
+                    return Ok((Unfinished { directory, name }, file));
+                }
                 // Left by a process of the same number, on this host or on another that shares the directory.
                 Err(Errno::EXIST) => continue,
-                Err(error) => {
-                    return Err(failed("create", &temporary.path.join(unfinished), error));
-                }
+                Err(error) => return Err(failed("create", &self.path.join(name), error)),
             }
-        };
-        let written = temporary.write(file.as_fd(), bytes);
-        let written =
-            written.map_err(|error| failed("write", &temporary.path.join(&unfinished), error));
-        let published = written.and_then(|()| {
-            let (from, to) = (unfinished.as_ref(), name.as_ref());
-            let renamed = retry_on_intr(|| self.disk.rename(temporary.fd(), from, self.fd(), to));
-            renamed.map_err(|error| failed("publish", &self.path.join(name), error))
-        });
-        if published.is_err() {
-            let _ = temporary.remove(&unfinished);
         }
-        published
+    }
+
+    /// Makes a file whose bytes all have their place on the disk before anybody sees it, and that can be mapped therefore.
+    /// It takes the place of `replaced`, or that of none; false if another file has the name by now.
+    ///
+    /// # Errors
+    /// There is no room, or the file cannot be made.
+    pub fn create_allocated(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        replaced: Option<&std::fs::File>,
+    ) -> io::Result<bool> {
+        let (mut unfinished, file) = self
+            .create_unfinished(WRITABLE)
+            .map_err(|error| error.error)?;
+        let published = self.allocate(file.as_fd(), bytes).and_then(|()| {
+            let from = unfinished.name.as_ref();
+            match replaced {
+                None => {
+                    let to = name.as_ref();
+                    retry_on_intr(|| self.disk.rename_to_new(self.fd(), from, self.fd(), to))
+                }
+                Some(old) => self.replace(old, &unfinished.name, name),
+            }
+        });
+        match published {
+            Ok(()) => {
+                unfinished.name.clear();
+                Ok(true)
+            }
+            // AGAIN: another process is about to replace it.
+            Err(Errno::EXIST | Errno::AGAIN) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Not all file systems can allocate (ext2 and ext3 cannot). There, and where an allocated block would be zeroed only when
+    /// it is written first, the bytes themselves take the place.
+    fn allocate(&self, file: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
+        match retry_on_intr(|| self.disk.allocate(file, bytes.len() as u64)) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write(file, bytes),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Renames a file to the name of another one, which must still have it: two processes that replace the same file at once
+    /// would otherwise replace the first one's new file, which it may have mapped already.
+    fn replace(&self, old: &std::fs::File, from: &str, name: &str) -> Result<(), Errno> {
+        flock(old, FlockOperation::NonBlockingLockExclusive)?;
+        let replaced = if self.is_named(name, old) {
+            let (from, to) = (from.as_ref(), name.as_ref());
+            retry_on_intr(|| self.disk.rename(self.fd(), from, self.fd(), to))
+        } else {
+            Err(Errno::EXIST)
+        };
+        // Not left to the end of the descriptor, of which a forked child may have a copy.
+        let _ = flock(old, FlockOperation::Unlock);
+        replaced
     }
 
     fn write(&self, file: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
@@ -382,6 +468,18 @@ impl Directory {
     /// It is a link or no regular file, not ours, or cannot be opened.
     pub fn open_or_create_file(&self, name: &str) -> io::Result<std::fs::File> {
         self.open_to_write(name, FILE | OFlags::RDWR | OFlags::CREATE)
+    }
+
+    /// Opens a file to read and write in place; None if it does not exist.
+    ///
+    /// # Errors
+    /// It is a link or no regular file, not ours, or cannot be opened.
+    pub fn open_file(&self, name: &str) -> io::Result<Option<std::fs::File>> {
+        match self.open_to_write(name, FILE | OFlags::RDWR) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Opens a file to write behind its end, and makes it if it is missing.
@@ -426,14 +524,17 @@ impl Directory {
     ///
     /// # Errors
     /// It cannot be opened or changed.
-    pub fn protect(&self, name: &str, inode: u64) -> io::Result<()> {
-        let file = self.open_at(name, FILE | OFlags::RDONLY)?;
-        let stat = self.stat_of(file.as_fd())?;
-        if stat.st_ino != inode || stat.st_mode & 0o222 == 0 {
-            return Ok(());
-        }
-        let mode = Mode::from_raw_mode(stat.st_mode & 0o7555);
-        Ok(retry_on_intr(|| self.disk.set_mode(file.as_fd(), mode))?)
+    pub fn protect(&self, name: &str, inode: u64) -> Result<(), StoreError> {
+        let protected = || {
+            let file = self.open_at(name, FILE | OFlags::RDONLY)?;
+            let stat = self.stat_of(file.as_fd())?;
+            if stat.st_ino != inode {
+                return Ok(());
+            }
+            let mode = Mode::from_raw_mode(stat.st_mode & PROTECTED);
+            retry_on_intr(|| self.disk.set_mode(file.as_fd(), mode))
+        };
+        protected().map_err(|error| failed("protect", &self.path.join(name), error))
     }
 
     /// Which directory it is: device and inode.
@@ -450,20 +551,21 @@ impl Directory {
         matches!((named, self.stat_of(file.as_fd())), (Ok(named), Ok(open)) if same(named, open))
     }
 
-    /// Writes a small file unless there is one.
+    /// Writes a small file as [`Directory::write_by_rename`] does, unless there is one that begins so: what a power cut has
+    /// left of it does not stay for ever.
     ///
     /// # Errors
-    /// It cannot be made or written.
-    pub fn write_once(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        let written = match self.open_at(name, NEW) {
-            Ok(file) => self.write(file.as_fd(), bytes).inspect_err(|_| {
-                // Half of it would stay for ever.
-                let _ = self.remove(name);
-            }),
-            Err(Errno::EXIST) => Ok(()),
-            Err(error) => Err(error),
-        };
-        written.map_err(|error| failed("write", &self.path.join(name), error))
+    /// It cannot be written.
+    pub fn write_once(
+        &self,
+        temporary: &Directory,
+        name: &str,
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        match self.begins_with(name, bytes) {
+            true => Ok(()),
+            false => self.write_by_rename(temporary, name, bytes),
+        }
     }
 
     /// Renames below this directory, replacing what is there.
@@ -471,9 +573,7 @@ impl Directory {
     /// # Errors
     /// Nothing has changed then.
     pub fn rename(&self, from: &str, to: &str) -> Result<(), StoreError> {
-        let (old, new) = (from.as_ref(), to.as_ref());
-        retry_on_intr(|| self.disk.rename(self.fd(), old, self.fd(), new))
-            .map_err(|error| failed("move", &self.path.join(from), error))
+        self.rename_to(from, self, to)
     }
 
     /// Moves a file to another directory of the same file system.
@@ -481,9 +581,17 @@ impl Directory {
     /// # Errors
     /// Nothing has changed then.
     pub fn move_to(&self, name: &str, other: &Directory) -> Result<(), StoreError> {
-        let path = name.as_ref();
-        retry_on_intr(|| self.disk.rename(self.fd(), path, other.fd(), path))
-            .map_err(|error| failed("move", &self.path.join(name), error))
+        self.rename_to(name, other, name)
+    }
+
+    /// Moves to another directory of the same file system, under a name of its own there, replacing what is there.
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    pub fn rename_to(&self, from: &str, other: &Directory, to: &str) -> Result<(), StoreError> {
+        let (old, new) = (from.as_ref(), to.as_ref());
+        retry_on_intr(|| self.disk.rename(self.fd(), old, other.fd(), new))
+            .map_err(|error| failed("move", &self.path.join(from), error))
     }
 
     /// Removes a file or link. Tells whether there was one.
@@ -508,10 +616,21 @@ impl Directory {
         FileFacts::of(&self.stat(name).ok()?)
     }
 
+    /// When a file or directory was last modified, in milliseconds since 1970.
+    pub fn modified_ms(&self, name: &str) -> Option<u64> {
+        let stat = self.stat(name).ok()?;
+        Some(milliseconds(stat.st_mtime, stat.st_mtime_nsec as i64))
+    }
+
     /// When a file was last written, moved or otherwise changed, in milliseconds since 1970.
     pub fn changed_ms(&self, name: &str) -> Option<u64> {
         let stat = self.stat(name).ok()?;
         Some(milliseconds(stat.st_ctime, stat.st_ctime_nsec as i64))
+    }
+
+    /// Bytes that may still be written to the file system, and all that it has; None if it does not tell.
+    pub fn room(&self) -> Option<(u64, u64)> {
+        retry_on_intr(|| self.disk.room(self.fd())).ok()
     }
 
     /// Sets the time of a file's last modification.
@@ -551,10 +670,44 @@ impl Directory {
     fn own_file(&self, fd: BorrowedFd<'_>) -> io::Result<FileFacts> {
         let stat = self.stat_of(fd)?;
         let facts = FileFacts::of(&stat).ok_or_else(|| unfit(NO_FILE))?;
-        if stat.st_uid != rustix::process::geteuid().as_raw() {
+        if !is_owner(stat.st_uid, &self.others) {
             return Err(unfit("it belongs to another user"));
         }
+        // Whoever writes it can make its checksum right.
+        if stat.st_mode & 0o022 != 0 {
+            return Err(unfit("others may write it"));
+        }
         Ok(facts)
+    }
+}
+
+/// A file that is removed unless it is published.
+pub struct Unfinished<'a> {
+    directory: &'a Directory,
+    name: String,
+}
+
+impl Unfinished<'_> {
+    /// Moves it to a place in a directory of the same file system, where it replaces what is there.
+    ///
+    /// # Errors
+    /// Nothing has changed there then.
+    pub fn publish(mut self, to: &Directory, name: &str) -> Result<(), StoreError> {
+        let from = self.directory;
+        let unfinished = self.name.as_ref();
+        let new = name.as_ref();
+        retry_on_intr(|| from.disk.rename(from.fd(), unfinished, to.fd(), new))
+            .map_err(|error| failed("publish", &to.path.join(name), error))?;
+        self.name.clear();
+        Ok(())
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if !self.name.is_empty() {
+            let _ = self.directory.remove(&self.name);
+        }
     }
 }
 
@@ -564,6 +717,11 @@ const TOO_LARGE: &str = "it is too large";
 /// What stands there is nothing of ours, whoever asks and whenever.
 fn unfit(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// The effective user is asked for each time: a program may give its privileges up.
+fn is_owner(user: u32, others: &[u32]) -> bool {
+    user == rustix::process::geteuid().as_raw() || others.contains(&user)
 }
 
 fn failed(action: &'static str, path: &Path, error: Errno) -> StoreError {
