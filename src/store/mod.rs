@@ -228,16 +228,16 @@ impl Store {
         if bytes.len() as u64 >= LARGEST_ENTRY {
             return Err(refused("it is too large"));
         }
-        let limits = self.limits.unwrap_or_default();
-        let blocks = (bytes.len() as u64).next_multiple_of(BLOCK);
-        let removed = self.make_room(&limits, blocks).map_err(refused)?;
         let entries = self.root.create(ENTRIES)?;
         let shard = entries.create(&shard_name(shard_of(key)))?;
-        let temporary = self.root.create(TEMPORARY)?;
-        let unfinished = temporary.write_new(&bytes)?;
         let name = file_name(key);
         let replaced = taken_by(&shard, &name);
-        unfinished.publish(&shard, &name)?;
+        let limits = self.limits.unwrap_or_default();
+        let blocks = (bytes.len() as u64).next_multiple_of(BLOCK);
+        let more = blocks.saturating_sub(replaced);
+        let removed = self.make_room(&limits, more).map_err(refused)?;
+        let temporary = self.root.create(TEMPORARY)?;
+        temporary.write_new(&bytes)?.publish(&shard, &name)?;
         self.resized(key, taken_by(&shard, &name) as i64 - replaced as i64);
         self.sweep_sometimes();
         Ok(removed)

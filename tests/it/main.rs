@@ -15,6 +15,7 @@ mod identity;
 mod includes;
 mod inputs;
 mod journal;
+mod limits;
 mod modes;
 mod privilege;
 mod process;
