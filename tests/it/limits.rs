@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use crate::copies::touch;
+use crate::copies::update;
 use crate::support::{Driver, Sandbox, Way, copy_program, example, tree};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
@@ -105,26 +105,18 @@ fn gc_removes_what_is_cheap_to_build_again_before_what_is_dear() {
 #[test]
 fn gc_removes_entries_of_drivers_that_are_gone_or_others_now_first() {
     let mut sandbox = stub();
-    for (number, name) in ["gone.so", "another.so"].iter().enumerate() {
-        let library = sandbox.path(name);
-        copy_program(example("libstub_driver.so"), &library);
-        if number == 1 {
-            // Another build of it, of which there is no build-id: the same code, and a byte behind it.
-            let mut content = fs::read(&library).expect("read");
-            content.push(0);
-            fs::write(&library, content).expect("written");
-        }
+    let [gone, updated] = ["gone.so", "updated.so"].map(|name| sandbox.path(name));
+    for (number, library) in [&gone, &updated].into_iter().enumerate() {
+        copy_program(example("libstub_driver.so"), library);
         sandbox.set("OCLCACHE_VENDORS", library.as_os_str());
         build(&sandbox, number);
     }
-    sandbox.set("OCLCACHE_VENDORS", example("libstub_driver.so").as_os_str());
+    let library = example("libstub_driver.so");
+    sandbox.set("OCLCACHE_VENDORS", library.as_os_str());
     build(&sandbox, 2);
     assert_eq!(sandbox.entries().len(), 3);
-    fs::remove_file(sandbox.path("gone.so")).expect("removed");
-    let library = sandbox.path("another.so");
-    let content = fs::read(&library).expect("read");
-    fs::write(&library, [content.as_slice(), b"update"].concat()).expect("written");
-    touch(&library);
+    fs::remove_file(gone).expect("removed");
+    update(&updated);
     let ran = sandbox.oclcache(&["gc", "--max-size", "4096"]).ok();
     assert!(ran.stderr.contains("removed 2 entries"), "{}", ran.stderr);
     assert!(!build(&sandbox, 2), "the one whose driver is there");
