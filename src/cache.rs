@@ -47,6 +47,7 @@ use crate::store::directory::FileFacts;
 use crate::store::entry::{Defect, Entry};
 use crate::store::journal::Ended as Noted;
 use crate::store::recorder::Recorder;
+use crate::store::sentinel::Admission;
 use crate::store::stats::{Counter, Event, run_directory};
 use crate::store::tiers::Tiers;
 use crate::store::{Limits, Lookup, STATISTICS, Store};
@@ -256,9 +257,9 @@ impl Cache {
         {
             return Some(inner);
         }
-        let (entry, _) = self.look_up(plan)?;
+        let found = self.look_up(plan)?;
         shadow::set_busy(ticket, true);
-        let inner = self.restore(ticket.driver, ticket.context, Standing::Apart, plan, entry);
+        let inner = self.restore(ticket.driver, ticket.context, Standing::Apart, plan, found);
         if inner.is_none() {
             shadow::set_busy(ticket, false);
         }
@@ -302,15 +303,30 @@ impl Cache {
         context: Context,
         standing: Standing,
         plan: &Plan,
-        entry: Entry,
+        (entry, file): (Entry, FileFacts),
     ) -> Option<Arc<Inner>> {
         let is_of_system = entry.is_of_system;
-        match restore::restore(driver, context, standing, plan, entry) {
-            Ok(inner) => self.verified(inner, plan).map(Arc::new),
-            Err(restore::Failure::Entry(defect)) => {
+        let watch = self.store.as_ref().filter(|_| !self.config.readonly());
+        let loading = match watch.map(|store| store.admit(&plan.key(), &file, is_of_system)) {
+            None => None,
+            Some(Admission::Granted(loading)) => loading,
+            Some(Admission::Postponed) => return None,
+            Some(Admission::Refused(defect, _loading)) => {
                 self.set_aside(plan, &defect, is_of_system);
-                None
+                return None;
             }
+        };
+        let restored = restore::restore(driver, context, standing, plan, entry);
+        if let (Some(store), Ok(_)) = (watch, &restored) {
+            store.prove(&plan.key(), &file);
+        }
+        if let Err(restore::Failure::Entry(defect)) = &restored {
+            self.set_aside(plan, defect, is_of_system);
+        }
+        drop(loading);
+        match restored {
+            Ok(inner) => self.verified(inner, plan).map(Arc::new),
+            Err(restore::Failure::Entry(_)) => None,
             Err(restore::Failure::Resources(code)) => {
                 tracing::warn!(key = %plan.key_prefix(), code, "the driver has no room for the cached program");
                 None

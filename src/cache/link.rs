@@ -46,13 +46,13 @@ pub fn link(call: &LinkCall, below: LinkBelow) -> (Program, cl_int) {
     };
     let started = Instant::now();
     if let Ok(plan) = &plan
-        && let Some((entry, _)) = cache.look_up(plan)
+        && let Some(found) = cache.look_up(plan)
         && let Some(inner) = cache.restore(
             call.driver,
             call.context,
             Standing::Applications,
             plan,
-            entry,
+            found,
         )
     {
         let program = inner.program();

@@ -21,5 +21,6 @@ mod privilege;
 mod process;
 mod programs;
 mod run;
+mod sentinel;
 mod switches;
 mod verdicts;

@@ -44,7 +44,13 @@ pub fn counts_dependents() -> bool {
 }
 
 pub fn refuses_binaries() -> bool {
-    is("STUB_REFUSE_BINARIES", "1")
+    is("STUB_REFUSE_BINARIES", "1") || load().contains("refuse")
+}
+
+/// What happens where a binary is loaded.
+pub fn load() -> String {
+    let file = env::var_os("STUB_LOAD").map(std::fs::read_to_string);
+    file.and_then(Result::ok).unwrap_or_default()
 }
 
 pub fn asynchronous() -> bool {
