@@ -22,3 +22,4 @@ mod programs;
 mod run;
 mod switches;
 mod verdicts;
+mod waiting;
