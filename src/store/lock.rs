@@ -133,7 +133,7 @@ impl Locks {
         if state.held.contains_key(&byte) {
             return Attempt::Taken;
         }
-        if let Some(file) = file.filter(|file| (shared.is_trusted)(file.fd())) {
+        if let Some(file) = file.filter(|file| file.is_trusted()) {
             match file.try_lock(byte) {
                 Ok(true) => return Attempt::Got(shared.hold(&mut state, byte, Means::File(file))),
                 Ok(false) => return Attempt::Taken,
@@ -185,7 +185,7 @@ impl Shared {
         {
             return known;
         }
-        let opened = match LockFile::open(&self.directory, NAME) {
+        let opened = match LockFile::open(&self.directory, NAME, self.is_trusted) {
             Ok(opened) => opened,
             Err(error) => {
                 tracing::debug!(%error, "no file for locks");
@@ -396,6 +396,24 @@ mod tests {
         let elsewhere = tempfile::tempdir().expect("a temporary directory");
         let elsewhere = Locks::trusting(directory(elsewhere.path()), |_| false);
         let _elsewhere = got(elsewhere.try_lock(Purpose::Build, &key(1)));
+    }
+
+    #[test]
+    fn a_forked_child_holds_nothing_and_its_guards_are_nothing() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let parent = Locks::trusting(directory(temporary.path()), |_| false);
+        let other = Locks::trusting(directory(temporary.path()), |_| false);
+        let inherited = got(parent.try_lock(Purpose::Build, &key(1)));
+        // As it is in a child, but that the parent's own descriptor is closed as well: as if that was killed.
+        parent.0.state.lock().process = 0;
+        parent.forked();
+        drop(got(other.try_lock(Purpose::Build, &key(1))));
+        let _childs = got(parent.try_lock(Purpose::Build, &key(1)));
+        let mark = parent.mark_of(&key(1));
+        inherited.mark();
+        drop(inherited);
+        assert_eq!(parent.mark_of(&key(1)), mark);
+        assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Driver, Sandbox, Way, example, is_root, skipped};
+use crate::support::{Driver, Sandbox, Way, example, given, is_root, skipped};
 
 /// Who takes so long has waited for what never ends.
 const FAR_TOO_LONG: Duration = Duration::from_secs(40);
@@ -289,6 +289,24 @@ fn nobody_waits_who_wants_another_program_or_no_entry() {
     assert!(started.elapsed() < FAR_TOO_LONG);
     assert!(holder.is_running());
     assert_eq!(sandbox.compilations(), 4);
+}
+
+/// It takes the minute, so `ci/store` alone asks for it.
+#[test]
+fn a_build_that_never_ends_is_waited_for_until_the_bound() {
+    if given("OCLCACHE_TEST_LONG_WAIT").is_none() {
+        return skipped("a wait of a minute (OCLCACHE_TEST_LONG_WAIT is not set)");
+    }
+    let sandbox = stub();
+    let file = source(&sandbox, 1);
+    let mut holder = stuck(&sandbox, builder(&sandbox, &file));
+    let started = Instant::now();
+    all((0..4).map(|_| builder(&sandbox, &file)));
+    let elapsed = started.elapsed().as_secs();
+    assert!((60..90).contains(&elapsed), "{elapsed} s");
+    assert!(holder.is_running());
+    // Who gives up first may have been quick enough for the others.
+    assert_eq!(sandbox.stat("hits") + sandbox.stat("misses"), 4);
 }
 
 /// In a callback the driver may hold locks, and the thread one of ours.

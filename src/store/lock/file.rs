@@ -21,11 +21,16 @@ pub struct LockFile {
     file: ManuallyDrop<File>,
     /// Device and inode.
     identity: (u64, u64),
+    is_trusted: bool,
 }
 
 impl LockFile {
     /// Opens the file, and makes it if it is missing.
-    pub fn open(directory: &Directory, name: &str) -> io::Result<LockFile> {
+    pub fn open(
+        directory: &Directory,
+        name: &str,
+        is_trusted: fn(BorrowedFd<'_>) -> bool,
+    ) -> io::Result<LockFile> {
         let file = directory.open_or_create_file(name)?;
         let identity = identity(&file)?;
         if file.metadata()?.len() < MARKS {
@@ -37,6 +42,7 @@ impl LockFile {
             }
         }
         Ok(LockFile {
+            is_trusted: is_trusted(file.as_fd()),
             file: ManuallyDrop::new(file),
             identity,
         })
@@ -46,8 +52,9 @@ impl LockFile {
         &self.file
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    /// Whether its bytes may be locked.
+    pub fn is_trusted(&self) -> bool {
+        self.is_trusted
     }
 
     /// Whether the descriptor is still that of this file. Applications that become daemons close all that they find, and then
