@@ -305,6 +305,12 @@ impl Store {
         Ok(())
     }
 
+    /// Tells the file that stands for a key from others that did or will: inode and size; None if there is none. Reads nothing.
+    pub fn which_entry(&self, key: &Key) -> Option<(u64, u64)> {
+        let facts = self.root.facts(&entry_name(key))?;
+        Some((facts.inode, facts.size))
+    }
+
     /// Where the entry of a key stands.
     pub fn path_of(&self, key: &Key) -> PathBuf {
         let shard = self

@@ -24,3 +24,4 @@ mod run;
 mod sentinel;
 mod switches;
 mod verdicts;
+mod waiting;

@@ -61,6 +61,11 @@ pub fn build_time() -> Duration {
     Duration::from_millis(number("STUB_BUILD_MS", 0))
 }
 
+/// Whether this is the build that never ends: the one that finds this file, and removes it.
+pub fn is_stuck() -> bool {
+    env::var_os("STUB_STUCK").is_some_and(|file| std::fs::remove_file(file).is_ok())
+}
+
 pub fn varies() -> bool {
     is("STUB_VARY", "1")
 }
