@@ -35,7 +35,7 @@
 //! # Modules
 //!
 //! Imports point one way: `front` -> `hook` -> `cache` -> `shadow`, `key`, `store`, `driver` -> `cl`. `key` and `store` know
-//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork` and `store::mapping` only.
+//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork`, `generation` and `store::mapping` only.
 //!
 //! - `front`: the doors by which loaders come, and which drivers there are.
 //! - `hook`: the functions that stand in drivers' tables.
@@ -48,6 +48,7 @@
 //! - `outcome`, `config`, `log`: what can become of a build, the settings, and what is said to people.
 //! - `quantity`: sizes and times as people write them.
 //! - `fork`: the locks that all of them take, which a fork finds free.
+//! - `generation`: which of the processes that were forked from one another this is.
 //! - `cli`: the `oclcache` command.
 
 mod cache;
@@ -57,6 +58,7 @@ mod config;
 mod driver;
 mod fork;
 mod front;
+mod generation;
 mod hook;
 mod key;
 mod log;

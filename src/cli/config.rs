@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use super::{Failure, print, say};
 use crate::config::{Config, Name, SETTINGS, Source};
 use crate::log::{os, path};
+use crate::store::filesystem::FileSystem;
 
 pub fn config() -> Result<ExitCode, Failure> {
     let config = Config::read();
@@ -30,6 +31,10 @@ pub fn config() -> Result<ExitCode, Failure> {
             "{} = {value}\n    {}; from: {source}",
             setting.key, setting.help
         );
+        if let (Name::Dir, Ok(directory)) = (setting.name, config.directory()) {
+            let file_system = FileSystem::at(&directory).described();
+            let _ = writeln!(shown, "    file system: {file_system}");
+        }
     }
     print(shown.as_bytes())
 }

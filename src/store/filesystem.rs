@@ -80,6 +80,19 @@ impl FileSystem {
         FileSystem::from_magic(found)
     }
 
+    /// Its name, and what is done without there, for people.
+    pub fn described(self) -> String {
+        match self.kind {
+            Kind::InPlace => self.to_string(),
+            Kind::CopyOnWrite | Kind::Unknown => {
+                format!("{self}: statistics written instead of mapped")
+            }
+            Kind::Network => {
+                format!("{self}: no locks relied on, statistics written instead of mapped")
+            }
+        }
+    }
+
     fn from_magic(magic: u32) -> FileSystem {
         let known = KNOWN.iter().find(|(number, ..)| *number == magic);
         FileSystem {
@@ -136,6 +149,7 @@ mod tests {
             let found = FileSystem::from_magic(magic);
             let facts = (found.is_network(), found.may_be_mapped());
             assert_eq!(found.to_string(), name);
+            assert_eq!(found.described() == name, may_be_mapped);
             assert_eq!(facts, (is_network, may_be_mapped), "{name}");
         }
     }
