@@ -39,7 +39,7 @@ struct Process {
 
 enum CounterFile {
     Mapped(Mapping),
-    Written(Written),
+    Written(Box<Written>),
 }
 
 /// Counters in memory, and a file that gets all of them.
@@ -107,15 +107,15 @@ impl Process {
 }
 
 impl Written {
-    fn open(directory: &Directory, name: &str) -> Written {
+    fn open(directory: &Directory, name: &str) -> Box<Written> {
         let before = directory.read(name, 1 << 20).ok().flatten();
         let before = before.and_then(|bytes| decode(&bytes)).unwrap_or_default();
-        Written {
+        Box::new(Written {
             file: directory.open_or_create_file(name).ok(),
             counters: before.0.map(AtomicU64::new),
             changes: AtomicU64::new(0),
             writing: Mutex::new(()),
-        }
+        })
     }
 
     fn record(&self, events: &[Event]) {

@@ -35,6 +35,7 @@
 //! | `stress N M [race]` | N threads that do all that a program allows with M programs, for ThreadSanitizer |
 //! | `threads N M` | N threads that build M programs each |
 //! | `keys --source FILE [--options STRING] [--times N]` | the same build again and again |
+//! | `turns` | what standard input says, line by line: builds, forks and ends |
 //! | `ways` | each way to make a program, without odd questions |
 //! | `two-programs` | program-scope variables of two programs from one source |
 //! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
@@ -80,6 +81,7 @@ mod session;
 mod stress;
 mod threads;
 mod time;
+mod turns;
 mod two_programs;
 mod ways;
 
@@ -143,6 +145,7 @@ fn dispatch() -> Result<(), String> {
         "hook" => hook::section(&session()?),
         "stress" => stress::section(&session()?, arguments),
         "threads" => threads::section(&session()?, arguments),
+        "turns" => turns::section(&session()?),
         "ways" => ways::section(&session()?),
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),
