@@ -200,7 +200,9 @@ impl Cache {
                 .create("stats")
                 .ok()
         };
-        let recorder = run.or_else(statistics).map(Recorder::new);
+        // A child that is forked when the run is over counts with all others.
+        let directories = run.into_iter().chain(statistics()).collect::<Vec<_>>();
+        let recorder = (!directories.is_empty()).then(|| Recorder::new(directories));
         Cache {
             config,
             store,

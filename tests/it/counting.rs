@@ -163,6 +163,36 @@ fn a_run_loses_nothing_of_processes_that_end_at_once_or_are_killed() {
 }
 
 #[test]
+fn what_outlives_the_run_counts_on() {
+    let sandbox = fresh();
+    let [input, output] = ["in", "out"].map(|name| sandbox.path(name));
+    let made = Command::new("mkfifo").arg(&input).status();
+    assert!(made.expect("it runs").success());
+    // Opened both ways, which waits for nobody.
+    let open = fs::File::options().read(true).write(true).open(&input);
+    let mut open = open.expect("opened");
+    writeln!(open, "build 0 1").expect("written");
+    let files = format!("<{} >{} 2>/dev/null", input.display(), output.display());
+    let script = format!(
+        "$client turns {files} & until grep -q built {}; do sleep 0.02; done",
+        output.display()
+    );
+    let said = run(&sandbox, &script);
+    assert!(said.contains("oclcache: 0 hits, 1 miss, "), "{said}");
+    writeln!(open, "build 0 1\nfork 0 2\nexecute").expect("written");
+    writeln!(open, "build 0 3\nkill").expect("written");
+    let lines = || fs::read_to_string(&output).expect("read").lines().count();
+    for _ in 0..1500 {
+        if lines() == 4 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(lines(), 4);
+    assert_counts(&sandbox, 1 + 1 + 2, 1 + 1 + 1);
+}
+
+#[test]
 fn sixty_four_processes_at_once_are_summed_exactly() {
     let sandbox = fresh();
     let script = "for _ in $(seq 64); do printf 'build 0 10\\nfork 5 15\\n' | $client turns >/dev/null & done; wait";
