@@ -220,7 +220,9 @@ impl Cache {
                 .create(STATISTICS)
                 .ok()
         };
-        let recorder = run.or_else(statistics).map(Recorder::new);
+        // A child that is forked when the run is over counts with all others.
+        let directories = run.into_iter().chain(statistics()).collect::<Vec<_>>();
+        let recorder = (!directories.is_empty()).then(|| Recorder::new(directories));
         Cache {
             tiers: Tiers::new(config.system_dirs(), &config.trusted_owners()),
             config,

@@ -307,7 +307,8 @@ impl Store {
 
     /// Tells the file that stands for a key from others that did or will: inode and size; None if there is none. Reads nothing.
     pub fn which_entry(&self, key: &Key) -> Option<(u64, u64)> {
-        let facts = self.root.facts(&entry_name(key))?;
+        let shard = self.shard(shard_of(key)).ok()??;
+        let facts = shard.facts(&file_name(key))?;
         Some((facts.inode, facts.size))
     }
 

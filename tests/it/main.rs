@@ -7,6 +7,7 @@ mod support;
 
 mod command;
 mod copies;
+mod counting;
 mod damage;
 mod differential;
 mod doors;

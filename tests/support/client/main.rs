@@ -36,6 +36,7 @@
 //! | `threads N M` | N threads that build M programs each |
 //! | `keys --source FILE... [--options STRING] [--times N] [--threads N]` | the same builds again and again |
 //! | `waiting HOW FILE...` | what else a process may do while it builds, told when by its standard input |
+//! | `turns` | what standard input says, line by line: builds, forks and ends |
 //! | `ways` | each way to make a program, without odd questions |
 //! | `two-programs` | program-scope variables of two programs from one source |
 //! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
@@ -81,6 +82,7 @@ mod session;
 mod stress;
 mod threads;
 mod time;
+mod turns;
 mod two_programs;
 mod waiting;
 mod ways;
@@ -145,6 +147,7 @@ fn dispatch() -> Result<(), String> {
         "hook" => hook::section(&session()?),
         "stress" => stress::section(&session()?, arguments),
         "threads" => threads::section(&session()?, arguments),
+        "turns" => turns::section(&session()?),
         "ways" => ways::section(&session()?),
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),
