@@ -21,4 +21,5 @@ mod process;
 mod programs;
 mod run;
 mod switches;
+mod tiers;
 mod verdicts;
