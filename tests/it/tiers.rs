@@ -187,6 +187,22 @@ fn a_tier_serves_where_the_user_has_no_cache_or_only_reads_it() {
         );
         assert!(!tiered.sandbox.path("cache").exists());
     }
+    let mut command = tiered
+        .sandbox
+        .command(Way::Cached, tiered.sandbox.installed());
+    command.env_remove("HOME").env_remove("OCLCACHE_DIR");
+    command.args(["run", "--"]).arg(example("client"));
+    let ran = tiered
+        .sandbox
+        .run(command.args(arguments).arg(&source))
+        .ok();
+    assert_eq!(
+        (ran.source_builds(), &ran.stdout),
+        (0, &tiered.bare),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains("1 hit, 0 misses"), "{}", ran.stderr);
     assert_eq!(tree(&tiered.tier()), before);
     // Who builds anew has an entry of his own then, which is found first.
     tiered.sandbox.set("OCLCACHE_RECACHE", "1");
