@@ -11,6 +11,7 @@ mod damage;
 mod differential;
 mod doors;
 mod explain;
+mod hostile;
 mod identity;
 mod includes;
 mod inputs;
