@@ -41,7 +41,7 @@ fn meta_of(store: &Store, key: &Key) -> Option<Meta> {
     }
 }
 
-fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>) -> Value {
+pub(super) fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>) -> Value {
     let lossy = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
     match meta {
         None => json!({ "key": key.hex(), "bytes": bytes, "damaged": true }),
@@ -59,7 +59,7 @@ fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>) -> Value {
     }
 }
 
-fn row_as_text(table: &mut String, key: &Key, bytes: u64, meta: Option<&Meta>) {
+pub(super) fn row_as_text(table: &mut String, key: &Key, bytes: u64, meta: Option<&Meta>) {
     let key = &key.hex()[..SHOWN_DIGITS];
     let _ = match meta {
         None => writeln!(table, "{key}  {:>10}  damaged", size(bytes)),
