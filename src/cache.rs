@@ -43,12 +43,13 @@ use crate::log::text;
 use crate::outcome::{Bypass, Outcome};
 use crate::shadow::{self, Ended, Inner, Origin, Standing, Ticket};
 use crate::store::digests::Digests;
+use crate::store::directory::FileFacts;
 use crate::store::entry::{Defect, Entry};
 use crate::store::journal::Ended as Noted;
 use crate::store::recorder::Recorder;
 use crate::store::stats::{Counter, Event, run_directory};
 use crate::store::tiers::Tiers;
-use crate::store::{Lookup, Store};
+use crate::store::{Limits, Lookup, STATISTICS, Store};
 use journal::kernel_names_after;
 pub use plan::HeaderProgram;
 use plan::Plan;
@@ -199,7 +200,7 @@ impl Cache {
                 .as_ref()
                 .filter(|_| !config.readonly())?
                 .root()
-                .create("stats")
+                .create(STATISTICS)
                 .ok()
         };
         let recorder = run.or_else(statistics).map(Recorder::new);
@@ -216,7 +217,7 @@ impl Cache {
         let opened = if config.readonly() {
             Store::open_existing(path)
         } else {
-            Store::open(path).map(Some)
+            Store::open(path, Limits::of(config)).map(Some)
         };
         match opened {
             Ok(Some(store)) => Some(store),
@@ -255,7 +256,7 @@ impl Cache {
         {
             return Some(inner);
         }
-        let entry = self.look_up(plan)?;
+        let (entry, _) = self.look_up(plan)?;
         shadow::set_busy(ticket, true);
         let inner = self.restore(ticket.driver, ticket.context, Standing::Apart, plan, entry);
         if inner.is_none() {
@@ -274,8 +275,8 @@ impl Cache {
         self.store.is_some() || self.tiers.stores().next().is_some()
     }
 
-    /// An entry that is whole and fits: the user's, else one of the system's.
-    fn look_up(&self, plan: &Plan) -> Option<Entry> {
+    /// An entry that is whole and fits, and its file: the user's, else one of the system's.
+    fn look_up(&self, plan: &Plan) -> Option<(Entry, FileFacts)> {
         if !self.looks_up() {
             return None;
         }
@@ -284,9 +285,12 @@ impl Cache {
             others.is_none_or(|directories| *directories == plan.recipe.include_dirs)
         };
         match self.store.as_ref().map(|store| store.look_up(&plan.key())) {
-            Some(Lookup::Found(entry)) if fits(&entry) => return Some(*entry),
+            Some(Lookup::Found(entry, file)) if fits(&entry) => return Some((*entry, file)),
             Some(Lookup::Bad(defect)) => self.set_aside(plan, &defect, false),
-            Some(Lookup::Found(_) | Lookup::Absent) | None => {}
+            Some(Lookup::Unreadable(error)) => {
+                tracing::warn!(key = %plan.key_prefix(), %error, "entry not read");
+            }
+            Some(Lookup::Found(..) | Lookup::Absent) | None => {}
         }
         self.tiers.look_up(&plan.key(), &fits)
     }

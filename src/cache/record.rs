@@ -102,8 +102,8 @@ impl Cache {
             binaries: binaries.bytes.iter().map(Vec::as_slice).collect(),
         };
         match store.publish(&plan.key(), &content) {
-            Ok(_) => {
-                self.count(&[Counter::Stored.by(1)]);
+            Ok(removed) => {
+                self.count(&[Counter::Stored.by(1), Counter::Evicted.by(removed)]);
                 (names, Some(plan.key()))
             }
             Err(error) => {
@@ -175,10 +175,10 @@ impl Cache {
             others.is_none_or(|dirs| include_dirs.is_none_or(|own| dirs == own))
         };
         let found = match store.look_up(key) {
-            Lookup::Found(entry) => Some(*entry).filter(&fits),
+            Lookup::Found(entry, _) => Some(*entry).filter(&fits),
             // With what is learnt the system's entry becomes the user's: else each process would have the driver asked again.
-            Lookup::Absent => self.tiers.look_up(key, &fits),
-            Lookup::Bad(_) => None,
+            Lookup::Absent => self.tiers.look_up(key, &fits).map(|(entry, _)| entry),
+            Lookup::Unreadable(_) | Lookup::Bad(_) => None,
         };
         let Some(mut entry) = found else {
             return;
@@ -197,8 +197,9 @@ impl Cache {
             source: source.as_deref(),
             binaries: entry.binaries().collect(),
         };
-        if let Err(error) = store.publish(key, &content) {
-            tracing::warn!(%error, "facts not added to the entry");
+        match store.publish(key, &content) {
+            Ok(removed) => self.count(&[Counter::Evicted.by(removed)]),
+            Err(error) => tracing::warn!(%error, "facts not added to the entry"),
         }
     }
 }

@@ -20,9 +20,9 @@ use super::{Failure, say, seconds, tiers};
 use crate::cache::RUN_VARIABLE;
 use crate::config::Config;
 use crate::log::path;
-use crate::store::Store;
 use crate::store::directory::Directory;
 use crate::store::stats::{Counter, Run, Statistics, run_directory};
+use crate::store::{Limits, STATISTICS, Store};
 
 /// Where the library stands, if the package was built for a place of its own.
 const BUILT_LIBRARY: Option<&str> = option_env!("OCLCACHE_DEFAULT_LIBRARY");
@@ -161,7 +161,8 @@ impl Place {
             return Place::temporary(library);
         }
         let opened = config.directory();
-        let store = match opened.and_then(|path| Store::open(&path).map_err(words)) {
+        let open = |path: PathBuf| Store::open(&path, Limits::of(config)).map_err(words);
+        let store = match opened.and_then(open) {
             Ok(store) => store,
             // Entries of the system serve also who has no cache.
             Err(_) if tiers(config).stores().next().is_some() => {
@@ -170,7 +171,7 @@ impl Place {
             Err(why) => return Err(why),
         };
         let vendors = vendors_directory(store.root(), library).map_err(words)?;
-        let statistics = store.root().create("stats").map_err(words)?;
+        let statistics = store.root().create(STATISTICS).map_err(words)?;
         let run = Statistics::new(&statistics).begin_run().map_err(words)?;
         Ok(Place {
             vendors,

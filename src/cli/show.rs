@@ -18,8 +18,13 @@ pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure>
     let (own, tiers) = (store()?, tiers(&Config::read()));
     let (key, store) = find(own.iter().chain(tiers.stores()), digits)?;
     let entry = match store.look_up(&key) {
-        Lookup::Found(entry) => entry,
+        Lookup::Found(entry, _) => entry,
         Lookup::Absent => return Err(no_entry(digits)),
+        Lookup::Unreadable(error) => {
+            let path = store.path_of(&key);
+            let words = format!("cannot read `{}`: {error}", crate::log::path(&path));
+            return Err(Failure::new(words));
+        }
         Lookup::Bad(defect) => {
             let path = store.path_of(&key);
             let words = format!(
@@ -226,8 +231,7 @@ mod tests {
             binaries: Vec::new(),
         };
         let entry = Entry::parse(content.encode(&key), Some(&key)).expect("an entry");
-        let mut list = String::new();
-        row_as_text(&mut list, &key, 1, Some(&meta));
+        let list = row_as_text(&key, 1, Some(&meta));
         let show = as_text(&entry);
         assert_eq!((list.lines().count(), show.lines().count()), (1, 7 + 7));
         let json = [row_as_json(&key, 1, Some(&meta)), as_json(&entry)];

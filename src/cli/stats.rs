@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{Failure, directory, print, print_json, say, seconds, size, store, tiers};
 use crate::config::Config;
 use crate::log::path;
+use crate::store::STATISTICS;
 use crate::store::stats::{Counter, Statistics, Totals};
 use crate::store::tiers::Tiers;
 
@@ -17,7 +18,7 @@ pub fn stats(json: bool, zero: bool) -> Result<ExitCode, Failure> {
     let mut totals = Totals::default();
     let mut entries = Vec::new();
     if let Some(store) = &store {
-        let directory = store.root().create("stats")?;
+        let directory = store.root().create(STATISTICS)?;
         let statistics = Statistics::new(&directory);
         if zero {
             statistics.zero()?;
@@ -29,7 +30,7 @@ pub fn stats(json: bool, zero: bool) -> Result<ExitCode, Failure> {
         say("oclcache: statistics zeroed");
         return Ok(ExitCode::SUCCESS);
     }
-    let bytes: u64 = entries.iter().map(|(_, size)| size).sum();
+    let bytes: u64 = entries.iter().map(|(_, file)| file.allocated).sum();
     let tiers = tiers(&Config::read());
     if json {
         print_json(&as_json(&totals, entries.len(), bytes, &tiers))

@@ -170,12 +170,14 @@ fn sha256(file: &mut File) -> io::Result<[u8; 32]> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Limits;
     use super::*;
 
     #[test]
     fn two_files_of_equal_size_and_mtime_have_digests_of_their_own_also_when_remembered() {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let store = Store::open(&directory.path().join("cache")).expect("a store");
+        let store =
+            Store::open(&directory.path().join("cache"), Limits::default()).expect("a store");
         let old = SystemTime::now() - std::time::Duration::from_secs(1000);
         let write = |name: &str, content: &str| {
             let path = directory.path().join(name);
@@ -202,7 +204,8 @@ mod tests {
     #[test]
     fn a_settled_file_is_remembered_across_processes_and_forgotten_when_the_memory_is_damaged() {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let store = Store::open(&directory.path().join("cache")).expect("a store");
+        let store =
+            Store::open(&directory.path().join("cache"), Limits::default()).expect("a store");
         // A file that no test changes.
         let settled = Path::new("/proc/self/exe")
             .canonicalize()

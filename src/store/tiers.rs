@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use once_cell::race::OnceBox;
 
+use super::directory::FileFacts;
 use super::entry::Entry;
 use super::{Lookup, Store};
 use crate::key::ingredients::Key;
@@ -76,13 +77,19 @@ impl Tiers {
     }
 
     /// The first entry of a key that is whole and fits.
-    pub fn look_up(&self, key: &Key, fits: &dyn Fn(&Entry) -> bool) -> Option<Entry> {
+    pub fn look_up(&self, key: &Key, fits: &dyn Fn(&Entry) -> bool) -> Option<(Entry, FileFacts)> {
         self.stores().find_map(|store| match store.look_up(key) {
-            Lookup::Found(mut entry) if fits(&entry) => {
+            Lookup::Found(mut entry, file) if fits(&entry) => {
                 entry.is_of_system = true;
-                Some(*entry)
+                Some((*entry, file))
             }
-            Lookup::Found(_) | Lookup::Absent => None,
+            Lookup::Found(..) | Lookup::Absent => None,
+            Lookup::Unreadable(error) => {
+                let file = store.path_of(key);
+                let file = crate::log::path(&file);
+                tracing::warn!(%file, %error, "entry of a system directory not read");
+                None
+            }
             Lookup::Bad(defect) => {
                 let file = store.path_of(key);
                 let (file, why) = (crate::log::path(&file), defect.to_string());

@@ -16,6 +16,7 @@ mod identity;
 mod includes;
 mod inputs;
 mod journal;
+mod limits;
 mod modes;
 mod privilege;
 mod process;
