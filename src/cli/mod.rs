@@ -235,20 +235,24 @@ fn printed(written: io::Result<()>) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Writes JSON in plain characters: those that a terminal would obey stand as escapes, which mean the same.
 fn print_json(value: &serde_json::Value) -> Result<ExitCode, Failure> {
+    print(plain(value).as_bytes())
+}
+
+/// JSON in plain characters: those that a terminal would obey stand as escapes, which mean the same.
+fn plain(json: &serde_json::Value) -> String {
+    use fmt::Write;
     let mut shown = String::new();
-    for character in format!("{value:#}\n").chars() {
+    for character in format!("{json:#}\n").chars() {
         if character == '\n' || crate::log::is_plain(character) {
             shown.push(character);
-        } else {
-            let mut units = [0; 2];
-            for unit in character.encode_utf16(&mut units) {
-                let _ = fmt::Write::write_fmt(&mut shown, format_args!("\\u{unit:04x}"));
-            }
+            continue;
+        }
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            let _ = write!(shown, "\\u{unit:04x}");
         }
     }
-    print(shown.as_bytes())
+    shown
 }
 
 /// Writes words to standard error.
