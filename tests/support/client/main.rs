@@ -35,6 +35,7 @@
 //! | `stress N M [race]` | N threads that do all that a program allows with M programs, for ThreadSanitizer |
 //! | `threads N M` | N threads that build M programs each |
 //! | `keys --source FILE [--options STRING] [--times N]` | the same build again and again |
+//! | `many [--keys N] [--seed N [--hot N]] ...` | many programs, in order or at random, and whether each computes what a bare run wrote |
 //! | `ways` | each way to make a program, without odd questions |
 //! | `two-programs` | program-scope variables of two programs from one source |
 //! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
@@ -71,6 +72,7 @@ mod keys;
 mod lifetime;
 mod link;
 mod link_calls;
+mod many;
 mod odd;
 mod plugins;
 mod queries;
@@ -147,6 +149,7 @@ fn dispatch() -> Result<(), String> {
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),
         "keys" => keys::section(&session()?, arguments),
+        "many" => many::section(&session()?, arguments),
         _ => Err(format!("unknown section '{section}'")),
     }
 }

@@ -55,6 +55,11 @@ pub fn build_time() -> Duration {
     Duration::from_millis(number("STUB_BUILD_MS", 0))
 }
 
+/// The size that binaries have at least, in bytes.
+pub fn binary_bytes() -> usize {
+    number("STUB_BINARY_BYTES", 0) as usize
+}
+
 pub fn varies() -> bool {
     is("STUB_VARY", "1")
 }
