@@ -2,13 +2,14 @@
 //!
 //! `fill_store CACHE N`: as many as are missing to N, with times of last use that lie up to 10 days back, and 1 day at least.
 //! Nothing of them but the key and the checksum differs from what the library wrote, so every reader takes them for entries.
+//! A hit of an entry that was copied needs a program with that key; there is none.
 
 // Printing is what this program is for.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::fs::{self, File, FileTimes};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -48,7 +49,9 @@ fn fill(entries: &Path, count: u64) -> io::Result<u64> {
         for file in fs::read_dir(shard?.path())? {
             present += 1;
             if templates.len() < 1000 {
-                templates.push(fs::read(file?.path())?);
+                let file = file?.path();
+                let mode = fs::metadata(&file)?.permissions().mode();
+                templates.push((mode, fs::read(file)?));
             }
         }
     }
@@ -62,7 +65,7 @@ fn fill(entries: &Path, count: u64) -> io::Result<u64> {
     let made = count.saturating_sub(present);
     let of = templates.len();
     for number in 0..made {
-        let template = &mut templates[number as usize % of];
+        let (mode, template) = &mut templates[number as usize % of];
         let key: [u8; 32] = Sha256::digest(number.to_le_bytes()).into();
         template[KEY].copy_from_slice(&key);
         let body = template.len() - CHECKSUM;
@@ -72,7 +75,7 @@ fn fill(entries: &Path, count: u64) -> io::Result<u64> {
             .write(true)
             .create(true)
             .truncate(true)
-            .mode(0o600)
+            .mode(*mode)
             .open(path(entries, &key))?;
         file.write_all(template)?;
         let age = DAY + u64::from(u32::from_le_bytes([key[4], key[5], key[6], 0])) % (9 * DAY);
