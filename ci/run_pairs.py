@@ -15,10 +15,10 @@ KEYS = 40
 
 
 class Role:
-    """Something that is done to a store again and again until the time is over."""
+    """Something that is done to a store again and again until the time is over. `damages`: what nobody reads stays bad."""
 
-    def __init__(self, name, step):
-        self.name, self.step = name, step
+    def __init__(self, name, step, damages=False):
+        self.name, self.step, self.damages = name, step, damages
 
 
 def client(**variables):
@@ -31,7 +31,15 @@ def client(**variables):
 
 
 def command(*arguments, **variables):
-    return lambda place, chance: place.oclcache(*arguments, **variables)
+    """The command may find the ground gone under its feet, and may say so; it never does by itself."""
+
+    def step(place, chance):
+        process = place.command(*arguments, **variables)
+        output, errors = process.communicate(timeout=stores.PATIENCE)
+        if process.returncode != 0 and not (process.returncode == 1 and place.is_removed and "No such file" in errors):
+            raise stores.Failed(f"oclcache {' '.join(arguments)}: {stores.ending(process.returncode)}: {errors.strip()}")
+
+    return step
 
 
 def new_programs(place, chance):
@@ -40,15 +48,20 @@ def new_programs(place, chance):
     place.finish(place.start("--first", first, "--keys", 50))
 
 
+def some_entries(place, chance):
+    there = sorted(place.entry_files())
+    return chance.sample(there, k=min(5, len(there)))
+
+
 def damage(place, chance):
     """Bytes change in the entries' place, as a disk or a careless hand would do it, and readers set them aside."""
-    for path in chance.sample(sorted(place.entry_files()), k=min(5, len(place.entry_files()))):
+    for path in some_entries(place, chance):
         try:
             whole = path.read_bytes()
             kind = chance.choice(["flip", "cut", "empty"])
-            at = chance.randrange(len(whole)) if whole else 0
+            at = chance.randrange(8, max(9, len(whole)))  # behind what tells whose it is
             bad = {"flip": whole[:at] + bytes([~byte & 255 for byte in whole[at : at + 1]]) + whole[at + 1 :], "cut": whole[:at], "empty": b""}[kind]
-            other = path.with_name("damaged")
+            other = place.folder / "damaged"
             other.write_bytes(bad)
             other.replace(path)
         except FileNotFoundError:
@@ -57,13 +70,14 @@ def damage(place, chance):
 
 
 def remove_entries(place, chance):
-    for path in chance.sample(sorted(place.entry_files()), k=min(5, len(place.entry_files()))):
+    for path in some_entries(place, chance):
         path.unlink(missing_ok=True)
     time.sleep(0.005)
 
 
 def remove_all(place, chance):
     """As `rm -rf` does it, which does not mind what comes back meanwhile."""
+    place.is_removed = True
     shutil.rmtree(place.cache, ignore_errors=True)
     time.sleep(chance.uniform(0, 0.05))
 
@@ -85,7 +99,7 @@ ROLES = [
     Role("gc", command("gc")),
     Role("gc, small", command("gc", OCLCACHE_MAX_SIZE="100k")),
     Role("clearer", command("clear")),
-    Role("damager", damage),
+    Role("damager", damage, damages=True),
     Role("rm entry", remove_entries),
     Role("rm -rf", remove_all),
     Role("killed", killed),
@@ -120,7 +134,8 @@ def pair(folder, one, other, seconds):
     try:
         place.finish(witness)
         place.heal()
-        place.check_entries()
+        if not one.damages and not other.damages:
+            place.check_entries()
     except stores.Failed as failed:
         failures.append(str(failed))
     return failures

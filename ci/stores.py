@@ -24,9 +24,10 @@ class Failed(Exception):
 class Place:
     """A cache, the stub driver below it, and what its programs compute by a bare run."""
 
-    def __init__(self, folder, keys, library=LIBRARY, cache=None, **variables):
-        self.folder, self.keys = pathlib.Path(folder), keys
+    def __init__(self, folder, keys, library=LIBRARY, command=measure.COMMAND, cache=None, version="v1", **variables):
+        self.folder, self.keys, self.version, self.executable = pathlib.Path(folder), keys, version, command
         self.cache = pathlib.Path(cache) if cache else self.folder / "cache"
+        self.is_removed = False
         self.words, self.log = self.folder / "words", self.folder / "compiled.log"
         self.folder.mkdir(parents=True, exist_ok=True)
         for name, registered in ("driver", STUB), ("oclcache", library), ("home", None):
@@ -82,15 +83,15 @@ class Place:
     def command(self, *arguments, **more):
         """The command on this cache, ready to run."""
         environment = {**self.environment, **more}
-        return subprocess.Popen([str(measure.COMMAND), *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen([str(self.executable), *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def oclcache(self, *arguments, **more):
         return self.finish(self.command(*arguments, **more))
 
-    def entry_files(self, version="v1"):
+    def entry_files(self):
         """Path and allocated bytes of each entry; what goes meanwhile is left out."""
         found = {}
-        for shard in scan(self.cache / version / "entries"):
+        for shard in scan(self.cache / self.version / "entries"):
             for file in scan(shard.path):
                 try:
                     found[pathlib.Path(file.path)] = file.stat(follow_symlinks=False).st_blocks * 512
