@@ -46,7 +46,7 @@ pub fn link(call: &LinkCall, below: LinkBelow) -> (Program, cl_int) {
     };
     let started = Instant::now();
     if let Ok(plan) = &plan
-        && let Some(entry) = cache.look_up(plan)
+        && let Some((entry, _)) = cache.look_up(plan)
         && let Some(inner) = cache.restore(
             call.driver,
             call.context,

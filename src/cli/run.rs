@@ -20,9 +20,9 @@ use super::{Failure, say, seconds};
 use crate::cache::RUN_VARIABLE;
 use crate::config::Config;
 use crate::log::path;
-use crate::store::Store;
 use crate::store::directory::Directory;
 use crate::store::stats::{Counter, Run, Statistics, run_directory};
+use crate::store::{Limits, STATISTICS, Store};
 
 /// Where the library stands, if the package was built for a place of its own.
 const BUILT_LIBRARY: Option<&str> = option_env!("OCLCACHE_DEFAULT_LIBRARY");
@@ -172,9 +172,9 @@ impl Place {
                 temporary: Some(temporary),
             });
         }
-        let store = Store::open(&config.directory()?).map_err(words)?;
+        let store = Store::open(&config.directory()?, Limits::of(config)).map_err(words)?;
         let vendors = vendors_directory(store.root(), library).map_err(words)?;
-        let statistics = store.root().create("stats").map_err(words)?;
+        let statistics = store.root().create(STATISTICS).map_err(words)?;
         let run = Statistics::new(&statistics).begin_run().map_err(words)?;
         Ok(Place {
             vendors,

@@ -1,23 +1,30 @@
 //! `oclcache show`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::{Failure, find_key, no_entry, print, print_json, seconds, size, store};
+use super::{Failure, choose_key, no_entry, print, print_json, seconds, size, store, tiers};
 use crate::cl::info::Number;
-use crate::key::ingredients::{Ingredient, Kind, hex};
+use crate::config::Config;
+use crate::key::ingredients::{Ingredient, Key, Kind, hex};
 use crate::log::text;
-use crate::store::Lookup;
 use crate::store::entry::Entry;
+use crate::store::{Lookup, Store};
 
 pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure> {
-    let store = store()?.ok_or_else(|| no_entry(digits))?;
-    let key = find_key(&store, digits)?;
+    let (own, tiers) = (store()?, tiers(&Config::read()));
+    let (key, store) = find(own.iter().chain(tiers.stores()), digits)?;
     let entry = match store.look_up(&key) {
-        Lookup::Found(entry) => entry,
+        Lookup::Found(entry, _) => entry,
         Lookup::Absent => return Err(no_entry(digits)),
+        Lookup::Unreadable(error) => {
+            let path = store.path_of(&key);
+            let words = format!("cannot read `{}`: {error}", crate::log::path(&path));
+            return Err(Failure::new(words));
+        }
         Lookup::Bad(defect) => {
             let path = store.path_of(&key);
             let words = format!(
@@ -45,6 +52,21 @@ pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure>
         crate::log::path(&path)
     );
     print((head + &as_text(&entry)).as_bytes())
+}
+
+/// The first of the stores that has the key that some first digits name.
+fn find<'a>(
+    stores: impl Iterator<Item = &'a Store>,
+    digits: &str,
+) -> Result<(Key, &'a Store), Failure> {
+    let mut found = BTreeMap::new();
+    for store in stores {
+        for (key, _) in store.entries()? {
+            found.entry(key).or_insert(store);
+        }
+    }
+    let key = choose_key(found.keys().copied(), digits, "list")?;
+    Ok((key, found[&key]))
 }
 
 /// What it is, as JSON and people have it.

@@ -1,20 +1,24 @@
 //! `oclcache stats`.
 
 use std::fmt::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
-use super::{Failure, directory, print, print_json, say, seconds, size, store};
+use super::{Failure, directory, print, print_json, say, seconds, size, store, tiers};
 use crate::config::Config;
+use crate::log::path;
+use crate::store::STATISTICS;
 use crate::store::stats::{Counter, Statistics, Totals};
+use crate::store::tiers::Tiers;
 
 pub fn stats(json: bool, zero: bool) -> Result<ExitCode, Failure> {
     let store = store()?;
     let mut totals = Totals::default();
     let mut entries = Vec::new();
     if let Some(store) = &store {
-        let directory = store.root().create("stats")?;
+        let directory = store.root().create(STATISTICS)?;
         let statistics = Statistics::new(&directory);
         if zero {
             statistics.zero()?;
@@ -26,15 +30,27 @@ pub fn stats(json: bool, zero: bool) -> Result<ExitCode, Failure> {
         say("oclcache: statistics zeroed");
         return Ok(ExitCode::SUCCESS);
     }
-    let bytes: u64 = entries.iter().map(|(_, size)| size).sum();
+    let bytes: u64 = entries.iter().map(|(_, file)| file.allocated).sum();
+    let tiers = tiers(&Config::read());
     if json {
-        print_json(&as_json(&totals, entries.len(), bytes))
+        print_json(&as_json(&totals, entries.len(), bytes, &tiers))
     } else {
-        print(as_text(&totals, entries.len(), bytes)?.as_bytes())
+        print(as_text(&totals, entries.len(), bytes, &tiers)?.as_bytes())
     }
 }
 
-fn as_json(totals: &Totals, entries: usize, bytes: u64) -> Value {
+/// The directories of the system that are there: how many entries each has, or why it is not used.
+fn entries_of(tiers: &Tiers) -> impl Iterator<Item = (&Path, Result<usize, String>)> {
+    tiers.all().iter().map(|tier| {
+        let entries = tier.store.as_ref().map_err(Clone::clone).and_then(|store| {
+            let entries = store.entries().map_err(|error| error.to_string())?;
+            Ok(entries.len())
+        });
+        (tier.path.as_path(), entries)
+    })
+}
+
+fn as_json(totals: &Totals, entries: usize, bytes: u64, tiers: &Tiers) -> Value {
     let mut object: Map<String, Value> = totals
         .named()
         .map(|(name, number)| (name.to_owned(), number.into()))
@@ -48,10 +64,18 @@ fn as_json(totals: &Totals, entries: usize, bytes: u64) -> Value {
     object.insert("bypass_reasons".into(), reasons.into());
     object.insert("entries".into(), entries.into());
     object.insert("bytes".into(), bytes.into());
+    let directories = entries_of(tiers).map(|(directory, entries)| {
+        let directory = directory.to_string_lossy();
+        match entries {
+            Ok(entries) => json!({ "path": directory, "entries": entries }),
+            Err(why) => json!({ "path": directory, "not_used": why }),
+        }
+    });
+    object.insert("system_directories".into(), directories.collect());
     json!(object)
 }
 
-fn as_text(totals: &Totals, entries: usize, bytes: u64) -> Result<String, Failure> {
+fn as_text(totals: &Totals, entries: usize, bytes: u64, tiers: &Tiers) -> Result<String, Failure> {
     let mut text = String::new();
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<34}{value}");
@@ -66,6 +90,10 @@ fn as_text(totals: &Totals, entries: usize, bytes: u64) -> Result<String, Failur
         "hits",
         format!("{} ({rate:.1} %)", totals.get(Counter::Hits)),
     );
+    if totals.get(Counter::SystemHits) > 0 {
+        let hits = totals.get(Counter::SystemHits).to_string();
+        row("  from system directories", hits);
+    }
     row("misses", totals.get(Counter::Misses).to_string());
     row("bypassed", totals.bypassed().to_string());
     for (reason, count) in totals.bypasses() {
@@ -92,5 +120,12 @@ fn as_text(totals: &Totals, entries: usize, bytes: u64) -> Result<String, Failur
     row("compilation avoided", seconds(totals.saved_ns()));
     row("compilation done", seconds(totals.get(Counter::CompileNs)));
     row("entries", format!("{entries} ({})", size(bytes)));
+    for (directory, entries) in entries_of(tiers) {
+        let words = match entries {
+            Ok(entries) => format!("{}, {entries} entries", path(directory)),
+            Err(why) => format!("{}, not used: {why}", path(directory)),
+        };
+        row("system directory", words);
+    }
     Ok(text)
 }

@@ -49,9 +49,17 @@ pub enum Counter {
     Verified = 12,
     /// Those that differed, and were not served.
     Differed = 13,
+    /// Hits from a directory that is only read.
+    SystemHits = 14,
+    /// Entries removed to make room.
+    Evicted = 15,
+    /// Builds that waited for another process or thread.
+    Waited = 16,
+    /// Nanoseconds that they waited.
+    WaitNs = 17,
 }
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 18] = [
     "hits",
     "misses",
     "failed",
@@ -66,6 +74,10 @@ const NAMES: [&str; 14] = [
     "rebuilt_ns",
     "verified",
     "differed",
+    "system_hits",
+    "evicted",
+    "waited",
+    "wait_ns",
 ];
 
 /// Bypasses stand from here on, by the number of their reason.
