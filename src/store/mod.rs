@@ -436,8 +436,17 @@ pub struct Cleared {
 fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), StoreError> {
     for name in directory.names()? {
         let named = name.strip_suffix(SUFFIX).and_then(Key::from_hex).is_some();
-        // An empty or cut file has our name only; ours are told by name, a foreign one by content.
-        let ours = named && directory.begins_with(&name, entry::MAGIC);
+        // What another process has removed since it was listed is nobody's; it may have stored it anew by now.
+        let look = || directory.read_start(&name, entry::MAGIC.len());
+        let start = look().or_else(look);
+        if start.is_none() && directory.changed_ms(&name).is_none() {
+            continue;
+        }
+        // Ours are told by name and content. A power cut may have left nothing behind a name, or zeros.
+        let is_ours = |start: Vec<u8>| {
+            entry::MAGIC.starts_with(&start) || start.iter().all(|byte| *byte == 0)
+        };
+        let ours = named && start.is_some_and(is_ours);
         match directory
             .facts(&name)
             .map(|facts| facts.size)
@@ -448,6 +457,7 @@ fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), S
                 cleared.bytes += size;
             }
             Some(_) => {}
+            None if ours => {} // removed in between
             None => cleared.foreign += 1,
         }
     }

@@ -66,6 +66,11 @@ pub fn is_stuck() -> bool {
     env::var_os("STUB_STUCK").is_some_and(|file| std::fs::remove_file(file).is_ok())
 }
 
+/// The size that binaries have at least, in bytes.
+pub fn binary_bytes() -> usize {
+    number("STUB_BINARY_BYTES", 0) as usize
+}
+
 pub fn varies() -> bool {
     is("STUB_VARY", "1")
 }

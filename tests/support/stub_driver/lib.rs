@@ -19,6 +19,7 @@
 //! | `STUB_ASYNC` | 0 | 1: with a callback, build, compile and link on another thread |
 //! | `STUB_BUILD_MS` | 0 | how long each compilation takes |
 //! | `STUB_STUCK` | none | a file: the compilation that finds it removes it and never ends |
+//! | `STUB_BINARY_BYTES` | 0 | the size that binaries have at least |
 //! | `STUB_VARY` | 0 | 1: no two compilations give equal binaries |
 //! | `STUB_GARBAGE` | 0 | 1: of devices that were not built, the size of the binary is garbage and the rest as of built ones |
 //! | `STUB_READONLY_TABLE` | 0 | 1: the dispatch table lies in read-only memory |
