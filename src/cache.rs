@@ -45,11 +45,14 @@ use crate::log::text;
 use crate::outcome::{Bypass, Outcome};
 use crate::shadow::{self, Ended, Inner, Origin, Standing, Ticket};
 use crate::store::digests::Digests;
+use crate::store::directory::FileFacts;
 use crate::store::entry::{Defect, Entry};
 use crate::store::journal::Ended as Noted;
 use crate::store::recorder::Recorder;
+use crate::store::sentinel::Admission;
 use crate::store::stats::{Counter, Event, run_directory};
-use crate::store::{Lookup, Store};
+use crate::store::tiers::Tiers;
+use crate::store::{Limits, Lookup, STATISTICS, Store};
 use journal::kernel_names_after;
 use one_build::{Turn, Waited};
 pub use plan::HeaderProgram;
@@ -65,6 +68,7 @@ static CACHE: OnceBox<Cache> = OnceBox::new();
 pub struct Cache {
     config: Config,
     store: Option<Store>,
+    tiers: Tiers,
     digests: Digests,
     recorder: Option<Recorder>,
 }
@@ -213,11 +217,14 @@ impl Cache {
                 .as_ref()
                 .filter(|_| !config.readonly())?
                 .root()
-                .create("stats")
+                .create(STATISTICS)
                 .ok()
         };
-        let recorder = run.or_else(statistics).map(Recorder::new);
+        // A child that is forked when the run is over counts with all others.
+        let directories = run.into_iter().chain(statistics()).collect::<Vec<_>>();
+        let recorder = (!directories.is_empty()).then(|| Recorder::new(directories));
         Cache {
+            tiers: Tiers::new(config.system_dirs(), &config.trusted_owners()),
             config,
             store,
             digests: Digests::new(),
@@ -229,7 +236,7 @@ impl Cache {
         let opened = if config.readonly() {
             Store::open_existing(path)
         } else {
-            Store::open(path).map(Some)
+            Store::open(path, Limits::of(config)).map(Some)
         };
         match opened {
             Ok(Some(store)) => Some(store),
@@ -251,8 +258,7 @@ impl Cache {
     }
 
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
-        let store = self.store.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        self.digests.digest(store, path)
+        self.digests.digest(self.store.as_ref(), path)
     }
 
     /// Keeps digests of driver files for the next process.
@@ -269,9 +275,9 @@ impl Cache {
         {
             return Some(inner);
         }
-        let entry = self.look_up(plan)?;
+        let found = self.look_up(plan)?;
         shadow::set_busy(ticket, true);
-        let inner = self.restore(ticket.driver, ticket.context, Standing::Apart, plan, entry);
+        let inner = self.restore(ticket.driver, ticket.context, Standing::Apart, plan, found);
         if inner.is_none() {
             shadow::set_busy(ticket, false);
         }
@@ -297,22 +303,29 @@ impl Cache {
         !self.config.recache() && !driver::is_ending()
     }
 
-    /// An entry that is whole and fits.
-    fn look_up(&self, plan: &Plan) -> Option<Entry> {
+    /// Whether there is anything to look up in.
+    fn has_entries(&self) -> bool {
+        self.store.is_some() || self.tiers.stores().next().is_some()
+    }
+
+    /// An entry that is whole and fits, and its file: the user's, else one of the system's.
+    fn look_up(&self, plan: &Plan) -> Option<(Entry, FileFacts)> {
         if !self.looks_up() {
             return None;
         }
-        let entry = match self.store.as_ref()?.look_up(&plan.key()) {
-            Lookup::Found(entry) => *entry,
-            Lookup::Absent => return None,
-            Lookup::Bad(defect) => {
-                self.set_aside(plan, &defect);
-                return None;
-            }
+        let fits = |entry: &Entry| {
+            let others = entry.meta.include_dirs.as_ref();
+            others.is_none_or(|directories| *directories == plan.recipe.include_dirs)
         };
-        let others = entry.meta.include_dirs.as_ref();
-        let fits = others.is_none_or(|directories| *directories == plan.recipe.include_dirs);
-        fits.then_some(entry)
+        match self.store.as_ref().map(|store| store.look_up(&plan.key())) {
+            Some(Lookup::Found(entry, file)) if fits(&entry) => return Some((*entry, file)),
+            Some(Lookup::Bad(defect)) => self.set_aside(plan, &defect, false),
+            Some(Lookup::Unreadable(error)) => {
+                tracing::warn!(key = %plan.key_prefix(), %error, "entry not read");
+            }
+            Some(Lookup::Found(..) | Lookup::Absent) | None => {}
+        }
+        self.tiers.look_up(&plan.key(), &fits)
     }
 
     /// The program of an entry; an entry that the driver does not take, or that is found wrong, is set aside.
@@ -322,14 +335,30 @@ impl Cache {
         context: Context,
         standing: Standing,
         plan: &Plan,
-        entry: Entry,
+        (entry, file): (Entry, FileFacts),
     ) -> Option<Arc<Inner>> {
-        match restore::restore(driver, context, standing, plan, entry) {
-            Ok(inner) => self.verified(inner, plan).map(Arc::new),
-            Err(restore::Failure::Entry(defect)) => {
-                self.set_aside(plan, &defect);
-                None
+        let is_of_system = entry.is_of_system;
+        let watch = self.store.as_ref().filter(|_| !self.config.readonly());
+        let loading = match watch.map(|store| store.admit(&plan.key(), &file, is_of_system)) {
+            None => None,
+            Some(Admission::Granted(loading)) => loading,
+            Some(Admission::Postponed) => return None,
+            Some(Admission::Refused(defect, _loading)) => {
+                self.set_aside(plan, &defect, is_of_system);
+                return None;
             }
+        };
+        let restored = restore::restore(driver, context, standing, plan, entry);
+        if let (Some(store), Ok(_)) = (watch, &restored) {
+            store.prove(&plan.key(), &file);
+        }
+        if let Err(restore::Failure::Entry(defect)) = &restored {
+            self.set_aside(plan, defect, is_of_system);
+        }
+        drop(loading);
+        match restored {
+            Ok(inner) => self.verified(inner, plan).map(Arc::new),
+            Err(restore::Failure::Entry(_)) => None,
             Err(restore::Failure::Resources(code)) => {
                 tracing::warn!(key = %plan.key_prefix(), code, "the driver has no room for the cached program");
                 None
@@ -341,6 +370,7 @@ impl Cache {
         let load_ns = nanoseconds(elapsed);
         self.count(&[
             Counter::Hits.by(1),
+            Counter::SystemHits.by(inner.is_of_system().into()),
             Counter::LoadNs.by(load_ns),
             Counter::SavedNs.by(inner.compile_ns().saturating_sub(load_ns)),
         ]);
@@ -369,8 +399,15 @@ impl Cache {
         (code == CL_SUCCESS).then(|| inner.clone())
     }
 
-    fn set_aside(&self, plan: &Plan, defect: &Defect) {
-        tracing::warn!(key = %plan.key_prefix(), defect = %text(defect.to_string().as_bytes()), "entry set aside");
+    /// Takes a bad entry out of use. One of the system's stays: what the driver builds now goes into the user's store, where it
+    /// is found first.
+    fn set_aside(&self, plan: &Plan, defect: &Defect, is_of_system: bool) {
+        let (key, why) = (plan.key_prefix(), defect.to_string());
+        let defect = text(why.as_bytes());
+        if is_of_system {
+            return tracing::warn!(key, %defect, "entry of a system directory not used");
+        }
+        tracing::warn!(key, %defect, "entry set aside");
         self.count(&[Counter::SetAside.by(1)]);
         if let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly())
             && let Err(error) = store.set_aside(&plan.key())

@@ -16,11 +16,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::Cache;
 use super::plan::Plan;
+use super::{Cache, nanoseconds};
 use crate::driver::{self, notify};
 use crate::key::ingredients::Key;
 use crate::store::lock::{Attempt, Guard, Purpose};
+use crate::store::stats::Counter;
 use crate::store::{Lookup, Store};
 
 /// Pauses between two looks: the first, and the longest.
@@ -107,7 +108,7 @@ impl Cache {
             if there != seen {
                 seen = there;
                 if let Some(found) = find() {
-                    log_wait(plan, waited, started, "served");
+                    self.count_wait(plan, waited, started, "served");
                     return Waited::Found(found);
                 }
                 longest = longest_wait(compile_time(store, &key));
@@ -130,23 +131,25 @@ impl Cache {
             pause = PAUSES.1.min(pause * 2);
             waited = true;
         };
-        log_wait(plan, waited, started, "not served");
+        self.count_wait(plan, waited, started, "not served");
         Waited::Build(turn)
+    }
+
+    fn count_wait(&self, plan: &Plan, waited: bool, started: Instant, outcome: &str) {
+        if waited {
+            let time = started.elapsed();
+            self.count(&[Counter::Waited.by(1), Counter::WaitNs.by(nanoseconds(time))]);
+            let ms = time.as_millis();
+            tracing::debug!(key = %plan.key_prefix(), ms, outcome, "waited for a build of the same");
+        }
     }
 }
 
 /// How long an entry took to compile that is there but did not serve.
 fn compile_time(store: &Store, key: &Key) -> Option<Duration> {
     match store.look_up(key) {
-        Lookup::Found(entry) => Some(Duration::from_nanos(entry.meta.compile_ns)),
+        Lookup::Found(entry, _) => Some(Duration::from_nanos(entry.meta.compile_ns)),
         _ => None,
-    }
-}
-
-fn log_wait(plan: &Plan, waited: bool, started: Instant, outcome: &str) {
-    if waited {
-        let ms = started.elapsed().as_millis();
-        tracing::debug!(key = %plan.key_prefix(), ms, outcome, "waited for a build of the same");
     }
 }
 

@@ -1,0 +1,178 @@
+//! Which file system a directory is on, and what may be relied on there.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::fs::{StatFs, fstatfs, statfs};
+
+/// What a kind of file system is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Its blocks are its files' own: what was allocated once can be written again on a full disk. Measured on Linux 6.18
+    /// with files that were allocated, written out and mapped before the disk was full: no SIGBUS on ext2, ext3, ext4 (with
+    /// inline data as well) and XFS, also when the file was copied by reference before; SIGBUS on Btrfs at the first write,
+    /// and on ext2, ext3 and ext4 if the file is sparse.
+    InPlace,
+    /// Local, but a block is written elsewhere each time, or first copied from another layer. There is no promise of room for
+    /// that, and where it lacks, a write to a mapped page raises SIGBUS in the application.
+    CopyOnWrite,
+    /// Other hosts may have it mounted, or a server in user space answers: neither locks, nor appending in one piece, nor
+    /// that all see a file at once can be relied on.
+    Network,
+    /// Local, and nothing else is known.
+    Unknown,
+}
+
+/// The kinds that are known, by `f_type` of statfs(2): names and numbers of the kernel's include/uapi/linux/magic.h. ZFS,
+/// Lustre, GPFS, BeeGFS, PanFS, StorNext, VMware's and GFS2 are not there; theirs are those that stat(1) of the GNU coreutils
+/// knows (src/stat.c, which says "remote" of them as well), ZFS's that of OpenZFS.
+const KNOWN: [(u32, &str, Kind); 29] = [
+    (0xef53, "ext", Kind::InPlace), // 2, 3 and 4 have one number
+    (0x5846_5342, "xfs", Kind::InPlace),
+    (0x0102_1994, "tmpfs", Kind::InPlace),
+    (0x9123_683e, "btrfs", Kind::CopyOnWrite),
+    (0xca45_1a4e, "bcachefs", Kind::CopyOnWrite),
+    (0x2fc1_2fc1, "zfs", Kind::CopyOnWrite),
+    (0xf2f5_2010, "f2fs", Kind::CopyOnWrite),
+    (0x794c_7630, "overlay", Kind::CopyOnWrite),
+    (0x6969, "nfs", Kind::Network),
+    (0x517b, "smb", Kind::Network),
+    (0xff53_4d42, "cifs", Kind::Network),
+    (0xfe53_4d42, "smb2", Kind::Network),
+    (0x0102_1997, "9p", Kind::Network),
+    (0x6573_5546, "fuse", Kind::Network), // virtiofs, sshfs and the like, too
+    (0x00c3_6400, "ceph", Kind::Network),
+    (0x0bd0_0bd0, "lustre", Kind::Network),
+    (0x4750_4653, "gpfs", Kind::Network),
+    (0x1983_0326, "beegfs", Kind::Network),
+    (0x5346_414f, "afs", Kind::Network),
+    (0x6b41_4653, "afs", Kind::Network),
+    (0x7375_7245, "coda", Kind::Network),
+    (0xaad7_aaea, "panfs", Kind::Network),
+    (0xbeef_dead, "snfs", Kind::Network),
+    (0xbacb_acbc, "vmhgfs", Kind::Network),
+    (0x786f_4256, "vboxsf", Kind::Network),
+    (0x7c7c_6673, "prl_fs", Kind::Network),
+    (0x0116_1970, "gfs2", Kind::Network), // one disk for many hosts
+    (0x7461_636f, "ocfs2", Kind::Network),
+    (0x564c, "ncp", Kind::Network),
+];
+
+/// The kind of file system that a file or directory is on. It is shown to people by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileSystem {
+    /// `f_type`; 0 if the system does not tell.
+    magic: u32,
+    name: Option<&'static str>,
+    kind: Kind,
+}
+
+impl FileSystem {
+    /// That of an open file or directory.
+    pub fn of(file: impl AsFd) -> FileSystem {
+        FileSystem::from_magic(fstatfs(file).map_or(0, |found| magic(&found)))
+    }
+
+    /// That of a path, or of the nearest directory above it that there is.
+    pub fn at(path: &Path) -> FileSystem {
+        let found = path
+            .ancestors()
+            .find_map(|path| statfs(path).ok())
+            .map_or(0, |found| magic(&found));
+        FileSystem::from_magic(found)
+    }
+
+    /// Its name, and what is done without there, for people.
+    pub fn described(self) -> String {
+        match self.kind {
+            Kind::InPlace => self.to_string(),
+            Kind::CopyOnWrite | Kind::Unknown => {
+                format!("{self}: statistics written instead of mapped")
+            }
+            Kind::Network => {
+                format!("{self}: no locks relied on, statistics written instead of mapped")
+            }
+        }
+    }
+
+    fn from_magic(magic: u32) -> FileSystem {
+        let known = KNOWN.iter().find(|(number, ..)| *number == magic);
+        FileSystem {
+            magic,
+            name: known.map(|(_, name, _)| *name),
+            kind: known.map_or(Kind::Unknown, |(.., kind)| *kind),
+        }
+    }
+
+    /// Whether other hosts, or a server that nothing is known of, may take part: then no lock in it and no appending in one
+    /// piece is relied on.
+    pub fn is_network(self) -> bool {
+        self.kind == Kind::Network
+    }
+
+    /// Whether a file whose blocks are all allocated can be mapped and written, and a full disk raises no SIGBUS.
+    pub fn may_be_mapped(self) -> bool {
+        self.kind == Kind::InPlace
+    }
+}
+
+/// The low 32 bits: the field is signed on some platforms and wider on others.
+fn magic(found: &StatFs) -> u32 {
+    found.f_type as u32
+}
+
+impl fmt::Display for FileSystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name {
+            Some(name) => f.write_str(name),
+            None if self.magic == 0 => f.write_str("unknown"),
+            None => write!(f, "unknown ({:#x})", self.magic),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_relied_on_follows_from_the_kind() {
+        for (magic, name, is_network, may_be_mapped) in [
+            (0xef53, "ext", false, true),
+            (0x0102_1994, "tmpfs", false, true),
+            (0x794c_7630, "overlay", false, false),
+            (0x9123_683e, "btrfs", false, false),
+            (0x6969, "nfs", true, false),
+            (0xff53_4d42, "cifs", true, false),
+            (0x6573_5546, "fuse", true, false),
+            (0x4d44, "unknown (0x4d44)", false, false),
+            (0, "unknown", false, false),
+        ] {
+            let found = FileSystem::from_magic(magic);
+            let facts = (found.is_network(), found.may_be_mapped());
+            assert_eq!(found.to_string(), name);
+            assert_eq!(found.described() == name, may_be_mapped);
+            assert_eq!(facts, (is_network, may_be_mapped), "{name}");
+        }
+    }
+
+    #[test]
+    fn of_a_path_that_is_not_there_yet_it_is_that_of_the_directory_above() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let open = std::fs::File::open(directory.path()).expect("opened");
+        let missing = directory.path().join("not/yet");
+        assert_eq!(FileSystem::at(&missing), FileSystem::of(&open));
+        // stat(1) has the same numbers, and other names for some.
+        let magic = std::process::Command::new("stat")
+            .args(["-f", "-c", "%t"])
+            .arg(directory.path())
+            .output()
+            .expect("stat runs");
+        let magic = String::from_utf8_lossy(&magic.stdout);
+        assert_eq!(
+            u32::from_str_radix(magic.trim(), 16),
+            Ok(FileSystem::of(&open).magic)
+        );
+    }
+}
