@@ -458,12 +458,14 @@ impl Directory {
     }
 
     /// A directory whose owner has made it one that is not written gets no byte; the system asks that of new files only. A
-    /// file with another name is somebody else's, too, and would be written there as well.
+    /// file with another name is somebody else's, too, and would be written there as well. What is made is the owner's alone:
+    /// whoever can open a file to read can hold a lock of it.
     fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<std::fs::File> {
         if self.disk.stat_of(self.fd())?.st_mode & 0o200 == 0 {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let fd = self.open_at(name, flags)?;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let fd = self.disk.open(self.fd(), name.as_ref(), flags, mode)?;
         self.own_file(&fd)?;
         if self.disk.stat_of(fd.as_fd())?.st_nlink > 1 {
             return Err(io::Error::other("it has another name as well"));
