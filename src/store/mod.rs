@@ -6,11 +6,14 @@ pub mod directory;
 pub mod disk;
 pub mod entry;
 mod evict;
+#[cfg(test)]
+mod faults;
 pub mod filesystem;
 pub mod journal;
 pub mod lock;
 pub mod mapping;
 pub mod recorder;
+pub mod sentinel;
 mod sizes;
 pub mod stats;
 mod sweep;
@@ -96,6 +99,7 @@ pub enum Lookup {
 /// <cache directory>/v1/entries/4f/4f1d...c2.entry    published by rename, read without a lock
 /// <cache directory>/v1/aside/4f1d...c2.entry         set aside: damaged, or refused by the driver
 /// <cache directory>/v1/tmp/                          being written
+/// <cache directory>/v1/loading/4f1d...c2             an entry that no driver has loaded yet is being loaded
 /// <cache directory>/v1/sizes                         what the shards take, and when they were used
 /// <cache directory>/v1/locks                         locked in parts, see `lock`
 /// <cache directory>/v1/stats/                        counters, one file for each process
@@ -219,6 +223,31 @@ impl Store {
     /// # Errors
     /// Nothing is visible then.
     pub fn publish(&self, key: &Key, content: &EntryContent<'_>) -> Result<u64, StoreError> {
+        let removed = self.write(key, content, true)?;
+        // It may have been left by another entry of this key.
+        let _ = self.root.remove(&sentinel::name_of(key));
+        Ok(removed)
+    }
+
+    /// Publishes an entry with the binaries of another, whose file is known.
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    pub fn replace(
+        &self,
+        key: &Key,
+        content: &EntryContent<'_>,
+        file: &FileFacts,
+    ) -> Result<u64, StoreError> {
+        self.write(key, content, file.is_writable)
+    }
+
+    fn write(
+        &self,
+        key: &Key,
+        content: &EntryContent<'_>,
+        is_writable: bool,
+    ) -> Result<u64, StoreError> {
         let bytes = content.encode(key);
         let refused = |why: &str| StoreError {
             action: "store",
@@ -231,13 +260,14 @@ impl Store {
         let entries = self.root.create(ENTRIES)?;
         let shard = entries.create(&shard_name(shard_of(key)))?;
         let name = file_name(key);
-        let replaced = taken_by(&shard, &name);
         let limits = self.limits.unwrap_or_default();
         let blocks = (bytes.len() as u64).next_multiple_of(BLOCK);
-        let more = blocks.saturating_sub(replaced);
+        let more = blocks.saturating_sub(taken_by(&shard, &name));
         let removed = self.make_room(&limits, more).map_err(refused)?;
         let temporary = self.root.create(TEMPORARY)?;
-        temporary.write_new(&bytes)?.publish(&shard, &name)?;
+        // What it replaces may have had to make room itself.
+        let replaced = taken_by(&shard, &name);
+        (temporary.write_new(&bytes, is_writable)?).publish(&shard, &name)?;
         self.resized(key, taken_by(&shard, &name) as i64 - replaced as i64);
         self.sweep_sometimes();
         Ok(removed)
@@ -259,9 +289,11 @@ impl Store {
     /// Takes an entry out of use but keeps it for whoever wants to know why; replaces what was set aside for the same key.
     pub fn set_aside(&self, key: &Key) -> Result<(), StoreError> {
         let aside = self.root.create(ASIDE)?;
-        let Some(shard) = self.shard(shard_of(key))? else {
-            return Ok(());
-        };
+        let shard = self.shard(shard_of(key))?.ok_or_else(|| StoreError {
+            action: "move",
+            path: self.path_of(key),
+            error: io::ErrorKind::NotFound.into(),
+        })?;
         let (from, name) = (file_name(key), key.hex());
         let bytes = taken_by(&shard, &from);
         let first = shard.rename_to(&from, &aside, &from);
@@ -271,6 +303,13 @@ impl Store {
         })?;
         self.resized(key, -(bytes as i64));
         Ok(())
+    }
+
+    /// Tells the file that stands for a key from others that did or will: inode and size; None if there is none. Reads nothing.
+    pub fn which_entry(&self, key: &Key) -> Option<(u64, u64)> {
+        let shard = self.shard(shard_of(key)).ok()??;
+        let facts = shard.facts(&file_name(key))?;
+        Some((facts.inode, facts.size))
     }
 
     /// Where the entry of a key stands.
@@ -341,8 +380,8 @@ impl Store {
         aside.changed_ms(&file_name(key))
     }
 
-    /// Removes all entries, what was set aside, the journal and what was left half-written: files whose names and contents
-    /// are the cache's own, and nothing else. Tells how many files and bytes went.
+    /// Removes all entries, what was set aside, the journal and what was left half-written or half-loaded: files whose names
+    /// and contents are the cache's own, and nothing else. Tells how many files and bytes went.
     ///
     /// # Errors
     /// A directory cannot be listed or a file cannot be removed.
@@ -370,6 +409,14 @@ impl Store {
                 }
             }
         }
+        if let Some(loading) = self.root.open_below(LOADING)? {
+            let named = |name: &String| Key::from_hex(name).is_some();
+            for name in loading.names()?.into_iter().filter(named) {
+                if loading.facts(&name).is_some() && loading.remove(&name)? {
+                    cleared.files += 1;
+                }
+            }
+        }
         journal::clear(&self.root, &mut cleared)?;
         Ok(cleared)
     }
@@ -389,8 +436,17 @@ pub struct Cleared {
 fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), StoreError> {
     for name in directory.names()? {
         let named = name.strip_suffix(SUFFIX).and_then(Key::from_hex).is_some();
-        // An empty or cut file has our name only; ours are told by name, a foreign one by content.
-        let ours = named && directory.begins_with(&name, entry::MAGIC);
+        // What another process has removed since it was listed is nobody's; it may have stored it anew by now.
+        let look = || directory.read_start(&name, entry::MAGIC.len());
+        let start = look().or_else(look);
+        if start.is_none() && directory.changed_ms(&name).is_none() {
+            continue;
+        }
+        // Ours are told by name and content. A power cut may have left nothing behind a name, or zeros.
+        let is_ours = |start: Vec<u8>| {
+            entry::MAGIC.starts_with(&start) || start.iter().all(|byte| *byte == 0)
+        };
+        let ours = named && start.is_some_and(is_ours);
         match directory
             .facts(&name)
             .map(|facts| facts.size)
@@ -401,6 +457,7 @@ fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), S
                 cleared.bytes += size;
             }
             Some(_) => {}
+            None if ours => {} // removed in between
             None => cleared.foreign += 1,
         }
     }

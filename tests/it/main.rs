@@ -7,6 +7,7 @@ mod support;
 
 mod command;
 mod copies;
+mod counting;
 mod damage;
 mod differential;
 mod doors;
@@ -22,6 +23,8 @@ mod privilege;
 mod process;
 mod programs;
 mod run;
+mod sentinel;
 mod switches;
 mod tiers;
 mod verdicts;
+mod waiting;
