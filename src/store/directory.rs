@@ -479,12 +479,13 @@ impl Directory {
     }
 
     /// A directory whose owner has made it one that is not written gets no byte; the system asks that of new files only. A
-    /// file with another name is somebody else's, too, and would be written there as well.
+    /// file with another name is somebody else's, too, and would be written there as well. What is made is the owner's alone:
+    /// whoever can open a file to read can hold a lock of it.
     fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<std::fs::File> {
         if self.stat_of(self.fd())?.st_mode & 0o200 == 0 {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let fd = self.open_at(name, flags)?;
+        let fd = self.open_with_mode(name, flags, 0o600)?;
         self.own_file(fd.as_fd())?;
         if self.stat_of(fd.as_fd())?.st_nlink > 1 {
             return Err(io::Error::other("it has another name as well"));
