@@ -175,12 +175,12 @@ impl Cache {
             others.is_none_or(|dirs| include_dirs.is_none_or(|own| dirs == own))
         };
         let found = match store.look_up(key) {
-            Lookup::Found(entry, _) => Some(*entry).filter(&fits),
+            Lookup::Found(entry, file) => Some((*entry, file)).filter(|(entry, _)| fits(entry)),
             // With what is learnt the system's entry becomes the user's: else each process would have the driver asked again.
-            Lookup::Absent => self.tiers.look_up(key, &fits).map(|(entry, _)| entry),
+            Lookup::Absent => self.tiers.look_up(key, &fits),
             Lookup::Unreadable(_) | Lookup::Bad(_) => None,
         };
-        let Some(mut entry) = found else {
+        let Some((mut entry, file)) = found else {
             return;
         };
         let mut meta = std::mem::take(&mut entry.meta);
@@ -197,8 +197,9 @@ impl Cache {
             source: source.as_deref(),
             binaries: entry.binaries().collect(),
         };
-        if let Err(error) = store.publish(key, &content) {
-            tracing::warn!(%error, "facts not added to the entry");
+        match store.replace(key, &content, &file) {
+            Ok(removed) => self.count(&[Counter::Evicted.by(removed)]),
+            Err(error) => tracing::warn!(%error, "facts not added to the entry"),
         }
     }
 }

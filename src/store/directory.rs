@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 
-use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, RawMode, Timespec, flock};
-use rustix::io::Errno;
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, RawMode, Stat, Timespec, flock};
+use rustix::io::{Errno, retry_on_intr};
 
 use super::StoreError;
 use super::disk::{Disk, System};
@@ -64,7 +64,7 @@ pub struct FileFacts {
 }
 
 impl FileFacts {
-    fn of(stat: &rustix::fs::Stat) -> Option<FileFacts> {
+    fn of(stat: &Stat) -> Option<FileFacts> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return None;
         }
@@ -94,7 +94,8 @@ impl Directory {
 
     fn open_on(disk: Arc<dyn Disk>, path: &Path) -> Result<Option<Directory>, StoreError> {
         // The user may keep the cache elsewhere by a link in place of the directory, which O_NOFOLLOW would refuse.
-        match disk.open(CWD, path, DIRECTORY - OFlags::NOFOLLOW, Mode::empty()) {
+        let flags = DIRECTORY - OFlags::NOFOLLOW;
+        match retry_on_intr(|| disk.open(CWD, path, flags, Mode::empty())) {
             Ok(fd) => Directory::checked(disk, fd, path.to_owned(), Arc::default()).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(failed("open", path, error)),
@@ -132,17 +133,19 @@ impl Directory {
         if let Some(directory) = Directory::open_on(disk.clone(), path)? {
             return Ok(directory);
         }
+        let mode = Mode::from_raw_mode(PRIVATE);
+        let make = |path| retry_on_intr(|| disk.make_directory(CWD, path, mode));
         let mut missing = Vec::new();
         for ancestor in path.ancestors().filter(|path| !path.as_os_str().is_empty()) {
             missing.push(ancestor);
-            match disk.make_directory(CWD, ancestor, Mode::from_raw_mode(PRIVATE)) {
+            match make(ancestor) {
                 Ok(()) | Err(Errno::EXIST) => break,
                 Err(Errno::NOENT) => {}
                 Err(error) => return Err(failed("make", ancestor, error)),
             }
         }
         for directory in missing.into_iter().rev().skip(1) {
-            match disk.make_directory(CWD, directory, Mode::from_raw_mode(PRIVATE)) {
+            match make(directory) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(failed("make", directory, error)),
             }
@@ -159,7 +162,7 @@ impl Directory {
             return Ok(directory);
         }
         let mode = Mode::from_raw_mode(self.mode);
-        match (self.disk).make_directory(self.fd(), name.as_ref(), mode) {
+        match retry_on_intr(|| self.disk.make_directory(self.fd(), name.as_ref(), mode)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(failed("make", &self.path.join(name), error)),
         }
@@ -191,7 +194,8 @@ impl Directory {
         path: PathBuf,
         others: Arc<[u32]>,
     ) -> Result<Directory, StoreError> {
-        let stat = (disk.stat_of(fd.as_fd())).map_err(|error| failed("examine", &path, error))?;
+        let stat = retry_on_intr(|| disk.stat_of(fd.as_fd()));
+        let stat = stat.map_err(|error| failed("examine", &path, error))?;
         let refusal = if !is_owner(stat.st_uid, &others) {
             "it belongs to another user"
         } else if stat.st_mode & 0o022 != 0 {
@@ -220,8 +224,20 @@ impl Directory {
 
     fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         // Of a file that is made; the umask takes its share.
-        let mode = Mode::from_raw_mode(self.mode & 0o666);
-        self.disk.open(self.fd(), name.as_ref(), flags, mode)
+        self.open_with_mode(name, flags, self.mode & 0o666)
+    }
+
+    fn open_with_mode(&self, name: &str, flags: OFlags, mode: RawMode) -> Result<OwnedFd, Errno> {
+        let mode = Mode::from_raw_mode(mode);
+        retry_on_intr(|| self.disk.open(self.fd(), name.as_ref(), flags, mode))
+    }
+
+    fn stat_of(&self, file: BorrowedFd<'_>) -> Result<Stat, Errno> {
+        retry_on_intr(|| self.disk.stat_of(file))
+    }
+
+    fn stat(&self, name: &str) -> Result<Stat, Errno> {
+        retry_on_intr(|| self.disk.stat(self.fd(), name.as_ref()))
     }
 
     /// The clock of its disk, in milliseconds since 1970.
@@ -257,7 +273,7 @@ impl Directory {
             Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) => return Err(unfit(NO_FILE)),
             Err(error) => return Err(error.into()),
         };
-        let facts = match self.own_file(&fd) {
+        let facts = match self.own_file(fd.as_fd()) {
             Err(error) if error.raw_os_error() == Some(Errno::STALE.raw_os_error()) => {
                 return Ok(None);
             }
@@ -296,7 +312,7 @@ impl Directory {
     /// The first bytes of a file, at most `limit`; None if there is no such regular file of ours.
     pub fn read_start(&self, name: &str, limit: usize) -> Option<Vec<u8>> {
         let fd = self.open_at(name, FILE | OFlags::RDONLY).ok()?;
-        self.own_file(&fd).ok()?;
+        self.own_file(fd.as_fd()).ok()?;
         let mut bytes = Vec::with_capacity(limit);
         while bytes.len() < bytes.capacity() {
             match self.disk.read(fd.as_fd(), &mut bytes) {
@@ -327,28 +343,33 @@ impl Directory {
         name: &str,
         bytes: &[u8],
     ) -> Result<(), StoreError> {
-        temporary.write_new(bytes)?.publish(self, name)
+        temporary.write_new(bytes, true)?.publish(self, name)
     }
 
-    /// Writes a file of a name that no other has. It is removed again unless it is published.
+    /// Writes a file of a name that no other has. It is removed again unless it is published. `is_writable`: whether its owner
+    /// may write it afterwards ([`FileFacts::is_writable`]).
     ///
     /// # Errors
     /// Nothing is left then.
-    pub fn write_new(&self, bytes: &[u8]) -> Result<Unfinished<'_>, StoreError> {
-        let (unfinished, file) = self.create_unfinished()?;
-        let written = self.write(&file, bytes);
+    pub fn write_new(&self, bytes: &[u8], is_writable: bool) -> Result<Unfinished<'_>, StoreError> {
+        let (unfinished, file) = self.create_unfinished(is_writable)?;
+        let written = self.write(file.as_fd(), bytes);
         written.map_err(|error| failed("write", &self.path.join(&unfinished.name), error))?;
         Ok(unfinished)
     }
 
     /// Makes an empty file of a name that no other has.
-    fn create_unfinished(&self) -> Result<(Unfinished<'_>, OwnedFd), StoreError> {
+    fn create_unfinished(
+        &self,
+        is_writable: bool,
+    ) -> Result<(Unfinished<'_>, OwnedFd), StoreError> {
+        let mode = self.mode & if is_writable { 0o666 } else { 0o444 };
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let process = rustix::process::getpid().as_raw_nonzero();
         loop {
             let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
             let name = format!("{TEMPORARY_PREFIX}{process}-{serial}");
-            match self.open_at(&name, NEW) {
+            match self.open_with_mode(&name, NEW, mode) {
                 Ok(file) => {
                     let directory = self;
                     return Ok((Unfinished { directory, name }, file));
@@ -371,7 +392,7 @@ impl Directory {
         bytes: &[u8],
         replaced: Option<&std::fs::File>,
     ) -> io::Result<bool> {
-        let (mut unfinished, file) = self.create_unfinished().map_err(|error| error.error)?;
+        let (mut unfinished, file) = self.create_unfinished(true).map_err(|error| error.error)?;
         let published = self.allocate(&file, bytes).and_then(|()| {
             let from = unfinished.name.as_ref();
             match replaced {
@@ -394,7 +415,7 @@ impl Directory {
     /// it is written first, the bytes themselves take the place.
     fn allocate(&self, file: &OwnedFd, bytes: &[u8]) -> Result<(), Errno> {
         match self.disk.allocate(file.as_fd(), bytes.len() as u64) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write(file, bytes),
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write(file.as_fd(), bytes),
             Err(error) => Err(error),
         }
     }
@@ -414,9 +435,9 @@ impl Directory {
         replaced
     }
 
-    fn write(&self, file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    fn write(&self, file: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
         while !bytes.is_empty() {
-            match self.disk.write(file.as_fd(), bytes) {
+            match self.disk.write(file, bytes) {
                 Ok(0) => return Err(Errno::IO),
                 Ok(written) => bytes = &bytes[written..],
                 Err(Errno::INTR) => {}
@@ -460,30 +481,56 @@ impl Directory {
     /// A directory whose owner has made it one that is not written gets no byte; the system asks that of new files only. A
     /// file with another name is somebody else's, too, and would be written there as well.
     fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<std::fs::File> {
-        if self.disk.stat_of(self.fd())?.st_mode & 0o200 == 0 {
+        if self.stat_of(self.fd())?.st_mode & 0o200 == 0 {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let fd = self.open_at(name, flags)?;
-        self.own_file(&fd)?;
-        if self.disk.stat_of(fd.as_fd())?.st_nlink > 1 {
+        self.own_file(fd.as_fd())?;
+        if self.stat_of(fd.as_fd())?.st_nlink > 1 {
             return Err(io::Error::other("it has another name as well"));
         }
         Ok(fd.into())
     }
 
+    /// Adds to a file, which is made if it is missing, unless it has `limit` bytes already. Gives its size before.
+    ///
+    /// # Errors
+    /// As for [`Directory::open_to_append`], or it cannot be written.
+    pub fn append_below(&self, name: &str, bytes: &[u8], limit: u64) -> io::Result<u64> {
+        let file = self.open_to_append(name)?;
+        let size = self.own_file(file.as_fd())?.size;
+        if size < limit {
+            self.write(file.as_fd(), bytes)?;
+        }
+        Ok(size)
+    }
+
+    /// Takes the right to write a file from its owner, if it is still the one of this inode.
+    ///
+    /// # Errors
+    /// It cannot be opened or changed.
+    pub fn protect(&self, name: &str, inode: u64) -> io::Result<()> {
+        let file = self.open_at(name, FILE | OFlags::RDONLY)?;
+        let stat = self.stat_of(file.as_fd())?;
+        if stat.st_ino != inode || stat.st_mode & 0o222 == 0 {
+            return Ok(());
+        }
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o7555);
+        Ok(retry_on_intr(|| self.disk.set_mode(file.as_fd(), mode))?)
+    }
+
     /// Which directory it is: device and inode.
     pub fn identity(&self) -> Option<(u64, u64)> {
-        let stat = self.disk.stat_of(self.fd()).ok()?;
+        let stat = self.stat_of(self.fd()).ok()?;
         Some((stat.st_dev, stat.st_ino))
     }
 
     /// Whether a name is that of an open file.
     pub fn is_named(&self, name: &str, file: &std::fs::File) -> bool {
-        let named = self.disk.stat(self.fd(), name.as_ref());
-        let same = |named: rustix::fs::Stat, open: rustix::fs::Stat| {
-            (named.st_dev, named.st_ino) == (open.st_dev, open.st_ino)
-        };
-        matches!((named, self.disk.stat_of(file.as_fd())), (Ok(named), Ok(open)) if same(named, open))
+        let named = self.stat(name);
+        let same =
+            |named: Stat, open: Stat| (named.st_dev, named.st_ino) == (open.st_dev, open.st_ino);
+        matches!((named, self.stat_of(file.as_fd())), (Ok(named), Ok(open)) if same(named, open))
     }
 
     /// Writes a small file unless there is one.
@@ -492,7 +539,7 @@ impl Directory {
     /// It cannot be made or written.
     pub fn write_once(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         let written = match self.open_at(name, NEW) {
-            Ok(file) => self.write(&file, bytes).inspect_err(|_| {
+            Ok(file) => self.write(file.as_fd(), bytes).inspect_err(|_| {
                 // Half of it would stay for ever.
                 let _ = self.remove(name);
             }),
@@ -523,8 +570,8 @@ impl Directory {
     /// # Errors
     /// Nothing has changed then.
     pub fn rename_to(&self, from: &str, other: &Directory, to: &str) -> Result<(), StoreError> {
-        (self.disk)
-            .rename(self.fd(), from.as_ref(), other.fd(), to.as_ref())
+        let (old, new) = (from.as_ref(), to.as_ref());
+        retry_on_intr(|| self.disk.rename(self.fd(), old, other.fd(), new))
             .map_err(|error| failed("move", &self.path.join(from), error))
     }
 
@@ -533,7 +580,7 @@ impl Directory {
     /// # Errors
     /// It cannot be removed.
     pub fn remove(&self, name: &str) -> Result<bool, StoreError> {
-        match self.disk.remove(self.fd(), name.as_ref()) {
+        match retry_on_intr(|| self.disk.remove(self.fd(), name.as_ref())) {
             Ok(()) => Ok(true),
             Err(Errno::NOENT | Errno::STALE) => Ok(false),
             Err(error) => Err(failed("remove", &self.path.join(name), error)),
@@ -542,23 +589,23 @@ impl Directory {
 
     /// Removes a directory if it is empty.
     pub fn remove_directory(&self, name: &str) {
-        let _ = self.disk.remove_directory(self.fd(), name.as_ref());
+        let _ = retry_on_intr(|| self.disk.remove_directory(self.fd(), name.as_ref()));
     }
 
     /// What is known of a regular file; None for anything else.
     pub fn facts(&self, name: &str) -> Option<FileFacts> {
-        FileFacts::of(&self.disk.stat(self.fd(), name.as_ref()).ok()?)
+        FileFacts::of(&self.stat(name).ok()?)
     }
 
     /// When a file or directory was last modified, in milliseconds since 1970.
     pub fn modified_ms(&self, name: &str) -> Option<u64> {
-        let stat = self.disk.stat(self.fd(), name.as_ref()).ok()?;
+        let stat = self.stat(name).ok()?;
         Some(milliseconds(stat.st_mtime, stat.st_mtime_nsec as i64))
     }
 
     /// When a file was last written, moved or otherwise changed, in milliseconds since 1970.
     pub fn changed_ms(&self, name: &str) -> Option<u64> {
-        let stat = self.disk.stat(self.fd(), name.as_ref()).ok()?;
+        let stat = self.stat(name).ok()?;
         Some(milliseconds(stat.st_ctime, stat.st_ctime_nsec as i64))
     }
 
@@ -576,8 +623,7 @@ impl Directory {
             tv_sec: (time_ms / 1000) as i64,
             tv_nsec: (time_ms % 1000 * 1_000_000) as i64,
         };
-        (self.disk)
-            .set_modified(self.fd(), name.as_ref(), time)
+        retry_on_intr(|| self.disk.set_modified(self.fd(), name.as_ref(), time))
             .map_err(|error| failed("date", &self.path.join(name), error))
     }
 
@@ -587,9 +633,12 @@ impl Directory {
     /// The directory cannot be listed.
     pub fn names(&self) -> Result<Vec<String>, StoreError> {
         let mut names = Vec::new();
-        let listed = self.disk.list(self.fd(), &mut |name, _| {
-            names.extend(name.to_str().map(str::to_owned));
-            true
+        let listed = retry_on_intr(|| {
+            names.clear();
+            self.disk.list(self.fd(), &mut |name, _| {
+                names.extend(name.to_str().map(str::to_owned));
+                true
+            })
         });
         match listed {
             // Removed meanwhile.
@@ -599,8 +648,8 @@ impl Directory {
     }
 
     /// Refuses what is no regular file, or another user's.
-    fn own_file(&self, fd: &OwnedFd) -> io::Result<FileFacts> {
-        let stat = self.disk.stat_of(fd.as_fd())?;
+    fn own_file(&self, fd: BorrowedFd<'_>) -> io::Result<FileFacts> {
+        let stat = self.stat_of(fd)?;
         let facts = FileFacts::of(&stat).ok_or_else(|| unfit(NO_FILE))?;
         if !is_owner(stat.st_uid, &self.others) {
             return Err(unfit("it belongs to another user"));
@@ -627,8 +676,7 @@ impl Unfinished<'_> {
     pub fn publish(mut self, to: &Directory, name: &str) -> Result<(), StoreError> {
         let from = self.directory;
         let unfinished = self.name.as_ref();
-        (from.disk)
-            .rename(from.fd(), unfinished, to.fd(), name.as_ref())
+        retry_on_intr(|| (from.disk).rename(from.fd(), unfinished, to.fd(), name.as_ref()))
             .map_err(|error| failed("publish", &to.path.join(name), error))?;
         self.name.clear();
         Ok(())

@@ -51,6 +51,8 @@ pub enum Defect {
     Metadata,
     /// The driver did not take the binary, or made another program of it.
     Refused(&'static str),
+    /// More than one process ended while the driver loaded it.
+    Deadly,
 }
 
 impl std::fmt::Display for Defect {
@@ -63,6 +65,7 @@ impl std::fmt::Display for Defect {
             Defect::OtherKey => f.write_str("entry of another key"),
             Defect::Metadata => f.write_str("undecodable metadata"),
             Defect::Refused(why) => write!(f, "refused: {why}"),
+            Defect::Deadly => f.write_str("processes died while the driver loaded it"),
         }
     }
 }

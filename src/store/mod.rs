@@ -6,11 +6,14 @@ pub mod directory;
 pub mod disk;
 pub mod entry;
 mod evict;
+#[cfg(test)]
+mod faults;
 pub mod filesystem;
 pub mod journal;
 pub mod lock;
 pub mod mapping;
 pub mod recorder;
+pub mod sentinel;
 mod sizes;
 pub mod stats;
 mod sweep;
@@ -96,6 +99,7 @@ pub enum Lookup {
 /// <cache directory>/v1/entries/4f/4f1d...c2.entry    published by rename, read without a lock
 /// <cache directory>/v1/aside/4f1d...c2.entry         set aside: damaged, or refused by the driver
 /// <cache directory>/v1/tmp/                          being written
+/// <cache directory>/v1/loading/4f1d...c2             an entry that no driver has loaded yet is being loaded
 /// <cache directory>/v1/sizes                         what the shards take, and when they were used
 /// <cache directory>/v1/locks                         locked in parts, see `lock`
 /// <cache directory>/v1/stats/                        counters, one file for each process
@@ -219,6 +223,31 @@ impl Store {
     /// # Errors
     /// Nothing is visible then.
     pub fn publish(&self, key: &Key, content: &EntryContent<'_>) -> Result<u64, StoreError> {
+        let removed = self.write(key, content, true)?;
+        // It may have been left by another entry of this key.
+        let _ = self.root.remove(&sentinel::name_of(key));
+        Ok(removed)
+    }
+
+    /// Publishes an entry with the binaries of another, whose file is known.
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    pub fn replace(
+        &self,
+        key: &Key,
+        content: &EntryContent<'_>,
+        file: &FileFacts,
+    ) -> Result<u64, StoreError> {
+        self.write(key, content, file.is_writable)
+    }
+
+    fn write(
+        &self,
+        key: &Key,
+        content: &EntryContent<'_>,
+        is_writable: bool,
+    ) -> Result<u64, StoreError> {
         let bytes = content.encode(key);
         let refused = |why: &str| StoreError {
             action: "store",
@@ -228,16 +257,17 @@ impl Store {
         if bytes.len() as u64 >= LARGEST_ENTRY {
             return Err(refused("it is too large"));
         }
-        let limits = self.limits.unwrap_or_default();
-        let blocks = (bytes.len() as u64).next_multiple_of(BLOCK);
-        let removed = self.make_room(&limits, blocks).map_err(refused)?;
         let entries = self.root.create(ENTRIES)?;
         let shard = entries.create(&shard_name(shard_of(key)))?;
-        let temporary = self.root.create(TEMPORARY)?;
-        let unfinished = temporary.write_new(&bytes)?;
         let name = file_name(key);
+        let limits = self.limits.unwrap_or_default();
+        let blocks = (bytes.len() as u64).next_multiple_of(BLOCK);
+        let more = blocks.saturating_sub(taken_by(&shard, &name));
+        let removed = self.make_room(&limits, more).map_err(refused)?;
+        let temporary = self.root.create(TEMPORARY)?;
+        // What it replaces may have had to make room itself.
         let replaced = taken_by(&shard, &name);
-        unfinished.publish(&shard, &name)?;
+        (temporary.write_new(&bytes, is_writable)?).publish(&shard, &name)?;
         self.resized(key, taken_by(&shard, &name) as i64 - replaced as i64);
         self.sweep_sometimes();
         Ok(removed)
@@ -259,9 +289,11 @@ impl Store {
     /// Takes an entry out of use but keeps it for whoever wants to know why; replaces what was set aside for the same key.
     pub fn set_aside(&self, key: &Key) -> Result<(), StoreError> {
         let aside = self.root.create(ASIDE)?;
-        let Some(shard) = self.shard(shard_of(key))? else {
-            return Ok(());
-        };
+        let shard = self.shard(shard_of(key))?.ok_or_else(|| StoreError {
+            action: "move",
+            path: self.path_of(key),
+            error: io::ErrorKind::NotFound.into(),
+        })?;
         let (from, name) = (file_name(key), key.hex());
         let bytes = taken_by(&shard, &from);
         let first = shard.rename_to(&from, &aside, &from);
@@ -271,6 +303,13 @@ impl Store {
         })?;
         self.resized(key, -(bytes as i64));
         Ok(())
+    }
+
+    /// Tells the file that stands for a key from others that did or will: inode and size; None if there is none. Reads nothing.
+    pub fn which_entry(&self, key: &Key) -> Option<(u64, u64)> {
+        let shard = self.shard(shard_of(key)).ok()??;
+        let facts = shard.facts(&file_name(key))?;
+        Some((facts.inode, facts.size))
     }
 
     /// Where the entry of a key stands.
@@ -341,8 +380,8 @@ impl Store {
         aside.changed_ms(&file_name(key))
     }
 
-    /// Removes all entries, what was set aside, the journal and what was left half-written: files whose names and contents
-    /// are the cache's own, and nothing else. Tells how many files and bytes went.
+    /// Removes all entries, what was set aside, the journal and what was left half-written or half-loaded: files whose names
+    /// and contents are the cache's own, and nothing else. Tells how many files and bytes went.
     ///
     /// # Errors
     /// A directory cannot be listed or a file cannot be removed.
@@ -366,6 +405,14 @@ impl Store {
                 .filter(|name| name.starts_with(directory::TEMPORARY_PREFIX))
             {
                 if temporary.facts(&name).is_some() && temporary.remove(&name)? {
+                    cleared.files += 1;
+                }
+            }
+        }
+        if let Some(loading) = self.root.open_below(LOADING)? {
+            let named = |name: &String| Key::from_hex(name).is_some();
+            for name in loading.names()?.into_iter().filter(named) {
+                if loading.facts(&name).is_some() && loading.remove(&name)? {
                     cleared.files += 1;
                 }
             }
