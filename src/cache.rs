@@ -4,6 +4,7 @@
 //! plan     what would the key be? no key: bypass, with a reason
 //! look up  an entry that is whole and has this key?
 //! restore  an inner program of its binaries, built and checked: a hit (a share of them is verified by a build from source)
+//! wait     else, while another process or thread builds the same, for its entry
 //! build    else the driver builds the application's own program, with the application's own arguments
 //! record   a call that succeeded after a look-up becomes an entry, and what was no hit stands in the journal
 //! ```
@@ -19,6 +20,7 @@ mod headers;
 mod journal;
 pub mod link;
 mod must_hit;
+mod one_build;
 pub mod own;
 mod plan;
 mod record;
@@ -52,6 +54,7 @@ use crate::store::stats::{Counter, Event, run_directory};
 use crate::store::tiers::Tiers;
 use crate::store::{Limits, Lookup, STATISTICS, Store};
 use journal::kernel_names_after;
+use one_build::{Turn, Waited};
 pub use plan::HeaderProgram;
 use plan::Plan;
 
@@ -93,6 +96,14 @@ pub fn announce() {
     }
 }
 
+/// What a forked child does before all else.
+pub fn forked() {
+    shadow::forked();
+    if let Some(store) = CACHE.get().and_then(|cache| cache.store.as_ref()) {
+        store.locks().forked();
+    }
+}
+
 /// The driver's own clBuildProgram or clCompileProgram, with this program and callback and all else as the application gave it.
 pub type BuildBelow<'a> = &'a dyn Fn(Program, NotifyTarget) -> cl_int;
 
@@ -112,21 +123,26 @@ pub fn build(call: &BuildCall, below: BuildBelow) -> cl_int {
     };
     tracing::debug!(key_ns = nanoseconds(started.elapsed()), "planned");
     let started = Instant::now();
-    if let Ok(plan) = &plan
-        && let Some(inner) = cache.hit(&ticket, plan)
-    {
-        match shadow::publish(&ticket, inner.clone()) {
-            Ok(()) => {
-                cache.count_hit(plan, &inner, started.elapsed());
-                drop(inner);
-                call.notify.call(call.program);
-                return CL_SUCCESS;
+    let mut turn = Turn::default();
+    if let Ok(plan) = &plan {
+        let inner = match cache.hit(&ticket, plan) {
+            Some(inner) => Some(inner),
+            None => cache.wait(&ticket, plan).found_or(&mut turn),
+        };
+        if let Some(inner) = inner {
+            match shadow::publish(&ticket, inner.clone()) {
+                Ok(()) => {
+                    cache.count_hit(plan, &inner, started.elapsed());
+                    drop(inner);
+                    call.notify.call(call.program);
+                    return CL_SUCCESS;
+                }
+                // Another thread builds the same program: the driver sorts that out.
+                Err(unpublished) => drop(unpublished),
             }
-            // Another thread builds the same program: the driver sorts that out.
-            Err(unpublished) => drop(unpublished),
         }
     }
-    cache.build_by_driver(ticket, plan, call, below)
+    cache.build_by_driver(ticket, plan, turn, call, below)
 }
 
 /// What has become of a build, compilation or link. `code` is what the function returned, if it has.
@@ -204,7 +220,9 @@ impl Cache {
                 .create(STATISTICS)
                 .ok()
         };
-        let recorder = run.or_else(statistics).map(Recorder::new);
+        // A child that is forked when the run is over counts with all others.
+        let directories = run.into_iter().chain(statistics()).collect::<Vec<_>>();
+        let recorder = (!directories.is_empty()).then(|| Recorder::new(directories));
         Cache {
             tiers: Tiers::new(config.system_dirs(), &config.trusted_owners()),
             config,
@@ -264,6 +282,20 @@ impl Cache {
             shadow::set_busy(ticket, false);
         }
         inner
+    }
+
+    /// After a miss: waits for who builds the same meanwhile. For the application the program is being built.
+    fn wait(&self, ticket: &Ticket, plan: &Plan) -> Waited<Arc<Inner>> {
+        let find = || {
+            let entry = self.look_up(plan)?;
+            shadow::set_busy(ticket, true);
+            self.restore(ticket.driver, ticket.context, Standing::Apart, plan, entry)
+        };
+        let waited = self.one_build(plan, &|| shadow::set_busy(ticket, true), find);
+        if matches!(waited, Waited::Build(_)) {
+            shadow::set_busy(ticket, false);
+        }
+        waited
     }
 
     /// A driver that is being torn down may refuse a good binary (measured: Intel's CPU runtime).
@@ -390,6 +422,7 @@ impl Cache {
         &'static self,
         ticket: Ticket,
         plan: Result<Plan, Bypass>,
+        turn: Turn,
         call: &BuildCall,
         below: BuildBelow,
     ) -> cl_int {
@@ -403,13 +436,15 @@ impl Cache {
         let started = Instant::now();
         let finish = Box::new(move |_, code: Option<cl_int>| {
             let elapsed = started.elapsed();
-            self.built(&ticket, plan, devices, code, elapsed);
+            if self.built(&ticket, plan, devices, code, elapsed) {
+                turn.published();
+            }
         });
         let below = |target| (program, below(program, target));
         notify::wrapped(Some(program), call.notify, refusable, held, &below, finish).1
     }
 
-    /// What follows a build by the driver, before the application hears of it.
+    /// What follows a build by the driver, before the application hears of it. Tells whether there is an entry of it now.
     fn built(
         &self,
         ticket: &Ticket,
@@ -417,7 +452,7 @@ impl Cache {
         devices: Option<Vec<Device>>,
         code: Option<cl_int>,
         elapsed: Duration,
-    ) {
+    ) -> bool {
         if !shadow::set_busy(ticket, true) {
             // The application has released the program in its callback, or a later build has begun: there is nothing left to
             // ask, and what this build has made cannot be told any more.
@@ -427,12 +462,14 @@ impl Cache {
             };
             shadow::ended(ticket, how, None, None);
             let driver = Some(ticket.driver);
-            return self.count_bypass(driver, Bypass::ConcurrentBuild, Vec::new(), elapsed);
+            self.count_bypass(driver, Bypass::ConcurrentBuild, Vec::new(), elapsed);
+            return false;
         }
         let how = verdict(ticket.driver, ticket.program, devices.as_deref(), code);
         if how != Ended::Built {
             shadow::ended(ticket, how, None, None);
-            return self.count_failed(ticket.driver, plan.as_ref().ok(), elapsed);
+            self.count_failed(ticket.driver, plan.as_ref().ok(), elapsed);
+            return false;
         }
         match plan {
             // Nobody knows which of its contents the driver has read.
@@ -441,6 +478,7 @@ impl Cache {
                 tracing::warn!(key = %plan.key_prefix(), "not stored: a header was changed, made or removed meanwhile");
                 self.count(&[Counter::NotStored.by(1)]);
                 self.count_miss(ticket.driver, &plan, Vec::new(), false, elapsed);
+                false
             }
             Ok(plan) => {
                 let is_alone = || shadow::is_alone(ticket);
@@ -449,11 +487,13 @@ impl Cache {
                 let stored = recorded.is_some();
                 shadow::ended(ticket, how, recorded, Some(plan.recipe.clone()));
                 self.count_miss(ticket.driver, &plan, names, stored, elapsed);
+                stored
             }
             Err(reason) => {
                 let names = kernel_names_after(ticket.driver, ticket.program, reason);
                 shadow::ended(ticket, how, None, None);
                 self.count_bypass(Some(ticket.driver), reason, names, elapsed);
+                false
             }
         }
     }

@@ -36,7 +36,8 @@
 //! # Modules
 //!
 //! Imports point one way: `front` -> `hook` -> `cache` -> `shadow`, `key`, `store`, `driver` -> `cl`. `key` and `store` know
-//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork`, `store::lock` and `store::mapping` only.
+//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork`, `generation`, `store::lock` and
+//! `store::mapping` only.
 //!
 //! - `front`: the doors by which loaders come, and which drivers there are.
 //! - `hook`: the functions that stand in drivers' tables.
@@ -50,6 +51,7 @@
 //! - `quantity`: sizes and times as people write them.
 //! - `trust`: whether nobody untrusted can write a path.
 //! - `fork`: the locks that all of them take, which a fork finds free.
+//! - `generation`: which of the processes that were forked from one another this is.
 //! - `cli`: the `oclcache` command.
 
 mod cache;
@@ -59,6 +61,7 @@ mod config;
 mod driver;
 mod fork;
 mod front;
+mod generation;
 mod hook;
 mod key;
 mod log;

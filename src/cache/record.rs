@@ -197,8 +197,9 @@ impl Cache {
             source: source.as_deref(),
             binaries: entry.binaries().collect(),
         };
-        if let Err(error) = store.replace(key, &content, &file) {
-            tracing::warn!(%error, "facts not added to the entry");
+        match store.replace(key, &content, &file) {
+            Ok(removed) => self.count(&[Counter::Evicted.by(removed)]),
+            Err(error) => tracing::warn!(%error, "facts not added to the entry"),
         }
     }
 }

@@ -7,6 +7,7 @@ use super::{Failure, print, say, tiers};
 use crate::config::{Config, Name, SETTINGS, Source};
 use crate::log::{os, path};
 use crate::store::Store;
+use crate::store::filesystem::FileSystem;
 
 pub fn config() -> Result<ExitCode, Failure> {
     let config = Config::read();
@@ -46,6 +47,10 @@ pub fn config() -> Result<ExitCode, Failure> {
             "{} = {value}\n    {}; from: {source}",
             setting.key, setting.help
         );
+        if let (Name::Dir, Ok(directory)) = (setting.name, config.directory()) {
+            let file_system = FileSystem::at(&directory).described();
+            let _ = writeln!(shown, "    file system: {file_system}");
+        }
     }
     print(shown.as_bytes())
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use object::read::elf::ElfFile64;
@@ -12,22 +13,19 @@ use super::{Failure, directory, say, size};
 use crate::config::Config;
 use crate::driver::{build_id_value, sha256_value};
 use crate::key::ingredients::{Kind, sha256};
-use crate::quantity;
 use crate::store::collect::Collector;
 use crate::store::entry::Meta;
 use crate::store::{Limits, Store};
 
-pub fn gc(max_size: Option<&str>, max_age: Option<&str>) -> Result<ExitCode, Failure> {
+pub fn gc(max_size: Option<u64>, max_age: Option<Duration>) -> Result<ExitCode, Failure> {
     let config = Config::read();
     let path = directory(&config)?;
     let mut limits = Limits::of(&config);
-    if let Some(text) = max_size {
-        let bytes = quantity::bytes(text).ok_or_else(|| wrong("size as 500M or 5Gi", text))?;
-        limits.max_size = Some(bytes);
+    if let Some(bytes) = max_size {
+        limits.max_size = (bytes > 0).then_some(bytes);
     }
-    if let Some(text) = max_age {
-        let age = quantity::duration(text).ok_or_else(|| wrong("time as 12h or 30d", text))?;
-        limits.max_age = Some(age);
+    if let Some(age) = max_age {
+        limits.max_age = (!age.is_zero()).then_some(age);
     }
     if Store::open_existing(&path)?.is_none() {
         say("oclcache: the cache is empty");
@@ -56,11 +54,6 @@ pub fn gc(max_size: Option<&str>, max_age: Option<&str>) -> Result<ExitCode, Fai
         size(done.left_bytes)
     ));
     Ok(ExitCode::SUCCESS)
-}
-
-fn wrong(what: &str, text: &str) -> Failure {
-    let shown = crate::log::text(text.as_bytes());
-    Failure::new(format_args!("`{shown}` is no {what}"))
 }
 
 fn plural(number: u64, one: &str, many: &str) -> String {

@@ -40,7 +40,7 @@ pub fn list(json: bool) -> Result<ExitCode, Failure> {
     printed(written)
 }
 
-fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>) -> Value {
+pub(super) fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>) -> Value {
     let lossy = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
     match meta {
         None => json!({ "key": key.hex(), "bytes": bytes, "damaged": true }),
@@ -58,7 +58,7 @@ fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>) -> Value {
     }
 }
 
-fn row_as_text(key: &Key, bytes: u64, meta: Option<&Meta>) -> String {
+pub(super) fn row_as_text(key: &Key, bytes: u64, meta: Option<&Meta>) -> String {
     let key = &key.hex()[..SHOWN_DIGITS];
     match meta {
         None => format!("{key}  {:>10}  damaged\n", size(bytes)),

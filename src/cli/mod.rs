@@ -16,11 +16,13 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::Config;
 use crate::key::ingredients::Key;
+use crate::quantity;
 use crate::store::tiers::Tiers;
 use crate::store::{Store, StoreError};
 
@@ -133,15 +135,23 @@ enum Verb {
     )]
     Gc {
         /// The size that the entries may take, as 500M or 5Gi, instead of OCLCACHE_MAX_SIZE
-        #[arg(long, value_name = "SIZE")]
-        max_size: Option<String>,
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        max_size: Option<u64>,
         /// Entries go that were not used for this time, as 12h or 30d, instead of OCLCACHE_MAX_AGE
-        #[arg(long, value_name = "TIME")]
-        max_age: Option<String>,
+        #[arg(long, value_name = "TIME", value_parser = parse_age)]
+        max_age: Option<Duration>,
     },
     /// Show each setting, its value and where it comes from
     #[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
     Config,
+}
+
+fn parse_size(text: &str) -> Result<u64, &'static str> {
+    quantity::bytes(text).ok_or("a size is wanted, as 500M or 5Gi")
+}
+
+fn parse_age(text: &str) -> Result<Duration, &'static str> {
+    quantity::duration(text).ok_or("a time is wanted, as 12h or 30d")
 }
 
 /// Why a verb failed: what to say, and the exit code.
@@ -195,7 +205,7 @@ pub fn main() -> ExitCode {
         Verb::Explain { key, last, json } => explain::explain(key.as_deref(), last, json),
         Verb::Path => path(),
         Verb::Clear { key } => clear::clear(key.as_deref()),
-        Verb::Gc { max_size, max_age } => gc::gc(max_size.as_deref(), max_age.as_deref()),
+        Verb::Gc { max_size, max_age } => gc::gc(max_size, max_age),
         Verb::Config => config::config(),
     };
     done.unwrap_or_else(|failure| {
@@ -225,20 +235,24 @@ fn printed(written: io::Result<()>) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Writes JSON in plain characters: those that a terminal would obey stand as escapes, which mean the same.
 fn print_json(value: &serde_json::Value) -> Result<ExitCode, Failure> {
+    print(plain(value).as_bytes())
+}
+
+/// JSON in plain characters: those that a terminal would obey stand as escapes, which mean the same.
+fn plain(json: &serde_json::Value) -> String {
+    use fmt::Write;
     let mut shown = String::new();
-    for character in format!("{value:#}\n").chars() {
+    for character in format!("{json:#}\n").chars() {
         if character == '\n' || crate::log::is_plain(character) {
             shown.push(character);
-        } else {
-            let mut units = [0; 2];
-            for unit in character.encode_utf16(&mut units) {
-                let _ = fmt::Write::write_fmt(&mut shown, format_args!("\\u{unit:04x}"));
-            }
+            continue;
+        }
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            let _ = write!(shown, "\\u{unit:04x}");
         }
     }
-    print(shown.as_bytes())
+    shown
 }
 
 /// Writes words to standard error.

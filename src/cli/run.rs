@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
-use super::{Failure, say, seconds};
+use super::{Failure, say, seconds, tiers};
 use crate::cache::RUN_VARIABLE;
 use crate::config::Config;
 use crate::log::path;
@@ -158,21 +158,18 @@ impl Place {
     fn open(config: &Config, library: &Path) -> Result<Place, String> {
         let words = |error: crate::store::StoreError| error.to_string();
         if config.readonly() || config.disable() {
-            let temporary = tempfile::Builder::new()
-                .prefix("oclcache-")
-                .tempdir()
-                .map_err(|error| error.to_string())?;
-            let root = Directory::create_all(temporary.path()).map_err(words)?;
-            let vendors = vendors_directory(&root, library).map_err(words)?;
-            let run = root.create("run").map_err(words)?;
-            return Ok(Place {
-                vendors,
-                run,
-                statistics: None,
-                temporary: Some(temporary),
-            });
+            return Place::temporary(library);
         }
-        let store = Store::open(&config.directory()?, Limits::of(config)).map_err(words)?;
+        let opened = config.directory();
+        let open = |path: PathBuf| Store::open(&path, Limits::of(config)).map_err(words);
+        let store = match opened.and_then(open) {
+            Ok(store) => store,
+            // Entries of the system serve also who has no cache.
+            Err(_) if tiers(config).stores().next().is_some() => {
+                return Place::temporary(library);
+            }
+            Err(why) => return Err(why),
+        };
         let vendors = vendors_directory(store.root(), library).map_err(words)?;
         let statistics = store.root().create(STATISTICS).map_err(words)?;
         let run = Statistics::new(&statistics).begin_run().map_err(words)?;
@@ -181,6 +178,24 @@ impl Place {
             run,
             statistics: Some(statistics),
             temporary: None,
+        })
+    }
+
+    /// A place that goes with the run.
+    fn temporary(library: &Path) -> Result<Place, String> {
+        let words = |error: crate::store::StoreError| error.to_string();
+        let temporary = tempfile::Builder::new()
+            .prefix("oclcache-")
+            .tempdir()
+            .map_err(|error| error.to_string())?;
+        let root = Directory::create_all(temporary.path()).map_err(words)?;
+        let vendors = vendors_directory(&root, library).map_err(words)?;
+        let run = root.create("run").map_err(words)?;
+        Ok(Place {
+            vendors,
+            run,
+            statistics: None,
+            temporary: Some(temporary),
         })
     }
 

@@ -187,3 +187,63 @@ fn as_text(entry: &Entry) -> String {
     }
     shown
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::list::{row_as_json, row_as_text};
+    use crate::cli::plain;
+    use crate::log::is_plain;
+    use crate::store::entry::{EntryContent, Facts, Meta};
+
+    /// An application's C strings need not be UTF-8.
+    #[test]
+    fn no_byte_of_an_entry_begins_a_line_or_a_terminal_sequence() {
+        let mut all: Vec<u8> = (0..=255).collect();
+        all.extend("\u{9b}2J\u{202e}\u{200b}\r\nforged".bytes());
+        let name = String::from_utf8_lossy(&all).into_owned();
+        let kinds = [
+            Kind::Source,
+            Kind::Device,
+            Kind::Driver,
+            Kind::Environment,
+            Kind::Include,
+        ];
+        let values = kinds.map(|kind| Ingredient::new(kind, name.clone(), all.clone()));
+        let features = Ingredient::new(Kind::Device, "features", all.clone());
+        let text = Ingredient::new(Kind::Environment, "NAME", *b"\x1b]0;title\x07\n");
+        let meta = Meta {
+            ingredients: values.into_iter().chain([features, text]).collect(),
+            options: Some(all.clone()),
+            driver_family: name.clone(),
+            driver_library: name.clone(),
+            executable: name,
+            facts: Facts {
+                kernel_names: vec![all],
+                ..Facts::default()
+            },
+            ..Meta::default()
+        };
+        let key = Key([7; 32]);
+        let content = EntryContent {
+            meta: &meta,
+            source: None,
+            binaries: Vec::new(),
+        };
+        let entry = Entry::parse(content.encode(&key), Some(&key)).expect("an entry");
+        let list = row_as_text(&key, 1, Some(&meta));
+        let show = as_text(&entry);
+        assert_eq!((list.lines().count(), show.lines().count()), (1, 7 + 7));
+        let json = [row_as_json(&key, 1, Some(&meta)), as_json(&entry)];
+        for (value, shown) in json.iter().map(|value| (value, plain(value))) {
+            assert_eq!(
+                serde_json::from_str::<Value>(&shown).ok().as_ref(),
+                Some(value)
+            );
+            assert!(shown.chars().all(|c| c == '\n' || is_plain(c)), "{shown:?}");
+        }
+        for shown in [list, show] {
+            assert!(shown.chars().all(|c| c == '\n' || is_plain(c)), "{shown:?}");
+        }
+    }
+}

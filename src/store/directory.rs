@@ -349,7 +349,8 @@ impl Directory {
         temporary.write_new(bytes)?.publish(self, name)
     }
 
-    /// Writes a file of a name that no other has. It is removed again unless it is published.
+    /// Writes a file of a name that no other has. It is removed again unless it is published. `is_writable`: whether its owner
+    /// may write it afterwards ([`FileFacts::is_writable`]).
     ///
     /// # Errors
     /// Nothing is left then.
@@ -494,12 +495,13 @@ impl Directory {
     }
 
     /// A directory whose owner has made it one that is not written gets no byte; the system asks that of new files only. A
-    /// file with another name is somebody else's, too, and would be written there as well.
+    /// file with another name is somebody else's, too, and would be written there as well. What is made is the owner's alone:
+    /// whoever can open a file to read can hold a lock of it.
     fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<std::fs::File> {
         if self.stat_of(self.fd())?.st_mode & 0o200 == 0 {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let fd = self.open_at(name, flags)?;
+        let fd = self.open_with_mode(name, flags, 0o600)?;
         self.own_file(fd.as_fd())?;
         if self.stat_of(fd.as_fd())?.st_nlink > 1 {
             return Err(io::Error::other("it has another name as well"));

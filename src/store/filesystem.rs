@@ -9,7 +9,10 @@ use rustix::fs::{StatFs, fstatfs, statfs};
 /// What a kind of file system is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Its blocks are its files' own: what was allocated once can be written again on a full disk.
+    /// Its blocks are its files' own: what was allocated once can be written again on a full disk. Measured on Linux 6.18
+    /// with files that were allocated, written out and mapped before the disk was full: no SIGBUS on ext2, ext3, ext4 (with
+    /// inline data as well) and XFS, also when the file was copied by reference before; SIGBUS on Btrfs at the first write,
+    /// and on ext2, ext3 and ext4 if the file is sparse.
     InPlace,
     /// Local, but a block is written elsewhere each time, or first copied from another layer. There is no promise of room for
     /// that, and where it lacks, a write to a mapped page raises SIGBUS in the application.
@@ -80,6 +83,19 @@ impl FileSystem {
         FileSystem::from_magic(found)
     }
 
+    /// Its name, and what is done without there, for people.
+    pub fn described(self) -> String {
+        match self.kind {
+            Kind::InPlace => self.to_string(),
+            Kind::CopyOnWrite | Kind::Unknown => {
+                format!("{self}: statistics written instead of mapped")
+            }
+            Kind::Network => {
+                format!("{self}: no locks relied on, statistics written instead of mapped")
+            }
+        }
+    }
+
     fn from_magic(magic: u32) -> FileSystem {
         let known = KNOWN.iter().find(|(number, ..)| *number == magic);
         FileSystem {
@@ -136,6 +152,7 @@ mod tests {
             let found = FileSystem::from_magic(magic);
             let facts = (found.is_network(), found.may_be_mapped());
             assert_eq!(found.to_string(), name);
+            assert_eq!(found.described() == name, may_be_mapped);
             assert_eq!(facts, (is_network, may_be_mapped), "{name}");
         }
     }

@@ -12,7 +12,7 @@
 //! bound to a name made of the same byte: for the processes of one host and network namespace, and as well given back by the
 //! kernel. A child closes what it inherits of them at once. Where that does not work either, there is no lock.
 //!
-//! The first 64 KiB of the file, which no lock uses, hold [marks](Locks::mark_of).
+//! The first 64 KiB of the file, which no lock uses, hold [marks](Guard::mark).
 
 mod file;
 mod socket;
@@ -98,13 +98,9 @@ fn byte_of(purpose: Purpose, key: &Key) -> u64 {
         Purpose::Load => 2,
         Purpose::Evict => return 3 << KEY_BITS,
     };
-    number << KEY_BITS | leading(key) >> (u64::BITS - KEY_BITS)
-}
-
-fn leading(key: &Key) -> u64 {
-    key.0[..8]
-        .iter()
-        .fold(0, |number, byte| number << 8 | u64::from(*byte))
+    let bytes = key.0[..8].iter();
+    let key = bytes.fold(0, |number, byte| number << 8 | u64::from(*byte));
+    number << KEY_BITS | key >> (u64::BITS - KEY_BITS)
 }
 
 impl Locks {
@@ -137,7 +133,7 @@ impl Locks {
         if state.held.contains_key(&byte) {
             return Attempt::Taken;
         }
-        if let Some(file) = file.filter(|file| (shared.is_trusted)(file.fd())) {
+        if let Some(file) = file.filter(|file| file.is_trusted()) {
             match file.try_lock(byte) {
                 Ok(true) => return Attempt::Got(shared.hold(&mut state, byte, Means::File(file))),
                 Ok(false) => return Attempt::Taken,
@@ -148,17 +144,10 @@ impl Locks {
         shared.try_socket(byte)
     }
 
-    /// A number that changes when somebody who held the lock of this key gives it back and says that there is nothing to
-    /// wait for ([`Locks::mark`]); None if that cannot be known here. Keys may share a number, one in 8,192.
+    /// A number that changes when somebody marks the build lock of this key ([`Guard::mark`]); None if there are no marks here.
+    /// Keys may share a number, one in 8,192.
     pub fn mark_of(&self, key: &Key) -> Option<u64> {
-        self.0.file()?.mark(leading(key))
-    }
-
-    /// Changes the number of [`Locks::mark_of`]. To be called with the lock held.
-    pub fn mark(&self, key: &Key) {
-        if let Some(file) = self.0.file() {
-            file.raise_mark(leading(key));
-        }
+        self.0.file()?.mark(byte_of(Purpose::Build, key))
     }
 
     /// To be called in a forked child: what its parent holds is not the child's, and a socket that the child kept open would
@@ -196,7 +185,7 @@ impl Shared {
         {
             return known;
         }
-        let opened = match LockFile::open(&self.directory, NAME) {
+        let opened = match LockFile::open(&self.directory, NAME, self.is_trusted) {
             Ok(opened) => opened,
             Err(error) => {
                 tracing::debug!(%error, "no file for locks");
@@ -272,11 +261,27 @@ impl Shared {
     }
 }
 
+impl State {
+    fn has(&self, guard: &Guard) -> bool {
+        let held = self.held.get(&guard.byte);
+        held.is_some_and(|held| held.serial == guard.serial)
+    }
+}
+
+impl Guard {
+    /// Tells those who want the lock that it is given back for nothing: they need not take their turns.
+    pub fn mark(&self) {
+        let is_held = self.shared.state().has(self);
+        if let Some(file) = self.shared.file().filter(|_| is_held) {
+            file.raise_mark(self.byte);
+        }
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         let mut state = self.shared.state();
-        let ours = state.held.get(&self.byte);
-        if ours.is_some_and(|held| held.serial == self.serial)
+        if state.has(self)
             && let Some(held) = state.held.remove(&self.byte)
             && let Means::File(file) = held.means
         {
@@ -394,6 +399,24 @@ mod tests {
     }
 
     #[test]
+    fn a_forked_child_holds_nothing_and_its_guards_are_nothing() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let parent = Locks::trusting(directory(temporary.path()), |_| false);
+        let other = Locks::trusting(directory(temporary.path()), |_| false);
+        let inherited = got(parent.try_lock(Purpose::Build, &key(1)));
+        // As it is in a child, but that the parent's own descriptor is closed as well: as if that was killed.
+        parent.0.state.lock().process = 0;
+        parent.forked();
+        drop(got(other.try_lock(Purpose::Build, &key(1))));
+        let _childs = got(parent.try_lock(Purpose::Build, &key(1)));
+        let mark = parent.mark_of(&key(1));
+        inherited.mark();
+        drop(inherited);
+        assert_eq!(parent.mark_of(&key(1)), mark);
+        assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
+    }
+
+    #[test]
     fn a_name_that_is_bound_by_whoever_does_not_listen_is_not_waited_for() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let directory = directory(temporary.path());
@@ -435,9 +458,9 @@ mod tests {
             place();
             let one = Locks::new(directory(temporary.path()));
             let other = Locks::new(directory(temporary.path()));
-            let _guard = got(one.try_lock(Purpose::Build, &key(1)));
+            let guard = got(one.try_lock(Purpose::Build, &key(1)));
             assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
-            one.mark(&key(1));
+            guard.mark();
             assert_eq!(one.mark_of(&key(1)), None);
             let _ = std::fs::remove_file(&file);
             let _ = std::fs::remove_dir(&file);
@@ -451,7 +474,7 @@ mod tests {
         let locks = Locks::new(directory(temporary.path()));
         let other = Locks::new(directory(temporary.path()));
         let before = (locks.mark_of(&key(1)), locks.mark_of(&key(2)));
-        other.mark(&key(1));
+        got(other.try_lock(Purpose::Build, &key(1))).mark();
         assert_ne!(locks.mark_of(&key(1)), before.0);
         assert_eq!(locks.mark_of(&key(2)), before.1);
         assert!(before.0.is_some());

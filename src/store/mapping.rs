@@ -63,17 +63,16 @@ impl Mapping {
         }
         let mut fresh = magic.to_vec();
         fresh.resize(WORD * (1 + counters), 0);
-        for attempt in 0..ATTEMPTS {
-            if attempt > 0 {
-                std::thread::sleep(PAUSE);
-            }
+        for _ in 0..ATTEMPTS {
             let found = directory.open_file(name)?;
             if let Some(file) = &found
                 && is_whole(file, magic, fresh.len())?
             {
                 return Mapping::map(file, counters).map(Some);
             }
-            directory.create_allocated(name, &fresh, found.as_ref())?;
+            if !directory.create_allocated(name, &fresh, found.as_ref())? {
+                std::thread::sleep(PAUSE);
+            }
         }
         Err(io::ErrorKind::ResourceBusy.into())
     }

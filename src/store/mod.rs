@@ -261,18 +261,20 @@ impl Store {
         if bytes.len() as u64 >= LARGEST_ENTRY {
             return Err(refused("it is too large"));
         }
-        let limits = self.limits.unwrap_or_default();
-        let blocks = (bytes.len() as u64).next_multiple_of(BLOCK);
-        let removed = self.make_room(&limits, blocks).map_err(refused)?;
         let entries = self.root.create(ENTRIES)?;
         let shard = entries.create(&shard_name(shard_of(key)))?;
+        let name = file_name(key);
+        let limits = self.limits.unwrap_or_default();
+        let blocks = (bytes.len() as u64).next_multiple_of(BLOCK);
+        let more = blocks.saturating_sub(taken_by(&shard, &name));
+        let removed = self.make_room(&limits, more).map_err(refused)?;
         let temporary = self.root.create(TEMPORARY)?;
+        // What it replaces may have had to make room itself.
+        let replaced = taken_by(&shard, &name);
         let unfinished = match is_proven {
             true => temporary.write_new_protected(&bytes)?,
             false => temporary.write_new(&bytes)?,
         };
-        let name = file_name(key);
-        let replaced = taken_by(&shard, &name);
         unfinished.publish(&shard, &name)?;
         self.resized(key, taken_by(&shard, &name) as i64 - replaced as i64);
         self.sweep_sometimes();
@@ -295,9 +297,11 @@ impl Store {
     /// Takes an entry out of use but keeps it for whoever wants to know why; replaces what was set aside for the same key.
     pub fn set_aside(&self, key: &Key) -> Result<(), StoreError> {
         let aside = self.root.create(ASIDE)?;
-        let Some(shard) = self.shard(shard_of(key))? else {
-            return Ok(());
-        };
+        let shard = self.shard(shard_of(key))?.ok_or_else(|| StoreError {
+            action: "move",
+            path: self.path_of(key),
+            error: io::ErrorKind::NotFound.into(),
+        })?;
         let (from, name) = (file_name(key), key.hex());
         let bytes = taken_by(&shard, &from);
         let first = shard.rename_to(&from, &aside, &from);
@@ -308,6 +312,13 @@ impl Store {
         self.resized(key, -(bytes as i64));
         self.forget_loads(key);
         Ok(())
+    }
+
+    /// Tells the file that stands for a key from others that did or will: inode and size; None if there is none. Reads nothing.
+    pub fn which_entry(&self, key: &Key) -> Option<(u64, u64)> {
+        let shard = self.shard(shard_of(key)).ok()??;
+        let facts = shard.facts(&file_name(key))?;
+        Some((facts.inode, facts.size))
     }
 
     /// Where the entry of a key stands.
@@ -434,8 +445,17 @@ pub struct Cleared {
 fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), StoreError> {
     for name in directory.names()? {
         let named = name.strip_suffix(SUFFIX).and_then(Key::from_hex).is_some();
-        // An empty or cut file has our name only; ours are told by name, a foreign one by content.
-        let ours = named && directory.begins_with(&name, entry::MAGIC);
+        // What another process has removed since it was listed is nobody's; it may have stored it anew by now.
+        let look = || directory.read_start(&name, entry::MAGIC.len());
+        let start = look().or_else(look);
+        if start.is_none() && directory.changed_ms(&name).is_none() {
+            continue;
+        }
+        // Ours are told by name and content. A power cut may have left nothing behind a name, or zeros.
+        let is_ours = |start: Vec<u8>| {
+            entry::MAGIC.starts_with(&start) || start.iter().all(|byte| *byte == 0)
+        };
+        let ours = named && start.is_some_and(is_ours);
         match directory
             .facts(&name)
             .map(|facts| facts.size)
@@ -446,6 +466,7 @@ fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), S
                 cleared.bytes += size;
             }
             Some(_) => {}
+            None if ours => {} // removed in between
             None => cleared.foreign += 1,
         }
     }

@@ -1,215 +1,33 @@
-//! Counters that survive the process: each process has one small file, rewritten at each event, so that even a process
-//! that is killed loses nothing; the command sums the files, and folds those of dead processes into one total.
+//! Counters that survive the process: each process has one small file, to which each event is added at once, so that even a
+//! process that is killed loses nothing (see `recorder`); the command sums the files, and folds those of dead processes into
+//! one total, as the library does now and then.
 //!
 //! ```text
 //! <stats>/<host>-<boot>-<pid>-<start>   counters of one process
 //! <stats>/total.json                    the sum of dead processes' files, what was zeroed, and which files are in the sum
+//! <stats>/lock                          locked while files are folded or moved
 //! <stats>/run-<...>/                    files of the processes that `oclcache run` started, until it has read them
 //! ```
+//!
+//! The sum needs no lock: it is exact while nobody folds, and files are folded under a lock by one process only. Where there
+//! are no locks to rely on, as on some network file systems, nothing is folded but by whoever gets one all the same.
+//!
+//! A file of a process of which nothing can be known, on another host or in another container, is folded when it has not been
+//! written for 30 days.
 
-use std::collections::BTreeMap;
+mod counters;
+mod folding;
+mod owner;
+
 use std::path::Path;
 
-use fs2::FileExt as FileLock;
-use serde::{Deserialize, Serialize};
-
 use super::StoreError;
-use super::directory::Directory;
-use crate::outcome::Bypass;
+use super::directory::{Directory, TEMPORARY_PREFIX};
+pub use counters::{COUNTERS, Counter, Event, FILE_SIZE, MAGIC, Totals, decode};
+use folding::{LOCK, Lock, Round, counters};
+use owner::View;
 
-/// What is counted. The numbers are places in the files: append, never reorder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Counter {
-    /// Builds served from the cache.
-    Hits = 0,
-    /// Builds by the driver after a look-up.
-    Misses = 1,
-    /// Builds that the driver failed.
-    Failed = 2,
-    /// Programs that were served and later built for real, because a query could not be answered otherwise.
-    Materialised = 3,
-    /// Entries set aside because they were damaged or refused.
-    SetAside = 4,
-    /// Entries written.
-    Stored = 5,
-    /// Misses whose entry could not be made or written.
-    NotStored = 6,
-    /// Nanoseconds that drivers spent in builds which missed.
-    CompileNs = 7,
-    /// Nanoseconds spent in builds that hit.
-    LoadNs = 8,
-    /// Nanoseconds of compilation that hits avoided.
-    SavedNs = 9,
-    /// Queries answered from the cache although a build would have been needed, because its inputs have changed since.
-    InputsChanged = 10,
-    /// Nanoseconds that drivers spent in building programs that were served before.
-    RebuiltNs = 11,
-    /// Hits that were built from source as well and compared.
-    Verified = 12,
-    /// Those that differed, and were not served.
-    Differed = 13,
-    /// Hits from a directory that is only read.
-    SystemHits = 14,
-    /// Entries removed to make room.
-    Evicted = 15,
-    /// Builds that waited for another process or thread.
-    Waited = 16,
-    /// Nanoseconds that they waited.
-    WaitNs = 17,
-}
-
-const NAMES: [&str; 18] = [
-    "hits",
-    "misses",
-    "failed",
-    "materialised",
-    "set_aside",
-    "stored",
-    "not_stored",
-    "compile_ns",
-    "load_ns",
-    "saved_ns",
-    "inputs_changed",
-    "rebuilt_ns",
-    "verified",
-    "differed",
-    "system_hits",
-    "evicted",
-    "waited",
-    "wait_ns",
-];
-
-/// Bypasses stand from here on, by the number of their reason.
-const BYPASSES: usize = 32;
-pub(super) const COUNTERS: usize = 96;
-pub(super) const MAGIC: &[u8; 8] = b"oclcstat";
-pub(super) const FILE_SIZE: usize = MAGIC.len() + COUNTERS * size_of::<u64>();
-const TOTAL: &str = "total.json";
-const LOCK: &str = "lock";
 const RUN_PREFIX: &str = "run-";
-
-/// One thing to count, with how much.
-#[derive(Clone, Copy, Debug)]
-pub struct Event(pub(super) usize, pub(super) u64);
-
-impl Counter {
-    /// An amount of this counter.
-    pub fn by(self, amount: u64) -> Event {
-        Event(self as usize, amount)
-    }
-}
-
-impl From<Bypass> for Event {
-    fn from(reason: Bypass) -> Event {
-        Event(BYPASSES + reason as usize, 1)
-    }
-}
-
-/// The counters in a file, if it is one.
-pub(super) fn decode(bytes: &[u8]) -> Option<Totals> {
-    let numbers = bytes.strip_prefix(MAGIC)?;
-    let mut totals = Totals::default();
-    for (index, number) in numbers
-        .chunks_exact(size_of::<u64>())
-        .take(COUNTERS)
-        .enumerate()
-    {
-        totals.0[index] = u64::from_le_bytes(number.try_into().ok()?);
-    }
-    Some(totals)
-}
-
-/// Sums of all counters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Totals(pub(super) [u64; COUNTERS]);
-
-impl Default for Totals {
-    fn default() -> Self {
-        Totals([0; COUNTERS])
-    }
-}
-
-impl Totals {
-    /// One counter.
-    pub fn get(&self, counter: Counter) -> u64 {
-        self.0[counter as usize]
-    }
-
-    /// Nanoseconds of compilation that were avoided in the end.
-    pub fn saved_ns(&self) -> u64 {
-        self.get(Counter::SavedNs)
-            .saturating_sub(self.get(Counter::RebuiltNs))
-    }
-
-    /// Bypassed builds by reason, those that occurred.
-    pub fn bypasses(&self) -> impl Iterator<Item = (Bypass, u64)> {
-        Bypass::ALL
-            .into_iter()
-            .map(|reason| (reason, self.0[BYPASSES + reason as usize]))
-            .filter(|(_, count)| *count > 0)
-    }
-
-    /// All bypassed builds.
-    pub fn bypassed(&self) -> u64 {
-        self.bypasses().map(|(_, count)| count).sum()
-    }
-
-    /// Builds that drivers did, and that went well; made from a binary, a program is not compiled.
-    pub fn compiled(&self) -> u64 {
-        let of_binaries = self.0[BYPASSES + Bypass::NotFromSource as usize];
-        self.get(Counter::Misses) + self.bypassed() - of_binaries
-    }
-
-    /// All counters but the bypasses, by name.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        NAMES.into_iter().zip(self.0)
-    }
-
-    fn add(&mut self, other: &Totals) {
-        for (sum, number) in self.0.iter_mut().zip(other.0) {
-            *sum = sum.saturating_add(number);
-        }
-    }
-
-    fn subtract(&mut self, other: &Totals) {
-        for (sum, number) in self.0.iter_mut().zip(other.0) {
-            *sum = sum.saturating_sub(number);
-        }
-    }
-
-    fn to_map(&self) -> BTreeMap<String, u64> {
-        let bypasses = self
-            .bypasses()
-            .map(|(reason, count)| (format!("bypassed.{}", reason.name()), count));
-        self.named()
-            .map(|(name, number)| (name.to_owned(), number))
-            .chain(bypasses)
-            .collect()
-    }
-
-    fn from_map(map: &BTreeMap<String, u64>) -> Totals {
-        let mut totals = Totals::default();
-        for (index, name) in NAMES.iter().enumerate() {
-            totals.0[index] = map.get(*name).copied().unwrap_or(0);
-        }
-        for reason in Bypass::ALL {
-            let name = format!("bypassed.{}", reason.name());
-            totals.0[BYPASSES + reason as usize] = map.get(&name).copied().unwrap_or(0);
-        }
-        totals
-    }
-}
-
-#[derive(Default, Serialize, Deserialize)]
-struct Total {
-    /// The sum of the files that were folded.
-    counters: BTreeMap<String, u64>,
-    /// What had been counted when the user last zeroed.
-    zeroed: BTreeMap<String, u64>,
-    /// Files that are in the sum but may not have been removed yet.
-    absorbed: Vec<String>,
-}
 
 /// The statistics directory as the command sees it.
 pub struct Statistics<'a> {
@@ -225,18 +43,45 @@ impl<'a> Statistics<'a> {
     /// What was counted since the statistics were zeroed, by all processes, living ones included.
     ///
     /// # Errors
-    /// The directory or a file cannot be read or written.
+    /// The directory or a file cannot be read.
     pub fn totals(&self) -> Result<Totals, StoreError> {
-        self.update(|_, _| {})
+        let lock = Lock::wait(self.directory).ok().flatten();
+        let mut round = Round::begin(self.directory, lock, usize::MAX);
+        round.each_file()?;
+        Ok(round.end())
     }
 
     /// Begins to count from zero.
     ///
     /// # Errors
-    /// The directory or a file cannot be read or written.
+    /// The directory or a file cannot be read or written, or another process has the lock and does not give it back.
     pub fn zero(&self) -> Result<(), StoreError> {
-        self.update(|total, sum| total.zeroed = sum.to_map())
-            .map(drop)
+        let lock = match Lock::wait(self.directory) {
+            Ok(Some(lock)) => Some(lock),
+            Ok(None) => {
+                return Err(StoreError {
+                    action: "lock",
+                    path: self.directory.path().join(LOCK),
+                    error: std::io::ErrorKind::ResourceBusy.into(),
+                });
+            }
+            // There are no locks: then the last one who zeroes is right.
+            Err(_) => None,
+        };
+        let mut round = Round::begin(self.directory, lock, usize::MAX);
+        round.each_file()?;
+        round.zero()
+    }
+
+    /// Folds files of dead processes: looks at so many files at most, waits for nobody, and does without if it cannot be done.
+    pub fn fold_some(&self, limit: usize) {
+        if let Ok(Some(lock)) = Lock::attempt(self.directory) {
+            let mut round = Round::begin(self.directory, Some(lock), limit);
+            match round.each_file() {
+                Ok(()) => drop(round.end()),
+                Err(error) => tracing::debug!(%error, "statistics are not folded"),
+            }
+        }
     }
 
     /// Makes a directory for the processes of one `oclcache run`.
@@ -244,7 +89,7 @@ impl<'a> Statistics<'a> {
     /// # Errors
     /// It cannot be made.
     pub fn begin_run(&self) -> Result<Directory, StoreError> {
-        let name = format!("{RUN_PREFIX}{}", process_name(std::process::id()));
+        let name = format!("{RUN_PREFIX}{}", own_name());
         self.directory.create(&name)
     }
 
@@ -255,8 +100,8 @@ impl<'a> Statistics<'a> {
     pub fn read_run(run: &Directory) -> Result<Run, StoreError> {
         let mut result = Run::default();
         for file in run.names()? {
-            if let Ok(Some(bytes)) = run.read(&file, 1 << 20)
-                && let Some(counters) = decode(&bytes)
+            if let Some(counters) = counters(run, &file)
+                && !file.starts_with(TEMPORARY_PREFIX)
             {
                 result.processes += 1;
                 result.totals.add(&counters);
@@ -266,134 +111,26 @@ impl<'a> Statistics<'a> {
     }
 
     /// Reads what the processes of a run have counted, and moves their files: to those of the run that it is part of, or to
-    /// all others.
+    /// all others. Processes that live on go on in the same files.
     ///
     /// # Errors
     /// A file cannot be moved.
     pub fn end_run(&self, run: &Directory, outer: Option<&Directory>) -> Result<Run, StoreError> {
-        let _lock = self.lock()?;
+        let _lock = Lock::wait(self.directory);
         let result = Self::read_run(run)?;
-        for file in run.names()? {
+        let files = run.names()?.into_iter();
+        for file in files.filter(|name| !name.starts_with(TEMPORARY_PREFIX)) {
             run.move_to(&file, outer.unwrap_or(self.directory))?;
         }
         let name = run.path().file_name().and_then(|name| name.to_str());
         self.directory.remove_directory(name.unwrap_or_default());
         Ok(result)
     }
-
-    /// Held by whoever moves, folds or removes files. Released when it is dropped.
-    fn lock(&self) -> Result<std::fs::File, StoreError> {
-        let path = self.directory.path().join(LOCK);
-        let failure = |error: std::io::Error| StoreError {
-            action: "lock",
-            path,
-            error,
-        };
-        let lock = self.directory.open_or_create_file(LOCK).and_then(|lock| {
-            FileLock::lock_exclusive(&lock)?;
-            Ok(lock)
-        });
-        lock.map_err(failure)
-    }
-
-    /// Sums all files under the lock, folds those of dead processes, and lets `change` have its way with the total.
-    ///
-    /// Crash-proof: a file counts either by being in `absorbed`, or by being there and not in `absorbed`.
-    fn update(&self, change: impl FnOnce(&mut Total, &Totals)) -> Result<Totals, StoreError> {
-        let _lock = self.lock()?;
-        let mut total: Total = match self.directory.read(TOTAL, 1 << 20) {
-            Ok(Some(bytes)) => serde_json::from_slice(&bytes).unwrap_or_default(),
-            _ => Total::default(),
-        };
-        let mut folded = Totals::from_map(&total.counters);
-        let mut sum = folded.clone();
-        let mut dead = Vec::new();
-        self.each_file(&mut |file| {
-            if total.absorbed.contains(&file.name) {
-                let _ = file.directory.remove(file.in_directory());
-                return;
-            }
-            sum.add(&file.counters);
-            if file.is_final {
-                folded.add(&file.counters);
-                dead.push(file.name.clone());
-            }
-        })?;
-        change(&mut total, &sum);
-        sum.subtract(&Totals::from_map(&total.zeroed));
-        total.counters = folded.to_map();
-        total.absorbed = dead;
-        let json = serde_json::to_vec(&total).expect("maps of numbers and a list of names");
-        self.directory
-            .write_by_rename(self.directory, TOTAL, &json)?;
-        self.each_file(&mut |file| {
-            if total.absorbed.contains(&file.name) {
-                let _ = file.directory.remove(file.in_directory());
-            }
-        })?;
-        Ok(sum)
-    }
-
-    fn each_file(&self, visit: &mut dyn FnMut(&CounterFile)) -> Result<(), StoreError> {
-        visit_files("", self.directory, true, visit)?;
-        for run in self
-            .directory
-            .names()?
-            .into_iter()
-            .filter(|name| name.starts_with(RUN_PREFIX))
-        {
-            let Some(directory) = self.directory.open_below(&run)? else {
-                continue;
-            };
-            // The files of a run that goes on are the runner's to read.
-            let over = run.strip_prefix(RUN_PREFIX).is_some_and(is_dead);
-            visit_files(&format!("{run}/"), &directory, over, visit)?;
-            if over {
-                self.directory.remove_directory(&run);
-            }
-        }
-        Ok(())
-    }
 }
 
-/// The counters of one process.
-struct CounterFile<'a> {
-    /// Below the statistics directory.
-    name: String,
-    directory: &'a Directory,
-    counters: Totals,
-    /// Nobody will add to it or move it.
-    is_final: bool,
-}
-
-impl CounterFile<'_> {
-    fn in_directory(&self) -> &str {
-        self.name.rsplit('/').next().unwrap_or(&self.name)
-    }
-}
-
-fn visit_files(
-    prefix: &str,
-    directory: &Directory,
-    over: bool,
-    visit: &mut dyn FnMut(&CounterFile),
-) -> Result<(), StoreError> {
-    for name in directory.names()? {
-        // Asked before the file is read: a process that dies in between has counted all it will.
-        let is_final = over && is_dead(&name);
-        if let Ok(Some(bytes)) = directory.read(&name, 1 << 20)
-            && let Some(counters) = decode(&bytes)
-        {
-            let name = format!("{prefix}{name}");
-            visit(&CounterFile {
-                name,
-                directory,
-                counters,
-                is_final,
-            });
-        }
-    }
-    Ok(())
+/// The name of this process's file.
+pub fn own_name() -> String {
+    View::new().name_of(std::process::id())
 }
 
 /// What the processes of one `oclcache run` did.
@@ -409,49 +146,15 @@ pub struct Run {
 pub fn run_directory(path: &Path) -> Option<Directory> {
     Directory::open(path).ok().flatten()
 }
-
-pub(super) fn process_name(id: u32) -> String {
-    let [host, boot] = host_and_boot();
-    format!("{host}-{boot}-{id}-{}", start_time(id).unwrap_or(0))
-}
-
-/// Whether the process that owns a file of this name is gone. Of other hosts nothing is known, so theirs live.
-fn is_dead(name: &str) -> bool {
-    let mut parts = name.split('-');
-    let (Some(host), Some(boot), Some(id), Some(start)) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return false;
-    };
-    let [our_host, our_boot] = host_and_boot();
-    let (Ok(id), Ok(start)) = (id.parse(), start.parse()) else {
-        return false;
-    };
-    host == our_host && (boot != our_boot || start_time(id) != Some(start))
-}
-
-fn host_and_boot() -> [String; 2] {
-    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let host = rustix::system::uname();
-    [host.nodename().to_bytes(), &boot]
-        .map(|bytes| format!("{:08x}", xxhash_rust::xxh3::xxh3_64(bytes) as u32))
-}
-
-/// When a process started, in ticks since boot: field 22 of /proc/PID/stat, counted from behind the name in parentheses.
-fn start_time(id: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    stat.rsplit_once(')')?
-        .1
-        .split_ascii_whitespace()
-        .nth(19)?
-        .parse()
-        .ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::time::Duration;
+
     use super::super::recorder::Recorder;
+    use super::folding::TOTAL;
     use super::*;
+    use crate::outcome::Bypass;
 
     fn directory() -> (tempfile::TempDir, Directory) {
         let temporary = tempfile::tempdir().expect("a temporary directory");
@@ -459,11 +162,33 @@ mod tests {
         (temporary, directory)
     }
 
+    /// The name that a file of a process has which is gone.
+    fn dead_name(start: u32) -> String {
+        let own = own_name();
+        let (host, _) = own.rsplit_once('-').expect("a time");
+        let (host, _) = host.rsplit_once('-').expect("a process");
+        format!("{host}-4194999-{start}")
+    }
+
+    fn seven_hits() -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.resize(FILE_SIZE, 0);
+        bytes[MAGIC.len()] = 7;
+        bytes
+    }
+
+    fn set_age(path: &Path, days: u64) {
+        let file = File::options().write(true).open(path).expect("opened");
+        let age = Duration::from_secs(days * 24 * 60 * 60);
+        let then = std::time::SystemTime::now() - age;
+        file.set_modified(then).expect("dated");
+    }
+
     #[test]
     fn counters_of_all_threads_are_summed_exactly() {
         let (_temporary, directory) = directory();
         let path = directory.path().to_owned();
-        let recorder = Recorder::new(directory);
+        let recorder = Recorder::new(vec![directory]);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
@@ -491,18 +216,17 @@ mod tests {
     fn files_of_dead_processes_are_folded_once_and_zero_begins_anew() {
         let (_temporary, directory) = directory();
         let path = directory.path().to_owned();
-        let mut bytes = MAGIC.to_vec();
-        bytes.resize(FILE_SIZE, 0);
-        bytes[MAGIC.len()] = 7;
-        let [host, boot] = host_and_boot();
-        std::fs::write(path.join(format!("{host}-{boot}-4194999-1")), &bytes).expect("written");
-        std::fs::write(path.join(format!("otherhost-{boot}-4194999-1")), &bytes).expect("written");
+        let dead = dead_name(1);
+        let other = format!("other{dead}");
+        for name in [&dead, &other] {
+            std::fs::write(path.join(name), seven_hits()).expect("written");
+        }
         let statistics = Statistics::new(&directory);
         for _ in 0..3 {
             assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 14);
         }
-        assert!(!path.join(format!("{host}-{boot}-4194999-1")).exists());
-        assert!(path.join(format!("otherhost-{boot}-4194999-1")).exists());
+        assert!(!path.join(&dead).exists());
+        assert!(path.join(&other).exists());
         statistics.zero().expect("zeroed");
         assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 0);
     }
@@ -512,8 +236,8 @@ mod tests {
         let (_temporary, directory) = directory();
         let statistics = Statistics::new(&directory);
         let run = statistics.begin_run().expect("made");
-        Recorder::new(Directory::open(run.path()).expect("opened").expect("there"))
-            .record(&[Counter::Misses.by(3)]);
+        let opened = Directory::open(run.path()).expect("opened");
+        Recorder::new(vec![opened.expect("there")]).record(&[Counter::Misses.by(3)]);
         assert_eq!(statistics.totals().expect("read").get(Counter::Misses), 3);
         let result = statistics.end_run(&run, None).expect("read");
         assert_eq!(
@@ -522,5 +246,79 @@ mod tests {
         );
         assert!(!run.path().exists());
         assert_eq!(statistics.totals().expect("read").get(Counter::Misses), 3);
+    }
+
+    #[test]
+    fn what_nobody_will_finish_or_add_to_is_folded_or_removed_in_the_end() {
+        let (_temporary, directory) = directory();
+        let path = directory.path().to_owned();
+        let old = format!("other{}", dead_name(1));
+        for name in [&old, "new-1-0"] {
+            std::fs::write(path.join(name), seven_hits()).expect("written");
+            set_age(&path.join(name), 31);
+        }
+        // A process on a full disk leaves it empty.
+        std::fs::write(path.join(dead_name(2)), "").expect("written");
+        std::fs::write(path.join("foreign"), seven_hits()).expect("written");
+        let statistics = Statistics::new(&directory);
+        assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 14);
+        let mut left = directory.names().expect("listed");
+        left.sort();
+        assert_eq!(left, ["foreign", LOCK, TOTAL]);
+        assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 14);
+    }
+
+    #[test]
+    fn files_are_folded_a_few_at_a_time_and_by_one_process_only() {
+        let (_temporary, directory) = directory();
+        for start in 1..=20 {
+            let path = directory.path().join(dead_name(start));
+            std::fs::write(path, seven_hits()).expect("written");
+        }
+        let statistics = Statistics::new(&directory);
+        let left = || directory.names().expect("listed").len();
+        let lock = Lock::wait(&directory).expect("possible").expect("free");
+        statistics.fold_some(8);
+        assert_eq!(left(), 20 + 1, "somebody else folds");
+        drop(lock);
+        for _ in 0..1000 {
+            let before = left();
+            statistics.fold_some(8);
+            assert!(before - left().min(before) <= 8);
+            if left() == 2 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1)); // other tests fold as well
+        }
+        assert_eq!(left(), 2, "all but the total and the lock is folded");
+        assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 140);
+    }
+
+    #[test]
+    fn a_file_that_was_folded_and_not_removed_counts_once() {
+        let (_temporary, directory) = directory();
+        let dead = directory.path().join(dead_name(1));
+        std::fs::write(&dead, seven_hits()).expect("written");
+        let statistics = Statistics::new(&directory);
+        assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 7);
+        // As if the power had been cut before it was removed.
+        std::fs::write(&dead, seven_hits()).expect("written");
+        for _ in 0..2 {
+            assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 7);
+        }
+        assert!(!dead.exists());
+    }
+
+    #[test]
+    fn a_total_that_cannot_be_read_is_not_written_over() {
+        let (_temporary, directory) = directory();
+        let path = directory.path().to_owned();
+        let unreadable = vec![b' '; 1 << 20];
+        std::fs::write(path.join(TOTAL), &unreadable).expect("written");
+        std::fs::write(path.join(dead_name(1)), seven_hits()).expect("written");
+        let statistics = Statistics::new(&directory);
+        assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 7);
+        assert!(path.join(dead_name(1)).exists());
+        assert!(std::fs::read(path.join(TOTAL)).expect("read") == unreadable);
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::directory::{Directory, TEMPORARY_PREFIX};
 use super::evict::EVICTION;
 use super::lock::{Attempt, Purpose};
-use super::{ASIDE, LOADING, Store, StoreError, TEMPORARY, VERSION_DIRECTORY};
+use super::stats::Statistics;
+use super::{ASIDE, LOADING, STATISTICS, Store, StoreError, TEMPORARY, VERSION_DIRECTORY};
 use crate::key::ingredients::Key;
 
 /// Modified when a sweep begins.
@@ -19,6 +20,8 @@ const LOAD: Duration = Duration::from_secs(7 * 86400);
 /// What was set aside is for people who look into it soon.
 const SET_ASIDE: Duration = Duration::from_secs(30 * 86400);
 const MOST_SET_ASIDE: usize = 256;
+/// How many files of dead processes are folded at once.
+const MOST_FOLDED: usize = 256;
 /// The directory of this format bears the time when it was last opened to store, or nearly.
 const OPENED: Duration = Duration::from_secs(86400);
 
@@ -94,6 +97,9 @@ impl Store {
                 .take_while(|name| !is_old(name));
             let kept = young.count();
             remove(&aside, names.split_off(kept))?;
+        }
+        if let Some(statistics) = self.root.open_below(STATISTICS)? {
+            Statistics::new(&statistics).fold_some(MOST_FOLDED);
         }
         Ok(removed)
     }

@@ -86,6 +86,19 @@ fn clear_leaves_foreign_files_and_follows_no_link() {
     assert!(matches!(store.look_up(&key(1)), Lookup::Absent));
 }
 
+/// Files that were renamed and whose content never came to the disk.
+#[test]
+fn clear_removes_what_a_power_cut_left() {
+    let (_directory, store) = filled();
+    let shard = store.root().path().join(ENTRIES).join("01");
+    for (number, content) in [(4, [].as_slice()), (5, b"ocl"), (6, &[0; 100])] {
+        let name = format!("{}.entry", key(number).hex());
+        std::fs::write(shard.join(name), content).expect("written");
+    }
+    let cleared = store.clear().expect("cleared");
+    assert_eq!((cleared.files, cleared.foreign), (4, 0));
+}
+
 #[test]
 fn a_link_in_place_of_an_entry_is_not_followed() {
     let (directory, store) = filled();

@@ -142,10 +142,10 @@ fn a_filled_cache_that_cannot_be_written_any_more_still_serves() {
 }
 
 /// A small file system of its own; it goes with this value.
-struct Disk(PathBuf);
+pub struct Disk(PathBuf);
 
 impl Disk {
-    fn mount(path: PathBuf) -> Option<Disk> {
+    pub fn mount(path: PathBuf) -> Option<Disk> {
         fs::create_dir(&path).expect("made");
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=256k,mode=0700", "none"]);
@@ -153,7 +153,7 @@ impl Disk {
         matches!(mounted, Ok(status) if status.success()).then_some(Disk(path))
     }
 
-    fn fill(&self, name: &str) {
+    pub fn fill(&self, name: &str) {
         use std::io::Write;
         let mut file = fs::File::create(self.0.join(name)).expect("made");
         while file.write_all(&[7; 512]).is_ok() {}

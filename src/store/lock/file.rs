@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 
 use crate::store::directory::Directory;
 
@@ -20,19 +21,28 @@ pub struct LockFile {
     file: ManuallyDrop<File>,
     /// Device and inode.
     identity: (u64, u64),
+    is_trusted: bool,
 }
 
 impl LockFile {
     /// Opens the file, and makes it if it is missing.
-    pub fn open(directory: &Directory, name: &str) -> io::Result<LockFile> {
+    pub fn open(
+        directory: &Directory,
+        name: &str,
+        is_trusted: fn(BorrowedFd<'_>) -> bool,
+    ) -> io::Result<LockFile> {
         let file = directory.open_or_create_file(name)?;
         let identity = identity(&file)?;
         if file.metadata()?.len() < MARKS {
-            // With room on the disk, so that marks can be written when it is full: just then nothing is stored. Elsewhere there
-            // are no marks.
-            let _ = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, MARKS);
+            // With room on the disk, where that can be had, so that marks can be written when it is full: just then nothing is
+            // stored. Where the disk is full already there are no marks.
+            let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, MARKS);
+            if let Err(Errno::OPNOTSUPP | Errno::NOSYS) = allocated {
+                let _ = file.set_len(MARKS);
+            }
         }
         Ok(LockFile {
+            is_trusted: is_trusted(file.as_fd()),
             file: ManuallyDrop::new(file),
             identity,
         })
@@ -42,8 +52,9 @@ impl LockFile {
         &self.file
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    /// Whether its bytes may be locked.
+    pub fn is_trusted(&self) -> bool {
+        self.is_trusted
     }
 
     /// Whether the descriptor is still that of this file. Applications that become daemons close all that they find, and then
@@ -98,17 +109,17 @@ impl LockFile {
         }
     }
 
-    /// One of the numbers before the locks; None if there are none.
-    pub fn mark(&self, number: u64) -> Option<u64> {
+    /// The mark of a lock; None if there are none.
+    pub fn mark(&self, byte: u64) -> Option<u64> {
         let mut bytes = [0; 8];
-        self.file.read_exact_at(&mut bytes, place(number)).ok()?;
+        self.file.read_exact_at(&mut bytes, place(byte)).ok()?;
         Some(u64::from_le_bytes(bytes))
     }
 
-    pub fn raise_mark(&self, number: u64) {
-        if let Some(mark) = self.mark(number) {
+    pub fn raise_mark(&self, byte: u64) {
+        if let Some(mark) = self.mark(byte) {
             let raised = mark.wrapping_add(1).to_le_bytes();
-            let _ = self.file.write_all_at(&raised, place(number));
+            let _ = self.file.write_all_at(&raised, place(byte));
         }
     }
 }
@@ -122,8 +133,8 @@ impl Drop for LockFile {
     }
 }
 
-fn place(number: u64) -> u64 {
-    number % (MARKS / 8) * 8
+fn place(byte: u64) -> u64 {
+    byte % (MARKS / 8) * 8
 }
 
 fn identity(file: &File) -> io::Result<(u64, u64)> {

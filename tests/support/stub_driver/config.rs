@@ -61,6 +61,16 @@ pub fn build_time() -> Duration {
     Duration::from_millis(number("STUB_BUILD_MS", 0))
 }
 
+/// Whether this is the build that never ends: the one that finds this file, and removes it.
+pub fn is_stuck() -> bool {
+    env::var_os("STUB_STUCK").is_some_and(|file| std::fs::remove_file(file).is_ok())
+}
+
+/// The size that binaries have at least, in bytes.
+pub fn binary_bytes() -> usize {
+    number("STUB_BINARY_BYTES", 0) as usize
+}
+
 pub fn varies() -> bool {
     is("STUB_VARY", "1")
 }

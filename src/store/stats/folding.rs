@@ -1,0 +1,294 @@
+//! Reading all files, and folding those that nobody will add to into one total.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::RUN_PREFIX;
+use super::counters::{Totals, decode};
+use super::owner::{Owner, View};
+use crate::fork::{Mutex, MutexGuard};
+use crate::store::StoreError;
+use crate::store::directory::{Directory, TEMPORARY_PREFIX};
+
+pub const TOTAL: &str = "total.json";
+pub const LOCK: &str = "lock";
+
+/// Larger files are none of ours.
+const LARGEST: u64 = 1 << 20;
+/// How many files are folded into one total, whose list of them must stay below [`LARGEST`].
+const FOLDED_AT_ONCE: usize = 4096;
+/// How long the command waits for another process that folds.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
+/// A process of which nothing is known has ended when it has counted nothing for so long.
+const FORGOTTEN: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// A file that was not finished for so long never will be.
+const UNFINISHED: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[derive(Default, Serialize, Deserialize)]
+struct Total {
+    /// The sum of the files that were folded.
+    counters: BTreeMap<String, u64>,
+    /// What had been counted when the user last zeroed.
+    zeroed: BTreeMap<String, u64>,
+    /// Files that are in the sum but may not have been removed yet.
+    absorbed: BTreeSet<String>,
+}
+
+/// Held by whoever moves, folds or removes files, and released when it is dropped or its process ends.
+///
+/// A record lock (fcntl), since a child that is forked meanwhile does not have it. It excludes processes only, and ends when
+/// any descriptor of the file is closed; so the threads of a process come one after the other, and no thread forks meanwhile.
+pub struct Lock {
+    // Closed before another thread may come.
+    _file: File,
+    _thread: MutexGuard<'static, ()>,
+}
+
+impl Lock {
+    /// None if somebody else has it.
+    ///
+    /// # Errors
+    /// There are no locks, or the file cannot be made.
+    pub fn attempt(directory: &Directory) -> Result<Option<Lock>, StoreError> {
+        static FOLDING: Mutex<()> = Mutex::new(());
+        let Some(thread) = FOLDING.try_lock() else {
+            return Ok(None);
+        };
+        let locked = directory.open_or_create_file(LOCK).and_then(|file| {
+            match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => Ok(Some(file)),
+                Err(Errno::AGAIN | Errno::ACCESS) => Ok(None),
+                Err(error) => Err(error.into()),
+            }
+        });
+        match locked {
+            Ok(file) => Ok(file.map(|file| Lock {
+                _file: file,
+                _thread: thread,
+            })),
+            Err(error) => Err(StoreError {
+                action: "lock",
+                path: directory.path().join(LOCK),
+                error,
+            }),
+        }
+    }
+
+    /// None if somebody else has it all the time.
+    ///
+    /// # Errors
+    /// As for [`Lock::attempt`].
+    pub fn wait(directory: &Directory) -> Result<Option<Lock>, StoreError> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let lock = Lock::attempt(directory)?;
+            if lock.is_some() || Instant::now() >= until {
+                return Ok(lock);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// The counters in a file of this name, if it is one.
+pub fn counters(directory: &Directory, name: &str) -> Option<Totals> {
+    let bytes = directory.read(name, LARGEST).ok()??;
+    decode(&bytes)
+}
+
+/// One look at all files, at which those of dead processes are folded if the lock is held.
+///
+/// A process that is killed loses nothing: a file counts either by being in `absorbed`, or by being there and not in
+/// `absorbed`. A power cut may leave the total empty on file systems that rename before they write (XFS): then statistics
+/// begin anew, which is not worth an fsync at each fold.
+pub struct Round<'a> {
+    directory: &'a Directory,
+    view: View,
+    now_ms: u64,
+    lock: Option<Lock>,
+    /// How many files are still looked at.
+    left: usize,
+    total: Total,
+    /// What is or will be the total's sum.
+    folded: Totals,
+    /// All that was ever counted.
+    sum: Totals,
+    /// Files that are in `folded` and not yet in the total.
+    dead: Vec<String>,
+}
+
+impl<'a> Round<'a> {
+    /// Nothing is read yet but the total. At most `limit` files are looked at, and none is folded without a lock.
+    pub fn begin(directory: &'a Directory, lock: Option<Lock>, limit: usize) -> Round<'a> {
+        let (total, lock) = match directory.read(TOTAL, LARGEST) {
+            Ok(Some(bytes)) => (serde_json::from_slice(&bytes).unwrap_or_default(), lock),
+            Ok(None) => (Total::default(), lock),
+            // It may be there, and is not written over.
+            Err(_) => (Total::default(), None),
+        };
+        let folded = Totals::from_map(&total.counters);
+        Round {
+            directory,
+            view: View::new(),
+            now_ms: directory.now_ms(),
+            lock,
+            left: limit,
+            total,
+            sum: folded.clone(),
+            folded,
+            dead: Vec::new(),
+        }
+    }
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// The directory cannot be listed.
+    pub fn each_file(&mut self) -> Result<(), StoreError> {
+        let (runs, files): (Vec<_>, Vec<_>) =
+            (self.directory.names()?.into_iter()).partition(|name| name.starts_with(RUN_PREFIX));
+        self.files(self.directory, "", Owner::Dead, files);
+        for run in runs {
+            let owner = run.strip_prefix(RUN_PREFIX).unwrap_or_default();
+            let owner = self.view.owner(owner);
+            // What is no directory of ours holds no file of ours.
+            let Ok(Some(directory)) = self.directory.open_below(&run) else {
+                continue;
+            };
+            let names = directory.names()?;
+            self.files(&directory, &format!("{run}/"), owner, names);
+            // The files of a run that goes on are the runner's to read, and its directory is its processes' to write to.
+            let changed = self.directory.changed_ms(&run);
+            if self.lock.is_some() && self.is_over(owner, changed, FORGOTTEN) {
+                self.directory.remove_directory(&run);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at these files of a directory; `run` is who reads them first.
+    fn files(&mut self, directory: &Directory, prefix: &str, run: Owner, mut names: Vec<String>) {
+        if self.left < names.len() {
+            // Not always the same, which may be those of processes that live.
+            let start = self.now_ms as usize % names.len();
+            names.rotate_left(start);
+        }
+        for name in names {
+            if self.left == 0 {
+                return;
+            }
+            self.left -= 1;
+            self.file(directory, prefix, run, &name);
+        }
+    }
+
+    fn file(&mut self, directory: &Directory, prefix: &str, run: Owner, name: &str) {
+        let modified = || directory.facts(name).map(|facts| facts.modified_ms);
+        if name.starts_with(TEMPORARY_PREFIX) {
+            if self.lock.is_some() && self.is_over(Owner::Unknown, modified(), UNFINISHED) {
+                let _ = directory.remove(name);
+            }
+            return;
+        }
+        let path = format!("{prefix}{name}");
+        if self.total.absorbed.contains(&path) {
+            self.forget(directory, name, &path);
+            return;
+        }
+        // Asked before the file is read: a process that dies in between has counted all it will.
+        let owner = match (self.view.owner(name), run) {
+            (Owner::Dead, run) => run,
+            (owner, _) => owner,
+        };
+        let is_over = run != Owner::Alive && self.is_over(owner, modified(), FORGOTTEN);
+        match counters(directory, name) {
+            Some(counters) => {
+                self.sum.add(&counters);
+                if is_over && self.lock.is_some() {
+                    self.folded.add(&counters);
+                    self.dead.push(path);
+                }
+            }
+            // Its process could not write it, on a full disk.
+            None if owner == Owner::Dead && self.lock.is_some() => {
+                let _ = directory.remove(name);
+            }
+            None => {}
+        }
+        if self.dead.len() >= FOLDED_AT_ONCE {
+            self.fold();
+        }
+    }
+
+    fn is_over(&self, owner: Owner, changed_ms: Option<u64>, patience: Duration) -> bool {
+        match owner {
+            Owner::Alive => false,
+            Owner::Dead => true,
+            Owner::Unknown => changed_ms.is_some_and(|changed| {
+                u128::from(self.now_ms.saturating_sub(changed)) > patience.as_millis()
+            }),
+        }
+    }
+
+    /// Removes a file that is in the total.
+    fn forget(&mut self, directory: &Directory, name: &str, path: &str) {
+        if self.lock.is_some() && directory.remove(name).is_ok() {
+            self.total.absorbed.remove(path);
+        }
+    }
+
+    /// Folds what is to be folded. Nothing is lost if that fails: then it is done another time.
+    fn fold(&mut self) {
+        if let Err(error) = self.write() {
+            tracing::debug!(%error, "statistics are not folded");
+            self.lock = None;
+        }
+    }
+
+    fn write(&mut self) -> Result<(), StoreError> {
+        let dead = std::mem::take(&mut self.dead);
+        self.total.counters = self.folded.to_map();
+        self.total.absorbed.extend(dead.iter().cloned());
+        let json = serde_json::to_vec(&self.total).expect("maps of numbers and a list of names");
+        self.directory
+            .write_by_rename(self.directory, TOTAL, &json)?;
+        for path in dead {
+            let removed = match path.split_once('/') {
+                None => self.directory.remove(&path).is_ok(),
+                Some((run, name)) => match self.directory.open_below(run) {
+                    Ok(Some(run)) => run.remove(name).is_ok(),
+                    Ok(None) => true,
+                    Err(_) => false,
+                },
+            };
+            if removed {
+                self.total.absorbed.remove(&path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to count from zero.
+    ///
+    /// # Errors
+    /// The total cannot be written.
+    pub fn zero(mut self) -> Result<(), StoreError> {
+        self.total.zeroed = self.sum.to_map();
+        self.write()
+    }
+
+    /// What was counted since the statistics were zeroed.
+    pub fn end(mut self) -> Totals {
+        if !self.dead.is_empty() {
+            self.fold();
+        }
+        self.sum.subtract(&Totals::from_map(&self.total.zeroed));
+        self.sum
+    }
+}

@@ -1,0 +1,128 @@
+//! The names of the files: by them it is told whose a file is, and whether that process is gone.
+
+use std::fs;
+
+/// Whether anybody will add to what a process owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The process lives.
+    Alive,
+    /// The process is gone.
+    Dead,
+    /// It is of another host or container, or has no name of ours.
+    Unknown,
+}
+
+/// From where processes are looked at.
+pub struct View {
+    /// The host, and what can be seen of its processes: those of another container have other numbers.
+    host: String,
+    /// Since when it is up.
+    boot: String,
+    /// Whether /proc shows the processes that this one sees, and not those of the host around a container, or none.
+    has_proc: bool,
+}
+
+impl View {
+    /// That of this process.
+    pub fn new() -> View {
+        let host = rustix::system::uname();
+        let processes = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let host = [
+            host.nodename().to_bytes(),
+            b"\0",
+            processes.as_os_str().as_encoded_bytes(),
+        ];
+        let own = fs::read_link("/proc/self").ok();
+        let own = own.and_then(|own| own.to_str()?.parse().ok());
+        View {
+            host: digits(&host.concat()),
+            boot: digits(&boot),
+            has_proc: own == Some(std::process::id()),
+        }
+    }
+
+    /// The name of what a process owns. It keeps it when it executes another program.
+    pub fn name_of(&self, process: u32) -> String {
+        let start = start_time(process).filter(|_| self.has_proc);
+        let start = start.unwrap_or(0);
+        format!("{}-{}-{process}-{start}", self.host, self.boot)
+    }
+
+    /// Whether the process lives that owns what has this name.
+    pub fn owner(&self, name: &str) -> Owner {
+        let parts: Vec<&str> = name.split('-').collect();
+        let [host, boot, process, start] = parts[..] else {
+            return Owner::Unknown;
+        };
+        let (Ok(process), Ok(start)) = (process.parse(), start.parse()) else {
+            return Owner::Unknown;
+        };
+        if host != self.host {
+            Owner::Unknown
+        } else if boot != self.boot {
+            Owner::Dead
+        } else if start == 0 || !self.has_proc {
+            Owner::Unknown
+        } else if start_time(process) == Some(start) {
+            Owner::Alive
+        } else {
+            Owner::Dead
+        }
+    }
+}
+
+fn digits(bytes: &[u8]) -> String {
+    format!("{:08x}", xxhash_rust::xxh3::xxh3_64(bytes) as u32)
+}
+
+/// When a process started, in ticks since boot: field 22 of /proc/PID/stat, counted from behind the name in parentheses.
+fn start_time(process: u32) -> Option<u64> {
+    let stat = fs::read(format!("/proc/{process}/stat")).ok()?;
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_dead_once_it_is_gone_or_its_number_is_anothers() {
+        let view = View::new();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("started");
+        let name = view.name_of(child.id());
+        assert_eq!(view.owner(&name), Owner::Alive);
+        let other_time = format!("{name}0");
+        assert_eq!(view.owner(&other_time), Owner::Dead);
+        child.kill().expect("killed");
+        child.wait().expect("gone");
+        assert_eq!(view.owner(&name), Owner::Dead);
+    }
+
+    #[test]
+    fn of_another_host_or_container_nothing_is_known() {
+        let view = View::new();
+        let name = view.name_of(std::process::id());
+        let other = View {
+            host: "another".into(),
+            boot: view.boot.clone(),
+            ..view
+        };
+        assert_eq!(other.owner(&name), Owner::Unknown);
+        let later = View {
+            host: view.host.clone(),
+            boot: "later".into(),
+            ..view
+        };
+        assert_eq!(later.owner(&name), Owner::Dead);
+        for name in ["total.json", "lock", "", "a-b-c-d", "new-12-0"] {
+            assert_eq!(view.owner(name), Owner::Unknown, "{name}");
+        }
+    }
+}
