@@ -257,7 +257,8 @@ fn what_is_left_over_or_stands_in_the_way_does_no_harm() {
         assert_eq!(ran.source_builds(), 1);
         assert!(!patient.is_proven());
     };
-    let in_the_way: [(&str, &dyn Fn(&Path)); 4] = [
+    type Put<'a> = &'a dyn Fn(&Path);
+    let in_the_way: [(&str, Put); 4] = [
         ("a directory", &|path| fs::create_dir(path).expect("made")),
         ("a link", &|path| {
             let elsewhere = patient.sandbox.write("elsewhere", "mine");
