@@ -14,6 +14,7 @@ fn main() {
     for variable in [
         "OCLCACHE_DEFAULT_DIR",
         "OCLCACHE_DEFAULT_CONFIG_DIR",
+        "OCLCACHE_DEFAULT_SYSTEM_CONFIG_DIR",
         "OCLCACHE_DEFAULT_LIBRARY",
     ] {
         println!("cargo::rerun-if-env-changed={variable}");

@@ -4,6 +4,7 @@
 //! plan     what would the key be? no key: bypass, with a reason
 //! look up  an entry that is whole and has this key?
 //! restore  an inner program of its binaries, built and checked: a hit (a share of them is verified by a build from source)
+//! wait     else, while another process or thread builds the same, for its entry
 //! build    else the driver builds the application's own program, with the application's own arguments
 //! record   a call that succeeded after a look-up becomes an entry, and what was no hit stands in the journal
 //! ```
@@ -19,6 +20,7 @@ mod headers;
 mod journal;
 pub mod link;
 mod must_hit;
+mod one_build;
 pub mod own;
 mod plan;
 mod record;
@@ -43,12 +45,16 @@ use crate::log::text;
 use crate::outcome::{Bypass, Outcome};
 use crate::shadow::{self, Ended, Inner, Origin, Standing, Ticket};
 use crate::store::digests::Digests;
+use crate::store::directory::FileFacts;
 use crate::store::entry::{Defect, Entry};
 use crate::store::journal::Ended as Noted;
 use crate::store::recorder::Recorder;
+use crate::store::sentinel::Admission;
 use crate::store::stats::{Counter, Event, run_directory};
-use crate::store::{Lookup, Store};
+use crate::store::tiers::Tiers;
+use crate::store::{Limits, Lookup, STATISTICS, Store};
 use journal::kernel_names_after;
+use one_build::{Turn, Waited};
 pub use plan::HeaderProgram;
 use plan::Plan;
 
@@ -62,6 +68,7 @@ static CACHE: OnceBox<Cache> = OnceBox::new();
 pub struct Cache {
     config: Config,
     store: Option<Store>,
+    tiers: Tiers,
     digests: Digests,
     recorder: Option<Recorder>,
 }
@@ -89,6 +96,14 @@ pub fn announce() {
     }
 }
 
+/// What a forked child does before all else.
+pub fn forked() {
+    shadow::forked();
+    if let Some(store) = CACHE.get().and_then(|cache| cache.store.as_ref()) {
+        store.locks().forked();
+    }
+}
+
 /// The driver's own clBuildProgram or clCompileProgram, with this program and callback and all else as the application gave it.
 pub type BuildBelow<'a> = &'a dyn Fn(Program, NotifyTarget) -> cl_int;
 
@@ -108,21 +123,26 @@ pub fn build(call: &BuildCall, below: BuildBelow) -> cl_int {
     };
     tracing::debug!(key_ns = nanoseconds(started.elapsed()), "planned");
     let started = Instant::now();
-    if let Ok(plan) = &plan
-        && let Some(inner) = cache.hit(&ticket, plan)
-    {
-        match shadow::publish(&ticket, inner.clone()) {
-            Ok(()) => {
-                cache.count_hit(plan, &inner, started.elapsed());
-                drop(inner);
-                call.notify.call(call.program);
-                return CL_SUCCESS;
+    let mut turn = Turn::default();
+    if let Ok(plan) = &plan {
+        let inner = match cache.hit(&ticket, plan) {
+            Some(inner) => Some(inner),
+            None => cache.wait(&ticket, plan).found_or(&mut turn),
+        };
+        if let Some(inner) = inner {
+            match shadow::publish(&ticket, inner.clone()) {
+                Ok(()) => {
+                    cache.count_hit(plan, &inner, started.elapsed());
+                    drop(inner);
+                    call.notify.call(call.program);
+                    return CL_SUCCESS;
+                }
+                // Another thread builds the same program: the driver sorts that out.
+                Err(unpublished) => drop(unpublished),
             }
-            // Another thread builds the same program: the driver sorts that out.
-            Err(unpublished) => drop(unpublished),
         }
     }
-    cache.build_by_driver(ticket, plan, call, below)
+    cache.build_by_driver(ticket, plan, turn, call, below)
 }
 
 /// What has become of a build, compilation or link. `code` is what the function returned, if it has.
@@ -197,13 +217,14 @@ impl Cache {
                 .as_ref()
                 .filter(|_| !config.readonly())?
                 .root()
-                .create("stats")
+                .create(STATISTICS)
                 .ok()
         };
         // A child that is forked when the run is over counts with all others.
         let directories = run.into_iter().chain(statistics()).collect::<Vec<_>>();
         let recorder = (!directories.is_empty()).then(|| Recorder::new(directories));
         Cache {
+            tiers: Tiers::new(config.system_dirs(), &config.trusted_owners()),
             config,
             store,
             digests: Digests::new(),
@@ -215,7 +236,7 @@ impl Cache {
         let opened = if config.readonly() {
             Store::open_existing(path)
         } else {
-            Store::open(path).map(Some)
+            Store::open(path, Limits::of(config)).map(Some)
         };
         match opened {
             Ok(Some(store)) => Some(store),
@@ -237,8 +258,7 @@ impl Cache {
     }
 
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
-        let store = self.store.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        self.digests.digest(store, path)
+        self.digests.digest(self.store.as_ref(), path)
     }
 
     /// Keeps digests of driver files for the next process.
@@ -255,13 +275,27 @@ impl Cache {
         {
             return Some(inner);
         }
-        let entry = self.look_up(plan)?;
+        let found = self.look_up(plan)?;
         shadow::set_busy(ticket, true);
-        let inner = self.restore(ticket.driver, ticket.context, Standing::Apart, plan, entry);
+        let inner = self.restore(ticket.driver, ticket.context, Standing::Apart, plan, found);
         if inner.is_none() {
             shadow::set_busy(ticket, false);
         }
         inner
+    }
+
+    /// After a miss: waits for who builds the same meanwhile. For the application the program is being built.
+    fn wait(&self, ticket: &Ticket, plan: &Plan) -> Waited<Arc<Inner>> {
+        let find = || {
+            let entry = self.look_up(plan)?;
+            shadow::set_busy(ticket, true);
+            self.restore(ticket.driver, ticket.context, Standing::Apart, plan, entry)
+        };
+        let waited = self.one_build(plan, &|| shadow::set_busy(ticket, true), find);
+        if matches!(waited, Waited::Build(_)) {
+            shadow::set_busy(ticket, false);
+        }
+        waited
     }
 
     /// A driver that is being torn down may refuse a good binary (measured: Intel's CPU runtime).
@@ -269,22 +303,29 @@ impl Cache {
         !self.config.recache() && !driver::is_ending()
     }
 
-    /// An entry that is whole and fits.
-    fn look_up(&self, plan: &Plan) -> Option<Entry> {
+    /// Whether there is anything to look up in.
+    fn has_entries(&self) -> bool {
+        self.store.is_some() || self.tiers.stores().next().is_some()
+    }
+
+    /// An entry that is whole and fits, and its file: the user's, else one of the system's.
+    fn look_up(&self, plan: &Plan) -> Option<(Entry, FileFacts)> {
         if !self.looks_up() {
             return None;
         }
-        let entry = match self.store.as_ref()?.look_up(&plan.key()) {
-            Lookup::Found(entry) => *entry,
-            Lookup::Absent => return None,
-            Lookup::Bad(defect) => {
-                self.set_aside(plan, &defect);
-                return None;
-            }
+        let fits = |entry: &Entry| {
+            let others = entry.meta.include_dirs.as_ref();
+            others.is_none_or(|directories| *directories == plan.recipe.include_dirs)
         };
-        let others = entry.meta.include_dirs.as_ref();
-        let fits = others.is_none_or(|directories| *directories == plan.recipe.include_dirs);
-        fits.then_some(entry)
+        match self.store.as_ref().map(|store| store.look_up(&plan.key())) {
+            Some(Lookup::Found(entry, file)) if fits(&entry) => return Some((*entry, file)),
+            Some(Lookup::Bad(defect)) => self.set_aside(plan, &defect, false),
+            Some(Lookup::Unreadable(error)) => {
+                tracing::warn!(key = %plan.key_prefix(), %error, "entry not read");
+            }
+            Some(Lookup::Found(..) | Lookup::Absent) | None => {}
+        }
+        self.tiers.look_up(&plan.key(), &fits)
     }
 
     /// The program of an entry; an entry that the driver does not take, or that is found wrong, is set aside.
@@ -294,14 +335,31 @@ impl Cache {
         context: Context,
         standing: Standing,
         plan: &Plan,
-        entry: Entry,
+        (entry, file): (Entry, FileFacts),
     ) -> Option<Arc<Inner>> {
-        match restore::restore(driver, context, standing, plan, entry) {
-            Ok(inner) => self.verified(inner, plan).map(Arc::new),
-            Err(restore::Failure::Entry(defect)) => {
-                self.set_aside(plan, &defect);
-                None
+        let (key, is_of_system) = (plan.key(), entry.is_of_system);
+        let store = self.store.as_ref().filter(|_| !self.config.readonly());
+        let loading = match store.map(|store| store.admit(&key, &file, is_of_system)) {
+            None => None,
+            Some(Admission::Granted(loading)) => loading,
+            Some(Admission::Postponed) => return None,
+            Some(Admission::Refused(defect, _lock)) => {
+                self.set_aside(plan, &defect, is_of_system);
+                return None;
             }
+        };
+        let restored = restore::restore(driver, context, standing, plan, entry);
+        match (&restored, store) {
+            (Ok(_), Some(store)) if !is_of_system => store.prove(&key, &file),
+            (Err(restore::Failure::Entry(defect)), _) => {
+                self.set_aside(plan, defect, is_of_system);
+            }
+            _ => {}
+        }
+        drop(loading);
+        match restored {
+            Ok(inner) => self.verified(inner, plan).map(Arc::new),
+            Err(restore::Failure::Entry(_)) => None,
             Err(restore::Failure::Resources(code)) => {
                 tracing::warn!(key = %plan.key_prefix(), code, "the driver has no room for the cached program");
                 None
@@ -313,6 +371,7 @@ impl Cache {
         let load_ns = nanoseconds(elapsed);
         self.count(&[
             Counter::Hits.by(1),
+            Counter::SystemHits.by(inner.is_of_system().into()),
             Counter::LoadNs.by(load_ns),
             Counter::SavedNs.by(inner.compile_ns().saturating_sub(load_ns)),
         ]);
@@ -341,8 +400,15 @@ impl Cache {
         (code == CL_SUCCESS).then(|| inner.clone())
     }
 
-    fn set_aside(&self, plan: &Plan, defect: &Defect) {
-        tracing::warn!(key = %plan.key_prefix(), defect = %text(defect.to_string().as_bytes()), "entry set aside");
+    /// Takes a bad entry out of use. One of the system's stays: what the driver builds now goes into the user's store, where it
+    /// is found first.
+    fn set_aside(&self, plan: &Plan, defect: &Defect, is_of_system: bool) {
+        let (key, why) = (plan.key_prefix(), defect.to_string());
+        let defect = text(why.as_bytes());
+        if is_of_system {
+            return tracing::warn!(key, %defect, "entry of a system directory not used");
+        }
+        tracing::warn!(key, %defect, "entry set aside");
         self.count(&[Counter::SetAside.by(1)]);
         if let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly())
             && let Err(error) = store.set_aside(&plan.key())
@@ -356,6 +422,7 @@ impl Cache {
         &'static self,
         ticket: Ticket,
         plan: Result<Plan, Bypass>,
+        turn: Turn,
         call: &BuildCall,
         below: BuildBelow,
     ) -> cl_int {
@@ -369,13 +436,15 @@ impl Cache {
         let started = Instant::now();
         let finish = Box::new(move |_, code: Option<cl_int>| {
             let elapsed = started.elapsed();
-            self.built(&ticket, plan, devices, code, elapsed);
+            if self.built(&ticket, plan, devices, code, elapsed) {
+                turn.published();
+            }
         });
         let below = |target| (program, below(program, target));
         notify::wrapped(Some(program), call.notify, refusable, held, &below, finish).1
     }
 
-    /// What follows a build by the driver, before the application hears of it.
+    /// What follows a build by the driver, before the application hears of it. Tells whether there is an entry of it now.
     fn built(
         &self,
         ticket: &Ticket,
@@ -383,7 +452,7 @@ impl Cache {
         devices: Option<Vec<Device>>,
         code: Option<cl_int>,
         elapsed: Duration,
-    ) {
+    ) -> bool {
         if !shadow::set_busy(ticket, true) {
             // The application has released the program in its callback, or a later build has begun: there is nothing left to
             // ask, and what this build has made cannot be told any more.
@@ -393,12 +462,14 @@ impl Cache {
             };
             shadow::ended(ticket, how, None, None);
             let driver = Some(ticket.driver);
-            return self.count_bypass(driver, Bypass::ConcurrentBuild, Vec::new(), elapsed);
+            self.count_bypass(driver, Bypass::ConcurrentBuild, Vec::new(), elapsed);
+            return false;
         }
         let how = verdict(ticket.driver, ticket.program, devices.as_deref(), code);
         if how != Ended::Built {
             shadow::ended(ticket, how, None, None);
-            return self.count_failed(ticket.driver, plan.as_ref().ok(), elapsed);
+            self.count_failed(ticket.driver, plan.as_ref().ok(), elapsed);
+            return false;
         }
         match plan {
             // Nobody knows which of its contents the driver has read.
@@ -407,6 +478,7 @@ impl Cache {
                 tracing::warn!(key = %plan.key_prefix(), "not stored: a header was changed, made or removed meanwhile");
                 self.count(&[Counter::NotStored.by(1)]);
                 self.count_miss(ticket.driver, &plan, Vec::new(), false, elapsed);
+                false
             }
             Ok(plan) => {
                 let is_alone = || shadow::is_alone(ticket);
@@ -415,11 +487,13 @@ impl Cache {
                 let stored = recorded.is_some();
                 shadow::ended(ticket, how, recorded, Some(plan.recipe.clone()));
                 self.count_miss(ticket.driver, &plan, names, stored, elapsed);
+                stored
             }
             Err(reason) => {
                 let names = kernel_names_after(ticket.driver, ticket.program, reason);
                 shadow::ended(ticket, how, None, None);
                 self.count_bypass(Some(ticket.driver), reason, names, elapsed);
+                false
             }
         }
     }

@@ -1,7 +1,8 @@
 //! The settings: one table of names, variables, defaults and meanings, and where each value came from.
 //!
-//! The environment stands above the configuration file, the file above the default.
+//! The environment stands above the user's configuration file, that above the system's, and that above the default.
 
+mod file;
 mod table;
 
 use std::ffi::{OsStr, OsString};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::quantity;
-use table::{BUILT_CONFIG_DIR, BUILT_DIR};
+use table::BUILT_DIR;
 pub use table::{Name, SETTINGS};
 
 /// What stands in the table, in bytes.
@@ -22,7 +23,9 @@ const DEFAULT_MAX_SIZE: u64 = 5 << 30;
 pub enum Source {
     /// Nobody set it.
     Default,
-    /// The configuration file.
+    /// The system's configuration file.
+    SystemFile(PathBuf),
+    /// The user's configuration file.
     File(PathBuf),
     /// The environment.
     Environment,
@@ -32,7 +35,7 @@ pub enum Source {
 #[derive(Clone, Debug)]
 pub struct Config {
     values: Vec<(OsString, Source)>,
-    /// What was wrong with the configuration file, for the log.
+    /// What was wrong with the configuration files, for the log.
     pub complaints: Vec<String>,
     home: Option<PathBuf>,
     cache_home: Option<PathBuf>,
@@ -52,11 +55,15 @@ pub enum Mode {
 impl Config {
     /// The settings of this process.
     pub fn read() -> Config {
-        Config::read_from(&|name| std::env::var_os(name))
+        Config::read_from(&|name| std::env::var_os(name), file::of_system().as_deref())
     }
 
-    /// The settings that an environment makes. A cache that is disabled there opens no configuration file.
-    pub fn read_from(environment: &dyn Fn(&str) -> Option<OsString>) -> Config {
+    /// The settings that an environment and a configuration file of the system make. A cache that is disabled in the
+    /// environment opens no configuration file.
+    pub fn read_from(
+        environment: &dyn Fn(&str) -> Option<OsString>,
+        system_file: Option<&Path>,
+    ) -> Config {
         let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
         // Only absolute paths, by the XDG base directory specification.
         let directory = |name: &str| {
@@ -76,12 +83,16 @@ impl Config {
         };
         let disabled_by_variable =
             variable("OCLCACHE_DISABLE").is_some_and(|value| truth(value.as_bytes()));
-        if !disabled_by_variable && let Some(file) = config_file(directory("XDG_CONFIG_HOME"), home)
-        {
-            config.read_file(&file);
+        if !disabled_by_variable {
+            if let Some(file) = system_file {
+                config.read_system_file(file);
+            }
+            if let Some(file) = file::of_user(directory("XDG_CONFIG_HOME"), home) {
+                config.read_user_file(&file);
+            }
         }
         for (index, setting) in SETTINGS.iter().enumerate() {
-            if let Some(value) = variable(setting.variable) {
+            if let Some(value) = setting.variable.and_then(variable) {
                 config.values[index] = (value, Source::Environment);
             }
         }
@@ -126,48 +137,6 @@ impl Config {
             }
         }
         config
-    }
-
-    fn read_file(&mut self, file: &Path) {
-        let text = match std::fs::read_to_string(file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
-            Err(error) => {
-                return self
-                    .complaints
-                    .push(format!("cannot read `{}`: {error}", crate::log::path(file)));
-            }
-        };
-        let table: toml::Table = match text.parse() {
-            Ok(table) => table,
-            Err(error) => {
-                return self
-                    .complaints
-                    .push(format!("`{}` is not TOML: {error}", crate::log::path(file)));
-            }
-        };
-        for (key, value) in table {
-            let value = match value {
-                toml::Value::String(text) => text,
-                toml::Value::Boolean(truth) => truth.to_string(),
-                toml::Value::Integer(number) => number.to_string(),
-                _ => {
-                    let (file, key) = (crate::log::path(file), crate::log::text(key.as_bytes()));
-                    self.complaints.push(format!(
-                        "`{file}`: `{key}` must be a text, a number or true or false"
-                    ));
-                    continue;
-                }
-            };
-            match SETTINGS.iter().position(|setting| setting.key == key) {
-                Some(index) => self.values[index] = (value.into(), Source::File(file.to_owned())),
-                None => {
-                    let (file, key) = (crate::log::path(file), crate::log::text(key.as_bytes()));
-                    self.complaints
-                        .push(format!("`{file}`: there is no setting `{key}`"));
-                }
-            }
-        }
     }
 
     /// The value as it was written, and where.
@@ -250,6 +219,12 @@ impl Config {
     pub fn system_dirs(&self) -> Vec<PathBuf> {
         let dirs = paths(&self.value(Name::SystemDirs).0);
         dirs.into_iter().filter(|path| path.is_absolute()).collect()
+    }
+
+    /// Users beside root and the effective one whose directories of entries are taken.
+    pub fn trusted_owners(&self) -> Vec<u32> {
+        let ids = self.value(Name::TrustedOwners).0.to_string_lossy();
+        ids.split(' ').filter_map(|id| id.parse().ok()).collect()
     }
 
     /// The drivers to load; None: the registered ones.
@@ -338,17 +313,6 @@ fn truth(value: &[u8]) -> bool {
         .any(|no| value.eq_ignore_ascii_case(no.as_bytes()))
 }
 
-fn config_file(config_home: Option<PathBuf>, home: Option<PathBuf>) -> Option<PathBuf> {
-    let directory = match BUILT_CONFIG_DIR {
-        Some("") => return None,
-        Some(built) => expand_home(built, home.as_deref())?,
-        None => config_home
-            .or_else(|| Some(home?.join(".config")))?
-            .join("oclcache"),
-    };
-    Some(directory.join("config.toml"))
-}
-
 fn expand_home(path: &str, home: Option<&Path>) -> Option<PathBuf> {
     match path.strip_prefix("~/") {
         Some(rest) => Some(home?.join(rest)),
@@ -365,12 +329,11 @@ mod tests {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), value.into()))
             .collect();
-        Config::read_from(&|name| {
-            variables
-                .iter()
-                .find(|(known, _)| known == name)
-                .map(|(_, value)| value.clone())
-        })
+        let find = |name: &str| {
+            let found = variables.iter().find(|(known, _)| known == name);
+            found.map(|(_, value)| value.clone())
+        };
+        Config::read_from(&find, None)
     }
 
     #[test]
@@ -419,10 +382,91 @@ mod tests {
         assert_eq!(config.value(Name::ReadOnly).1, Source::File(file));
         assert_eq!(config.value(Name::Disable).1, Source::Environment);
         assert!(
-            config.complaints[0].contains("no setting `nonsense`"),
+            config.complaints[0].contains("`nonsense` is no setting"),
             "{:?}",
             config.complaints
         );
+    }
+
+    /// The settings that a system's and a user's file make; None if no file can be made that only root can write.
+    fn of_files(system: &str, user: &str) -> Option<Config> {
+        let place = crate::trust::tests::place()?;
+        let file = place.path().join("config.toml");
+        std::fs::write(&file, system).expect("written");
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let directory = home.path().join(".config/oclcache");
+        std::fs::create_dir_all(&directory).expect("made");
+        std::fs::write(directory.join("config.toml"), user).expect("written");
+        let find = |name: &str| match name {
+            "HOME" => Some(home.path().into()),
+            "OCLCACHE_RECACHE" => Some("0".into()),
+            _ => None,
+        };
+        let config = Config::read_from(&find, Some(&file));
+        matches!(config.value(Name::ReadOnly).1, Source::SystemFile(_)).then_some(config)
+    }
+
+    #[test]
+    fn the_users_file_stands_above_the_systems_and_only_the_systems_says_who_is_trusted() {
+        let system =
+            "readonly = true\nstore_source = false\nrecache = true\ntrusted_owners = [1000, 7]\n";
+        let user = "store_source = true\ntrusted_owners = [4242]\n";
+        let Some(config) = of_files(system, user) else {
+            return crate::trust::tests::skipped("a configuration file of the system");
+        };
+        assert!(config.readonly() && config.store_source() && !config.recache());
+        assert_eq!(config.trusted_owners(), [1000, 7]);
+        let [complaint] = config.complaints.as_slice() else {
+            panic!("{:?}", config.complaints)
+        };
+        assert!(complaint.ends_with("is taken from the system's configuration file only"));
+        for wrong in ["\"root\"", "[\"root\"]", "[-1]", "[4294967296]", "1000"] {
+            let system = format!("readonly = true\ntrusted_owners = {wrong}\n");
+            let config = of_files(&system, "").expect("a file of the system");
+            assert_eq!(
+                (config.trusted_owners(), config.complaints.len()),
+                (vec![], 1)
+            );
+        }
+    }
+
+    #[test]
+    fn no_variable_says_who_is_trusted() {
+        let config = config(&[("OCLCACHE_TRUSTED_OWNERS", "1000"), ("", "1000")]);
+        assert_eq!(config.trusted_owners(), [0; 0]);
+    }
+
+    #[test]
+    fn a_file_of_the_system_that_others_can_write_is_not_read() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file = directory.path().join("config.toml");
+        let read = |file: &Path| Config::read_from(&|_| None, Some(file));
+        assert_eq!(read(&file).complaints, [""; 0]);
+        std::fs::write(&file, "readonly = true\n").expect("written");
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o666))
+            .expect("changed");
+        let config = read(&file);
+        assert!(!config.readonly());
+        assert!(config.complaints[0].contains("is not read: `/"));
+    }
+
+    #[test]
+    fn what_is_no_plain_text_in_a_files_place_is_said_in_one_line_and_hangs_nothing() {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let file = home.path().join("oclcache/config.toml");
+        std::fs::create_dir(home.path().join("oclcache")).expect("made");
+        let complaints = || {
+            let home = home.path().to_str().expect("UTF-8");
+            config(&[("XDG_CONFIG_HOME", home)]).complaints
+        };
+        let fifo = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mkfifoat(rustix::fs::CWD, &file, fifo).expect("a FIFO");
+        assert!(complaints()[0].ends_with("it is not a regular file"));
+        std::fs::remove_file(&file).expect("removed");
+        std::fs::write(&file, "log = 1\n\u{1b}[2J\"x\u{202e}\n = 2").expect("written");
+        let said = complaints();
+        assert!(said[0].contains("is not TOML: line 2"), "{said:?}");
+        assert!(!said[0].contains(['\n', '\u{1b}', '\u{202e}']), "{said:?}");
     }
 
     #[test]

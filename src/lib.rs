@@ -28,14 +28,16 @@
 //! - In any doubt, the driver is called as if we were not there. A handle that is not in `shadow` is the driver's alone.
 //! - No byte reaches a driver before the checksum of its entry was verified.
 //! - No lock of this process is held across a call into a driver or a callback, and no driver is called from a destructor
-//!   at exit: what is static is never dropped.
+//!   at exit: what is static is never dropped. The store's lock for one build of many processes is: who waits for that does so
+//!   for a bounded time.
 //! - No panic leaves a hook.
 //! - Nothing here links or calls libOpenCL. Drivers are never unloaded, nor is this library.
 //!
 //! # Modules
 //!
 //! Imports point one way: `front` -> `hook` -> `cache` -> `shadow`, `key`, `store`, `driver` -> `cl`. `key` and `store` know
-//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork`, `generation` and `store::mapping` only.
+//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork`, `generation`, `store::lock` and
+//! `store::mapping` only.
 //!
 //! - `front`: the doors by which loaders come, and which drivers there are.
 //! - `hook`: the functions that stand in drivers' tables.
@@ -47,6 +49,7 @@
 //! - `cl`: the ABI.
 //! - `outcome`, `config`, `log`: what can become of a build, the settings, and what is said to people.
 //! - `quantity`: sizes and times as people write them.
+//! - `trust`: whether nobody untrusted can write a path.
 //! - `fork`: the locks that all of them take, which a fork finds free.
 //! - `generation`: which of the processes that were forked from one another this is.
 //! - `cli`: the `oclcache` command.
@@ -66,3 +69,4 @@ mod outcome;
 mod quantity;
 mod shadow;
 mod store;
+mod trust;

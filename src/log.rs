@@ -149,8 +149,8 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// Characters that take their own place in the line and no other.
-fn is_plain(character: char) -> bool {
+/// Whether a character takes its own place in the line and no other.
+pub fn is_plain(character: char) -> bool {
     match character {
         '\u{20}'..='\u{7e}' => true,
         // Control characters, the soft hyphen, everything that joins, reorders or hides, and the private use areas.

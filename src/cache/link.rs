@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use opencl_sys::*;
 
 use super::journal::kernel_names_after;
+use super::one_build::Turn;
 use super::plan::Plan;
 use super::{BuildBelow, BuildCall, Cache, is_refusal, record, verdict};
 use crate::cl::{Context, Program};
@@ -45,15 +46,17 @@ pub fn link(call: &LinkCall, below: LinkBelow) -> (Program, cl_int) {
         cache.plan_link(call.driver, call.context, &call.arguments, &call.inputs)
     };
     let started = Instant::now();
+    let mut turn = Turn::default();
+    let find = |plan| {
+        let entry = cache.look_up(plan)?;
+        let standing = Standing::Applications;
+        cache.restore(call.driver, call.context, standing, plan, entry)
+    };
     if let Ok(plan) = &plan
-        && let Some(entry) = cache.look_up(plan)
-        && let Some(inner) = cache.restore(
-            call.driver,
-            call.context,
-            Standing::Applications,
-            plan,
-            entry,
-        )
+        && let Some(inner) = find(plan).or_else(|| {
+            let waited = cache.one_build(plan, &|| true, || find(plan));
+            waited.found_or(&mut turn)
+        })
     {
         let program = inner.program();
         let recipe = Some(plan.recipe.clone());
@@ -70,7 +73,7 @@ pub fn link(call: &LinkCall, below: LinkBelow) -> (Program, cl_int) {
         call.notify.call(program);
         return (program, CL_SUCCESS);
     }
-    cache.link_by_driver(plan, call, below)
+    cache.link_by_driver(plan, turn, call, below)
 }
 
 impl Cache {
@@ -121,6 +124,7 @@ impl Cache {
     fn link_by_driver(
         &'static self,
         plan: Result<Plan, Bypass>,
+        turn: Turn,
         call: &LinkCall,
         below: LinkBelow,
     ) -> (Program, cl_int) {
@@ -163,6 +167,9 @@ impl Cache {
                     let stored = recorded.is_some();
                     shadow::program_linked(driver, context, program, None, recorded, recipe);
                     self.count_miss(driver, &plan, names, stored, elapsed);
+                    if stored {
+                        turn.published();
+                    }
                 }
                 Err(reason) => {
                     let names = kernel_names_after(driver, program, reason);

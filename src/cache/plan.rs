@@ -202,7 +202,7 @@ impl Cache {
         arguments: &BuildArguments,
         previous: Option<Arc<Recipe>>,
     ) -> Result<Plan, Bypass> {
-        if self.store.is_none() {
+        if !self.has_entries() {
             return Err(Bypass::NoCacheDirectory);
         }
         let targets = devices::targets(driver, &devices, arguments)?;

@@ -16,7 +16,7 @@ use crate::key::ingredients::Key;
 use crate::key::source::RANDOM_NAME;
 use crate::shadow::Operation;
 use crate::store::Lookup;
-use crate::store::entry::{Answer, Answers, EntryContent, Facts, KernelFacts, Meta};
+use crate::store::entry::{Answer, Answers, Entry, EntryContent, Facts, KernelFacts, Meta};
 use crate::store::stats::Counter;
 
 /// clGetProgramInfo: what describes the executable rather than the object.
@@ -102,8 +102,8 @@ impl Cache {
             binaries: binaries.bytes.iter().map(Vec::as_slice).collect(),
         };
         match store.publish(&plan.key(), &content) {
-            Ok(_) => {
-                self.count(&[Counter::Stored.by(1)]);
+            Ok(removed) => {
+                self.count(&[Counter::Stored.by(1), Counter::Evicted.by(removed)]);
                 (names, Some(plan.key()))
             }
             Err(error) => {
@@ -170,7 +170,17 @@ impl Cache {
         let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
             return;
         };
-        let Lookup::Found(mut entry) = store.look_up(key) else {
+        let fits = |entry: &Entry| {
+            let others = entry.meta.include_dirs.as_deref();
+            others.is_none_or(|dirs| include_dirs.is_none_or(|own| dirs == own))
+        };
+        let found = match store.look_up(key) {
+            Lookup::Found(entry, file) => Some((*entry, file)).filter(|(entry, _)| fits(entry)),
+            // With what is learnt the system's entry becomes the user's: else each process would have the driver asked again.
+            Lookup::Absent => self.tiers.look_up(key, &fits),
+            Lookup::Unreadable(_) | Lookup::Bad(_) => None,
+        };
+        let Some((mut entry, file)) = found else {
             return;
         };
         let mut meta = std::mem::take(&mut entry.meta);
@@ -178,10 +188,6 @@ impl Cache {
             return;
         }
         if let Some(own) = include_dirs {
-            let others = meta.include_dirs.as_deref().is_some_and(|dirs| dirs != own);
-            if others {
-                return;
-            }
             meta.include_dirs = shows_directories(&meta.facts, own).then(|| own.to_vec());
         }
         withhold_texts(&mut meta.facts, !self.config.store_source());
@@ -191,8 +197,9 @@ impl Cache {
             source: source.as_deref(),
             binaries: entry.binaries().collect(),
         };
-        if let Err(error) = store.publish(key, &content) {
-            tracing::warn!(%error, "facts not added to the entry");
+        match store.replace(key, &content, &file) {
+            Ok(removed) => self.count(&[Counter::Evicted.by(removed)]),
+            Err(error) => tracing::warn!(%error, "facts not added to the entry"),
         }
     }
 }

@@ -111,7 +111,7 @@ impl Cache {
             text(what.as_bytes())
         ));
         let defect = Defect::Refused("a build from source is another program");
-        self.set_aside(plan, &defect);
+        self.set_aside(plan, &defect, inner.is_of_system());
         if !inner.is_apart() {
             // The application would have released it.
             inner.driver().release_program(inner.program());

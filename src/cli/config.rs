@@ -3,15 +3,29 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use super::{Failure, print, say};
+use super::{Failure, print, say, tiers};
 use crate::config::{Config, Name, SETTINGS, Source};
 use crate::log::{os, path};
+use crate::store::Store;
 use crate::store::filesystem::FileSystem;
 
 pub fn config() -> Result<ExitCode, Failure> {
     let config = Config::read();
     for complaint in &config.complaints {
         say(&format!("oclcache: {complaint}"));
+    }
+    if let Ok(directory) = config.directory()
+        && let Err(error) = Store::open_existing(&directory)
+    {
+        say(&format!("oclcache: the cache is off: {error}"));
+    }
+    for tier in tiers(&config).all() {
+        if let Err(why) = &tier.store {
+            say(&format!(
+                "oclcache: `{}` is not used: {why}",
+                path(&tier.path)
+            ));
+        }
     }
     let mut shown = String::new();
     for setting in &SETTINGS {
@@ -23,8 +37,10 @@ pub fn config() -> Result<ExitCode, Failure> {
         };
         let source = match source {
             Source::Default => "default".to_owned(),
-            Source::Environment => format!("environment, {}", setting.variable),
-            Source::File(file) => path(file).to_string(),
+            Source::Environment => {
+                format!("environment, {}", setting.variable.unwrap_or_default())
+            }
+            Source::SystemFile(file) | Source::File(file) => path(file).to_string(),
         };
         let _ = writeln!(
             shown,

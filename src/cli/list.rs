@@ -1,47 +1,46 @@
 //! `oclcache list`.
 
-use std::fmt::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::{Failure, print, print_json, seconds, size, store};
+use super::{Failure, print, print_json, printed, seconds, size, store};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::store::entry::Meta;
-use crate::store::{Lookup, Store};
 
 /// Digits of a key that are shown; enough to tell entries apart by.
 pub(super) const SHOWN_DIGITS: usize = 16;
 
 pub fn list(json: bool) -> Result<ExitCode, Failure> {
-    let mut rows: Vec<Value> = Vec::new();
-    let mut table = String::new();
-    if let Some(store) = store()? {
-        for (key, bytes) in store.entries()? {
-            let meta = meta_of(&store, &key);
-            if json {
-                rows.push(row_as_json(&key, bytes, meta.as_ref()));
-            } else {
-                row_as_text(&mut table, &key, bytes, meta.as_ref());
-            }
-        }
-    }
+    let Some(store) = store()? else {
+        return if json {
+            print_json(&json!([]))
+        } else {
+            print(b"")
+        };
+    };
+    let entries = store.entries()?;
+    let mut rows = entries
+        .iter()
+        .map(|(key, file)| (key, file.size, store.read_meta(key)));
     if json {
-        print_json(&rows.into())
-    } else {
-        print(table.as_bytes())
+        return print_json(
+            &rows
+                .map(|(key, bytes, meta)| row_as_json(key, bytes, meta.as_ref()))
+                .collect(),
+        );
     }
+    // Row by row: there may be a million, and `head` may read them.
+    let mut output = io::stdout().lock();
+    let written = rows.try_for_each(|(key, bytes, meta)| {
+        output.write_all(row_as_text(key, bytes, meta.as_ref()).as_bytes())
+    });
+    printed(written)
 }
 
-fn meta_of(store: &Store, key: &Key) -> Option<Meta> {
-    match store.look_up(key) {
-        Lookup::Found(entry) => Some(entry.meta),
-        Lookup::Absent | Lookup::Bad(_) => None,
-    }
-}
-
-fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>) -> Value {
+pub(super) fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>) -> Value {
     let lossy = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
     match meta {
         None => json!({ "key": key.hex(), "bytes": bytes, "damaged": true }),
@@ -59,20 +58,19 @@ fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>) -> Value {
     }
 }
 
-fn row_as_text(table: &mut String, key: &Key, bytes: u64, meta: Option<&Meta>) {
+pub(super) fn row_as_text(key: &Key, bytes: u64, meta: Option<&Meta>) -> String {
     let key = &key.hex()[..SHOWN_DIGITS];
-    let _ = match meta {
-        None => writeln!(table, "{key}  {:>10}  damaged", size(bytes)),
-        Some(meta) => writeln!(
-            table,
-            "{key}  {:>10}  {:>9}  {:<10} {:<20} {}",
+    match meta {
+        None => format!("{key}  {:>10}  damaged\n", size(bytes)),
+        Some(meta) => format!(
+            "{key}  {:>10}  {:>9}  {:<10} {:<20} {}\n",
             size(bytes),
             seconds(meta.compile_ns),
             text(meta.driver_family.as_bytes()).to_string(),
             text(meta.executable.as_bytes()).to_string(),
             kernels(&meta.facts.kernel_names),
         ),
-    };
+    }
 }
 
 /// The first names, and how many more there are.

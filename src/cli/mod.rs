@@ -6,6 +6,7 @@
 mod clear;
 mod config;
 mod explain;
+mod gc;
 mod list;
 mod run;
 mod show;
@@ -15,11 +16,14 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::Config;
 use crate::key::ingredients::Key;
+use crate::quantity;
+use crate::store::tiers::Tiers;
 use crate::store::{Store, StoreError};
 
 /// A compiler cache for OpenCL: kernels are compiled once, not at every start.
@@ -125,9 +129,29 @@ enum Verb {
         #[arg(long)]
         key: Option<String>,
     },
+    /// Bring the cache within its limits, and clear away what nobody uses
+    #[command(
+        after_help = "Example: oclcache gc --max-size 500M\nIn ccache: --cleanup, --evict-older-than"
+    )]
+    Gc {
+        /// The size that the entries may take, as 500M or 5Gi, instead of OCLCACHE_MAX_SIZE
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        max_size: Option<u64>,
+        /// Entries go that were not used for this time, as 12h or 30d, instead of OCLCACHE_MAX_AGE
+        #[arg(long, value_name = "TIME", value_parser = parse_age)]
+        max_age: Option<Duration>,
+    },
     /// Show each setting, its value and where it comes from
     #[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
     Config,
+}
+
+fn parse_size(text: &str) -> Result<u64, &'static str> {
+    quantity::bytes(text).ok_or("a size is wanted, as 500M or 5Gi")
+}
+
+fn parse_age(text: &str) -> Result<Duration, &'static str> {
+    quantity::duration(text).ok_or("a time is wanted, as 12h or 30d")
 }
 
 /// Why a verb failed: what to say, and the exit code.
@@ -181,6 +205,7 @@ pub fn main() -> ExitCode {
         Verb::Explain { key, last, json } => explain::explain(key.as_deref(), last, json),
         Verb::Path => path(),
         Verb::Clear { key } => clear::clear(key.as_deref()),
+        Verb::Gc { max_size, max_age } => gc::gc(max_size, max_age),
         Verb::Config => config::config(),
     };
     done.unwrap_or_else(|failure| {
@@ -198,7 +223,11 @@ fn path() -> Result<ExitCode, Failure> {
 /// Writes data to standard output. That nobody reads it any more is not a failure.
 fn print(data: &[u8]) -> Result<ExitCode, Failure> {
     let mut output = io::stdout().lock();
-    match output.write_all(data).and_then(|()| output.flush()) {
+    printed(output.write_all(data).and_then(|()| output.flush()))
+}
+
+fn printed(written: io::Result<()>) -> Result<ExitCode, Failure> {
+    match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(format_args!(
             "cannot write to standard output: {error}"
         ))),
@@ -207,7 +236,23 @@ fn print(data: &[u8]) -> Result<ExitCode, Failure> {
 }
 
 fn print_json(value: &serde_json::Value) -> Result<ExitCode, Failure> {
-    print(format!("{value:#}\n").as_bytes())
+    print(plain(value).as_bytes())
+}
+
+/// JSON in plain characters: those that a terminal would obey stand as escapes, which mean the same.
+fn plain(json: &serde_json::Value) -> String {
+    use fmt::Write;
+    let mut shown = String::new();
+    for character in format!("{json:#}\n").chars() {
+        if character == '\n' || crate::log::is_plain(character) {
+            shown.push(character);
+            continue;
+        }
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            let _ = write!(shown, "\\u{unit:04x}");
+        }
+    }
+    shown
 }
 
 /// Writes words to standard error.
@@ -224,6 +269,11 @@ fn directory(config: &Config) -> Result<std::path::PathBuf, Failure> {
 /// The store of the configured directory; None if there is none yet.
 fn store() -> Result<Option<Store>, Failure> {
     Ok(Store::open_existing(&directory(&Config::read())?)?)
+}
+
+/// The directories of the system.
+fn tiers(config: &Config) -> Tiers {
+    Tiers::new(config.system_dirs(), &config.trusted_owners())
 }
 
 /// The key that some first digits name.

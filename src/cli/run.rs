@@ -16,13 +16,13 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
-use super::{Failure, say, seconds};
+use super::{Failure, say, seconds, tiers};
 use crate::cache::RUN_VARIABLE;
 use crate::config::Config;
 use crate::log::path;
-use crate::store::Store;
 use crate::store::directory::Directory;
 use crate::store::stats::{Counter, Run, Statistics, run_directory};
+use crate::store::{Limits, STATISTICS, Store};
 
 /// Where the library stands, if the package was built for a place of its own.
 const BUILT_LIBRARY: Option<&str> = option_env!("OCLCACHE_DEFAULT_LIBRARY");
@@ -158,29 +158,44 @@ impl Place {
     fn open(config: &Config, library: &Path) -> Result<Place, String> {
         let words = |error: crate::store::StoreError| error.to_string();
         if config.readonly() || config.disable() {
-            let temporary = tempfile::Builder::new()
-                .prefix("oclcache-")
-                .tempdir()
-                .map_err(|error| error.to_string())?;
-            let root = Directory::create_all(temporary.path()).map_err(words)?;
-            let vendors = vendors_directory(&root, library).map_err(words)?;
-            let run = root.create("run").map_err(words)?;
-            return Ok(Place {
-                vendors,
-                run,
-                statistics: None,
-                temporary: Some(temporary),
-            });
+            return Place::temporary(library);
         }
-        let store = Store::open(&config.directory()?).map_err(words)?;
+        let opened = config.directory();
+        let open = |path: PathBuf| Store::open(&path, Limits::of(config)).map_err(words);
+        let store = match opened.and_then(open) {
+            Ok(store) => store,
+            // Entries of the system serve also who has no cache.
+            Err(_) if tiers(config).stores().next().is_some() => {
+                return Place::temporary(library);
+            }
+            Err(why) => return Err(why),
+        };
         let vendors = vendors_directory(store.root(), library).map_err(words)?;
-        let statistics = store.root().create("stats").map_err(words)?;
+        let statistics = store.root().create(STATISTICS).map_err(words)?;
         let run = Statistics::new(&statistics).begin_run().map_err(words)?;
         Ok(Place {
             vendors,
             run,
             statistics: Some(statistics),
             temporary: None,
+        })
+    }
+
+    /// A place that goes with the run.
+    fn temporary(library: &Path) -> Result<Place, String> {
+        let words = |error: crate::store::StoreError| error.to_string();
+        let temporary = tempfile::Builder::new()
+            .prefix("oclcache-")
+            .tempdir()
+            .map_err(|error| error.to_string())?;
+        let root = Directory::create_all(temporary.path()).map_err(words)?;
+        let vendors = vendors_directory(&root, library).map_err(words)?;
+        let run = root.create("run").map_err(words)?;
+        Ok(Place {
+            vendors,
+            run,
+            statistics: None,
+            temporary: Some(temporary),
         })
     }
 
@@ -207,6 +222,7 @@ fn vendors_directory(
     let digits = xxhash_rust::xxh3::xxh3_64(library.as_os_str().as_bytes());
     let directory = root.create(&format!("vendors-{digits:016x}"))?;
     directory.write_once(
+        &directory,
         "oclcache.icd",
         &[library.as_os_str().as_bytes(), b"\n"].concat(),
     )?;

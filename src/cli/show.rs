@@ -1,23 +1,30 @@
 //! `oclcache show`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::{Failure, find_key, no_entry, print, print_json, seconds, size, store};
+use super::{Failure, choose_key, no_entry, print, print_json, seconds, size, store, tiers};
 use crate::cl::info::Number;
-use crate::key::ingredients::{Ingredient, Kind, hex};
+use crate::config::Config;
+use crate::key::ingredients::{Ingredient, Key, Kind, hex};
 use crate::log::text;
-use crate::store::Lookup;
 use crate::store::entry::Entry;
+use crate::store::{Lookup, Store};
 
 pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure> {
-    let store = store()?.ok_or_else(|| no_entry(digits))?;
-    let key = find_key(&store, digits)?;
+    let (own, tiers) = (store()?, tiers(&Config::read()));
+    let (key, store) = find(own.iter().chain(tiers.stores()), digits)?;
     let entry = match store.look_up(&key) {
-        Lookup::Found(entry) => entry,
+        Lookup::Found(entry, _) => entry,
         Lookup::Absent => return Err(no_entry(digits)),
+        Lookup::Unreadable(error) => {
+            let path = store.path_of(&key);
+            let words = format!("cannot read `{}`: {error}", crate::log::path(&path));
+            return Err(Failure::new(words));
+        }
         Lookup::Bad(defect) => {
             let path = store.path_of(&key);
             let words = format!(
@@ -45,6 +52,21 @@ pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure>
         crate::log::path(&path)
     );
     print((head + &as_text(&entry)).as_bytes())
+}
+
+/// The first of the stores that has the key that some first digits name.
+fn find<'a>(
+    stores: impl Iterator<Item = &'a Store>,
+    digits: &str,
+) -> Result<(Key, &'a Store), Failure> {
+    let mut found = BTreeMap::new();
+    for store in stores {
+        for (key, _) in store.entries()? {
+            found.entry(key).or_insert(store);
+        }
+    }
+    let key = choose_key(found.keys().copied(), digits, "list")?;
+    Ok((key, found[&key]))
 }
 
 /// What it is, as JSON and people have it.
@@ -164,4 +186,64 @@ fn as_text(entry: &Entry) -> String {
         );
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::list::{row_as_json, row_as_text};
+    use crate::cli::plain;
+    use crate::log::is_plain;
+    use crate::store::entry::{EntryContent, Facts, Meta};
+
+    /// An application's C strings need not be UTF-8.
+    #[test]
+    fn no_byte_of_an_entry_begins_a_line_or_a_terminal_sequence() {
+        let mut all: Vec<u8> = (0..=255).collect();
+        all.extend("\u{9b}2J\u{202e}\u{200b}\r\nforged".bytes());
+        let name = String::from_utf8_lossy(&all).into_owned();
+        let kinds = [
+            Kind::Source,
+            Kind::Device,
+            Kind::Driver,
+            Kind::Environment,
+            Kind::Include,
+        ];
+        let values = kinds.map(|kind| Ingredient::new(kind, name.clone(), all.clone()));
+        let features = Ingredient::new(Kind::Device, "features", all.clone());
+        let text = Ingredient::new(Kind::Environment, "NAME", *b"\x1b]0;title\x07\n");
+        let meta = Meta {
+            ingredients: values.into_iter().chain([features, text]).collect(),
+            options: Some(all.clone()),
+            driver_family: name.clone(),
+            driver_library: name.clone(),
+            executable: name,
+            facts: Facts {
+                kernel_names: vec![all],
+                ..Facts::default()
+            },
+            ..Meta::default()
+        };
+        let key = Key([7; 32]);
+        let content = EntryContent {
+            meta: &meta,
+            source: None,
+            binaries: Vec::new(),
+        };
+        let entry = Entry::parse(content.encode(&key), Some(&key)).expect("an entry");
+        let list = row_as_text(&key, 1, Some(&meta));
+        let show = as_text(&entry);
+        assert_eq!((list.lines().count(), show.lines().count()), (1, 7 + 7));
+        let json = [row_as_json(&key, 1, Some(&meta)), as_json(&entry)];
+        for (value, shown) in json.iter().map(|value| (value, plain(value))) {
+            assert_eq!(
+                serde_json::from_str::<Value>(&shown).ok().as_ref(),
+                Some(value)
+            );
+            assert!(shown.chars().all(|c| c == '\n' || is_plain(c)), "{shown:?}");
+        }
+        for shown in [list, show] {
+            assert!(shown.chars().all(|c| c == '\n' || is_plain(c)), "{shown:?}");
+        }
+    }
 }

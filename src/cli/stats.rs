@@ -1,22 +1,25 @@
 //! `oclcache stats`.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
-use super::{Failure, directory, print, print_json, say, seconds, size, store};
+use super::{Failure, directory, print, print_json, say, seconds, size, store, tiers};
 use crate::config::Config;
+use crate::log::path;
+use crate::store::STATISTICS;
 use crate::store::filesystem::FileSystem;
 use crate::store::stats::{Counter, Statistics, Totals};
+use crate::store::tiers::Tiers;
 
 pub fn stats(json: bool, zero: bool) -> Result<ExitCode, Failure> {
     let store = store()?;
     let mut totals = Totals::default();
     let mut entries = Vec::new();
     if let Some(store) = &store {
-        if let Some(directory) = store.root().open_below("stats")? {
+        if let Some(directory) = store.root().open_below(STATISTICS)? {
             let statistics = Statistics::new(&directory);
             if zero {
                 statistics.zero()?;
@@ -29,17 +32,49 @@ pub fn stats(json: bool, zero: bool) -> Result<ExitCode, Failure> {
         say("oclcache: statistics zeroed");
         return Ok(ExitCode::SUCCESS);
     }
-    let bytes: u64 = entries.iter().map(|(_, size)| size).sum();
-    let directory = directory(&Config::read())?;
+    let config = Config::read();
+    let state = State {
+        directory: directory(&config)?,
+        entries: entries.len(),
+        bytes: entries.iter().map(|(_, file)| file.allocated).sum(),
+        max_size: config.max_size(),
+        tiers: tiers(&config),
+    };
     if json {
-        let file_system = FileSystem::at(&directory);
-        print_json(&as_json(&totals, file_system, entries.len(), bytes))
+        print_json(&as_json(&totals, &state))
     } else {
-        print(as_text(&totals, &directory, entries.len(), bytes).as_bytes())
+        print(as_text(&totals, &state).as_bytes())
     }
 }
 
-fn as_json(totals: &Totals, file_system: FileSystem, entries: usize, bytes: u64) -> Value {
+/// What there is now, beside what was counted.
+struct State {
+    directory: PathBuf,
+    entries: usize,
+    /// On the disk.
+    bytes: u64,
+    max_size: Option<u64>,
+    tiers: Tiers,
+}
+
+impl State {
+    fn file_system(&self) -> FileSystem {
+        FileSystem::at(&self.directory)
+    }
+
+    /// The directories of the system that are there: how many entries each has, or why it is not used.
+    fn tiers(&self) -> impl Iterator<Item = (&Path, Result<usize, String>)> {
+        self.tiers.all().iter().map(|tier| {
+            let entries = tier.store.as_ref().map_err(Clone::clone).and_then(|store| {
+                let entries = store.entries().map_err(|error| error.to_string())?;
+                Ok(entries.len())
+            });
+            (tier.path.as_path(), entries)
+        })
+    }
+}
+
+fn as_json(totals: &Totals, state: &State) -> Value {
     let mut object: Map<String, Value> = totals
         .named()
         .map(|(name, number)| (name.to_owned(), number.into()))
@@ -51,21 +86,30 @@ fn as_json(totals: &Totals, file_system: FileSystem, entries: usize, bytes: u64)
     object.insert("bypassed".into(), totals.bypassed().into());
     object.insert("saved_ns".into(), totals.saved_ns().into());
     object.insert("bypass_reasons".into(), reasons.into());
-    object.insert("file_system".into(), file_system.to_string().into());
-    object.insert("entries".into(), entries.into());
-    object.insert("bytes".into(), bytes.into());
+    object.insert("file_system".into(), state.file_system().to_string().into());
+    object.insert("entries".into(), state.entries.into());
+    object.insert("bytes".into(), state.bytes.into());
+    object.insert("max_size".into(), state.max_size.into());
+    let directories = state.tiers().map(|(directory, entries)| {
+        let directory = directory.to_string_lossy();
+        match entries {
+            Ok(entries) => json!({ "path": directory, "entries": entries }),
+            Err(why) => json!({ "path": directory, "not_used": why }),
+        }
+    });
+    object.insert("system_directories".into(), directories.collect());
     json!(object)
 }
 
-fn as_text(totals: &Totals, directory: &Path, entries: usize, bytes: u64) -> String {
+fn as_text(totals: &Totals, state: &State) -> String {
     let mut text = String::new();
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<34}{value}");
     };
     let looked_up = totals.get(Counter::Hits) + totals.get(Counter::Misses);
     let rate = totals.get(Counter::Hits) as f64 / looked_up.max(1) as f64 * 100.0;
-    row("cache directory", crate::log::path(directory).to_string());
-    row("file system", FileSystem::at(directory).described());
+    row("cache directory", path(&state.directory).to_string());
+    row("file system", state.file_system().described());
     row(
         "hits",
         format!("{} ({rate:.1} %)", totals.get(Counter::Hits)),
@@ -107,6 +151,19 @@ fn as_text(totals: &Totals, directory: &Path, entries: usize, bytes: u64) -> Str
     }
     row("compilation avoided", seconds(totals.saved_ns()));
     row("compilation done", seconds(totals.get(Counter::CompileNs)));
-    row("entries", format!("{entries} ({})", size(bytes)));
+    let most = state
+        .max_size
+        .map_or(String::new(), |most| format!(" of {}", size(most)));
+    row(
+        "entries",
+        format!("{} ({}{most})", state.entries, size(state.bytes)),
+    );
+    for (directory, entries) in state.tiers() {
+        let words = match entries {
+            Ok(entries) => format!("{}, {entries} entries", path(directory)),
+            Err(why) => format!("{}, not used: {why}", path(directory)),
+        };
+        row("system directory", words);
+    }
     text
 }

@@ -25,6 +25,8 @@ pub enum Name {
     MaxAge,
     /// Directories that are read after the cache directory.
     SystemDirs,
+    /// Whose directories those may be.
+    TrustedOwners,
     /// Which drivers to load.
     Vendors,
     /// Whether platforms are reported.
@@ -41,8 +43,8 @@ pub struct Setting {
     pub name: Name,
     /// The key in the configuration file.
     pub key: &'static str,
-    /// The environment variable.
-    pub variable: &'static str,
+    /// The environment variable. None: the setting is taken from the system's configuration file only.
+    pub variable: Option<&'static str>,
     /// The value if it is set nowhere.
     pub default: &'static str,
     /// What it means.
@@ -54,12 +56,16 @@ pub(super) const BUILT_DIR: Option<&str> = option_env!("OCLCACHE_DEFAULT_DIR");
 /// Where the configuration file is looked for, chosen likewise; `Some("")` means that there is none.
 pub(super) const BUILT_CONFIG_DIR: Option<&str> = option_env!("OCLCACHE_DEFAULT_CONFIG_DIR");
 
+/// Where the system's configuration file is looked for, chosen likewise; `Some("")` means that there is none.
+pub(super) const BUILT_SYSTEM_CONFIG_DIR: Option<&str> =
+    option_env!("OCLCACHE_DEFAULT_SYSTEM_CONFIG_DIR");
+
 /// The table. Its order is that of [`Name`].
-pub const SETTINGS: [Setting; 15] = [
+pub const SETTINGS: [Setting; 16] = [
     Setting {
         name: Name::Dir,
         key: "dir",
-        variable: "OCLCACHE_DIR",
+        variable: Some("OCLCACHE_DIR"),
         default: match BUILT_DIR {
             Some(built) => built,
             None => "$XDG_CACHE_HOME/oclcache or $HOME/.cache/oclcache",
@@ -69,98 +75,105 @@ pub const SETTINGS: [Setting; 15] = [
     Setting {
         name: Name::Disable,
         key: "disable",
-        variable: "OCLCACHE_DISABLE",
+        variable: Some("OCLCACHE_DISABLE"),
         default: "false",
         help: "forward everything to the drivers and touch nothing",
     },
     Setting {
         name: Name::ReadOnly,
         key: "readonly",
-        variable: "OCLCACHE_READONLY",
+        variable: Some("OCLCACHE_READONLY"),
         default: "false",
         help: "serve from the cache, never write",
     },
     Setting {
         name: Name::Recache,
         key: "recache",
-        variable: "OCLCACHE_RECACHE",
+        variable: Some("OCLCACHE_RECACHE"),
         default: "false",
         help: "build everything and overwrite what is stored",
     },
     Setting {
         name: Name::StoreSource,
         key: "store_source",
-        variable: "OCLCACHE_STORE_SOURCE",
+        variable: Some("OCLCACHE_STORE_SOURCE"),
         default: "true",
         help: "keep sources, macro values and build logs in entries; otherwise digests of them",
     },
     Setting {
         name: Name::Verify,
         key: "verify",
-        variable: "OCLCACHE_VERIFY",
+        variable: Some("OCLCACHE_VERIFY"),
         default: "0",
         help: "percent of the hits that are also built from source and compared",
     },
     Setting {
         name: Name::MustHit,
         key: "must_hit",
-        variable: "OCLCACHE_MUST_HIT",
+        variable: Some("OCLCACHE_MUST_HIT"),
         default: "false",
         help: "say on standard error what is compiled; `oclcache run` then ends with 125",
     },
     Setting {
         name: Name::MaxSize,
         key: "max_size",
-        variable: "OCLCACHE_MAX_SIZE",
+        variable: Some("OCLCACHE_MAX_SIZE"),
         default: "5Gi",
         help: "the size that the entries may take on the disk, as 500M or 5Gi; 0: no limit",
     },
     Setting {
         name: Name::MinFree,
         key: "min_free",
-        variable: "OCLCACHE_MIN_FREE",
+        variable: Some("OCLCACHE_MIN_FREE"),
         default: "auto",
         help: "nothing is stored and entries are removed where less than this is free; auto: 1 % of the file system, at most 1Gi",
     },
     Setting {
         name: Name::MaxAge,
         key: "max_age",
-        variable: "OCLCACHE_MAX_AGE",
+        variable: Some("OCLCACHE_MAX_AGE"),
         default: "0",
         help: "entries that were not used for this time are removed, as 12h or 30d; 0: never for that",
     },
     Setting {
         name: Name::SystemDirs,
         key: "system_dirs",
-        variable: "OCLCACHE_SYSTEM_DIRS",
+        variable: Some("OCLCACHE_SYSTEM_DIRS"),
         default: "/usr/share/oclcache:/var/cache/oclcache",
         help: "directories of entries that are only read, separated by colons, if nobody untrusted can write them",
     },
     Setting {
+        name: Name::TrustedOwners,
+        key: "trusted_owners",
+        variable: None,
+        default: "",
+        help: "ids of users beside root and the one who runs a program whose system_dirs are read; only in the system's file",
+    },
+    Setting {
         name: Name::Vendors,
         key: "vendors",
-        variable: "OCLCACHE_VENDORS",
+        variable: Some("OCLCACHE_VENDORS"),
         default: "",
         help: "the real drivers: directories, .icd files or libraries, separated by colons; empty: the registered ones",
     },
     Setting {
         name: Name::Mode,
         key: "mode",
-        variable: "OCLCACHE_MODE",
+        variable: Some("OCLCACHE_MODE"),
         default: "auto",
         help: "icd: report the drivers' platforms; beside: only cache; auto: report what the loader does not load itself",
     },
     Setting {
         name: Name::Log,
         key: "log",
-        variable: "OCLCACHE_LOG",
+        variable: Some("OCLCACHE_LOG"),
         default: "off",
         help: "a level (error, warn, info, debug, trace) or filter",
     },
     Setting {
         name: Name::LogFile,
         key: "log_file",
-        variable: "OCLCACHE_LOG_FILE",
+        variable: Some("OCLCACHE_LOG_FILE"),
         default: "",
         help: "appended to instead of standard error",
     },

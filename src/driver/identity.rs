@@ -165,7 +165,7 @@ impl Driver {
                 continue;
             }
             let value = match &object.build_id {
-                Some(build_id) => [b"build-id ", build_id.as_slice()].concat(),
+                Some(build_id) => build_id_value(build_id),
                 None => sha256_value(&self.content(object, &object.path, digest)?),
             };
             let name = String::from_utf8_lossy(&object.name);
@@ -217,6 +217,11 @@ fn read(path: &Path, digest: FileDigest) -> Option<[u8; 32]> {
             tracing::warn!(file = %crate::log::path(path), %error, "a file of the driver cannot be read: nothing is cached");
         })
         .ok()
+}
+
+/// How the build-id of a library stands in a key.
+pub fn build_id_value(build_id: &[u8]) -> Vec<u8> {
+    [b"build-id ", build_id].concat()
 }
 
 /// How the content of a file stands in a key.

@@ -33,6 +33,7 @@ use crate::fork::Mutex;
 pub use calls::{BuildArguments, NotifyTarget};
 use environment::Surroundings;
 use identity::Identity;
+pub use identity::{build_id_value, sha256_value};
 pub use library::{Library, OpenError};
 pub use loaded::{changes as loaded_changes, paths as loaded_paths};
 use profile::{Profile, Recognition};

@@ -70,6 +70,29 @@ enum Place {
 
 thread_local! {
     static PLACE: Cell<Place> = const { Cell::new(Place::Outside) };
+    /// Hooks, and callbacks of drivers for our calls, that this thread is in.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether the hook that is running was entered from inside another one, or from a callback: whoever is further out may hold
+/// locks.
+pub fn is_nested() -> bool {
+    DEPTH.get() > 1
+}
+
+struct Deeper;
+
+impl Deeper {
+    fn enter() -> Deeper {
+        DEPTH.set(DEPTH.get() + 1);
+        Deeper
+    }
+}
+
+impl Drop for Deeper {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
+    }
 }
 
 /// Whether this thread is inside a hook.
@@ -98,7 +121,10 @@ pub fn as_hook<R>(entry: Entry, body: impl FnOnce() -> R) -> Option<R> {
     if seen {
         return None;
     }
-    let _restore = Restore(PLACE.replace(Place::Inside(entry)));
+    let _restore = (
+        Deeper::enter(),
+        Restore(PLACE.replace(Place::Inside(entry))),
+    );
     Some(body())
 }
 
@@ -200,6 +226,7 @@ impl NotifyTarget {
 }
 
 unsafe extern "C" fn arrived(program: *mut c_void, user_data: *mut c_void) {
+    let _deeper = Deeper::enter();
     let number = user_data as usize;
     let (known_as, target, held, finish) = {
         let mut waiting = WAITING.lock();

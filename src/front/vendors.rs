@@ -224,7 +224,7 @@ mod tests {
                 .find(|(known, _)| known == name)
                 .map(|(_, value)| OsString::from(value))
         };
-        let config = Config::read_from(&environment);
+        let config = Config::read_from(&environment, None);
         let identify = |library: &Path| match library.to_string_lossy().as_ref() {
             ours if ours.ends_with("liboclcache.so") => Identity::Us,
             "liba.so" | "/lib/liba.so" => Identity::Other(1),

@@ -25,7 +25,7 @@ use crate::cl::dispatch::{SLOTS, Slot};
 use crate::driver::layer::{self, MOST_LAYERS};
 use crate::driver::notify::{self, Entry};
 use crate::driver::{Driver, MOST_DRIVERS};
-use crate::{fork, shadow};
+use crate::{cache, fork};
 
 /// The driver's own function with the application's own arguments, and what it has said.
 pub(crate) struct Below<R, F> {
@@ -230,7 +230,7 @@ fn layer_hooks_of<const LAYER: usize>() -> Vec<Hook> {
 
 /// The hooks for the driver with this number. From now on they may run, and take locks.
 pub fn table(driver: usize) -> Vec<(Slot, usize)> {
-    fork::prepare(shadow::forked);
+    fork::prepare(cache::forked);
     HOOKS[driver]()
         .into_iter()
         .map(|hook| (hook.slot, hook.function))
@@ -240,7 +240,7 @@ pub fn table(driver: usize) -> Vec<(Slot, usize)> {
 /// The table of the layer with this number: NULL, which is what stands below, but for our functions. As for [`table`], from now
 /// on they may run.
 pub fn layer_table(layer: usize) -> [usize; SLOTS] {
-    fork::prepare(shadow::forked);
+    fork::prepare(cache::forked);
     let mut table = [0; SLOTS];
     for hook in LAYER_HOOKS[layer]() {
         if hook.slot.is_in(layer::below(layer)) {

@@ -109,6 +109,11 @@ impl Inner {
         self.recipe.key
     }
 
+    /// Whether its entry stands in a directory of the system's.
+    pub fn is_of_system(&self) -> bool {
+        self.entry.is_of_system
+    }
+
     /// How long the driver took to build what was recorded, in nanoseconds.
     pub fn compile_ns(&self) -> u64 {
         self.entry.meta.compile_ns

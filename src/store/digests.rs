@@ -77,19 +77,19 @@ impl Digests {
     ///
     /// # Errors
     /// The file cannot be read, or changes meanwhile.
-    pub fn digest(&self, store: &Store, path: &Path) -> io::Result<[u8; 32]> {
+    pub fn digest(&self, store: Option<&Store>, path: &Path) -> io::Result<[u8; 32]> {
         // A new link to a file changes its ctime, and nothing that is read.
         (1..ATTEMPTS)
             .find_map(|_| self.try_digest(store, path).ok())
             .map_or_else(|| self.try_digest(store, path), Ok)
     }
 
-    fn try_digest(&self, store: &Store, path: &Path) -> io::Result<[u8; 32]> {
+    fn try_digest(&self, store: Option<&Store>, path: &Path) -> io::Result<[u8; 32]> {
         let stamp = Stamp::of(&std::fs::metadata(path)?);
         let mut state = self.state.lock();
         let remembered = state
             .remembered
-            .get_or_insert_with(|| load(store).unwrap_or_default());
+            .get_or_insert_with(|| store.and_then(load).unwrap_or_default());
         if let Some((_, digest)) = remembered.iter().find(|(known, _)| *known == stamp) {
             return Ok(*digest);
         }
@@ -170,12 +170,14 @@ fn sha256(file: &mut File) -> io::Result<[u8; 32]> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Limits;
     use super::*;
 
     #[test]
     fn two_files_of_equal_size_and_mtime_have_digests_of_their_own_also_when_remembered() {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let store = Store::open(&directory.path().join("cache")).expect("a store");
+        let store =
+            Store::open(&directory.path().join("cache"), Limits::default()).expect("a store");
         let old = SystemTime::now() - std::time::Duration::from_secs(1000);
         let write = |name: &str, content: &str| {
             let path = directory.path().join(name);
@@ -190,19 +192,20 @@ mod tests {
         let (one, other) = (write("one", "content 1"), write("other", "content 2"));
         let first = Digests::new();
         // Fresh files are not remembered, whatever their mtime says: their ctime is new.
-        let digests = [&one, &other].map(|path| first.digest(&store, path).expect("read"));
+        let digests = [&one, &other].map(|path| first.digest(Some(&store), path).expect("read"));
         assert_ne!(digests[0], digests[1]);
         first.save(&store);
         assert!(load(&store).is_none_or(|remembered| remembered.is_empty()));
         // Put back in place with the same size and mtime, as a careless installation does.
         write("one", "content 3");
-        assert_ne!(first.digest(&store, &one).expect("read"), digests[0]);
+        assert_ne!(first.digest(Some(&store), &one).expect("read"), digests[0]);
     }
 
     #[test]
     fn a_settled_file_is_remembered_across_processes_and_forgotten_when_the_memory_is_damaged() {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let store = Store::open(&directory.path().join("cache")).expect("a store");
+        let store =
+            Store::open(&directory.path().join("cache"), Limits::default()).expect("a store");
         // A file that no test changes.
         let settled = Path::new("/proc/self/exe")
             .canonicalize()
@@ -215,11 +218,11 @@ mod tests {
             .expect("a settled file")
             .to_owned();
         let first = Digests::new();
-        let digest = first.digest(&store, &settled).expect("read");
+        let digest = first.digest(Some(&store), &settled).expect("read");
         first.save(&store);
         assert_eq!(load(&store).expect("saved").len(), 1);
         assert_eq!(
-            Digests::new().digest(&store, &settled).expect("read"),
+            Digests::new().digest(Some(&store), &settled).expect("read"),
             digest
         );
         let file = store.root().path().join(DIRECTORY).join(file_name());
@@ -228,7 +231,7 @@ mod tests {
         std::fs::write(&file, bytes).expect("written");
         assert!(load(&store).is_none());
         assert_eq!(
-            Digests::new().digest(&store, &settled).expect("read"),
+            Digests::new().digest(Some(&store), &settled).expect("read"),
             digest
         );
     }

@@ -1,4 +1,4 @@
-//! One directory of the cache, held open: all access below it is relative to it and follows no link.
+//! One directory of the cache, held open: all access is to names in it, which have no slash, and follows no link.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 
-use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, RawMode, Timespec, flock};
-use rustix::io::Errno;
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, RawMode, Stat, Timespec, flock};
+use rustix::io::{Errno, retry_on_intr};
 
 use super::StoreError;
 use super::disk::{Disk, System};
 use super::filesystem::FileSystem;
+use crate::trust;
 
 /// With this the names of unfinished files begin.
 pub const TEMPORARY_PREFIX: &str = "new-";
@@ -34,8 +35,11 @@ const NEW: OFlags = FILE
 const PRIVATE: RawMode = 0o700;
 /// Nobody but the owner writes, whatever the directory lets them.
 const WIDEST: RawMode = 0o755;
+const WRITABLE: RawMode = 0o666;
+/// Of files that even their owner does not write.
+const PROTECTED: RawMode = 0o444;
 
-/// An open directory that belongs to the effective user and that nobody else may write.
+/// An open directory that belongs to the effective user, or to one whom he trusts, and that nobody else may write.
 #[derive(Debug)]
 pub struct Directory {
     disk: Arc<dyn Disk>,
@@ -43,6 +47,8 @@ pub struct Directory {
     path: PathBuf,
     /// Of what is made in it: never wider than its own.
     mode: RawMode,
+    /// To whom it and what is in it may belong, beside the effective user.
+    others: Arc<[u32]>,
 }
 
 /// What is known of a regular file without reading it.
@@ -61,7 +67,7 @@ pub struct FileFacts {
 }
 
 impl FileFacts {
-    fn of(stat: &rustix::fs::Stat) -> Option<FileFacts> {
+    fn of(stat: &Stat) -> Option<FileFacts> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return None;
         }
@@ -91,11 +97,27 @@ impl Directory {
 
     fn open_on(disk: Arc<dyn Disk>, path: &Path) -> Result<Option<Directory>, StoreError> {
         // The user may keep the cache elsewhere by a link in place of the directory, which O_NOFOLLOW would refuse.
-        match disk.open(CWD, path, DIRECTORY - OFlags::NOFOLLOW, Mode::empty()) {
-            Ok(fd) => Directory::checked(disk, fd, path.to_owned()).map(Some),
+        let flags = DIRECTORY - OFlags::NOFOLLOW;
+        match retry_on_intr(|| disk.open(CWD, path, flags, Mode::empty())) {
+            Ok(fd) => Directory::checked(disk, fd, path.to_owned(), Arc::default()).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(failed("open", path, error)),
         }
+    }
+
+    /// Opens a directory that is only read, and that may belong to others, with what is in it; None if it does not exist.
+    ///
+    /// # Errors
+    /// What of its path can be written by anyone else, or cannot be opened, for people.
+    pub fn open_of_others(path: &Path, others: &[u32]) -> Result<Option<Directory>, String> {
+        let mut owners = vec![rustix::process::geteuid().as_raw()];
+        owners.extend(others);
+        let Some(fd) = trust::open(path, trust::DIRECTORY, &owners)? else {
+            return Ok(None);
+        };
+        Directory::checked(Arc::new(System), fd, path.to_owned(), others.into())
+            .map(Some)
+            .map_err(|error| error.to_string())
     }
 
     /// Opens the directory, and makes it and its parents, for the owner only, if they are missing.
@@ -114,17 +136,19 @@ impl Directory {
         if let Some(directory) = Directory::open_on(disk.clone(), path)? {
             return Ok(directory);
         }
+        let mode = Mode::from_raw_mode(PRIVATE);
+        let make = |path| retry_on_intr(|| disk.make_directory(CWD, path, mode));
         let mut missing = Vec::new();
         for ancestor in path.ancestors().filter(|path| !path.as_os_str().is_empty()) {
             missing.push(ancestor);
-            match disk.make_directory(CWD, ancestor, Mode::from_raw_mode(PRIVATE)) {
+            match make(ancestor) {
                 Ok(()) | Err(Errno::EXIST) => break,
                 Err(Errno::NOENT) => {}
                 Err(error) => return Err(failed("make", ancestor, error)),
             }
         }
         for directory in missing.into_iter().rev().skip(1) {
-            match disk.make_directory(CWD, directory, Mode::from_raw_mode(PRIVATE)) {
+            match make(directory) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(failed("make", directory, error)),
             }
@@ -141,12 +165,15 @@ impl Directory {
             return Ok(directory);
         }
         let mode = Mode::from_raw_mode(self.mode);
-        match (self.disk).make_directory(self.fd(), name.as_ref(), mode) {
+        match retry_on_intr(|| self.disk.make_directory(self.fd(), name.as_ref(), mode)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(failed("make", &self.path.join(name), error)),
         }
-        self.open_below(name)?
-            .ok_or_else(|| failed("open", &self.path.join(name), Errno::NOENT))
+        self.open_below(name)?.ok_or_else(|| StoreError {
+            action: "use",
+            path: self.path.join(name),
+            error: io::Error::other("it is a link or no directory"),
+        })
     }
 
     /// Opens the directory below this one; None if it does not exist or is none.
@@ -156,15 +183,23 @@ impl Directory {
     pub fn open_below(&self, name: &str) -> Result<Option<Directory>, StoreError> {
         let path = self.path.join(name);
         match self.open_at(name, DIRECTORY) {
-            Ok(fd) => Directory::checked(self.disk.clone(), fd, path).map(Some),
+            Ok(fd) => {
+                Directory::checked(self.disk.clone(), fd, path, self.others.clone()).map(Some)
+            }
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE) => Ok(None),
             Err(error) => Err(failed("open", &path, error)),
         }
     }
 
-    fn checked(disk: Arc<dyn Disk>, fd: OwnedFd, path: PathBuf) -> Result<Directory, StoreError> {
-        let stat = (disk.stat_of(fd.as_fd())).map_err(|error| failed("examine", &path, error))?;
-        let refusal = if stat.st_uid != rustix::process::geteuid().as_raw() {
+    fn checked(
+        disk: Arc<dyn Disk>,
+        fd: OwnedFd,
+        path: PathBuf,
+        others: Arc<[u32]>,
+    ) -> Result<Directory, StoreError> {
+        let stat = retry_on_intr(|| disk.stat_of(fd.as_fd()));
+        let stat = stat.map_err(|error| failed("examine", &path, error))?;
+        let refusal = if !is_owner(stat.st_uid, &others) {
             "it belongs to another user"
         } else if stat.st_mode & 0o022 != 0 {
             "others may write it; `chmod go-w` it, since whoever writes it can run code in your programs"
@@ -175,6 +210,7 @@ impl Directory {
                 fd,
                 path,
                 mode,
+                others,
             });
         };
         let error = io::Error::new(io::ErrorKind::PermissionDenied, refusal);
@@ -190,14 +226,21 @@ impl Directory {
     }
 
     fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        // Of a file that is made; the umask takes its share.
-        let mode = Mode::from_raw_mode(self.mode & 0o666);
-        self.disk.open(self.fd(), name.as_ref(), flags, mode)
+        self.open_with_mode(name, flags, WRITABLE)
     }
 
-    /// The disk that it is on.
-    pub fn disk(&self) -> &dyn Disk {
-        &*self.disk
+    /// `mode` is that of a file that is made, of which the directory's and the umask take their share.
+    fn open_with_mode(&self, name: &str, flags: OFlags, mode: RawMode) -> Result<OwnedFd, Errno> {
+        let mode = Mode::from_raw_mode(self.mode & mode);
+        retry_on_intr(|| self.disk.open(self.fd(), name.as_ref(), flags, mode))
+    }
+
+    fn stat_of(&self, file: BorrowedFd<'_>) -> Result<Stat, Errno> {
+        retry_on_intr(|| self.disk.stat_of(file))
+    }
+
+    fn stat(&self, name: &str) -> Result<Stat, Errno> {
+        retry_on_intr(|| self.disk.stat(self.fd(), name.as_ref()))
     }
 
     /// The clock of its disk, in milliseconds since 1970.
@@ -219,7 +262,8 @@ impl Directory {
     /// The whole content of a file and what is known of it; None if it does not exist.
     ///
     /// # Errors
-    /// It is a link or no regular file, not ours, of `limit` bytes or more, or cannot be read.
+    /// It is a link or no regular file, not ours, or of `limit` bytes or more: [`io::ErrorKind::InvalidData`]. Anything else
+    /// is the system's error, which may be one of the moment.
     pub fn read_with_facts(
         &self,
         name: &str,
@@ -228,17 +272,25 @@ impl Directory {
         let fd = match self.open_at(name, FILE | OFlags::RDONLY) {
             Ok(fd) => fd,
             Err(Errno::NOENT | Errno::STALE) => return Ok(None),
+            // A link; a socket or a device without a driver.
+            Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) => return Err(unfit(NO_FILE)),
             Err(error) => return Err(error.into()),
         };
-        let facts = self.own_file(&fd)?;
+        let facts = match self.own_file(fd.as_fd()) {
+            Err(error) if error.raw_os_error() == Some(Errno::STALE.raw_os_error()) => {
+                return Ok(None);
+            }
+            facts => facts?,
+        };
         if facts.size >= limit {
-            return Err(io::Error::other("it is too large"));
+            return Err(unfit(TOO_LARGE));
         }
+        let mut bytes = Vec::new();
         // One byte more, so that the read that finds the end does not grow the buffer.
-        let mut bytes = Vec::with_capacity(facts.size as usize + 1);
+        bytes.try_reserve_exact(facts.size as usize + 1)?;
         while (bytes.len() as u64) < limit {
             if bytes.len() == bytes.capacity() {
-                bytes.reserve(1 << 16); // it grew since
+                bytes.try_reserve(1 << 16)?; // it grew since
             }
             match self.disk.read(fd.as_fd(), &mut bytes) {
                 Ok(0) => return Ok(Some((bytes, facts))),
@@ -248,7 +300,7 @@ impl Directory {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(io::Error::other("it is too large"))
+        Err(unfit(TOO_LARGE))
     }
 
     /// The whole content of a file; None if it does not exist.
@@ -263,7 +315,7 @@ impl Directory {
     /// The first bytes of a file, at most `limit`; None if there is no such regular file of ours.
     pub fn read_start(&self, name: &str, limit: usize) -> Option<Vec<u8>> {
         let fd = self.open_at(name, FILE | OFlags::RDONLY).ok()?;
-        self.own_file(&fd).ok()?;
+        self.own_file(fd.as_fd()).ok()?;
         let mut bytes = Vec::with_capacity(limit);
         while bytes.len() < bytes.capacity() {
             match self.disk.read(fd.as_fd(), &mut bytes) {
@@ -294,33 +346,48 @@ impl Directory {
         name: &str,
         bytes: &[u8],
     ) -> Result<(), StoreError> {
-        let (unfinished, file) = temporary.create_unfinished()?;
-        let written = temporary.write(&file, bytes);
-        let written =
-            written.map_err(|error| failed("write", &temporary.path.join(&unfinished), error));
-        let published = written.and_then(|()| {
-            let (from, to) = (unfinished.as_ref(), name.as_ref());
-            let renamed = self.disk.rename(temporary.fd(), from, self.fd(), to);
-            renamed.map_err(|error| failed("publish", &self.path.join(name), error))
-        });
-        if published.is_err() {
-            let _ = temporary.remove(&unfinished);
-        }
-        published
+        temporary.write_new(bytes)?.publish(self, name)
+    }
+
+    /// Writes a file of a name that no other has. It is removed again unless it is published. `is_writable`: whether its owner
+    /// may write it afterwards ([`FileFacts::is_writable`]).
+    ///
+    /// # Errors
+    /// Nothing is left then.
+    pub fn write_new(&self, bytes: &[u8]) -> Result<Unfinished<'_>, StoreError> {
+        self.write_with_mode(bytes, WRITABLE)
+    }
+
+    /// The same for a file that its owner cannot write either: [`FileFacts::is_writable`] is false.
+    ///
+    /// # Errors
+    /// As for [`Directory::write_new`].
+    pub fn write_new_protected(&self, bytes: &[u8]) -> Result<Unfinished<'_>, StoreError> {
+        self.write_with_mode(bytes, PROTECTED)
+    }
+
+    fn write_with_mode(&self, bytes: &[u8], mode: RawMode) -> Result<Unfinished<'_>, StoreError> {
+        let (unfinished, file) = self.create_unfinished(mode)?;
+        let written = self.write(file.as_fd(), bytes);
+        written.map_err(|error| failed("write", &self.path.join(&unfinished.name), error))?;
+        Ok(unfinished)
     }
 
     /// Makes an empty file of a name that no other has.
-    fn create_unfinished(&self) -> Result<(String, OwnedFd), StoreError> {
+    fn create_unfinished(&self, mode: RawMode) -> Result<(Unfinished<'_>, OwnedFd), StoreError> {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let process = rustix::process::getpid().as_raw_nonzero();
         loop {
             let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-            let unfinished = format!("{TEMPORARY_PREFIX}{process}-{serial}");
-            match self.open_at(&unfinished, NEW) {
-                Ok(file) => return Ok((unfinished, file)),
+            let name = format!("{TEMPORARY_PREFIX}{process}-{serial}");
+            match self.open_with_mode(&name, NEW, mode) {
+                Ok(file) => {
+                    let directory = self;
+                    return Ok((Unfinished { directory, name }, file));
+                }
                 // Left by a process of the same number, on this host or on another that shares the directory.
                 Err(Errno::EXIST) => continue,
-                Err(error) => return Err(failed("create", &self.path.join(unfinished), error)),
+                Err(error) => return Err(failed("create", &self.path.join(name), error)),
             }
         }
     }
@@ -336,19 +403,24 @@ impl Directory {
         bytes: &[u8],
         replaced: Option<&std::fs::File>,
     ) -> io::Result<bool> {
-        let (unfinished, file) = self.create_unfinished().map_err(|error| error.error)?;
-        let published = self.allocate(&file, bytes).and_then(|()| {
-            let (from, to) = (unfinished.as_ref(), name.as_ref());
+        let (mut unfinished, file) = self
+            .create_unfinished(WRITABLE)
+            .map_err(|error| error.error)?;
+        let published = self.allocate(file.as_fd(), bytes).and_then(|()| {
+            let from = unfinished.name.as_ref();
             match replaced {
-                None => self.disk.rename_to_new(self.fd(), from, self.fd(), to),
-                Some(old) => self.replace(old, &unfinished, name),
+                None => {
+                    let to = name.as_ref();
+                    retry_on_intr(|| self.disk.rename_to_new(self.fd(), from, self.fd(), to))
+                }
+                Some(old) => self.replace(old, &unfinished.name, name),
             }
         });
-        if published.is_err() {
-            let _ = self.remove(&unfinished);
-        }
         match published {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                unfinished.name.clear();
+                Ok(true)
+            }
             // AGAIN: another process is about to replace it.
             Err(Errno::EXIST | Errno::AGAIN) => Ok(false),
             Err(error) => Err(error.into()),
@@ -357,8 +429,8 @@ impl Directory {
 
     /// Not all file systems can allocate (ext2 and ext3 cannot). There, and where an allocated block would be zeroed only when
     /// it is written first, the bytes themselves take the place.
-    fn allocate(&self, file: &OwnedFd, bytes: &[u8]) -> Result<(), Errno> {
-        match self.disk.allocate(file.as_fd(), bytes.len() as u64) {
+    fn allocate(&self, file: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
+        match retry_on_intr(|| self.disk.allocate(file, bytes.len() as u64)) {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write(file, bytes),
             Err(error) => Err(error),
         }
@@ -370,7 +442,7 @@ impl Directory {
         flock(old, FlockOperation::NonBlockingLockExclusive)?;
         let replaced = if self.is_named(name, old) {
             let (from, to) = (from.as_ref(), name.as_ref());
-            self.disk.rename(self.fd(), from, self.fd(), to)
+            retry_on_intr(|| self.disk.rename(self.fd(), from, self.fd(), to))
         } else {
             Err(Errno::EXIST)
         };
@@ -379,9 +451,9 @@ impl Directory {
         replaced
     }
 
-    fn write(&self, file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    fn write(&self, file: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
         while !bytes.is_empty() {
-            match self.disk.write(file.as_fd(), bytes) {
+            match self.disk.write(file, bytes) {
                 Ok(0) => return Err(Errno::IO),
                 Ok(written) => bytes = &bytes[written..],
                 Err(Errno::INTR) => {}
@@ -423,42 +495,79 @@ impl Directory {
     }
 
     /// A directory whose owner has made it one that is not written gets no byte; the system asks that of new files only. A
-    /// file with another name is somebody else's, too, and would be written there as well.
+    /// file with another name is somebody else's, too, and would be written there as well. What is made is the owner's alone:
+    /// whoever can open a file to read can hold a lock of it.
     fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<std::fs::File> {
-        if self.disk.stat_of(self.fd())?.st_mode & 0o200 == 0 {
+        if self.stat_of(self.fd())?.st_mode & 0o200 == 0 {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let fd = self.open_at(name, flags)?;
-        self.own_file(&fd)?;
-        if self.disk.stat_of(fd.as_fd())?.st_nlink > 1 {
+        let fd = self.open_with_mode(name, flags, 0o600)?;
+        self.own_file(fd.as_fd())?;
+        if self.stat_of(fd.as_fd())?.st_nlink > 1 {
             return Err(io::Error::other("it has another name as well"));
         }
         Ok(fd.into())
     }
 
-    /// Whether a name is that of an open file.
-    pub fn is_named(&self, name: &str, file: &std::fs::File) -> bool {
-        let named = self.disk.stat(self.fd(), name.as_ref());
-        let same = |named: rustix::fs::Stat, open: rustix::fs::Stat| {
-            (named.st_dev, named.st_ino) == (open.st_dev, open.st_ino)
-        };
-        matches!((named, self.disk.stat_of(file.as_fd())), (Ok(named), Ok(open)) if same(named, open))
-    }
-
-    /// Writes a small file unless there is one.
+    /// Adds to a file, which is made if it is missing, unless it has `limit` bytes already. Gives its size before.
     ///
     /// # Errors
-    /// It cannot be made or written.
-    pub fn write_once(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        let written = match self.open_at(name, NEW) {
-            Ok(file) => self.write(&file, bytes).inspect_err(|_| {
-                // Half of it would stay for ever.
-                let _ = self.remove(name);
-            }),
-            Err(Errno::EXIST) => Ok(()),
-            Err(error) => Err(error),
+    /// As for [`Directory::open_to_append`], or it cannot be written.
+    pub fn append_below(&self, name: &str, bytes: &[u8], limit: u64) -> io::Result<u64> {
+        let file = self.open_to_append(name)?;
+        let size = self.own_file(file.as_fd())?.size;
+        if size < limit {
+            self.write(file.as_fd(), bytes)?;
+        }
+        Ok(size)
+    }
+
+    /// Takes the right to write a file from its owner, if it is still the one of this inode.
+    ///
+    /// # Errors
+    /// It cannot be opened or changed.
+    pub fn protect(&self, name: &str, inode: u64) -> Result<(), StoreError> {
+        let protected = || {
+            let file = self.open_at(name, FILE | OFlags::RDONLY)?;
+            let stat = self.stat_of(file.as_fd())?;
+            if stat.st_ino != inode {
+                return Ok(());
+            }
+            let mode = Mode::from_raw_mode(stat.st_mode & PROTECTED);
+            retry_on_intr(|| self.disk.set_mode(file.as_fd(), mode))
         };
-        written.map_err(|error| failed("write", &self.path.join(name), error))
+        protected().map_err(|error| failed("protect", &self.path.join(name), error))
+    }
+
+    /// Which directory it is: device and inode.
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        let stat = self.stat_of(self.fd()).ok()?;
+        Some((stat.st_dev, stat.st_ino))
+    }
+
+    /// Whether a name is that of an open file.
+    pub fn is_named(&self, name: &str, file: &std::fs::File) -> bool {
+        let named = self.stat(name);
+        let same =
+            |named: Stat, open: Stat| (named.st_dev, named.st_ino) == (open.st_dev, open.st_ino);
+        matches!((named, self.stat_of(file.as_fd())), (Ok(named), Ok(open)) if same(named, open))
+    }
+
+    /// Writes a small file as [`Directory::write_by_rename`] does, unless there is one that begins so: what a power cut has
+    /// left of it does not stay for ever.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_once(
+        &self,
+        temporary: &Directory,
+        name: &str,
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        match self.begins_with(name, bytes) {
+            true => Ok(()),
+            false => self.write_by_rename(temporary, name, bytes),
+        }
     }
 
     /// Renames below this directory, replacing what is there.
@@ -466,9 +575,7 @@ impl Directory {
     /// # Errors
     /// Nothing has changed then.
     pub fn rename(&self, from: &str, to: &str) -> Result<(), StoreError> {
-        (self.disk)
-            .rename(self.fd(), from.as_ref(), self.fd(), to.as_ref())
-            .map_err(|error| failed("move", &self.path.join(from), error))
+        self.rename_to(from, self, to)
     }
 
     /// Moves a file to another directory of the same file system.
@@ -476,9 +583,17 @@ impl Directory {
     /// # Errors
     /// Nothing has changed then.
     pub fn move_to(&self, name: &str, other: &Directory) -> Result<(), StoreError> {
-        (self.disk)
-            .rename(self.fd(), name.as_ref(), other.fd(), name.as_ref())
-            .map_err(|error| failed("move", &self.path.join(name), error))
+        self.rename_to(name, other, name)
+    }
+
+    /// Moves to another directory of the same file system, under a name of its own there, replacing what is there.
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    pub fn rename_to(&self, from: &str, other: &Directory, to: &str) -> Result<(), StoreError> {
+        let (old, new) = (from.as_ref(), to.as_ref());
+        retry_on_intr(|| self.disk.rename(self.fd(), old, other.fd(), new))
+            .map_err(|error| failed("move", &self.path.join(from), error))
     }
 
     /// Removes a file or link. Tells whether there was one.
@@ -486,7 +601,7 @@ impl Directory {
     /// # Errors
     /// It cannot be removed.
     pub fn remove(&self, name: &str) -> Result<bool, StoreError> {
-        match self.disk.remove(self.fd(), name.as_ref()) {
+        match retry_on_intr(|| self.disk.remove(self.fd(), name.as_ref())) {
             Ok(()) => Ok(true),
             Err(Errno::NOENT | Errno::STALE) => Ok(false),
             Err(error) => Err(failed("remove", &self.path.join(name), error)),
@@ -495,18 +610,29 @@ impl Directory {
 
     /// Removes a directory if it is empty.
     pub fn remove_directory(&self, name: &str) {
-        let _ = self.disk.remove_directory(self.fd(), name.as_ref());
+        let _ = retry_on_intr(|| self.disk.remove_directory(self.fd(), name.as_ref()));
     }
 
     /// What is known of a regular file; None for anything else.
     pub fn facts(&self, name: &str) -> Option<FileFacts> {
-        FileFacts::of(&self.disk.stat(self.fd(), name.as_ref()).ok()?)
+        FileFacts::of(&self.stat(name).ok()?)
+    }
+
+    /// When a file or directory was last modified, in milliseconds since 1970.
+    pub fn modified_ms(&self, name: &str) -> Option<u64> {
+        let stat = self.stat(name).ok()?;
+        Some(milliseconds(stat.st_mtime, stat.st_mtime_nsec as i64))
     }
 
     /// When a file was last written, moved or otherwise changed, in milliseconds since 1970.
     pub fn changed_ms(&self, name: &str) -> Option<u64> {
-        let stat = self.disk.stat(self.fd(), name.as_ref()).ok()?;
+        let stat = self.stat(name).ok()?;
         Some(milliseconds(stat.st_ctime, stat.st_ctime_nsec as i64))
+    }
+
+    /// Bytes that may still be written to the file system, and all that it has; None if it does not tell.
+    pub fn room(&self) -> Option<(u64, u64)> {
+        retry_on_intr(|| self.disk.room(self.fd())).ok()
     }
 
     /// Sets the time of a file's last modification.
@@ -518,8 +644,7 @@ impl Directory {
             tv_sec: (time_ms / 1000) as i64,
             tv_nsec: (time_ms % 1000 * 1_000_000) as i64,
         };
-        (self.disk)
-            .set_modified(self.fd(), name.as_ref(), time)
+        retry_on_intr(|| self.disk.set_modified(self.fd(), name.as_ref(), time))
             .map_err(|error| failed("date", &self.path.join(name), error))
     }
 
@@ -529,9 +654,12 @@ impl Directory {
     /// The directory cannot be listed.
     pub fn names(&self) -> Result<Vec<String>, StoreError> {
         let mut names = Vec::new();
-        let listed = self.disk.list(self.fd(), &mut |name, _| {
-            names.extend(name.to_str().map(str::to_owned));
-            true
+        let listed = retry_on_intr(|| {
+            names.clear();
+            self.disk.list(self.fd(), &mut |name, _| {
+                names.extend(name.to_str().map(str::to_owned));
+                true
+            })
         });
         match listed {
             // Removed meanwhile.
@@ -541,15 +669,61 @@ impl Directory {
     }
 
     /// Refuses what is no regular file, or another user's.
-    fn own_file(&self, fd: &OwnedFd) -> io::Result<FileFacts> {
-        let stat = self.disk.stat_of(fd.as_fd())?;
-        let facts =
-            FileFacts::of(&stat).ok_or_else(|| io::Error::other("it is not a regular file"))?;
-        if stat.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(io::Error::other("it belongs to another user"));
+    fn own_file(&self, fd: BorrowedFd<'_>) -> io::Result<FileFacts> {
+        let stat = self.stat_of(fd)?;
+        let facts = FileFacts::of(&stat).ok_or_else(|| unfit(NO_FILE))?;
+        if !is_owner(stat.st_uid, &self.others) {
+            return Err(unfit("it belongs to another user"));
+        }
+        // Whoever writes it can make its checksum right.
+        if stat.st_mode & 0o022 != 0 {
+            return Err(unfit("others may write it"));
         }
         Ok(facts)
     }
+}
+
+/// A file that is removed unless it is published.
+pub struct Unfinished<'a> {
+    directory: &'a Directory,
+    name: String,
+}
+
+impl Unfinished<'_> {
+    /// Moves it to a place in a directory of the same file system, where it replaces what is there.
+    ///
+    /// # Errors
+    /// Nothing has changed there then.
+    pub fn publish(mut self, to: &Directory, name: &str) -> Result<(), StoreError> {
+        let from = self.directory;
+        let unfinished = self.name.as_ref();
+        let new = name.as_ref();
+        retry_on_intr(|| from.disk.rename(from.fd(), unfinished, to.fd(), new))
+            .map_err(|error| failed("publish", &to.path.join(name), error))?;
+        self.name.clear();
+        Ok(())
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if !self.name.is_empty() {
+            let _ = self.directory.remove(&self.name);
+        }
+    }
+}
+
+const NO_FILE: &str = "it is not a regular file";
+const TOO_LARGE: &str = "it is too large";
+
+/// What stands there is nothing of ours, whoever asks and whenever.
+fn unfit(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// The effective user is asked for each time: a program may give its privileges up.
+fn is_owner(user: u32, others: &[u32]) -> bool {
+    user == rustix::process::geteuid().as_raw() || others.contains(&user)
 }
 
 fn failed(action: &'static str, path: &Path, error: Errno) -> StoreError {

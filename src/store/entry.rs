@@ -27,6 +27,8 @@ pub const MAGIC: &[u8] = b"oclcache";
 /// The version of the grammar.
 const VERSION: u32 = 2;
 const CHECKSUM: usize = 16;
+/// What stands before the metadata: magic, version, key and the length of the metadata.
+const HEAD: usize = MAGIC.len() + size_of::<u32>() + 32 + size_of::<u32>();
 /// The largest decompressed metadata or source, in bytes.
 const LARGEST_TEXT: usize = 256 << 20;
 /// A program is built for at most so many devices.
@@ -35,7 +37,7 @@ const MOST_BINARIES: u32 = 1024;
 /// Why a file is not a usable entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// The file cannot be read, or is no plain file of ours.
+    /// It is no plain file of ours, or too large.
     Unreadable(String),
     /// It ends too early or is longer than it says.
     Length,
@@ -49,6 +51,8 @@ pub enum Defect {
     Metadata,
     /// The driver did not take the binary, or made another program of it.
     Refused(&'static str),
+    /// More than one process ended while the driver loaded it.
+    Deadly,
 }
 
 impl std::fmt::Display for Defect {
@@ -61,6 +65,7 @@ impl std::fmt::Display for Defect {
             Defect::OtherKey => f.write_str("entry of another key"),
             Defect::Metadata => f.write_str("undecodable metadata"),
             Defect::Refused(why) => write!(f, "refused: {why}"),
+            Defect::Deadly => f.write_str("processes died while the driver loaded it"),
         }
     }
 }
@@ -192,6 +197,8 @@ pub struct Entry {
     source: Range<usize>,
     /// Everything but the binaries.
     pub meta: Meta,
+    /// It stands in a directory of the system's, which is only read.
+    pub is_of_system: bool,
 }
 
 impl Entry {
@@ -238,6 +245,7 @@ impl Entry {
         let meta = decompress(&bytes[meta]).ok_or(Defect::Metadata)?;
         let meta: Meta = postcard::from_bytes(&meta).map_err(|_| Defect::Metadata)?;
         Ok(Entry {
+            is_of_system: false,
             bytes,
             binaries,
             source,
@@ -259,6 +267,24 @@ impl Entry {
     pub fn size(&self) -> u64 {
         self.bytes.len() as u64
     }
+}
+
+/// How many bytes of a file its metadata end at, by its first bytes; None if it is no entry of this version.
+pub(super) fn head_length(start: &[u8]) -> Option<usize> {
+    let length = start.get(HEAD - size_of::<u32>()..HEAD)?;
+    let is_ours =
+        start.starts_with(MAGIC) && start[MAGIC.len()..].starts_with(&VERSION.to_le_bytes());
+    let length = u32::from_le_bytes(length.try_into().ok()?) as usize;
+    is_ours.then(|| HEAD + length)
+}
+
+/// The metadata of the entry of a key, by as many first bytes as [`head_length`] says. Nothing is verified but the key.
+pub(super) fn parse_head(start: &[u8], key: &Key) -> Option<Meta> {
+    let meta = start.get(HEAD..head_length(start)?)?;
+    if start[MAGIC.len() + size_of::<u32>()..][..key.0.len()] != key.0 {
+        return None;
+    }
+    postcard::from_bytes(&decompress(meta)?).ok()
 }
 
 /// Level 1: a miss should not wait for it.

@@ -234,7 +234,7 @@ pub(super) fn clear(root: &Directory, cleared: &mut Cleared) -> Result<(), Store
             continue;
         };
         if !root.begins_with(name, MAGIC) {
-            cleared.foreign += 1;
+            cleared.foreign += u64::from(root.facts(name).is_some());
         } else if root.remove(name)? {
             cleared.files += 1;
             cleared.bytes += size;

@@ -1,20 +1,35 @@
 //! The directory of entries: pure file handling that knows nothing of OpenCL objects.
 
+pub mod collect;
 pub mod digests;
 pub mod directory;
 pub mod disk;
 pub mod entry;
+mod evict;
+#[cfg(test)]
+mod faults;
 pub mod filesystem;
 pub mod journal;
+pub mod lock;
 pub mod mapping;
 pub mod recorder;
+pub mod sentinel;
+mod sizes;
 pub mod stats;
+mod sweep;
+pub mod tiers;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{fmt, io};
 
-use directory::Directory;
-use entry::{Defect, Entry, EntryContent};
+use directory::{Directory, FileFacts};
+use disk::{Disk, System};
+use entry::{Defect, Entry, EntryContent, Meta};
+pub use evict::Limits;
+use lock::Locks;
+use once_cell::race::OnceBox;
+use sizes::{SHARDS, Sizes};
 
 use crate::key::ingredients::Key;
 
@@ -24,11 +39,21 @@ pub const VERSION_DIRECTORY: &str = "v1";
 
 const ENTRIES: &str = "entries";
 const ASIDE: &str = "aside";
+const LOADING: &str = "loading";
+/// The directory of the statistics.
+pub const STATISTICS: &str = "stats";
 const TEMPORARY: &str = "tmp";
 const SUFFIX: &str = ".entry";
 
 /// Entries of this size or more are neither written nor read, in bytes.
 pub const LARGEST_ENTRY: u64 = 1 << 30;
+
+/// What a file takes is a multiple of this on most file systems, in bytes.
+const BLOCK: u64 = 4096;
+/// The metadata of most entries stand in so many first bytes.
+const MOST_HEADS: usize = 4096;
+/// Of 256 stores or removals so many have the shard listed.
+const COUNTED_AGAIN: u8 = 8;
 
 /// A failure to use the store, with the path and what was tried.
 #[derive(Debug)]
@@ -59,10 +84,12 @@ impl std::error::Error for StoreError {}
 pub enum Lookup {
     /// No entry.
     Absent,
+    /// There may be an entry, but the system does not give it now.
+    Unreadable(io::Error),
     /// A file that is no whole, unchanged entry of this key.
     Bad(Defect),
-    /// A verified entry.
-    Found(Box<Entry>),
+    /// A verified entry, and what is known of its file.
+    Found(Box<Entry>, FileFacts),
 }
 
 /// The entries below one cache directory.
@@ -72,13 +99,21 @@ pub enum Lookup {
 /// <cache directory>/v1/entries/4f/4f1d...c2.entry    published by rename, read without a lock
 /// <cache directory>/v1/aside/4f1d...c2.entry         set aside: damaged, or refused by the driver
 /// <cache directory>/v1/tmp/                          being written
+/// <cache directory>/v1/loading/4f1d...c2             an entry that no driver has loaded yet is being loaded
+/// <cache directory>/v1/sizes                         what the shards take, and when they were used
+/// <cache directory>/v1/locks                         locked in parts, see `lock`
 /// <cache directory>/v1/stats/                        counters, one file for each process
 /// <cache directory>/v1/digests/                      remembered digests of driver files, one file for each host
 /// <cache directory>/v1/journal, journal.old          misses, bypasses and failures, appended without a lock
 /// ```
 #[derive(Debug)]
 pub struct Store {
-    root: Directory,
+    root: Arc<Directory>,
+    locks: Locks,
+    /// None: nothing is stored, and no use of an entry noted.
+    limits: Option<Limits>,
+    // Opened without a lock; of two that are opened at once one is dropped unused.
+    sizes: OnceBox<Option<Sizes>>,
 }
 
 impl Store {
@@ -86,12 +121,25 @@ impl Store {
     ///
     /// # Errors
     /// It cannot be made or opened, belongs to another user, or others may write it.
-    pub fn open(path: &Path) -> Result<Store, StoreError> {
-        let cache = Directory::create_all(path)?;
-        cache.write_once("CACHEDIR.TAG", CACHEDIR_TAG)?;
-        Ok(Store {
-            root: cache.create(VERSION_DIRECTORY)?,
-        })
+    pub fn open(path: &Path, limits: Limits) -> Result<Store, StoreError> {
+        Store::open_on(Arc::new(System), path, limits)
+    }
+
+    /// [`Store::open`] on another disk than the system's.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_on(disk: Arc<dyn Disk>, path: &Path, limits: Limits) -> Result<Store, StoreError> {
+        let cache = Directory::create_all_on(disk, path)?;
+        let root = cache.create(VERSION_DIRECTORY)?;
+        let temporary = root.create(TEMPORARY);
+        let tagged = temporary
+            .and_then(|temporary| cache.write_once(&temporary, "CACHEDIR.TAG", CACHEDIR_TAG));
+        if let Err(error) = tagged {
+            tracing::debug!(%error, "the cache directory is not tagged as one");
+        }
+        Store::opened(&cache);
+        Ok(Store::of(root, Some(limits)))
     }
 
     /// Opens the cache directory for reading only; None if there is none.
@@ -102,9 +150,42 @@ impl Store {
         let Some(cache) = Directory::open(path)? else {
             return Ok(None);
         };
-        Ok(cache
-            .open_below(VERSION_DIRECTORY)?
-            .map(|root| Store { root }))
+        let root = cache.open_below(VERSION_DIRECTORY)?;
+        Ok(root.map(|root| Store::of(root, None)))
+    }
+
+    fn of(root: Directory, limits: Option<Limits>) -> Store {
+        let root = Arc::new(root);
+        let locks = Locks::new(root.clone());
+        Store {
+            root,
+            locks,
+            limits,
+            sizes: OnceBox::new(),
+        }
+    }
+
+    /// What the entries take; None where that cannot be kept.
+    fn sizes(&self) -> Option<&Sizes> {
+        let opened = self.sizes.get_or_init(|| {
+            let opened = Sizes::open(&self.root);
+            let opened = opened.inspect_err(|error| tracing::debug!(%error, "sizes are not kept"));
+            Box::new(opened.ok())
+        });
+        opened.as_ref()
+    }
+
+    /// Opens a directory of the system's, to look entries up; None if there is none, or nothing of this format in it.
+    ///
+    /// # Errors
+    /// Who else can write it or a parent, or why it cannot be opened, for people.
+    fn open_of_others(path: &Path, others: &[u32]) -> Result<Option<Store>, String> {
+        let Some(directory) = Directory::open_of_others(path, others)? else {
+            return Ok(None);
+        };
+        let root = directory.open_below(VERSION_DIRECTORY);
+        let root = root.map_err(|error| error.to_string())?;
+        Ok(root.map(|root| Store::of(root, None)))
     }
 
     /// The directory of this format.
@@ -112,85 +193,178 @@ impl Store {
         &self.root
     }
 
+    /// The locks of those who write.
+    pub fn locks(&self) -> &Locks {
+        &self.locks
+    }
+
     /// Reads and verifies the entry of a key.
     pub fn look_up(&self, key: &Key) -> Lookup {
-        match self.root.read(&entry_name(key), LARGEST_ENTRY) {
-            Ok(Some(bytes)) => match Entry::parse(bytes, Some(key)) {
-                Ok(entry) => Lookup::Found(Box::new(entry)),
+        let shard = match self.shard(shard_of(key)) {
+            Ok(Some(shard)) => shard,
+            Ok(None) => return Lookup::Absent,
+            Err(error) => return Lookup::Unreadable(error.error),
+        };
+        let name = file_name(key);
+        match shard.read_with_facts(&name, LARGEST_ENTRY) {
+            Ok(Some((bytes, file))) => match Entry::parse(bytes, Some(key)) {
+                Ok(entry) => {
+                    self.used(&shard, &name, &file);
+                    Lookup::Found(Box::new(entry), file)
+                }
                 Err(defect) => Lookup::Bad(defect),
             },
             Ok(None) => Lookup::Absent,
-            Err(error) => Lookup::Bad(Defect::Unreadable(error.to_string())),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Lookup::Bad(Defect::Unreadable(error.to_string()))
+            }
+            Err(error) => Lookup::Unreadable(error),
         }
     }
 
-    /// Publishes an entry, replacing one of the same key. Returns its size in bytes.
+    /// Publishes an entry, replacing one of the same key, after others were removed where there was no room. Returns how many
+    /// were.
     ///
     /// # Errors
     /// Nothing is visible then.
     pub fn publish(&self, key: &Key, content: &EntryContent<'_>) -> Result<u64, StoreError> {
+        let removed = self.write(key, content, false)?;
+        self.forget_loads(key);
+        Ok(removed)
+    }
+
+    /// Publishes an entry in place of one with the same binaries, whose file is known. Returns how many were removed.
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    pub fn replace(
+        &self,
+        key: &Key,
+        content: &EntryContent<'_>,
+        file: &FileFacts,
+    ) -> Result<u64, StoreError> {
+        self.write(key, content, !file.is_writable)
+    }
+
+    fn write(
+        &self,
+        key: &Key,
+        content: &EntryContent<'_>,
+        is_proven: bool,
+    ) -> Result<u64, StoreError> {
         let bytes = content.encode(key);
-        let size = bytes.len() as u64;
-        if size >= LARGEST_ENTRY {
-            let error = io::Error::new(io::ErrorKind::FileTooLarge, "the entry is too large");
-            return Err(StoreError {
-                action: "write",
-                path: self.path_of(key),
-                error,
-            });
+        let refused = |why: &str| StoreError {
+            action: "store",
+            path: self.path_of(key),
+            error: io::Error::new(io::ErrorKind::StorageFull, why),
+        };
+        if bytes.len() as u64 >= LARGEST_ENTRY {
+            return Err(refused("it is too large"));
         }
         let entries = self.root.create(ENTRIES)?;
-        entries.create(&key.hex()[..2])?;
+        let shard = entries.create(&shard_name(shard_of(key)))?;
+        let name = file_name(key);
+        let limits = self.limits.unwrap_or_default();
+        let blocks = (bytes.len() as u64).next_multiple_of(BLOCK);
+        let more = blocks.saturating_sub(taken_by(&shard, &name));
+        let removed = self.make_room(&limits, more).map_err(refused)?;
         let temporary = self.root.create(TEMPORARY)?;
-        self.root
-            .write_by_rename(&temporary, &entry_name(key), &bytes)?;
-        Ok(size)
+        // What it replaces may have had to make room itself.
+        let replaced = taken_by(&shard, &name);
+        let unfinished = match is_proven {
+            true => temporary.write_new_protected(&bytes)?,
+            false => temporary.write_new(&bytes)?,
+        };
+        unfinished.publish(&shard, &name)?;
+        self.resized(key, taken_by(&shard, &name) as i64 - replaced as i64);
+        self.sweep_sometimes();
+        Ok(removed)
+    }
+
+    /// The entry of a key takes so many bytes more now, or less.
+    fn resized(&self, key: &Key, bytes: i64) {
+        let Some(sizes) = self.sizes() else {
+            return;
+        };
+        let shard = shard_of(key);
+        sizes.add(shard, bytes, self.root.now_ms());
+        // What went wrong in a shard's counter does not stay for ever.
+        if key.0[1] < COUNTED_AGAIN {
+            self.count_again(sizes, shard);
+        }
     }
 
     /// Takes an entry out of use but keeps it for whoever wants to know why; replaces what was set aside for the same key.
     pub fn set_aside(&self, key: &Key) -> Result<(), StoreError> {
-        self.root.create(ASIDE)?;
-        let (from, name) = (entry_name(key), key.hex());
-        let first = self.root.rename(&from, &format!("{ASIDE}/{name}{SUFFIX}"));
+        let aside = self.root.create(ASIDE)?;
+        let shard = self.shard(shard_of(key))?.ok_or_else(|| StoreError {
+            action: "move",
+            path: self.path_of(key),
+            error: io::ErrorKind::NotFound.into(),
+        })?;
+        let (from, name) = (file_name(key), key.hex());
+        let bytes = taken_by(&shard, &from);
+        let first = shard.rename_to(&from, &aside, &from);
         // A directory takes no file's place, and the reverse: both are damage of somebody else's making.
         (1..8).fold(first, |done, number| {
-            done.or_else(|_| {
-                let aside = format!("{ASIDE}/{name}-{number}{SUFFIX}");
-                self.root.rename(&from, &aside)
-            })
-        })
+            done.or_else(|_| shard.rename_to(&from, &aside, &format!("{name}-{number}{SUFFIX}")))
+        })?;
+        self.resized(key, -(bytes as i64));
+        self.forget_loads(key);
+        Ok(())
+    }
+
+    /// Tells the file that stands for a key from others that did or will: inode and size; None if there is none. Reads nothing.
+    pub fn which_entry(&self, key: &Key) -> Option<(u64, u64)> {
+        let shard = self.shard(shard_of(key)).ok()??;
+        let facts = shard.facts(&file_name(key))?;
+        Some((facts.inode, facts.size))
     }
 
     /// Where the entry of a key stands.
     pub fn path_of(&self, key: &Key) -> PathBuf {
-        self.root.path().join(entry_name(key))
+        let shard = self
+            .root
+            .path()
+            .join(ENTRIES)
+            .join(shard_name(shard_of(key)));
+        shard.join(file_name(key))
     }
 
-    /// The keys of all entries, with their sizes in bytes.
+    /// The keys of all entries, with what is known of their files.
     ///
     /// # Errors
     /// A directory cannot be listed.
-    pub fn entries(&self) -> Result<Vec<(Key, u64)>, StoreError> {
+    pub fn entries(&self) -> Result<Vec<(Key, FileFacts)>, StoreError> {
         let mut found = Vec::new();
-        let Some(entries) = self.root.open_below(ENTRIES)? else {
-            return Ok(found);
-        };
-        for shard in entries.names()? {
-            if !is_shard(&shard) {
-                continue;
-            }
-            let Some(shard) = entries.open_below(&shard)? else {
-                continue;
-            };
-            for name in shard.names()? {
-                let key = name.strip_suffix(SUFFIX).and_then(Key::from_hex);
-                if let (Some(key), Some(size)) = (key, shard.facts(&name).map(|facts| facts.size)) {
-                    found.push((key, size));
-                }
+        for shard in 0..SHARDS {
+            if let Some(directory) = self.shard(shard)? {
+                found.extend(entries_of(&directory)?);
             }
         }
-        found.sort();
+        found.sort_unstable_by_key(|(key, _)| *key);
         Ok(found)
+    }
+
+    /// The directory of a shard; None if it has none.
+    ///
+    /// # Errors
+    /// It cannot be opened, is not ours, or others may write it.
+    fn shard(&self, shard: usize) -> Result<Option<Directory>, StoreError> {
+        let entries = self.root.open_below(ENTRIES)?;
+        entries.map_or(Ok(None), |entries| entries.open_below(&shard_name(shard)))
+    }
+
+    /// The metadata of an entry, of which nothing but the beginning is read and no checksum verified: for the command, which
+    /// shows it.
+    pub fn read_meta(&self, key: &Key) -> Option<Meta> {
+        let (shard, name) = (self.shard(shard_of(key)).ok()??, file_name(key));
+        let start = shard.read_start(&name, MOST_HEADS)?;
+        let length = entry::head_length(&start)?;
+        if length <= start.len() {
+            return entry::parse_head(&start, key);
+        }
+        entry::parse_head(&shard.read_start(&name, length)?, key)
     }
 
     /// Removes one entry. Tells whether there was one.
@@ -198,17 +372,25 @@ impl Store {
     /// # Errors
     /// It cannot be removed.
     pub fn remove(&self, key: &Key) -> Result<bool, StoreError> {
-        self.root.remove(&entry_name(key))
+        let Some(shard) = self.shard(shard_of(key))? else {
+            return Ok(false);
+        };
+        let bytes = taken_by(&shard, &file_name(key));
+        let removed = shard.remove(&file_name(key))?;
+        if removed {
+            self.resized(key, -(bytes as i64));
+        }
+        Ok(removed)
     }
 
     /// When the entry of this key was last set aside, in milliseconds since 1970.
     pub fn set_aside_at(&self, key: &Key) -> Option<u64> {
-        self.root
-            .changed_ms(&format!("{ASIDE}/{}{SUFFIX}", key.hex()))
+        let aside = self.root.open_below(ASIDE).ok()??;
+        aside.changed_ms(&file_name(key))
     }
 
-    /// Removes all entries, what was set aside, the journal and what was left half-written: files whose names and contents
-    /// are the cache's own, and nothing else. Tells how many files and bytes went.
+    /// Removes all entries, what was set aside, the journal and what was left half-written or half-loaded: files whose names
+    /// and contents are the cache's own, and nothing else. Tells how many files and bytes went.
     ///
     /// # Errors
     /// A directory cannot be listed or a file cannot be removed.
@@ -236,6 +418,14 @@ impl Store {
                 }
             }
         }
+        if let Some(loading) = self.root.open_below(LOADING)? {
+            let named = |name: &String| Key::from_hex(name).is_some();
+            for name in loading.names()?.into_iter().filter(named) {
+                if loading.facts(&name).is_some() && loading.remove(&name)? {
+                    cleared.files += 1;
+                }
+            }
+        }
         journal::clear(&self.root, &mut cleared)?;
         Ok(cleared)
     }
@@ -255,8 +445,17 @@ pub struct Cleared {
 fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), StoreError> {
     for name in directory.names()? {
         let named = name.strip_suffix(SUFFIX).and_then(Key::from_hex).is_some();
-        // An empty or cut file has our name only; ours are told by name, a foreign one by content.
-        let ours = named && directory.begins_with(&name, entry::MAGIC);
+        // What another process has removed since it was listed is nobody's; it may have stored it anew by now.
+        let look = || directory.read_start(&name, entry::MAGIC.len());
+        let start = look().or_else(look);
+        if start.is_none() && directory.changed_ms(&name).is_none() {
+            continue;
+        }
+        // Ours are told by name and content. A power cut may have left nothing behind a name, or zeros.
+        let is_ours = |start: Vec<u8>| {
+            entry::MAGIC.starts_with(&start) || start.iter().all(|byte| *byte == 0)
+        };
+        let ours = named && start.is_some_and(is_ours);
         match directory
             .facts(&name)
             .map(|facts| facts.size)
@@ -267,15 +466,37 @@ fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), S
                 cleared.bytes += size;
             }
             Some(_) => {}
+            None if ours => {} // removed in between
             None => cleared.foreign += 1,
         }
     }
     Ok(())
 }
 
-fn entry_name(key: &Key) -> String {
-    let hex = key.hex();
-    format!("{ENTRIES}/{}/{hex}{SUFFIX}", &hex[..2])
+/// The entries of a shard, with what is known of their files.
+fn entries_of(shard: &Directory) -> Result<Vec<(Key, FileFacts)>, StoreError> {
+    let entry = |name: String| {
+        let key = name.strip_suffix(SUFFIX).and_then(Key::from_hex)?;
+        Some((key, shard.facts(&name)?))
+    };
+    Ok(shard.names()?.into_iter().filter_map(entry).collect())
+}
+
+/// What the file of an entry takes on the disk, in bytes.
+fn taken_by(shard: &Directory, name: &str) -> u64 {
+    shard.facts(name).map_or(0, |file| evict::taken(&file))
+}
+
+fn file_name(key: &Key) -> String {
+    format!("{}{SUFFIX}", key.hex())
+}
+
+fn shard_of(key: &Key) -> usize {
+    usize::from(key.0[0])
+}
+
+fn shard_name(shard: usize) -> String {
+    format!("{shard:02x}")
 }
 
 fn is_shard(name: &str) -> bool {
@@ -289,116 +510,4 @@ const CACHEDIR_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55\n\
 # This is the cache directory of oclcache, a compiler cache for OpenCL. It can be deleted at any time.\n";
 
 #[cfg(test)]
-mod tests {
-    use super::entry::tests::{content, facts};
-    use super::*;
-
-    fn key(byte: u8) -> Key {
-        Key([byte; 32])
-    }
-
-    fn filled() -> (tempfile::TempDir, Store) {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let store = Store::open(&directory.path().join("cache")).expect("a store");
-        let facts = facts();
-        store
-            .publish(&key(1), &content(&facts, &[b"binary"]))
-            .expect("published");
-        (directory, store)
-    }
-
-    #[test]
-    fn what_was_published_is_found_and_nothing_else() {
-        let (directory, store) = filled();
-        let Lookup::Found(entry) = store.look_up(&key(1)) else {
-            panic!("not found")
-        };
-        assert_eq!(entry.binaries().collect::<Vec<_>>(), [b"binary"]);
-        assert!(matches!(store.look_up(&key(2)), Lookup::Absent));
-        assert_eq!(store.entries().expect("listed").len(), 1);
-        let tag = std::fs::read(directory.path().join("cache/CACHEDIR.TAG")).expect("a tag");
-        assert!(tag.starts_with(b"Signature: 8a477f597d28d172789f06886806bc55"));
-    }
-
-    #[test]
-    fn an_entry_under_the_name_of_another_key_is_bad() {
-        let (_directory, store) = filled();
-        let other = store
-            .path_of(&key(1))
-            .to_string_lossy()
-            .replace(&key(1).hex(), &key(2).hex());
-        let other = other.replace("/01/", "/02/");
-        std::fs::create_dir(Path::new(&other).parent().expect("a shard")).expect("made");
-        std::fs::copy(store.path_of(&key(1)), &other).expect("copied");
-        assert!(matches!(
-            store.look_up(&key(2)),
-            Lookup::Bad(Defect::OtherKey)
-        ));
-    }
-
-    #[test]
-    fn what_is_set_aside_is_a_miss_and_can_be_published_again() {
-        let (_directory, store) = filled();
-        store.set_aside(&key(1)).expect("set aside");
-        assert!(matches!(store.look_up(&key(1)), Lookup::Absent));
-        let facts = facts();
-        store
-            .publish(&key(1), &content(&facts, &[b"new"]))
-            .expect("published");
-        assert!(matches!(store.look_up(&key(1)), Lookup::Found(_)));
-    }
-
-    #[test]
-    fn clear_leaves_foreign_files_and_follows_no_link() {
-        let (directory, store) = filled();
-        let precious = directory.path().join("precious");
-        std::fs::create_dir(&precious).expect("made");
-        std::fs::write(
-            precious.join(format!("{}.entry", key(3).hex())),
-            entry::MAGIC,
-        )
-        .expect("written");
-        let shards = store.root().path().join(ENTRIES);
-        std::os::unix::fs::symlink(&precious, shards.join("03")).expect("linked");
-        std::fs::write(shards.join("01").join("notes.txt"), "mine").expect("written");
-        std::fs::write(
-            shards.join("01").join(format!("{}.entry", key(4).hex())),
-            "not an entry",
-        )
-        .expect("written");
-        std::os::unix::fs::symlink(
-            precious.join("x"),
-            shards.join("01").join(format!("{}.entry", key(5).hex())),
-        )
-        .expect("linked");
-        let cleared = store.clear().expect("cleared");
-        assert_eq!((cleared.files, cleared.foreign), (1, 3));
-        assert!(shards.join("01/notes.txt").exists());
-        assert!(precious.join(format!("{}.entry", key(3).hex())).exists());
-        assert!(matches!(store.look_up(&key(1)), Lookup::Absent));
-    }
-
-    #[test]
-    fn a_link_in_place_of_an_entry_is_not_followed() {
-        let (directory, store) = filled();
-        let elsewhere = directory.path().join("elsewhere");
-        std::fs::rename(store.path_of(&key(1)), &elsewhere).expect("moved");
-        std::os::unix::fs::symlink(&elsewhere, store.path_of(&key(1))).expect("linked");
-        assert!(matches!(
-            store.look_up(&key(1)),
-            Lookup::Bad(Defect::Unreadable(_))
-        ));
-    }
-
-    #[test]
-    fn a_directory_that_others_may_write_is_refused() {
-        use std::os::unix::fs::PermissionsExt;
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777))
-            .expect("changed");
-        let error = Store::open(directory.path())
-            .expect_err("refused")
-            .to_string();
-        assert!(error.contains("others may write it"), "{error}");
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 //! program or a user writes makes it touch or show what it should not.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -48,7 +48,8 @@ fn file_of(sandbox: &Sandbox, key: &str) -> PathBuf {
 /// Nothing in it moves a cursor, rings a bell or begins a line of its own.
 #[track_caller]
 fn is_plain(text: &str) {
-    let odd = |character: &char| character.is_control() && *character != '\n';
+    let odd =
+        |character: &char| character.is_control() && *character != '\n' || *character == '\u{202e}';
     assert_eq!(text.chars().find(odd), None, "{text:?}");
 }
 
@@ -85,7 +86,7 @@ fn stats_counts_each_outcome_and_begins_anew_after_zero() {
     let sizes = sandbox
         .entries()
         .into_iter()
-        .map(|path| fs::metadata(path).expect("an entry").len());
+        .map(|path| fs::metadata(path).expect("an entry").blocks() * 512);
     assert_eq!(number("bytes"), sizes.sum::<u64>());
     assert!(number("compile_ns") > 0 && number("load_ns") > 0);
     number("saved_ns");
@@ -432,6 +433,19 @@ fn no_byte_of_a_program_forges_a_line_of_the_log_or_of_the_command() {
         fs::write(entry, &odd).expect("written");
     }
     run(SOURCE, "-DN=1");
+    // What is said without a log.
+    let mut command = sandbox.command(Way::Cached, &program);
+    command
+        .env("OCLCACHE_MUST_HIT", "1")
+        .args(["run", "--kernel", "f", "--source"]);
+    command
+        .arg(sandbox.path("kernel.cl"))
+        .arg("--options")
+        .arg(format!("-DN=9 -DX={odd}"));
+    let said = sandbox.run(&mut command).ok().stderr;
+    assert!(said.starts_with("oclcache: OCLCACHE_MUST_HIT: "), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    is_plain(&said);
     let text = fs::read_to_string(&log).expect("a log");
     assert!(text.lines().count() > 20, "{text}");
     is_plain(&text);

@@ -266,6 +266,8 @@ impl Sandbox {
                 .env("OCL_ICD_VENDORS", self.path("oclcache"))
                 .env("OCLCACHE_VENDORS", self.path("spy"))
                 .env("OCLCACHE_DIR", self.path("cache"))
+                // Those of this machine are nobody's business here.
+                .env("OCLCACHE_SYSTEM_DIRS", "none")
                 .env("OCLCACHE_LOG", "info"),
         };
         command.envs(&self.variables);

@@ -1,6 +1,7 @@
 //! The switches, and what they leave untouched: by system-call traces, by the files that are there before and after, and by
 //! the texts that are not.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -36,6 +37,15 @@ fn has(program: &str, test: &str) -> bool {
 
 /// Runs the kernel through the cache, with a line for each call that names a file.
 fn traced(sandbox: &Sandbox) -> (Ran, Vec<String>) {
+    traced_as(sandbox, &[], &|_| {})
+}
+
+/// The same as an argument of another program, and in a changed environment.
+fn traced_as(
+    sandbox: &Sandbox,
+    through: &[&OsStr],
+    prepare: &dyn Fn(&mut Command),
+) -> (Ran, Vec<String>) {
     let (trace, source) = (
         sandbox.path("trace"),
         sandbox.write("kernel.cl", SOURCE.as_bytes()),
@@ -47,13 +57,15 @@ fn traced(sandbox: &Sandbox) -> (Ran, Vec<String>) {
             "-s",
             "4096",
             "-e",
-            "trace=file,mkdirat,renameat,renameat2,unlinkat",
+            "trace=file,mkdirat,renameat,renameat2,unlinkat,connect",
             "-o",
         ])
         .arg(&trace)
+        .args(through)
         .arg(example("client"))
         .args(["run", "--kernel", "f", "--options", "-DN=3", "--source"])
         .arg(source);
+    prepare(&mut command);
     let ran = sandbox.run(&mut command).ok();
     let text = fs::read_to_string(trace).expect("a trace");
     (ran, text.lines().map(str::to_owned).collect())
@@ -303,6 +315,36 @@ fn without_a_home_nothing_is_cached_and_one_warning_says_so() {
             .current_dir(sandbox.path("home"));
     });
     assert_eq!(tree(&sandbox.path("home")), before);
+}
+
+/// Who a user is, and where the home is, is asked of the environment only: the C library would load modules for that.
+#[test]
+fn without_a_home_the_passwd_file_is_not_read() {
+    if !has("strace", "a system-call trace without HOME") {
+        return;
+    }
+    let sandbox = stub();
+    let bare = kernel(&sandbox, Way::Bare);
+    let installed = sandbox.installed();
+    let run = [installed.as_os_str(), "run".as_ref(), "--".as_ref()];
+    let cache_home = sandbox.path("xdg");
+    fs::create_dir(&cache_home).expect("made");
+    for through in [&[][..], &run] {
+        for (has_cache, builds) in [(false, 1), (true, 1), (true, 0)] {
+            let (ran, trace) = traced_as(&sandbox, through, &|command| {
+                command.env_remove("HOME").env_remove("OCLCACHE_DIR");
+                if has_cache {
+                    command.env("XDG_CACHE_HOME", &cache_home);
+                }
+            });
+            assert_eq!((&ran.stdout, ran.source_builds()), (&bare.stdout, builds));
+            for names in ["/etc/passwd", "nsswitch", "nscd", "userdb", "libnss"] {
+                let named = trace.iter().find(|line| line.contains(names));
+                assert_eq!(named, None, "{through:?}");
+            }
+        }
+        fs::remove_dir_all(cache_home.join("oclcache")).expect("a cache");
+    }
 }
 
 #[test]

@@ -8,7 +8,10 @@ use crate::key::ingredients::{Ingredient, Key, Kind};
 use crate::outcome::Bypass;
 use crate::store::entry::Meta;
 use crate::store::journal::{self, Build, Ended, Record};
-use crate::store::{Lookup, Store, StoreError};
+use crate::store::{Store, StoreError};
+
+/// So many entries are compared with, those that were used last: of a large cache all would take minutes.
+const MOST_COMPARED: usize = 10_000;
 
 /// All that a build can be compared with.
 pub struct Past {
@@ -45,18 +48,18 @@ impl Why<'_> {
 }
 
 impl Past {
-    /// Reads the journal, and the entries.
+    /// Reads the journal, and the entries that were used last.
     ///
     /// # Errors
     /// A directory or the journal cannot be read.
     pub fn read(store: Store) -> Result<Past, StoreError> {
         let records = journal::read(store.root())?;
-        let mut entries = Vec::new();
-        for (key, _) in store.entries()? {
-            if let Lookup::Found(entry) = store.look_up(&key) {
-                entries.push((key, entry.meta));
-            }
-        }
+        let mut files = store.entries()?;
+        files.sort_by_key(|(_, file)| Reverse(file.modified_ms));
+        files.truncate(MOST_COMPARED);
+        let entries = files.into_iter();
+        let entries = entries.filter_map(|(key, _)| Some((key, store.read_meta(&key)?)));
+        let entries = entries.collect();
         Ok(Past {
             store,
             records,

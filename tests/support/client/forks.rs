@@ -73,7 +73,7 @@ fn child(session: &Session, parents: Handle, number: u32, runs: bool) -> Result<
 }
 
 /// Forks, and tells what has become of the child: what it said, or how it ended. `leave` ends it.
-fn forked(body: impl FnOnce() -> Result<String, String>, leave: fn() -> !) -> String {
+pub fn forked(body: impl FnOnce() -> Result<String, String>, leave: fn() -> !) -> String {
     let mut ends = [0; 2];
     // SAFETY: an array for two descriptors.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0, "a pipe");
@@ -113,7 +113,7 @@ fn by_exit() -> ! {
     unsafe { libc::exit(0) }
 }
 
-fn at_once() -> ! {
+pub fn at_once() -> ! {
     // SAFETY: ends the process, without handlers.
     unsafe { libc::_exit(0) }
 }

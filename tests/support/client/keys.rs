@@ -1,36 +1,54 @@
-//! One program, made and built again and again: a call of a process that has long begun.
+//! Programs of files, made and built again and again: calls of a process that has long begun.
+
+use std::thread;
 
 use crate::cl;
 use crate::session::Session;
 
-const USAGE: &str = "keys takes --source FILE, --options STRING and --times N";
+const USAGE: &str = "keys takes --source FILE, --options STRING, --times N and --threads N";
+
+fn one(session: &Session, source: &str, options: &str) -> Result<(), i32> {
+    let (program, code) = cl::program(session.context, source);
+    let code = if code == 0 {
+        cl::build(program, Some(options))
+    } else {
+        code
+    };
+    if code != 0 {
+        return Err(code);
+    }
+    cl::release_program(program);
+    Ok(())
+}
 
 pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
-    let (mut source, mut options, mut times) = (String::new(), String::new(), 100);
+    let (mut sources, mut options, mut times, mut threads) = (Vec::new(), String::new(), 100, 1);
     for pair in arguments.chunks(2) {
         let value = pair.get(1).ok_or(USAGE)?;
         match pair[0].as_str() {
             "--source" => {
-                source =
-                    std::fs::read_to_string(value).map_err(|error| format!("{value}: {error}"))?;
+                let source = std::fs::read_to_string(value);
+                sources.push(source.map_err(|error| format!("{value}: {error}"))?);
             }
             "--options" => options.clone_from(value),
             "--times" => times = value.parse().map_err(|_| USAGE)?,
+            "--threads" => threads = value.parse().map_err(|_| USAGE)?,
             _ => return Err(USAGE.to_owned()),
         }
     }
-    for _ in 0..times {
-        let (program, code) = cl::program(session.context, &source);
-        let code = if code == 0 {
-            cl::build(program, Some(&options))
-        } else {
-            code
-        };
-        if code != 0 {
-            return Err(format!("clBuildProgram: {code}"));
+    let work = || {
+        for source in sources.iter().cycle().take(sources.len() * times) {
+            one(session, source, &options)?;
         }
-        cl::release_program(program);
-    }
+        Ok(())
+    };
+    let ended: Vec<Result<(), i32>> = thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let ended = running.into_iter().map(|thread| thread.join());
+        ended.map(|ended| ended.expect("no panic")).collect()
+    });
+    let ended: Result<(), i32> = ended.into_iter().collect();
+    ended.map_err(|code| format!("clBuildProgram: {code}"))?;
     println!("built {times} times");
     Ok(())
 }

@@ -34,8 +34,10 @@
 //! | `hook` | one line with the nanoseconds of a call whose handle the cache does not know |
 //! | `stress N M [race]` | N threads that do all that a program allows with M programs, for ThreadSanitizer |
 //! | `threads N M` | N threads that build M programs each |
-//! | `keys --source FILE [--options STRING] [--times N]` | the same build again and again |
+//! | `keys --source FILE... [--options STRING] [--times N] [--threads N]` | the same builds again and again |
+//! | `waiting HOW FILE...` | what else a process may do while it builds, told when by its standard input |
 //! | `turns` | what standard input says, line by line: builds, forks and ends |
+//! | `many [--keys N] [--seed N [--hot N]] ...` | many programs, in order or at random, and whether each computes what a bare run wrote |
 //! | `ways` | each way to make a program, without odd questions |
 //! | `two-programs` | program-scope variables of two programs from one source |
 //! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
@@ -72,6 +74,7 @@ mod keys;
 mod lifetime;
 mod link;
 mod link_calls;
+mod many;
 mod odd;
 mod plugins;
 mod queries;
@@ -83,6 +86,7 @@ mod threads;
 mod time;
 mod turns;
 mod two_programs;
+mod waiting;
 mod ways;
 
 use std::process::ExitCode;
@@ -149,7 +153,9 @@ fn dispatch() -> Result<(), String> {
         "ways" => ways::section(&session()?),
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),
+        "waiting" => waiting::section(&session()?, arguments),
         "keys" => keys::section(&session()?, arguments),
+        "many" => many::section(&session()?, arguments),
         _ => Err(format!("unknown section '{section}'")),
     }
 }

@@ -5,6 +5,7 @@
 //! device NAME
 //! code TYPE DIGEST NONCE STATEFUL
 //! kernel NAME X Y Z ADDRESS/QUALIFIER...      one line per kernel
+//! fill DIGITS                                 up to the size that is asked for; without it, no such line
 //! end DIGEST                                  of all bytes before this line
 //! ```
 
@@ -12,6 +13,7 @@ use std::fmt::Write;
 use std::sync::atomic::AtomicU64;
 
 use crate::compiler::{Code, source_digest};
+use crate::config;
 use crate::parse::{Argument, Kernel};
 
 pub fn write(code: &Code, device: &str) -> Vec<u8> {
@@ -27,9 +29,25 @@ pub fn write(code: &Code, device: &str) -> Vec<u8> {
         }
         text.push('\n');
     }
+    if config::binary_bytes() > text.len() {
+        fill(&mut text, code.digest, config::binary_bytes());
+    }
     let digest = source_digest(text.as_bytes());
     let _ = writeln!(text, "end {digest:016x}");
     text.into_bytes()
+}
+
+/// As instructions would, it differs from program to program and hardly compresses.
+fn fill(text: &mut String, digest: u64, size: usize) {
+    text.push_str("fill ");
+    let mut state = digest | 1;
+    while text.len() < size {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let _ = write!(text, "{:08x}", state >> 32);
+    }
+    text.push('\n');
 }
 
 /// The code in a binary; none if it is damaged or made for another device.
@@ -49,7 +67,10 @@ pub fn read(bytes: &[u8], device: &str) -> Option<Code> {
         digest: u64::from_str_radix(words.next()?, 16).ok()?,
         nonce: u64::from_str_radix(words.next()?, 16).ok()?,
         stateful: words.next()?.parse().ok()?,
-        kernels: lines.map(kernel).collect::<Option<_>>()?,
+        kernels: lines
+            .filter(|line| !line.starts_with("fill "))
+            .map(kernel)
+            .collect::<Option<_>>()?,
         launches: AtomicU64::new(0),
     })
 }

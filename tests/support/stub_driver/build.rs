@@ -72,6 +72,7 @@ impl Job {
     fn image(&self, program: &Program, index: usize) -> Image {
         let Some(source) = program.text() else {
             // A loaded binary only becomes usable; it says nothing about it.
+            crate::load::built();
             let code = program.state.lock().images[index].code.clone();
             return Image {
                 code,

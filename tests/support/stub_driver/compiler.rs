@@ -1,6 +1,7 @@
 //! The "compiler" and the "linker": what they make of their inputs, and the log of each real run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use std::{process, thread};
 
 use opencl_sys::*;
@@ -59,6 +60,10 @@ fn begin(kind: &str, source: u64, options: &[u8]) {
     let options = String::from_utf8_lossy(options);
     config::log(format!("compile {kind} {source:016x} {options}").trim_end());
     thread::sleep(config::build_time());
+    while config::is_stuck() {
+        thread::sleep(Duration::from_secs(3600));
+    }
+    config::log(&format!("done {kind} {source:016x}"));
 }
 
 /// Compiles a source; an error is the build log.

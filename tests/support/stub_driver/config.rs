@@ -44,7 +44,13 @@ pub fn counts_dependents() -> bool {
 }
 
 pub fn refuses_binaries() -> bool {
-    is("STUB_REFUSE_BINARIES", "1")
+    is("STUB_REFUSE_BINARIES", "1") || load().contains("refuse")
+}
+
+/// What happens where a binary is loaded.
+pub fn load() -> String {
+    let file = env::var_os("STUB_LOAD").map(std::fs::read_to_string);
+    file.and_then(Result::ok).unwrap_or_default()
 }
 
 pub fn asynchronous() -> bool {
@@ -53,6 +59,16 @@ pub fn asynchronous() -> bool {
 
 pub fn build_time() -> Duration {
     Duration::from_millis(number("STUB_BUILD_MS", 0))
+}
+
+/// Whether this is the build that never ends: the one that finds this file, and removes it.
+pub fn is_stuck() -> bool {
+    env::var_os("STUB_STUCK").is_some_and(|file| std::fs::remove_file(file).is_ok())
+}
+
+/// The size that binaries have at least, in bytes.
+pub fn binary_bytes() -> usize {
+    number("STUB_BINARY_BYTES", 0) as usize
 }
 
 pub fn varies() -> bool {

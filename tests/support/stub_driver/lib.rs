@@ -15,8 +15,11 @@
 //! | `STUB_STICKY` | 0 | 1: after a failed build each later build of that program fails as well |
 //! | `STUB_REFCOUNT_KERNELS` | 1 | 0: reference counts show the application's own references only |
 //! | `STUB_REFUSE_BINARIES` | 0 | 1: clCreateProgramWithBinary refuses everything |
+//! | `STUB_LOAD` | none | file whose words say what happens where a binary is loaded, see `load`: unlike variables, it is in no key |
 //! | `STUB_ASYNC` | 0 | 1: with a callback, build, compile and link on another thread |
 //! | `STUB_BUILD_MS` | 0 | how long each compilation takes |
+//! | `STUB_STUCK` | none | a file: the compilation that finds it removes it and never ends |
+//! | `STUB_BINARY_BYTES` | 0 | the size that binaries have at least |
 //! | `STUB_VARY` | 0 | 1: no two compilations give equal binaries |
 //! | `STUB_GARBAGE` | 0 | 1: of devices that were not built, the size of the binary is garbage and the rest as of built ones |
 //! | `STUB_READONLY_TABLE` | 0 | 1: the dispatch table lies in read-only memory |
@@ -29,7 +32,8 @@
 //! A forked child can use it, whatever the parent's other threads do.
 //!
 //! Lines of the log: `compile KIND DIGEST OPTIONS` with KIND `build`, `compile` or `link` and the FNV-1a digest of
-//! the source; `load-binary DIGEST` with the digest of the code.
+//! the source, and when it has taken its time `done KIND DIGEST`; `load-binary DIGEST` with the digest of the code;
+//! `left-child PID`.
 //!
 //! The language: `kernel void NAME(ARGUMENTS)` with attributes is a kernel, `#error` fails, `#ifdef` and its
 //! companions and `#include` (from `-I` directories or embedded headers) work, an option that begins with `-bad` is
@@ -57,6 +61,7 @@ mod il;
 mod kernel;
 mod kernel_info;
 mod link;
+mod load;
 mod parse;
 mod platform;
 mod preprocess;

@@ -202,6 +202,7 @@ fn load(
     for code in images.iter().flat_map(|image| &image.code) {
         config::log(&format!("load-binary {:016x}", code.digest));
     }
+    crate::load::created();
     let devices = devices.iter().map(|device| *device as usize).collect();
     let program = Program::new(context, devices, Origin::Binary);
     program.state.lock().images = images;

@@ -1,0 +1,169 @@
+//! One build for many: when several processes or threads miss the same key at once, one builds and the others wait for its
+//! entry.
+//!
+//! Who misses tries the lock of its key. Who gets it looks once more, then builds, and gives the lock back once the entry is
+//! published, before the application hears of it. The others look for the entry, try the lock, and sleep in between, until
+//! there is an entry, or the lock is theirs because the holder was killed. They stop waiting and build for themselves
+//!
+//! - when the holder has left a mark: its build failed, or was not stored, so the next one would fare no better, and one after
+//!   another would take a multiple of the time;
+//! - when it takes too long ([`longest_wait`]);
+//! - when another thread builds the same program, or the process ends;
+//! - at once in a callback, and in whatever else calls us from inside of a call: a driver or the application may hold locks then
+//!   that the builder needs, or a lock of another key is this thread's own.
+//!
+//! No mark and no lock is needed for anything but speed.
+
+use std::time::{Duration, Instant};
+
+use super::plan::Plan;
+use super::{Cache, nanoseconds};
+use crate::driver::{self, notify};
+use crate::key::ingredients::Key;
+use crate::store::lock::{Attempt, Guard, Purpose};
+use crate::store::stats::Counter;
+use crate::store::{Lookup, Store};
+
+/// Pauses between two looks: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(25));
+
+/// The longest wait where nothing is known of the build, and the shortest bound where something is.
+const LONGEST: Duration = Duration::from_secs(60);
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// What became of the wait.
+pub enum Waited<T> {
+    /// It was found.
+    Found(T),
+    /// The driver is to build it.
+    Build(Turn),
+}
+
+impl<T> Waited<T> {
+    /// What was found; else the turn to build goes into `turn`.
+    pub fn found_or(self, turn: &mut Turn) -> Option<T> {
+        match self {
+            Waited::Found(found) => Some(found),
+            Waited::Build(mine) => {
+                *turn = mine;
+                None
+            }
+        }
+    }
+}
+
+/// Somebody's turn to build, while which others wait if there is a lock. Dropped, it tells them not to wait for each other.
+#[derive(Default)]
+pub struct Turn(Option<Guard>);
+
+impl Turn {
+    /// The entry is published: the others will find it.
+    pub fn published(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(guard) = &self.0 {
+            guard.mark();
+        }
+    }
+}
+
+/// How long a build is waited for, by how long an earlier one took.
+fn longest_wait(earlier: Option<Duration>) -> Duration {
+    earlier.map_or(LONGEST, |took| {
+        took.saturating_mul(3).clamp(SHORTEST, LONGEST)
+    })
+}
+
+impl Cache {
+    /// After a look-up that missed: waits for who is building the same. `find` looks for its entry; `goes_on` tells whether the
+    /// call is still to be answered by us.
+    pub(super) fn one_build<T>(
+        &self,
+        plan: &Plan,
+        goes_on: &dyn Fn() -> bool,
+        mut find: impl FnMut() -> Option<T>,
+    ) -> Waited<T> {
+        let store = self.store.as_ref().filter(|_| !self.config.readonly());
+        let Some(store) = store.filter(|_| self.looks_up()) else {
+            return Waited::Build(Turn::default());
+        };
+        let (locks, key) = (store.locks(), plan.key());
+        let before = locks.mark_of(&key);
+        let started = Instant::now();
+        let mut longest = longest_wait(None);
+        let (mut pause, mut seen) = (PAUSES.0, None);
+        let mut waited = false;
+        let turn = loop {
+            let guard = match locks.try_lock(Purpose::Build, &key) {
+                Attempt::Got(guard) => Some(guard),
+                Attempt::Taken => None,
+                Attempt::Unavailable => break Turn::default(),
+            };
+            // Only an entry that was not there before is worth reading; the lock was tried first, so who has it misses none.
+            let there = store.which_entry(&key);
+            if there != seen {
+                seen = there;
+                if let Some(found) = find() {
+                    self.count_wait(plan, waited, started, "served");
+                    return Waited::Found(found);
+                }
+                longest = longest_wait(compile_time(store, &key));
+            }
+            let marked = match (before, locks.mark_of(&key)) {
+                (Some(before), Some(now)) => now != before,
+                _ => guard.is_some(),
+            };
+            if waited && marked {
+                break Turn::default();
+            }
+            if guard.is_some() {
+                break Turn(guard);
+            }
+            let is_over = started.elapsed() >= longest;
+            if is_over || notify::is_nested() || driver::is_ending() || !goes_on() {
+                break Turn::default();
+            }
+            std::thread::sleep(pause);
+            pause = PAUSES.1.min(pause * 2);
+            waited = true;
+        };
+        self.count_wait(plan, waited, started, "not served");
+        Waited::Build(turn)
+    }
+
+    fn count_wait(&self, plan: &Plan, waited: bool, started: Instant, outcome: &str) {
+        if waited {
+            let time = started.elapsed();
+            self.count(&[Counter::Waited.by(1), Counter::WaitNs.by(nanoseconds(time))]);
+            let ms = time.as_millis();
+            tracing::debug!(key = %plan.key_prefix(), ms, outcome, "waited for a build of the same");
+        }
+    }
+}
+
+/// How long an entry took to compile that is there but did not serve.
+fn compile_time(store: &Store, key: &Key) -> Option<Duration> {
+    match store.look_up(key) {
+        Lookup::Found(entry, _) => Some(Duration::from_nanos(entry.meta.compile_ns)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_bounded_by_what_is_known_of_the_build() {
+        let seconds = Duration::from_secs;
+        assert_eq!(longest_wait(None), seconds(60));
+        assert_eq!(longest_wait(Some(seconds(5))), seconds(15));
+        assert_eq!(longest_wait(Some(Duration::from_millis(5))), seconds(1));
+        assert_eq!(longest_wait(Some(seconds(3600))), seconds(60));
+        assert_eq!(longest_wait(Some(Duration::MAX)), seconds(60));
+    }
+}

@@ -1,0 +1,120 @@
+//! `oclcache gc`.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object};
+
+use super::{Failure, directory, say, size};
+use crate::config::Config;
+use crate::driver::{build_id_value, sha256_value};
+use crate::key::ingredients::{Kind, sha256};
+use crate::store::collect::Collector;
+use crate::store::entry::Meta;
+use crate::store::{Limits, Store};
+
+pub fn gc(max_size: Option<u64>, max_age: Option<Duration>) -> Result<ExitCode, Failure> {
+    let config = Config::read();
+    let path = directory(&config)?;
+    let mut limits = Limits::of(&config);
+    if let Some(bytes) = max_size {
+        limits.max_size = (bytes > 0).then_some(bytes);
+    }
+    if let Some(age) = max_age {
+        limits.max_age = (!age.is_zero()).then_some(age);
+    }
+    if Store::open_existing(&path)?.is_none() {
+        say("oclcache: the cache is empty");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let store = Store::open(&path, limits)?;
+    let mut watched = Watched::new();
+    let done = store.collect(&limits, &mut watched)?;
+    watched.bar.finish_and_clear();
+    let mut words = format!(
+        "oclcache: removed {} ({})",
+        plural(done.entries, "entry", "entries"),
+        size(done.bytes)
+    );
+    for (files, what) in [
+        (done.old_formats, "of formats that are not used any more"),
+        (done.leftovers, "that were left over"),
+    ] {
+        if files > 0 {
+            words += &format!(", {} {what}", plural(files, "file", "files"));
+        }
+    }
+    let left = plural(done.left, "entry", "entries");
+    say(&format!(
+        "{words}; left: {left} ({})",
+        size(done.left_bytes)
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn plural(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// What files of drivers are now, and a bar for people who watch.
+struct Watched {
+    /// By path: how the library would stand in a key, by build-id or by content.
+    libraries: HashMap<String, Option<Vec<Vec<u8>>>>,
+    bar: ProgressBar,
+}
+
+impl Watched {
+    fn new() -> Watched {
+        let bar = ProgressBar::new(0);
+        if let Ok(style) = ProgressStyle::with_template("{msg:9} {wide_bar} {pos}/{len}") {
+            bar.set_style(style);
+        }
+        Watched {
+            libraries: HashMap::new(),
+            bar,
+        }
+    }
+}
+
+impl Collector for Watched {
+    fn is_installed(&mut self, meta: &Meta) -> bool {
+        let path = meta.driver_library.as_str();
+        if !Path::new(path).is_absolute() {
+            return true; // found by its name, nobody knows where
+        }
+        let known = self
+            .libraries
+            .entry(path.to_owned())
+            .or_insert_with(|| values_of(Path::new(path)));
+        known.as_ref().is_some_and(|values| {
+            let mut of_driver = meta
+                .ingredients
+                .iter()
+                .filter(|ingredient| ingredient.kind == Kind::Driver);
+            of_driver.any(|ingredient| values.contains(&ingredient.value))
+        })
+    }
+
+    fn progress(&mut self, what: &'static str, done: usize, of: usize) {
+        self.bar.set_length(of as u64);
+        self.bar.set_position(done as u64);
+        self.bar.set_message(what);
+    }
+}
+
+/// How a library would stand in a key; None if it is gone.
+fn values_of(library: &Path) -> Option<Vec<Vec<u8>>> {
+    let content = std::fs::read(library).ok()?;
+    let elf = ElfFile64::<Endianness>::parse(content.as_slice()).ok();
+    let build_id = elf.and_then(|elf| elf.build_id().ok().flatten().map(build_id_value));
+    Some(
+        build_id
+            .into_iter()
+            .chain([sha256_value(&sha256(&content))])
+            .collect(),
+    )
+}

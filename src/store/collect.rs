@@ -1,0 +1,181 @@
+//! Brings the whole cache within its limits, for the command: looks at every entry, where a process that stores looks at few.
+
+use std::cmp::Ordering;
+use std::path::Path;
+use std::time::Duration;
+
+use super::directory::Directory;
+use super::evict::{Limits, taken, used_ms};
+use super::sweep::is_past;
+use super::{SHARDS, Store, StoreError, VERSION_DIRECTORY, entries_of};
+use crate::key::ingredients::Key;
+use crate::store::entry::Meta;
+
+/// A format that nobody has used for this long is not used any more.
+const UNUSED: Duration = Duration::from_secs(30 * 86400);
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Entries that were removed.
+    pub entries: u64,
+    /// What they took on the disk, in bytes.
+    pub bytes: u64,
+    /// Files of formats that are not used any more.
+    pub old_formats: u64,
+    /// Files that were left by processes which were killed, or set aside long ago.
+    pub leftovers: u64,
+    /// Entries that are left.
+    pub left: u64,
+    /// What they take, in bytes.
+    pub left_bytes: u64,
+}
+
+/// What the collection needs to know and to tell.
+pub trait Collector {
+    /// Whether the driver that an entry is of is still there. Never asked on network file systems, where it may be on another
+    /// host.
+    fn is_installed(&mut self, meta: &Meta) -> bool;
+
+    /// So many of so many steps are done.
+    fn progress(&mut self, what: &'static str, done: usize, of: usize);
+}
+
+struct Candidate {
+    used_ms: u64,
+    bytes: u64,
+    key: Key,
+}
+
+impl Store {
+    /// Removes formats that nobody has used for 30 days, leftovers, and entries that were not used for longer than they may; then,
+    /// while there is too much, entries of drivers that are gone, and those that are cheapest to build again for what they take.
+    ///
+    /// # Errors
+    /// A directory cannot be listed or a file not be removed.
+    pub fn collect(
+        &self,
+        limits: &Limits,
+        collector: &mut dyn Collector,
+    ) -> Result<Collected, StoreError> {
+        let mut done = Collected {
+            old_formats: self.remove_old_formats()?,
+            leftovers: self.sweep()?,
+            ..Collected::default()
+        };
+        let now = self.root.now_ms();
+        let mut kept = Vec::new();
+        for shard in 0..SHARDS {
+            collector.progress("listing", shard, SHARDS);
+            let Some(directory) = self.shard(shard)? else {
+                continue;
+            };
+            for (key, file) in entries_of(&directory)? {
+                let candidate = Candidate {
+                    used_ms: used_ms(&file, now),
+                    bytes: taken(&file),
+                    key,
+                };
+                if limits.is_too_old(candidate.used_ms, now) {
+                    self.collect_one(&candidate, &mut done)?;
+                } else {
+                    kept.push(candidate);
+                }
+            }
+        }
+        let size: u64 = kept.iter().map(|entry| entry.bytes).sum();
+        let too_large = limits.max_size.map_or(0, |most| size.saturating_sub(most));
+        let excess = too_large.max(self.shortage(limits, 0));
+        if excess > 0 {
+            kept = self.in_order(kept, collector);
+        }
+        let mut freed = 0;
+        for (index, entry) in kept.iter().enumerate() {
+            if freed < excess {
+                collector.progress("removing", index, kept.len());
+                self.collect_one(entry, &mut done)?;
+                freed += entry.bytes;
+            } else {
+                done.left += 1;
+                done.left_bytes += entry.bytes;
+            }
+        }
+        if let Some(sizes) = self.sizes() {
+            (0..SHARDS).for_each(|shard| self.count_again(sizes, shard));
+        }
+        Ok(done)
+    }
+
+    fn collect_one(&self, entry: &Candidate, done: &mut Collected) -> Result<(), StoreError> {
+        if self.remove(&entry.key)? {
+            done.entries += 1;
+            done.bytes += entry.bytes;
+        }
+        Ok(())
+    }
+
+    /// The first to go first: what is no entry, what no driver is there for, then by how much compilation each byte spares.
+    fn in_order(&self, entries: Vec<Candidate>, collector: &mut dyn Collector) -> Vec<Candidate> {
+        let is_network = self.root.file_system().is_network();
+        let of = entries.len();
+        let mut ranked = Vec::with_capacity(of);
+        for (index, entry) in entries.into_iter().enumerate() {
+            if index % 256 == 0 {
+                collector.progress("reading", index, of);
+            }
+            let meta = self.read_meta(&entry.key);
+            let meta = meta.filter(|meta| is_network || collector.is_installed(meta));
+            let spares = meta.map_or(-1.0, |meta| {
+                meta.compile_ns as f64 / entry.bytes.max(1) as f64
+            });
+            ranked.push((spares, entry));
+        }
+        ranked.sort_by(|(one, first), (other, second)| {
+            let by_use = || first.used_ms.cmp(&second.used_ms);
+            one.partial_cmp(other)
+                .unwrap_or(Ordering::Equal)
+                .then_with(by_use)
+        });
+        ranked.into_iter().map(|(_, entry)| entry).collect()
+    }
+
+    /// Removes the directories of other formats beside this one's that nobody has used for long. Returns how many files went.
+    fn remove_old_formats(&self) -> Result<u64, StoreError> {
+        let path = self.root.path().parent().unwrap_or(Path::new("/"));
+        let Some(cache) = Directory::open(path)? else {
+            return Ok(0);
+        };
+        let now = cache.now_ms();
+        let mut removed = 0;
+        for name in cache.names()? {
+            let number = name
+                .strip_prefix('v')
+                .and_then(|number| number.parse::<u32>().ok());
+            let modified = cache.modified_ms(&name);
+            if number.is_some()
+                && name != VERSION_DIRECTORY
+                && modified.is_some_and(|modified| is_past(modified, UNUSED, now))
+                && let Some(directory) = cache.open_below(&name)?
+            {
+                removed += remove_all(&directory)?;
+                cache.remove_directory(&name);
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// Removes all that is in a directory, and follows no link. Returns how many files went.
+fn remove_all(directory: &Directory) -> Result<u64, StoreError> {
+    let mut removed = 0;
+    for name in directory.names()? {
+        match directory.open_below(&name)? {
+            Some(below) => {
+                removed += remove_all(&below)?;
+                directory.remove_directory(&name);
+            }
+            None => removed += u64::from(directory.remove(&name)?),
+        }
+    }
+    Ok(removed)
+}

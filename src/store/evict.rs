@@ -1,0 +1,470 @@
+//! Keeps the entries within the limits: bounded work of the process that stores, under a lock that is only tried.
+//!
+//! An entry's time of modification is when it was last used, written by us and not by the file system, so that mounts
+//! without access times do not matter; it is written seldom enough to cost a hit nothing (`is_due`). What was not used for
+//! longest goes first. To find that without listing all shards, `sizes` remembers for each shard the oldest time that was
+//! seen in it. An entry that was used since is younger than that says; then the shard is only listed, and the next one looked
+//! through. So the order is nearly that of all entries.
+
+use std::time::Duration;
+
+use super::directory::{Directory, FileFacts};
+use super::lock::{Attempt, Purpose};
+use super::sizes::Sizes;
+use super::{Store, entries_of, file_name};
+use crate::config::Config;
+use crate::key::ingredients::Key;
+
+/// A share of the file system that stays free where the user gave no size: one of so many, but at most so much, in bytes.
+const FREE_SHARE: u64 = 100;
+const MOST_FREE: u64 = 1 << 30;
+/// What may be spent on finding something to remove for one entry that is stored: each entry that is looked at costs one, each
+/// shard that is listed so much more.
+const BUDGET: usize = 16_384;
+const LISTING: usize = 64;
+/// How many shards whose size nobody knows are listed for one entry that is stored.
+const MOST_COUNTED: usize = 8;
+/// Of a large shard one entry of so many is removed at once, so that the next stores need no listing.
+const BATCH_SHARE: usize = 64;
+/// An entry's time of use is written when it was this share of the time ago in which the whole cache was used, or this long.
+const DUE_SHARE: u64 = 8;
+const LARGEST_INTERVAL_MS: u64 = 3_600_000;
+/// The clock was set back if something was used so long after now.
+const CLOCK_TOLERANCE_MS: u64 = 60_000;
+
+/// The lock has no key.
+pub(super) const EVICTION: Key = Key([0; 32]);
+
+/// What the user allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// What all entries may take on the disk, in bytes; None: no limit.
+    pub max_size: Option<u64>,
+    /// What stays free of the file system, in bytes; None: as much as fits it.
+    pub min_free: Option<u64>,
+    /// How long an entry is kept that nobody uses; None: always.
+    pub max_age: Option<Duration>,
+}
+
+impl Limits {
+    /// The settings.
+    pub fn of(config: &Config) -> Limits {
+        Limits {
+            max_size: config.max_size(),
+            min_free: config.min_free(),
+            max_age: config.max_age(),
+        }
+    }
+
+    /// What must stay free where so many bytes are all there are.
+    pub(super) fn free_of(&self, all: u64) -> u64 {
+        self.min_free.unwrap_or((all / FREE_SHARE).min(MOST_FREE))
+    }
+
+    pub(super) fn is_too_old(&self, used_ms: u64, now_ms: u64) -> bool {
+        self.max_age
+            .is_some_and(|age| u128::from(now_ms.saturating_sub(used_ms)) > age.as_millis())
+    }
+}
+
+/// When an entry was used. What was used long after now was so before the clock was set back: nobody knows when.
+pub(super) fn used_ms(facts: &FileFacts, now_ms: u64) -> u64 {
+    if facts.modified_ms > now_ms + CLOCK_TOLERANCE_MS {
+        0
+    } else {
+        facts.modified_ms
+    }
+}
+
+/// What one entry takes. File systems that have not yet chosen blocks for what was just written may say 0.
+pub(super) fn taken(facts: &FileFacts) -> u64 {
+    facts.allocated.max(facts.size)
+}
+
+/// Whether the use of an entry is to be written, which was last used at `used_ms`: often in a cache whose entries come and go
+/// within seconds, else hourly. As the cache grows older that is some hundred times for each entry, then hourly.
+fn is_due(used_ms: u64, now_ms: u64, oldest: impl FnOnce() -> Option<u64>) -> bool {
+    let ago = now_ms.saturating_sub(used_ms);
+    if ago == 0 || ago >= LARGEST_INTERVAL_MS {
+        return ago > 0;
+    }
+    let span = now_ms.saturating_sub(oldest().unwrap_or(now_ms));
+    ago > span / DUE_SHARE
+}
+
+/// Why an entry is not stored, for people.
+type Lacking = &'static str;
+
+/// An entry of a shard that is looked through.
+struct Candidate {
+    used_ms: u64,
+    bytes: u64,
+    /// How many of the shard were not used for longer.
+    index: usize,
+    /// How many the shard has.
+    of: usize,
+    /// When the one was used that was not used for longest.
+    first_used_ms: u64,
+}
+
+impl Store {
+    /// Says that an entry is used. Costs a comparison, and now and then a system call.
+    pub(super) fn used(&self, shard: &Directory, name: &str, facts: &FileFacts) {
+        if self.limits.is_none() {
+            return;
+        }
+        let now = self.root.now_ms();
+        let oldest = || Some(self.sizes()?.oldest(None)?.1);
+        if is_due(used_ms(facts, now), now, oldest)
+            // A failure costs the entry its place in the order.
+            && let Err(error) = shard.set_modified(name, now)
+        {
+            tracing::debug!(%error, "the use of an entry is not noted");
+        }
+    }
+
+    /// Makes room for an entry of so many bytes. Returns how many entries were removed.
+    ///
+    /// # Errors
+    /// There is no room: nothing is to be stored.
+    pub(super) fn make_room(&self, limits: &Limits, incoming: u64) -> Result<u64, Lacking> {
+        if limits.max_size.is_some_and(|most| incoming > most) {
+            return Err("it alone is larger than OCLCACHE_MAX_SIZE");
+        }
+        let Some(sizes) = self.sizes() else {
+            return self.has_room(limits, incoming).map(|()| 0);
+        };
+        for _ in 0..MOST_COUNTED {
+            let Some(shard) = sizes.unknown() else {
+                break;
+            };
+            self.count_again(sizes, shard);
+        }
+        let mut removed = 0;
+        let mut budget = BUDGET;
+        // Who cannot have the lock leaves it to its holder, who looks again when it has given it back.
+        while budget > 0 && self.lacks(limits, sizes, incoming) {
+            let _lock = match self.locks().try_lock(Purpose::Evict, &EVICTION) {
+                Attempt::Got(lock) => Some(lock),
+                // Whoever stores is faster than who makes room for all: each may be one entry ahead.
+                Attempt::Taken if excess_of(limits, sizes, 0) > 0 => {
+                    return Err("the cache is full, and another process is making room");
+                }
+                Attempt::Taken => return self.has_room(limits, incoming).map(|()| removed),
+                Attempt::Unavailable => None,
+            };
+            while budget > 0 && self.lacks(limits, sizes, incoming) {
+                let oldest = || sizes.oldest(None).map(|(shard, _)| shard);
+                let Some(shard) = sizes.unknown().or_else(oldest) else {
+                    budget = 0;
+                    break;
+                };
+                let (examined, gone) = self.evict_from(limits, sizes, shard, incoming, budget);
+                budget = budget.saturating_sub(examined + LISTING);
+                removed += gone;
+            }
+        }
+        let too_many = excess_of(limits, sizes, incoming);
+        if removed == 0 && too_many > 0 || too_many > incoming {
+            return Err("the cache is full, and not enough could be removed");
+        }
+        self.has_room(limits, incoming).map(|()| removed)
+    }
+
+    /// Whether the file system has room.
+    fn has_room(&self, limits: &Limits, incoming: u64) -> Result<(), Lacking> {
+        match self.shortage(limits, incoming) {
+            0 => Ok(()),
+            _ => Err("less would be free than OCLCACHE_MIN_FREE"),
+        }
+    }
+
+    /// How many bytes too few are free.
+    pub(super) fn shortage(&self, limits: &Limits, incoming: u64) -> u64 {
+        let short = |(free, all)| {
+            let wanted: u64 = limits.free_of(all);
+            wanted.saturating_add(incoming).saturating_sub(free)
+        };
+        self.root.room().map_or(0, short)
+    }
+
+    fn lacks(&self, limits: &Limits, sizes: &Sizes, incoming: u64) -> bool {
+        let too_old = |(_, used)| limits.is_too_old(used, self.root.now_ms());
+        excess_of(limits, sizes, incoming) > 0
+            || self.shortage(limits, incoming) > 0
+            || sizes.oldest(None).is_some_and(too_old)
+    }
+
+    /// Removes from the shard that seems to have the oldest entry. Returns how many it has had, and how many were removed.
+    fn evict_from(
+        &self,
+        limits: &Limits,
+        sizes: &Sizes,
+        shard: usize,
+        incoming: u64,
+        budget: usize,
+    ) -> (usize, u64) {
+        let next = sizes.oldest(Some(shard)).map_or(u64::MAX, |(_, used)| used);
+        let now = self.root.now_ms();
+        let wanted = excess_of(limits, sizes, incoming).max(self.shortage(limits, incoming));
+        let (mut gone, mut freed) = (0, 0);
+        let examined = self.look_through(sizes, shard, &mut |entry| {
+            let batch = (entry.of / BATCH_SHARE).max(1);
+            let is_last_chance = entry.of + LISTING >= budget;
+            let in_batch = entry.index < batch && (entry.first_used_ms <= next || is_last_chance);
+            let in_turn = freed < wanted && (entry.used_ms <= next || in_batch);
+            let goes = in_turn || limits.is_too_old(entry.used_ms, now);
+            if goes {
+                gone += 1;
+                freed += entry.bytes;
+            }
+            goes
+        });
+        (examined, gone)
+    }
+
+    /// Counts a shard: what is stored in it may not be what its counter says.
+    pub(super) fn count_again(&self, sizes: &Sizes, shard: usize) {
+        self.look_through(sizes, shard, &mut |_| false);
+    }
+
+    /// Lists a shard, asks whether to remove each entry, the one first that was not used for longest, and corrects the counter.
+    /// Returns how many entries there were.
+    fn look_through(
+        &self,
+        sizes: &Sizes,
+        shard: usize,
+        goes: &mut dyn FnMut(&Candidate) -> bool,
+    ) -> usize {
+        let known = sizes.of(shard);
+        let now = self.root.now_ms();
+        let listed = self.shard(shard).ok().flatten();
+        let listed = listed.and_then(|shard| Some((entries_of(&shard).ok()?, shard)));
+        let Some((entries, directory)) = listed else {
+            sizes.listed(shard, known, 0, None);
+            return 0;
+        };
+        let mut entries: Vec<_> = entries
+            .into_iter()
+            .map(|(key, file)| (used_ms(&file, now), taken(&file), key))
+            .collect();
+        entries.sort_unstable();
+        let (of, first_used_ms) = (entries.len(), entries.first().map_or(0, |first| first.0));
+        let (mut kept, mut oldest) = (0, None);
+        for (index, (used_ms, bytes, key)) in entries.into_iter().enumerate() {
+            let candidate = Candidate {
+                used_ms,
+                bytes,
+                index,
+                of,
+                first_used_ms,
+            };
+            if !goes(&candidate) || directory.remove(&file_name(&key)).is_err() {
+                kept += bytes;
+                oldest = oldest.or(Some(used_ms));
+            }
+        }
+        sizes.listed(shard, known, kept, oldest);
+        of
+    }
+}
+
+/// How many bytes too many there are.
+fn excess_of(limits: &Limits, sizes: &Sizes, incoming: u64) -> u64 {
+    let most = limits.max_size.unwrap_or(u64::MAX);
+    sizes.total().saturating_add(incoming).saturating_sub(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::SystemTime;
+
+    use super::super::entry::tests::{content, facts};
+    use super::super::{Lookup, Store};
+    use super::*;
+
+    static BINARY: [u8; 40_000] = [7; 40_000];
+    /// What an entry with that binary takes on the disk, in bytes.
+    const ENTRY: u64 = 40_960;
+
+    fn limits(max_size: u64) -> Limits {
+        Limits {
+            max_size: Some(max_size),
+            min_free: Some(0),
+            max_age: None,
+        }
+    }
+
+    fn key(number: u16) -> Key {
+        Key(crate::key::ingredients::sha256(&number.to_le_bytes()))
+    }
+
+    fn put(store: &Store, number: u16) -> Result<u64, String> {
+        let facts = facts();
+        let content = content(&facts, &[&BINARY]);
+        let stored = store.publish(&key(number), &content);
+        stored.map_err(|error| error.to_string())
+    }
+
+    fn has(store: &Store, number: u16) -> bool {
+        matches!(store.look_up(&key(number)), Lookup::Found(..))
+    }
+
+    /// Says that an entry was used so many seconds ago.
+    fn used_ago(store: &Store, number: u16, seconds: u64) {
+        let file = std::fs::File::open(store.path_of(&key(number))).expect("an entry");
+        let time = SystemTime::now() - Duration::from_secs(seconds);
+        file.set_modified(time).expect("dated");
+        let sizes = store.sizes().expect("sizes");
+        store.count_again(sizes, usize::from(key(number).0[0]));
+    }
+
+    fn allocated(store: &Store) -> u64 {
+        let entries = store.entries().expect("listed");
+        entries.iter().map(|(_, file)| taken(file)).sum()
+    }
+
+    fn opened(path: &Path, limits: Limits) -> Store {
+        Store::open(&path.join("cache"), limits).expect("a store")
+    }
+
+    #[test]
+    fn the_cache_stays_within_its_size_and_what_is_used_stays() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let most = 40 * ENTRY;
+        let store = opened(directory.path(), limits(most));
+        let mut removed = 0;
+        for number in 0..200 {
+            removed += put(&store, number).expect("stored");
+            assert!(allocated(&store) <= most, "after {number}");
+            // All become older, and three are used again.
+            if number < 100 {
+                used_ago(&store, number, 10_000 - u64::from(number));
+            }
+            if number >= 3 {
+                for hot in 0..3 {
+                    assert!(has(&store, hot), "{hot} after {number}");
+                }
+            }
+        }
+        let left = store.entries().expect("listed").len() as u64;
+        assert_eq!(removed + left, 200);
+        assert!((36..=40).contains(&left), "{left}");
+        let sizes = store.sizes().expect("sizes");
+        assert_eq!(sizes.total(), allocated(&store));
+        for number in 190..200 {
+            assert!(has(&store, number), "{number}");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_is_larger_than_the_cache_is_not_stored_and_removes_nothing() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        put(&opened(directory.path(), limits(0).no_size()), 1).expect("stored");
+        let store = opened(directory.path(), limits(30_000));
+        let error = put(&store, 2).expect_err("too large");
+        assert!(error.contains("OCLCACHE_MAX_SIZE"), "{error}");
+        assert!(has(&store, 1));
+    }
+
+    impl Limits {
+        fn no_size(mut self) -> Limits {
+            self.max_size = None;
+            self
+        }
+    }
+
+    #[test]
+    fn where_too_little_is_free_entries_go_and_nothing_is_stored() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let limits = limits(0).no_size();
+        put(&opened(directory.path(), limits), 1).expect("stored");
+        let greedy = Limits {
+            min_free: Some(u64::MAX / 2),
+            ..limits
+        };
+        let store = opened(directory.path(), greedy);
+        let error = put(&store, 2).expect_err("no room");
+        assert!(error.contains("OCLCACHE_MIN_FREE"), "{error}");
+        assert!(!has(&store, 1) && !has(&store, 2));
+    }
+
+    #[test]
+    fn what_nobody_used_for_longer_than_the_age_goes_with_the_next_store() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let limits = Limits {
+            max_age: Some(Duration::from_secs(3600)),
+            ..limits(0).no_size()
+        };
+        let store = opened(directory.path(), limits);
+        for number in 0..10 {
+            put(&store, number).expect("stored");
+        }
+        for number in 0..5 {
+            used_ago(&store, number, 4000);
+        }
+        assert_eq!(put(&store, 10), Ok(5));
+        let left: Vec<u16> = (0..11).filter(|number| has(&store, *number)).collect();
+        assert_eq!(left, [5, 6, 7, 8, 9, 10]);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_empties_no_cache_and_leaves_none_that_is_never_emptied() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = opened(directory.path(), limits(10 * ENTRY));
+        for number in 0..8 {
+            put(&store, number).expect("stored");
+            let file = std::fs::File::open(store.path_of(&key(number))).expect("an entry");
+            let future = SystemTime::now() + Duration::from_secs(1_000_000);
+            file.set_modified(future).expect("dated");
+        }
+        // Used now: it gets a time that is true.
+        assert!(has(&store, 3));
+        for number in 100..109 {
+            put(&store, number).expect("stored");
+        }
+        let left: Vec<u16> = (0..109).filter(|number| has(&store, *number)).collect();
+        assert_eq!(left[0], 3, "{left:?}");
+        assert!(left.len() >= 9, "{left:?}");
+    }
+
+    #[test]
+    fn sizes_that_are_lost_or_wrong_are_found_again() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let most = 30 * ENTRY;
+        let store = opened(directory.path(), limits(most));
+        for number in 0..30 {
+            put(&store, number).expect("stored");
+        }
+        drop(store);
+        let sizes = directory.path().join("cache/v1/sizes");
+        for damage in [Some(&b"oclcsiz1 short"[..]), Some(&[0xff; 4104]), None] {
+            std::fs::remove_file(&sizes).expect("removed");
+            if let Some(damage) = damage {
+                std::fs::write(&sizes, damage).expect("written");
+            }
+            let store = opened(directory.path(), limits(most));
+            for number in 30..70 {
+                put(&store, number).expect("stored");
+            }
+            assert!(allocated(&store) <= most);
+        }
+    }
+
+    #[test]
+    fn a_use_is_noted_often_where_entries_come_and_go_and_hourly_at_most_elsewhere() {
+        let noted = |ago: u64, span: u64| {
+            is_due(1_000_000_000 - ago, 1_000_000_000, || {
+                Some(1_000_000_000 - span)
+            })
+        };
+        assert!(!noted(0, 900));
+        assert!(!noted(100, 900));
+        assert!(noted(120, 900));
+        assert!(!noted(60_000, 3_600_000));
+        assert!(noted(500_000, 3_600_000));
+        assert!(!noted(3_000_000, 1_000_000_000));
+        assert!(noted(3_600_000, 1_000_000_000));
+    }
+}

@@ -1,0 +1,482 @@
+//! Locks between the processes and threads of one host that share a store. They are only ever tried, never waited for.
+//!
+//! A lock is one byte of the file `v1/locks`, locked by fcntl: the byte is made of the key, so there is no file for each key
+//! and no wait behind another one, but for two keys in 2^61. The kernel gives such a lock back when its process ends, however
+//! it ends, and a forked child has none of its parent's (a flock or an OFD lock is held on by a forked child of a killed
+//! holder, measured). They are the process's, though:
+//!
+//! - Two threads would both get the same one, so a table of the process stands before them.
+//! - Closing any descriptor of the file gives all of them back, so it is opened once for a process and store.
+//!
+//! Where such locks are not to be trusted, on network file systems, or do not work, the lock is an abstract Unix socket that is
+//! bound to a name made of the same byte: for the processes of one host and network namespace, and as well given back by the
+//! kernel. A child closes what it inherits of them at once. Where that does not work either, there is no lock.
+//!
+//! The first 64 KiB of the file, which no lock uses, hold [marks](Guard::mark).
+
+mod file;
+mod socket;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::directory::Directory;
+use crate::fork::{Mutex, MutexGuard};
+use crate::key::ingredients::Key;
+use file::LockFile;
+
+const NAME: &str = "locks";
+
+/// What a lock is for. Each has bytes of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A driver builds the program of a key.
+    Build,
+    /// A driver loads the entry of a key for the first time.
+    Load,
+    /// Entries are removed. One lock for the whole store: the key is of no account.
+    Evict,
+}
+
+/// What became of an attempt to get a lock.
+#[derive(Debug)]
+pub enum Attempt {
+    /// It is held until the guard is dropped.
+    Got(Guard),
+    /// Another process or thread of this user has it.
+    Taken,
+    /// No lock works here, or another user is in the way: there is nothing to wait for.
+    Unavailable,
+}
+
+/// The locks of one store.
+pub struct Locks(Arc<Shared>);
+
+struct Shared {
+    directory: Arc<Directory>,
+    /// Whether fcntl's locks are to be trusted on the file system of this file.
+    is_trusted: fn(BorrowedFd<'_>) -> bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    process: u32,
+    file: Option<Arc<LockFile>>,
+    /// By byte.
+    held: BTreeMap<u64, Held>,
+    /// Of the last lock, so that a guard that a child inherited ends no lock of the child's.
+    serial: u64,
+    /// When a socket was last seen to be this user's.
+    seen: BTreeMap<u64, Instant>,
+}
+
+struct Held {
+    serial: u64,
+    means: Means,
+}
+
+enum Means {
+    File(Arc<LockFile>),
+    Socket { _open: OwnedFd },
+}
+
+/// A lock that is held. It may be dropped by another thread; in a forked child it is nothing.
+pub struct Guard {
+    shared: Arc<Shared>,
+    byte: u64,
+    serial: u64,
+}
+
+/// The byte of the lock: purposes differ in the upper bits, which are never all 0, and the sign is not used.
+fn byte_of(purpose: Purpose, key: &Key) -> u64 {
+    const KEY_BITS: u32 = 61;
+    let number = match purpose {
+        Purpose::Build => 1,
+        Purpose::Load => 2,
+        Purpose::Evict => return 3 << KEY_BITS,
+    };
+    let bytes = key.0[..8].iter();
+    let key = bytes.fold(0, |number, byte| number << 8 | u64::from(*byte));
+    number << KEY_BITS | key >> (u64::BITS - KEY_BITS)
+}
+
+impl Locks {
+    /// The locks of the store in this directory; nothing is opened yet.
+    pub fn new(directory: Arc<Directory>) -> Locks {
+        Locks::trusting(directory, file::is_trusted)
+    }
+
+    fn trusting(directory: Arc<Directory>, is_trusted: fn(BorrowedFd<'_>) -> bool) -> Locks {
+        let state = Mutex::new(State {
+            process: std::process::id(),
+            file: None,
+            held: BTreeMap::new(),
+            serial: 0,
+            seen: BTreeMap::new(),
+        });
+        Locks(Arc::new(Shared {
+            directory,
+            is_trusted,
+            state,
+        }))
+    }
+
+    /// Tries to get a lock. Waits for nobody.
+    pub fn try_lock(&self, purpose: Purpose, key: &Key) -> Attempt {
+        let shared = &self.0;
+        let byte = byte_of(purpose, key);
+        let file = shared.file();
+        let mut state = shared.state();
+        if state.held.contains_key(&byte) {
+            return Attempt::Taken;
+        }
+        if let Some(file) = file.filter(|file| file.is_trusted()) {
+            match file.try_lock(byte) {
+                Ok(true) => return Attempt::Got(shared.hold(&mut state, byte, Means::File(file))),
+                Ok(false) => return Attempt::Taken,
+                Err(error) => tracing::debug!(%error, "no record locks here"),
+            }
+        }
+        drop(state);
+        shared.try_socket(byte)
+    }
+
+    /// A number that changes when somebody marks the build lock of this key ([`Guard::mark`]); None if there are no marks here.
+    /// Keys may share a number, one in 8,192.
+    pub fn mark_of(&self, key: &Key) -> Option<u64> {
+        self.0.file()?.mark(byte_of(Purpose::Build, key))
+    }
+
+    /// To be called in a forked child: what its parent holds is not the child's, and a socket that the child kept open would
+    /// stay locked when the parent is gone.
+    pub fn forked(&self) {
+        drop(self.0.state());
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locks").finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// The state of the process that is running.
+    fn state(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        let process = std::process::id();
+        if state.process != process {
+            state.process = process;
+            state.held.clear();
+        }
+        state
+    }
+
+    /// The file, if there can be one. It is opened anew if somebody has removed it, so that this process meets those that
+    /// start later.
+    fn file(&self) -> Option<Arc<LockFile>> {
+        let known = self.state().file.clone();
+        if let Some(file) = &known
+            && file.is_open()
+            && self.directory.is_named(NAME, file.file())
+        {
+            return known;
+        }
+        let opened = match LockFile::open(&self.directory, NAME, self.is_trusted) {
+            Ok(opened) => opened,
+            Err(error) => {
+                tracing::debug!(%error, "no file for locks");
+                return None;
+            }
+        };
+        let mut state = self.state();
+        match &state.file {
+            // Another thread was faster. The descriptor stays open: closing it would give back what the process holds.
+            Some(file) if file.is_open() && file.is_same(&opened) => {
+                opened.leave_open();
+                Some(file.clone())
+            }
+            _ => {
+                let file = Arc::new(opened);
+                state.file = Some(file.clone());
+                Some(file)
+            }
+        }
+    }
+
+    fn hold(self: &Arc<Self>, state: &mut State, byte: u64, means: Means) -> Guard {
+        state.serial += 1;
+        let serial = state.serial;
+        state.held.insert(byte, Held { serial, means });
+        Guard {
+            shared: self.clone(),
+            byte,
+            serial,
+        }
+    }
+
+    fn try_socket(self: &Arc<Self>, byte: u64) -> Attempt {
+        let Some((device, inode)) = self.directory.identity() else {
+            return Attempt::Unavailable;
+        };
+        let Ok(address) = socket::address(device, inode, byte) else {
+            return Attempt::Unavailable;
+        };
+        for _ in 0..socket::ATTEMPTS {
+            // What is bound is in the table before a thread can fork.
+            let mut state = self.state();
+            if state.held.contains_key(&byte) {
+                return Attempt::Taken;
+            }
+            match socket::bind(&address) {
+                Ok(Some(open)) => {
+                    state.seen.remove(&byte);
+                    let means = Means::Socket { _open: open };
+                    return Attempt::Got(self.hold(&mut state, byte, means));
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "no lock works here");
+                    return Attempt::Unavailable;
+                }
+            }
+            state.seen.retain(|_, at| at.elapsed() < socket::TRUSTED);
+            if state.seen.contains_key(&byte) {
+                return Attempt::Taken;
+            }
+            drop(state);
+            match socket::holder(&address) {
+                socket::Holder::ThisUser => {
+                    self.state().seen.insert(byte, Instant::now());
+                    return Attempt::Taken;
+                }
+                socket::Holder::Other => return Attempt::Unavailable,
+                socket::Holder::NotYet => std::thread::sleep(socket::PAUSE),
+            }
+        }
+        Attempt::Unavailable
+    }
+}
+
+impl State {
+    fn has(&self, guard: &Guard) -> bool {
+        let held = self.held.get(&guard.byte);
+        held.is_some_and(|held| held.serial == guard.serial)
+    }
+}
+
+impl Guard {
+    /// Tells those who want the lock that it is given back for nothing: they need not take their turns.
+    pub fn mark(&self) {
+        let is_held = self.shared.state().has(self);
+        if let Some(file) = self.shared.file().filter(|_| is_held) {
+            file.raise_mark(self.byte);
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        if state.has(self)
+            && let Some(held) = state.held.remove(&self.byte)
+            && let Means::File(file) = held.means
+        {
+            file.unlock(self.byte);
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn directory(path: &Path) -> Arc<Directory> {
+        Arc::new(Directory::create_all(path).expect("a directory"))
+    }
+
+    fn key(byte: u8) -> Key {
+        Key([byte; 32])
+    }
+
+    fn got(attempt: Attempt) -> Guard {
+        match attempt {
+            Attempt::Got(guard) => guard,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn is_taken(attempt: &Attempt) -> bool {
+        matches!(attempt, Attempt::Taken)
+    }
+
+    /// The bytes of a file that the kernel has locked.
+    fn locked(file: &Path) -> Vec<u64> {
+        use std::os::unix::fs::MetadataExt;
+        let inode = format!(":{} ", std::fs::metadata(file).expect("a file").ino());
+        let locks = std::fs::read_to_string("/proc/locks").expect("a table of locks");
+        let of_file = locks.lines().filter(|line| line.contains(&inode));
+        let start = |line: &str| line.split_whitespace().rev().nth(1)?.parse().ok();
+        of_file.filter_map(start).collect()
+    }
+
+    #[test]
+    fn one_thread_has_it_and_the_next_one_gets_it() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let locks = Locks::new(directory(temporary.path()));
+        let guard = got(locks.try_lock(Purpose::Build, &key(1)));
+        assert!(is_taken(&locks.try_lock(Purpose::Build, &key(1))));
+        let other_key = got(locks.try_lock(Purpose::Build, &key(2)));
+        let other_purpose = got(locks.try_lock(Purpose::Load, &key(1)));
+        let _evict = got(locks.try_lock(Purpose::Evict, &key(1)));
+        assert!(is_taken(&locks.try_lock(Purpose::Evict, &key(2))));
+        std::thread::spawn(|| drop(guard)).join().expect("dropped");
+        let _again = got(locks.try_lock(Purpose::Build, &key(1)));
+        drop((other_key, other_purpose));
+    }
+
+    #[test]
+    fn the_kernel_holds_what_is_held_and_no_more() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let locks = Locks::new(directory(temporary.path()));
+        let first = got(locks.try_lock(Purpose::Build, &key(255)));
+        let second = got(locks.try_lock(Purpose::Load, &key(128)));
+        let file = temporary.path().join(NAME);
+        let mut both = locked(&file);
+        both.sort_unstable();
+        let expected = [(1 << 62) - 1, 0x5010_1010_1010_1010];
+        assert_eq!(both, expected);
+        drop(second);
+        assert_eq!(locked(&file), expected[..1]);
+        drop(first);
+        assert!(locked(&file).is_empty());
+    }
+
+    #[test]
+    fn a_removed_file_is_made_anew_and_what_was_held_stays_held() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let locks = Locks::new(directory(temporary.path()));
+        let guard = got(locks.try_lock(Purpose::Build, &key(1)));
+        let file = temporary.path().join(NAME);
+        std::fs::remove_file(&file).expect("removed");
+        let _other = got(locks.try_lock(Purpose::Build, &key(2)));
+        assert_eq!(locked(&file).len(), 1);
+        assert!(is_taken(&locks.try_lock(Purpose::Build, &key(1))));
+        drop(guard);
+        let _again = got(locks.try_lock(Purpose::Build, &key(1)));
+        assert_eq!(locked(&file).len(), 2);
+    }
+
+    #[test]
+    fn on_a_network_file_system_a_socket_is_the_lock() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        // As two processes: they share no table.
+        let one = Locks::trusting(directory(temporary.path()), |_| false);
+        let other = Locks::trusting(directory(temporary.path()), |_| false);
+        let guard = got(one.try_lock(Purpose::Build, &key(1)));
+        assert!(locked(&temporary.path().join(NAME)).is_empty());
+        for _ in 0..3 {
+            assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
+        }
+        let _other_key = got(other.try_lock(Purpose::Build, &key(2)));
+        drop(guard);
+        let _guard = got(other.try_lock(Purpose::Build, &key(1)));
+        assert!(is_taken(&one.try_lock(Purpose::Build, &key(1))));
+        let elsewhere = tempfile::tempdir().expect("a temporary directory");
+        let elsewhere = Locks::trusting(directory(elsewhere.path()), |_| false);
+        let _elsewhere = got(elsewhere.try_lock(Purpose::Build, &key(1)));
+    }
+
+    #[test]
+    fn a_forked_child_holds_nothing_and_its_guards_are_nothing() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let parent = Locks::trusting(directory(temporary.path()), |_| false);
+        let other = Locks::trusting(directory(temporary.path()), |_| false);
+        let inherited = got(parent.try_lock(Purpose::Build, &key(1)));
+        // As it is in a child, but that the parent's own descriptor is closed as well: as if that was killed.
+        parent.0.state.lock().process = 0;
+        parent.forked();
+        drop(got(other.try_lock(Purpose::Build, &key(1))));
+        let _childs = got(parent.try_lock(Purpose::Build, &key(1)));
+        let mark = parent.mark_of(&key(1));
+        inherited.mark();
+        drop(inherited);
+        assert_eq!(parent.mark_of(&key(1)), mark);
+        assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
+    }
+
+    #[test]
+    fn a_name_that_is_bound_by_whoever_does_not_listen_is_not_waited_for() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let directory = directory(temporary.path());
+        let (device, inode) = directory.identity().expect("known");
+        let byte = byte_of(Purpose::Build, &key(1));
+        let address = socket::address(device, inode, byte).expect("a name");
+        let family = rustix::net::AddressFamily::UNIX;
+        let bound = rustix::net::socket(family, rustix::net::SocketType::STREAM, None);
+        let bound = bound.expect("a socket");
+        rustix::net::bind(&bound, &address).expect("bound");
+        let locks = Locks::trusting(directory, |_| false);
+        let attempt = locks.try_lock(Purpose::Build, &key(1));
+        assert!(matches!(attempt, Attempt::Unavailable));
+    }
+
+    #[test]
+    fn what_is_no_file_of_ours_in_its_place_leaves_the_socket() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let file = temporary.path().join(NAME);
+        let precious = temporary.path().join("precious");
+        std::fs::write(&precious, "mine").expect("written");
+        let fifo = || {
+            rustix::fs::mknodat(
+                rustix::fs::CWD,
+                &file,
+                rustix::fs::FileType::Fifo,
+                rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+                0,
+            )
+            .expect("made");
+        };
+        let places: [&dyn Fn(); 4] = [
+            &fifo,
+            &|| std::fs::create_dir(&file).expect("made"),
+            &|| std::os::unix::fs::symlink(&precious, &file).expect("made"),
+            &|| std::fs::hard_link(&precious, &file).expect("made"),
+        ];
+        for place in places {
+            place();
+            let one = Locks::new(directory(temporary.path()));
+            let other = Locks::new(directory(temporary.path()));
+            let guard = got(one.try_lock(Purpose::Build, &key(1)));
+            assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
+            guard.mark();
+            assert_eq!(one.mark_of(&key(1)), None);
+            let _ = std::fs::remove_file(&file);
+            let _ = std::fs::remove_dir(&file);
+        }
+        assert_eq!(std::fs::read(&precious).expect("read"), b"mine");
+    }
+
+    #[test]
+    fn a_mark_changes_the_number_of_its_key_only() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let locks = Locks::new(directory(temporary.path()));
+        let other = Locks::new(directory(temporary.path()));
+        let before = (locks.mark_of(&key(1)), locks.mark_of(&key(2)));
+        got(other.try_lock(Purpose::Build, &key(1))).mark();
+        assert_ne!(locks.mark_of(&key(1)), before.0);
+        assert_eq!(locks.mark_of(&key(2)), before.1);
+        assert!(before.0.is_some());
+    }
+}

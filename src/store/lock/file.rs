@@ -1,0 +1,166 @@
+//! The file whose bytes are locked.
+
+#![allow(unsafe_code)] // fcntl; no safe wrapper locks single bytes
+
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use crate::store::directory::Directory;
+
+/// The bytes before the first lock: marks, of eight bytes each.
+const MARKS: u64 = 1 << 16;
+
+/// An open file of locks.
+pub struct LockFile {
+    file: ManuallyDrop<File>,
+    /// Device and inode.
+    identity: (u64, u64),
+    is_trusted: bool,
+}
+
+impl LockFile {
+    /// Opens the file, and makes it if it is missing.
+    pub fn open(
+        directory: &Directory,
+        name: &str,
+        is_trusted: fn(BorrowedFd<'_>) -> bool,
+    ) -> io::Result<LockFile> {
+        let file = directory.open_or_create_file(name)?;
+        let identity = identity(&file)?;
+        if file.metadata()?.len() < MARKS {
+            // With room on the disk, where that can be had, so that marks can be written when it is full: just then nothing is
+            // stored. Where the disk is full already there are no marks.
+            let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, MARKS);
+            if let Err(Errno::OPNOTSUPP | Errno::NOSYS) = allocated {
+                let _ = file.set_len(MARKS);
+            }
+        }
+        Ok(LockFile {
+            is_trusted: is_trusted(file.as_fd()),
+            file: ManuallyDrop::new(file),
+            identity,
+        })
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether its bytes may be locked.
+    pub fn is_trusted(&self) -> bool {
+        self.is_trusted
+    }
+
+    /// Whether the descriptor is still that of this file. Applications that become daemons close all that they find, and then
+    /// it may be that of a file of theirs.
+    pub fn is_open(&self) -> bool {
+        identity(&self.file).is_ok_and(|found| found == self.identity)
+    }
+
+    /// Whether both are descriptors of one file.
+    pub fn is_same(&self, other: &LockFile) -> bool {
+        self.identity == other.identity
+    }
+
+    /// Never closes the descriptor.
+    pub fn leave_open(self) {
+        std::mem::forget(self);
+    }
+
+    /// Locks a byte; false: another process has it.
+    pub fn try_lock(&self, byte: u64) -> io::Result<bool> {
+        match self.set(libc::F_WRLCK, byte) {
+            Ok(()) => Ok(true),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+                _ => Err(error),
+            },
+        }
+    }
+
+    pub fn unlock(&self, byte: u64) {
+        if self.is_open() {
+            let _ = self.set(libc::F_UNLCK, byte);
+        }
+    }
+
+    fn set(&self, kind: libc::c_int, byte: u64) -> io::Result<()> {
+        // SAFETY: it is made of integers, which may be 0.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = kind as libc::c_short;
+        lock.l_whence = libc::SEEK_SET as libc::c_short;
+        lock.l_start = libc::off_t::try_from(byte).map_err(io::Error::other)?;
+        lock.l_len = 1;
+        loop {
+            // SAFETY: F_SETLK reads a flock, and the descriptor is open.
+            if unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLK, &lock) } == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
+    /// The mark of a lock; None if there are none.
+    pub fn mark(&self, byte: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(&mut bytes, place(byte)).ok()?;
+        Some(u64::from_le_bytes(bytes))
+    }
+
+    pub fn raise_mark(&self, byte: u64) {
+        if let Some(mark) = self.mark(byte) {
+            let raised = mark.wrapping_add(1).to_le_bytes();
+            let _ = self.file.write_all_at(&raised, place(byte));
+        }
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        if self.is_open() {
+            // SAFETY: it is dropped here only.
+            unsafe { ManuallyDrop::drop(&mut self.file) };
+        }
+    }
+}
+
+fn place(byte: u64) -> u64 {
+    byte % (MARKS / 8) * 8
+}
+
+fn identity(file: &File) -> io::Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(file)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// Whether fcntl's locks work on the file system of a file, and promptly.
+pub fn is_trusted(file: BorrowedFd<'_>) -> bool {
+    const NETWORK: [u64; 13] = [
+        0x6969,      // NFS
+        0x517b,      // SMB
+        0xfe53_4d42, // SMB 2
+        0xff53_4d42, // CIFS
+        0x6573_5546, // FUSE
+        0x0102_1997, // 9P
+        0x00c3_6400, // Ceph
+        0x5346_414f, // AFS
+        0x7375_7245, // Coda
+        0x0116_1970, // GFS2
+        0x7461_636f, // OCFS2
+        0x0bd0_0bd0, // Lustre
+        0x4750_4653, // GPFS
+    ];
+    rustix::fs::fstatfs(file).is_ok_and(|found| {
+        let magic = u64::from(found.f_type as u32);
+        !NETWORK.contains(&magic)
+    })
+}

@@ -1,0 +1,66 @@
+//! A lock that is an abstract Unix socket with a name: only one can be bound to it.
+//!
+//! Any user may bind any name, so it is asked who has done it: a listening socket tells who listens.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::io::{Errno, Result};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+/// Pending connections that a holder takes. Each question of who it is stays one until the lock is given back.
+const BACKLOG: i32 = 4096;
+
+/// How often it is tried to find out who holds a name, and the pause between: there is an instant between bind and listen.
+pub const ATTEMPTS: u32 = 20;
+pub const PAUSE: Duration = Duration::from_millis(1);
+
+/// For how long the answer is believed, so that waiting processes ask seldom.
+pub const TRUSTED: Duration = Duration::from_secs(1);
+
+/// Who has bound a name.
+pub enum Holder {
+    ThisUser,
+    /// Another user, or so many ask that it cannot be known.
+    Other,
+    /// Nobody listens at the moment.
+    NotYet,
+}
+
+/// The name for a byte of the locks of a directory.
+pub fn address(device: u64, inode: u64, byte: u64) -> Result<SocketAddrUnix> {
+    let user = rustix::process::geteuid().as_raw();
+    let name = format!("oclcache-{user}-{device:x}-{inode:x}-{byte:x}");
+    SocketAddrUnix::new_abstract_name(name.as_bytes())
+}
+
+fn socket() -> Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// The lock; None: the name is bound.
+pub fn bind(address: &SocketAddrUnix) -> Result<Option<OwnedFd>> {
+    let socket = socket()?;
+    match rustix::net::bind(&socket, address) {
+        Ok(()) => {
+            rustix::net::listen(&socket, BACKLOG)?;
+            Ok(Some(socket))
+        }
+        Err(Errno::ADDRINUSE) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Who has bound the name.
+pub fn holder(address: &SocketAddrUnix) -> Holder {
+    let connected = socket().and_then(|socket| {
+        rustix::net::connect(&socket, address)?;
+        sockopt::socket_peercred(&socket)
+    });
+    match connected {
+        Ok(peer) if peer.uid == rustix::process::geteuid() => Holder::ThisUser,
+        Err(Errno::CONNREFUSED | Errno::INTR) => Holder::NotYet,
+        Ok(_) | Err(_) => Holder::Other,
+    }
+}

@@ -1,0 +1,111 @@
+//! Clears away what processes that were killed have left, now and then, in a process that has just stored something.
+
+use std::time::Duration;
+
+use super::directory::{Directory, TEMPORARY_PREFIX};
+use super::evict::EVICTION;
+use super::lock::{Attempt, Purpose};
+use super::stats::Statistics;
+use super::{ASIDE, LOADING, STATISTICS, Store, StoreError, TEMPORARY, VERSION_DIRECTORY};
+use crate::key::ingredients::Key;
+
+/// Modified when a sweep begins.
+const SWEPT: &str = "swept";
+const INTERVAL: Duration = Duration::from_secs(3600);
+/// A file that is being written is finished long before. A process that was stopped meanwhile finds its file gone, and stores
+/// nothing.
+const UNFINISHED: Duration = Duration::from_secs(3600);
+/// A load that began so long ago has ended, if only by death. Its entry is young again then.
+const LOAD: Duration = Duration::from_secs(7 * 86400);
+/// What was set aside is for people who look into it soon.
+const SET_ASIDE: Duration = Duration::from_secs(30 * 86400);
+const MOST_SET_ASIDE: usize = 256;
+/// How many files of dead processes are folded at once.
+const MOST_FOLDED: usize = 256;
+/// The directory of this format bears the time when it was last opened to store, or nearly.
+const OPENED: Duration = Duration::from_secs(86400);
+
+impl Store {
+    /// Notes that this format is in use.
+    pub(super) fn opened(cache: &Directory) {
+        let now = cache.now_ms();
+        let noted = cache.modified_ms(VERSION_DIRECTORY);
+        if noted.is_none_or(|noted| is_past(noted, OPENED, now)) {
+            let _ = cache.set_modified(VERSION_DIRECTORY, now);
+        }
+    }
+
+    /// Sweeps if the last sweep was long ago and nobody else does.
+    pub(super) fn sweep_sometimes(&self) {
+        let now = self.root.now_ms();
+        let swept = self.root.modified_ms(SWEPT);
+        if swept.is_some_and(|swept| !is_past(swept, INTERVAL, now)) {
+            return;
+        }
+        let _lock = match self.locks().try_lock(Purpose::Evict, &EVICTION) {
+            Attempt::Got(lock) => Some(lock),
+            Attempt::Taken => return,
+            Attempt::Unavailable => None,
+        };
+        if let Err(error) = self.sweep() {
+            tracing::debug!(%error, "leftovers stay");
+        }
+    }
+
+    /// Removes what is old enough to be nobody's. Returns how many files went.
+    ///
+    /// # Errors
+    /// A directory cannot be listed or a file not be removed.
+    pub fn sweep(&self) -> Result<u64, StoreError> {
+        let now = self.root.now_ms();
+        let temporary = self.root.create(TEMPORARY)?;
+        self.root.write_once(&temporary, SWEPT, b"")?;
+        self.root.set_modified(SWEPT, now)?;
+        let mut removed = 0;
+        let mut remove = |directory: &Directory, names: Vec<String>| {
+            for name in names {
+                removed += u64::from(directory.remove(&name)?);
+            }
+            Ok(())
+        };
+        let old = |directory: &Directory, age| -> Result<Vec<String>, StoreError> {
+            let mut names = directory.names()?;
+            names.retain(|name| {
+                let file = directory.facts(name);
+                file.is_some_and(|file| is_past(file.modified_ms, age, now))
+            });
+            Ok(names)
+        };
+        let mut names = old(&temporary, UNFINISHED)?;
+        names.retain(|name| name.starts_with(TEMPORARY_PREFIX));
+        remove(&temporary, names)?;
+        if let Some(loading) = self.root.open_below(LOADING)? {
+            let mut names = old(&loading, LOAD)?;
+            names.retain(|name| Key::from_hex(name).is_some());
+            remove(&loading, names)?;
+        }
+        if let Some(aside) = self.root.open_below(ASIDE)? {
+            let mut names: Vec<_> = aside.names()?;
+            names.sort_by_cached_key(|name| std::cmp::Reverse(aside.changed_ms(name)));
+            let is_old = |name: &String| {
+                let changed = aside.changed_ms(name);
+                changed.is_some_and(|changed| is_past(changed, SET_ASIDE, now))
+            };
+            let young = names
+                .iter()
+                .take(MOST_SET_ASIDE)
+                .take_while(|name| !is_old(name));
+            let kept = young.count();
+            remove(&aside, names.split_off(kept))?;
+        }
+        if let Some(statistics) = self.root.open_below(STATISTICS)? {
+            Statistics::new(&statistics).fold_some(MOST_FOLDED);
+        }
+        Ok(removed)
+    }
+}
+
+/// Whether something is older than this. What is of the future was made before the clock was set back.
+pub(super) fn is_past(then_ms: u64, age: Duration, now_ms: u64) -> bool {
+    u128::from(now_ms.abs_diff(then_ms)) > age.as_millis()
+}

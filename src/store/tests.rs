@@ -1,0 +1,124 @@
+use super::entry::tests::{content, facts};
+use super::*;
+
+fn key(byte: u8) -> Key {
+    Key([byte; 32])
+}
+
+fn filled() -> (tempfile::TempDir, Store) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = Store::open(&directory.path().join("cache"), Limits::default()).expect("a store");
+    let facts = facts();
+    store
+        .publish(&key(1), &content(&facts, &[b"binary"]))
+        .expect("published");
+    (directory, store)
+}
+
+#[test]
+fn what_was_published_is_found_and_nothing_else() {
+    let (directory, store) = filled();
+    let Lookup::Found(entry, _) = store.look_up(&key(1)) else {
+        panic!("not found")
+    };
+    assert_eq!(entry.binaries().collect::<Vec<_>>(), [b"binary"]);
+    assert!(matches!(store.look_up(&key(2)), Lookup::Absent));
+    assert_eq!(store.entries().expect("listed").len(), 1);
+    let tag = std::fs::read(directory.path().join("cache/CACHEDIR.TAG")).expect("a tag");
+    assert!(tag.starts_with(b"Signature: 8a477f597d28d172789f06886806bc55"));
+}
+
+#[test]
+fn an_entry_under_the_name_of_another_key_is_bad() {
+    let (_directory, store) = filled();
+    let other = store
+        .path_of(&key(1))
+        .to_string_lossy()
+        .replace(&key(1).hex(), &key(2).hex());
+    let other = other.replace("/01/", "/02/");
+    std::fs::create_dir(Path::new(&other).parent().expect("a shard")).expect("made");
+    std::fs::copy(store.path_of(&key(1)), &other).expect("copied");
+    assert!(matches!(
+        store.look_up(&key(2)),
+        Lookup::Bad(Defect::OtherKey)
+    ));
+}
+
+#[test]
+fn what_is_set_aside_is_a_miss_and_can_be_published_again() {
+    let (_directory, store) = filled();
+    store.set_aside(&key(1)).expect("set aside");
+    assert!(matches!(store.look_up(&key(1)), Lookup::Absent));
+    let facts = facts();
+    store
+        .publish(&key(1), &content(&facts, &[b"new"]))
+        .expect("published");
+    assert!(matches!(store.look_up(&key(1)), Lookup::Found(..)));
+}
+
+#[test]
+fn clear_leaves_foreign_files_and_follows_no_link() {
+    let (directory, store) = filled();
+    let precious = directory.path().join("precious");
+    std::fs::create_dir(&precious).expect("made");
+    std::fs::write(
+        precious.join(format!("{}.entry", key(3).hex())),
+        entry::MAGIC,
+    )
+    .expect("written");
+    let shards = store.root().path().join(ENTRIES);
+    std::os::unix::fs::symlink(&precious, shards.join("03")).expect("linked");
+    std::fs::write(shards.join("01").join("notes.txt"), "mine").expect("written");
+    std::fs::write(
+        shards.join("01").join(format!("{}.entry", key(4).hex())),
+        "not an entry",
+    )
+    .expect("written");
+    std::os::unix::fs::symlink(
+        precious.join("x"),
+        shards.join("01").join(format!("{}.entry", key(5).hex())),
+    )
+    .expect("linked");
+    let cleared = store.clear().expect("cleared");
+    assert_eq!((cleared.files, cleared.foreign), (1, 3));
+    assert!(shards.join("01/notes.txt").exists());
+    assert!(precious.join(format!("{}.entry", key(3).hex())).exists());
+    assert!(matches!(store.look_up(&key(1)), Lookup::Absent));
+}
+
+/// Files that were renamed and whose content never came to the disk.
+#[test]
+fn clear_removes_what_a_power_cut_left() {
+    let (_directory, store) = filled();
+    let shard = store.root().path().join(ENTRIES).join("01");
+    for (number, content) in [(4, [].as_slice()), (5, b"ocl"), (6, &[0; 100])] {
+        let name = format!("{}.entry", key(number).hex());
+        std::fs::write(shard.join(name), content).expect("written");
+    }
+    let cleared = store.clear().expect("cleared");
+    assert_eq!((cleared.files, cleared.foreign), (4, 0));
+}
+
+#[test]
+fn a_link_in_place_of_an_entry_is_not_followed() {
+    let (directory, store) = filled();
+    let elsewhere = directory.path().join("elsewhere");
+    std::fs::rename(store.path_of(&key(1)), &elsewhere).expect("moved");
+    std::os::unix::fs::symlink(&elsewhere, store.path_of(&key(1))).expect("linked");
+    assert!(matches!(
+        store.look_up(&key(1)),
+        Lookup::Bad(Defect::Unreadable(_))
+    ));
+}
+
+#[test]
+fn a_directory_that_others_may_write_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777))
+        .expect("changed");
+    let error = Store::open(directory.path(), Limits::default())
+        .expect_err("refused")
+        .to_string();
+    assert!(error.contains("others may write it"), "{error}");
+}

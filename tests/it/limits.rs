@@ -1,0 +1,240 @@
+//! What keeps the cache small: limits that programs hold while they store, and `oclcache gc`, which holds them at once.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use crate::copies::update;
+use crate::support::{Driver, Sandbox, Way, copy_program, example, python, tree};
+
+const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
+
+/// What an entry of these sources takes on the disk, in bytes.
+const ENTRY: u64 = 4096;
+
+fn stub() -> Sandbox {
+    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
+}
+
+/// Builds the program of this number, and tells whether it was compiled.
+fn build(sandbox: &Sandbox, number: usize) -> bool {
+    let before = sandbox.compilations();
+    let options = format!("-DN={number}");
+    sandbox.kernel(Way::Cached, SOURCE, &options).ok();
+    sandbox.compilations() > before
+}
+
+fn age(path: &Path, age: Duration) {
+    let file = fs::File::open(path).expect("opened");
+    file.set_modified(SystemTime::now() - age).expect("dated");
+}
+
+const DAY: Duration = Duration::from_secs(86400);
+
+#[test]
+fn a_program_removes_what_was_not_used_for_longest_where_the_cache_is_full() {
+    let mut sandbox = stub();
+    sandbox.set("OCLCACHE_MAX_SIZE", (4 * ENTRY).to_string());
+    sandbox.set("OCLCACHE_MIN_FREE", "0");
+    for number in 0..9 {
+        assert!(build(&sandbox, number));
+        assert!(sandbox.entries().len() <= 4);
+        // Used by every second program.
+        assert!(!build(&sandbox, 0), "after {number}");
+    }
+    assert!(!build(&sandbox, 8), "the last one");
+    assert!(build(&sandbox, 1), "one that nobody uses");
+    assert_eq!(sandbox.stat("evicted"), 6);
+    assert_eq!(sandbox.stat("bytes"), 4 * ENTRY);
+}
+
+#[test]
+fn a_program_stores_nothing_where_too_little_is_free_and_says_so() {
+    let mut sandbox = stub();
+    sandbox.set("OCLCACHE_MIN_FREE", "1000000T");
+    let ran = sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
+    assert!(ran.stderr.contains("OCLCACHE_MIN_FREE"), "{}", ran.stderr);
+    assert_eq!(sandbox.entries().len(), 0);
+    assert_eq!(sandbox.stat("not_stored"), 1);
+}
+
+#[test]
+fn limits_that_are_none_are_told_and_the_defaults_hold() {
+    let mut sandbox = stub();
+    sandbox.set("OCLCACHE_MAX_SIZE", "much");
+    sandbox.set("OCLCACHE_MIN_FREE", "5 %");
+    sandbox.set("OCLCACHE_MAX_AGE", "old");
+    let ran = sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
+    for key in ["max_size", "min_free", "max_age"] {
+        assert!(
+            ran.stderr.contains(&format!("`{key}` is `")),
+            "{}",
+            ran.stderr
+        );
+    }
+    assert_eq!(sandbox.entries().len(), 1);
+    let ran = sandbox.oclcache(&["gc", "--max-size", "much"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+}
+
+#[test]
+fn gc_removes_what_is_cheap_to_build_again_before_what_is_dear() {
+    let mut sandbox = stub();
+    for number in 0..4 {
+        build(&sandbox, number);
+    }
+    sandbox.set("STUB_BUILD_MS", "50");
+    build(&sandbox, 100);
+    sandbox.set("STUB_BUILD_MS", "0");
+    for number in 4..8 {
+        build(&sandbox, number);
+    }
+    let size = (2 * ENTRY).to_string();
+    let ran = sandbox.oclcache(&["gc", "--max-size", &size]).ok();
+    assert!(
+        ran.stderr
+            .contains("removed 7 entries (28.0 KiB); left: 2 entries (8.0 KiB)"),
+        "{}",
+        ran.stderr
+    );
+    sandbox.set("STUB_BUILD_MS", "50");
+    assert!(!build(&sandbox, 100), "the dear one");
+    assert_eq!(sandbox.entries().len(), 2);
+}
+
+#[test]
+fn gc_removes_entries_of_drivers_that_are_gone_or_others_now_first() {
+    let mut sandbox = stub();
+    let [gone, updated] = ["gone.so", "updated.so"].map(|name| sandbox.path(name));
+    for (number, library) in [&gone, &updated].into_iter().enumerate() {
+        copy_program(example("libstub_driver.so"), library);
+        sandbox.set("OCLCACHE_VENDORS", library.as_os_str());
+        build(&sandbox, number);
+    }
+    let library = example("libstub_driver.so");
+    sandbox.set("OCLCACHE_VENDORS", library.as_os_str());
+    build(&sandbox, 2);
+    assert_eq!(sandbox.entries().len(), 3);
+    fs::remove_file(gone).expect("removed");
+    update(&updated);
+    let ran = sandbox.oclcache(&["gc", "--max-size", "4096"]).ok();
+    assert!(ran.stderr.contains("removed 2 entries"), "{}", ran.stderr);
+    assert!(!build(&sandbox, 2), "the one whose driver is there");
+}
+
+#[test]
+fn gc_removes_what_was_not_used_for_the_age() {
+    let sandbox = stub();
+    for number in 0..3 {
+        build(&sandbox, number);
+    }
+    age(&sandbox.entries()[0], 40 * DAY);
+    let ran = sandbox.oclcache(&["gc", "--max-age", "30d"]).ok();
+    assert!(ran.stderr.contains("removed 1 entry "), "{}", ran.stderr);
+    let before = tree(&sandbox.path("cache/v1/entries"));
+    sandbox.oclcache(&["gc"]).ok();
+    assert_eq!(tree(&sandbox.path("cache/v1/entries")), before);
+}
+
+#[test]
+fn gc_removes_old_formats_and_leftovers_and_nothing_else() {
+    let sandbox = stub();
+    build(&sandbox, 0);
+    let cache = sandbox.path("cache");
+    let leave = |name: &str, old: Option<Duration>| {
+        let path = cache.join(name);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+        fs::write(&path, "x").expect("written");
+        if let Some(old) = old {
+            age(&path, old);
+        }
+    };
+    for name in [
+        "v0/entries/aa/x",
+        "v7/entries/aa/x",
+        "mine/x",
+        "v1x/x",
+        "v8/x",
+    ] {
+        leave(name, None);
+    }
+    for name in ["v0", "mine", "v1x", "v8"] {
+        age(&cache.join(name), 31 * DAY);
+    }
+    let precious = sandbox.write("precious", "mine");
+    std::os::unix::fs::symlink(&precious, cache.join("v8/link")).expect("linked");
+    age(&cache.join("v8"), 31 * DAY);
+    let key = "ab".repeat(32);
+    leave("v1/tmp/new-1-1", Some(DAY));
+    leave("v1/tmp/new-1-2", None);
+    leave(&format!("v1/loading/{key}"), Some(10 * DAY));
+    let ran = sandbox.oclcache(&["gc"]).ok();
+    let words = "2 files that were left over";
+    assert!(ran.stderr.contains(words), "{}", ran.stderr);
+    let words = "3 files of formats that are not used any more";
+    assert!(ran.stderr.contains(words), "{}", ran.stderr);
+    for (name, there) in [
+        ("v0", false),
+        ("v8", false),
+        ("v7/entries/aa/x", true),
+        ("mine/x", true),
+        ("v1x/x", true),
+        ("v1/tmp/new-1-1", false),
+        ("v1/tmp/new-1-2", true),
+    ] {
+        assert_eq!(cache.join(name).exists(), there, "{name}");
+    }
+    assert_eq!(fs::read(precious).expect("read"), b"mine");
+    assert!(!build(&sandbox, 0));
+}
+
+#[test]
+fn a_program_sweeps_now_and_then() {
+    let sandbox = stub();
+    build(&sandbox, 0);
+    let leftover = sandbox.path("cache/v1/tmp/new-1-1");
+    fs::write(&leftover, "x").expect("written");
+    age(&leftover, DAY);
+    build(&sandbox, 1);
+    assert!(leftover.exists(), "swept a moment ago");
+    age(&sandbox.path("cache/v1/swept"), DAY);
+    build(&sandbox, 2);
+    assert!(!leftover.exists());
+}
+
+/// Locks the byte that the file of locks has for whoever removes entries (`store::lock`), until its input ends.
+const EVICTS: &str = "
+import fcntl, sys
+file = open(sys.argv[1], 'r+b')
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 3 << 61)
+print('locked', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn nobody_waits_for_a_process_that_removes_entries_and_never_ends() {
+    let mut sandbox = stub();
+    sandbox.set("OCLCACHE_MAX_SIZE", (2 * ENTRY).to_string());
+    sandbox.set("OCLCACHE_MIN_FREE", "0");
+    build(&sandbox, 0);
+    build(&sandbox, 1);
+    let mut evictor = Command::new(python())
+        .args(["-c", EVICTS])
+        .arg(sandbox.path("cache/v1/locks"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("Python");
+    let mut said = [0; 7];
+    let mut output = evictor.stdout.take().expect("a pipe");
+    output.read_exact(&mut said).expect("the lock");
+    assert!(!build(&sandbox, 0) && !build(&sandbox, 1), "served");
+    assert!(build(&sandbox, 2), "stored beyond the limit");
+    assert_eq!(sandbox.entries().len(), 3);
+    drop(evictor.stdin.take());
+    evictor.wait().expect("ended");
+    build(&sandbox, 3);
+    assert_eq!(sandbox.entries().len(), 2);
+}

@@ -1,0 +1,95 @@
+//! What a process may do besides, while it builds what others wait for: it forks, and builds from callbacks.
+
+use std::ffi::c_void;
+use std::io::Read;
+use std::sync::{Condvar, Mutex};
+use std::{fs, ptr, thread};
+
+use crate::cl::{self, Handle};
+use crate::forks::{at_once, forked};
+use crate::session::Session;
+
+/// As the section `keys` does, so that both want the same.
+fn built(session: &Session, source: &str) -> i32 {
+    let (program, code) = cl::program(session.context, source);
+    match code {
+        0 => cl::build(program, Some("")),
+        code => code,
+    }
+}
+
+/// Until somebody says something on standard input, or nobody can any more.
+fn told() {
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// A build and, when told, a child that does nothing until the test ends.
+fn child(session: &Session, source: &str) {
+    thread::scope(|scope| {
+        scope.spawn(|| println!("build: code {}", built(session, source)));
+        told();
+        // SAFETY: the child calls nothing but read and _exit.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            told();
+            at_once();
+        }
+        println!("forked {pid}");
+    });
+}
+
+/// A build and, when told, a child that builds the same.
+fn fork(session: &Session, source: &str) {
+    thread::scope(|scope| {
+        let build = scope.spawn(|| built(session, source));
+        told();
+        let same = || Ok(format!("build {}", built(session, source)));
+        println!("child: {}", forked(same, at_once));
+        println!("build: code {}", build.join().expect("no panic"));
+    });
+}
+
+struct Inner<'a> {
+    session: &'a Session,
+    source: &'a str,
+    code: Mutex<Option<i32>>,
+    called: Condvar,
+}
+
+unsafe extern "C" fn notify(_: Handle, data: *mut c_void) {
+    // SAFETY: it outlives the call: `nested` waits for it.
+    let inner = unsafe { &*data.cast::<Inner>() };
+    let code = built(inner.session, inner.source);
+    *inner.code.lock().expect("no panic") = Some(code);
+    inner.called.notify_all();
+}
+
+/// A build whose callback builds another.
+fn nested(session: &Session, outer: &str, inner: &str) {
+    let inner = Inner {
+        session,
+        source: inner,
+        code: Mutex::new(None),
+        called: Condvar::new(),
+    };
+    let program = session.program(outer);
+    let data = ptr::from_ref(&inner).cast_mut().cast();
+    let code = cl::build_notify(program, Some(""), Some(notify), data);
+    println!("build: code {code}");
+    let guard = inner.code.lock().expect("no panic");
+    let code = inner.called.wait_while(guard, |code| code.is_none());
+    println!("nested: code {:?}", *code.expect("no panic"));
+}
+
+pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
+    let (how, files) = arguments.split_first().ok_or("waiting takes a word")?;
+    let read = |file: &String| fs::read_to_string(file).map_err(|error| format!("{file}: {error}"));
+    let sources: Vec<String> = files.iter().map(read).collect::<Result<_, _>>()?;
+    match (how.as_str(), sources.as_slice()) {
+        ("child", [source]) => child(session, source),
+        ("fork", [source]) => fork(session, source),
+        ("nested", [outer, inner]) => nested(session, outer, inner),
+        _ => return Err(format!("waiting does not know '{how}' of so many files")),
+    }
+    Ok(())
+}
