@@ -47,6 +47,7 @@ pub struct Directory {
     path: PathBuf,
     /// Of what is made in it: never wider than its own.
     mode: RawMode,
+    is_writable: bool,
     /// To whom it and what is in it may belong, beside the effective user.
     others: Arc<[u32]>,
 }
@@ -204,12 +205,12 @@ impl Directory {
         } else if stat.st_mode & 0o022 != 0 {
             "others may write it; `chmod go-w` it, since whoever writes it can run code in your programs"
         } else {
-            let mode = PRIVATE | stat.st_mode & WIDEST;
             return Ok(Directory {
                 disk,
                 fd,
                 path,
-                mode,
+                mode: PRIVATE | stat.st_mode & WIDEST,
+                is_writable: stat.st_mode & 0o200 != 0,
                 others,
             });
         };
@@ -241,6 +242,15 @@ impl Directory {
 
     fn stat(&self, name: &str) -> Result<Stat, Errno> {
         retry_on_intr(|| self.disk.stat(self.fd(), name.as_ref()))
+    }
+
+    /// Of what the system allows the owner of a file, whatever the directory's mode, and root always: nothing is to change
+    /// below a directory that its owner has made one that is not written.
+    fn check_writable(&self, action: &'static str, name: &str) -> Result<(), StoreError> {
+        if self.is_writable {
+            return Ok(());
+        }
+        Err(failed(action, &self.path.join(name), Errno::ACCESS))
     }
 
     /// The clock of its disk, in milliseconds since 1970.
@@ -494,13 +504,10 @@ impl Directory {
         )
     }
 
-    /// A directory whose owner has made it one that is not written gets no byte; the system asks that of new files only. A
-    /// file with another name is somebody else's, too, and would be written there as well. What is made is the owner's alone:
-    /// whoever can open a file to read can hold a lock of it.
+    /// A file with another name is somebody else's, too, and would be written there as well. What is made is the owner's
+    /// alone: whoever can open a file to read can hold a lock of it.
     fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<std::fs::File> {
-        if self.stat_of(self.fd())?.st_mode & 0o200 == 0 {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
+        (self.check_writable("open", name)).map_err(|failure| failure.error)?;
         let fd = self.open_with_mode(name, flags, 0o600)?;
         self.own_file(fd.as_fd())?;
         if self.stat_of(fd.as_fd())?.st_nlink > 1 {
@@ -525,8 +532,9 @@ impl Directory {
     /// Takes the right to write a file from its owner, if it is still the one of this inode.
     ///
     /// # Errors
-    /// It cannot be opened or changed.
+    /// It cannot be opened or changed, or the directory is not to be written.
     pub fn protect(&self, name: &str, inode: u64) -> Result<(), StoreError> {
+        self.check_writable("protect", name)?;
         let protected = || {
             let file = self.open_at(name, FILE | OFlags::RDONLY)?;
             let stat = self.stat_of(file.as_fd())?;
@@ -638,8 +646,9 @@ impl Directory {
     /// Sets the time of a file's last modification.
     ///
     /// # Errors
-    /// It is not there, or the directory cannot be written.
+    /// It is not there, or the directory is not to be written.
     pub fn set_modified(&self, name: &str, time_ms: u64) -> Result<(), StoreError> {
+        self.check_writable("date", name)?;
         let time = Timespec {
             tv_sec: (time_ms / 1000) as i64,
             tv_nsec: (time_ms % 1000 * 1_000_000) as i64,
