@@ -222,12 +222,12 @@ fn vendors_directory(
 ) -> Result<PathBuf, crate::store::StoreError> {
     let digits = xxhash_rust::xxh3::xxh3_64(library.as_os_str().as_bytes());
     let directory = root.create(&format!("vendors-{digits:016x}"))?;
-    let content = [library.as_os_str().as_bytes(), b"\n"].concat();
     // The loader follows whatever stands there.
-    let found = directory.read(REGISTERED, 1 << 16);
-    if !found.is_ok_and(|found| found.is_some_and(|found| found == content)) {
-        directory.write_by_rename(&directory, REGISTERED, &content)?;
-    }
+    directory.write_once(
+        &directory,
+        REGISTERED,
+        &[library.as_os_str().as_bytes(), b"\n"].concat(),
+    )?;
     Ok(directory.path().to_owned())
 }
 
