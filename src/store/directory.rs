@@ -140,13 +140,13 @@ impl Directory {
             match make(ancestor) {
                 Ok(()) | Err(Errno::EXIST) => break,
                 Err(Errno::NOENT) => {}
-                Err(error) => return Err(failed("make", ancestor, error)),
+                Err(error) => return Err(failed("make", path, error)),
             }
         }
         for directory in missing.into_iter().rev().skip(1) {
             match make(directory) {
                 Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => return Err(failed("make", directory, error)),
+                Err(error) => return Err(failed("make", path, error)),
             }
         }
         Directory::open_on(disk, path)?.ok_or_else(|| failed("open", path, Errno::NOENT))

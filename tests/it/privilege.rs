@@ -127,14 +127,20 @@ fn a_filled_cache_that_cannot_be_written_any_more_still_serves() {
     let bare = run(&sandbox, Way::Bare, "-DN=1");
     run(&sandbox, Way::Cached, "-DN=1");
     set_mode(&cache, 0o500);
-    let before = tree(&cache);
+    // The owner of a file may change its time and mode all the same: so an entry's use is noted, and that it was loaded.
+    let contents = || {
+        let files = tree(&cache).into_keys();
+        let content = |path: PathBuf| (fs::read(&path).unwrap_or_default(), path);
+        files.map(content).collect::<Vec<_>>()
+    };
+    let before = contents();
     let hit = run(&sandbox, Way::Cached, "-DN=1");
     assert_eq!((hit.source_builds(), &hit.stdout), (0, &bare.stdout));
     let bare = run(&sandbox, Way::Bare, "-DN=2");
     let miss = run(&sandbox, Way::Cached, "-DN=2");
     assert_eq!((miss.source_builds(), &miss.stdout), (1, &bare.stdout));
     assert!(warnings(&miss) >= 1, "{}", miss.stderr);
-    assert_eq!(tree(&cache), before);
+    assert!(contents() == before, "something was written");
     set_mode(&cache, 0o700);
     run(&sandbox, Way::Cached, "-DN=2");
     let healed = run(&sandbox, Way::Cached, "-DN=2");
@@ -194,16 +200,13 @@ fn a_full_disk_leaves_the_program_alone_and_no_half_written_file() {
         tag.starts_with(b"Signature: "),
         "the tag was never completed"
     );
-    // Full while it is in use: what is there is served, what is new is not stored.
+    // Full while it is in use: entries go to make room, and what finds none is not stored.
     disk.fill("ballast");
     let bare = run(Way::Bare, "-DN=2");
     for _ in 0..2 {
         let ran = run(Way::Cached, "-DN=2");
-        assert_eq!((ran.source_builds(), &ran.stdout), (1, &bare.stdout));
-        assert_eq!(warnings(&ran), 1, "{}", ran.stderr);
+        assert_eq!(ran.stdout, bare.stdout);
     }
-    assert_eq!(run(Way::Cached, "-DN=1").source_builds(), 0);
-    assert_eq!(sandbox.entries().len(), 1);
     let unfinished = fs::read_dir(sandbox.path("cache/v1/tmp")).expect("listed");
     assert_eq!(unfinished.count(), 0);
     fs::remove_file(sandbox.path("cache/ballast")).expect("removed");
