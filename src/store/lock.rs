@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::directory::Directory;
+use super::filesystem::FileSystem;
 use crate::fork::{Mutex, MutexGuard};
 use crate::key::ingredients::Key;
 use file::LockFile;
@@ -106,7 +107,7 @@ fn byte_of(purpose: Purpose, key: &Key) -> u64 {
 impl Locks {
     /// The locks of the store in this directory; nothing is opened yet.
     pub fn new(directory: Arc<Directory>) -> Locks {
-        Locks::trusting(directory, file::is_trusted)
+        Locks::trusting(directory, |file| !FileSystem::of(file).is_network())
     }
 
     fn trusting(directory: Arc<Directory>, is_trusted: fn(BorrowedFd<'_>) -> bool) -> Locks {
