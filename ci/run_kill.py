@@ -1,8 +1,6 @@
 """ci/store kill: processes that store, hit and evict are killed at random moments; what they leave must be good."""
 
-import pathlib
 import random
-import shutil
 import signal
 import time
 
@@ -37,7 +35,7 @@ def kill(folder, times, cache=None, seed=None):
         end(victim)
         del pool[victim]
         start()
-        most = max(most, place.allocated())
+        most = max(most, place.allocated_at_once(pool))
         if number % 100 == 99:
             stores.note(f"killed {number + 1}")
     for process in pool:

@@ -21,9 +21,9 @@ def limit(folder, seconds, cache=None, limit=LIMIT):
     writers = [place.start("--first", 1_000_000 * (number + 1), "--keys", 1_000_000, "--seconds", int(seconds)) for number in range(WRITERS)]
     until, most, samples = time.monotonic() + seconds, 0, 0
     while time.monotonic() < until:
-        most = max(most, place.allocated())
+        most = max(most, place.allocated_at_once([*writers, hot]))
         samples += 1
-        time.sleep(0.01)
+        time.sleep(0.02)
     for process in [*writers, hot]:
         place.finish(process)
     most = max(most, place.allocated())

@@ -64,10 +64,9 @@ def main():
         elif what == "fs":
             failures = fs(folder)
     except stores.Failed as failed:
-        failures = [str(failed)]
+        stores.note(failed)
+        failures = [failed]
     sys.stdout.flush()
-    for text in failures:
-        print(text, file=sys.stderr)
     if failures:
         measure.stop(f"{len(failures)} promises do not hold")
 

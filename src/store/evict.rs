@@ -146,6 +146,10 @@ impl Store {
         while budget > 0 && self.lacks(limits, sizes, incoming) {
             let _lock = match self.locks().try_lock(Purpose::Evict, &EVICTION) {
                 Attempt::Got(lock) => Some(lock),
+                // Whoever stores is faster than who makes room for all: each may be one entry ahead.
+                Attempt::Taken if excess_of(limits, sizes, 0) > 0 => {
+                    return Err("the cache is full, and another process is making room");
+                }
                 Attempt::Taken => return self.has_room(limits, incoming).map(|()| removed),
                 Attempt::Unavailable => None,
             };
@@ -160,8 +164,9 @@ impl Store {
                 removed += gone;
             }
         }
-        if removed == 0 && excess_of(limits, sizes, incoming) > 0 {
-            return Err("the cache is full, and nothing could be removed");
+        let too_many = excess_of(limits, sizes, incoming);
+        if removed == 0 && too_many > 0 || too_many > incoming {
+            return Err("the cache is full, and not enough could be removed");
         }
         self.has_room(limits, incoming).map(|()| removed)
     }
