@@ -26,6 +26,7 @@ use std::time::Instant;
 use super::directory::Directory;
 use super::filesystem::FileSystem;
 use crate::fork::{Mutex, MutexGuard};
+use crate::generation::generation;
 use crate::key::ingredients::Key;
 use file::LockFile;
 
@@ -64,7 +65,8 @@ struct Shared {
 }
 
 struct State {
-    process: u32,
+    /// See [`generation`].
+    process: u64,
     file: Option<Arc<LockFile>>,
     /// By byte.
     held: BTreeMap<u64, Held>,
@@ -112,7 +114,7 @@ impl Locks {
 
     fn trusting(directory: Arc<Directory>, is_trusted: fn(BorrowedFd<'_>) -> bool) -> Locks {
         let state = Mutex::new(State {
-            process: std::process::id(),
+            process: generation(),
             file: None,
             held: BTreeMap::new(),
             serial: 0,
@@ -168,7 +170,7 @@ impl Shared {
     /// The state of the process that is running.
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
-        let process = std::process::id();
+        let process = generation();
         if state.process != process {
             state.process = process;
             state.held.clear();
