@@ -419,17 +419,42 @@ mod tests {
         assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
     }
 
+    /// The name of the build lock of a key.
+    fn address(directory: &Directory, key: &Key) -> rustix::net::SocketAddrUnix {
+        let (device, inode) = directory.identity().expect("known");
+        let byte = byte_of(Purpose::Build, key);
+        socket::address(device, inode, byte).expect("a name")
+    }
+
     #[test]
     fn a_name_that_is_bound_by_whoever_does_not_listen_is_not_waited_for() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let directory = directory(temporary.path());
-        let (device, inode) = directory.identity().expect("known");
-        let byte = byte_of(Purpose::Build, &key(1));
-        let address = socket::address(device, inode, byte).expect("a name");
         let family = rustix::net::AddressFamily::UNIX;
         let bound = rustix::net::socket(family, rustix::net::SocketType::STREAM, None);
         let bound = bound.expect("a socket");
-        rustix::net::bind(&bound, &address).expect("bound");
+        rustix::net::bind(&bound, &address(&directory, &key(1))).expect("bound");
+        let locks = Locks::trusting(directory, |_| false);
+        let attempt = locks.try_lock(Purpose::Build, &key(1));
+        assert!(matches!(attempt, Attempt::Unavailable));
+    }
+
+    #[test]
+    fn a_name_that_is_bound_by_another_user_is_not_waited_for() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let directory = directory(temporary.path());
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: a lock in the way that is another user's (this is not root)");
+            return;
+        }
+        let address = address(&directory, &key(1));
+        // The user of one thread only.
+        let bind = || {
+            let nobody = rustix::process::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("another user");
+            socket::bind(&address).expect("a socket").expect("bound")
+        };
+        let _bound = std::thread::scope(|scope| scope.spawn(bind).join().expect("bound"));
         let locks = Locks::trusting(directory, |_| false);
         let attempt = locks.try_lock(Purpose::Build, &key(1));
         assert!(matches!(attempt, Attempt::Unavailable));
