@@ -136,15 +136,19 @@ impl Locks {
         if state.held.contains_key(&byte) {
             return Attempt::Taken;
         }
-        if let Some(file) = file.filter(|file| file.is_trusted()) {
-            match file.try_lock(byte) {
-                Ok(true) => return Attempt::Got(shared.hold(&mut state, byte, Means::File(file))),
-                Ok(false) => return Attempt::Taken,
-                Err(error) => tracing::debug!(%error, "no record locks here"),
+        let Some(file) = file.filter(|file| file.is_trusted()) else {
+            drop(state);
+            return shared.try_socket(byte);
+        };
+        match file.try_lock(byte) {
+            Ok(true) => Attempt::Got(shared.hold(&mut state, byte, Means::File(file))),
+            Ok(false) => Attempt::Taken,
+            Err(error) => {
+                drop(state);
+                tracing::debug!(%error, "no record locks here");
+                shared.try_socket(byte)
             }
         }
-        drop(state);
-        shared.try_socket(byte)
     }
 
     /// A number that changes when somebody marks the build lock of this key ([`Guard::mark`]); None if there are no marks here.
@@ -197,9 +201,14 @@ impl Shared {
         };
         let mut state = self.state();
         match &state.file {
-            // Another thread was faster. The descriptor stays open: closing it would give back what the process holds.
+            // Another thread was faster. To close the second descriptor gives back all that the process holds, so it is closed
+            // only if that is nothing, and before there can be something.
             Some(file) if file.is_open() && file.is_same(&opened) => {
-                opened.leave_open();
+                let mut held = state.held.values();
+                match held.any(|held| matches!(held.means, Means::File(_))) {
+                    true => opened.leave_open(),
+                    false => drop(opened),
+                }
                 Some(file.clone())
             }
             _ => {
@@ -242,6 +251,7 @@ impl Shared {
                 }
                 Ok(None) => {}
                 Err(error) => {
+                    drop(state);
                     tracing::debug!(%error, "no lock works here");
                     return Attempt::Unavailable;
                 }
