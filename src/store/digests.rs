@@ -103,7 +103,7 @@ impl Digests {
         let written = store
             .root()
             .create(DIRECTORY)
-            .and_then(|directory| directory.write_by_rename(&directory, &file_name(), &bytes));
+            .and_then(|directory| directory.write_by_rename(&directory, &host(), &bytes));
         if let Err(error) = written {
             tracing::debug!(%error, "digests of driver files are not remembered");
         }
@@ -118,14 +118,14 @@ impl Default for Digests {
 
 fn load(store: &Store) -> Option<Remembered> {
     let directory = store.root().open_below(DIRECTORY).ok()??;
-    let bytes = directory.read(&file_name(), 16 << 20).ok()??;
+    let bytes = directory.read(&host(), 16 << 20).ok()??;
     let (checksum, body) = bytes.split_first_chunk()?;
     (u64::from_le_bytes(*checksum) == xxh3_64(body))
         .then(|| postcard::from_bytes::<Option<Remembered>>(body).ok())??
 }
 
-/// Device and inode numbers mean something on one host only.
-fn file_name() -> String {
+/// A name that other hosts have not. Device and inode numbers mean something on one host only.
+pub(super) fn host() -> String {
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
     let host = rustix::system::uname();
     format!(
@@ -204,7 +204,7 @@ mod tests {
             Digests::new().digest(Some(&store), &settled).expect("read"),
             digest
         );
-        let file = store.root().path().join(DIRECTORY).join(file_name());
+        let file = store.root().path().join(DIRECTORY).join(host());
         let mut bytes = std::fs::read(&file).expect("read");
         bytes[12] ^= 1;
         std::fs::write(&file, bytes).expect("written");

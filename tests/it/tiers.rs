@@ -499,3 +499,30 @@ impl Users {
         assert!(log.contains("config.toml` is not read"), "{log}");
     }
 }
+
+/// It cannot be set aside, so what the driver builds instead is found first. One whose owner cannot write it is proven.
+#[test]
+fn an_entry_of_a_tier_that_kills_twice_is_not_loaded_again() {
+    let words = tempfile::NamedTempFile::new().expect("a file");
+    let load = words.path().to_str().expect("UTF-8");
+    let Some(mut tiered) = Tiered::new("a tier that kills", &[("STUB_LOAD", load)]) else {
+        return;
+    };
+    tiered.sandbox.set("STUB_LOAD", load);
+    let dies = || {
+        fs::write(&words, "die-create").expect("written");
+        let ran = tiered.sandbox.kernel(Way::Cached, SOURCE, "-DN=3");
+        assert_eq!(ran.signal, Some(6), "{}", ran.stderr);
+        fs::write(&words, "").expect("written");
+    };
+    dies();
+    dies();
+    assert_eq!(tiered.run(), (1, 1, 0, 0));
+    assert_eq!(tiered.run(), (0, 1, 1, 0));
+    tiered.forget();
+    let is_entry = |path: &PathBuf| path.extension().is_some_and(|name| name == "entry");
+    let entry = tree(&tiered.tier()).into_keys().find(is_entry);
+    set_mode(&entry.expect("an entry"), 0o444);
+    assert_eq!(tiered.run(), (0, 0, 1, 1));
+    assert!(!tiered.sandbox.path("cache/v1/loading").exists());
+}
