@@ -337,23 +337,24 @@ impl Cache {
         plan: &Plan,
         (entry, file): (Entry, FileFacts),
     ) -> Option<Arc<Inner>> {
-        let is_of_system = entry.is_of_system;
-        let watch = self.store.as_ref().filter(|_| !self.config.readonly());
-        let loading = match watch.map(|store| store.admit(&plan.key(), &file, is_of_system)) {
+        let (key, is_of_system) = (plan.key(), entry.is_of_system);
+        let store = self.store.as_ref().filter(|_| !self.config.readonly());
+        let loading = match store.map(|store| store.admit(&key, &file, is_of_system)) {
             None => None,
             Some(Admission::Granted(loading)) => loading,
             Some(Admission::Postponed) => return None,
-            Some(Admission::Refused(defect, _loading)) => {
+            Some(Admission::Refused(defect, _lock)) => {
                 self.set_aside(plan, &defect, is_of_system);
                 return None;
             }
         };
         let restored = restore::restore(driver, context, standing, plan, entry);
-        if let (Some(store), Ok(_)) = (watch, &restored) {
-            store.prove(&plan.key(), &file);
-        }
-        if let Err(restore::Failure::Entry(defect)) = &restored {
-            self.set_aside(plan, defect, is_of_system);
+        match (&restored, store) {
+            (Ok(_), Some(store)) if !is_of_system => store.prove(&key, &file),
+            (Err(restore::Failure::Entry(defect)), _) => {
+                self.set_aside(plan, defect, is_of_system);
+            }
+            _ => {}
         }
         drop(loading);
         match restored {

@@ -222,6 +222,7 @@ fn vendors_directory(
     let digits = xxhash_rust::xxh3::xxh3_64(library.as_os_str().as_bytes());
     let directory = root.create(&format!("vendors-{digits:016x}"))?;
     directory.write_once(
+        &directory,
         "oclcache.icd",
         &[library.as_os_str().as_bytes(), b"\n"].concat(),
     )?;

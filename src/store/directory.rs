@@ -35,6 +35,9 @@ const NEW: OFlags = FILE
 const PRIVATE: RawMode = 0o700;
 /// Nobody but the owner writes, whatever the directory lets them.
 const WIDEST: RawMode = 0o755;
+const WRITABLE: RawMode = 0o666;
+/// Of files that even their owner does not write.
+const PROTECTED: RawMode = 0o444;
 
 /// An open directory that belongs to the effective user, or to one whom he trusts, and that nobody else may write.
 #[derive(Debug)]
@@ -223,12 +226,12 @@ impl Directory {
     }
 
     fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        // Of a file that is made; the umask takes its share.
-        self.open_with_mode(name, flags, self.mode & 0o666)
+        self.open_with_mode(name, flags, WRITABLE)
     }
 
+    /// `mode` is that of a file that is made, of which the directory's and the umask take their share.
     fn open_with_mode(&self, name: &str, flags: OFlags, mode: RawMode) -> Result<OwnedFd, Errno> {
-        let mode = Mode::from_raw_mode(mode);
+        let mode = Mode::from_raw_mode(self.mode & mode);
         retry_on_intr(|| self.disk.open(self.fd(), name.as_ref(), flags, mode))
     }
 
@@ -343,7 +346,7 @@ impl Directory {
         name: &str,
         bytes: &[u8],
     ) -> Result<(), StoreError> {
-        temporary.write_new(bytes, true)?.publish(self, name)
+        temporary.write_new(bytes)?.publish(self, name)
     }
 
     /// Writes a file of a name that no other has. It is removed again unless it is published. `is_writable`: whether its owner
@@ -351,19 +354,27 @@ impl Directory {
     ///
     /// # Errors
     /// Nothing is left then.
-    pub fn write_new(&self, bytes: &[u8], is_writable: bool) -> Result<Unfinished<'_>, StoreError> {
-        let (unfinished, file) = self.create_unfinished(is_writable)?;
+    pub fn write_new(&self, bytes: &[u8]) -> Result<Unfinished<'_>, StoreError> {
+        self.write_with_mode(bytes, WRITABLE)
+    }
+
+    /// The same for a file that its owner cannot write either: [`FileFacts::is_writable`] is false.
+    ///
+    /// # Errors
+    /// As for [`Directory::write_new`].
+    pub fn write_new_protected(&self, bytes: &[u8]) -> Result<Unfinished<'_>, StoreError> {
+        self.write_with_mode(bytes, PROTECTED)
+    }
+
+    fn write_with_mode(&self, bytes: &[u8], mode: RawMode) -> Result<Unfinished<'_>, StoreError> {
+        let (unfinished, file) = self.create_unfinished(mode)?;
         let written = self.write(file.as_fd(), bytes);
         written.map_err(|error| failed("write", &self.path.join(&unfinished.name), error))?;
         Ok(unfinished)
     }
 
     /// Makes an empty file of a name that no other has.
-    fn create_unfinished(
-        &self,
-        is_writable: bool,
-    ) -> Result<(Unfinished<'_>, OwnedFd), StoreError> {
-        let mode = self.mode & if is_writable { 0o666 } else { 0o444 };
+    fn create_unfinished(&self, mode: RawMode) -> Result<(Unfinished<'_>, OwnedFd), StoreError> {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let process = rustix::process::getpid().as_raw_nonzero();
         loop {
@@ -392,11 +403,16 @@ impl Directory {
         bytes: &[u8],
         replaced: Option<&std::fs::File>,
     ) -> io::Result<bool> {
-        let (mut unfinished, file) = self.create_unfinished(true).map_err(|error| error.error)?;
-        let published = self.allocate(&file, bytes).and_then(|()| {
+        let (mut unfinished, file) = self
+            .create_unfinished(WRITABLE)
+            .map_err(|error| error.error)?;
+        let published = self.allocate(file.as_fd(), bytes).and_then(|()| {
             let from = unfinished.name.as_ref();
             match replaced {
-                None => (self.disk).rename_to_new(self.fd(), from, self.fd(), name.as_ref()),
+                None => {
+                    let to = name.as_ref();
+                    retry_on_intr(|| self.disk.rename_to_new(self.fd(), from, self.fd(), to))
+                }
                 Some(old) => self.replace(old, &unfinished.name, name),
             }
         });
@@ -413,9 +429,9 @@ impl Directory {
 
     /// Not all file systems can allocate (ext2 and ext3 cannot). There, and where an allocated block would be zeroed only when
     /// it is written first, the bytes themselves take the place.
-    fn allocate(&self, file: &OwnedFd, bytes: &[u8]) -> Result<(), Errno> {
-        match self.disk.allocate(file.as_fd(), bytes.len() as u64) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write(file.as_fd(), bytes),
+    fn allocate(&self, file: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
+        match retry_on_intr(|| self.disk.allocate(file, bytes.len() as u64)) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write(file, bytes),
             Err(error) => Err(error),
         }
     }
@@ -426,7 +442,7 @@ impl Directory {
         flock(old, FlockOperation::NonBlockingLockExclusive)?;
         let replaced = if self.is_named(name, old) {
             let (from, to) = (from.as_ref(), name.as_ref());
-            self.disk.rename(self.fd(), from, self.fd(), to)
+            retry_on_intr(|| self.disk.rename(self.fd(), from, self.fd(), to))
         } else {
             Err(Errno::EXIST)
         };
@@ -479,12 +495,13 @@ impl Directory {
     }
 
     /// A directory whose owner has made it one that is not written gets no byte; the system asks that of new files only. A
-    /// file with another name is somebody else's, too, and would be written there as well.
+    /// file with another name is somebody else's, too, and would be written there as well. What is made is the owner's alone:
+    /// whoever can open a file to read can hold a lock of it.
     fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<std::fs::File> {
         if self.stat_of(self.fd())?.st_mode & 0o200 == 0 {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let fd = self.open_at(name, flags)?;
+        let fd = self.open_with_mode(name, flags, 0o600)?;
         self.own_file(fd.as_fd())?;
         if self.stat_of(fd.as_fd())?.st_nlink > 1 {
             return Err(io::Error::other("it has another name as well"));
@@ -509,14 +526,17 @@ impl Directory {
     ///
     /// # Errors
     /// It cannot be opened or changed.
-    pub fn protect(&self, name: &str, inode: u64) -> io::Result<()> {
-        let file = self.open_at(name, FILE | OFlags::RDONLY)?;
-        let stat = self.stat_of(file.as_fd())?;
-        if stat.st_ino != inode || stat.st_mode & 0o222 == 0 {
-            return Ok(());
-        }
-        let mode = Mode::from_raw_mode(stat.st_mode & 0o7555);
-        Ok(retry_on_intr(|| self.disk.set_mode(file.as_fd(), mode))?)
+    pub fn protect(&self, name: &str, inode: u64) -> Result<(), StoreError> {
+        let protected = || {
+            let file = self.open_at(name, FILE | OFlags::RDONLY)?;
+            let stat = self.stat_of(file.as_fd())?;
+            if stat.st_ino != inode {
+                return Ok(());
+            }
+            let mode = Mode::from_raw_mode(stat.st_mode & PROTECTED);
+            retry_on_intr(|| self.disk.set_mode(file.as_fd(), mode))
+        };
+        protected().map_err(|error| failed("protect", &self.path.join(name), error))
     }
 
     /// Which directory it is: device and inode.
@@ -533,20 +553,21 @@ impl Directory {
         matches!((named, self.stat_of(file.as_fd())), (Ok(named), Ok(open)) if same(named, open))
     }
 
-    /// Writes a small file unless there is one.
+    /// Writes a small file as [`Directory::write_by_rename`] does, unless there is one that begins so: what a power cut has
+    /// left of it does not stay for ever.
     ///
     /// # Errors
-    /// It cannot be made or written.
-    pub fn write_once(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        let written = match self.open_at(name, NEW) {
-            Ok(file) => self.write(file.as_fd(), bytes).inspect_err(|_| {
-                // Half of it would stay for ever.
-                let _ = self.remove(name);
-            }),
-            Err(Errno::EXIST) => Ok(()),
-            Err(error) => Err(error),
-        };
-        written.map_err(|error| failed("write", &self.path.join(name), error))
+    /// It cannot be written.
+    pub fn write_once(
+        &self,
+        temporary: &Directory,
+        name: &str,
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        match self.begins_with(name, bytes) {
+            true => Ok(()),
+            false => self.write_by_rename(temporary, name, bytes),
+        }
     }
 
     /// Renames below this directory, replacing what is there.
@@ -611,7 +632,7 @@ impl Directory {
 
     /// Bytes that may still be written to the file system, and all that it has; None if it does not tell.
     pub fn room(&self) -> Option<(u64, u64)> {
-        self.disk.room(self.fd()).ok()
+        retry_on_intr(|| self.disk.room(self.fd())).ok()
     }
 
     /// Sets the time of a file's last modification.
@@ -676,7 +697,8 @@ impl Unfinished<'_> {
     pub fn publish(mut self, to: &Directory, name: &str) -> Result<(), StoreError> {
         let from = self.directory;
         let unfinished = self.name.as_ref();
-        retry_on_intr(|| (from.disk).rename(from.fd(), unfinished, to.fd(), name.as_ref()))
+        let new = name.as_ref();
+        retry_on_intr(|| from.disk.rename(from.fd(), unfinished, to.fd(), new))
             .map_err(|error| failed("publish", &to.path.join(name), error))?;
         self.name.clear();
         Ok(())

@@ -131,8 +131,13 @@ impl Store {
     /// As there.
     pub fn open_on(disk: Arc<dyn Disk>, path: &Path, limits: Limits) -> Result<Store, StoreError> {
         let cache = Directory::create_all_on(disk, path)?;
-        cache.write_once("CACHEDIR.TAG", CACHEDIR_TAG)?;
         let root = cache.create(VERSION_DIRECTORY)?;
+        let temporary = root.create(TEMPORARY);
+        let tagged = temporary
+            .and_then(|temporary| cache.write_once(&temporary, "CACHEDIR.TAG", CACHEDIR_TAG));
+        if let Err(error) = tagged {
+            tracing::debug!(%error, "the cache directory is not tagged as one");
+        }
         Store::opened(&cache);
         Ok(Store::of(root, Some(limits)))
     }
@@ -223,13 +228,12 @@ impl Store {
     /// # Errors
     /// Nothing is visible then.
     pub fn publish(&self, key: &Key, content: &EntryContent<'_>) -> Result<u64, StoreError> {
-        let removed = self.write(key, content, true)?;
-        // It may have been left by another entry of this key.
-        let _ = self.root.remove(&sentinel::name_of(key));
+        let removed = self.write(key, content, false)?;
+        self.forget_loads(key);
         Ok(removed)
     }
 
-    /// Publishes an entry with the binaries of another, whose file is known.
+    /// Publishes an entry in place of one with the same binaries, whose file is known. Returns how many were removed.
     ///
     /// # Errors
     /// Nothing has changed then.
@@ -239,14 +243,14 @@ impl Store {
         content: &EntryContent<'_>,
         file: &FileFacts,
     ) -> Result<u64, StoreError> {
-        self.write(key, content, file.is_writable)
+        self.write(key, content, !file.is_writable)
     }
 
     fn write(
         &self,
         key: &Key,
         content: &EntryContent<'_>,
-        is_writable: bool,
+        is_proven: bool,
     ) -> Result<u64, StoreError> {
         let bytes = content.encode(key);
         let refused = |why: &str| StoreError {
@@ -267,7 +271,11 @@ impl Store {
         let temporary = self.root.create(TEMPORARY)?;
         // What it replaces may have had to make room itself.
         let replaced = taken_by(&shard, &name);
-        (temporary.write_new(&bytes, is_writable)?).publish(&shard, &name)?;
+        let unfinished = match is_proven {
+            true => temporary.write_new_protected(&bytes)?,
+            false => temporary.write_new(&bytes)?,
+        };
+        unfinished.publish(&shard, &name)?;
         self.resized(key, taken_by(&shard, &name) as i64 - replaced as i64);
         self.sweep_sometimes();
         Ok(removed)
@@ -302,6 +310,7 @@ impl Store {
             done.or_else(|_| shard.rename_to(&from, &aside, &format!("{name}-{number}{SUFFIX}")))
         })?;
         self.resized(key, -(bytes as i64));
+        self.forget_loads(key);
         Ok(())
     }
 

@@ -1,13 +1,14 @@
 //! The counters of this process, in a file of its own.
 //!
-//! Where the file can be mapped, an event is an atomic addition to it: no lock, no system call, and exact whatever happens,
-//! `_exit`, SIGKILL and execve included. Elsewhere (another kind of file system, a full disk) the counters stand in memory
-//! and the whole file, 784 bytes, is written at each event: a system call of some microseconds on a local disk, as exact;
-//! through FUSE or to a server that is asked each time it is a round trip, which a build does not notice. There, what a
-//! client's cache had not sent when the host went down is lost; and while a disk is full, what is counted is lost unless a
-//! later event finds room.
+//! Where the file can be mapped, an event is an atomic addition to it: no lock, no system call, and exact whatever happens
+//! to the process, `_exit`, SIGKILL and execve included. Elsewhere (another kind of file system, a full disk) the counters
+//! stand in memory and the whole file, 776 bytes, is written at each event, which is as exact, but for what another thread
+//! was about to write when the process was killed. That is one system call, on a local disk of half a microsecond; through
+//! FUSE, or where a server is asked each time, it is a round trip. `ci/bench event` measures both.
 //!
-//! Lost is as well what a process counts after somebody has removed its file.
+//! Lost is what the system had not written to the disk when the power failed; what was counted while no file could be
+//! written, on a full disk for example, by a process that ended before there was room; and what a process counts after
+//! somebody has removed its file.
 
 use std::fs::File;
 use std::io;

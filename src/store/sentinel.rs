@@ -25,87 +25,102 @@
 use super::directory::{Directory, FileFacts};
 use super::entry::Defect;
 use super::lock::{Attempt, Guard, Purpose};
-use super::{LOADING, Store, file_name, shard_of};
+use super::{LOADING, Store, StoreError, file_name, shard_of};
 use crate::key::ingredients::Key;
 
 /// One could be chance.
 const MOST_DEATHS: u64 = 2;
 
 /// Whether a driver may load an entry.
-pub enum Admission<'a> {
+pub enum Admission {
     /// It may; what is in here is to be dropped as soon as the driver has come back.
-    Granted(Option<Loading<'a>>),
+    Granted(Option<Loading>),
     /// It has killed a process, and another tries it; or it was set aside since it was read.
     Postponed,
-    /// It is to be set aside, before what is in here is dropped.
-    Refused(Defect, Loading<'a>),
+    /// It is to be set aside, with the lock held.
+    Refused(Defect, Guard),
 }
 
 /// A load that is watched.
-pub struct Loading<'a> {
-    store: &'a Store,
+pub struct Loading {
+    directory: Directory,
     name: String,
     // Given back after the file is removed.
     _lock: Guard,
 }
 
-impl Drop for Loading<'_> {
+impl Drop for Loading {
     fn drop(&mut self) {
-        let _ = self.store.root.remove(&self.name);
+        let _ = self.directory.remove(&self.name);
     }
-}
-
-pub(super) fn name_of(key: &Key) -> String {
-    format!("{LOADING}/{}", key.hex())
 }
 
 impl Store {
-    /// To be asked before a driver loads an entry, whose file was found to be like this. One of the system's has its file
-    /// elsewhere; what becomes of its loads is noted here.
-    pub fn admit(&self, key: &Key, file: &FileFacts, is_of_system: bool) -> Admission<'_> {
+    /// To be asked before a driver loads an entry, whose file was found to be like this. It is this store's, or of the system.
+    pub fn admit(&self, key: &Key, file: &FileFacts, is_of_system: bool) -> Admission {
         if !file.is_writable {
             return Admission::Granted(None);
         }
-        let name = name_of(key);
         let lock = match self.locks().try_lock(Purpose::Load, key) {
             Attempt::Got(lock) => lock,
-            Attempt::Taken => {
-                let begun = self.root.facts(&name).map_or(0, |facts| facts.size);
-                return match begun < MOST_DEATHS {
-                    true => Admission::Granted(None),
-                    false => Admission::Postponed,
-                };
-            }
-            Attempt::Unavailable => return Admission::Granted(None),
+            Attempt::Taken if self.loads_begun(key) >= MOST_DEATHS => return Admission::Postponed,
+            Attempt::Taken | Attempt::Unavailable => return Admission::Granted(None),
         };
-        let is_there = |shard: Directory| shard.facts(&file_name(key)).is_some();
-        if !is_of_system && !(self.shard(shard_of(key)).ok().flatten()).is_some_and(is_there) {
+        if !is_of_system && !self.has(key) {
             return Admission::Postponed;
         }
-        let begun = match self.root.create(LOADING) {
-            Ok(_) => self.root.append_below(&name, b"+", MOST_DEATHS),
-            Err(error) => Err(error.error),
-        };
-        let loading = Loading {
-            store: self,
-            name,
-            _lock: lock,
-        };
+        let name = key.hex();
+        let begun = self.root.create(LOADING).map_err(|error| error.error);
+        let begun = begun.and_then(|directory| {
+            let begun = directory.append_below(&name, b"+", MOST_DEATHS)?;
+            Ok((directory, begun))
+        });
         match begun {
-            Ok(MOST_DEATHS..) => Admission::Refused(Defect::Deadly, loading),
-            Ok(_) => Admission::Granted(Some(loading)),
+            Ok((_, MOST_DEATHS..)) => Admission::Refused(Defect::Deadly, lock),
+            Ok((directory, _)) => Admission::Granted(Some(Loading {
+                directory,
+                name,
+                _lock: lock,
+            })),
             Err(error) => {
                 tracing::debug!(%error, "a load is not watched");
-                Admission::Granted(Some(loading))
+                Admission::Granted(None)
             }
         }
     }
 
-    /// A driver has taken the entry.
+    fn loads_begun(&self, key: &Key) -> u64 {
+        let directory = self.root.open_below(LOADING).ok().flatten();
+        let file = directory.and_then(|directory| directory.facts(&key.hex()));
+        file.map_or(0, |file| file.size)
+    }
+
+    /// Whether there is an entry, as far as can be known.
+    fn has(&self, key: &Key) -> bool {
+        match self.shard(shard_of(key)) {
+            Ok(Some(shard)) => shard.facts(&file_name(key)).is_some(),
+            Ok(None) => false,
+            Err(_) => true,
+        }
+    }
+
+    /// Loads that were begun before say nothing of the entry that is there now.
+    pub(super) fn forget_loads(&self, key: &Key) {
+        if let Ok(Some(directory)) = self.root.open_below(LOADING) {
+            let _ = directory.remove(&key.hex());
+        }
+    }
+
+    /// A driver has taken the entry of this store.
     pub fn prove(&self, key: &Key, file: &FileFacts) {
+        let prove = || -> Result<(), StoreError> {
+            match self.shard(shard_of(key))? {
+                Some(shard) => shard.protect(&file_name(key), file.inode),
+                None => Ok(()),
+            }
+        };
         if file.is_writable
-            && let Ok(Some(shard)) = self.shard(shard_of(key))
-            && let Err(error) = shard.protect(&file_name(key), file.inode)
+            && let Err(error) = prove()
         {
             tracing::debug!(%error, "the entry stays unproven");
         }

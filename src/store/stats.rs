@@ -308,4 +308,17 @@ mod tests {
         }
         assert!(!dead.exists());
     }
+
+    #[test]
+    fn a_total_that_cannot_be_read_is_not_written_over() {
+        let (_temporary, directory) = directory();
+        let path = directory.path().to_owned();
+        let unreadable = vec![b' '; 1 << 20];
+        std::fs::write(path.join(TOTAL), &unreadable).expect("written");
+        std::fs::write(path.join(dead_name(1)), seven_hits()).expect("written");
+        let statistics = Statistics::new(&directory);
+        assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 7);
+        assert!(path.join(dead_name(1)).exists());
+        assert!(std::fs::read(path.join(TOTAL)).expect("read") == unreadable);
+    }
 }

@@ -58,7 +58,8 @@ impl Store {
     /// A directory cannot be listed or a file not be removed.
     pub fn sweep(&self) -> Result<u64, StoreError> {
         let now = self.root.now_ms();
-        self.root.write_once(SWEPT, b"")?;
+        let temporary = self.root.create(TEMPORARY)?;
+        self.root.write_once(&temporary, SWEPT, b"")?;
         self.root.set_modified(SWEPT, now)?;
         let mut removed = 0;
         let mut remove = |directory: &Directory, names: Vec<String>| {
@@ -75,11 +76,9 @@ impl Store {
             });
             Ok(names)
         };
-        if let Some(temporary) = self.root.open_below(TEMPORARY)? {
-            let mut names = old(&temporary, UNFINISHED)?;
-            names.retain(|name| name.starts_with(TEMPORARY_PREFIX));
-            remove(&temporary, names)?;
-        }
+        let mut names = old(&temporary, UNFINISHED)?;
+        names.retain(|name| name.starts_with(TEMPORARY_PREFIX));
+        remove(&temporary, names)?;
         if let Some(loading) = self.root.open_below(LOADING)? {
             let mut names = old(&loading, LOAD)?;
             names.retain(|name| Key::from_hex(name).is_some());

@@ -224,6 +224,55 @@ fn nothing_in_place_of_anything_is_followed_written_or_waited_for() {
     }
 }
 
+/// A directory that others may read gives them entries, and nothing that they could lock or learn of programs.
+#[test]
+fn no_file_is_wider_than_its_directory_and_the_umask_allows() {
+    let sandbox = stub();
+    let cache = sandbox.path("cache");
+    let source = sandbox.write("kernel.cl", SOURCE);
+    for (directory, umask, entries, shards) in [
+        (0o755, "000", 0o644, 0o755),
+        (0o750, "000", 0o640, 0o750),
+        (0o755, "027", 0o640, 0o750),
+        (0o700, "000", 0o600, 0o700),
+    ] {
+        fs::create_dir(&cache).expect("made");
+        fs::set_permissions(&cache, mode(directory)).expect("changed");
+        for program in [example("client"), env!("CARGO_BIN_EXE_oclcache").into()] {
+            let mut command = sandbox.command(Way::Cached, "sh");
+            command
+                .args(["-c", "umask $0; exec \"$@\"", umask])
+                .arg(&program);
+            if program == example("client") {
+                command.args(["run", "--kernel", "f", "--options", "-DN=3", "--source"]);
+                sandbox.run(command.arg(&source)).ok();
+            } else {
+                sandbox.run(command.arg("stats")).ok();
+            }
+        }
+        for path in tree(&cache).into_keys() {
+            let found = path.metadata().expect("what was listed");
+            let bits = found.permissions().mode() & 0o7777;
+            let allowed = if found.is_dir() { shards } else { entries };
+            let name = path.strip_prefix(&cache).expect("a path below");
+            assert_eq!(
+                bits & !allowed,
+                0,
+                "{name:?} has {bits:o}, {directory:o}, {umask}"
+            );
+            if name.starts_with("v1/entries") {
+                assert_eq!(bits, allowed, "{name:?}, {directory:o}, {umask}");
+            }
+        }
+        for written_in_place in ["v1/journal", "v1/stats/lock"] {
+            let found = cache.join(written_in_place).metadata().expect("made");
+            let bits = found.permissions().mode() & 0o7777;
+            assert_eq!(bits, 0o600, "{written_in_place}, {directory:o}, {umask}");
+        }
+        remove(&cache);
+    }
+}
+
 /// Who may write an entry can make its checksum right, and who may write a shard can put another entry into its place.
 #[test]
 fn what_others_may_write_below_is_not_read_and_the_log_says_so() {

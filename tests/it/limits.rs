@@ -1,11 +1,13 @@
 //! What keeps the cache small: limits that programs hold while they store, and `oclcache gc`, which holds them at once.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use crate::copies::update;
-use crate::support::{Driver, Sandbox, Way, copy_program, example, tree};
+use crate::support::{Driver, Sandbox, Way, copy_program, example, python, tree};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
 
@@ -200,4 +202,39 @@ fn a_program_sweeps_now_and_then() {
     age(&sandbox.path("cache/v1/swept"), DAY);
     build(&sandbox, 2);
     assert!(!leftover.exists());
+}
+
+/// Locks the byte that the file of locks has for whoever removes entries (`store::lock`), until its input ends.
+const EVICTS: &str = "
+import fcntl, sys
+file = open(sys.argv[1], 'r+b')
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 3 << 61)
+print('locked', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn nobody_waits_for_a_process_that_removes_entries_and_never_ends() {
+    let mut sandbox = stub();
+    sandbox.set("OCLCACHE_MAX_SIZE", (2 * ENTRY).to_string());
+    sandbox.set("OCLCACHE_MIN_FREE", "0");
+    build(&sandbox, 0);
+    build(&sandbox, 1);
+    let mut evictor = Command::new(python())
+        .args(["-c", EVICTS])
+        .arg(sandbox.path("cache/v1/locks"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("Python");
+    let mut said = [0; 7];
+    let mut output = evictor.stdout.take().expect("a pipe");
+    output.read_exact(&mut said).expect("the lock");
+    assert!(!build(&sandbox, 0) && !build(&sandbox, 1), "served");
+    assert!(build(&sandbox, 2), "stored beyond the limit");
+    assert_eq!(sandbox.entries().len(), 3);
+    drop(evictor.stdin.take());
+    evictor.wait().expect("ended");
+    build(&sandbox, 3);
+    assert_eq!(sandbox.entries().len(), 2);
 }

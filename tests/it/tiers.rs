@@ -5,11 +5,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 
 use crate::support::{Driver, Ran, Sandbox, Way, example, given, is_root, library, skipped, tree};
 
+const DAY: Duration = Duration::from_secs(86_400);
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
 
 fn stub() -> Sandbox {
@@ -57,6 +59,9 @@ fn install(cache: &Path, tier: &Path, owner: u32) {
     for path in tree(tier).into_keys().chain([tier.to_owned()]) {
         let mode = if path.is_dir() { 0o755 } else { 0o644 };
         set_mode(&path, mode);
+        // Long enough ago for the use of an entry to be noted, were it the user's.
+        let date = || fs::File::open(&path)?.set_modified(SystemTime::now() - 40 * DAY);
+        date().expect("dated");
         if is_root() {
             chown(&path, Some(owner), Some(owner)).expect("given away");
         }

@@ -36,9 +36,9 @@ impl LockFile {
         if file.metadata()?.len() < MARKS {
             // With room on the disk, where that can be had, so that marks can be written when it is full: just then nothing is
             // stored. Where the disk is full already there are no marks.
-            match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, MARKS) {
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => drop(file.set_len(MARKS)),
-                Ok(()) | Err(_) => {}
+            let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, MARKS);
+            if let Err(Errno::OPNOTSUPP | Errno::NOSYS) = allocated {
+                let _ = file.set_len(MARKS);
             }
         }
         Ok(LockFile {

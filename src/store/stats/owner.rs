@@ -19,6 +19,8 @@ pub struct View {
     host: String,
     /// Since when it is up.
     boot: String,
+    /// Whether /proc shows the processes that this one sees, and not those of the host around a container, or none.
+    has_proc: bool,
 }
 
 impl View {
@@ -32,15 +34,19 @@ impl View {
             b"\0",
             processes.as_os_str().as_encoded_bytes(),
         ];
+        let own = fs::read_link("/proc/self").ok();
+        let own = own.and_then(|own| own.to_str()?.parse().ok());
         View {
             host: digits(&host.concat()),
             boot: digits(&boot),
+            has_proc: own == Some(std::process::id()),
         }
     }
 
     /// The name of what a process owns. It keeps it when it executes another program.
     pub fn name_of(&self, process: u32) -> String {
-        let start = start_time(process).unwrap_or(0);
+        let start = start_time(process).filter(|_| self.has_proc);
+        let start = start.unwrap_or(0);
         format!("{}-{}-{process}-{start}", self.host, self.boot)
     }
 
@@ -57,8 +63,8 @@ impl View {
             Owner::Unknown
         } else if boot != self.boot {
             Owner::Dead
-        } else if start == 0 {
-            Owner::Unknown // it could not read /proc
+        } else if start == 0 || !self.has_proc {
+            Owner::Unknown
         } else if start_time(process) == Some(start) {
             Owner::Alive
         } else {
@@ -106,11 +112,13 @@ mod tests {
         let other = View {
             host: "another".into(),
             boot: view.boot.clone(),
+            ..view
         };
         assert_eq!(other.owner(&name), Owner::Unknown);
         let later = View {
             host: view.host.clone(),
             boot: "later".into(),
+            ..view
         };
         assert_eq!(later.owner(&name), Owner::Dead);
         for name in ["total.json", "lock", "", "a-b-c-d", "new-12-0"] {

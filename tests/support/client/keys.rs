@@ -47,9 +47,8 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
         let ended = running.into_iter().map(|thread| thread.join());
         ended.map(|ended| ended.expect("no panic")).collect()
     });
-    for code in ended.into_iter().filter_map(Result::err) {
-        return Err(format!("clBuildProgram: {code}"));
-    }
+    let ended: Result<(), i32> = ended.into_iter().collect();
+    ended.map_err(|code| format!("clBuildProgram: {code}"))?;
     println!("built {times} times");
     Ok(())
 }
