@@ -1,5 +1,6 @@
 """ci/store kill: processes that store, hit and evict are killed at random moments; what they leave must be good."""
 
+import os
 import random
 import signal
 import time
@@ -9,6 +10,8 @@ import stores
 WRITERS = 6
 LIMIT = 2_000_000
 KEYS = 400
+# The total and its lock, and those of the last who looked.
+MOST_STATS = 4
 
 
 def kill(folder, times, cache=None, seed=None):
@@ -45,9 +48,9 @@ def kill(folder, times, cache=None, seed=None):
         raise stores.Failed(f"{most} bytes were allocated; {LIMIT} and {WRITERS} entries of {entry} are allowed")
     count = place.check_entries()
     place.heal(all_stored=False)
-    left = leftovers(place)
+    before, after = leftovers(place)
     place.check_entries()
-    return {"killed": times, "compilations": place.compilations(), "entries left": count, "most bytes": most, "left before the sweep": left}
+    return {"killed": times, "compilations": place.compilations(), "entries left": count, "most bytes": most, "files besides, before a sweep": before, "after it": after}
 
 
 def end(process):
@@ -56,19 +59,26 @@ def end(process):
 
 
 def leftovers(place):
-    """What stands in the store besides entries, by directory, and that a sweep by age removes it.
-
-    What is young may be in use, so the sweep leaves it; the clock of the sweep is set forward.
-    """
-    before = count_by_directory(place.cache / "v1")
+    """What stands in the store besides entries, by directory; a sweep removes it when it has become old."""
+    root, before = place.cache / place.version, count_by_directory(place)
+    for path in [*(root / "tmp").glob("*"), *(root / "loading").glob("*")]:
+        old = time.time() - 30 * 86400
+        os.utime(path, (old, old))
     place.oclcache("gc")
-    return before
+    place.oclcache("stats")
+    after = count_by_directory(place)
+    if after.get("tmp") or after.get("loading"):
+        raise stores.Failed(f"a sweep has left {after} of {before}")
+    if after.get("stats", 0) > MOST_STATS:
+        raise stores.Failed(f"{after['stats']} files of counters are left of {before['stats']}, though all processes are dead")
+    return before, after
 
 
-def count_by_directory(root):
-    counts = {}
+def count_by_directory(place):
+    """How many files there are below the directory of the version, by its directories."""
+    counts, root = {}, place.cache / place.version
     for path in root.rglob("*"):
-        part = path.relative_to(root).parts[0]
-        if path.is_file() and part != "entries":
-            counts[part] = counts.get(part, 0) + 1
+        part = path.relative_to(root).parts
+        if path.is_file() and part[0] != "entries":
+            counts[part[0]] = counts.get(part[0], 0) + 1
     return counts

@@ -44,7 +44,7 @@
 //! - `cache`: the policy; read this first.
 //! - `shadow`: what is remembered of live programs and kernels.
 //! - `key`: from source, headers, options, driver, device and environment to a key.
-//! - `store`: entries, the journal of what missed, statistics and remembered digests on disk.
+//! - `store`: entries, the journal of what missed, statistics and remembered digests on disk, and the locks of those who share it.
 //! - `driver`: one real driver, its profile, and safe calls into it.
 //! - `cl`: the ABI.
 //! - `outcome`, `config`, `log`: what can become of a build, the settings, and what is said to people.

@@ -1,6 +1,6 @@
 //! One directory of the cache, held open: all access is to names in it, which have no slash, and follows no link.
 
-mod writing;
+mod write;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,7 +32,8 @@ const FILE: OFlags = OFlags::NOFOLLOW
 const PRIVATE: RawMode = 0o700;
 /// Nobody but the owner writes, whatever the directory lets them.
 const WIDEST: RawMode = 0o755;
-const WRITABLE: RawMode = 0o666;
+/// Of files that even their owner does not write.
+const PROTECTED: RawMode = 0o444;
 
 /// An open directory that belongs to the effective user, or to one whom he trusts, and that nobody else may write.
 #[derive(Debug)]
@@ -42,6 +43,7 @@ pub struct Directory {
     path: PathBuf,
     /// Of what is made in it: never wider than its own.
     mode: RawMode,
+    is_writable: bool,
     /// To whom it and what is in it may belong, beside the effective user.
     others: Arc<[u32]>,
 }
@@ -139,13 +141,13 @@ impl Directory {
             match make(ancestor) {
                 Ok(()) | Err(Errno::EXIST) => break,
                 Err(Errno::NOENT) => {}
-                Err(error) => return Err(failed("make", ancestor, error)),
+                Err(error) => return Err(failed("make", path, error)),
             }
         }
         for directory in missing.into_iter().rev().skip(1) {
             match make(directory) {
                 Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => return Err(failed("make", directory, error)),
+                Err(error) => return Err(failed("make", path, error)),
             }
         }
         Directory::open_on(disk, path)?.ok_or_else(|| failed("open", path, Errno::NOENT))
@@ -199,12 +201,12 @@ impl Directory {
         } else if stat.st_mode & 0o022 != 0 {
             "others may write it; `chmod go-w` it, since whoever writes it can run code in your programs"
         } else {
-            let mode = PRIVATE | stat.st_mode & WIDEST;
             return Ok(Directory {
                 disk,
                 fd,
                 path,
-                mode,
+                mode: PRIVATE | stat.st_mode & WIDEST,
+                is_writable: stat.st_mode & 0o200 != 0,
                 others,
             });
         };
@@ -220,8 +222,9 @@ impl Directory {
         self.fd.as_fd()
     }
 
+    /// Opens what is there.
     fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        self.open_with_mode(name, flags, WRITABLE)
+        self.open_with_mode(name, flags, 0)
     }
 
     /// `mode` is that of a file that is made, of which the directory's and the umask take their share.
@@ -236,6 +239,15 @@ impl Directory {
 
     fn stat(&self, name: &str) -> Result<Stat, Errno> {
         retry_on_intr(|| self.disk.stat(self.fd(), name.as_ref()))
+    }
+
+    /// Of what the system allows the owner of a file, whatever the directory's mode, and root always: nothing is to change
+    /// below a directory that its owner has made one that is not written.
+    fn check_writable(&self, action: &'static str, name: &str) -> Result<(), StoreError> {
+        if self.is_writable {
+            return Ok(());
+        }
+        Err(failed(action, &self.path.join(name), Errno::ACCESS))
     }
 
     /// The clock of its disk, in milliseconds since 1970.
@@ -329,6 +341,24 @@ impl Directory {
             .is_some_and(|start| start == magic)
     }
 
+    /// Takes the right to write a file from its owner, if it is still the one of this inode.
+    ///
+    /// # Errors
+    /// It cannot be opened or changed, or the directory is not to be written.
+    pub fn protect(&self, name: &str, inode: u64) -> Result<(), StoreError> {
+        self.check_writable("protect", name)?;
+        let protected = || {
+            let file = self.open_at(name, FILE | OFlags::RDONLY)?;
+            let stat = self.stat_of(file.as_fd())?;
+            if stat.st_ino != inode {
+                return Ok(());
+            }
+            let mode = Mode::from_raw_mode(stat.st_mode & PROTECTED);
+            retry_on_intr(|| self.disk.set_mode(file.as_fd(), mode))
+        };
+        protected().map_err(|error| failed("protect", &self.path.join(name), error))
+    }
+
     /// Which directory it is: device and inode.
     pub fn identity(&self) -> Option<(u64, u64)> {
         let stat = self.stat_of(self.fd()).ok()?;
@@ -411,8 +441,9 @@ impl Directory {
     /// Sets the time of a file's last modification.
     ///
     /// # Errors
-    /// It is not there, or the directory cannot be written.
+    /// It is not there, or the directory is not to be written.
     pub fn set_modified(&self, name: &str, time_ms: u64) -> Result<(), StoreError> {
+        self.check_writable("date", name)?;
         let time = Timespec {
             tv_sec: (time_ms / 1000) as i64,
             tv_nsec: (time_ms % 1000 * 1_000_000) as i64,

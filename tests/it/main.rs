@@ -19,6 +19,7 @@ mod inputs;
 mod journal;
 mod limits;
 mod modes;
+mod neighbours;
 mod privilege;
 mod process;
 mod programs;

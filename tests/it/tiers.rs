@@ -165,6 +165,41 @@ fn a_tier_serves_and_nothing_of_it_is_copied_or_written() {
 }
 
 #[test]
+fn a_tier_serves_on_each_driver() {
+    let Some(place) = trusted_place("a tier on each driver") else {
+        return;
+    };
+    for driver in Driver::ALL {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let bare = sandbox.kernel(Way::Bare, SOURCE, "-DN=3").ok().stdout;
+        sandbox.kernel(Way::Cached, SOURCE, "-DN=3").ok();
+        let (cache, tier) = (
+            sandbox.path("cache"),
+            place.path().join(format!("{driver:?}")),
+        );
+        install(&cache, &tier, 0);
+        fs::remove_dir_all(cache).expect("removed");
+        sandbox.set("OCLCACHE_SYSTEM_DIRS", &tier);
+        let before = tree(&tier);
+        let ran = sandbox.kernel(Way::Cached, SOURCE, "-DN=3").ok();
+        let log = &ran.stderr;
+        assert_eq!(
+            (ran.source_builds(), &ran.stdout),
+            (0, &bare),
+            "{driver:?}: {log}"
+        );
+        assert_eq!(
+            (sandbox.stat("system_hits"), sandbox.entries().len()),
+            (1, 0),
+            "{driver:?}"
+        );
+        assert_eq!(tree(&tier), before, "{driver:?}: {log}");
+    }
+}
+
+#[test]
 fn a_tier_serves_where_the_user_has_no_cache_or_only_reads_it() {
     let Some(mut tiered) = Tiered::new("a tier for who has no cache", &[]) else {
         return;

@@ -1,23 +1,22 @@
-//! Files that are written: whole before anybody sees them, or in place.
+//! Makes files and writes them: whole by a rename, or in place.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, RawMode, flock};
+use rustix::fs::{FlockOperation, OFlags, RawMode, flock};
 use rustix::io::{Errno, retry_on_intr};
 
-#[cfg(doc)]
-use super::FileFacts;
-use super::{Directory, FILE, TEMPORARY_PREFIX, WRITABLE, failed};
-use crate::store::StoreError;
+use super::{Directory, FILE, PROTECTED, StoreError, TEMPORARY_PREFIX, failed};
 
 const NEW: OFlags = FILE
     .union(OFlags::RDWR)
     .union(OFlags::CREATE)
     .union(OFlags::EXCL);
-/// Of files that even their owner does not write.
-const PROTECTED: RawMode = 0o444;
+/// Of files that are published, as far as the directory's own mode and the umask let it.
+const WRITABLE: RawMode = 0o666;
+/// Of files that are written in place.
+const PRIVATE: RawMode = 0o600;
 
 impl Directory {
     /// Writes a file that appears whole or not at all: into `temporary`, then renamed to `name` here.
@@ -35,8 +34,24 @@ impl Directory {
         temporary.write_new(bytes)?.publish(self, name)
     }
 
-    /// Writes a file of a name that no other has. It is removed again unless it is published. `is_writable`: whether its owner
-    /// may write it afterwards ([`FileFacts::is_writable`]).
+    /// Writes a small file as [`Directory::write_by_rename`] does, unless there is one that begins so: what a power cut has
+    /// left of it does not stay for ever.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_once(
+        &self,
+        temporary: &Directory,
+        name: &str,
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        match self.begins_with(name, bytes) {
+            true => Ok(()),
+            false => self.write_by_rename(temporary, name, bytes),
+        }
+    }
+
+    /// Writes a file of a name that no other has. It is removed again unless it is published.
     ///
     /// # Errors
     /// Nothing is left then.
@@ -44,7 +59,7 @@ impl Directory {
         self.write_with_mode(bytes, WRITABLE)
     }
 
-    /// The same for a file that its owner cannot write either: [`FileFacts::is_writable`] is false.
+    /// The same for a file that its owner cannot write either: [`super::FileFacts::is_writable`] is false.
     ///
     /// # Errors
     /// As for [`Directory::write_new`].
@@ -180,14 +195,11 @@ impl Directory {
         )
     }
 
-    /// A directory whose owner has made it one that is not written gets no byte; the system asks that of new files only. A
-    /// file with another name is somebody else's, too, and would be written there as well. What is made is the owner's alone:
-    /// whoever can open a file to read can hold a lock of it.
+    /// A file with another name is somebody else's, too, and would be written there as well. What is made is the owner's
+    /// alone: whoever can open a file to read can hold a lock of it.
     fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<std::fs::File> {
-        if self.stat_of(self.fd())?.st_mode & 0o200 == 0 {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        let fd = self.open_with_mode(name, flags, 0o600)?;
+        (self.check_writable("open", name)).map_err(|failure| failure.error)?;
+        let fd = self.open_with_mode(name, flags, PRIVATE)?;
         self.own_file(fd.as_fd())?;
         if self.stat_of(fd.as_fd())?.st_nlink > 1 {
             return Err(io::Error::other("it has another name as well"));
@@ -206,40 +218,6 @@ impl Directory {
             self.write(file.as_fd(), bytes)?;
         }
         Ok(size)
-    }
-
-    /// Takes the right to write a file from its owner, if it is still the one of this inode.
-    ///
-    /// # Errors
-    /// It cannot be opened or changed.
-    pub fn protect(&self, name: &str, inode: u64) -> Result<(), StoreError> {
-        let protected = || {
-            let file = self.open_at(name, FILE | OFlags::RDONLY)?;
-            let stat = self.stat_of(file.as_fd())?;
-            if stat.st_ino != inode {
-                return Ok(());
-            }
-            let mode = Mode::from_raw_mode(stat.st_mode & PROTECTED);
-            retry_on_intr(|| self.disk.set_mode(file.as_fd(), mode))
-        };
-        protected().map_err(|error| failed("protect", &self.path.join(name), error))
-    }
-
-    /// Writes a small file as [`Directory::write_by_rename`] does, unless there is one that begins so: what a power cut has
-    /// left of it does not stay for ever.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn write_once(
-        &self,
-        temporary: &Directory,
-        name: &str,
-        bytes: &[u8],
-    ) -> Result<(), StoreError> {
-        match self.begins_with(name, bytes) {
-            true => Ok(()),
-            false => self.write_by_rename(temporary, name, bytes),
-        }
     }
 }
 
