@@ -21,7 +21,7 @@ const PRIVATE: RawMode = 0o600;
 impl Directory {
     /// Writes a file that appears whole or not at all: into `temporary`, then renamed to `name` here.
     ///
-    /// There is no fsync: a reader verifies a checksum, so a file that a power cut left empty is a miss.
+    /// There is no fsync: a reader verifies a checksum, so a file that a power cut left empty is a miss (shown in `faults`).
     ///
     /// # Errors
     /// Nothing is visible under `name` then, or what was there before.
