@@ -44,10 +44,11 @@
 //! - `cache`: the policy; read this first.
 //! - `shadow`: what is remembered of live programs and kernels.
 //! - `key`: from source, headers, options, driver, device and environment to a key.
-//! - `store`: entries, the journal of what missed, statistics and remembered digests on disk.
+//! - `store`: entries, the journal of what missed, statistics and remembered digests on disk, and the locks of those who share it.
 //! - `driver`: one real driver, its profile, and safe calls into it.
 //! - `cl`: the ABI.
 //! - `outcome`, `config`, `log`: what can become of a build, the settings, and what is said to people.
+//! - `stamp`: whether a file is still the one that was read.
 //! - `quantity`: sizes and times as people write them.
 //! - `trust`: whether nobody untrusted can write a path.
 //! - `fork`: the locks that all of them take, which a fork finds free.
@@ -68,5 +69,6 @@ mod log;
 mod outcome;
 mod quantity;
 mod shadow;
+mod stamp;
 mod store;
 mod trust;

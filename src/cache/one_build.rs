@@ -12,6 +12,9 @@
 //! - at once in a callback, and in whatever else calls us from inside of a call: a driver or the application may hold locks then
 //!   that the builder needs, or a lock of another key is this thread's own.
 //!
+//! A build in the callback of an event is not known as such. The specification forbids builds there that block (OpenCL 3.0,
+//! clSetEventCallback), and one that does not waits no longer than any other.
+//!
 //! No mark and no lock is needed for anything but speed.
 
 use std::time::{Duration, Instant};

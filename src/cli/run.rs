@@ -27,6 +27,7 @@ use crate::store::{Limits, STATISTICS, Store};
 /// Where the library stands, if the package was built for a place of its own.
 const BUILT_LIBRARY: Option<&str> = option_env!("OCLCACHE_DEFAULT_LIBRARY");
 const LIBRARY: &str = "liboclcache.so";
+const REGISTERED: &str = "oclcache.icd";
 /// The exit code of a program that ended well and should have compiled nothing, beside 126 and 127 as shells have them.
 const MISSED: u8 = 125;
 const LOADER_VARIABLES: [&str; 3] = ["OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH"];
@@ -221,9 +222,10 @@ fn vendors_directory(
 ) -> Result<PathBuf, crate::store::StoreError> {
     let digits = xxhash_rust::xxh3::xxh3_64(library.as_os_str().as_bytes());
     let directory = root.create(&format!("vendors-{digits:016x}"))?;
+    // The loader follows whatever stands there.
     directory.write_once(
         &directory,
-        "oclcache.icd",
+        REGISTERED,
         &[library.as_os_str().as_bytes(), b"\n"].concat(),
     )?;
     Ok(directory.path().to_owned())

@@ -4,35 +4,9 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::profile::Files;
-
-/// What a file is known by while a process runs. It is in no key.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
-    place: (u64, u64),
-    size: u64,
-    times: [i64; 4],
-}
-
-impl Stamp {
-    /// None: it is not there.
-    pub fn of(path: &Path) -> Option<Stamp> {
-        let metadata = std::fs::metadata(path).ok()?;
-        Some(Stamp {
-            place: (metadata.dev(), metadata.ino()),
-            size: metadata.size(),
-            times: [
-                metadata.mtime(),
-                metadata.mtime_nsec(),
-                metadata.ctime(),
-                metadata.ctime_nsec(),
-            ],
-        })
-    }
-}
 
 /// Finds the files of a profile.
 pub struct Search {

@@ -19,11 +19,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::Driver;
-use super::files::{Found, Search, Stamp, matches};
+use super::files::{Found, Search, matches};
 use super::loaded::{self, Object};
 use super::neutral::is_neutral;
 use super::profile::Files;
 use crate::key::ingredients::{Ingredient, Kind};
+use crate::stamp::Stamp;
 
 /// The SHA-256 of a file's content.
 pub type FileDigest<'a> = &'a dyn Fn(&Path) -> io::Result<[u8; 32]>;
@@ -100,7 +101,7 @@ impl Driver {
 
     fn still_holds(&self, known: &Identity, digest: FileDigest) -> Result<(), PathBuf> {
         for file in &known.files {
-            if Stamp::of(&file.path) != Some(file.stamp)
+            if stamp_of(&file.path) != Some(file.stamp)
                 && digest(&file.path).ok() != Some(file.digest)
             {
                 return Err(file.path.clone());
@@ -173,7 +174,7 @@ impl Driver {
         }
         let objects = loaded::objects();
         for (path, name) in found {
-            let stamp = Stamp::of(&path)?;
+            let stamp = stamp_of(&path)?;
             let is_it = |object: &&Object| places.get(&object.path) == Some(&path);
             let object = objects.iter().find(is_it);
             let content = match object {
@@ -209,6 +210,11 @@ impl Driver {
         tracing::warn!(%library, "this library was replaced since it was loaded: nothing is cached");
         None
     }
+}
+
+/// None: the file is not there.
+fn stamp_of(path: &Path) -> Option<Stamp> {
+    Some(Stamp::of(&std::fs::metadata(path).ok()?))
 }
 
 fn read(path: &Path, digest: FileDigest) -> Option<[u8; 32]> {

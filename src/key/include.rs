@@ -31,7 +31,8 @@ use super::macros::{Definition, Macros};
 use super::options::Options;
 use super::source::{Operand, Texts};
 use crate::outcome::Bypass;
-use place::{FileId, Files, Found, look};
+use crate::stamp::FileId;
+use place::{Files, Found, look};
 
 /// How many places are looked at.
 const MOST_PLACES: usize = 20_000;

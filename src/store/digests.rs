@@ -4,18 +4,17 @@
 //! so entries can be carried elsewhere. A file that changed less than two seconds ago is read each time: it could change
 //! again without a change of its times.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Store;
 use crate::fork::Mutex;
+use crate::stamp::Stamp;
 
 const DIRECTORY: &str = "digests";
 /// A driver has some dozens of files; forgetting costs only time.
@@ -24,32 +23,12 @@ const SETTLED_SECONDS: i64 = 2;
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: u32 = 4;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    mtime: (i64, i64),
-    ctime: (i64, i64),
-}
-
-impl Stamp {
-    fn of(metadata: &Metadata) -> Stamp {
-        Stamp {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.size(),
-            mtime: (metadata.mtime(), metadata.mtime_nsec()),
-            ctime: (metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
-
-    fn is_settled(&self) -> bool {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs() as i64);
-        now - self.ctime.0.max(self.mtime.0) > SETTLED_SECONDS
-    }
+/// Whether the file cannot change any more without a change of its times.
+fn is_settled(stamp: &Stamp) -> bool {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs() as i64);
+    now - stamp.changed_at() > SETTLED_SECONDS
 }
 
 type Remembered = Vec<(Stamp, [u8; 32])>;
@@ -99,7 +78,7 @@ impl Digests {
         if Stamp::of(&file.metadata()?) != stamp {
             return Err(io::Error::other("it changed while it was read"));
         }
-        if stamp.is_settled() {
+        if is_settled(&stamp) {
             let mut state = self.state.lock();
             let remembered = state.remembered.get_or_insert_default();
             let excess = (remembered.len() + 1).saturating_sub(MOST_REMEMBERED);
@@ -124,7 +103,7 @@ impl Digests {
         let written = store
             .root()
             .create(DIRECTORY)
-            .and_then(|directory| directory.write_by_rename(&directory, &file_name(), &bytes));
+            .and_then(|directory| directory.write_by_rename(&directory, &host(), &bytes));
         if let Err(error) = written {
             tracing::debug!(%error, "digests of driver files are not remembered");
         }
@@ -139,14 +118,14 @@ impl Default for Digests {
 
 fn load(store: &Store) -> Option<Remembered> {
     let directory = store.root().open_below(DIRECTORY).ok()??;
-    let bytes = directory.read(&file_name(), 16 << 20).ok()??;
+    let bytes = directory.read(&host(), 16 << 20).ok()??;
     let (checksum, body) = bytes.split_first_chunk()?;
     (u64::from_le_bytes(*checksum) == xxh3_64(body))
         .then(|| postcard::from_bytes::<Option<Remembered>>(body).ok())??
 }
 
-/// Device and inode numbers mean something on one host only.
-fn file_name() -> String {
+/// A name that other hosts have not. Device and inode numbers mean something on one host only.
+pub(super) fn host() -> String {
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
     let host = rustix::system::uname();
     format!(
@@ -213,7 +192,7 @@ mod tests {
         let settled = [settled.as_path(), Path::new("/bin/sh")]
             .into_iter()
             .find(|path| {
-                std::fs::metadata(path).is_ok_and(|metadata| Stamp::of(&metadata).is_settled())
+                std::fs::metadata(path).is_ok_and(|metadata| is_settled(&Stamp::of(&metadata)))
             })
             .expect("a settled file")
             .to_owned();
@@ -225,7 +204,7 @@ mod tests {
             Digests::new().digest(Some(&store), &settled).expect("read"),
             digest
         );
-        let file = store.root().path().join(DIRECTORY).join(file_name());
+        let file = store.root().path().join(DIRECTORY).join(host());
         let mut bytes = std::fs::read(&file).expect("read");
         bytes[12] ^= 1;
         std::fs::write(&file, bytes).expect("written");

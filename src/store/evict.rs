@@ -181,9 +181,9 @@ impl Store {
 
     /// How many bytes too few are free.
     pub(super) fn shortage(&self, limits: &Limits, incoming: u64) -> u64 {
-        let short = |(free, all)| {
-            let wanted: u64 = limits.free_of(all);
-            wanted.saturating_add(incoming).saturating_sub(free)
+        let short = |(free, all)| match limits.free_of(all) {
+            0 => 0,
+            wanted => wanted.saturating_add(incoming).saturating_sub(free),
         };
         self.root.room().map_or(0, short)
     }

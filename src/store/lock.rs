@@ -24,7 +24,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::directory::Directory;
+use super::filesystem::FileSystem;
 use crate::fork::{Mutex, MutexGuard};
+use crate::generation::generation;
 use crate::key::ingredients::Key;
 use file::LockFile;
 
@@ -63,7 +65,8 @@ struct Shared {
 }
 
 struct State {
-    process: u32,
+    /// See [`generation`].
+    process: u64,
     file: Option<Arc<LockFile>>,
     /// By byte.
     held: BTreeMap<u64, Held>,
@@ -106,12 +109,12 @@ fn byte_of(purpose: Purpose, key: &Key) -> u64 {
 impl Locks {
     /// The locks of the store in this directory; nothing is opened yet.
     pub fn new(directory: Arc<Directory>) -> Locks {
-        Locks::trusting(directory, file::is_trusted)
+        Locks::trusting(directory, |file| !FileSystem::of(file).is_network())
     }
 
     fn trusting(directory: Arc<Directory>, is_trusted: fn(BorrowedFd<'_>) -> bool) -> Locks {
         let state = Mutex::new(State {
-            process: std::process::id(),
+            process: generation(),
             file: None,
             held: BTreeMap::new(),
             serial: 0,
@@ -133,15 +136,19 @@ impl Locks {
         if state.held.contains_key(&byte) {
             return Attempt::Taken;
         }
-        if let Some(file) = file.filter(|file| file.is_trusted()) {
-            match file.try_lock(byte) {
-                Ok(true) => return Attempt::Got(shared.hold(&mut state, byte, Means::File(file))),
-                Ok(false) => return Attempt::Taken,
-                Err(error) => tracing::debug!(%error, "no record locks here"),
+        let Some(file) = file.filter(|file| file.is_trusted()) else {
+            drop(state);
+            return shared.try_socket(byte);
+        };
+        match file.try_lock(byte) {
+            Ok(true) => Attempt::Got(shared.hold(&mut state, byte, Means::File(file))),
+            Ok(false) => Attempt::Taken,
+            Err(error) => {
+                drop(state);
+                tracing::debug!(%error, "no record locks here");
+                shared.try_socket(byte)
             }
         }
-        drop(state);
-        shared.try_socket(byte)
     }
 
     /// A number that changes when somebody marks the build lock of this key ([`Guard::mark`]); None if there are no marks here.
@@ -167,7 +174,7 @@ impl Shared {
     /// The state of the process that is running.
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
-        let process = std::process::id();
+        let process = generation();
         if state.process != process {
             state.process = process;
             state.held.clear();
@@ -194,9 +201,14 @@ impl Shared {
         };
         let mut state = self.state();
         match &state.file {
-            // Another thread was faster. The descriptor stays open: closing it would give back what the process holds.
+            // Another thread was faster. To close the second descriptor gives back all that the process holds, so it is closed
+            // only if that is nothing, and before there can be something.
             Some(file) if file.is_open() && file.is_same(&opened) => {
-                opened.leave_open();
+                let mut held = state.held.values();
+                match held.any(|held| matches!(held.means, Means::File(_))) {
+                    true => opened.leave_open(),
+                    false => drop(opened),
+                }
                 Some(file.clone())
             }
             _ => {
@@ -239,6 +251,7 @@ impl Shared {
                 }
                 Ok(None) => {}
                 Err(error) => {
+                    drop(state);
                     tracing::debug!(%error, "no lock works here");
                     return Attempt::Unavailable;
                 }
@@ -416,17 +429,42 @@ mod tests {
         assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
     }
 
+    /// The name of the build lock of a key.
+    fn address(directory: &Directory, key: &Key) -> rustix::net::SocketAddrUnix {
+        let (device, inode) = directory.identity().expect("known");
+        let byte = byte_of(Purpose::Build, key);
+        socket::address(device, inode, byte).expect("a name")
+    }
+
     #[test]
     fn a_name_that_is_bound_by_whoever_does_not_listen_is_not_waited_for() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let directory = directory(temporary.path());
-        let (device, inode) = directory.identity().expect("known");
-        let byte = byte_of(Purpose::Build, &key(1));
-        let address = socket::address(device, inode, byte).expect("a name");
         let family = rustix::net::AddressFamily::UNIX;
         let bound = rustix::net::socket(family, rustix::net::SocketType::STREAM, None);
         let bound = bound.expect("a socket");
-        rustix::net::bind(&bound, &address).expect("bound");
+        rustix::net::bind(&bound, &address(&directory, &key(1))).expect("bound");
+        let locks = Locks::trusting(directory, |_| false);
+        let attempt = locks.try_lock(Purpose::Build, &key(1));
+        assert!(matches!(attempt, Attempt::Unavailable));
+    }
+
+    #[test]
+    fn a_name_that_is_bound_by_another_user_is_not_waited_for() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let directory = directory(temporary.path());
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: a lock in the way that is another user's (this is not root)");
+            return;
+        }
+        let address = address(&directory, &key(1));
+        // The user of one thread only.
+        let bind = || {
+            let nobody = rustix::process::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("another user");
+            socket::bind(&address).expect("a socket").expect("bound")
+        };
+        let _bound = std::thread::scope(|scope| scope.spawn(bind).join().expect("bound"));
         let locks = Locks::trusting(directory, |_| false);
         let attempt = locks.try_lock(Purpose::Build, &key(1));
         assert!(matches!(attempt, Attempt::Unavailable));

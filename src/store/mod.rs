@@ -419,8 +419,8 @@ impl Store {
             }
         }
         if let Some(loading) = self.root.open_below(LOADING)? {
-            let named = |name: &String| Key::from_hex(name).is_some();
-            for name in loading.names()?.into_iter().filter(named) {
+            let names = loading.names()?.into_iter();
+            for name in names.filter(|name| sentinel::is_ours(name)) {
                 if loading.facts(&name).is_some() && loading.remove(&name)? {
                     cleared.files += 1;
                 }

@@ -4,7 +4,8 @@
 //! 17 killed the process, on each driver. A process that dies in the driver cannot say so, but it leaves a file:
 //!
 //! ```text
-//! v1/loading/<key>    a byte for each load that has begun and has not ended; who adds to it holds a lock of the key
+//! v1/loading/<key>           a byte for each load that has begun and has not ended; who adds to it holds a lock of the key
+//! v1/loading/<key>-<host>    the same on a network file system, since locks are a host's own there
 //! ```
 //!
 //! Whoever gets the lock and finds [`MOST_DEATHS`] bytes sets the entry aside. When the driver has come back, whatever it
@@ -25,7 +26,7 @@
 use super::directory::{Directory, FileFacts};
 use super::entry::Defect;
 use super::lock::{Attempt, Guard, Purpose};
-use super::{LOADING, Store, StoreError, file_name, shard_of};
+use super::{LOADING, Store, StoreError, digests, file_name, shard_of};
 use crate::key::ingredients::Key;
 
 /// One could be chance.
@@ -49,6 +50,12 @@ pub struct Loading {
     _lock: Guard,
 }
 
+/// Whether a name is one of these files'.
+pub(super) fn is_ours(name: &str) -> bool {
+    let key = name.split('-').next();
+    key.and_then(Key::from_hex).is_some()
+}
+
 impl Drop for Loading {
     fn drop(&mut self) {
         let _ = self.directory.remove(&self.name);
@@ -69,7 +76,7 @@ impl Store {
         if !is_of_system && !self.has(key) {
             return Admission::Postponed;
         }
-        let name = key.hex();
+        let name = self.loading_name(key);
         let begun = self.root.create(LOADING).map_err(|error| error.error);
         let begun = begun.and_then(|directory| {
             let begun = directory.append_below(&name, b"+", MOST_DEATHS)?;
@@ -89,9 +96,16 @@ impl Store {
         }
     }
 
+    fn loading_name(&self, key: &Key) -> String {
+        match self.root.file_system().is_network() {
+            true => format!("{}-{}", key.hex(), digests::host()),
+            false => key.hex(),
+        }
+    }
+
     fn loads_begun(&self, key: &Key) -> u64 {
         let directory = self.root.open_below(LOADING).ok().flatten();
-        let file = directory.and_then(|directory| directory.facts(&key.hex()));
+        let file = directory.and_then(|directory| directory.facts(&self.loading_name(key)));
         file.map_or(0, |file| file.size)
     }
 
@@ -107,7 +121,7 @@ impl Store {
     /// Loads that were begun before say nothing of the entry that is there now.
     pub(super) fn forget_loads(&self, key: &Key) {
         if let Ok(Some(directory)) = self.root.open_below(LOADING) {
-            let _ = directory.remove(&key.hex());
+            let _ = directory.remove(&self.loading_name(key));
         }
     }
 

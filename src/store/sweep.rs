@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::directory::{Directory, TEMPORARY_PREFIX};
 use super::evict::EVICTION;
 use super::lock::{Attempt, Purpose};
+use super::sentinel;
 use super::stats::Statistics;
 use super::{ASIDE, LOADING, STATISTICS, Store, StoreError, TEMPORARY, VERSION_DIRECTORY};
-use crate::key::ingredients::Key;
 
 /// Modified when a sweep begins.
 const SWEPT: &str = "swept";
@@ -81,7 +81,7 @@ impl Store {
         remove(&temporary, names)?;
         if let Some(loading) = self.root.open_below(LOADING)? {
             let mut names = old(&loading, LOAD)?;
-            names.retain(|name| Key::from_hex(name).is_some());
+            names.retain(|name| sentinel::is_ours(name));
             remove(&loading, names)?;
         }
         if let Some(aside) = self.root.open_below(ASIDE)? {

@@ -131,6 +131,18 @@ fn oclcache(sandbox: &Sandbox, verb: &str) -> Ran {
     sandbox.run(&mut command)
 }
 
+fn oclcache_run(sandbox: &Sandbox) -> Ran {
+    let source = sandbox.write("kernel.cl", SOURCE);
+    let mut command = sandbox.command(Way::Cached, "timeout");
+    command
+        .arg("60")
+        .arg(sandbox.installed())
+        .args(["run", "--"])
+        .arg(example("client"));
+    command.args(["run", "--kernel", "f", "--options", "-DN=3", "--source"]);
+    sandbox.run(command.arg(source))
+}
+
 #[test]
 fn nothing_in_place_of_anything_is_followed_written_or_waited_for() {
     let sandbox = stub();
@@ -145,6 +157,7 @@ fn nothing_in_place_of_anything_is_followed_written_or_waited_for() {
     fs::write(&sandbox.entries()[0], "damaged").expect("written");
     client(&sandbox, Way::Cached).ok();
     oclcache(&sandbox, "stats").ok();
+    assert_eq!(oclcache_run(&sandbox).ok().stdout, bare);
     fs::rename(&cache, &filled).expect("moved");
     let places = places(&filled);
     assert!(places.len() >= 4, "{places:?}");
@@ -202,6 +215,14 @@ fn nothing_in_place_of_anything_is_followed_written_or_waited_for() {
                     );
                 }
             }
+            let ran = oclcache_run(&sandbox);
+            let what = format!("{kind} at depth {depth}, oclcache run");
+            assert_eq!(
+                (ran.code, &ran.stdout),
+                (Some(0), &bare),
+                "{what}:\n{}",
+                ran.stderr
+            );
             for verb in ["stats", "list", "explain", "clear"] {
                 let ran = oclcache(&sandbox, verb);
                 let what = format!("{kind} at depth {depth}, {verb}");

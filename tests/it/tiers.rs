@@ -165,6 +165,41 @@ fn a_tier_serves_and_nothing_of_it_is_copied_or_written() {
 }
 
 #[test]
+fn a_tier_serves_on_each_driver() {
+    let Some(place) = trusted_place("a tier on each driver") else {
+        return;
+    };
+    for driver in Driver::ALL {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let bare = sandbox.kernel(Way::Bare, SOURCE, "-DN=3").ok().stdout;
+        sandbox.kernel(Way::Cached, SOURCE, "-DN=3").ok();
+        let (cache, tier) = (
+            sandbox.path("cache"),
+            place.path().join(format!("{driver:?}")),
+        );
+        install(&cache, &tier, 0);
+        fs::remove_dir_all(cache).expect("removed");
+        sandbox.set("OCLCACHE_SYSTEM_DIRS", &tier);
+        let before = tree(&tier);
+        let ran = sandbox.kernel(Way::Cached, SOURCE, "-DN=3").ok();
+        let log = &ran.stderr;
+        assert_eq!(
+            (ran.source_builds(), &ran.stdout),
+            (0, &bare),
+            "{driver:?}: {log}"
+        );
+        assert_eq!(
+            (sandbox.stat("system_hits"), sandbox.entries().len()),
+            (1, 0),
+            "{driver:?}"
+        );
+        assert_eq!(tree(&tier), before, "{driver:?}: {log}");
+    }
+}
+
+#[test]
 fn a_tier_serves_where_the_user_has_no_cache_or_only_reads_it() {
     let Some(mut tiered) = Tiered::new("a tier for who has no cache", &[]) else {
         return;
@@ -463,4 +498,31 @@ impl Users {
         assert!(!served, "{log}");
         assert!(log.contains("config.toml` is not read"), "{log}");
     }
+}
+
+/// It cannot be set aside, so what the driver builds instead is found first. One whose owner cannot write it is proven.
+#[test]
+fn an_entry_of_a_tier_that_kills_twice_is_not_loaded_again() {
+    let words = tempfile::NamedTempFile::new().expect("a file");
+    let load = words.path().to_str().expect("UTF-8");
+    let Some(mut tiered) = Tiered::new("a tier that kills", &[("STUB_LOAD", load)]) else {
+        return;
+    };
+    tiered.sandbox.set("STUB_LOAD", load);
+    let dies = || {
+        fs::write(&words, "die-create").expect("written");
+        let ran = tiered.sandbox.kernel(Way::Cached, SOURCE, "-DN=3");
+        assert_eq!(ran.signal, Some(6), "{}", ran.stderr);
+        fs::write(&words, "").expect("written");
+    };
+    dies();
+    dies();
+    assert_eq!(tiered.run(), (1, 1, 0, 0));
+    assert_eq!(tiered.run(), (0, 1, 1, 0));
+    tiered.forget();
+    let is_entry = |path: &PathBuf| path.extension().is_some_and(|name| name == "entry");
+    let entry = tree(&tiered.tier()).into_keys().find(is_entry);
+    set_mode(&entry.expect("an entry"), 0o444);
+    assert_eq!(tiered.run(), (0, 0, 1, 1));
+    assert!(!tiered.sandbox.path("cache/v1/loading").exists());
 }

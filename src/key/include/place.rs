@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::super::ingredients::sha256;
 use crate::outcome::Bypass;
+use crate::stamp::{FileId, Stamp};
 
 /// What stands at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,18 +22,6 @@ pub(super) enum Found {
         same_as: Option<usize>,
     },
 }
-
-/// What changes when a file does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
-    pub(super) file: FileId,
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-/// Device and inode.
-pub(super) type FileId = (u64, u64);
 
 /// The first place of each file.
 pub(super) type Files = HashMap<FileId, usize>;
@@ -86,12 +75,7 @@ pub(super) fn look(path: &Path, room: &mut u64) -> Result<(Found, Vec<u8>), Bypa
     *room = room
         .checked_sub(text.len() as u64)
         .ok_or(Bypass::TooManyHeaders)?;
-    let stamp = Stamp {
-        file: (metadata.dev(), metadata.ino()),
-        size: metadata.size(),
-        modified: (metadata.mtime(), metadata.mtime_nsec()),
-        changed: (metadata.ctime(), metadata.ctime_nsec()),
-    };
+    let stamp = Stamp::of(&metadata);
     let digest = sha256(&text);
     Ok((
         Found::File {

@@ -2,21 +2,27 @@
 //! the key or none, and on a good disk the next build heals it.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 
 use super::{Damage, Fault, Faulty};
 use crate::key::ingredients::Key;
-use crate::store::directory::{FileFacts, TEMPORARY_PREFIX};
-use crate::store::entry::tests::{content, facts};
+use crate::store::directory::FileFacts;
+use crate::store::entry::tests::facts;
+use crate::store::entry::{EntryContent, Meta};
 use crate::store::sentinel::Admission;
+use crate::store::sizes::SHARDS;
 use crate::store::{CACHEDIR_TAG, Limits, Lookup, Store, StoreError};
 
 /// The key that the store works on.
 const KEY: Key = Key([1; 32]);
-/// Another one, whose entry stays what it is.
+/// Another one, whose entry was used later and stays what it is.
 const OTHER: Key = Key([2; 32]);
+/// One without an entry.
+const NEW: Key = Key([3; 32]);
 
 /// The last two: the process has too many files open, or too little memory.
 const ERRORS: [Errno; 10] = [
@@ -34,6 +40,13 @@ const ERRORS: [Errno; 10] = [
 
 const LIMITS: Limits = Limits {
     max_size: None,
+    min_free: Some(0),
+    max_age: None,
+};
+
+/// For two entries.
+const TIGHT: Limits = Limits {
+    max_size: Some(2 * 4096),
     min_free: Some(0),
     max_age: None,
 };
@@ -68,9 +81,16 @@ fn binary(key: &Key, number: u8) -> Vec<u8> {
     [key.0.as_slice(), &[number; 300]].concat()
 }
 
+fn content_of<'a>(meta: &'a Meta, binary: &'a [u8]) -> EntryContent<'a> {
+    EntryContent {
+        meta,
+        source: None,
+        binaries: vec![binary],
+    }
+}
+
 fn publish(store: &Store, key: &Key, number: u8) -> Said {
-    let meta = facts();
-    said(store.publish(key, &content(&meta, &[&binary(key, number)])))
+    said(store.publish(key, &content_of(&facts(), &binary(key, number))))
 }
 
 /// Whatever is found is of this key.
@@ -109,6 +129,7 @@ fn load(store: &Store) -> bool {
 /// Something that is done with a store.
 struct Case {
     name: &'static str,
+    limits: Limits,
     /// Makes what is there before.
     prepare: fn(&Store),
     /// What a look-up finds then.
@@ -116,11 +137,14 @@ struct Case {
     act: fn(&Store) -> Said,
     /// What a look-up finds when that is done.
     after: Found,
+    /// Whether nothing else is touched.
+    spares_other: bool,
 }
 
 const CASES: &[Case] = &[
     Case {
         name: "look-up of nothing",
+        limits: LIMITS,
         prepare: |_| (),
         before: Found::Absent,
         act: |store| {
@@ -132,9 +156,11 @@ const CASES: &[Case] = &[
             Said::Done
         },
         after: Found::Absent,
+        spares_other: true,
     },
     Case {
         name: "look-up of an entry",
+        limits: LIMITS,
         prepare: published,
         before: Found::Entry(1),
         act: |store| {
@@ -144,9 +170,11 @@ const CASES: &[Case] = &[
             Said::Done
         },
         after: Found::Entry(1),
+        spares_other: true,
     },
     Case {
         name: "look-up of a bad entry",
+        limits: LIMITS,
         prepare: damaged,
         before: Found::Bad,
         act: |store| {
@@ -155,23 +183,29 @@ const CASES: &[Case] = &[
             Said::Done
         },
         after: Found::Bad,
+        spares_other: true,
     },
     Case {
         name: "publication",
+        limits: LIMITS,
         prepare: |_| (),
         before: Found::Absent,
         act: |store| publish(store, &KEY, 2),
         after: Found::Entry(2),
+        spares_other: true,
     },
     Case {
         name: "publication over an entry",
+        limits: LIMITS,
         prepare: published,
         before: Found::Entry(1),
         act: |store| publish(store, &KEY, 2),
         after: Found::Entry(2),
+        spares_other: true,
     },
     Case {
         name: "replacement of a proven entry",
+        limits: LIMITS,
         prepare: |store| {
             published(store);
             assert!(load(store));
@@ -181,13 +215,14 @@ const CASES: &[Case] = &[
             let (_, Some(file)) = find(store, &KEY) else {
                 return Said::Failed;
             };
-            let meta = facts();
-            said(store.replace(&KEY, &content(&meta, &[&binary(&KEY, 2)]), &file))
+            said(store.replace(&KEY, &content_of(&facts(), &binary(&KEY, 2)), &file))
         },
         after: Found::Entry(2),
+        spares_other: true,
     },
     Case {
         name: "setting aside",
+        limits: LIMITS,
         prepare: damaged,
         before: Found::Bad,
         act: |store| match store.set_aside(&KEY) {
@@ -195,9 +230,11 @@ const CASES: &[Case] = &[
             Err(_) => Said::Failed,
         },
         after: Found::Absent,
+        spares_other: true,
     },
     Case {
         name: "first load",
+        limits: LIMITS,
         prepare: published,
         before: Found::Entry(1),
         act: |store| {
@@ -205,9 +242,11 @@ const CASES: &[Case] = &[
             Said::Done
         },
         after: Found::Entry(1),
+        spares_other: true,
     },
     Case {
         name: "removal",
+        limits: LIMITS,
         prepare: published,
         before: Found::Entry(1),
         act: |store| match store.remove(&KEY) {
@@ -216,6 +255,51 @@ const CASES: &[Case] = &[
             Ok(false) | Err(_) => Said::Failed,
         },
         after: Found::Absent,
+        spares_other: true,
+    },
+    Case {
+        name: "eviction",
+        limits: TIGHT,
+        prepare: published,
+        before: Found::Entry(1),
+        act: |store| {
+            publish(store, &NEW, 3);
+            Said::Unknown
+        },
+        after: Found::Absent,
+        spares_other: false,
+    },
+    Case {
+        name: "sweep",
+        limits: LIMITS,
+        prepare: |store| {
+            published(store);
+            for (directory, file) in [("tmp", "new-1-1"), ("loading", &KEY.hex())] {
+                let directory = store.root().path().join(directory);
+                fs::create_dir_all(&directory).expect("made");
+                fs::write(directory.join(file), "+").expect("written");
+                set_age(&directory.join(file), 100 * 86400);
+            }
+        },
+        before: Found::Entry(1),
+        act: |store| {
+            let _ = store.sweep();
+            Said::Done
+        },
+        after: Found::Entry(1),
+        spares_other: true,
+    },
+    Case {
+        name: "clearing",
+        limits: LIMITS,
+        prepare: published,
+        before: Found::Entry(1),
+        act: |store| {
+            let _ = store.clear();
+            Said::Unknown
+        },
+        after: Found::Absent,
+        spares_other: false,
     },
 ];
 
@@ -230,19 +314,62 @@ fn damaged(store: &Store) {
     fs::write(&path, &bytes[..bytes.len() - 1]).expect("written");
 }
 
+/// A cache in which a case can begin, to be copied.
+fn template(case: &Case) -> tempfile::TempDir {
+    let temporary = directory();
+    let store = Store::open(&temporary.path().join("cache"), case.limits).expect("a store");
+    assert_eq!(publish(&store, &OTHER, 7), Said::Done);
+    (case.prepare)(&store);
+    assert_eq!(find(&store, &KEY).0, case.before, "{}", case.name);
+    // So that each run does the same: the use of each entry is to be noted, and all shards are counted.
+    for (key, ago) in [(&OTHER, 100_000), (&KEY, 200_000)] {
+        set_age(&store.path_of(key), ago);
+    }
+    let sizes = store.sizes().expect("sizes");
+    for shard in 0..SHARDS {
+        store.count_again(sizes, shard);
+    }
+    temporary
+}
+
+fn set_age(file: &Path, seconds: u64) {
+    if let Ok(file) = fs::File::open(file) {
+        let then = SystemTime::now() - Duration::from_secs(seconds);
+        file.set_modified(then).expect("dated");
+    }
+}
+
+/// With modes and times.
+fn copy(from: &Path, to: &Path) {
+    let facts = fs::metadata(from).expect("examined");
+    if facts.is_dir() {
+        fs::create_dir(to).expect("made");
+        for entry in fs::read_dir(from).expect("listed").flatten() {
+            copy(&entry.path(), &to.join(entry.file_name()));
+        }
+        return fs::set_permissions(to, facts.permissions()).expect("changed");
+    }
+    fs::copy(from, to).expect("copied");
+    let copied = fs::File::open(to).expect("opened");
+    copied
+        .set_modified(facts.modified().expect("a time"))
+        .expect("dated");
+}
+
 /// Runs a case with a fault. Gives the operations that were done.
-fn run(case: &Case, fault: Fault, most: usize, damage: Damage) -> Vec<&'static str> {
-    let name = case.name;
+fn run(
+    case: &Case,
+    template: &Path,
+    disk: Faulty,
+    fault: Fault,
+    most: usize,
+    damage: Damage,
+) -> usize {
     let temporary = directory();
     let path = temporary.path().join("cache");
-    let good = Store::open(&path, LIMITS).expect("a store");
-    assert_eq!(publish(&good, &OTHER, 7), Said::Done);
-    (case.prepare)(&good);
-    assert_eq!(find(&good, &KEY).0, case.before, "{name}");
-    drop(good);
-
-    let disk = Arc::new(Faulty::new());
-    let store = Store::open_on(disk.clone(), &path, LIMITS).expect("a store");
+    copy(&template.join("cache"), &path);
+    let disk = Arc::new(disk);
+    let store = Store::open_on(disk.clone(), &path, case.limits).expect("a store");
     disk.begin(fault, most);
     let said = (case.act)(&store);
     let done = disk.done();
@@ -251,25 +378,35 @@ fn run(case: &Case, fault: Fault, most: usize, damage: Damage) -> Vec<&'static s
         disk.damage(&path, damage);
     }
 
-    let what = format!("{name}, {fault:?}, {most} bytes at most, {damage:?}, {done:?}, {said:?}");
-    let good = Store::open(&path, LIMITS).expect("a store");
+    let what = format!(
+        "{}, {fault:?}, {most} bytes at most, {damage:?}, {done:?}, {said:?}",
+        case.name
+    );
+    let good = Store::open(&path, case.limits).expect("a store");
     let (found, _) = find(&good, &KEY);
     let expected: &[Found] = match (fault, said) {
+        // An interrupted call is repeated.
+        (Fault::None | Fault::Fails(_, Errno::INTR), _) => &[case.after],
         (Fault::PowerCut(_), _) => &[case.before, case.after, Found::Bad],
         (Fault::IsSaidToFail(..), Said::Failed) => &[case.before, case.after],
-        (Fault::None, _) => &[case.after],
         (_, Said::Unknown) => &[case.before, case.after],
         (_, Said::Done) => &[case.after],
         (_, Said::Failed) => &[case.before],
     };
     assert!(expected.contains(&found), "{what}: {found:?}");
-    assert_eq!(find(&good, &OTHER).0, Found::Entry(7), "{what}");
+    if case.spares_other {
+        assert_eq!(find(&good, &OTHER).0, Found::Entry(7), "{what}");
+    }
     heals(&good, &what);
-    done
+    done.len()
 }
 
-/// The next process finds the entry or builds it, and is served from then on.
+/// The next process finds the entry or builds it, and is served from then on. What was left over is swept.
 fn heals(store: &Store, what: &str) {
+    for key in [&OTHER, &NEW] {
+        let (found, _) = find(store, key);
+        assert_ne!(found, Found::Unreadable, "{what}");
+    }
     let (found, _) = find(store, &KEY);
     if found == Found::Bad {
         assert!(store.set_aside(&KEY).is_ok(), "{what}");
@@ -283,11 +420,18 @@ fn heals(store: &Store, what: &str) {
     assert!(file.is_some_and(|file| !file.is_writable), "{what}");
     let tag = store.root().path().with_file_name("CACHEDIR.TAG");
     assert_eq!(fs::read(tag).expect("a tag"), CACHEDIR_TAG, "{what}");
-    let unfinished = fs::read_dir(store.root().path().join("tmp")).expect("a directory");
-    for file in unfinished.flatten() {
-        let name = file.file_name().into_string().expect("UTF-8");
-        assert!(name.starts_with(TEMPORARY_PREFIX), "{what}");
+    let leftovers = || -> Vec<PathBuf> {
+        let directories = ["tmp", "loading"].map(|name| store.root().path().join(name));
+        let files = directories
+            .iter()
+            .filter_map(|path| fs::read_dir(path).ok());
+        files.flatten().flatten().map(|file| file.path()).collect()
+    };
+    for file in leftovers() {
+        set_age(&file, 100 * 86400);
     }
+    store.sweep().expect("swept");
+    assert_eq!(leftovers(), [] as [PathBuf; 0], "{what}");
 }
 
 /// On the fastest disk that there is.
@@ -297,32 +441,30 @@ fn directory() -> tempfile::TempDir {
 }
 
 /// Runs all cases with a fault at each of their operations, and with calls that read and write so many bytes at most.
-fn each_case_with(most: &[usize], faults: &dyn Fn(usize) -> Vec<Fault>, damages: &[Damage]) {
+fn each_case_with(most: usize, faults: &dyn Fn(usize) -> Vec<Fault>, damages: &[Damage]) {
     for case in CASES {
-        for most in most {
-            let operations = run(case, Fault::None, *most, Damage::None).len();
-            eprintln!(
-                "{} {operations} {:?}",
-                case.name,
-                run(case, Fault::None, *most, Damage::None)
-            );
-            assert!(operations > 0, "{}", case.name);
-            for fault in (0..operations).flat_map(faults) {
-                for damage in damages {
-                    run(case, fault, *most, *damage);
-                }
+        let template = template(case);
+        let run = |fault, damage| run(case, template.path(), Faulty::new(), fault, most, damage);
+        let operations = run(Fault::None, Damage::None);
+        assert!(operations > 0, "{}", case.name);
+        for fault in (0..operations).flat_map(faults) {
+            for damage in damages {
+                run(fault, *damage);
             }
         }
     }
 }
 
-const WHOLE: &[usize] = &[usize::MAX];
-const WHOLE_AND_IN_PARTS: &[usize] = &[usize::MAX, 200];
+/// Less than an entry has.
+const IN_PARTS: usize = 200;
 
 #[test]
 fn an_operation_that_fails_does_no_harm() {
     let faults = |at| ERRORS.map(|error| Fault::Fails(at, error)).to_vec();
-    each_case_with(WHOLE_AND_IN_PARTS, &faults, &[Damage::None]);
+    each_case_with(usize::MAX, &faults, &[Damage::None]);
+    let errors = [Errno::NOSPC, Errno::INTR, Errno::STALE];
+    let faults = |at| errors.map(|error| Fault::Fails(at, error)).to_vec();
+    each_case_with(IN_PARTS, &faults, &[Damage::None]);
 }
 
 #[test]
@@ -330,20 +472,20 @@ fn a_disk_that_fails_from_some_operation_on_does_no_harm() {
     // But for EINTR: an interrupted call is repeated until it is not.
     let errors = [Errno::NOSPC, Errno::IO, Errno::ROFS, Errno::STALE];
     let faults = |at| errors.map(|error| Fault::FailsFrom(at, error)).to_vec();
-    each_case_with(WHOLE, &faults, &[Damage::None]);
+    each_case_with(usize::MAX, &faults, &[Damage::None]);
 }
 
 #[test]
 fn an_operation_that_is_done_but_said_to_have_failed_does_no_harm() {
     let errors = [Errno::IO, Errno::STALE, Errno::INTR];
     let faults = |at| errors.map(|error| Fault::IsSaidToFail(at, error)).to_vec();
-    each_case_with(WHOLE, &faults, &[Damage::None]);
+    each_case_with(usize::MAX, &faults, &[Damage::None]);
 }
 
 #[test]
 fn a_power_cut_before_any_operation_is_healed_without_a_sync() {
     let cut = |at| vec![Fault::PowerCut(at)];
-    each_case_with(WHOLE_AND_IN_PARTS, &cut, &Damage::ALL);
+    each_case_with(IN_PARTS, &cut, &Damage::ALL);
 }
 
 #[test]
@@ -370,5 +512,22 @@ fn a_cache_directory_that_could_not_be_made_or_was_made_before_a_power_cut_is_us
         for damage in Damage::ALL {
             make(Fault::PowerCut(at), Some(damage));
         }
+    }
+}
+
+#[test]
+fn a_clock_that_was_set_back_changes_no_result() {
+    for case in CASES {
+        let template = template(case);
+        let disk = Faulty::new();
+        disk.set_clock_back(Duration::from_secs(10 * 365 * 86400));
+        run(
+            case,
+            template.path(),
+            disk,
+            Fault::None,
+            usize::MAX,
+            Damage::None,
+        );
     }
 }

@@ -141,26 +141,3 @@ fn identity(file: &File) -> io::Result<(u64, u64)> {
     let stat = rustix::fs::fstat(file)?;
     Ok((stat.st_dev, stat.st_ino))
 }
-
-/// Whether fcntl's locks work on the file system of a file, and promptly.
-pub fn is_trusted(file: BorrowedFd<'_>) -> bool {
-    const NETWORK: [u64; 13] = [
-        0x6969,      // NFS
-        0x517b,      // SMB
-        0xfe53_4d42, // SMB 2
-        0xff53_4d42, // CIFS
-        0x6573_5546, // FUSE
-        0x0102_1997, // 9P
-        0x00c3_6400, // Ceph
-        0x5346_414f, // AFS
-        0x7375_7245, // Coda
-        0x0116_1970, // GFS2
-        0x7461_636f, // OCFS2
-        0x0bd0_0bd0, // Lustre
-        0x4750_4653, // GPFS
-    ];
-    rustix::fs::fstatfs(file).is_ok_and(|found| {
-        let magic = u64::from(found.f_type as u32);
-        !NETWORK.contains(&magic)
-    })
-}

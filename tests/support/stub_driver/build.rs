@@ -9,6 +9,7 @@ use opencl_sys::*;
 use crate::abi::{self, Handle, Notify, Outcome, code};
 use crate::compiler;
 use crate::config;
+use crate::load;
 use crate::platform::chosen_devices;
 use crate::preprocess::Header;
 use crate::program::{Image, Origin, PROGRAMS, Program, program};
@@ -72,7 +73,7 @@ impl Job {
     fn image(&self, program: &Program, index: usize) -> Image {
         let Some(source) = program.text() else {
             // A loaded binary only becomes usable; it says nothing about it.
-            crate::load::built();
+            load::built();
             let code = program.state.lock().images[index].code.clone();
             return Image {
                 code,

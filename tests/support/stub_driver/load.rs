@@ -13,12 +13,16 @@ use crate::config;
 /// A child ends by itself if nobody ends it, and nobody waits longer.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// In clCreateProgramWithBinary.
-pub fn created() {
-    let words = config::load();
-    if words.contains("fork") {
+/// In clCreateProgramWithBinary, before its line of the log.
+pub fn begins() {
+    if config::load().contains("fork") {
         leave_child();
     }
+}
+
+/// Behind that line.
+pub fn goes_on() {
+    let words = config::load();
     let until = Instant::now() + LONGEST;
     while config::load().contains("wait") && Instant::now() < until {
         thread::sleep(Duration::from_millis(5));

@@ -12,6 +12,7 @@ use crate::config;
 use crate::context::{CONTEXTS, Context};
 use crate::fork::Mutex;
 use crate::il::{self, Constants};
+use crate::load;
 use crate::platform;
 use crate::registry::{Hold, Registry};
 
@@ -199,10 +200,11 @@ fn load(
     if let Some(error) = status.iter().find(|status| **status != CL_SUCCESS) {
         return Err(*error);
     }
+    load::begins();
     for code in images.iter().flat_map(|image| &image.code) {
         config::log(&format!("load-binary {:016x}", code.digest));
     }
-    crate::load::created();
+    load::goes_on();
     let devices = devices.iter().map(|device| *device as usize).collect();
     let program = Program::new(context, devices, Origin::Binary);
     program.state.lock().images = images;
