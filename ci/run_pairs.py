@@ -43,10 +43,14 @@ def command(*arguments, **variables):
     return step
 
 
-def new_programs(place, chance):
+def new_programs(**variables):
     """Programs that nobody has built yet; what they compute is nobody's matter."""
-    first = chance.randrange(KEYS, 1 << 30)
-    place.finish(place.start("--first", first, "--keys", 50))
+
+    def step(place, chance):
+        first = chance.randrange(KEYS, 1 << 30)
+        place.finish(place.start("--first", first, "--keys", 50, **variables))
+
+    return step
 
 
 def some_entries(place, chance):
@@ -94,9 +98,9 @@ def killed(place, chance):
 ROLES = [
     Role("reader", client(OCLCACHE_READONLY="1")),
     Role("user", client()),
-    Role("writer", new_programs, counts="stored"),
+    Role("writer", new_programs(), counts="stored"),
     Role("recacher", client(OCLCACHE_RECACHE="1")),
-    Role("evictor", client(OCLCACHE_MAX_SIZE="100k"), counts="evicted"),
+    Role("evictor", new_programs(OCLCACHE_MAX_SIZE="100k"), counts="evicted"),
     Role("gc", command("gc")),
     Role("gc, small", command("gc", OCLCACHE_MAX_SIZE="100k")),
     Role("clearer", command("clear")),
