@@ -82,10 +82,11 @@ def text(figures, unit):
     >>> text([float(number) for number in range(1, 102)], "us")
     '51.0 us (11.0 to 91.0)'
     """
+    digits = 1 if unit == "us" else 3
     if len(figures) == 1:
-        return f"{figures[0]:.2f} {unit}"
+        return f"{figures[0]:.{digits}f} {unit}"
     tenths = statistics.quantiles(figures, n=10, method="inclusive")
-    return f"{statistics.median(figures):.1f} {unit} ({tenths[0]:.1f} to {tenths[-1]:.1f})"
+    return f"{statistics.median(figures):.{digits}f} {unit} ({tenths[0]:.{digits}f} to {tenths[-1]:.{digits}f})"
 
 
 def in_turn(stores_of, rounds, figure):

@@ -1,6 +1,6 @@
 """ci/store pairs: what one process does to a store while another does the same or something else to it, for all pairs."""
 
-import itertools
+import json
 import pathlib
 import random
 import shutil
@@ -15,10 +15,11 @@ KEYS = 40
 
 
 class Role:
-    """Something that is done to a store again and again until the time is over. `damages`: what nobody reads stays bad."""
+    """Something that is done to a store again and again until the time is over. `damages`: what nobody reads stays bad.
+    `counts`: the counter by which the cache says that it was done."""
 
-    def __init__(self, name, step, damages=False):
-        self.name, self.step, self.damages = name, step, damages
+    def __init__(self, name, step, damages=False, counts=None):
+        self.name, self.step, self.damages, self.counts = name, step, damages, counts
 
 
 def client(**variables):
@@ -42,10 +43,14 @@ def command(*arguments, **variables):
     return step
 
 
-def new_programs(place, chance):
+def new_programs(**variables):
     """Programs that nobody has built yet; what they compute is nobody's matter."""
-    first = chance.randrange(KEYS, 1 << 30)
-    place.finish(place.start("--first", first, "--keys", 50))
+
+    def step(place, chance):
+        first = chance.randrange(KEYS, 1 << 30)
+        place.finish(place.start("--first", first, "--keys", 50, **variables))
+
+    return step
 
 
 def some_entries(place, chance):
@@ -93,13 +98,13 @@ def killed(place, chance):
 ROLES = [
     Role("reader", client(OCLCACHE_READONLY="1")),
     Role("user", client()),
-    Role("writer", new_programs),
+    Role("writer", new_programs(), counts="stored"),
     Role("recacher", client(OCLCACHE_RECACHE="1")),
-    Role("evictor", client(OCLCACHE_MAX_SIZE="100k")),
+    Role("evictor", new_programs(OCLCACHE_MAX_SIZE="100k"), counts="evicted"),
     Role("gc", command("gc")),
     Role("gc, small", command("gc", OCLCACHE_MAX_SIZE="100k")),
     Role("clearer", command("clear")),
-    Role("damager", damage, damages=True),
+    Role("damager", damage, damages=True, counts="set_aside"),
     Role("rm entry", remove_entries),
     Role("rm -rf", remove_all),
     Role("killed", killed),
@@ -133,6 +138,8 @@ def pair(folder, one, other, seconds):
         thread.join()
     try:
         place.finish(witness)
+        if one is other and one.counts and not json.loads(place.oclcache("stats", "--json"))[one.counts]:
+            failures.append(f"{one.name} with itself: nothing is {one.counts}")
         place.heal()
         if not one.damages and not other.damages:
             place.check_entries()
