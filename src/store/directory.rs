@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, RawMode, Stat, Timespec};
+use rustix::fs::{ABS, CWD, FileType, Mode, OFlags, RawMode, Stat, Timespec, fstat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::StoreError;
 use super::disk::{Disk, System};
 use super::filesystem::FileSystem;
+use crate::kept::file_id;
+use crate::stamp::FileId;
 use crate::trust;
 
 /// With this the names of unfinished files begin.
@@ -39,6 +41,8 @@ const WRITABLE: RawMode = 0o666;
 pub struct Directory {
     disk: Arc<dyn Disk>,
     fd: OwnedFd,
+    /// Which directory it is.
+    id: FileId,
     path: PathBuf,
     /// Of what is made in it: never wider than its own.
     mode: RawMode,
@@ -202,6 +206,7 @@ impl Directory {
             let mode = PRIVATE | stat.st_mode & WIDEST;
             return Ok(Directory {
                 disk,
+                id: file_id(&stat),
                 fd,
                 path,
                 mode,
@@ -216,8 +221,12 @@ impl Directory {
         })
     }
 
+    /// The descriptor; one of nothing where an application has closed it, and it may be that of a directory of its own.
     fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        match fstat(&self.fd) {
+            Ok(stat) if file_id(&stat) == self.id => self.fd.as_fd(),
+            _ => ABS,
+        }
     }
 
     fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {

@@ -238,3 +238,22 @@ fn nobody_waits_for_a_process_that_removes_entries_and_never_ends() {
     build(&sandbox, 3);
     assert_eq!(sandbox.entries().len(), 2);
 }
+
+#[test]
+fn a_program_that_may_write_no_large_file_is_not_ended_for_ours() {
+    let sandbox = stub();
+    let source = sandbox.write("f.cl", SOURCE);
+    for blocks in ["2", "20", "200"] {
+        let mut limited = sandbox.command(Way::Cached, "sh");
+        limited
+            .args(["-c", "ulimit -f \"$0\" && exec \"$@\"", blocks])
+            .arg(example("client"))
+            .args(["keys", "--times", "2", "--options", "-DN=1", "--source"])
+            .arg(&source);
+        sandbox.run(&mut limited).ok();
+    }
+    assert!(
+        !build(&sandbox, 1),
+        "where there is room for it, it is stored"
+    );
+}

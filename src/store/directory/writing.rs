@@ -10,6 +10,7 @@ use rustix::io::{Errno, retry_on_intr};
 #[cfg(doc)]
 use super::FileFacts;
 use super::{Directory, FILE, TEMPORARY_PREFIX, WRITABLE, failed};
+use crate::kept::may_reach;
 use crate::store::StoreError;
 
 const NEW: OFlags = FILE
@@ -53,6 +54,7 @@ impl Directory {
     }
 
     fn write_with_mode(&self, bytes: &[u8], mode: RawMode) -> Result<Unfinished<'_>, StoreError> {
+        may_reach(bytes.len() as u64).map_err(|error| failed("write", &self.path, error))?;
         let (unfinished, file) = self.create_unfinished(mode)?;
         let written = self.write(file.as_fd(), bytes);
         written.map_err(|error| failed("write", &self.path.join(&unfinished.name), error))?;
@@ -89,6 +91,7 @@ impl Directory {
         bytes: &[u8],
         replaced: Option<&std::fs::File>,
     ) -> io::Result<bool> {
+        may_reach(bytes.len() as u64)?;
         let (mut unfinished, file) = self
             .create_unfinished(WRITABLE)
             .map_err(|error| error.error)?;
@@ -203,6 +206,7 @@ impl Directory {
         let file = self.open_to_append(name)?;
         let size = self.own_file(file.as_fd())?.size;
         if size < limit {
+            may_reach(size + bytes.len() as u64)?;
             self.write(file.as_fd(), bytes)?;
         }
         Ok(size)
