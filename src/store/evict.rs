@@ -223,9 +223,13 @@ impl Store {
         (examined, gone)
     }
 
-    /// Counts a shard: what is stored in it may not be what its counter says.
+    /// Counts a shard, since what is stored in it may not be what its counter says, unless another process or thread lists
+    /// shards: each would add what it has found.
     pub(super) fn count_again(&self, sizes: &Sizes, shard: usize) {
-        self.look_through(sizes, shard, &mut |_| false);
+        let attempt = self.locks().try_lock(Purpose::Evict, &EVICTION);
+        if !matches!(attempt, Attempt::Taken) {
+            self.look_through(sizes, shard, &mut |_| false);
+        }
     }
 
     /// Lists a shard, asks whether to remove each entry, the one first that was not used for longest, and corrects the counter.
@@ -449,6 +453,28 @@ mod tests {
                 put(&store, number).expect("stored");
             }
             assert!(allocated(&store) <= most);
+        }
+    }
+
+    #[test]
+    fn who_counts_at_once_counts_each_entry_once() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        put(&opened(directory.path(), limits(0).no_size()), 1).expect("stored");
+        let (file, shard) = (directory.path().join("cache/v1/sizes"), key(1).0[0]);
+        for _ in 0..50 {
+            std::fs::remove_file(&file).expect("removed");
+            let store = opened(directory.path(), limits(0).no_size());
+            let sizes = store.sizes().expect("sizes");
+            let barrier = std::sync::Barrier::new(4);
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        store.count_again(sizes, usize::from(shard));
+                    });
+                }
+            });
+            assert_eq!(sizes.total(), ENTRY);
         }
     }
 
