@@ -156,11 +156,12 @@ fn gc_removes_old_formats_and_leftovers_and_nothing_else() {
         "v7/entries/aa/x",
         "mine/x",
         "v1x/x",
-        "v8/x",
+        "v8/entries/x",
+        "v9/x",
     ] {
         leave(name, None);
     }
-    for name in ["v0", "mine", "v1x", "v8"] {
+    for name in ["v0", "mine", "v1x", "v8", "v9"] {
         age(&cache.join(name), 31 * DAY);
     }
     let precious = sandbox.write("precious", "mine");
@@ -180,6 +181,7 @@ fn gc_removes_old_formats_and_leftovers_and_nothing_else() {
         ("v8", false),
         ("v7/entries/aa/x", true),
         ("mine/x", true),
+        ("v9/x", true),
         ("v1x/x", true),
         ("v1/tmp/new-1-1", false),
         ("v1/tmp/new-1-2", true),
