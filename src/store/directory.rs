@@ -82,7 +82,8 @@ impl FileFacts {
 }
 
 fn milliseconds(seconds: i64, nanoseconds: i64) -> u64 {
-    u64::try_from(seconds.saturating_mul(1000) + nanoseconds / 1_000_000).unwrap_or(0)
+    let whole = seconds.saturating_mul(1000);
+    u64::try_from(whole.saturating_add(nanoseconds / 1_000_000)).unwrap_or(0)
 }
 
 impl Directory {
@@ -414,7 +415,9 @@ impl Directory {
 
     /// Bytes that may still be written to the file system, and all that it has; None if it does not tell.
     pub fn room(&self) -> Option<(u64, u64)> {
-        retry_on_intr(|| self.disk.room(self.fd())).ok()
+        let room = retry_on_intr(|| self.disk.room(self.fd())).ok();
+        // As FUSE answers for who does not.
+        room.filter(|(_, all)| *all > 0)
     }
 
     /// Sets the time of a file's last modification.
