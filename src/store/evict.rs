@@ -281,9 +281,12 @@ fn excess_of(limits: &Limits, sizes: &Sizes, incoming: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::BorrowedFd;
     use std::path::Path;
+    use std::sync::Arc;
     use std::time::SystemTime;
 
+    use super::super::disk::Disk;
     use super::super::entry::tests::{content, facts};
     use super::super::{Lookup, Store};
     use super::*;
@@ -392,6 +395,26 @@ mod tests {
         let error = put(&store, 2).expect_err("no room");
         assert!(error.contains("OCLCACHE_MIN_FREE"), "{error}");
         assert!(!has(&store, 1) && !has(&store, 2));
+    }
+
+    /// FUSE answers so for file systems that do not tell.
+    #[derive(Debug)]
+    struct Unmeasured;
+
+    impl Disk for Unmeasured {
+        fn room(&self, _: BorrowedFd<'_>) -> rustix::io::Result<(u64, u64)> {
+            Ok((0, 0))
+        }
+    }
+
+    #[test]
+    fn where_nobody_tells_what_is_free_it_is_stored() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("cache");
+        let store = Store::open_on(Arc::new(Unmeasured), &path, Limits::default());
+        let store = store.expect("a store");
+        put(&store, 1).expect("stored");
+        assert!(has(&store, 1));
     }
 
     #[test]
