@@ -54,6 +54,9 @@ struct Short {
     /// The same as `clear`
     #[arg(short = 'C', long = "clear")]
     clear: bool,
+    /// The same as `gc`
+    #[arg(short = 'c', long = "cleanup")]
+    cleanup: bool,
     /// The same as `config`
     #[arg(short = 'p', long = "show-config")]
     config: bool,
@@ -131,7 +134,7 @@ enum Verb {
     },
     /// Bring the cache within its limits, and clear away what nobody uses
     #[command(
-        after_help = "Example: oclcache gc --max-size 500M\nIn ccache: --cleanup, --evict-older-than"
+        after_help = "Example: oclcache gc --max-size 500M\nIn ccache: -c, --evict-older-than"
     )]
     Gc {
         /// The size that the entries may take, as 500M or 5Gi, instead of OCLCACHE_MAX_SIZE
@@ -191,6 +194,10 @@ pub fn main() -> ExitCode {
             zero: true,
         },
         Short { clear: true, .. } => Verb::Clear { key: None },
+        Short { cleanup: true, .. } => Verb::Gc {
+            max_size: None,
+            max_age: None,
+        },
         Short { config: true, .. } => Verb::Config,
         Short { .. } => Verb::Stats {
             json: false,

@@ -318,6 +318,7 @@ fn the_letters_of_ccache_do_what_they_do_there() {
     };
     same("-s", &["stats"]);
     same("-p", &["config"]);
+    sandbox.oclcache(&["-c"]).ok();
     sandbox.oclcache(&["-z"]).ok();
     assert_eq!([sandbox.stat("misses"), sandbox.stat("entries")], [0, 1]);
     sandbox.oclcache(&["-C"]).ok();
