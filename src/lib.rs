@@ -64,6 +64,7 @@ mod fork;
 mod front;
 mod generation;
 mod hook;
+mod kept;
 mod key;
 mod log;
 mod outcome;

@@ -7,7 +7,8 @@
 //!
 //! - when the holder has left a mark: its build failed, or was not stored, so the next one would fare no better, and one after
 //!   another would take a multiple of the time;
-//! - when it takes too long ([`longest_wait`]);
+//! - when it takes too long ([`longest_wait`]), and after each wait in vain the next may take half of that: whoever is stopped or
+//!   hangs while it builds may have begun hundreds, and a process waits two minutes for all of them together;
 //! - when another thread builds the same program, or the process ends;
 //! - at once in a callback, and in whatever else calls us from inside of a call: a driver or the application may hold locks then
 //!   that the builder needs, or a lock of another key is this thread's own.
@@ -17,6 +18,7 @@
 //!
 //! No mark and no lock is needed for anything but speed.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::plan::Plan;
@@ -33,6 +35,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 /// The longest wait where nothing is known of the build, and the shortest bound where something is.
 const LONGEST: Duration = Duration::from_secs(60);
 const SHORTEST: Duration = Duration::from_secs(1);
+
+/// How many waits of this process ended because they took too long.
+static IN_VAIN: AtomicU32 = AtomicU32::new(0);
 
 /// What became of the wait.
 pub enum Waited<T> {
@@ -74,11 +79,12 @@ impl Drop for Turn {
     }
 }
 
-/// How long a build is waited for, by how long an earlier one took.
-fn longest_wait(earlier: Option<Duration>) -> Duration {
-    earlier.map_or(LONGEST, |took| {
+/// How long a build is waited for, by how long an earlier one took, and by how many waits were in vain.
+fn longest_wait(earlier: Option<Duration>, in_vain: u32) -> Duration {
+    let longest = earlier.map_or(LONGEST, |took| {
         took.saturating_mul(3).clamp(SHORTEST, LONGEST)
-    })
+    });
+    longest / 2u32.saturating_pow(in_vain)
 }
 
 impl Cache {
@@ -97,7 +103,8 @@ impl Cache {
         let (locks, key) = (store.locks(), plan.key());
         let before = locks.mark_of(&key);
         let started = Instant::now();
-        let mut longest = longest_wait(None);
+        let in_vain = IN_VAIN.load(Ordering::Relaxed);
+        let mut longest = longest_wait(None, in_vain);
         let (mut pause, mut seen) = (PAUSES.0, None);
         let mut waited = false;
         let turn = loop {
@@ -114,7 +121,7 @@ impl Cache {
                     self.count_wait(plan, waited, started, "served");
                     return Waited::Found(found);
                 }
-                longest = longest_wait(compile_time(store, &key));
+                longest = longest_wait(compile_time(store, &key), in_vain);
             }
             let marked = match (before, locks.mark_of(&key)) {
                 (Some(before), Some(now)) => now != before,
@@ -126,8 +133,13 @@ impl Cache {
             if guard.is_some() {
                 break Turn(guard);
             }
-            let is_over = started.elapsed() >= longest;
-            if is_over || notify::is_nested() || driver::is_ending() || !goes_on() {
+            if started.elapsed() >= longest {
+                // Of threads that wait at once one counts.
+                let more = in_vain.saturating_add(1);
+                IN_VAIN.fetch_max(more, Ordering::Relaxed);
+                break Turn::default();
+            }
+            if notify::is_nested() || driver::is_ending() || !goes_on() {
                 break Turn::default();
             }
             std::thread::sleep(pause);
@@ -163,10 +175,13 @@ mod tests {
     #[test]
     fn a_wait_is_bounded_by_what_is_known_of_the_build() {
         let seconds = Duration::from_secs;
-        assert_eq!(longest_wait(None), seconds(60));
-        assert_eq!(longest_wait(Some(seconds(5))), seconds(15));
-        assert_eq!(longest_wait(Some(Duration::from_millis(5))), seconds(1));
-        assert_eq!(longest_wait(Some(seconds(3600))), seconds(60));
-        assert_eq!(longest_wait(Some(Duration::MAX)), seconds(60));
+        assert_eq!(longest_wait(None, 0), seconds(60));
+        assert_eq!(longest_wait(Some(seconds(5)), 0), seconds(15));
+        assert_eq!(longest_wait(Some(Duration::from_millis(5)), 0), seconds(1));
+        assert_eq!(longest_wait(Some(seconds(3600)), 0), seconds(60));
+        assert_eq!(longest_wait(Some(Duration::MAX), 0), seconds(60));
+        let all = (0..30).map(|in_vain| longest_wait(None, in_vain));
+        assert!(all.sum::<Duration>() <= seconds(120));
+        assert!(longest_wait(None, u32::MAX) < Duration::from_micros(1));
     }
 }

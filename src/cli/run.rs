@@ -60,11 +60,11 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
     let run = place.finish();
     let status = ended?;
     let compiled = !run.as_ref().is_ok_and(|run| run.totals.compiled() == 0);
-    if !quiet {
-        say(&format!(
-            "oclcache: {}",
-            summary(&run?, &config, &command[0])
-        ));
+    match &run {
+        Ok(_) if quiet => {}
+        Ok(run) => say(&format!("oclcache: {}", summary(run, &config, &command[0]))),
+        // The program has ended as it has, whatever becomes of its counters.
+        Err(failure) => say(&format!("oclcache: {}", failure.words)),
     }
     exit_as(&status, config.must_hit() && compiled)
 }

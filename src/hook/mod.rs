@@ -10,6 +10,7 @@
 #![allow(unsafe_code)] // the C interface: pointers of the application's calls end here
 
 mod build;
+mod cancel;
 mod create;
 mod extension;
 mod kernel;
@@ -26,6 +27,7 @@ use crate::driver::layer::{self, MOST_LAYERS};
 use crate::driver::notify::{self, Entry};
 use crate::driver::{Driver, MOST_DRIVERS};
 use crate::{cache, fork};
+use cancel::Uncancelled;
 
 /// The driver's own function with the application's own arguments, and what it has said.
 pub(crate) struct Below<R, F> {
@@ -58,6 +60,7 @@ fn guard<R: Copy, F: Fn() -> R>(
         function,
         verdict: Cell::new(None),
     };
+    let _uncancelled = Uncancelled::enter();
     match catch_unwind(AssertUnwindSafe(|| notify::as_hook(entry, || body(&below)))) {
         Ok(Some(verdict)) => verdict,
         Ok(None) => (below.function)(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::directory::Directory;
 use super::evict::{Limits, taken, used_ms};
 use super::sweep::is_past;
-use super::{SHARDS, Store, StoreError, VERSION_DIRECTORY, entries_of};
+use super::{ENTRIES, SHARDS, Store, StoreError, VERSION_DIRECTORY, entries_of};
 use crate::key::ingredients::Key;
 use crate::store::entry::Meta;
 
@@ -140,6 +140,8 @@ impl Store {
     }
 
     /// Removes the directories of other formats beside this one's that nobody has used for long. Returns how many files went.
+    ///
+    /// A user may have made the cache in a directory of his own, beside a `v2` of something else.
     fn remove_old_formats(&self) -> Result<u64, StoreError> {
         let path = self.root.path().parent().unwrap_or(Path::new("/"));
         let Some(cache) = Directory::open(path)? else {
@@ -156,6 +158,7 @@ impl Store {
                 && name != VERSION_DIRECTORY
                 && modified.is_some_and(|modified| is_past(modified, UNUSED, now))
                 && let Some(directory) = cache.open_below(&name)?
+                && directory.open_below(ENTRIES)?.is_some()
             {
                 removed += remove_all(&directory)?;
                 cache.remove_directory(&name);

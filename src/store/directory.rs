@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, RawMode, Stat, Timespec};
+use rustix::fs::{ABS, CWD, FileType, Mode, OFlags, RawMode, Stat, Timespec, fstat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::StoreError;
 use super::disk::{Disk, System};
 use super::filesystem::FileSystem;
+use crate::kept::file_id;
+use crate::stamp::FileId;
 use crate::trust;
 
 /// With this the names of unfinished files begin.
@@ -40,6 +42,8 @@ const PROTECTED: RawMode = 0o444;
 pub struct Directory {
     disk: Arc<dyn Disk>,
     fd: OwnedFd,
+    /// Which directory it is.
+    id: FileId,
     path: PathBuf,
     /// Of what is made in it: never wider than its own.
     mode: RawMode,
@@ -80,7 +84,8 @@ impl FileFacts {
 }
 
 fn milliseconds(seconds: i64, nanoseconds: i64) -> u64 {
-    u64::try_from(seconds.saturating_mul(1000) + nanoseconds / 1_000_000).unwrap_or(0)
+    let whole = seconds.saturating_mul(1000);
+    u64::try_from(whole.saturating_add(nanoseconds / 1_000_000)).unwrap_or(0)
 }
 
 impl Directory {
@@ -203,6 +208,7 @@ impl Directory {
         } else {
             return Ok(Directory {
                 disk,
+                id: file_id(&stat),
                 fd,
                 path,
                 mode: PRIVATE | stat.st_mode & WIDEST,
@@ -218,8 +224,12 @@ impl Directory {
         })
     }
 
+    /// The descriptor; one of nothing where an application has closed it, and it may be that of a directory of its own.
     fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        match fstat(&self.fd) {
+            Ok(stat) if file_id(&stat) == self.id => self.fd.as_fd(),
+            _ => ABS,
+        }
     }
 
     /// Opens what is there.
@@ -435,7 +445,9 @@ impl Directory {
 
     /// Bytes that may still be written to the file system, and all that it has; None if it does not tell.
     pub fn room(&self) -> Option<(u64, u64)> {
-        retry_on_intr(|| self.disk.room(self.fd())).ok()
+        let room = retry_on_intr(|| self.disk.room(self.fd())).ok();
+        // As FUSE answers for who does not.
+        room.filter(|(_, all)| *all > 0)
     }
 
     /// Sets the time of a file's last modification.

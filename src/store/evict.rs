@@ -223,9 +223,13 @@ impl Store {
         (examined, gone)
     }
 
-    /// Counts a shard: what is stored in it may not be what its counter says.
+    /// Counts a shard, since what is stored in it may not be what its counter says, unless another process or thread lists
+    /// shards: each would add what it has found.
     pub(super) fn count_again(&self, sizes: &Sizes, shard: usize) {
-        self.look_through(sizes, shard, &mut |_| false);
+        let attempt = self.locks().try_lock(Purpose::Evict, &EVICTION);
+        if !matches!(attempt, Attempt::Taken) {
+            self.look_through(sizes, shard, &mut |_| false);
+        }
     }
 
     /// Lists a shard, asks whether to remove each entry, the one first that was not used for longest, and corrects the counter.
@@ -277,9 +281,12 @@ fn excess_of(limits: &Limits, sizes: &Sizes, incoming: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::BorrowedFd;
     use std::path::Path;
+    use std::sync::Arc;
     use std::time::SystemTime;
 
+    use super::super::disk::Disk;
     use super::super::entry::tests::{content, facts};
     use super::super::{Lookup, Store};
     use super::*;
@@ -390,6 +397,26 @@ mod tests {
         assert!(!has(&store, 1) && !has(&store, 2));
     }
 
+    /// FUSE answers so for file systems that do not tell.
+    #[derive(Debug)]
+    struct Unmeasured;
+
+    impl Disk for Unmeasured {
+        fn room(&self, _: BorrowedFd<'_>) -> rustix::io::Result<(u64, u64)> {
+            Ok((0, 0))
+        }
+    }
+
+    #[test]
+    fn where_nobody_tells_what_is_free_it_is_stored() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("cache");
+        let store = Store::open_on(Arc::new(Unmeasured), &path, Limits::default());
+        let store = store.expect("a store");
+        put(&store, 1).expect("stored");
+        assert!(has(&store, 1));
+    }
+
     #[test]
     fn what_nobody_used_for_longer_than_the_age_goes_with_the_next_store() {
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -449,6 +476,28 @@ mod tests {
                 put(&store, number).expect("stored");
             }
             assert!(allocated(&store) <= most);
+        }
+    }
+
+    #[test]
+    fn who_counts_at_once_counts_each_entry_once() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        put(&opened(directory.path(), limits(0).no_size()), 1).expect("stored");
+        let (file, shard) = (directory.path().join("cache/v1/sizes"), key(1).0[0]);
+        for _ in 0..50 {
+            std::fs::remove_file(&file).expect("removed");
+            let store = opened(directory.path(), limits(0).no_size());
+            let sizes = store.sizes().expect("sizes");
+            let barrier = std::sync::Barrier::new(4);
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        store.count_again(sizes, usize::from(shard));
+                    });
+                }
+            });
+            assert_eq!(sizes.total(), ENTRY);
         }
     }
 

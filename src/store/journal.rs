@@ -28,6 +28,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::directory::{Directory, FileFacts};
 use super::entry::{compress, decompress};
 use super::{Cleared, StoreError};
+use crate::kept::may_reach;
 use crate::key::ingredients::{Ingredient, Key};
 use crate::outcome::Bypass;
 
@@ -131,6 +132,7 @@ fn try_append(root: &Directory, mut record: Record) -> io::Result<()> {
         bytes = encode(&record)?;
     }
     let mut file = open_with_room(root)?;
+    may_reach(file.metadata()?.len() + bytes.len() as u64)?;
     // Not `write_all`: the rest of a record that was cut would stand behind another's.
     match file.write(&bytes)? {
         written if written == bytes.len() => Ok(()),

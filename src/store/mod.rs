@@ -34,7 +34,7 @@ use sizes::{SHARDS, Sizes};
 use crate::key::ingredients::Key;
 
 /// The directory of this format below the cache directory. Another format gets another name, so that versions live side by
-/// side and an old one is only ever garbage.
+/// side and an old one is only ever garbage. `oclcache gc` tells the others by [`ENTRIES`] in them.
 pub const VERSION_DIRECTORY: &str = "v1";
 
 const ENTRIES: &str = "entries";

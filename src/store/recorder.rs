@@ -10,9 +10,7 @@
 //! written, on a full disk for example, by a process that ended before there was room; and what a process counts after
 //! somebody has removed its file.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
@@ -22,6 +20,7 @@ use super::mapping::Mapping;
 use super::stats::{COUNTERS, Event, FILE_SIZE, MAGIC, decode, own_name};
 use crate::fork::Mutex;
 use crate::generation::generation;
+use crate::kept::KeptFile;
 
 /// The counters of this process.
 pub struct Recorder {
@@ -48,7 +47,7 @@ enum CounterFile {
 
 /// Counters in memory, and a file that gets all of them.
 struct Written {
-    file: File,
+    file: KeptFile,
     counters: [AtomicU64; COUNTERS],
     changes: AtomicU64,
     writing: Mutex<()>,
@@ -122,7 +121,7 @@ impl CounterFile {
 
 impl Written {
     fn open(directory: &Directory, name: &str) -> io::Result<Box<Written>> {
-        let file = directory.open_or_create_file(name)?;
+        let file = KeptFile::new(directory.open_or_create_file(name)?)?;
         let before = directory.read(name, 1 << 20).ok().flatten();
         let before = before.and_then(|bytes| decode(&bytes)).unwrap_or_default();
         Ok(Box::new(Written {

@@ -9,13 +9,12 @@
 //! publishes there leave them a little wrong, until the shard is listed the next time: when it is looked through for
 //! something to remove, and now and then when something is stored in it. Nothing but the limits of size depends on them.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::directory::Directory;
 use super::mapping::Mapping;
+use crate::kept::KeptFile;
 
 /// How many shards there are: by the first byte of the key.
 pub const SHARDS: usize = 256;
@@ -37,7 +36,7 @@ pub struct Sizes(Counters);
 enum Counters {
     Mapped(Mapping),
     /// Where a file may not be mapped. Two processes that write one counter at once lose one of the two changes.
-    Written(File),
+    Written(KeptFile),
 }
 
 impl Sizes {
@@ -49,7 +48,7 @@ impl Sizes {
         if let Some(mapping) = Mapping::open(root, NAME, MAGIC, COUNTERS)? {
             return Ok(Sizes(Counters::Mapped(mapping)));
         }
-        let file = root.open_or_create_file(NAME)?;
+        let file = KeptFile::new(root.open_or_create_file(NAME)?)?;
         let mut magic = [0; MAGIC.len()];
         if file.read_exact_at(&mut magic, 0).is_err() || magic != *MAGIC {
             let fresh = [MAGIC.as_slice(), &[0; COUNTERS * size_of::<u64>()]].concat();

@@ -1,5 +1,6 @@
 //! Clears away what processes that were killed have left, now and then, in a process that has just stored something.
 
+use std::io;
 use std::time::Duration;
 
 use super::directory::{Directory, TEMPORARY_PREFIX};
@@ -64,7 +65,12 @@ impl Store {
         let mut removed = 0;
         let mut remove = |directory: &Directory, names: Vec<String>| {
             for name in names {
-                removed += u64::from(directory.remove(&name)?);
+                match directory.remove(&name) {
+                    Ok(gone) => removed += u64::from(gone),
+                    // Set aside from an entry's place, and not ours: it stays.
+                    Err(error) if error.error.kind() == io::ErrorKind::IsADirectory => {}
+                    Err(error) => return Err(error),
+                }
             }
             Ok(())
         };

@@ -122,3 +122,16 @@ fn a_directory_that_others_may_write_is_refused() {
         .to_string();
     assert!(error.contains("others may write it"), "{error}");
 }
+
+#[test]
+fn a_directory_that_was_set_aside_keeps_nothing_else_from_being_swept() {
+    let (_directory, store) = filled();
+    let aside = store.root().path().join(ASIDE);
+    std::fs::create_dir_all(aside.join("first.entry")).expect("made");
+    std::thread::sleep(std::time::Duration::from_millis(20)); // the clock of the file system goes on
+    for number in 0..300 {
+        std::fs::write(aside.join(format!("{number}")), "x").expect("written");
+    }
+    assert_eq!(store.sweep().expect("swept"), 300 - 256);
+    assert!(aside.join("first.entry").is_dir());
+}

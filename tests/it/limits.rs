@@ -156,11 +156,12 @@ fn gc_removes_old_formats_and_leftovers_and_nothing_else() {
         "v7/entries/aa/x",
         "mine/x",
         "v1x/x",
-        "v8/x",
+        "v8/entries/x",
+        "v9/x",
     ] {
         leave(name, None);
     }
-    for name in ["v0", "mine", "v1x", "v8"] {
+    for name in ["v0", "mine", "v1x", "v8", "v9"] {
         age(&cache.join(name), 31 * DAY);
     }
     let precious = sandbox.write("precious", "mine");
@@ -180,6 +181,7 @@ fn gc_removes_old_formats_and_leftovers_and_nothing_else() {
         ("v8", false),
         ("v7/entries/aa/x", true),
         ("mine/x", true),
+        ("v9/x", true),
         ("v1x/x", true),
         ("v1/tmp/new-1-1", false),
         ("v1/tmp/new-1-2", true),
@@ -237,4 +239,23 @@ fn nobody_waits_for_a_process_that_removes_entries_and_never_ends() {
     evictor.wait().expect("ended");
     build(&sandbox, 3);
     assert_eq!(sandbox.entries().len(), 2);
+}
+
+#[test]
+fn a_program_that_may_write_no_large_file_is_not_ended_for_ours() {
+    let sandbox = stub();
+    let source = sandbox.write("f.cl", SOURCE);
+    for blocks in ["2", "20", "200"] {
+        let mut limited = sandbox.command(Way::Cached, "sh");
+        limited
+            .args(["-c", "ulimit -f \"$0\" && exec \"$@\"", blocks])
+            .arg(example("client"))
+            .args(["keys", "--times", "2", "--options", "-DN=1", "--source"])
+            .arg(&source);
+        sandbox.run(&mut limited).ok();
+    }
+    assert!(
+        !build(&sandbox, 1),
+        "where there is room for it, it is stored"
+    );
 }

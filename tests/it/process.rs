@@ -1,6 +1,6 @@
 //! What processes do besides calling OpenCL: they fork, they end at any moment, they use the loader from odd places.
 
-use crate::support::{Driver, Ran, Sandbox, Way, example};
+use crate::support::{Driver, Ran, Sandbox, Way, example, tree};
 
 /// The lines of a run whose order says nothing, in order.
 fn sorted(ran: &Ran) -> Vec<String> {
@@ -106,6 +106,22 @@ fn a_child_does_not_wait_for_what_another_thread_had_begun() {
     }
     // The query's in the parent, and in the child what comes before a build that the driver is to judge.
     assert_eq!(sandbox.stat("materialised"), 2);
+}
+
+#[test]
+fn nothing_is_written_to_what_has_the_number_of_a_descriptor_that_a_daemon_has_closed() {
+    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let theirs = sandbox.path("theirs");
+    std::fs::create_dir(&theirs).expect("made");
+    let theirs = theirs.to_str().expect("UTF-8");
+    let ran = sandbox.client(Way::Cached, &["closing", theirs]).ok();
+    assert_eq!(ran.stdout, "build: code 0\n".repeat(3), "{}", ran.stderr);
+    assert_eq!(
+        tree(theirs.as_ref()).len(),
+        0,
+        "{:?}",
+        tree(theirs.as_ref())
+    );
 }
 
 /// How the process ends, and what its handlers did before.

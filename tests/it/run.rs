@@ -345,3 +345,12 @@ fn the_library_is_found_in_lib_beside_bin_and_its_absence_is_explained() {
     assert!(ran.stderr.contains(&named), "{}", ran.stderr);
     assert!(Path::new(&installed).exists());
 }
+
+#[test]
+fn the_program_ends_as_it_has_whatever_becomes_of_its_counters() {
+    let sandbox = fresh();
+    let program = "touch \"$OCLCACHE_RUN/x\" && mkdir \"$OCLCACHE_RUN/../x\" && exit 3";
+    let ran = run(&sandbox, &["sh", "-c", program]);
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
+    assert!(ran.stderr.contains("cannot move"), "{}", ran.stderr);
+}

@@ -8,6 +8,7 @@ use rustix::fs::{FlockOperation, OFlags, RawMode, flock};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::{Directory, FILE, PROTECTED, StoreError, TEMPORARY_PREFIX, failed};
+use crate::kept::may_reach;
 
 const NEW: OFlags = FILE
     .union(OFlags::RDWR)
@@ -21,7 +22,7 @@ const PRIVATE: RawMode = 0o600;
 impl Directory {
     /// Writes a file that appears whole or not at all: into `temporary`, then renamed to `name` here.
     ///
-    /// There is no fsync: a reader verifies a checksum, so a file that a power cut left empty is a miss.
+    /// There is no fsync: a reader verifies a checksum, so a file that a power cut left empty is a miss (shown in `faults`).
     ///
     /// # Errors
     /// Nothing is visible under `name` then, or what was there before.
@@ -68,6 +69,7 @@ impl Directory {
     }
 
     fn write_with_mode(&self, bytes: &[u8], mode: RawMode) -> Result<Unfinished<'_>, StoreError> {
+        may_reach(bytes.len() as u64).map_err(|error| failed("write", &self.path, error))?;
         let (unfinished, file) = self.create_unfinished(mode)?;
         let written = self.write(file.as_fd(), bytes);
         written.map_err(|error| failed("write", &self.path.join(&unfinished.name), error))?;
@@ -104,6 +106,7 @@ impl Directory {
         bytes: &[u8],
         replaced: Option<&std::fs::File>,
     ) -> io::Result<bool> {
+        may_reach(bytes.len() as u64)?;
         let (mut unfinished, file) = self
             .create_unfinished(WRITABLE)
             .map_err(|error| error.error)?;
@@ -215,6 +218,7 @@ impl Directory {
         let file = self.open_to_append(name)?;
         let size = self.own_file(file.as_fd())?.size;
         if size < limit {
+            may_reach(size + bytes.len() as u64)?;
             self.write(file.as_fd(), bytes)?;
         }
         Ok(size)

@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
+use crate::kept::may_reach;
 use crate::store::directory::Directory;
 
 /// The bytes before the first lock: marks, of eight bytes each.
@@ -33,7 +34,7 @@ impl LockFile {
     ) -> io::Result<LockFile> {
         let file = directory.open_or_create_file(name)?;
         let identity = identity(&file)?;
-        if file.metadata()?.len() < MARKS {
+        if file.metadata()?.len() < MARKS && may_reach(MARKS).is_ok() {
             // With room on the disk, where that can be had, so that marks can be written when it is full: just then nothing is
             // stored. Where the disk is full already there are no marks.
             let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, MARKS);
@@ -117,7 +118,9 @@ impl LockFile {
     }
 
     pub fn raise_mark(&self, byte: u64) {
-        if let Some(mark) = self.mark(byte) {
+        if let Some(mark) = self.mark(byte)
+            && may_reach(MARKS).is_ok()
+        {
             let raised = mark.wrapping_add(1).to_le_bytes();
             let _ = self.file.write_all_at(&raised, place(byte));
         }

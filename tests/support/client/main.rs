@@ -36,6 +36,7 @@
 //! | `threads N M` | N threads that build M programs each |
 //! | `keys --source FILE... [--options STRING] [--times N] [--threads N]` | the same builds again and again |
 //! | `waiting HOW FILE...` | what else a process may do while it builds, told when by its standard input |
+//! | `closing DIRECTORY` | builds of a process that closes all descriptors after each, and opens a directory with each number |
 //! | `turns` | what standard input says, line by line: builds, forks and ends |
 //! | `many [--keys N] [--seed N [--hot N]] ...` | many programs, in order or at random, and whether each computes what a bare run wrote |
 //! | `ways` | each way to make a program, without odd questions |
@@ -60,6 +61,7 @@
 mod again;
 mod callback;
 mod cl;
+mod closing;
 mod compilelink;
 mod devices;
 mod exits;
@@ -153,6 +155,7 @@ fn dispatch() -> Result<(), String> {
         "ways" => ways::section(&session()?),
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),
+        "closing" => closing::section(&session()?, arguments),
         "waiting" => waiting::section(&session()?, arguments),
         "keys" => keys::section(&session()?, arguments),
         "many" => many::section(&session()?, arguments),

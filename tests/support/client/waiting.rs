@@ -81,12 +81,38 @@ fn nested(session: &Session, outer: &str, inner: &str) {
     println!("nested: code {:?}", *code.expect("no panic"));
 }
 
+extern "C" fn build(data: *mut c_void) -> *mut c_void {
+    // SAFETY: it outlives the thread: `cancelled` joins it.
+    let (session, source) = unsafe { &*data.cast::<(&Session, &str)>() };
+    // Nothing is written here: there the thread would be cancelled.
+    ptr::without_provenance_mut(built(session, source) as usize)
+}
+
+/// A build of a thread that is cancelled when told.
+fn cancelled(session: &Session, source: &str) {
+    let data = (session, source);
+    // SAFETY: an integer.
+    let mut thread: libc::pthread_t = unsafe { std::mem::zeroed() };
+    let data = ptr::from_ref(&data).cast_mut().cast();
+    // SAFETY: the function takes what it gets; the thread is joined.
+    unsafe {
+        libc::pthread_create(&mut thread, ptr::null(), build, data);
+        told();
+        libc::pthread_cancel(thread);
+        println!("cancelled");
+        let mut code = ptr::null_mut();
+        libc::pthread_join(thread, &mut code);
+        println!("build: code {}", code.addr() as i32);
+    }
+}
+
 pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     let (how, files) = arguments.split_first().ok_or("waiting takes a word")?;
     let read = |file: &String| fs::read_to_string(file).map_err(|error| format!("{file}: {error}"));
     let sources: Vec<String> = files.iter().map(read).collect::<Result<_, _>>()?;
     match (how.as_str(), sources.as_slice()) {
         ("child", [source]) => child(session, source),
+        ("cancelled", [source]) => cancelled(session, source),
         ("fork", [source]) => fork(session, source),
         ("nested", [outer, inner]) => nested(session, outer, inner),
         _ => return Err(format!("waiting does not know '{how}' of so many files")),

@@ -1,0 +1,138 @@
+//! Files that stay open to be written in place, for as long as the process lives.
+//!
+//! Applications that become daemons close all descriptors that they find, and the files that they open next get the numbers:
+//! what we wrote then would stand in a file of theirs. So each time it is asked whose the descriptor is.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{Stat, fstat};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use crate::stamp::FileId;
+
+/// Device and inode.
+pub fn file_id(stat: &Stat) -> FileId {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// Refuses to write a file up to this byte where the process may not: beyond the limit (RLIMIT_FSIZE) a write fails, and before
+/// that it ends the application by SIGXFSZ, as fallocate(2) does.
+///
+/// # Errors
+/// It may not.
+pub fn may_reach(end: u64) -> Result<(), Errno> {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if end > limit => Err(Errno::FBIG),
+        _ => Ok(()),
+    }
+}
+
+/// A file that stays open.
+#[derive(Debug)]
+pub struct KeptFile {
+    /// Some, until it is dropped.
+    file: Option<File>,
+    id: FileId,
+}
+
+impl KeptFile {
+    /// Keeps this file.
+    ///
+    /// # Errors
+    /// The system does not tell which one it is.
+    pub fn new(file: File) -> io::Result<KeptFile> {
+        let id = file_id(&fstat(&file)?);
+        let file = Some(file);
+        Ok(KeptFile { file, id })
+    }
+
+    fn open(&self) -> io::Result<(&File, Stat)> {
+        let file = self.file.as_ref().ok_or(Errno::BADF)?;
+        let stat = fstat(file)?;
+        if file_id(&stat) != self.id {
+            return Err(Errno::BADF.into());
+        }
+        Ok((file, stat))
+    }
+
+    /// [`FileExt::read_exact_at`].
+    ///
+    /// # Errors
+    /// It ends before, or somebody has closed it.
+    pub fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        self.open()?.0.read_exact_at(bytes, at)
+    }
+
+    /// [`FileExt::write_all_at`].
+    ///
+    /// # Errors
+    /// It cannot be written, or somebody has closed it.
+    pub fn write_all_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        let (file, _) = self.open()?;
+        may_reach(at.saturating_add(bytes.len() as u64))?;
+        file.write_all_at(bytes, at)
+    }
+}
+
+/// Of a file that was opened to append.
+impl Write for &KeptFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let (mut file, stat) = self.open()?;
+        let end = u64::try_from(stat.st_size).unwrap_or(0);
+        may_reach(end.saturating_add(bytes.len() as u64))?;
+        file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for KeptFile {
+    fn drop(&mut self) {
+        if self.open().is_err() {
+            // It is another's now, or nobody's.
+            std::mem::forget(self.file.take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    #[test]
+    fn a_descriptor_that_is_another_files_now_is_neither_read_nor_written_nor_closed() {
+        let ours = tempfile::tempfile().expect("made");
+        ours.write_all_at(b"0123", 0).expect("written");
+        let mut kept = KeptFile::new(ours).expect("kept");
+        kept.write_all_at(b"x", 1).expect("written");
+        let mut bytes = [0; 4];
+        kept.read_exact_at(&mut bytes, 0).expect("read");
+        assert_eq!(bytes, *b"0x23");
+        // As close, and an open that gets the number.
+        let theirs = tempfile::tempfile().expect("made");
+        theirs.write_all_at(b"mine", 0).expect("written");
+        let mut number = OwnedFd::from(kept.file.take().expect("open"));
+        rustix::io::dup2(&theirs, &mut number).expect("duplicated");
+        let number = File::from(number);
+        let again = number.try_clone().expect("duplicated");
+        kept.file = Some(number);
+        assert!(kept.write_all_at(b"x", 1).is_err());
+        assert!(kept.read_exact_at(&mut bytes, 0).is_err());
+        assert!((&kept).write_all(b"x").is_err());
+        theirs.read_exact_at(&mut bytes, 0).expect("read");
+        assert_eq!(bytes, *b"mine");
+        let raw = std::os::fd::AsRawFd::as_raw_fd(kept.file.as_ref().expect("open"));
+        drop(kept);
+        let link = std::fs::read_link(format!("/proc/self/fd/{raw}"));
+        let other = std::os::fd::AsRawFd::as_raw_fd(&again);
+        let expected = std::fs::read_link(format!("/proc/self/fd/{other}"));
+        assert_eq!(link.expect("not closed"), expected.expect("open"));
+    }
+}
