@@ -212,17 +212,11 @@ impl Cache {
         };
         // Counters for `oclcache run` are written also for a read-only cache: the directory is the command's, not the cache's.
         let run = std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
-        let statistics = || {
-            store
-                .as_ref()
-                .filter(|_| !config.readonly())?
-                .root()
-                .create(STATISTICS)
-                .ok()
-        };
+        let written = store.as_ref().filter(|_| !config.readonly());
+        let statistics = written.and_then(|store| store.root().create(STATISTICS).ok());
         // A child that is forked when the run is over counts with all others.
-        let directories = run.into_iter().chain(statistics()).collect::<Vec<_>>();
-        let recorder = (!directories.is_empty()).then(|| Recorder::new(directories));
+        let counts = run.is_some() || statistics.is_some();
+        let recorder = counts.then(|| Recorder::new(run, statistics));
         Cache {
             tiers: Tiers::new(config.system_dirs(), &config.trusted_owners()),
             config,

@@ -325,7 +325,7 @@ fn summary(run: &Run, config: &Config, program: &OsStr) -> String {
     };
     let builds =
         [Counter::Hits, Counter::Misses, Counter::Failed].map(|counter| totals.get(counter));
-    if builds.iter().sum::<u64>() + totals.bypassed() == 0 {
+    if builds.iter().all(|count| *count == 0) && totals.bypassed() == 0 {
         return "no program was built".into();
     }
     let reasons: Vec<String> = totals

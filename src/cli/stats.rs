@@ -106,8 +106,8 @@ fn as_text(totals: &Totals, state: &State) -> String {
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<34}{value}");
     };
-    let looked_up = totals.get(Counter::Hits) + totals.get(Counter::Misses);
-    let rate = totals.get(Counter::Hits) as f64 / looked_up.max(1) as f64 * 100.0;
+    let [hits, misses] = [Counter::Hits, Counter::Misses].map(|counter| totals.get(counter) as f64);
+    let rate = hits / (hits + misses).max(1.0) * 100.0;
     row("cache directory", path(&state.directory).to_string());
     row("file system", state.file_system().described());
     row(

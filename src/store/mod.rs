@@ -132,10 +132,7 @@ impl Store {
     pub fn open_on(disk: Arc<dyn Disk>, path: &Path, limits: Limits) -> Result<Store, StoreError> {
         let cache = Directory::create_all_on(disk, path)?;
         let root = cache.create(VERSION_DIRECTORY)?;
-        let temporary = root.create(TEMPORARY);
-        let tagged = temporary
-            .and_then(|temporary| cache.write_once(&temporary, "CACHEDIR.TAG", CACHEDIR_TAG));
-        if let Err(error) = tagged {
+        if let Err(error) = tag(&cache, &root) {
             tracing::debug!(%error, "the cache directory is not tagged as one");
         }
         Store::opened(&cache);
@@ -431,6 +428,25 @@ impl Store {
     }
 }
 
+/// Says that nothing in the directory needs a backup, unless something in it is not ours: a user may have put the cache into a
+/// directory that he has other things in.
+fn tag(cache: &Directory, root: &Directory) -> Result<(), StoreError> {
+    let temporary = root.create(TEMPORARY)?;
+    let is_format = |name: &str| {
+        let number = name.strip_prefix('v');
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    if !cache.begins_with(TAG, CACHEDIR_TAG)
+        && cache
+            .names()?
+            .iter()
+            .all(|name| is_format(name) || name == TAG)
+    {
+        cache.write_by_rename(&temporary, TAG, CACHEDIR_TAG)?;
+    }
+    Ok(())
+}
+
 /// What [`Store::clear`] did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cleared {
@@ -506,6 +522,7 @@ fn is_shard(name: &str) -> bool {
             .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
+const TAG: &str = "CACHEDIR.TAG";
 const CACHEDIR_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55\n\
 # This is the cache directory of oclcache, a compiler cache for OpenCL. It can be deleted at any time.\n";
 

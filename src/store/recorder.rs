@@ -17,14 +17,20 @@ use once_cell::race::OnceBox;
 
 use super::directory::Directory;
 use super::mapping::Mapping;
-use super::stats::{COUNTERS, Event, FILE_SIZE, MAGIC, decode, own_name};
+use super::stats::{COUNTERS, Event, FILE_SIZE, MAGIC, Statistics, decode, own_name};
 use crate::fork::Mutex;
 use crate::generation::generation;
 use crate::kept::KeptFile;
 
+/// Each process makes a file, so one of so many folds files of dead ones, and looks at more than so many: programs that only
+/// hit sweep nothing.
+const FOLDS: u64 = 32;
+const MOST_FOLDED: usize = 256;
+
 /// The counters of this process.
 pub struct Recorder {
-    directories: Vec<Directory>,
+    run: Option<Directory>,
+    statistics: Option<Directory>,
     // Made without a lock: if two threads do it at once, one of the two is dropped unused. A child that was forked meanwhile
     // would wait for ever for a lock.
     process: OnceBox<Process>,
@@ -54,10 +60,12 @@ struct Written {
 }
 
 impl Recorder {
-    /// Counts into a file of the first of these directories where there can be one. It is made at the first event.
-    pub fn new(directories: Vec<Directory>) -> Recorder {
+    /// Counts into a file in the directory of an `oclcache run` if there is one, where that cannot be in that of the statistics.
+    /// It is made at the first event.
+    pub fn new(run: Option<Directory>, statistics: Option<Directory>) -> Recorder {
         Recorder {
-            directories,
+            run,
+            statistics,
             process: OnceBox::new(),
         }
     }
@@ -81,8 +89,7 @@ impl Recorder {
         let generation = generation();
         let mut place = &self.process;
         loop {
-            let process =
-                place.get_or_init(|| Box::new(Process::new(generation, &self.directories)));
+            let process = place.get_or_init(|| Box::new(Process::new(generation, self)));
             if process.generation == generation {
                 return process;
             }
@@ -92,14 +99,20 @@ impl Recorder {
 }
 
 impl Process {
-    fn new(generation: u64, directories: &[Directory]) -> Process {
+    fn new(generation: u64, recorder: &Recorder) -> Process {
         // What the process counted before it executed another program stands under the same name.
         let name = own_name();
-        let mut files = directories.iter().filter_map(|directory| {
+        let directories = recorder.run.iter().chain(&recorder.statistics);
+        let mut files = directories.filter_map(|directory| {
             CounterFile::open(directory, &name)
                 .inspect_err(|error| tracing::debug!(%error, "events are not counted here"))
                 .ok()
         });
+        if let Some(statistics) = &recorder.statistics
+            && statistics.now_ms().is_multiple_of(FOLDS)
+        {
+            Statistics::new(statistics).fold_some(MOST_FOLDED);
+        }
         Process {
             generation,
             file: files.next().unwrap_or(CounterFile::Nowhere),
@@ -169,7 +182,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::{Duration, Instant};
 
-    use super::super::stats::{Counter, Statistics};
+    use super::super::stats::Counter;
     use super::*;
 
     fn directory(below: &Path) -> (tempfile::TempDir, Directory) {
@@ -205,10 +218,32 @@ mod tests {
         let place = directory.path().join(own_name());
         std::os::unix::fs::symlink(&elsewhere, place).expect("linked");
         let path = directory.path().to_owned();
-        Recorder::new(vec![directory]).record(&[Counter::Hits.by(1)]);
+        Recorder::new(None, Some(directory)).record(&[Counter::Hits.by(1)]);
         assert_eq!(std::fs::read(&elsewhere).expect("read"), b"something");
         let directory = Directory::open(&path).expect("opened").expect("there");
         assert_eq!(hits(&directory), 0);
+    }
+
+    #[test]
+    fn processes_that_only_hit_leave_no_more_files_the_more_there_are() {
+        let (_temporary, directory) = directory(Path::new("/dev/shm"));
+        let own = own_name();
+        let (host, _) = own.rsplit_once('-').expect("a time");
+        let (host, _) = host.rsplit_once('-').expect("a process");
+        let path = directory.path().to_owned();
+        let mut files = 0;
+        for dead in 1..=2000 {
+            std::fs::write(path.join(format!("{host}-4194999-{dead}")), MAGIC).expect("written");
+            let opened = Directory::open(&path).expect("opened").expect("there");
+            Recorder::new(None, Some(opened)).record(&[Counter::Hits.by(1)]);
+            std::thread::sleep(std::time::Duration::from_micros(500));
+            files = directory.names().expect("listed").len();
+            if files < dead / 2 {
+                break;
+            }
+        }
+        assert!(files < 1000, "{files}");
+        assert!(hits(&directory) > 0);
     }
 
     /// The median of some times in nanoseconds, with what a tenth is below and a tenth above.
@@ -244,7 +279,7 @@ mod tests {
             let file_system = directory.file_system();
             let written = Written::open(&directory, "written").expect("opened");
             let path = directory.path().to_owned();
-            let recorder = Recorder::new(vec![directory]);
+            let recorder = Recorder::new(None, Some(directory));
             let started = Instant::now();
             recorder.announce();
             let first = started.elapsed().as_nanos();

@@ -188,7 +188,7 @@ mod tests {
     fn counters_of_all_threads_are_summed_exactly() {
         let (_temporary, directory) = directory();
         let path = directory.path().to_owned();
-        let recorder = Recorder::new(vec![directory]);
+        let recorder = Recorder::new(None, Some(directory));
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
@@ -237,7 +237,7 @@ mod tests {
         let statistics = Statistics::new(&directory);
         let run = statistics.begin_run().expect("made");
         let opened = Directory::open(run.path()).expect("opened");
-        Recorder::new(vec![opened.expect("there")]).record(&[Counter::Misses.by(3)]);
+        Recorder::new(opened, None).record(&[Counter::Misses.by(3)]);
         assert_eq!(statistics.totals().expect("read").get(Counter::Misses), 3);
         let result = statistics.end_run(&run, None).expect("read");
         assert_eq!(

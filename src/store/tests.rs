@@ -135,3 +135,16 @@ fn a_directory_that_was_set_aside_keeps_nothing_else_from_being_swept() {
     assert_eq!(store.sweep().expect("swept"), 300 - 256);
     assert!(aside.join("first.entry").is_dir());
 }
+
+#[test]
+fn a_directory_with_other_things_in_it_is_not_called_a_cache() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(directory.path().join("letter"), "precious").expect("written");
+    Store::open(directory.path(), Limits::default()).expect("a store");
+    let mut names: Vec<_> = std::fs::read_dir(directory.path())
+        .expect("listed")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["letter", VERSION_DIRECTORY]);
+}

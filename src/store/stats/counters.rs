@@ -139,13 +139,15 @@ impl Totals {
 
     /// All bypassed builds.
     pub fn bypassed(&self) -> u64 {
-        self.bypasses().map(|(_, count)| count).sum()
+        let counts = self.bypasses().map(|(_, count)| count);
+        counts.fold(0, u64::saturating_add)
     }
 
     /// Builds that drivers did, and that went well; made from a binary, a program is not compiled.
     pub fn compiled(&self) -> u64 {
         let of_binaries = self.0[BYPASSES + Bypass::NotFromSource as usize];
-        self.get(Counter::Misses) + self.bypassed() - of_binaries
+        let bypassed = self.bypassed().saturating_sub(of_binaries);
+        self.get(Counter::Misses).saturating_add(bypassed)
     }
 
     /// All counters but the bypasses, by name.
@@ -189,5 +191,18 @@ impl Totals {
             totals.0[BYPASSES + reason as usize] = map.get(&name).copied().unwrap_or(0);
         }
         totals
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_a_damaged_file_overflow_nothing() {
+        let damaged = [MAGIC.as_slice(), &[0xff; FILE_SIZE - MAGIC.len()]].concat();
+        let mut totals = decode(&damaged).expect("a file of counters");
+        totals.add(&totals.clone());
+        assert_eq!((totals.bypassed(), totals.compiled()), (u64::MAX, u64::MAX));
     }
 }
