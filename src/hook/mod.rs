@@ -60,7 +60,8 @@ fn guard<R: Copy, F: Fn() -> R>(
         function,
         verdict: Cell::new(None),
     };
-    let _uncancelled = Uncancelled::enter();
+    // Who retains something reads and writes nothing and waits for nobody: no thread is cancelled there.
+    let _uncancelled = (!entry.function.starts_with("clRetain")).then(Uncancelled::enter);
     match catch_unwind(AssertUnwindSafe(|| notify::as_hook(entry, || body(&below)))) {
         Ok(Some(verdict)) => verdict,
         Ok(None) => (below.function)(),

@@ -88,8 +88,8 @@ fn is_due(used_ms: u64, now_ms: u64, oldest: impl FnOnce() -> Option<u64>) -> bo
     if ago == 0 || ago >= LARGEST_INTERVAL_MS {
         return ago > 0;
     }
-    let span = now_ms.saturating_sub(oldest().unwrap_or(now_ms));
-    ago > span / DUE_SHARE
+    // Where nobody has stored since the sizes were lost, nothing is evicted either.
+    oldest().is_some_and(|oldest| ago > now_ms.saturating_sub(oldest) / DUE_SHARE)
 }
 
 /// Why an entry is not stored, for people.
@@ -513,6 +513,7 @@ mod tests {
         assert!(noted(120, 900));
         assert!(!noted(60_000, 3_600_000));
         assert!(noted(500_000, 3_600_000));
+        assert!(!is_due(1, 3_000_000, || None));
         assert!(!noted(3_000_000, 1_000_000_000));
         assert!(noted(3_600_000, 1_000_000_000));
     }

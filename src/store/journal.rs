@@ -144,10 +144,12 @@ fn try_append(root: &Directory, mut record: Record) -> io::Result<()> {
 ///
 /// Only who holds the lock of the file that bears the name now moves it, so two processes that do it at once move it once,
 /// and what is lost is `journal.old`, the oldest records. Nobody waits for the lock: who does not get it, or has opened the
-/// file before it was moved, appends to that, which is read as well.
+/// file before it was moved, appends to that, which is read as well. On network file systems, whose locks may never answer,
+/// nobody asks for one, and two processes may move two files, the second one short.
 fn open_with_room(root: &Directory) -> io::Result<File> {
     let file = root.open_to_append(NAME)?;
-    if file.metadata()?.len() < BOUND || file.try_lock_exclusive().is_err() {
+    let is_network = root.file_system().is_network();
+    if file.metadata()?.len() < BOUND || !is_network && file.try_lock_exclusive().is_err() {
         return Ok(file);
     }
     if root.is_named(NAME, &file) {

@@ -74,7 +74,11 @@ impl<'a> Statistics<'a> {
     }
 
     /// Folds files of dead processes: looks at so many files at most, waits for nobody, and does without if it cannot be done.
+    /// On network file systems, whose locks may never answer, it leaves that to the command.
     pub fn fold_some(&self, limit: usize) {
+        if self.directory.file_system().is_network() {
+            return;
+        }
         if let Ok(Some(lock)) = Lock::attempt(self.directory) {
             let mut round = Round::begin(self.directory, Some(lock), limit);
             match round.each_file() {
