@@ -52,6 +52,7 @@
 //! - `quantity`: sizes and times as people write them.
 //! - `trust`: whether nobody untrusted can write a path.
 //! - `fork`: the locks that all of them take, which a fork finds free.
+//! - `kept`: files that stay open, which an application may close under us.
 //! - `generation`: which of the processes that were forked from one another this is.
 //! - `cli`: the `oclcache` command.
 

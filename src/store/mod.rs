@@ -104,6 +104,8 @@ pub enum Lookup {
 /// <cache directory>/v1/locks                         locked in parts, see `lock`
 /// <cache directory>/v1/stats/                        counters, one file for each process
 /// <cache directory>/v1/digests/                      remembered digests of driver files, one file for each host
+/// <cache directory>/v1/swept                         when leftovers were last cleared away
+/// <cache directory>/v1/vendors-.../                  the vendors directory that `oclcache run` gives to programs
 /// <cache directory>/v1/journal, journal.old          misses, bypasses and failures, appended without a lock
 /// ```
 #[derive(Debug)]
