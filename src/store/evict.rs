@@ -212,7 +212,7 @@ impl Store {
             let batch = (entry.of / BATCH_SHARE).max(1);
             let is_last_chance = entry.of + LISTING >= budget;
             let in_batch = entry.index < batch && (entry.first_used_ms <= next || is_last_chance);
-            let in_turn = freed < wanted && (entry.used_ms <= next || in_batch);
+            let in_turn = freed < wanted && entry.used_ms <= next || wanted > 0 && in_batch;
             let goes = in_turn || limits.is_too_old(entry.used_ms, now);
             if goes {
                 gone += 1;
@@ -363,6 +363,25 @@ mod tests {
         for number in 190..200 {
             assert!(has(&store, number), "{number}");
         }
+    }
+
+    #[test]
+    fn of_a_large_shard_some_go_at_once_so_that_the_next_stores_list_nothing() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = opened(directory.path(), limits(200 * 4096));
+        let facts = facts();
+        let put = |number: u8| {
+            let key = Key([vec![7, 200, number], vec![0; 29]]
+                .concat()
+                .try_into()
+                .expect("32"));
+            store.publish(&key, &content(&facts, &[b"binary"]))
+        };
+        for number in 0..200 {
+            assert_eq!(put(number).expect("stored"), 0, "{number}");
+        }
+        let removed = (200..206).map(|number| put(number).expect("stored"));
+        assert_eq!(removed.collect::<Vec<_>>(), [3, 0, 0, 3, 0, 0]);
     }
 
     #[test]
