@@ -7,7 +7,9 @@ use std::time::Duration;
 use super::directory::Directory;
 use super::evict::{Limits, taken, used_ms};
 use super::sweep::is_past;
-use super::{ENTRIES, SHARDS, Store, StoreError, VERSION_DIRECTORY, entries_of};
+use super::{
+    ENTRIES, SHARDS, Store, StoreError, VERSION_DIRECTORY, entries_of, file_name, shard_of,
+};
 use crate::key::ingredients::Key;
 use crate::store::entry::Meta;
 
@@ -106,8 +108,11 @@ impl Store {
         Ok(done)
     }
 
+    /// Removes an entry; the sizes are counted at the end.
     fn collect_one(&self, entry: &Candidate, done: &mut Collected) -> Result<(), StoreError> {
-        if self.remove(&entry.key)? {
+        if let Some(shard) = self.shard(shard_of(&entry.key))?
+            && shard.remove(&file_name(&entry.key))?
+        {
             done.entries += 1;
             done.bytes += entry.bytes;
         }
