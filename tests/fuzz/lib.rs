@@ -7,6 +7,8 @@
 pub mod key;
 #[path = "../../src/outcome.rs"]
 pub mod outcome;
+#[path = "../../src/stamp.rs"]
+pub mod stamp;
 
 /// As in the library, of which only the format of entries is wanted.
 #[path = "../../src/store"]
