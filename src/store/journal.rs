@@ -237,7 +237,10 @@ pub(super) fn clear(root: &Directory, cleared: &mut Cleared) -> Result<(), Store
         let Some(FileFacts { size, .. }) = root.facts(name) else {
             continue;
         };
-        if !root.begins_with(name, MAGIC) {
+        // Another process may remove it meanwhile, and a third one begin anew.
+        let look = || root.read_start(name, MAGIC.len());
+        let start = look().or_else(look);
+        if !start.is_some_and(|start| MAGIC.starts_with(&start)) {
             cleared.foreign += u64::from(root.facts(name).is_some());
         } else if root.remove(name)? {
             cleared.files += 1;
@@ -351,6 +354,19 @@ mod tests {
         let records = read(&directory).expect("read");
         assert_eq!(records[0].kernel_names, Vec::<Vec<u8>>::new());
         assert!(directory.facts(NAME).expect("a file").size < 1000);
+    }
+
+    #[test]
+    fn a_journal_that_another_process_has_only_begun_is_the_caches() {
+        let (_temporary, directory) = directory();
+        for (content, (files, foreign)) in
+            [(&b""[..], (1, 0)), (b"oclc", (1, 0)), (b"mine", (0, 1))]
+        {
+            std::fs::write(directory.path().join(NAME), content).expect("written");
+            let mut cleared = Cleared::default();
+            clear(&directory, &mut cleared).expect("cleared");
+            assert_eq!((cleared.files, cleared.foreign), (files, foreign));
+        }
     }
 
     #[test]
