@@ -142,6 +142,12 @@ pub fn of(recognition: &Recognition) -> &'static Profile {
         .unwrap_or(&UNKNOWN)
 }
 
+/// The row of a family.
+pub fn named(family: &str) -> &'static Profile {
+    let named = |profile: &&Profile| profile.family == family;
+    PROFILES.iter().find(named).unwrap_or(&UNKNOWN)
+}
+
 fn contains(text: &[u8], part: &str) -> bool {
     text.windows(part.len())
         .any(|window| window == part.as_bytes())
