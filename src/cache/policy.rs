@@ -38,7 +38,7 @@ enum Why {
     Unknown,
     Recorded(Times),
     /// It is tried again after so many days.
-    Loaded(Times, u64),
+    Loaded(Times, u32),
 }
 
 /// What happens after a miss of a driver.
@@ -67,7 +67,7 @@ fn by_measures(measured: &Measured, now_ms: u64) -> (Policy, Why) {
         Some(Verdict::NoGain) => {
             let decided_ms = measured.decided_ms.unwrap_or(now_ms);
             let since = Duration::from_millis(now_ms.saturating_sub(decided_ms));
-            let days = AGAIN.saturating_sub(since).as_secs().div_ceil(86400);
+            let days = AGAIN.saturating_sub(since).as_secs().div_ceil(86400) as u32;
             (Policy::Off, Why::Loaded(measured.loaded, days))
         }
         None if measured.recorded.count == 0 => (Policy::InMiss, Why::Unknown),
@@ -90,18 +90,25 @@ impl fmt::Display for Decision {
             (Why::Profile, _) => f.write_str("fetching a binary compiles every kernel (profile)"),
             (Why::Unknown, _) => f.write_str("nothing is measured yet"),
             (Why::Recorded(times), _) => {
-                let (percent, count) = (times.percent(), times.count);
-                write!(f, "recording took {percent} % of the last {count} builds")
+                let (percent, builds) = (times.percent(), number(times.count, "build"));
+                write!(f, "recording took {percent} % of {builds}")
             }
             (Why::Loaded(times, days), _) => {
-                let (percent, count) = (times.percent(), times.count);
+                let (percent, builds) = (times.percent(), number(times.count, "build"));
+                let days = number(days, "day");
                 write!(
                     f,
-                    "the last {count} hits took {percent} % of the builds; tried again in {days} days"
+                    "a hit gains nothing, loading took {percent} % of {builds}; tried again in {days}"
                 )
             }
         }
     }
+}
+
+/// So many of something, in words.
+fn number(count: u32, of: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {of}{plural}")
 }
 
 impl Cache {

@@ -71,8 +71,7 @@ impl Cache {
         match decision.policy {
             Policy::InMiss => {}
             Policy::Off => {
-                self.count(&[Counter::NotStored.by(1)]);
-                tracing::info!(key = %plan.key_prefix(), why = %decision, "not stored");
+                self.not_stored(plan, &decision);
                 return (kernel_names(driver, program), Kept::Nothing);
             }
             Policy::Baked => {

@@ -32,7 +32,7 @@ const LEAST_RECORDED: u32 = 4;
 const LEAST_LOADED: u32 = 8;
 /// Recording is dear where it takes more than one of so many parts of the build.
 const DEAR_SHARE: u64 = 4;
-/// There is no gain where less than one of so many parts of the build is saved.
+/// There is no gain where no more than one of so many parts of the build is saved.
 const GAIN_SHARE: u64 = 8;
 /// What was decided is tried again after this time.
 pub const AGAIN: Duration = Duration::from_secs(14 * 86400);
@@ -128,22 +128,17 @@ impl Measured {
     }
 
     fn by_times(&self) -> Option<Verdict> {
-        let Times {
-            count,
-            compile_ns,
-            beside_ns,
-        } = self.loaded;
-        let gain = compile_ns.saturating_sub(beside_ns);
-        if count >= LEAST_LOADED && compile_ns >= LEAST_NS && gain < compile_ns / GAIN_SHARE {
+        let is_long = |times: Times| times.beside_ns >= LEAST_NS;
+        let (loaded, recorded) = (self.loaded, self.recorded);
+        let gain = loaded.compile_ns.saturating_sub(loaded.beside_ns);
+        if is_long(loaded) && loaded.count >= LEAST_LOADED && gain <= loaded.compile_ns / GAIN_SHARE
+        {
             return Some(Verdict::NoGain);
         }
-        let Times {
-            count,
-            compile_ns,
-            beside_ns,
-        } = self.recorded;
-        let is_dear = beside_ns >= LEAST_NS && beside_ns > compile_ns / DEAR_SHARE;
-        (count >= LEAST_RECORDED && is_dear).then_some(Verdict::Dear)
+        let is_dear = is_long(recorded)
+            && recorded.count >= LEAST_RECORDED
+            && recorded.beside_ns > recorded.compile_ns / DEAR_SHARE;
+        is_dear.then_some(Verdict::Dear)
     }
 
     fn is_over(&self, now_ms: u64) -> bool {

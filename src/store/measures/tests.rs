@@ -41,7 +41,7 @@ fn what_takes_long_and_often_decides_and_noise_does_not() {
         (None, 50, 625, 100),
         (Some(Verdict::Dear), 50, 625, 160),
         // However many: small builds are never worth a change.
-        (None, 100_000, 0, 1),
+        (None, 100_000, 0, 2),
         (None, 63, 2, 3),
         (Some(Verdict::Dear), 10, 0, 30),
     ] {
@@ -56,7 +56,8 @@ fn what_takes_long_and_often_decides_and_noise_does_not() {
         (Some(Verdict::NoGain), 8, 100, 900),
         (None, 7, 100, 100),
         (None, 1000, 100, 80),
-        (None, 100_000, 1, 1),
+        (Some(Verdict::NoGain), 8, 1, 30),
+        (None, 100_000, 1, 2),
     ] {
         assert_eq!(loaded(count, compile, load), verdict, "{count} {load}");
     }
