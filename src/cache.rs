@@ -23,7 +23,7 @@ mod must_hit;
 mod one_build;
 pub mod own;
 mod plan;
-mod policy;
+pub mod policy;
 mod recipe;
 mod record;
 mod restore;
@@ -50,6 +50,7 @@ use crate::store::digests::Digests;
 use crate::store::directory::FileFacts;
 use crate::store::entry::{Defect, Entry};
 use crate::store::journal::{Ended as Noted, Kept, now_ms};
+use crate::store::measures::Measures;
 use crate::store::recorder::Recorder;
 use crate::store::sentinel::Admission;
 use crate::store::stats::{Counter, Event, run_directory};
@@ -72,6 +73,7 @@ pub struct Cache {
     store: Option<Store>,
     tiers: Tiers,
     digests: Digests,
+    measures: Measures,
     recorder: Option<Recorder>,
     /// When it was opened, in milliseconds since 1970.
     opened_ms: u64,
@@ -226,6 +228,7 @@ impl Cache {
             config,
             store,
             digests: Digests::new(),
+            measures: Measures::default(),
             recorder,
             opened_ms: now_ms(),
         }
@@ -347,7 +350,11 @@ impl Cache {
                 return None;
             }
         };
+        let (build_ns, started) = (entry.meta.compile_ns, Instant::now());
         let restored = restore::restore(driver, context, standing, plan, entry);
+        if restored.is_ok() {
+            self.measure_load(driver, build_ns, started.elapsed());
+        }
         match (&restored, store) {
             (Ok(_), Some(store)) if !is_of_system => store.prove(&key, &file),
             (Err(restore::Failure::Entry(defect)), _) => {

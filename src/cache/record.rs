@@ -1,7 +1,7 @@
 //! Asks a program that the driver has built for everything that the API shows, and publishes it as an entry.
 
 use std::ffi::CString;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use opencl_sys::*;
 
@@ -67,15 +67,20 @@ impl Cache {
         let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
             return (kernel_names(driver, program), Kept::Nothing);
         };
-        match self.policy(driver) {
+        let decision = self.policy(driver);
+        match decision.policy {
             Policy::InMiss => {}
-            Policy::Off => return (kernel_names(driver, program), Kept::Nothing),
+            Policy::Off => {
+                self.not_stored(plan, &decision);
+                return (kernel_names(driver, program), Kept::Nothing);
+            }
             Policy::Baked => {
                 if let Some(left) = self.leave_to_baker(driver, program, plan, elapsed) {
                     return left;
                 }
             }
         }
+        let started = Instant::now();
         let binaries = match binaries(driver, program, plan) {
             Ok(binaries) => binaries,
             Err(why) => {
@@ -90,6 +95,7 @@ impl Cache {
             &binaries.built,
             &plan.recipe.arguments,
         );
+        self.measure_recording(driver, elapsed, started.elapsed());
         let names = facts.kernel_names.clone();
         if !is_of_the_right_type(&facts, &binaries.built, &plan.recipe.operation) {
             self.not_stored(

@@ -12,6 +12,7 @@ pub mod filesystem;
 pub mod journal;
 pub mod lock;
 pub mod mapping;
+pub mod measures;
 pub mod recipe;
 pub mod recorder;
 pub mod sentinel;
@@ -107,6 +108,7 @@ pub enum Lookup {
 /// <cache directory>/v1/locks                         locked in parts, see `lock`
 /// <cache directory>/v1/stats/                        counters, one file for each process
 /// <cache directory>/v1/digests/                      remembered digests of driver files, one file for each host
+/// <cache directory>/v1/drivers                       what recording and loading took with each driver
 /// <cache directory>/v1/swept                         when leftovers were last cleared away
 /// <cache directory>/v1/vendors-.../                  the vendors directory that `oclcache run` gives to programs
 /// <cache directory>/v1/journal, journal.old          misses, bypasses and failures, appended without a lock
