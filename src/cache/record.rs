@@ -135,7 +135,9 @@ impl Cache {
             recipe: recipe.as_ref(),
             binaries: binaries.bytes.iter().map(Vec::as_slice).collect(),
         };
-        match store.publish(&plan.key(), &content) {
+        let published = store.publish(&plan.key(), &content);
+        self.memory.forget(&plan.key());
+        match published {
             Ok(removed) => {
                 self.count(&[Counter::Stored.by(1), Counter::Evicted.by(removed)]);
                 (names, Kept::Entry)
@@ -223,7 +225,8 @@ impl Cache {
         };
         let mut meta = std::mem::take(&mut entry.meta);
         if !change(&mut meta.facts) {
-            return;
+            // Another process has added them since the entry was read here.
+            return self.memory.forget(key);
         }
         if let Some(own) = include_dirs {
             meta.include_dirs = shows_directories(&meta.facts, own).then(|| own.to_vec());
@@ -235,7 +238,9 @@ impl Cache {
             recipe: recipe.as_ref(),
             binaries: entry.binaries().collect(),
         };
-        match store.replace(key, &content, &file) {
+        let replaced = store.replace(key, &content, &file);
+        self.memory.forget(key);
+        match replaced {
             Ok(removed) => self.count(&[Counter::Evicted.by(removed)]),
             Err(error) => tracing::warn!(%error, "facts not added to the entry"),
         }
