@@ -187,6 +187,11 @@ impl Config {
         self.flag(Name::MustHit)
     }
 
+    /// Whether who bakes is started; None: where that makes sense.
+    pub fn autobake(&self) -> Option<bool> {
+        (!self.is(Name::Autobake, "auto")).then(|| self.flag(Name::Autobake))
+    }
+
     /// How much the entries may take, in bytes; None: no limit.
     pub fn max_size(&self) -> Option<u64> {
         let limit = self.size(Name::MaxSize).unwrap_or(DEFAULT_MAX_SIZE);
@@ -307,7 +312,7 @@ fn paths(list: &OsStr) -> Vec<PathBuf> {
 }
 
 /// `0`, `false`, `no`, `off` and nothing are false, all else is true.
-fn truth(value: &[u8]) -> bool {
+pub fn truth(value: &[u8]) -> bool {
     !["", "0", "false", "no", "off"]
         .iter()
         .any(|no| value.eq_ignore_ascii_case(no.as_bytes()))

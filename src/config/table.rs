@@ -29,6 +29,8 @@ pub enum Name {
     TrustedOwners,
     /// Which drivers to load.
     Vendors,
+    /// Whether a process that has left something to bake starts who bakes it.
+    Autobake,
     /// Whether platforms are reported.
     Mode,
     /// What is logged.
@@ -61,7 +63,7 @@ pub(super) const BUILT_SYSTEM_CONFIG_DIR: Option<&str> =
     option_env!("OCLCACHE_DEFAULT_SYSTEM_CONFIG_DIR");
 
 /// The table. Its order is that of [`Name`].
-pub const SETTINGS: [Setting; 16] = [
+pub const SETTINGS: [Setting; 17] = [
     Setting {
         name: Name::Dir,
         key: "dir",
@@ -155,6 +157,13 @@ pub const SETTINGS: [Setting; 16] = [
         variable: Some("OCLCACHE_VENDORS"),
         default: "",
         help: "the real drivers: directories, .icd files or libraries, separated by colons; empty: the registered ones",
+    },
+    Setting {
+        name: Name::Autobake,
+        key: "autobake",
+        variable: Some("OCLCACHE_AUTOBAKE"),
+        default: "auto",
+        help: "whether `oclcache bake` is started behind programs that leave something to bake; auto: not in CI, batch jobs and containers",
     },
     Setting {
         name: Name::Mode,
