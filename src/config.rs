@@ -68,7 +68,13 @@ pub enum Record {
 impl Config {
     /// The settings of this process.
     pub fn read() -> Config {
-        Config::read_from(&|name| std::env::var_os(name), file::of_system().as_deref())
+        Config::read_with(&|_| None)
+    }
+
+    /// The settings of this process, where some variables have other values.
+    pub fn read_with(given: &dyn Fn(&str) -> Option<OsString>) -> Config {
+        let environment = |name: &str| given(name).or_else(|| std::env::var_os(name));
+        Config::read_from(&environment, file::of_system().as_deref())
     }
 
     /// The settings that an environment and a configuration file of the system make. A cache that is disabled in the

@@ -36,6 +36,16 @@ const CI: &str = "CI";
 /// application.
 const REMOVED: [&str; 5] = ["OCLCACHE_", "OCL_ICD_", "OPENCL_", "LD_PRELOAD", "LD_AUDIT"];
 
+/// The option of `oclcache bake` for who is started here: nobody waits for it, or reads what it says.
+pub const DETACHED: &str = "--detached";
+/// Its options for settings.
+pub const HANDED: [(&str, Name); 4] = [
+    ("--dir", Name::Dir),
+    ("--max-size", Name::MaxSize),
+    ("--min-free", Name::MinFree),
+    ("--max-age", Name::MaxAge),
+];
+
 /// What the process was when this library began to work in it.
 #[derive(Clone, Copy)]
 struct Birth {
@@ -56,10 +66,9 @@ struct Ready {
 /// The library begins to work.
 pub fn born() {
     BIRTH.get_or_init(|| {
-        let is_of_init = getpid().is_init() || getppid().is_some_and(|parent| parent.is_init());
         Box::new(Birth {
             generation: generation(),
-            is_of_init,
+            is_of_init: is_of_init(),
         })
     });
 }
@@ -94,27 +103,32 @@ fn ready(config: &Config) -> Result<Ready, String> {
     }
     let library = path_of(born as fn() as usize).ok_or("the library's path is not known")?;
     let command = command(&library)?;
-    let start = bake(&command, config).ok_or("a setting or variable has a NUL")?;
     Ok(Ready {
-        start,
+        start: bake(&command, config)?,
         generation: birth.generation,
     })
 }
 
-/// Whether `oclcache run`, whose child has left something to bake, is to start who bakes it; else why not.
+/// Starts who bakes what the child of `oclcache run` has left.
 ///
 /// # Errors
 /// Why not, for people.
-pub fn after_run(config: &Config) -> Result<(), String> {
-    let is_of_init = getpid().is_init() || getppid().is_some_and(|parent| parent.is_init());
-    refusal(config, is_of_init).map_or(Ok(()), Err)
+pub fn after_run(command: &Path, config: &Config) -> Result<(), String> {
+    match refusal(config, is_of_init()) {
+        Some(why) => Err(why),
+        None => bake(command, config).map(|start| start.now()),
+    }
+}
+
+fn is_of_init() -> bool {
+    getpid().is_init() || getppid().is_some_and(|parent| parent.is_init())
 }
 
 /// Why no process is left behind here.
 fn refusal(config: &Config, is_of_init: bool) -> Option<String> {
     match config.autobake() {
         Some(true) => return None,
-        Some(false) => return Some("the setting `autobake` forbids it".into()),
+        Some(false) => return Some("`autobake` is off".into()),
         None => {}
     }
     if env::var_os(CI).is_some_and(|value| config::truth(value.as_bytes())) {
@@ -185,26 +199,29 @@ fn command(library: &Path) -> Result<PathBuf, String> {
 }
 
 /// `oclcache bake` for this cache, detached. Nothing of our settings reaches it but by its arguments: they are those of the
-/// application, and some would turn it off. None: a setting or variable has a NUL.
-pub fn bake(command: &Path, config: &Config) -> Option<Start> {
-    let directory = config.directory().ok()?;
-    let mut arguments: Vec<OsString> = vec![
-        command.into(),
-        "bake".into(),
-        "--detached".into(),
-        "--dir".into(),
-        directory.into(),
-    ];
-    for (option, name) in [
-        ("--max-size", Name::MaxSize),
-        ("--min-free", Name::MinFree),
-        ("--max-age", Name::MaxAge),
-    ] {
-        arguments.push(option.into());
-        arguments.push(config.value(name).0.clone());
-    }
+/// application, and some would turn it off.
+fn bake(command: &Path, config: &Config) -> Result<Start, String> {
+    let own = [command.into(), "bake".into(), DETACHED.into()];
+    let arguments = own.into_iter().chain(handed(config)?).collect();
     let environment = env::vars_os().filter(|(name, _)| !is_removed(name));
-    Start::new(command.into(), arguments, environment)
+    let start = Start::new(command.into(), arguments, environment);
+    start.ok_or("a setting or variable has a NUL".into())
+}
+
+/// The arguments of `oclcache bake` that stand for the settings of this process.
+///
+/// # Errors
+/// There is no cache.
+pub fn handed(config: &Config) -> Result<Vec<OsString>, String> {
+    let mut arguments = Vec::new();
+    for (option, name) in HANDED {
+        let value = match name {
+            Name::Dir => config.directory()?.into(),
+            name => config.value(name).0.clone(),
+        };
+        arguments.extend([option.into(), value]);
+    }
+    Ok(arguments)
 }
 
 fn is_removed(name: &OsStr) -> bool {
