@@ -5,6 +5,7 @@
 mod copies;
 mod icd;
 mod layer;
+pub mod own;
 mod rounds;
 mod vendors;
 
