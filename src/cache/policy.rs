@@ -1,6 +1,6 @@
 //! When a program that missed becomes an entry.
 
-use super::Cache;
+use super::{Cache, bake};
 use crate::config;
 use crate::driver::Driver;
 use crate::driver::profile::Record;
@@ -19,6 +19,9 @@ pub enum Policy {
 impl Cache {
     /// What happens after a miss of this driver's.
     pub(super) fn policy(&self, driver: &Driver) -> Policy {
+        if bake::is_baker() {
+            return Policy::InMiss;
+        }
         match (self.config.record(), driver.profile.record) {
             (config::Record::Inline, _) => Policy::InMiss,
             (config::Record::Bake, _) => Policy::Baked,

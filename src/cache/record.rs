@@ -124,6 +124,9 @@ impl Cache {
             executable: missed.map_or(meta.executable, |missed| missed.executable),
             ..meta
         };
+        let Some((meta, recipe)) = self.as_recorded(plan.key(), meta, recipe) else {
+            return (names, Kept::Nothing);
+        };
         let content = EntryContent {
             meta: &meta,
             recipe: recipe.as_ref(),
@@ -132,6 +135,7 @@ impl Cache {
         match store.publish(&plan.key(), &content) {
             Ok(removed) => {
                 self.count(&[Counter::Stored.by(1), Counter::Evicted.by(removed)]);
+                self.recorded_by_baker(plan.key());
                 (names, Kept::Entry)
             }
             Err(error) => {
@@ -144,6 +148,7 @@ impl Cache {
     pub(super) fn not_stored(&self, plan: &Plan, why: &dyn std::fmt::Display) {
         self.count(&[Counter::NotStored.by(1)]);
         tracing::warn!(key = %plan.key_prefix(), %why, "not stored");
+        super::bake::left(format!("it is not stored: {why}"));
     }
 
     /// What an entry of the plan says beside its binaries.

@@ -32,11 +32,7 @@ impl Application {
                 platform: *platform,
             })
         };
-        library
-            .platforms()
-            .iter()
-            .filter_map(of_platform)
-            .collect()
+        library.platforms().iter().filter_map(of_platform).collect()
     }
 
     /// The driver whose hooks are called.

@@ -90,10 +90,7 @@ pub fn find(
 
 /// All libraries that the settings, the loaders' variables or the default directory name, each once. None is opened, and we may
 /// be among them.
-pub fn named(
-    config: &Config,
-    environment: &dyn Fn(&str) -> Option<OsString>,
-) -> Vec<PathBuf> {
+pub fn named(config: &Config, environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let mut sources = config.vendors().unwrap_or_default();
     sources.extend(loader_sources(environment));
     sources.extend(wheel_sources(environment));

@@ -1,6 +1,6 @@
 //! The directory of entries: pure file handling that knows nothing of OpenCL objects.
 
-mod attempts;
+pub mod attempts;
 pub mod collect;
 pub mod digests;
 pub mod directory;

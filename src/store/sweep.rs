@@ -8,7 +8,9 @@ use super::evict::EVICTION;
 use super::lock::{Attempt, Purpose};
 use super::sentinel;
 use super::stats::Statistics;
-use super::{ASIDE, attempts, LOADING, STATISTICS, Store, StoreError, TEMPORARY, VERSION_DIRECTORY};
+use super::{
+    ASIDE, LOADING, STATISTICS, Store, StoreError, TEMPORARY, VERSION_DIRECTORY, attempts,
+};
 
 /// Modified when a sweep begins.
 const SWEPT: &str = "swept";

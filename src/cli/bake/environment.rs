@@ -18,8 +18,20 @@ pub type Variables = BTreeMap<OsString, OsString>;
 
 /// Parts of names of variables whose value is a path, a program, options for one, or a library.
 const NAMING: [&str; 14] = [
-    "PATH", "ARGS", "FLAGS", "OPTIONS", "OPTS", "LIB", "FILE", "DIR", "TOOL", "BIN", "FINALIZER",
-    "EXEC", "PLUGIN", "PRELOAD",
+    "PATH",
+    "ARGS",
+    "FLAGS",
+    "OPTIONS",
+    "OPTS",
+    "LIB",
+    "FILE",
+    "DIR",
+    "TOOL",
+    "BIN",
+    "FINALIZER",
+    "EXEC",
+    "PLUGIN",
+    "PRELOAD",
 ];
 
 /// What a variable's ingredient says where the variable changed while the program ran (`driver::environment`).
