@@ -5,6 +5,7 @@
 
 mod support;
 
+mod bake;
 mod command;
 mod copies;
 mod counting;
