@@ -16,6 +16,7 @@
 
 pub mod answer;
 pub mod autobake;
+pub mod bake;
 mod devices;
 mod headers;
 mod journal;
@@ -142,6 +143,10 @@ pub fn build(call: &BuildCall, below: BuildBelow) -> cl_int {
         cache.plan(&ticket, &call.arguments, call.headers.as_deref())
     };
     tracing::debug!(key_ns = nanoseconds(started.elapsed()), "planned");
+    if cache.is_refused_by_baker(plan.as_ref().map_err(|reason| *reason)) {
+        shadow::ended(&ticket, Ended::Refused, None, None);
+        return CL_INVALID_OPERATION;
+    }
     let started = Instant::now();
     let mut turn = Turn::default();
     if let Ok(plan) = &plan {
@@ -235,7 +240,7 @@ impl Cache {
         let written = store.as_ref().filter(|_| !config.readonly());
         let statistics = written.and_then(|store| store.root().create(STATISTICS).ok());
         // A child that is forked when the run is over counts with all others.
-        let counts = run.is_some() || statistics.is_some();
+        let counts = !bake::is_baker() && (run.is_some() || statistics.is_some());
         let recorder = counts.then(|| Recorder::new(run, statistics));
         Cache {
             tiers: Tiers::new(config.system_dirs(), &config.trusted_owners()),
@@ -318,7 +323,7 @@ impl Cache {
 
     /// A driver that is being torn down may refuse a good binary (measured: Intel's CPU runtime).
     fn looks_up(&self) -> bool {
-        !self.config.recache() && !driver::is_ending()
+        !self.config.recache() && !driver::is_ending() && !bake::is_baker()
     }
 
     /// Whether there is anything to look up in.

@@ -49,6 +49,7 @@
 //! - `cl`: the ABI.
 //! - `outcome`, `config`, `log`: what can become of a build, the settings, and what is said to people.
 //! - `stamp`: whether a file is still the one that was read.
+//! - `priority`: of work that nobody waits for.
 //! - `quantity`: sizes and times as people write them.
 //! - `trust`: whether nobody untrusted can write a path.
 //! - `fork`: the locks that all of them take, which a fork finds free.
@@ -71,6 +72,7 @@ mod kept;
 mod key;
 mod log;
 mod outcome;
+mod priority;
 mod quantity;
 mod shadow;
 mod stamp;

@@ -130,6 +130,9 @@ impl Cache {
             executable: missed.map_or(meta.executable, |missed| missed.executable),
             ..meta
         };
+        let Some((meta, recipe)) = self.as_recorded(plan.key(), meta, recipe) else {
+            return (names, Kept::Nothing);
+        };
         let content = EntryContent {
             meta: &meta,
             recipe: recipe.as_ref(),
@@ -140,6 +143,7 @@ impl Cache {
         match published {
             Ok(removed) => {
                 self.count(&[Counter::Stored.by(1), Counter::Evicted.by(removed)]);
+                self.recorded_by_baker(plan.key());
                 (names, Kept::Entry)
             }
             Err(error) => {
@@ -152,6 +156,7 @@ impl Cache {
     pub(super) fn not_stored(&self, plan: &Plan, why: &dyn std::fmt::Display) {
         self.count(&[Counter::NotStored.by(1)]);
         tracing::warn!(key = %plan.key_prefix(), %why, "not stored");
+        super::bake::left(format!("it is not stored: {why}"));
     }
 
     /// What an entry of the plan says beside its binaries.

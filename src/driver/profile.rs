@@ -149,6 +149,14 @@ pub fn named(family: &str) -> &'static Profile {
     PROFILES.iter().find(named).unwrap_or(&UNKNOWN)
 }
 
+/// The variables that the drivers of each family read, with the family's name.
+pub fn environments() -> impl Iterator<Item = (&'static str, &'static Environment)> {
+    PROFILES
+        .iter()
+        .chain([&UNKNOWN])
+        .map(|profile| (profile.family, profile.environment))
+}
+
 fn contains(text: &[u8], part: &str) -> bool {
     text.windows(part.len())
         .any(|window| window == part.as_bytes())

@@ -6,6 +6,7 @@ mod copies;
 mod exit;
 mod icd;
 mod layer;
+pub mod own;
 mod rounds;
 mod vendors;
 

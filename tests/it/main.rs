@@ -6,6 +6,7 @@
 mod support;
 
 mod autobake;
+mod bake;
 mod command;
 mod copies;
 mod counting;
