@@ -257,20 +257,50 @@ fn where_no_process_can_be_started_the_program_ends_as_without() {
 }
 
 #[test]
-fn none_is_started_in_a_batch_job_or_where_the_setting_forbids_it() {
+fn none_is_started_in_a_batch_job_in_a_sandbox_or_where_the_setting_forbids_it() {
     let Some(behind) = Behind::new("batch jobs that leave something to bake") else {
         return;
     };
-    for (variables, expected) in [
-        (&[("OCLCACHE_AUTOBAKE", "0")][..], 0),
-        (&[("OCLCACHE_AUTOBAKE", "auto"), ("CI", "true")], 0),
-        (&[("OCLCACHE_AUTOBAKE", "auto"), ("SLURM_JOB_ID", "7")], 0),
-        (&[("OCLCACHE_AUTOBAKE", "auto"), ("PBS_JOBID", "7.x")], 0),
-        (&[("CI", "true"), ("SLURM_JOB_ID", "7")], 1),
+    let jobs = ["CI", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
+    for (how, variables, expected) in [
+        ("ignoring", &[("OCLCACHE_AUTOBAKE", "0")][..], 0),
+        ("ignoring", &[("OCLCACHE_AUTOBAKE", "auto")], 1),
+        (
+            "ignoring",
+            &[("OCLCACHE_AUTOBAKE", "auto"), ("CI", "true")],
+            0,
+        ),
+        (
+            "ignoring",
+            &[("OCLCACHE_AUTOBAKE", "auto"), ("CI", "false")],
+            1,
+        ),
+        (
+            "ignoring",
+            &[("OCLCACHE_AUTOBAKE", "auto"), ("SLURM_JOB_ID", "7")],
+            0,
+        ),
+        (
+            "ignoring",
+            &[("OCLCACHE_AUTOBAKE", "auto"), ("PBS_JOBID", "7.x")],
+            0,
+        ),
+        ("ignoring", &[("CI", "true"), ("SLURM_JOB_ID", "7")], 1),
+        // It would be killed.
+        ("filtered", &[("OCLCACHE_AUTOBAKE", "auto")], 0),
     ] {
-        let mut command = behind.client(&["behind", "ignoring"]);
+        let mut command = behind.client(&["behind", how]);
+        for job in jobs {
+            command.env_remove(job);
+        }
         let (ran, running) = behind.run(command.envs(variables.iter().copied()));
-        assert_eq!(running, expected, "{variables:?}: {}", ran.ok().stderr);
+        let ran = ran.ok();
+        assert_eq!(
+            (&*ran.stdout, running),
+            (BUILT, expected),
+            "{how} {variables:?}: {}",
+            ran.stderr
+        );
     }
 }
 
