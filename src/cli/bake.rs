@@ -25,6 +25,7 @@ use super::detached::Handed;
 use super::{Failure, directory, list, print_json, say, seconds};
 use crate::key::ingredients::Key;
 use crate::log::text;
+use crate::priority;
 use crate::store::entry::Meta;
 use crate::store::lock::{Attempt, Purpose};
 use crate::store::{Limits, Store};
@@ -102,6 +103,9 @@ pub fn work(arguments: WorkerArguments) -> Result<ExitCode, Failure> {
 }
 
 pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
+    if wanted.handed.detached {
+        priority::lower();
+    }
     let config = wanted.handed.config();
     if config.readonly() || config.disable() {
         return Err(Failure::new(

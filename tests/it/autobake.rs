@@ -15,6 +15,8 @@ use crate::tiers::trusted_place;
 
 const FAR_TOO_LONG: Duration = Duration::from_secs(40);
 const SOMEBODY: u32 = 64_123;
+/// What tells of jobs whose processes are killed with them.
+const JOBS: [&str; 4] = ["CI", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 /// What the client says of one good build.
 const BUILT: &str = "create program: code 0\nbuild: code 0\n";
 
@@ -272,7 +274,6 @@ fn none_is_started_in_a_batch_job_in_a_sandbox_or_where_the_setting_forbids_it()
     let Some(behind) = Behind::new("batch jobs that leave something to bake") else {
         return;
     };
-    let jobs = ["CI", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
     for (how, variables, expected) in [
         ("ignoring", &[("OCLCACHE_AUTOBAKE", "0")][..], 0),
         ("ignoring", &[("OCLCACHE_AUTOBAKE", "auto")], 1),
@@ -301,7 +302,7 @@ fn none_is_started_in_a_batch_job_in_a_sandbox_or_where_the_setting_forbids_it()
         ("filtered", &[("OCLCACHE_AUTOBAKE", "auto")], 0),
     ] {
         let mut command = behind.client(&["behind", how]);
-        for job in jobs {
+        for job in JOBS {
             command.env_remove(job);
         }
         let (ran, running) = behind.run(command.envs(variables.iter().copied()));
@@ -311,6 +312,44 @@ fn none_is_started_in_a_batch_job_in_a_sandbox_or_where_the_setting_forbids_it()
             (BUILT, expected),
             "{how} {variables:?}: {}",
             ran.stderr
+        );
+    }
+}
+
+/// There the program is a child of the first process, with which all others end.
+#[test]
+fn none_is_started_by_what_a_container_runs() {
+    let test = "what a container runs";
+    let Some(behind) = Behind::new(test) else {
+        return;
+    };
+    let unshare = ["unshare", "--pid", "--fork", "--mount-proc"];
+    let can = Command::new(unshare[0])
+        .args(&unshare[1..])
+        .arg("true")
+        .status();
+    if !can.is_ok_and(|status| status.success()) {
+        return skipped(format_args!("{test} (no process namespace)"));
+    }
+    let list = "; for process in /proc/[0-9]*; do readlink $process/exe; done; true";
+    let script = format!("\"$0\" behind ignoring{list}");
+    let command = behind.place.path().join("oclcache").display().to_string();
+    for (setting, expected) in [("1", true), ("auto", false)] {
+        let _ = fs::remove_dir_all(behind.sandbox.path("cache"));
+        let mut run = behind.sandbox.command(Way::Cached, unshare[0]);
+        run.args(&unshare[1..])
+            .args(["sh", "-c", &script])
+            .arg(example("client"));
+        for job in JOBS {
+            run.env_remove(job);
+        }
+        run.env("OCLCACHE_AUTOBAKE", setting);
+        let ran = behind.sandbox.run(&mut run).ok();
+        assert!(ran.stdout.starts_with(BUILT), "{}", ran.stderr);
+        assert_eq!(
+            ran.stdout.contains(&command),
+            expected,
+            "{setting} {script}"
         );
     }
 }
