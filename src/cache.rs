@@ -15,6 +15,7 @@
 //! (R3). Failures always come from the driver. In any doubt the driver is called as if we were not there.
 
 pub mod answer;
+pub mod autobake;
 mod devices;
 mod headers;
 mod journal;

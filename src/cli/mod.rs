@@ -5,6 +5,7 @@
 
 mod clear;
 mod config;
+mod detached;
 mod explain;
 mod gc;
 mod list;
@@ -72,6 +73,9 @@ enum Verb {
         /// Say nothing at the end
         #[arg(short, long)]
         quiet: bool,
+        /// Bake what the program leaves to be baked, and wait for it; otherwise it is baked behind the program
+        #[arg(long)]
+        bake: bool,
         /// The program and its arguments
         #[arg(
             required = true,
@@ -205,7 +209,11 @@ pub fn main() -> ExitCode {
         },
     });
     let done = match verb {
-        Verb::Run { quiet, command } => run::run(quiet, &command),
+        Verb::Run {
+            quiet,
+            bake,
+            command,
+        } => run::run(quiet, bake, &command),
         Verb::Stats { json, zero } => stats::stats(json, zero),
         Verb::List { json } => list::list(json),
         Verb::Show { key, json, source } => show::show(&key, json, source),

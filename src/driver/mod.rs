@@ -35,7 +35,7 @@ use environment::Surroundings;
 use identity::Identity;
 pub use identity::{build_id_value, sha256_value};
 pub use library::{Library, OpenError};
-pub use loaded::{changes as loaded_changes, paths as loaded_paths};
+pub use loaded::{changes as loaded_changes, path_of, paths as loaded_paths};
 use profile::{Profile, Recognition};
 
 /// How many tables can be hooked in one process. Each has hooks of its own, which therefore know their driver without

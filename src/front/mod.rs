@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // exported C functions
 
 mod copies;
+mod exit;
 mod icd;
 mod layer;
 mod rounds;
@@ -55,6 +56,7 @@ fn open() -> Option<&'static Config> {
             tracing::warn!("{complaint}");
         }
         if !config.disable() {
+            cache::autobake::born();
             cache::announce();
         }
         Some(config)

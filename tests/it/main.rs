@@ -5,6 +5,7 @@
 
 mod support;
 
+mod autobake;
 mod command;
 mod copies;
 mod counting;
