@@ -21,8 +21,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use super::detached::Handed;
 use super::{Failure, directory, list, print_json, say, seconds};
-use crate::config::Config;
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::store::entry::Meta;
@@ -59,6 +59,8 @@ pub struct Wanted {
     /// As JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    handed: Handed,
 }
 
 /// What a worker is told by its arguments.
@@ -77,7 +79,7 @@ pub struct WorkerArguments {
 impl Wanted {
     /// Whether an entry may be wanted, by what is known without reading the whole.
     fn may_want(&self, meta: &Meta) -> bool {
-        let is_pending = meta.built.is_empty();
+        let is_pending = meta.is_pending();
         let of_driver = self.driver.as_ref();
         of_driver.is_none_or(|family| *family == meta.driver_family)
             && match (self.stale, self.all) {
@@ -100,7 +102,7 @@ pub fn work(arguments: WorkerArguments) -> Result<ExitCode, Failure> {
 }
 
 pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
-    let config = Config::read();
+    let config = wanted.handed.config();
     if config.readonly() || config.disable() {
         return Err(Failure::new(
             "nothing is baked: the cache is not to be written",
@@ -139,6 +141,11 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
         Event::Begun(item) => bar.begun(item),
         Event::Ended(item, verdict) => {
             bar.ended(&item);
+            let verdict = match verdict {
+                // It was pending: another recipe is made from it, or somebody else was faster.
+                Verdict::Known if !wanted.stale => Verdict::Baked,
+                verdict => verdict,
+            };
             locked(&report).add(item, verdict);
         }
         Event::Trouble(why) => locked(&report).trouble = Some(why),
