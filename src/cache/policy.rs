@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Cache, bake, nanoseconds};
+use super::{Cache, nanoseconds};
 use crate::config;
 use crate::driver::Driver;
 use crate::driver::profile::Record;
@@ -114,9 +114,6 @@ fn number(count: u32, of: &str) -> String {
 impl Cache {
     /// What happens after a miss of this driver's.
     pub(super) fn policy(&self, driver: &Driver) -> Decision {
-        if bake::is_baker() {
-            return decide(config::Record::Inline, driver.profile.record, None, 0);
-        }
         let store = self.written_store();
         let measured = store.and_then(|store| {
             let new = || self.unmeasured(driver);
