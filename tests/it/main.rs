@@ -20,6 +20,7 @@ mod journal;
 mod limits;
 mod modes;
 mod neighbours;
+mod opens;
 mod privilege;
 mod process;
 mod programs;
