@@ -7,6 +7,9 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::{FileType, Mode, OFlags, RawDir};
+use rustix::io::Errno;
+
 use super::profile::Files;
 
 /// Finds the files of a profile.
@@ -17,7 +20,9 @@ pub struct Search<'a> {
     beside: Vec<PathBuf>,
     /// Those above them, by both paths as well.
     above: Vec<PathBuf>,
-    /// What is in the directories where the dynamic linker looks, read once: they hold thousands of files.
+    /// The names of libraries that are wanted wherever the dynamic linker looks.
+    patterns: Vec<&'static str>,
+    /// Those that are there, looked for once: the directories hold thousands of files.
     linked: OnceCell<Vec<(PathBuf, Vec<Entry>)>>,
 }
 
@@ -68,8 +73,12 @@ impl RealPaths {
 }
 
 impl<'a> Search<'a> {
-    /// `libraries` are those that hold functions of the driver.
-    pub fn new<'b>(libraries: impl Iterator<Item = &'b Path>, real: &'a RealPaths) -> Search<'a> {
+    /// For these files; `libraries` are those that hold functions of the driver.
+    pub fn new<'b>(
+        files: &[Files],
+        libraries: impl Iterator<Item = &'b Path>,
+        real: &'a RealPaths,
+    ) -> Search<'a> {
         let mut named = BTreeSet::new();
         for library in libraries {
             let real = real.of(library);
@@ -89,6 +98,13 @@ impl<'a> Search<'a> {
                 .filter_map(|path| path.parent())
                 .map(Path::to_owned)
                 .collect(),
+            patterns: files
+                .iter()
+                .filter_map(|files| match files {
+                    Files::Library(pattern) => Some(*pattern),
+                    _ => None,
+                })
+                .collect(),
             linked: OnceCell::new(),
         }
     }
@@ -103,7 +119,7 @@ impl<'a> Search<'a> {
                 .filter_map(|path| self.real.directory(path));
             let real: BTreeSet<PathBuf> = real.collect();
             let listed = real.into_iter().map(|path| {
-                let entries = entries(&path, |_| true);
+                let entries = entries(&path, &self.patterns);
                 (path, entries)
             });
             listed.collect()
@@ -134,7 +150,7 @@ impl<'a> Search<'a> {
     }
 
     fn list(&self, directory: &Path, pattern: &str, found: &mut Found) {
-        for entry in entries(directory, |name| matches(pattern, name)) {
+        for entry in entries(directory, &[pattern]) {
             self.take(directory, &entry, pattern, found);
         }
     }
@@ -163,18 +179,38 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What stands in a directory under names that are wanted.
-fn entries(directory: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<Entry> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let entries = entries.filter_map(|entry| {
-        let name = entry.file_name();
-        if !is_wanted(&name.to_string_lossy()) {
-            return None;
+/// What stands in a directory under names that match a pattern. Of thousands of names few are looked at closely, and none is
+/// copied that does not match: this is most of what a process pays at its first build.
+fn entries(directory: &Path, patterns: &[&str]) -> Vec<Entry> {
+    let is_wanted = |name: &[u8]| {
+        let mut patterns = patterns.iter().filter(|pattern| {
+            let prefix = pattern.split('*').next().unwrap_or_default();
+            name.starts_with(prefix.as_bytes())
+        });
+        patterns.any(|pattern| matches(pattern, &String::from_utf8_lossy(name)))
+    };
+    let mut found = Vec::new();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(opened) = rustix::fs::open(directory, flags, Mode::empty()) else {
+        return found;
+    };
+    let mut buffer = Vec::with_capacity(32 << 10);
+    let mut entries = RawDir::new(opened, buffer.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(Errno::INTR) => continue,
+            Err(_) => break,
+        };
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." && is_wanted(name) {
+            found.push(Entry {
+                name: OsStr::from_bytes(name).to_owned(),
+                is_plain: entry.file_type() == FileType::RegularFile,
+            });
         }
-        let is_plain = entry.file_type().is_ok_and(|kind| kind.is_file());
-        Some(Entry { name, is_plain })
-    });
-    entries.collect()
+    }
+    found
 }
 
 /// The directories that a path means in which `*` stands for any component.
@@ -249,7 +285,11 @@ mod tests {
         std::os::unix::fs::symlink("libx.so.1.2", link).expect("linked");
         let mut found = Found::new();
         let real = RealPaths::default();
-        let search = Search::new([root.join("lib/libdriver.so").as_path()].into_iter(), &real);
+        let search = Search::new(
+            &[],
+            [root.join("lib/libdriver.so").as_path()].into_iter(),
+            &real,
+        );
         search.add(Files::Beside("../gcc/x86/12", "libx.so*"), &mut found);
         assert!(
             found.is_empty(),

@@ -149,7 +149,11 @@ impl Driver {
             .collect();
         let place = |object: &Object| &places[&object.path];
         let libraries = objects.iter().filter(|object| own(object));
-        let search = Search::new(libraries.map(|object| object.path.as_path()), &real);
+        let search = Search::new(
+            self.profile.files,
+            libraries.map(|object| object.path.as_path()),
+            &real,
+        );
         let (mut found, mut plug_ins) = (Found::new(), Found::new());
         for files in self.profile.files {
             match files {
