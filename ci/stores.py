@@ -41,6 +41,9 @@ class Place:
             OCLCACHE_DIR=str(self.cache),
             OCLCACHE_VENDORS=str(self.folder / "driver"),
             OCLCACHE_SYSTEM_DIRS="",
+            # What one process missed the next one finds, and nothing goes on behind these.
+            OCLCACHE_RECORD="inline",
+            OCLCACHE_AUTOBAKE="0",
             STUB_LOG=str(self.log),
             **variables,
         )

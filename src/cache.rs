@@ -23,6 +23,8 @@ mod must_hit;
 mod one_build;
 pub mod own;
 mod plan;
+mod policy;
+mod recipe;
 mod record;
 mod restore;
 mod verify;
@@ -47,7 +49,7 @@ use crate::shadow::{self, Ended, Inner, Origin, Standing, Ticket};
 use crate::store::digests::Digests;
 use crate::store::directory::FileFacts;
 use crate::store::entry::{Defect, Entry};
-use crate::store::journal::Ended as Noted;
+use crate::store::journal::{Ended as Noted, Kept, now_ms};
 use crate::store::recorder::Recorder;
 use crate::store::sentinel::Admission;
 use crate::store::stats::{Counter, Event, run_directory};
@@ -71,6 +73,8 @@ pub struct Cache {
     tiers: Tiers,
     digests: Digests,
     recorder: Option<Recorder>,
+    /// When it was opened, in milliseconds since 1970.
+    opened_ms: u64,
 }
 
 /// The arguments of a clBuildProgram or clCompileProgram call, as far as they could be read without judging them.
@@ -223,6 +227,7 @@ impl Cache {
             store,
             digests: Digests::new(),
             recorder,
+            opened_ms: now_ms(),
         }
     }
 
@@ -317,7 +322,7 @@ impl Cache {
             Some(Lookup::Unreadable(error)) => {
                 tracing::warn!(key = %plan.key_prefix(), %error, "entry not read");
             }
-            Some(Lookup::Found(..) | Lookup::Absent) | None => {}
+            Some(Lookup::Found(..) | Lookup::Pending(_) | Lookup::Absent) | None => {}
         }
         self.tiers.look_up(&plan.key(), &fits)
     }
@@ -471,17 +476,17 @@ impl Cache {
                 shadow::ended(ticket, how, None, None);
                 tracing::warn!(key = %plan.key_prefix(), "not stored: a header was changed, made or removed meanwhile");
                 self.count(&[Counter::NotStored.by(1)]);
-                self.count_miss(ticket.driver, &plan, Vec::new(), false, elapsed);
+                self.count_miss(ticket.driver, &plan, Vec::new(), Kept::Nothing, elapsed);
                 false
             }
             Ok(plan) => {
                 let is_alone = || shadow::is_alone(ticket);
-                let (names, recorded) =
+                let (names, kept) =
                     self.record(ticket.driver, ticket.program, &plan, elapsed, &is_alone);
-                let stored = recorded.is_some();
+                let recorded = (kept == Kept::Entry).then(|| plan.key());
                 shadow::ended(ticket, how, recorded, Some(plan.recipe.clone()));
-                self.count_miss(ticket.driver, &plan, names, stored, elapsed);
-                stored
+                self.count_miss(ticket.driver, &plan, names, kept, elapsed);
+                recorded.is_some()
             }
             Err(reason) => {
                 let names = kernel_names_after(ticket.driver, ticket.program, reason);
@@ -497,7 +502,7 @@ impl Cache {
         driver: &Driver,
         plan: &Plan,
         names: Vec<Vec<u8>>,
-        stored: bool,
+        kept: Kept,
         elapsed: Duration,
     ) {
         self.count(&[
@@ -507,7 +512,7 @@ impl Cache {
         log_build(Outcome::Miss, Some(plan), &names, elapsed);
         self.must_have_hit(Outcome::Miss, Some(plan), &names);
         let recache = self.config.recache();
-        let ended = Noted::Miss { stored, recache };
+        let ended = Noted::Miss { kept, recache };
         self.note(Some(driver), Some(plan), names, ended, elapsed);
     }
 

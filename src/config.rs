@@ -52,6 +52,19 @@ pub enum Mode {
     Auto,
 }
 
+/// When binaries are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// By the driver's profile, and by what was measured.
+    Auto,
+    /// Inside the miss.
+    Inline,
+    /// Later, by a baker.
+    Bake,
+    /// Never.
+    Off,
+}
+
 impl Config {
     /// The settings of this process.
     pub fn read() -> Config {
@@ -96,16 +109,18 @@ impl Config {
                 config.values[index] = (value, Source::Environment);
             }
         }
-        if !matches!(
-            config.value(Name::Mode).0.as_bytes(),
-            b"icd" | b"beside" | b"auto"
-        ) {
-            let mode = crate::log::os(&config.value(Name::Mode).0).to_string();
-            config.complaints.push(format!(
-                "`mode` is `{mode}`, which is none of icd, beside and auto; auto is taken"
-            ));
-        }
-        let wrong: [(Name, bool, &str); 4] = [
+        let is_one_of = |name, words: &[&str]| words.iter().any(|word| config.is(name, word));
+        let wrong: [(Name, bool, &str); 6] = [
+            (
+                Name::Mode,
+                !is_one_of(Name::Mode, &["icd", "beside", "auto"]),
+                "none of icd, beside and auto; auto is taken",
+            ),
+            (
+                Name::Record,
+                !is_one_of(Name::Record, &["auto", "inline", "bake", "off"]),
+                "none of auto, inline, bake and off; auto is taken",
+            ),
             (
                 Name::Verify,
                 config.percent().is_none(),
@@ -170,6 +185,21 @@ impl Config {
     /// Whether texts are kept.
     pub fn store_source(&self) -> bool {
         self.flag(Name::StoreSource)
+    }
+
+    /// When binaries are recorded.
+    pub fn record(&self) -> Record {
+        match self.value(Name::Record).0.as_bytes() {
+            b"inline" => Record::Inline,
+            b"bake" => Record::Bake,
+            b"off" => Record::Off,
+            _ => Record::Auto,
+        }
+    }
+
+    /// Whether a process that leaves something to bake starts a baker; None: by where it runs.
+    pub fn autobake(&self) -> Option<bool> {
+        (!self.is(Name::Autobake, "auto")).then(|| self.flag(Name::Autobake))
     }
 
     /// How many of a hundred hits are built from source as well.
@@ -363,6 +393,32 @@ mod tests {
             let config = config(&[("OCLCACHE_VERIFY", mistake)]);
             assert_eq!(config.verify(), 0, "{mistake}");
             assert!(config.complaints[0].contains("`verify`"), "{mistake}");
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_none_of_a_settings_is_a_mistake_and_auto() {
+        for (value, record) in [
+            ("auto", Record::Auto),
+            ("inline", Record::Inline),
+            ("bake", Record::Bake),
+            ("off", Record::Off),
+        ] {
+            let config = config(&[("OCLCACHE_RECORD", value)]);
+            assert_eq!((config.record(), config.complaints.len()), (record, 0));
+        }
+        let config = config(&[("OCLCACHE_RECORD", "0"), ("OCLCACHE_MODE", "layer")]);
+        assert_eq!((config.record(), config.mode()), (Record::Auto, Mode::Auto));
+        assert!(config.complaints[0].contains("`mode` is `layer`"));
+        assert!(config.complaints[1].contains("`record` is `0`"));
+    }
+
+    #[test]
+    fn a_baker_is_started_or_not_only_if_that_is_said() {
+        let said = |value| config(&[("OCLCACHE_AUTOBAKE", value)]).autobake();
+        assert_eq!(said(""), None);
+        for (value, decided) in [("auto", None), ("0", Some(false)), ("1", Some(true))] {
+            assert_eq!(said(value), decided, "{value}");
         }
     }
 

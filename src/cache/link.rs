@@ -16,6 +16,7 @@ use crate::cl::{Context, Program};
 use crate::driver::{BuildArguments, Driver, NotifyTarget, notify};
 use crate::outcome::Bypass;
 use crate::shadow::{self, Ended, Standing, Ticket};
+use crate::store::journal::Kept;
 
 /// The arguments of a clLinkProgram call.
 pub struct LinkCall {
@@ -162,12 +163,12 @@ impl Cache {
             drop(served); // the driver has linked them
             match plan {
                 Ok(plan) => {
-                    let (names, recorded) = self.record(driver, program, &plan, elapsed, &|| true);
+                    let (names, kept) = self.record(driver, program, &plan, elapsed, &|| true);
                     let recipe = Some(plan.recipe.clone());
-                    let stored = recorded.is_some();
+                    let recorded = (kept == Kept::Entry).then(|| plan.key());
                     shadow::program_linked(driver, context, program, None, recorded, recipe);
-                    self.count_miss(driver, &plan, names, stored, elapsed);
-                    if stored {
+                    self.count_miss(driver, &plan, names, kept, elapsed);
+                    if recorded.is_some() {
                         turn.published();
                     }
                 }

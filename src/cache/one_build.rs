@@ -163,7 +163,9 @@ impl Cache {
 /// How long an entry took to compile that is there but did not serve.
 fn compile_time(store: &Store, key: &Key) -> Option<Duration> {
     match store.look_up(key) {
-        Lookup::Found(entry, _) => Some(Duration::from_nanos(entry.meta.compile_ns)),
+        Lookup::Found(entry, _) | Lookup::Pending(entry) => {
+            Some(Duration::from_nanos(entry.meta.compile_ns))
+        }
         _ => None,
     }
 }

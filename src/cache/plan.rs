@@ -57,14 +57,6 @@ impl Plan {
         self.key().hex()[..16].to_owned()
     }
 
-    /// The text that the program is made from: its source or intermediate language.
-    pub fn text(&self) -> Option<&[u8]> {
-        match &self.recipe.base {
-            Base::Source(text) | Base::Il(text, _) => Some(text),
-            Base::Linked(_) => None,
-        }
-    }
-
     /// Whether these programs of this context still hold what the plan links.
     pub fn is_of(&self, inputs: &[Program], context: Context) -> bool {
         let Base::Linked(planned) = &self.recipe.base else {

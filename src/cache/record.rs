@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use opencl_sys::*;
 
 use super::plan::{Plan, executable};
+use super::policy::Policy;
 use super::restore::{binary_type, split_names};
 use super::{Cache, nanoseconds};
 use crate::cl::info::Number;
@@ -17,6 +18,7 @@ use crate::key::source::RANDOM_NAME;
 use crate::shadow::Operation;
 use crate::store::Lookup;
 use crate::store::entry::{Answer, Answers, Entry, EntryContent, Facts, KernelFacts, Meta};
+use crate::store::journal::Kept;
 use crate::store::stats::Counter;
 
 /// clGetProgramInfo: what describes the executable rather than the object.
@@ -46,8 +48,8 @@ pub const ARGUMENT_QUERIES: [cl_kernel_arg_info; 5] = [
 ];
 
 impl Cache {
-    /// Records a call that missed and has made `program` what it is. Returns the names of its kernels, and the key if there is
-    /// an entry now.
+    /// Records a call that missed and has made `program` what it is. Returns the names of its kernels, and what there is of it
+    /// in the cache now.
     ///
     /// If another build of the same program begins meanwhile (`is_alone` says so), what is fetched may be the other's, so
     /// nothing is stored.
@@ -58,22 +60,27 @@ impl Cache {
         plan: &Plan,
         elapsed: Duration,
         is_alone: &dyn Fn() -> bool,
-    ) -> (Vec<Vec<u8>>, Option<Key>) {
+    ) -> (Vec<Vec<u8>>, Kept) {
         if !is_alone() || crate::driver::is_ending() {
-            return (Vec::new(), None);
+            return (Vec::new(), Kept::Nothing);
         }
         let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
-            return (kernel_names(driver, program), None);
+            return (kernel_names(driver, program), Kept::Nothing);
         };
-        let not_stored = |why: &dyn std::fmt::Display| {
-            self.count(&[Counter::NotStored.by(1)]);
-            tracing::warn!(key = %plan.key_prefix(), %why, "not stored");
-        };
+        match self.policy(driver) {
+            Policy::InMiss => {}
+            Policy::Off => return (kernel_names(driver, program), Kept::Nothing),
+            Policy::Baked => {
+                if let Some(left) = self.leave_to_baker(driver, program, plan, elapsed) {
+                    return left;
+                }
+            }
+        }
         let binaries = match binaries(driver, program, plan) {
             Ok(binaries) => binaries,
             Err(why) => {
-                not_stored(&why);
-                return (Vec::new(), None);
+                self.not_stored(plan, &why);
+                return (Vec::new(), Kept::Nothing);
             }
         };
         let facts = facts(
@@ -85,40 +92,66 @@ impl Cache {
         );
         let names = facts.kernel_names.clone();
         if !is_of_the_right_type(&facts, &binaries.built, &plan.recipe.operation) {
-            not_stored(&"the driver does not call its binary what it should be");
-            return (names, None);
+            self.not_stored(
+                plan,
+                &"the driver does not call its binary what it should be",
+            );
+            return (names, Kept::Nothing);
         }
         if !driver.is_unchanged(&plan.ingredients(), &|path| self.digest(path)) {
-            not_stored(&"the driver or its environment changed while it compiled");
-            return (names, None);
+            self.not_stored(
+                plan,
+                &"the driver or its environment changed while it compiled",
+            );
+            return (names, Kept::Nothing);
         }
         if !is_alone() {
-            return (names, None);
+            return (names, Kept::Nothing);
         }
-        let meta = self.meta(driver, plan, facts, &binaries, elapsed);
+        let recipe = self.recipe(driver, plan);
+        // Whoever records what others missed may have built it from a cache of the driver's.
+        let missed = match store.look_up(&plan.key()) {
+            Lookup::Pending(pending) => Some(pending.meta),
+            _ => None,
+        };
+        let elapsed = missed.as_ref().map_or(elapsed, |missed| {
+            elapsed.max(Duration::from_nanos(missed.compile_ns))
+        });
+        let meta = self.meta(driver, plan, facts, elapsed);
+        let meta = Meta {
+            built: binaries.built.iter().map(|index| *index as u32).collect(),
+            only_built_listed: binaries.only_built_listed,
+            executable: missed.map_or(meta.executable, |missed| missed.executable),
+            ..meta
+        };
         let content = EntryContent {
             meta: &meta,
-            source: plan.text().filter(|_| self.config.store_source()),
+            recipe: recipe.as_ref(),
             binaries: binaries.bytes.iter().map(Vec::as_slice).collect(),
         };
         match store.publish(&plan.key(), &content) {
             Ok(removed) => {
                 self.count(&[Counter::Stored.by(1), Counter::Evicted.by(removed)]);
-                (names, Some(plan.key()))
+                (names, Kept::Entry)
             }
             Err(error) => {
-                not_stored(&error);
-                (names, None)
+                self.not_stored(plan, &error);
+                (names, Kept::Nothing)
             }
         }
     }
 
-    fn meta(
+    pub(super) fn not_stored(&self, plan: &Plan, why: &dyn std::fmt::Display) {
+        self.count(&[Counter::NotStored.by(1)]);
+        tracing::warn!(key = %plan.key_prefix(), %why, "not stored");
+    }
+
+    /// What an entry of the plan says beside its binaries.
+    pub(super) fn meta(
         &self,
         driver: &Driver,
         plan: &Plan,
         facts: Facts,
-        binaries: &Binaries,
         elapsed: Duration,
     ) -> Meta {
         let private = !self.config.store_source();
@@ -134,9 +167,8 @@ impl Cache {
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_secs()),
             compile_ns: nanoseconds(elapsed),
-            built: binaries.built.iter().map(|index| *index as u32).collect(),
-            only_built_listed: binaries.only_built_listed,
             facts,
+            ..Meta::default()
         };
         withhold_texts(&mut meta.facts, private);
         meta
@@ -177,7 +209,7 @@ impl Cache {
         let found = match store.look_up(key) {
             Lookup::Found(entry, file) => Some((*entry, file)).filter(|(entry, _)| fits(entry)),
             // With what is learnt the system's entry becomes the user's: else each process would have the driver asked again.
-            Lookup::Absent => self.tiers.look_up(key, &fits),
+            Lookup::Absent | Lookup::Pending(_) => self.tiers.look_up(key, &fits),
             Lookup::Unreadable(_) | Lookup::Bad(_) => None,
         };
         let Some((mut entry, file)) = found else {
@@ -191,10 +223,10 @@ impl Cache {
             meta.include_dirs = shows_directories(&meta.facts, own).then(|| own.to_vec());
         }
         withhold_texts(&mut meta.facts, !self.config.store_source());
-        let source = entry.source().filter(|_| self.config.store_source());
+        let recipe = entry.recipe().filter(|_| self.config.store_source());
         let content = EntryContent {
             meta: &meta,
-            source: source.as_deref(),
+            recipe: recipe.as_ref(),
             binaries: entry.binaries().collect(),
         };
         match store.replace(key, &content, &file) {

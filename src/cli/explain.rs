@@ -14,7 +14,7 @@ use super::list::{SHOWN_DIGITS, kernels};
 use super::{Failure, ago, choose_key, no_entry, print, print_json, say, store};
 use crate::key::ingredients::Key;
 use crate::log::text;
-use crate::store::journal::{self, Ended, Record};
+use crate::store::journal::{self, Ended, Kept, Record};
 use difference::Difference;
 use why::{Past, Why};
 
@@ -95,8 +95,12 @@ fn as_json(record: &Record, why: &Why) -> Value {
             "program": shown(meta.executable.as_bytes()),
         })
     });
-    let stored = match record.ended {
-        Ended::Miss { stored, .. } => Some(stored),
+    let kept = match record.ended {
+        Ended::Miss { kept, .. } => Some(match kept {
+            Kept::Entry => "entry",
+            Kept::Recipe => "recipe",
+            Kept::Nothing => "nothing",
+        }),
         _ => None,
     };
     let build = record.build.as_ref();
@@ -109,7 +113,7 @@ fn as_json(record: &Record, why: &Why) -> Value {
         "driver": shown(record.driver_family.as_bytes()),
         "kernels": record.kernel_names.iter().map(|name| shown(name)).collect::<Vec<_>>(),
         "outcome": outcome(&record.ended),
-        "stored": stored,
+        "kept": kept,
         "key": build.map(|build| build.key.hex()),
         "options": build.and_then(|build| build.options.as_deref()).map(shown),
         "reason": why.reason,

@@ -48,6 +48,7 @@ pub(super) fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>) -> Value {
             "key": key.hex(),
             "bytes": bytes,
             "damaged": false,
+            "pending": meta.is_pending(),
             "created": meta.created,
             "compile_ns": meta.compile_ns,
             "driver": meta.driver_family,
@@ -63,9 +64,10 @@ pub(super) fn row_as_text(key: &Key, bytes: u64, meta: Option<&Meta>) -> String 
     match meta {
         None => format!("{key}  {:>10}  damaged\n", size(bytes)),
         Some(meta) => format!(
-            "{key}  {:>10}  {:>9}  {:<10} {:<20} {}\n",
+            "{key}  {:>10}  {:>9}  {}{:<10} {:<20} {}\n",
             size(bytes),
             seconds(meta.compile_ns),
+            if meta.is_pending() { "pending  " } else { "" },
             text(meta.driver_family.as_bytes()).to_string(),
             text(meta.executable.as_bytes()).to_string(),
             kernels(&meta.facts.kernel_names),

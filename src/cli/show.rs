@@ -18,7 +18,7 @@ pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure>
     let (own, tiers) = (store()?, tiers(&Config::read()));
     let (key, store) = find(own.iter().chain(tiers.stores()), digits)?;
     let entry = match store.look_up(&key) {
-        Lookup::Found(entry, _) => entry,
+        Lookup::Found(entry, _) | Lookup::Pending(entry) => entry,
         Lookup::Absent => return Err(no_entry(digits)),
         Lookup::Unreadable(error) => {
             let path = store.path_of(&key);
@@ -37,7 +37,8 @@ pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure>
     if source {
         let missing =
             || Failure::new("this entry was stored without its source (OCLCACHE_STORE_SOURCE=0)");
-        return print(&entry.source().ok_or_else(missing)?);
+        let recipe = entry.recipe().ok_or_else(missing)?;
+        return print(recipe.text().unwrap_or_default());
     }
     let path = store.path_of(&key);
     if json {
@@ -139,7 +140,8 @@ fn as_json(entry: &Entry) -> Value {
         "driver_library": meta.driver_library,
         "program": meta.executable,
         "options": meta.options.as_ref().map(lossy),
-        "source_bytes": entry.source().map(|source| source.len()),
+        "pending": meta.is_pending(),
+        "source_bytes": entry.recipe().map(|recipe| recipe.text().map_or(0, <[u8]>::len)),
         "binary_bytes": entry.binaries().map(<[u8]>::len).collect::<Vec<_>>(),
         "kernels": meta.facts.kernel_names.iter().map(lossy).collect::<Vec<_>>(),
         "ingredients": ingredients.collect::<Vec<_>>(),
@@ -175,10 +177,14 @@ fn as_text(entry: &Entry) -> String {
     );
     row(
         "source text",
-        entry
-            .source()
-            .map_or("not stored".into(), |source| size(source.len() as u64)),
+        entry.recipe().map_or("not stored".into(), |recipe| {
+            size(recipe.text().map_or(0, <[u8]>::len) as u64)
+        }),
     );
+    if meta.is_pending() {
+        let words = "pending: a recipe, which `oclcache bake` makes an entry of";
+        row("state", words.to_owned());
+    }
     for ingredient in &meta.ingredients {
         row(
             &kind(ingredient),
@@ -218,6 +224,7 @@ mod tests {
             driver_family: name.clone(),
             driver_library: name.clone(),
             executable: name,
+            built: vec![0],
             facts: Facts {
                 kernel_names: vec![all],
                 ..Facts::default()
@@ -227,8 +234,8 @@ mod tests {
         let key = Key([7; 32]);
         let content = EntryContent {
             meta: &meta,
-            source: None,
-            binaries: Vec::new(),
+            recipe: None,
+            binaries: vec![b"binary"],
         };
         let entry = Entry::parse(content.encode(&key), Some(&key)).expect("an entry");
         let list = row_as_text(&key, 1, Some(&meta));

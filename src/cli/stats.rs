@@ -136,6 +136,9 @@ fn as_text(totals: &Totals, state: &State) -> String {
         "entries not stored",
         totals.get(Counter::NotStored).to_string(),
     );
+    if totals.get(Counter::Recipes) > 0 {
+        row("recipes stored", totals.get(Counter::Recipes).to_string());
+    }
     if totals.get(Counter::Evicted) > 0 {
         row("entries evicted", totals.get(Counter::Evicted).to_string());
     }

@@ -13,6 +13,10 @@ pub enum Name {
     Recache,
     /// Keep sources and other texts in entries.
     StoreSource,
+    /// When binaries are recorded.
+    Record,
+    /// Whether a process that leaves something to bake starts a baker.
+    Autobake,
     /// Which share of the hits is built from source as well.
     Verify,
     /// Report what is compiled.
@@ -61,7 +65,7 @@ pub(super) const BUILT_SYSTEM_CONFIG_DIR: Option<&str> =
     option_env!("OCLCACHE_DEFAULT_SYSTEM_CONFIG_DIR");
 
 /// The table. Its order is that of [`Name`].
-pub const SETTINGS: [Setting; 16] = [
+pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::Dir,
         key: "dir",
@@ -99,6 +103,20 @@ pub const SETTINGS: [Setting; 16] = [
         variable: Some("OCLCACHE_STORE_SOURCE"),
         default: "true",
         help: "keep sources, macro values and build logs in entries; otherwise digests of them",
+    },
+    Setting {
+        name: Name::Record,
+        key: "record",
+        variable: Some("OCLCACHE_RECORD"),
+        default: "auto",
+        help: "when binaries are stored. inline: inside the miss; bake: later, by `oclcache bake`; off: never; auto: as is best for the driver",
+    },
+    Setting {
+        name: Name::Autobake,
+        key: "autobake",
+        variable: Some("OCLCACHE_AUTOBAKE"),
+        default: "auto",
+        help: "whether a program that leaves something to bake starts a baker; auto: not in a batch job or container, which would end it",
     },
     Setting {
         name: Name::Verify,

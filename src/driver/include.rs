@@ -26,6 +26,12 @@ impl Driver {
         found
     }
 
+    /// The directory of the cache that the driver itself keeps, if it is known to keep one.
+    pub fn own_cache(&self) -> Option<PathBuf> {
+        let keeps = self.profile.include_dirs.contains(&IncludeDir::PoclCache);
+        keeps.then(|| pocl_cache(|name| std::env::var_os(name).map(PathBuf::from)))
+    }
+
     /// Those of the libraries that are loaded now; taken anew when another was.
     fn clang_resources(&self) -> Vec<PathBuf> {
         let loads = loaded::changes().loads;

@@ -46,6 +46,17 @@ pub enum KernelFacts {
     WhenCreated,
 }
 
+/// When the binary of a program that was built is fetched and stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// Right after the build, inside the miss: fetching it costs next to nothing.
+    InMiss,
+    /// Later, in another process: fetching it compiles, and the application would wait for that.
+    Baked,
+    /// Nobody has measured it: inside the miss at first, until what it costs on this machine says otherwise.
+    Measured,
+}
+
 /// What a program has of its earlier build when it is built again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rebuild {
@@ -87,6 +98,8 @@ pub struct Profile {
     /// The family's name, for the log and for entries.
     pub family: &'static str,
     recognise: fn(&Recognition) -> bool,
+    /// When binaries are recorded.
+    pub record: Record,
     /// When kernel facts are recorded.
     pub kernel_facts: KernelFacts,
     /// Whether programs with debug information are left alone.

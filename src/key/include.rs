@@ -71,6 +71,22 @@ pub struct Closure {
     working_directory: PathBuf,
 }
 
+/// A file of a closure.
+pub struct FoundFile<'a> {
+    /// Its place among all that was looked at.
+    pub index: usize,
+    /// The name of the place.
+    pub name: &'a [u8],
+    /// Its path.
+    pub path: &'a Path,
+    /// SHA-256 of its content.
+    pub digest: &'a [u8; 32],
+    /// The earlier place that is the same file.
+    pub same_as: Option<usize>,
+    /// Whether that is in the same directory.
+    pub in_same_directory: bool,
+}
+
 #[derive(Debug)]
 struct Place {
     name: Vec<u8>,
@@ -113,6 +129,26 @@ impl Closure {
     /// The working directory, if anything was looked for in it.
     pub fn working_directory(&self) -> Option<&Path> {
         (!self.places.is_empty()).then_some(&self.working_directory)
+    }
+
+    /// The files, in the order in which they were found.
+    pub fn files(&self) -> impl Iterator<Item = FoundFile<'_>> {
+        self.places.iter().enumerate().filter_map(|(index, place)| {
+            let Found::File {
+                digest, same_as, ..
+            } = &place.found
+            else {
+                return None;
+            };
+            Some(FoundFile {
+                index,
+                name: &place.name,
+                path: &place.path,
+                digest,
+                same_as: place.again.or(*same_as).filter(|_| same_as.is_some()),
+                in_same_directory: place.again.is_some(),
+            })
+        })
     }
 
     /// Whether all files are as they were, and were not written meanwhile.

@@ -1,35 +1,38 @@
 //! One entry: the grammar of its file, and what it holds.
 //!
 //! ```text
-//! entry    = magic version key meta-length meta binary-count { binary-length } { binary } source-length source checksum
+//! entry    = magic version key meta-length meta binary-count { binary-length } { binary } recipe-length recipe checksum
 //! magic    = "oclcache"                      8 bytes
-//! version  = 2                               u32
+//! version  = 3                               u32
 //! key      =                                 32 bytes
 //! meta     = zstd of the postcard encoding of `Meta`, of meta-length (u32) bytes
 //! binary   = one for each device that has one, of binary-length (u64) bytes; binary-count is u32
-//! source   = zstd of the source text, of source-length (u32) bytes; 0 if it is not stored
+//! recipe   = zstd of the postcard encoding of `Recipe`, of recipe-length (u32) bytes; 0 if it is not stored
 //! checksum = XXH3-128 of all that stands before it, 16 bytes
 //! ```
 //!
+//! An entry without binaries is pending: a recipe that has not been baked yet.
+//!
 //! All integers are little-endian. To read is to verify: in any doubt there is a [`Defect`] and no entry. Binaries are not
 //! compressed, so that one read and one pass for the checksum are all that stands between the disk and the driver; the
-//! source, which no hit needs, is decompressed only when it is asked for.
+//! recipe, which no hit needs, is decompressed only when it is asked for.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::recipe::Recipe;
 use crate::key::ingredients::{Ingredient, Key};
 
 /// The first bytes of each entry.
 pub const MAGIC: &[u8] = b"oclcache";
 /// The version of the grammar.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const CHECKSUM: usize = 16;
 /// What stands before the metadata: magic, version, key and the length of the metadata.
 const HEAD: usize = MAGIC.len() + size_of::<u32>() + 32 + size_of::<u32>();
-/// The largest decompressed metadata or source, in bytes.
+/// The largest decompressed metadata or recipe, in bytes.
 const LARGEST_TEXT: usize = 256 << 20;
 /// A program is built for at most so many devices.
 const MOST_BINARIES: u32 = 1024;
@@ -148,17 +151,27 @@ pub struct Meta {
     pub built: Vec<u32>,
     /// The driver lists binaries for these devices only (measured: PoCL 3.1 after a build for some).
     pub only_built_listed: bool,
-    /// What the API shows.
+    /// How many times it was compiled while its recipe was pending, and when last, in milliseconds since 1970: processes that
+    /// began before count once.
+    pub misses: (u32, u64),
+    /// What the API shows; of a pending entry the kernels' names only.
     pub facts: Facts,
+}
+
+impl Meta {
+    /// Whether the entry is a recipe that nobody has baked yet.
+    pub fn is_pending(&self) -> bool {
+        self.built.is_empty()
+    }
 }
 
 /// What is written into an entry.
 pub struct EntryContent<'a> {
     /// Everything but the binaries.
     pub meta: &'a Meta,
-    /// The source text, unless sources are not stored.
-    pub source: Option<&'a [u8]>,
-    /// One binary for each device in `built`.
+    /// How to make it again, unless sources are not stored.
+    pub recipe: Option<&'a Recipe>,
+    /// One binary for each device in `built`; none if it is pending.
     pub binaries: Vec<&'a [u8]>,
 }
 
@@ -167,7 +180,10 @@ impl EntryContent<'_> {
     pub fn encode(&self, key: &Key) -> Vec<u8> {
         let meta = postcard::to_stdvec(self.meta).expect("no type of Meta can fail to encode");
         let meta = compress(&meta);
-        let source = self.source.map(compress).unwrap_or_default();
+        let recipe = self.recipe.map(|recipe| {
+            postcard::to_stdvec(recipe).expect("no type of Recipe can fail to encode")
+        });
+        let recipe = recipe.map(|recipe| compress(&recipe)).unwrap_or_default();
         let mut bytes = Vec::new();
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
@@ -181,8 +197,8 @@ impl EntryContent<'_> {
         for binary in &self.binaries {
             bytes.extend(*binary);
         }
-        bytes.extend((source.len() as u32).to_le_bytes());
-        bytes.extend(&source);
+        bytes.extend((recipe.len() as u32).to_le_bytes());
+        bytes.extend(&recipe);
         let checksum = xxh3_128(&bytes);
         bytes.extend(checksum.to_le_bytes());
         bytes
@@ -194,7 +210,7 @@ impl EntryContent<'_> {
 pub struct Entry {
     bytes: Vec<u8>,
     binaries: Vec<Range<usize>>,
-    source: Range<usize>,
+    recipe: Range<usize>,
     /// Everything but the binaries.
     pub meta: Meta,
     /// It stands in a directory of the system's, which is only read.
@@ -238,7 +254,7 @@ impl Entry {
             binaries.push(cursor.take(usize::try_from(length).map_err(|_| Defect::Length)?)?);
         }
         let length = cursor.u32()? as usize;
-        let source = cursor.take(length)?;
+        let recipe = cursor.take(length)?;
         if cursor.at != body {
             return Err(Defect::Length);
         }
@@ -248,7 +264,7 @@ impl Entry {
             is_of_system: false,
             bytes,
             binaries,
-            source,
+            recipe,
             meta,
         })
     }
@@ -258,9 +274,14 @@ impl Entry {
         self.binaries.iter().map(|range| &self.bytes[range.clone()])
     }
 
-    /// The source text, if it was stored.
-    pub fn source(&self) -> Option<Vec<u8>> {
-        decompress(&self.bytes[self.source.clone()])
+    /// Whether it is a recipe that nobody has baked yet.
+    pub fn is_pending(&self) -> bool {
+        self.binaries.is_empty()
+    }
+
+    /// How to make it again, if that was stored.
+    pub fn recipe(&self) -> Option<Recipe> {
+        postcard::from_bytes(&decompress(&self.bytes[self.recipe.clone()])?).ok()
     }
 
     /// The size of the file, in bytes.
@@ -336,6 +357,7 @@ impl Cursor<'_> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::recipe::{Base, Content, DeviceName, HeaderFile, Operation, Text};
     use super::*;
     use crate::key::ingredients::Kind;
 
@@ -351,6 +373,7 @@ pub(super) mod tests {
             compile_ns: 2,
             built: vec![0, 1, 2],
             only_built_listed: false,
+            misses: (1, 3),
             facts: Facts {
                 program: vec![(0x1167, Answer::Value(vec![1, 0, 0, 0, 0, 0, 0, 0]))],
                 devices: vec![vec![
@@ -372,8 +395,42 @@ pub(super) mod tests {
     pub fn content<'a>(meta: &'a Meta, binaries: &[&'a [u8]]) -> EntryContent<'a> {
         EntryContent {
             meta,
-            source: Some(b"kernel void f() {}"),
+            recipe: None,
             binaries: binaries.to_vec(),
+        }
+    }
+
+    fn recipe() -> Recipe {
+        let text = |text: &str| Text::from(text.as_bytes());
+        Recipe {
+            base: Base::Il(text("code"), [(7, vec![1, 0, 0, 0])].into()),
+            operation: Operation::Compile(vec![(text("a.h"), text("int a;"))]),
+            options: Some(text("-DN=1")),
+            devices: vec![DeviceName {
+                name: b"cpu\0".to_vec(),
+                is_part: false,
+            }],
+            listed: Some(vec![0]),
+            previous: Some(Key([4; 32])),
+            files: vec![
+                HeaderFile {
+                    place: text("cwd/b.h"),
+                    path: text("/src/b.h"),
+                    digest: [5; 32],
+                    content: Content::Text(text("int b;")),
+                },
+                HeaderFile {
+                    place: text("-I0/b.h"),
+                    path: text("/src/./b.h"),
+                    digest: [5; 32],
+                    content: Content::SameAs {
+                        file: 0,
+                        in_same_directory: true,
+                    },
+                },
+            ],
+            working_directory: Some(text("/src")),
+            own_cache: Some(text("/cache")),
         }
     }
 
@@ -381,13 +438,15 @@ pub(super) mod tests {
     fn an_entry_comes_back_as_it_was_written() {
         let meta = facts();
         let key = Key([9; 32]);
-        let bytes = content(&meta, &[b"one", b"", b"three"]).encode(&key);
-        let entry = Entry::parse(bytes, Some(&key)).expect("valid");
+        let recipe = recipe();
+        let content = EntryContent {
+            recipe: Some(&recipe),
+            ..content(&meta, &[b"one", b"", b"three"])
+        };
+        let entry = Entry::parse(content.encode(&key), Some(&key)).expect("valid");
         assert_eq!(entry.meta, meta);
-        assert_eq!(
-            entry.source().as_deref(),
-            Some(b"kernel void f() {}".as_slice())
-        );
+        assert_eq!(entry.recipe(), Some(recipe));
+        assert!(!entry.is_pending());
         assert_eq!(
             entry.binaries().collect::<Vec<_>>(),
             [b"one".as_slice(), b"", b"three"]
@@ -424,7 +483,7 @@ pub(super) mod tests {
             Entry::parse(bytes.clone(), Some(&Key([8; 32]))).err(),
             Some(Defect::OtherKey)
         );
-        bytes[MAGIC.len()] = 3;
+        bytes[MAGIC.len()] = 2;
         let body = bytes.len() - CHECKSUM;
         let checksum = xxh3_128(&bytes[..body]).to_le_bytes();
         bytes[body..].copy_from_slice(&checksum);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::directory::{Directory, FileFacts};
 use super::lock::{Attempt, Purpose};
-use super::sizes::Sizes;
+use super::sizes::{SHARDS, Sizes};
 use super::{Store, entries_of, file_name};
 use crate::config::Config;
 use crate::key::ingredients::Key;
@@ -82,14 +82,14 @@ pub(super) fn taken(facts: &FileFacts) -> u64 {
 }
 
 /// Whether the use of an entry is to be written, which was last used at `used_ms`: often in a cache whose entries come and go
-/// within seconds, else hourly. As the cache grows older that is some hundred times for each entry, then hourly.
+/// within seconds, else hourly. As the cache grows older that is some hundred times for each entry, then hourly. `oldest` is
+/// when the whole cache was last used that long ago; None: not known yet, as in a new cache.
 fn is_due(used_ms: u64, now_ms: u64, oldest: impl FnOnce() -> Option<u64>) -> bool {
     let ago = now_ms.saturating_sub(used_ms);
     if ago == 0 || ago >= LARGEST_INTERVAL_MS {
         return ago > 0;
     }
-    // Where nobody has stored since the sizes were lost, nothing is evicted either.
-    oldest().is_some_and(|oldest| ago > now_ms.saturating_sub(oldest) / DUE_SHARE)
+    oldest().is_none_or(|oldest| ago > now_ms.saturating_sub(oldest) / DUE_SHARE)
 }
 
 /// Why an entry is not stored, for people.
@@ -114,7 +114,11 @@ impl Store {
             return;
         }
         let now = self.root.now_ms();
-        let oldest = || Some(self.sizes()?.oldest(None)?.1);
+        let oldest = || {
+            let sizes = self.sizes()?;
+            let oldest = || sizes.oldest(None).map(|(_, used)| used);
+            sizes.unknown().map_or_else(oldest, |_| None)
+        };
         if is_due(used_ms(facts, now), now, oldest)
             // A failure costs the entry its place in the order.
             && let Err(error) = shard.set_modified(name, now)
@@ -134,11 +138,21 @@ impl Store {
         let Some(sizes) = self.sizes() else {
             return self.has_room(limits, incoming).map(|()| 0);
         };
-        for _ in 0..MOST_COUNTED {
-            let Some(shard) = sizes.unknown() else {
+        let mut counted = 0;
+        for _ in 0..SHARDS {
+            let Some(shard) = sizes.unknown().filter(|_| counted < MOST_COUNTED) else {
                 break;
             };
-            self.count_again(sizes, shard);
+            // In a new cache most shards are not there, and all are known at once.
+            let is_there = || !matches!(self.shard(shard), Ok(None));
+            if !is_there() {
+                sizes.listed(shard, sizes.of(shard), 0, None);
+            }
+            // Somebody may have made it meanwhile.
+            if is_there() {
+                counted += 1;
+                self.count_again(sizes, shard);
+            }
         }
         let mut removed = 0;
         let mut budget = BUDGET;
@@ -532,7 +546,7 @@ mod tests {
         assert!(noted(120, 900));
         assert!(!noted(60_000, 3_600_000));
         assert!(noted(500_000, 3_600_000));
-        assert!(!is_due(1, 3_000_000, || None));
+        assert!(is_due(1, 3_000_000, || None));
         assert!(!noted(3_000_000, 1_000_000_000));
         assert!(noted(3_600_000, 1_000_000_000));
     }

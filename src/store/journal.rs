@@ -6,7 +6,7 @@
 //! <cache directory>/v1/journal.old   what stood there until it had grown to its bound
 //!
 //! record   = magic length body checksum
-//! magic    = "oclcjrn1"     8 bytes; another encoding gets another
+//! magic    = "oclcjrn2"     8 bytes; another encoding gets another
 //! length   = of the body    u32, little-endian
 //! body     = zstd of the postcard encoding of `Record`
 //! checksum = XXH3-128 of all that stands before it, 16 bytes, little-endian
@@ -34,7 +34,7 @@ use crate::outcome::Bypass;
 
 const NAME: &str = "journal";
 const OLD: &str = "journal.old";
-const MAGIC: &[u8] = b"oclcjrn1";
+const MAGIC: &[u8] = b"oclcjrn2";
 const CHECKSUM: usize = 16;
 
 /// A journal of this size is moved out of the way, in bytes: some hundreds of builds.
@@ -44,13 +44,24 @@ const LARGEST_RECORD: usize = 1 << 18;
 /// What is read of a file: processes that append at once may pass the bound.
 const LARGEST_FILE: u64 = 16 * BOUND;
 
+/// What a build that missed leaves in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kept {
+    /// An entry.
+    Entry,
+    /// A recipe, which is an entry once it is baked.
+    Recipe,
+    /// Nothing.
+    Nothing,
+}
+
 /// What became of a build that was no hit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ended {
     /// Built by the driver after a look-up.
     Miss {
-        /// Whether there is an entry now.
-        stored: bool,
+        /// What there is of it now.
+        kept: Kept,
         /// Whether look-ups were turned off.
         recache: bool,
     },
@@ -273,7 +284,7 @@ mod tests {
             driver_family: "pocl".into(),
             kernel_names: (0..kernels).map(name).collect(),
             ended: Ended::Miss {
-                stored: true,
+                kept: Kept::Entry,
                 recache: false,
             },
             build: Some(Build {

@@ -12,6 +12,7 @@ pub mod filesystem;
 pub mod journal;
 pub mod lock;
 pub mod mapping;
+pub mod recipe;
 pub mod recorder;
 pub mod sentinel;
 mod sizes;
@@ -88,6 +89,8 @@ pub enum Lookup {
     Unreadable(io::Error),
     /// A file that is no whole, unchanged entry of this key.
     Bad(Defect),
+    /// A verified entry that has no binaries: its recipe has not been baked yet.
+    Pending(Box<Entry>),
     /// A verified entry, and what is known of its file.
     Found(Box<Entry>, FileFacts),
 }
@@ -209,7 +212,10 @@ impl Store {
             Ok(Some((bytes, file))) => match Entry::parse(bytes, Some(key)) {
                 Ok(entry) => {
                     self.used(&shard, &name, &file);
-                    Lookup::Found(Box::new(entry), file)
+                    match entry.is_pending() {
+                        true => Lookup::Pending(Box::new(entry)),
+                        false => Lookup::Found(Box::new(entry), file),
+                    }
                 }
                 Err(defect) => Lookup::Bad(defect),
             },

@@ -83,7 +83,7 @@ impl Tiers {
                 entry.is_of_system = true;
                 Some((*entry, file))
             }
-            Lookup::Found(..) | Lookup::Absent => None,
+            Lookup::Found(..) | Lookup::Pending(_) | Lookup::Absent => None,
             Lookup::Unreadable(error) => {
                 let file = store.path_of(key);
                 let file = crate::log::path(&file);

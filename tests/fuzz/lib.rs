@@ -14,6 +14,7 @@ pub mod stamp;
 #[path = "../../src/store"]
 pub mod store {
     pub mod entry;
+    pub mod recipe;
 }
 
 use std::time::Duration;

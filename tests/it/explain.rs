@@ -73,8 +73,8 @@ fn a_changed_option_is_named_with_both_values() {
             assert_eq!(row["program"], "client");
             assert_eq!(row["kernels"], serde_json::json!(["f"]));
             assert_eq!(
-                (&row["outcome"], &row["stored"]),
-                (&"miss".into(), &true.into())
+                (&row["outcome"], &row["kept"]),
+                (&"miss".into(), &"entry".into())
             );
         }
         let [newest, older, oldest] = [0, 1, 2].map(|index| &list[index]);

@@ -170,7 +170,7 @@ fn nothing_in_place_of_anything_is_followed_written_or_waited_for() {
         "new-1-1",
         &format!("{}.entry", "4f".repeat(32)),
     ] {
-        fs::write(mine.join(name), "oclcache oclcjrn1 mine").expect("written");
+        fs::write(mine.join(name), "oclcache oclcjrn2 mine").expect("written");
     }
     for (kind, put) in KINDS {
         if kind == "a file of another user" && !is_root() {

@@ -130,7 +130,7 @@ fn first_key(sandbox: &Sandbox) -> String {
 
 /// All bytes that the journal's records decompress to.
 fn decompressed(journal: &[u8]) -> Vec<u8> {
-    let magic = b"oclcjrn1";
+    let magic = b"oclcjrn2";
     let starts = (0..journal.len()).filter(|at| journal[*at..].starts_with(magic));
     let body = |at: usize| {
         let length = journal[at + 8..at + 12].try_into().expect("four bytes");

@@ -7,7 +7,7 @@ use crate::cli::ago;
 use crate::key::ingredients::{Ingredient, Key, Kind};
 use crate::outcome::Bypass;
 use crate::store::entry::Meta;
-use crate::store::journal::{self, Build, Ended, Record};
+use crate::store::journal::{self, Build, Ended, Kept, Record};
 use crate::store::{Store, StoreError};
 
 /// So many entries are compared with, those that were used last: of a large cache all would take minutes.
@@ -89,7 +89,13 @@ impl Past {
     /// Why a build was no hit. It need not stand in the journal.
     pub fn why(&self, record: &Record) -> Why<'_> {
         let mut why = self.reason(record);
-        why.is_stored = !matches!(record.ended, Ended::Miss { stored: false, .. });
+        why.is_stored = !matches!(
+            record.ended,
+            Ended::Miss {
+                kept: Kept::Nothing,
+                ..
+            }
+        );
         why
     }
 
@@ -184,7 +190,16 @@ impl Past {
                 "concurrent",
                 "the same was compiled elsewhere at the same time",
             ),
-            Ended::Miss { stored: false, .. } => Why::plain(
+            Ended::Miss {
+                kept: Kept::Recipe, ..
+            } => Why::plain(
+                "not_baked",
+                format!("compiled {age} as well, and not baked since: `oclcache bake` does that"),
+            ),
+            Ended::Miss {
+                kept: Kept::Nothing,
+                ..
+            } => Why::plain(
                 "not_stored",
                 format!(
                     "compiled {age} as well, but it could not be stored; OCLCACHE_LOG=warn says why"
@@ -220,7 +235,7 @@ impl Past {
     fn stored_before(&self, key: &Key, meta: &Meta, record: &Record) -> Option<u64> {
         let is_its = |other: &&Record| {
             let same = other.build.as_ref().is_some_and(|build| build.key == *key);
-            same && matches!(other.ended, Ended::Miss { stored: true, .. })
+            same && matches!(other.ended, Ended::Miss { kept, .. } if kept != Kept::Nothing)
         };
         if self.records.iter().any(|other| is_its(&other)) {
             let last = self.earlier(record).rfind(is_its);
@@ -241,7 +256,7 @@ pub fn record_of_entry(key: &Key, meta: &Meta) -> Record {
         driver_family: meta.driver_family.clone(),
         kernel_names: meta.facts.kernel_names.clone(),
         ended: Ended::Miss {
-            stored: true,
+            kept: Kept::Entry,
             recache: false,
         },
         build: Some(Build {

@@ -84,7 +84,7 @@ fn binary(key: &Key, number: u8) -> Vec<u8> {
 fn content_of<'a>(meta: &'a Meta, binary: &'a [u8]) -> EntryContent<'a> {
     EntryContent {
         meta,
-        source: None,
+        recipe: None,
         binaries: vec![binary],
     }
 }
@@ -97,7 +97,7 @@ fn publish(store: &Store, key: &Key, number: u8) -> Said {
 #[track_caller]
 fn find(store: &Store, key: &Key) -> (Found, Option<FileFacts>) {
     match store.look_up(key) {
-        Lookup::Absent => (Found::Absent, None),
+        Lookup::Absent | Lookup::Pending(_) => (Found::Absent, None),
         Lookup::Unreadable(_) => (Found::Unreadable, None),
         Lookup::Bad(_) => (Found::Bad, None),
         Lookup::Found(entry, file) => {

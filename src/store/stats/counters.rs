@@ -44,9 +44,11 @@ pub enum Counter {
     Waited = 16,
     /// Nanoseconds that they waited.
     WaitNs = 17,
+    /// Misses whose recipe was written instead of an entry.
+    Recipes = 18,
 }
 
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 19] = [
     "hits",
     "misses",
     "failed",
@@ -65,6 +67,7 @@ const NAMES: [&str; 18] = [
     "evicted",
     "waited",
     "wait_ns",
+    "recipes",
 ];
 
 /// Bypasses stand from here on, by the number of their reason.

@@ -8,6 +8,7 @@
 use libfuzzer_sys::fuzz_target;
 use oclcache_fuzz::key::ingredients::Key;
 use oclcache_fuzz::store::entry::{Entry, EntryContent, MAGIC, Meta};
+use oclcache_fuzz::store::recipe::{Base, Operation, Recipe};
 use xxhash_rust::xxh3::xxh3_128;
 
 const KEY: Key = Key([7; 32]);
@@ -17,7 +18,7 @@ fn framed(rest: &[u8]) -> Vec<u8> {
     // Those of an entry that is written now.
     let good = EntryContent {
         meta: &Meta::default(),
-        source: None,
+        recipe: None,
         binaries: Vec::new(),
     };
     let head = MAGIC.len() + 4 + KEY.0.len();
@@ -28,10 +29,10 @@ fn framed(rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The rest of an entry with these encoded metadata and one binary, which is its source as well.
+/// The rest of an entry with these encoded metadata and one binary, which is its encoded recipe as well.
 fn with_meta(meta: &[u8], binary: &[u8]) -> Vec<u8> {
     let compressed = |bytes| zstd::bulk::compress(bytes, 1).expect("compressed");
-    let (meta, source) = (compressed(meta), compressed(binary));
+    let (meta, recipe) = (compressed(meta), compressed(binary));
     let lengths = [(meta.len() as u32).to_le_bytes(), 1u32.to_le_bytes()];
     [
         &lengths[0][..],
@@ -39,23 +40,23 @@ fn with_meta(meta: &[u8], binary: &[u8]) -> Vec<u8> {
         &lengths[1],
         &(binary.len() as u64).to_le_bytes(),
         binary,
-        &(source.len() as u32).to_le_bytes(),
-        &source,
+        &(recipe.len() as u32).to_le_bytes(),
+        &recipe,
     ]
     .concat()
 }
 
 /// What was decoded is encoded to what decodes to the same.
 fn comes_back(entry: &Entry) {
-    let source = entry.source();
+    let recipe = entry.recipe();
     let content = EntryContent {
         meta: &entry.meta,
-        source: source.as_deref(),
+        recipe: recipe.as_ref(),
         binaries: entry.binaries().collect(),
     };
     let again = Entry::parse(content.encode(&KEY), Some(&KEY)).expect("what was encoded");
     assert_eq!(again.meta, entry.meta);
-    assert_eq!(again.source(), source);
+    assert_eq!(again.recipe(), recipe);
     assert!(again.binaries().eq(entry.binaries()));
 }
 
@@ -75,13 +76,24 @@ fuzz_target!(|input: &[u8]| {
                 options: Some(rest[..rest.len() / 2].to_vec()),
                 ..Meta::default()
             };
+            let recipe = Recipe {
+                base: Base::Source(rest.into()),
+                operation: Operation::Build,
+                options: Some(rest.into()),
+                devices: Vec::new(),
+                listed: None,
+                previous: None,
+                files: Vec::new(),
+                working_directory: None,
+                own_cache: None,
+            };
             let content = EntryContent {
                 meta: &meta,
-                source: Some(rest),
+                recipe: Some(&recipe),
                 binaries: vec![rest, &[], rest],
             };
             let entry = Entry::parse(content.encode(&KEY), Some(&KEY)).expect("what was encoded");
-            assert_eq!(entry.source().as_deref(), Some(rest));
+            assert_eq!(entry.recipe(), Some(recipe));
             return comes_back(&entry);
         }
     };

@@ -1,0 +1,142 @@
+//! The recipe in an entry: all that is needed to have the driver make the program again, in another process or for a newer
+//! driver. It knows no OpenCL objects: devices are indices, programs are keys.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::key::ingredients::Key;
+
+/// One call that made what an entry holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recipe {
+    /// What the program was made from.
+    pub base: Base,
+    /// Which function was called.
+    pub operation: Operation,
+    /// The options as the application gave them, without the NUL; None is NULL.
+    pub options: Option<Text>,
+    /// The devices of the context, in the program's order.
+    pub devices: Vec<DeviceName>,
+    /// The devices that the call listed, by their place in `devices`; None is NULL.
+    pub listed: Option<Vec<u32>>,
+    /// The state before the call, where devices that it does not name keep what that left them.
+    pub previous: Option<Key>,
+    /// The header files that could be read, in the order in which they were found.
+    pub files: Vec<HeaderFile>,
+    /// Where relative paths began; None if no place was looked at.
+    pub working_directory: Option<Text>,
+    /// The directory of the cache that the driver itself keeps, if it does.
+    pub own_cache: Option<Text>,
+}
+
+/// What a program is made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Base {
+    /// OpenCL C, without a NUL.
+    Source(Text),
+    /// An intermediate language, and the values of specialisation constants by their `spec_id`.
+    Il(Text, BTreeMap<u32, Vec<u8>>),
+    /// The keys of the programs that were linked, in their order.
+    Linked(Vec<Key>),
+}
+
+/// A function that makes or changes a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Operation {
+    /// clBuildProgram.
+    Build,
+    /// clCompileProgram, with its embedded headers in their order: name and source.
+    Compile(Vec<(Text, Text)>),
+    /// clLinkProgram.
+    Link,
+}
+
+/// By what a device is found again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceName {
+    /// CL_DEVICE_NAME, as the driver answers it.
+    pub name: Vec<u8>,
+    /// It is a part of a device.
+    pub is_part: bool,
+}
+
+/// A header file that the compiler may have read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeaderFile {
+    /// Where it was looked for, as [`crate::key::include`] names places.
+    pub place: Text,
+    /// Its path then.
+    pub path: Text,
+    /// SHA-256 of its content.
+    pub digest: [u8; 32],
+    /// What it is.
+    pub content: Content,
+}
+
+/// What stands in a header file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Content {
+    /// This.
+    Text(Text),
+    /// It is the same file as an earlier one, by its place in the list.
+    SameAs {
+        /// The earlier one.
+        file: u32,
+        /// Its directory is the same as well.
+        in_same_directory: bool,
+    },
+}
+
+/// Bytes that are shared, not copied: sources can be megabytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Text(pub Arc<Vec<u8>>);
+
+impl From<&[u8]> for Text {
+    fn from(bytes: &[u8]) -> Text {
+        Text(Arc::new(bytes.to_vec()))
+    }
+}
+
+impl std::ops::Deref for Text {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Serialize for Text {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text, D::Error> {
+        struct Bytes;
+        impl de::Visitor<'_> for Bytes {
+            type Value = Text;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Text, E> {
+                Ok(bytes.into())
+            }
+        }
+        deserializer.deserialize_bytes(Bytes)
+    }
+}
+
+impl Recipe {
+    /// The text that the program is made from: its source or intermediate language.
+    pub fn text(&self) -> Option<&[u8]> {
+        match &self.base {
+            Base::Source(text) | Base::Il(text, _) => Some(text),
+            Base::Linked(_) => None,
+        }
+    }
+}
