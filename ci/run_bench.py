@@ -76,12 +76,12 @@ def main():
         measure.stop("no driver to measure")
     measure.adopt_orphans()
     found = {}
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
     for part in parts:
         begin = time.monotonic()
         found[part] = PARTS[part](runs)
         figures.say(f"{part}: {time.monotonic() - begin:.0f} s")
-    RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text(json.dumps({"machine": where, "runs": runs, **found}, indent=1) + "\n")
+        RESULT.write_text(json.dumps({"machine": where, "runs": runs, **found}, indent=1) + "\n")
     sha = "with" if where["sha_instructions"] else "without"
     print(f"{where['cpu']}, {where['cores']} cores, {sha} SHA instructions, {where['system']}, load {where['load_before']:.1f} at the start\n")
     print_all(found, runs)
