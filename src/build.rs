@@ -16,6 +16,7 @@ fn main() {
         "OCLCACHE_DEFAULT_CONFIG_DIR",
         "OCLCACHE_DEFAULT_SYSTEM_CONFIG_DIR",
         "OCLCACHE_DEFAULT_LIBRARY",
+        "OCLCACHE_DEFAULT_COMMAND",
     ] {
         println!("cargo::rerun-if-env-changed={variable}");
     }

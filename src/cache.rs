@@ -15,18 +15,22 @@
 //! (R3). Failures always come from the driver. In any doubt the driver is called as if we were not there.
 
 pub mod answer;
+pub mod autobake;
+pub mod bake;
 mod devices;
 mod headers;
 mod journal;
 pub mod link;
+mod memory;
 mod must_hit;
 mod one_build;
 pub mod own;
 mod plan;
-mod policy;
+pub mod policy;
 mod recipe;
 mod record;
 mod restore;
+mod sources;
 mod verify;
 
 use std::ffi::CString;
@@ -50,15 +54,18 @@ use crate::store::digests::Digests;
 use crate::store::directory::FileFacts;
 use crate::store::entry::{Defect, Entry};
 use crate::store::journal::{Ended as Noted, Kept, now_ms};
+use crate::store::measures::Measures;
 use crate::store::recorder::Recorder;
 use crate::store::sentinel::Admission;
 use crate::store::stats::{Counter, Event, run_directory};
 use crate::store::tiers::Tiers;
 use crate::store::{Limits, Lookup, STATISTICS, Store};
 use journal::kernel_names_after;
+use memory::Memory;
 use one_build::{Turn, Waited};
 pub use plan::HeaderProgram;
 use plan::Plan;
+use sources::Sources;
 
 /// The variable in which `oclcache run` passes the directory where it will look for its children's counters.
 pub const RUN_VARIABLE: &str = "OCLCACHE_RUN";
@@ -72,9 +79,19 @@ pub struct Cache {
     store: Option<Store>,
     tiers: Tiers,
     digests: Digests,
+    measures: Measures,
     recorder: Option<Recorder>,
+    memory: Memory,
+    sources: Sources,
     /// When it was opened, in milliseconds since 1970.
     opened_ms: u64,
+}
+
+/// An entry that is whole and fits.
+struct Found {
+    entry: Arc<Entry>,
+    /// Its file; None: a driver has taken it in this process before.
+    file: Option<FileFacts>,
 }
 
 /// The arguments of a clBuildProgram or clCompileProgram call, as far as they could be read without judging them.
@@ -126,6 +143,10 @@ pub fn build(call: &BuildCall, below: BuildBelow) -> cl_int {
         cache.plan(&ticket, &call.arguments, call.headers.as_deref())
     };
     tracing::debug!(key_ns = nanoseconds(started.elapsed()), "planned");
+    if cache.is_refused_by_baker(plan.as_ref().map_err(|reason| *reason)) {
+        shadow::ended(&ticket, Ended::Refused, None, None);
+        return CL_INVALID_OPERATION;
+    }
     let started = Instant::now();
     let mut turn = Turn::default();
     if let Ok(plan) = &plan {
@@ -219,14 +240,17 @@ impl Cache {
         let written = store.as_ref().filter(|_| !config.readonly());
         let statistics = written.and_then(|store| store.root().create(STATISTICS).ok());
         // A child that is forked when the run is over counts with all others.
-        let counts = run.is_some() || statistics.is_some();
+        let counts = !bake::is_baker() && (run.is_some() || statistics.is_some());
         let recorder = counts.then(|| Recorder::new(run, statistics));
         Cache {
             tiers: Tiers::new(config.system_dirs(), &config.trusted_owners()),
             config,
             store,
             digests: Digests::new(),
+            measures: Measures::default(),
             recorder,
+            memory: Memory::new(),
+            sources: Sources::default(),
             opened_ms: now_ms(),
         }
     }
@@ -299,7 +323,7 @@ impl Cache {
 
     /// A driver that is being torn down may refuse a good binary (measured: Intel's CPU runtime).
     fn looks_up(&self) -> bool {
-        !self.config.recache() && !driver::is_ending()
+        !self.config.recache() && !driver::is_ending() && !bake::is_baker()
     }
 
     /// Whether there is anything to look up in.
@@ -307,8 +331,8 @@ impl Cache {
         self.store.is_some() || self.tiers.stores().next().is_some()
     }
 
-    /// An entry that is whole and fits, and its file: the user's, else one of the system's.
-    fn look_up(&self, plan: &Plan) -> Option<(Entry, FileFacts)> {
+    /// An entry that is whole and fits: what was loaded before, else the user's, else one of the system's.
+    fn look_up(&self, plan: &Plan) -> Option<Found> {
         if !self.looks_up() {
             return None;
         }
@@ -316,6 +340,21 @@ impl Cache {
             let others = entry.meta.include_dirs.as_ref();
             others.is_none_or(|directories| *directories == plan.recipe.include_dirs)
         };
+        if let Some(entry) = self.memory.get(&plan.key()).filter(|entry| fits(entry)) {
+            return Some(Found { entry, file: None });
+        }
+        let (entry, file) = self.look_up_on_disk(plan, &fits)?;
+        Some(Found {
+            entry: entry.into(),
+            file: Some(file),
+        })
+    }
+
+    fn look_up_on_disk(
+        &self,
+        plan: &Plan,
+        fits: &dyn Fn(&Entry) -> bool,
+    ) -> Option<(Entry, FileFacts)> {
         match self.store.as_ref().map(|store| store.look_up(&plan.key())) {
             Some(Lookup::Found(entry, file)) if fits(&entry) => return Some((*entry, file)),
             Some(Lookup::Bad(defect)) => self.set_aside(plan, &defect, false),
@@ -324,7 +363,7 @@ impl Cache {
             }
             Some(Lookup::Found(..) | Lookup::Pending(_) | Lookup::Absent) | None => {}
         }
-        self.tiers.look_up(&plan.key(), &fits)
+        self.tiers.look_up(&plan.key(), fits)
     }
 
     /// The program of an entry; an entry that the driver does not take, or that is found wrong, is set aside.
@@ -334,11 +373,12 @@ impl Cache {
         context: Context,
         standing: Standing,
         plan: &Plan,
-        (entry, file): (Entry, FileFacts),
+        Found { entry, file }: Found,
     ) -> Option<Arc<Inner>> {
         let (key, is_of_system) = (plan.key(), entry.is_of_system);
         let store = self.store.as_ref().filter(|_| !self.config.readonly());
-        let loading = match store.map(|store| store.admit(&key, &file, is_of_system)) {
+        let stored = store.zip(file.as_ref());
+        let loading = match stored.map(|(store, file)| store.admit(&key, file, is_of_system)) {
             None => None,
             Some(Admission::Granted(loading)) => loading,
             Some(Admission::Postponed) => return None,
@@ -347,9 +387,15 @@ impl Cache {
                 return None;
             }
         };
-        let restored = restore::restore(driver, context, standing, plan, entry);
-        match (&restored, store) {
-            (Ok(_), Some(store)) if !is_of_system => store.prove(&key, &file),
+        let started = Instant::now();
+        let restored = restore::restore(driver, context, standing, plan, entry.clone());
+        if restored.is_ok() {
+            self.measure_load(driver, entry.meta.compile_ns, started.elapsed());
+        }
+        match (&restored, stored) {
+            (Ok(_), Some((store, file))) if !is_of_system => store.prove(&key, file),
+            // What is on disk now may be another.
+            (Err(_), _) if file.is_none() => self.memory.forget(&key),
             (Err(restore::Failure::Entry(defect)), _) => {
                 self.set_aside(plan, defect, is_of_system);
             }
@@ -357,7 +403,13 @@ impl Cache {
         }
         drop(loading);
         match restored {
-            Ok(inner) => self.verified(inner, plan).map(Arc::new),
+            Ok(inner) => {
+                let inner = self.verified(inner, plan)?;
+                if file.is_some() {
+                    self.memory.put(&key, &entry);
+                }
+                Some(inner.into())
+            }
             Err(restore::Failure::Entry(_)) => None,
             Err(restore::Failure::Resources(code)) => {
                 tracing::warn!(key = %plan.key_prefix(), code, "the driver has no room for the cached program");
@@ -402,6 +454,7 @@ impl Cache {
     /// Takes a bad entry out of use. One of the system's stays: what the driver builds now goes into the user's store, where it
     /// is found first.
     fn set_aside(&self, plan: &Plan, defect: &Defect, is_of_system: bool) {
+        self.memory.forget(&plan.key());
         let (key, why) = (plan.key_prefix(), defect.to_string());
         let defect = text(why.as_bytes());
         if is_of_system {

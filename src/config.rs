@@ -68,7 +68,13 @@ pub enum Record {
 impl Config {
     /// The settings of this process.
     pub fn read() -> Config {
-        Config::read_from(&|name| std::env::var_os(name), file::of_system().as_deref())
+        Config::read_with(&|_| None)
+    }
+
+    /// The settings of this process, where some variables have other values.
+    pub fn read_with(given: &dyn Fn(&str) -> Option<OsString>) -> Config {
+        let environment = |name: &str| given(name).or_else(|| std::env::var_os(name));
+        Config::read_from(&environment, file::of_system().as_deref())
     }
 
     /// The settings that an environment and a configuration file of the system make. A cache that is disabled in the
@@ -337,7 +343,7 @@ fn paths(list: &OsStr) -> Vec<PathBuf> {
 }
 
 /// `0`, `false`, `no`, `off` and nothing are false, all else is true.
-fn truth(value: &[u8]) -> bool {
+pub fn truth(value: &[u8]) -> bool {
     !["", "0", "false", "no", "off"]
         .iter()
         .any(|no| value.eq_ignore_ascii_case(no.as_bytes()))

@@ -36,8 +36,8 @@
 //! # Modules
 //!
 //! Imports point one way: `front` -> `hook` -> `cache` -> `shadow`, `key`, `store`, `driver` -> `cl`. `key` and `store` know
-//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork`, `generation`, `store::lock` and
-//! `store::mapping` only.
+//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork`, `generation`, `detach`, `store::lock`
+//! and `store::mapping` only.
 //!
 //! - `front`: the doors by which loaders come, and which drivers there are.
 //! - `hook`: the functions that stand in drivers' tables.
@@ -49,10 +49,12 @@
 //! - `cl`: the ABI.
 //! - `outcome`, `config`, `log`: what can become of a build, the settings, and what is said to people.
 //! - `stamp`: whether a file is still the one that was read.
+//! - `priority`: of work that nobody waits for.
 //! - `quantity`: sizes and times as people write them.
 //! - `trust`: whether nobody untrusted can write a path.
 //! - `fork`: the locks that all of them take, which a fork finds free.
 //! - `kept`: files that stay open, which an application may close under us.
+//! - `detach`: a process that is nobody's child.
 //! - `generation`: which of the processes that were forked from one another this is.
 //! - `cli`: the `oclcache` command.
 
@@ -60,6 +62,7 @@ mod cache;
 mod cl;
 pub mod cli;
 mod config;
+mod detach;
 mod driver;
 mod fork;
 mod front;
@@ -69,6 +72,7 @@ mod kept;
 mod key;
 mod log;
 mod outcome;
+mod priority;
 mod quantity;
 mod shadow;
 mod stamp;

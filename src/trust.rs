@@ -63,6 +63,30 @@ pub fn open(path: &Path, flags: OFlags, owners: &[u32]) -> Result<Option<OwnedFd
     refusal.map_or(Ok(Some(fd)), Err)
 }
 
+/// Whether a directory belongs to this user, and nobody else can write it or put another in its place: parents are root's or the
+/// user's, and what others may write of them is sticky.
+pub fn is_own_directory(path: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    let Ok(real) = path.canonicalize() else {
+        return false;
+    };
+    real.ancestors().enumerate().all(|(index, place)| {
+        let Ok(stat) = rustix::fs::lstat(place) else {
+            return false;
+        };
+        let is_directory = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir();
+        let is_trusted = match index {
+            0 => distrust(&stat, &[user]).is_none(),
+            _ => {
+                let is_sticky = stat.st_mode & 0o1000 != 0;
+                [0, user].contains(&stat.st_uid)
+                    && (is_sticky || distrust(&stat, &[0, user]).is_none())
+            }
+        };
+        is_directory && is_trusted
+    })
+}
+
 fn judge(fd: &OwnedFd, place: &Path, owners: &[u32]) -> Option<String> {
     let why = match rustix::fs::fstat(fd.as_fd()) {
         Ok(stat) => distrust(&stat, owners)?,
@@ -157,6 +181,25 @@ pub mod tests {
                 chown(of, Some(0), None).expect("taken back");
             }
         }
+    }
+
+    #[test]
+    fn a_directory_of_ones_own_may_lie_in_a_sticky_one_but_be_written_by_nobody_else() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let own = temporary.path().join("own");
+        create_dir(&own).expect("made");
+        let mode = |path: &Path, mode| {
+            set_permissions(path, PermissionsExt::from_mode(mode)).expect("changed");
+            is_own_directory(&own)
+        };
+        assert!(mode(&own, 0o755));
+        assert!(!mode(&own, 0o775));
+        assert!(!mode(&own, 0o1777));
+        assert!(mode(&own, 0o700));
+        assert!(!mode(temporary.path(), 0o777));
+        assert!(mode(temporary.path(), 0o1777));
+        assert!(!is_own_directory(&own.join("missing")));
+        assert!(!is_own_directory(Path::new("/")) || rustix::process::geteuid().is_root());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::bake;
 use super::plan::{Plan, executable};
 use super::record::kernel_names;
 use super::{Cache, nanoseconds};
@@ -34,6 +35,9 @@ impl Cache {
         let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
             return;
         };
+        if bake::is_baker() {
+            return;
+        }
         let private = !self.config.store_source();
         let build = plan.map(|plan| Build {
             key: plan.key(),

@@ -46,6 +46,9 @@ pub fn link(call: &LinkCall, below: LinkBelow) -> (Program, cl_int) {
     } else {
         cache.plan_link(call.driver, call.context, &call.arguments, &call.inputs)
     };
+    if cache.is_refused_by_baker(plan.as_ref().map_err(|reason| *reason)) {
+        return (Program::new(std::ptr::null_mut()), CL_INVALID_OPERATION);
+    }
     let started = Instant::now();
     let mut turn = Turn::default();
     let find = |plan| {

@@ -9,6 +9,7 @@ use opencl_sys::*;
 use super::Cache;
 use super::devices::{self, chosen, previous};
 use super::headers::{are_unchanged, header, source_text, texts};
+use super::sources;
 use crate::cl::{Context, Device, Program};
 use crate::driver::environment::adds_headers;
 use crate::driver::profile::Rebuild;
@@ -16,9 +17,8 @@ use crate::driver::{BuildArguments, Driver};
 use crate::key::include::Closure;
 use crate::key::ingredients::{Ingredient, Key, Kind, key, sha256};
 use crate::key::options::{self, Options};
-use crate::key::source;
 use crate::outcome::Bypass;
-use crate::shadow::{self, Base, Inner, Operation, Origin, Recipe, Ticket};
+use crate::shadow::{self, Base, Constants, Inner, Operation, Origin, Recipe, Ticket};
 
 /// Sources, intermediate languages and options beyond this are left to the driver, in bytes.
 const LARGEST_TEXT: usize = 64 << 20;
@@ -189,7 +189,7 @@ impl Cache {
         &self,
         driver: &'static Driver,
         devices: Vec<Device>,
-        base: Base,
+        mut base: Base,
         operation: Operation,
         arguments: &BuildArguments,
         previous: Option<Arc<Recipe>>,
@@ -220,8 +220,18 @@ impl Cache {
         if driver.profile.refuses_debug && options.as_ref().is_some_and(|options| options.debug) {
             return Err(Bypass::RefusedByProfile);
         }
-        let closure = match &base {
-            Base::Source(source) => texts(driver, source, headers, options.as_ref())?,
+        // No header of the driver's own, nor of the call.
+        let may_be_alone = headers.is_empty() && driver.profile.implicit_includes.is_empty();
+        let known = match &base {
+            Base::Source(text) if may_be_alone => self.sources.find(text, options_bytes),
+            _ => None,
+        };
+        let closure = match (&mut base, &known) {
+            (Base::Source(text), Some(known)) => {
+                *text = known.text.clone();
+                Closure::default()
+            }
+            (Base::Source(text), None) => texts(driver, text, headers, options.as_ref())?,
             _ => Closure::default(),
         };
         let device_identities = driver
@@ -238,7 +248,19 @@ impl Cache {
             return Err(Bypass::OptionReadsFile);
         }
 
-        let mut ingredients = base_ingredients(&base);
+        let mut ingredients = match &base {
+            Base::Source(text) => {
+                let keyed = known
+                    .as_ref()
+                    .map_or_else(|| sources::keyed(text), |known| known.keyed);
+                if known.is_none() && may_be_alone && closure.is_empty() {
+                    self.sources.remember(text, options_bytes, keyed);
+                }
+                vec![Ingredient::new(Kind::Source, keyed.1, keyed.0)]
+            }
+            Base::Il(code, constants) => il_ingredients(code, constants),
+            Base::Linked(inputs) => input_ingredients(inputs),
+        };
         ingredients.push(match &options {
             Some(options) => Ingredient::new(Kind::Options, "given", sha256(&options.normalised)),
             None => Ingredient::new(Kind::Options, "NULL", []),
@@ -322,25 +344,19 @@ fn forgets(ticket: &Ticket, compiles: bool) -> bool {
     }
 }
 
-fn base_ingredients(base: &Base) -> Vec<Ingredient> {
-    match base {
-        Base::Source(text) => {
-            let (text, name) = source::keyed(text);
-            vec![Ingredient::new(Kind::Source, name, sha256(text))]
-        }
-        Base::Il(code, constants) => {
-            let code = Ingredient::new(Kind::Il, "", sha256(code));
-            let constants = constants.iter().map(|(id, value)| {
-                Ingredient::new(Kind::Constant, id.to_string(), value.as_slice())
-            });
-            [code].into_iter().chain(constants).collect()
-        }
-        Base::Linked(inputs) => inputs
-            .iter()
-            .enumerate()
-            .map(|(index, input)| Ingredient::new(Kind::Input, index.to_string(), input.key.0))
-            .collect(),
-    }
+fn il_ingredients(code: &[u8], constants: &Constants) -> Vec<Ingredient> {
+    let code = Ingredient::new(Kind::Il, "", sha256(code));
+    let constants = constants
+        .iter()
+        .map(|(id, value)| Ingredient::new(Kind::Constant, id.to_string(), value.as_slice()));
+    [code].into_iter().chain(constants).collect()
+}
+
+fn input_ingredients(inputs: &[Arc<Recipe>]) -> Vec<Ingredient> {
+    let inputs = inputs.iter().enumerate();
+    inputs
+        .map(|(index, input)| Ingredient::new(Kind::Input, index.to_string(), input.key.0))
+        .collect()
 }
 
 /// All directories in which headers were looked for, whose spelling is not in the key.

@@ -1,9 +1,15 @@
-//! When a program that missed becomes an entry.
+//! When a program that missed becomes an entry: by the setting, else by the driver's profile, else by what was measured.
 
-use super::Cache;
+use std::fmt;
+use std::time::Duration;
+
+use super::{Cache, bake, nanoseconds};
 use crate::config;
 use crate::driver::Driver;
 use crate::driver::profile::Record;
+use crate::key::ingredients::key;
+use crate::store::Store;
+use crate::store::measures::{AGAIN, Measured, Sample, Times, Verdict};
 
 /// What happens after a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,15 +22,149 @@ pub enum Policy {
     Off,
 }
 
+/// A policy, and what it follows from; shown in one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// What happens after a miss.
+    pub policy: Policy,
+    why: Why,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Setting,
+    Profile,
+    /// Nobody has measured anything yet.
+    Unknown,
+    Recorded(Times),
+    /// It is tried again after so many days.
+    Loaded(Times, u32),
+}
+
+/// What happens after a miss of a driver.
+pub fn decide(
+    setting: config::Record,
+    profile: Record,
+    measured: Option<&Measured>,
+    now_ms: u64,
+) -> Decision {
+    let (policy, why) = match (setting, profile, measured) {
+        (config::Record::Inline, ..) => (Policy::InMiss, Why::Setting),
+        (config::Record::Bake, ..) => (Policy::Baked, Why::Setting),
+        (config::Record::Off, ..) => (Policy::Off, Why::Setting),
+        (config::Record::Auto, Record::InMiss, _) => (Policy::InMiss, Why::Profile),
+        (config::Record::Auto, Record::Baked, _) => (Policy::Baked, Why::Profile),
+        (config::Record::Auto, Record::Measured, Some(measured)) => by_measures(measured, now_ms),
+        (config::Record::Auto, Record::Measured, None) => (Policy::InMiss, Why::Unknown),
+    };
+    Decision { policy, why }
+}
+
+fn by_measures(measured: &Measured, now_ms: u64) -> (Policy, Why) {
+    let recorded = Why::Recorded(measured.recorded);
+    match measured.verdict(now_ms) {
+        Some(Verdict::Dear) => (Policy::Baked, recorded),
+        Some(Verdict::NoGain) => {
+            let decided_ms = measured.decided_ms.unwrap_or(now_ms);
+            let since = Duration::from_millis(now_ms.saturating_sub(decided_ms));
+            let days = AGAIN.saturating_sub(since).as_secs().div_ceil(86400) as u32;
+            (Policy::Off, Why::Loaded(measured.loaded, days))
+        }
+        None if measured.recorded.count == 0 => (Policy::InMiss, Why::Unknown),
+        None => (Policy::InMiss, recorded),
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.policy {
+            Policy::InMiss => "inside the miss: ",
+            Policy::Baked => "baked: ",
+            Policy::Off => "off: ",
+        })?;
+        match (self.why, self.policy) {
+            (Why::Setting, _) => f.write_str("by the setting `record`"),
+            (Why::Profile, Policy::InMiss) => {
+                f.write_str("fetching a binary costs next to nothing (profile)")
+            }
+            (Why::Profile, _) => f.write_str("fetching a binary compiles every kernel (profile)"),
+            (Why::Unknown, _) => f.write_str("nothing is measured yet"),
+            (Why::Recorded(times), _) => {
+                let (percent, builds) = (times.percent(), number(times.count, "build"));
+                write!(f, "recording took {percent} % of {builds}")
+            }
+            (Why::Loaded(times, days), _) => {
+                let (percent, builds) = (times.percent(), number(times.count, "build"));
+                let days = number(days, "day");
+                write!(
+                    f,
+                    "a hit gains nothing, loading took {percent} % of {builds}; tried again in {days}"
+                )
+            }
+        }
+    }
+}
+
+/// So many of something, in words.
+fn number(count: u32, of: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {of}{plural}")
+}
+
 impl Cache {
     /// What happens after a miss of this driver's.
-    pub(super) fn policy(&self, driver: &Driver) -> Policy {
-        match (self.config.record(), driver.profile.record) {
-            (config::Record::Inline, _) => Policy::InMiss,
-            (config::Record::Bake, _) => Policy::Baked,
-            (config::Record::Off, _) => Policy::Off,
-            (config::Record::Auto, Record::InMiss | Record::Measured) => Policy::InMiss,
-            (config::Record::Auto, Record::Baked) => Policy::Baked,
+    pub(super) fn policy(&self, driver: &Driver) -> Decision {
+        if bake::is_baker() {
+            return decide(config::Record::Inline, driver.profile.record, None, 0);
         }
+        let store = self.written_store();
+        let measured = store.and_then(|store| {
+            let new = || self.unmeasured(driver);
+            self.measures.of(store, driver.index(), new)
+        });
+        let now_ms = store.map_or(0, |store| store.root().now_ms());
+        decide(
+            self.config.record(),
+            driver.profile.record,
+            measured.as_ref(),
+            now_ms,
+        )
+    }
+
+    /// A program was built and then recorded in this time.
+    pub(super) fn measure_recording(&self, driver: &Driver, build: Duration, recording: Duration) {
+        let times = Times::of(nanoseconds(build), nanoseconds(recording));
+        self.measure(driver, Sample::Recorded, times);
+    }
+
+    /// A program whose build took so long was loaded in this time.
+    pub(super) fn measure_load(&self, driver: &Driver, build_ns: u64, load: Duration) {
+        let times = Times::of(build_ns, nanoseconds(load));
+        self.measure(driver, Sample::Loaded, times);
+    }
+
+    fn measure(&self, driver: &Driver, sample: Sample, times: Times) {
+        if driver.profile.record == Record::Measured
+            && self.config.record() == config::Record::Auto
+            && let Some(store) = self.written_store()
+        {
+            let new = || self.unmeasured(driver);
+            self.measures.add(store, driver.index(), new, sample, times);
+        }
+    }
+
+    fn written_store(&self) -> Option<&Store> {
+        self.store.as_ref().filter(|_| !self.config.readonly())
+    }
+
+    /// None: nobody knows what it is.
+    fn unmeasured(&self, driver: &Driver) -> Option<Measured> {
+        let identity = driver.identity(&|path| self.digest(path))?;
+        let library = driver.library().to_string_lossy().into_owned();
+        Some(Measured::new(
+            driver.profile.family,
+            library,
+            key(identity.iter()),
+        ))
     }
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use opencl_sys::CL_DEVICE_NAME;
 
-use super::Cache;
 use super::plan::Plan;
 use super::record::kernel_names;
+use super::{Cache, autobake};
 use crate::cl::{Device, Program};
 use crate::driver::Driver;
 use crate::key::ingredients::sha256;
@@ -130,6 +130,7 @@ impl Cache {
         match store.publish(&plan.key(), &content) {
             Ok(removed) => {
                 self.count(&[Counter::Recipes.by(1), Counter::Evicted.by(removed)]);
+                autobake::recipe_written(&self.config);
                 Some((names, Kept::Recipe))
             }
             Err(error) => {

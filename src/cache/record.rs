@@ -1,7 +1,7 @@
 //! Asks a program that the driver has built for everything that the API shows, and publishes it as an entry.
 
 use std::ffi::CString;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use opencl_sys::*;
 
@@ -67,15 +67,20 @@ impl Cache {
         let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
             return (kernel_names(driver, program), Kept::Nothing);
         };
-        match self.policy(driver) {
+        let decision = self.policy(driver);
+        match decision.policy {
             Policy::InMiss => {}
-            Policy::Off => return (kernel_names(driver, program), Kept::Nothing),
+            Policy::Off => {
+                self.not_stored(plan, &decision);
+                return (kernel_names(driver, program), Kept::Nothing);
+            }
             Policy::Baked => {
                 if let Some(left) = self.leave_to_baker(driver, program, plan, elapsed) {
                     return left;
                 }
             }
         }
+        let started = Instant::now();
         let binaries = match binaries(driver, program, plan) {
             Ok(binaries) => binaries,
             Err(why) => {
@@ -90,6 +95,7 @@ impl Cache {
             &binaries.built,
             &plan.recipe.arguments,
         );
+        self.measure_recording(driver, elapsed, started.elapsed());
         let names = facts.kernel_names.clone();
         if !is_of_the_right_type(&facts, &binaries.built, &plan.recipe.operation) {
             self.not_stored(
@@ -124,14 +130,20 @@ impl Cache {
             executable: missed.map_or(meta.executable, |missed| missed.executable),
             ..meta
         };
+        let Some((meta, recipe)) = self.as_recorded(plan.key(), meta, recipe) else {
+            return (names, Kept::Nothing);
+        };
         let content = EntryContent {
             meta: &meta,
             recipe: recipe.as_ref(),
             binaries: binaries.bytes.iter().map(Vec::as_slice).collect(),
         };
-        match store.publish(&plan.key(), &content) {
+        let published = store.publish(&plan.key(), &content);
+        self.memory.forget(&plan.key());
+        match published {
             Ok(removed) => {
                 self.count(&[Counter::Stored.by(1), Counter::Evicted.by(removed)]);
+                self.recorded_by_baker(plan.key());
                 (names, Kept::Entry)
             }
             Err(error) => {
@@ -144,6 +156,7 @@ impl Cache {
     pub(super) fn not_stored(&self, plan: &Plan, why: &dyn std::fmt::Display) {
         self.count(&[Counter::NotStored.by(1)]);
         tracing::warn!(key = %plan.key_prefix(), %why, "not stored");
+        super::bake::left(format!("it is not stored: {why}"));
     }
 
     /// What an entry of the plan says beside its binaries.
@@ -217,7 +230,8 @@ impl Cache {
         };
         let mut meta = std::mem::take(&mut entry.meta);
         if !change(&mut meta.facts) {
-            return;
+            // Another process has added them since the entry was read here.
+            return self.memory.forget(key);
         }
         if let Some(own) = include_dirs {
             meta.include_dirs = shows_directories(&meta.facts, own).then(|| own.to_vec());
@@ -229,7 +243,9 @@ impl Cache {
             recipe: recipe.as_ref(),
             binaries: entry.binaries().collect(),
         };
-        match store.replace(key, &content, &file) {
+        let replaced = store.replace(key, &content, &file);
+        self.memory.forget(key);
+        match replaced {
             Ok(removed) => self.count(&[Counter::Evicted.by(removed)]),
             Err(error) => tracing::warn!(%error, "facts not added to the entry"),
         }

@@ -1,6 +1,7 @@
 //! Makes a program from an entry, and checks that it is the one that was recorded.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use opencl_sys::*;
 
@@ -37,7 +38,7 @@ pub fn restore(
     context: Context,
     standing: Standing,
     plan: &Plan,
-    entry: Entry,
+    entry: Arc<Entry>,
 ) -> Result<Inner, Failure> {
     let refused = |why| Failure::Entry(Defect::Refused(why));
     let binaries: Vec<&[u8]> = entry.binaries().collect();

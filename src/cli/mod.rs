@@ -3,8 +3,10 @@
 //! Data goes to standard output, words go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such entry;
 //! `run` passes on the program's, and has 125 to 127 of its own.
 
+mod bake;
 mod clear;
 mod config;
+mod detached;
 mod explain;
 mod gc;
 mod list;
@@ -72,6 +74,9 @@ enum Verb {
         /// Say nothing at the end
         #[arg(short, long)]
         quiet: bool,
+        /// Bake what the program leaves to be baked, and wait for it; otherwise it is baked behind the program
+        #[arg(long)]
+        bake: bool,
         /// The program and its arguments
         #[arg(
             required = true,
@@ -144,6 +149,12 @@ enum Verb {
         #[arg(long, value_name = "TIME", value_parser = parse_age)]
         max_age: Option<Duration>,
     },
+    /// Make entries of what programs have left to be compiled again later, and of what an older driver has made
+    #[command(after_help = "Example: oclcache bake --stale")]
+    Bake(bake::Wanted),
+    /// Not for people
+    #[command(hide = true)]
+    BakeWorker(bake::WorkerArguments),
     /// Show each setting, its value and where it comes from
     #[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
     Config,
@@ -205,7 +216,11 @@ pub fn main() -> ExitCode {
         },
     });
     let done = match verb {
-        Verb::Run { quiet, command } => run::run(quiet, &command),
+        Verb::Run {
+            quiet,
+            bake,
+            command,
+        } => run::run(quiet, bake, &command),
         Verb::Stats { json, zero } => stats::stats(json, zero),
         Verb::List { json } => list::list(json),
         Verb::Show { key, json, source } => show::show(&key, json, source),
@@ -213,6 +228,8 @@ pub fn main() -> ExitCode {
         Verb::Path => path(),
         Verb::Clear { key } => clear::clear(key.as_deref()),
         Verb::Gc { max_size, max_age } => gc::gc(max_size, max_age),
+        Verb::Bake(wanted) => bake::bake(&wanted),
+        Verb::BakeWorker(arguments) => bake::work(arguments),
         Verb::Config => config::config(),
     };
     done.unwrap_or_else(|failure| {

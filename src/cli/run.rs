@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 
 use object::elf::{FileHeader64, PT_INTERP, ProgramType};
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -17,7 +17,7 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use super::{Failure, say, seconds, tiers};
-use crate::cache::RUN_VARIABLE;
+use crate::cache::{RUN_VARIABLE, autobake};
 use crate::config::Config;
 use crate::log::path;
 use crate::store::directory::Directory;
@@ -32,8 +32,9 @@ const REGISTERED: &str = "oclcache.icd";
 const MISSED: u8 = 125;
 const LOADER_VARIABLES: [&str; 3] = ["OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH"];
 
-pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
-    let library = library()?;
+pub fn run(quiet: bool, bake: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
+    let own = own_path()?;
+    let library = library(&own)?;
     let vendors = vendors()?;
     let config = Config::read();
     let place = match Place::open(&config, &library) {
@@ -66,13 +67,48 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
         // The program has ended as it has, whatever becomes of its counters.
         Err(failure) => say(&format!("oclcache: {}", failure.words)),
     }
+    let recipes = run.map_or(0, |run| run.totals.get(Counter::Recipes));
+    // Inside another run, which counts them as its own.
+    let is_outer = std::env::var_os(RUN_VARIABLE).is_none();
+    if recipes > 0 && bake {
+        bake_now(&own, quiet, &config);
+    } else if recipes > 0
+        && is_outer
+        && let Err(why) = autobake::after_run(&own, &config)
+        && !quiet
+    {
+        say(&format!(
+            "oclcache: run `oclcache bake` to store what was compiled; it is not started here: {why}"
+        ));
+    }
     exit_as(&status, config.must_hit() && compiled)
 }
 
+/// Bakes what the program has left. It ended as it has, whatever becomes of that.
+fn bake_now(command: &Path, quiet: bool, config: &Config) {
+    let arguments = match autobake::handed(config) {
+        Ok(arguments) => arguments,
+        Err(why) => return say(&format!("oclcache: nothing is baked: {why}")),
+    };
+    let mut bake = Command::new(command);
+    bake.arg("bake").args(arguments);
+    if quiet {
+        bake.stderr(Stdio::null());
+    }
+    // It writes no data, and the program's input is none of its own.
+    bake.stdin(Stdio::null()).stdout(Stdio::null());
+    if let Err(failure) = run_to_end(&mut bake, command.as_os_str()) {
+        say(&format!("oclcache: {}", failure.words));
+    }
+}
+
+fn own_path() -> Result<PathBuf, Failure> {
+    std::env::current_exe()
+        .map_err(|error| Failure::new(format_args!("cannot find this command: {error}")))
+}
+
 /// The library, beside the command, in `../lib`, or where the build put it.
-fn library() -> Result<PathBuf, Failure> {
-    let command = std::env::current_exe()
-        .map_err(|error| Failure::new(format_args!("cannot find this command: {error}")))?;
+fn library(command: &Path) -> Result<PathBuf, Failure> {
     let beside = command.parent().unwrap_or(Path::new("/"));
     let mut places = vec![beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)];
     places.extend(

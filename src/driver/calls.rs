@@ -407,7 +407,7 @@ impl Driver {
     }
 }
 
-fn devices(value: &[u8]) -> Result<Vec<Device>, cl_int> {
+pub(super) fn devices(value: &[u8]) -> Result<Vec<Device>, cl_int> {
     value
         .chunks(size_of::<usize>())
         .map(|word| Device::from_value(word).filter(|device| !device.is_null()))

@@ -1,10 +1,11 @@
 //! What is around a call and changes what a driver compiles: environment variables, configuration files, and programs that
 //! it runs. An application may change any of them at any time, so they are looked at in each call.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::Driver;
 use super::identity::{FileDigest, sha256_value};
@@ -31,35 +32,114 @@ pub fn surroundings(profile: &Profile, suffix: &[u8], known: &Variables) -> Surr
     Some(ingredients)
 }
 
-/// All variables at the last call, and those of them that were wanted: to tell them apart takes longer than to see that none has
-/// changed.
+/// All variables at the last call, and what followed from them: to tell that apart takes longer than to see that none has changed.
 #[derive(Default)]
 pub struct Variables(Mutex<Snapshot>);
 
 #[derive(Default)]
 struct Snapshot {
-    all: Vec<(OsString, OsString)>,
+    /// As they stand in memory, each with its NUL.
+    all: Vec<u8>,
     wanted: Vec<Ingredient>,
+    /// Counts the changes.
+    changes: u64,
+    /// The programs that the driver runs, and when they were found.
+    tools: Option<(Instant, Vec<Ingredient>)>,
 }
 
 impl Variables {
     fn wanted(&self, profile: &Profile, suffix: &[u8]) -> Vec<Ingredient> {
-        let now: Vec<(OsString, OsString)> = std::env::vars_os().collect();
         let mut known = self.0.lock();
-        if known.all != now {
-            let wanted = now
-                .iter()
-                .filter(|(name, value)| is_wanted(profile, suffix, name, value));
-            let mut wanted: Vec<Ingredient> = wanted
+        if !is_environment(&known.all) {
+            let all = environment();
+            let variables = all.split(|byte| *byte == 0).filter_map(variable);
+            let mut wanted: Vec<Ingredient> = variables
+                .filter(|(name, value)| is_wanted(profile, suffix, name, value))
                 .map(|(name, value)| {
                     Ingredient::new(Kind::Environment, name.to_string_lossy(), value.as_bytes())
                 })
                 .collect();
             wanted.sort_by(|one, other| one.name.cmp(&other.name));
-            *known = Snapshot { all: now, wanted };
+            *known = Snapshot {
+                all,
+                wanted,
+                changes: known.changes + 1,
+                tools: None,
+            };
         }
         known.wanted.clone()
     }
+
+    /// The programs that were found not longer ago than this, or are found now, with the variables as they are.
+    fn tools(
+        &self,
+        age: Duration,
+        find: impl FnOnce() -> Option<Vec<Ingredient>>,
+    ) -> Option<Vec<Ingredient>> {
+        let known = self.0.lock();
+        match &known.tools {
+            Some((found, tools)) if found.elapsed() < age => return Some(tools.clone()),
+            _ => {}
+        }
+        let changes = known.changes;
+        drop(known);
+        let now = Instant::now();
+        let tools = find()?;
+        let mut known = self.0.lock();
+        if known.changes == changes {
+            known.tools = Some((now, tools.clone()));
+        }
+        Some(tools)
+    }
+}
+
+unsafe extern "C" {
+    /// environ(7)
+    static environ: *const *const c_char;
+}
+
+/// Calls the function for each variable with its NUL, until it says no. Makes no copies, unlike `std::env::vars_os`.
+fn all_variables(mut each: impl FnMut(&[u8]) -> bool) {
+    // SAFETY: a NULL-terminated array of C strings, or NULL (environ(7)). It must not be changed meanwhile, as for drivers and
+    // everybody else who reads it.
+    unsafe {
+        let mut next = environ;
+        while !next.is_null() && !(*next).is_null() {
+            if !each(CStr::from_ptr(*next).to_bytes_with_nul()) {
+                return;
+            }
+            next = next.add(1);
+        }
+    }
+}
+
+fn environment() -> Vec<u8> {
+    let mut all = Vec::new();
+    all_variables(|variable| {
+        all.extend(variable);
+        true
+    });
+    all
+}
+
+/// Whether these are the variables now.
+fn is_environment(mut rest: &[u8]) -> bool {
+    let mut is_same = true;
+    all_variables(|variable| {
+        match rest.strip_prefix(variable) {
+            Some(behind) => rest = behind,
+            None => is_same = false,
+        }
+        is_same
+    });
+    is_same && rest.is_empty()
+}
+
+/// Name and value. A name may begin with `=`, as for the standard library.
+fn variable(text: &[u8]) -> Option<(&OsStr, &OsStr)> {
+    let end = 1 + text.get(1..)?.iter().position(|byte| *byte == b'=')?;
+    let (name, value) = (&text[..end], &text[end + 1..]);
+    Some((OsStr::from_bytes(name), OsStr::from_bytes(value)))
 }
 
 /// What was otherwise at an earlier moment.
@@ -153,8 +233,14 @@ impl Driver {
     /// What was different when the driver was opened is there as well: drivers read variables and files then or later
     /// (measured: Intel's CPU runtime reads its cl.cfg at both times).
     ///
+    /// Programs that it runs may have been looked for so long ago.
+    ///
     /// None: a file cannot be read.
-    pub fn surroundings(&self, digest: FileDigest) -> Option<Vec<Ingredient>> {
+    pub(super) fn surroundings_at_most(
+        &self,
+        age: Duration,
+        digest: FileDigest,
+    ) -> Option<Vec<Ingredient>> {
         let profile = self.profile;
         let mut ingredients = surroundings(profile, &self.suffix, &self.variables)?;
         let named: Vec<PathBuf> = ingredients
@@ -164,10 +250,17 @@ impl Driver {
             .map(|one| OsStr::from_bytes(&one.value).into())
             .collect();
         ingredients.extend(differences(self.opened_in.as_ref()?, &ingredients));
-        let tools = profile.tools.iter().filter_map(|tool| program(tool));
-        for path in named.into_iter().filter(|path| path.is_file()).chain(tools) {
+        for path in named.into_iter().filter(|path| path.is_file()) {
             ingredients.push(file(&path, digest)?);
         }
+        if profile.tools.is_empty() {
+            return Some(ingredients);
+        }
+        let find = || {
+            let paths = profile.tools.iter().filter_map(|tool| program(tool));
+            paths.map(|path| file(&path, digest)).collect()
+        };
+        ingredients.extend(self.variables.tools(age, find)?);
         Some(ingredients)
     }
 }

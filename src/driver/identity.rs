@@ -16,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Driver;
 use super::files::{Found, Search, matches};
@@ -29,9 +29,9 @@ use crate::stamp::Stamp;
 /// The SHA-256 of a file's content.
 pub type FileDigest<'a> = &'a dyn Fn(&Path) -> io::Result<[u8; 32]>;
 
-/// How long what was seen of the driver's files is taken to hold, in milliseconds: a look at each costs as much as a key. A
+/// How long what was seen of the driver's files is taken to hold: a look at each costs as much as a key. A
 /// hit is then as if it had come by so much earlier, and nothing is stored without another look.
-const HOLDS: u64 = 50;
+const HOLDS: Duration = Duration::from_millis(50);
 
 /// The driver's part of a key.
 pub type DriverIdentity = Arc<[Ingredient]>;
@@ -63,16 +63,21 @@ impl Driver {
         self.identity_at_most(HOLDS, digest)
     }
 
+    /// The part of a key that the surroundings of this call are.
+    pub fn surroundings(&self, digest: FileDigest) -> Option<Vec<Ingredient>> {
+        self.surroundings_at_most(HOLDS, digest)
+    }
+
     /// Whether the driver is what it was when a key was made of these ingredients, and what is around it.
     pub fn is_unchanged(&self, ingredients: &[Ingredient], digest: FileDigest) -> bool {
-        self.identity_at_most(0, digest).is_some()
+        self.identity_at_most(Duration::ZERO, digest).is_some()
             && self
-                .surroundings(digest)
+                .surroundings_at_most(Duration::ZERO, digest)
                 .is_some_and(|now| now.iter().all(|one| ingredients.contains(one)))
     }
 
-    /// The identity as it was seen at most so many milliseconds ago.
-    fn identity_at_most(&self, age: u64, digest: FileDigest) -> Option<DriverIdentity> {
+    /// The identity as it was seen not longer ago than this.
+    fn identity_at_most(&self, age: Duration, digest: FileDigest) -> Option<DriverIdentity> {
         let known = match self.identity.get() {
             Some(known) => known,
             None => {
@@ -86,7 +91,8 @@ impl Driver {
             return None;
         }
         let now = known.taken.elapsed().as_millis() as u64;
-        if now.saturating_sub(known.checked.load(Ordering::Relaxed)) < age {
+        let since = now.saturating_sub(known.checked.load(Ordering::Relaxed));
+        if u128::from(since) < age.as_millis() {
             return Some(known.ingredients.clone());
         }
         if let Err(path) = self.still_holds(known, digest) {

@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)] // calls through the driver's function pointers; each block says why it is sound
 
+mod application;
 mod calls;
 mod device;
 pub mod environment;
@@ -30,12 +31,13 @@ use opencl_sys::cl_icd::cl_icd_dispatch;
 use crate::cl::Platform;
 use crate::cl::dispatch::{Slot, Table};
 use crate::fork::Mutex;
+pub use application::Application;
 pub use calls::{BuildArguments, NotifyTarget};
 use environment::Surroundings;
 use identity::Identity;
 pub use identity::{build_id_value, sha256_value};
 pub use library::{Library, OpenError};
-pub use loaded::{changes as loaded_changes, paths as loaded_paths};
+pub use loaded::{changes as loaded_changes, path_of, paths as loaded_paths};
 use profile::{Profile, Recognition};
 
 /// How many tables can be hooked in one process. Each has hooks of its own, which therefore know their driver without
@@ -121,6 +123,30 @@ impl Driver {
             context_counts: AtomicU8::new(0),
             from_the_start: false,
             hooked: AtomicBool::new(false),
+        }
+    }
+
+    /// The same driver with the functions that stand in its table now.
+    fn through_hooks(&self) -> Driver {
+        Driver {
+            index: self.index,
+            table: self.table,
+            below: self.table.copy(),
+            own: self.own,
+            layer: None,
+            between: Vec::new(),
+            library: self.library.clone(),
+            platforms: self.platforms.clone(),
+            profile: self.profile,
+            suffix: self.suffix.clone(),
+            identity: OnceBox::new(),
+            opened_in: self.opened_in.clone(),
+            variables: environment::Variables::default(),
+            devices: Mutex::default(),
+            clang_resources: Mutex::default(),
+            context_counts: AtomicU8::new(0),
+            from_the_start: self.from_the_start,
+            hooked: AtomicBool::new(true),
         }
     }
 

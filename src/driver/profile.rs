@@ -1,7 +1,8 @@
 //! What is known of each family of drivers: one table, one row a family.
 //!
 //! Each fact has its source in a comment: "measured" was run here on Debian 12 (PoCL 3.1, Intel CPU runtime 2026.2,
-//! rusticl 22.3), a file name is of the driver's own sources, "documented" is its vendor's manual.
+//! rusticl 22.3), a file name is of the driver's own sources, "documented" is its vendor's manual. What is only inferred from
+//! these, or a habit of drivers, is "unverified".
 
 mod table;
 pub mod variables;
@@ -140,6 +141,20 @@ pub fn of(recognition: &Recognition) -> &'static Profile {
         .iter()
         .find(|profile| (profile.recognise)(recognition))
         .unwrap_or(&UNKNOWN)
+}
+
+/// The row of a family.
+pub fn named(family: &str) -> &'static Profile {
+    let named = |profile: &&Profile| profile.family == family;
+    PROFILES.iter().find(named).unwrap_or(&UNKNOWN)
+}
+
+/// The variables that the drivers of each family read, with the family's name.
+pub fn environments() -> impl Iterator<Item = (&'static str, &'static Environment)> {
+    PROFILES
+        .iter()
+        .chain([&UNKNOWN])
+        .map(|profile| (profile.family, profile.environment))
 }
 
 fn contains(text: &[u8], part: &str) -> bool {

@@ -3,8 +3,10 @@
 #![allow(unsafe_code)] // exported C functions
 
 mod copies;
+mod exit;
 mod icd;
 mod layer;
+pub mod own;
 mod rounds;
 mod vendors;
 
@@ -55,6 +57,7 @@ fn open() -> Option<&'static Config> {
             tracing::warn!("{complaint}");
         }
         if !config.disable() {
+            cache::autobake::born();
             cache::announce();
         }
         Some(config)

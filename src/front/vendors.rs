@@ -88,6 +88,19 @@ pub fn find(
     wanted.into_iter().chain(more).map(vendor).collect()
 }
 
+/// All libraries that the settings, the loaders' variables or the default directory name, each once. None is opened, and we may
+/// be among them.
+pub fn named(config: &Config, environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let mut sources = config.vendors().unwrap_or_default();
+    sources.extend(loader_sources(environment));
+    sources.extend(wheel_sources(environment));
+    sources.push(DEFAULT_DIRECTORY.into());
+    let mut named = libraries(&sources);
+    let mut seen = std::collections::HashSet::new();
+    named.retain(|library| seen.insert(library.clone()));
+    named
+}
+
 /// The registered drivers, for a program with raised privileges, whose environment is not read. ocl-icd reads its own there
 /// all the same, so whether the loader loads a driver is seen from `is_open`: ocl-icd opens all its drivers before it asks
 /// the first. Khronos' loader asks one after the other but reads the default directory only, so it loads them all if that

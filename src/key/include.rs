@@ -131,6 +131,11 @@ impl Closure {
         (!self.places.is_empty()).then_some(&self.working_directory)
     }
 
+    /// Whether no file was looked for, so that the texts say everything.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
     /// The files, in the order in which they were found.
     pub fn files(&self) -> impl Iterator<Item = FoundFile<'_>> {
         self.places.iter().enumerate().filter_map(|(index, place)| {

@@ -16,6 +16,7 @@
 //! refused, as an option may read a file (`-include-pch`), write one (`-save-temps`), or hand text to another tool
 //! (`-Xclang`, `-Wp,`).
 
+mod respelled;
 mod words;
 
 use std::iter::Peekable;

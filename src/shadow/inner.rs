@@ -1,5 +1,6 @@
 //! Programs made from recorded binaries: P', which executes in place of the application's P, or the result of a link.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -19,6 +20,25 @@ pub enum Standing {
     Applications,
 }
 
+/// What is known of a program, which stays as it is while this lives.
+pub enum KnownFacts {
+    /// As it stands in the entry.
+    Recorded(Arc<Entry>),
+    /// As the driver said since.
+    Fresh(Arc<Facts>),
+}
+
+impl Deref for KnownFacts {
+    type Target = Facts;
+
+    fn deref(&self) -> &Facts {
+        match self {
+            KnownFacts::Recorded(entry) => &entry.meta.facts,
+            KnownFacts::Fresh(facts) => facts,
+        }
+    }
+}
+
 /// A program made from recorded binaries. One belongs to one program of the application's only, since program-scope variables
 /// live in it.
 ///
@@ -30,8 +50,10 @@ pub struct Inner {
     context: Context,
     devices: Vec<Device>,
     recipe: Arc<Recipe>,
-    entry: Entry,
-    facts: RwLock<Arc<Facts>>,
+    /// Shared with other programs of its key.
+    entry: Arc<Entry>,
+    /// What the driver said since, in place of what was recorded.
+    fresh: RwLock<Option<Arc<Facts>>>,
     materialised: AtomicBool,
     released: AtomicBool,
     /// The handle of what the driver linked for real, for queries; 0 if it did not.
@@ -47,9 +69,8 @@ impl Inner {
         context: Context,
         devices: Vec<Device>,
         recipe: Arc<Recipe>,
-        mut entry: Entry,
+        entry: Arc<Entry>,
     ) -> Inner {
-        let facts = RwLock::new(Arc::new(std::mem::take(&mut entry.meta.facts)));
         Inner {
             driver,
             program,
@@ -58,7 +79,7 @@ impl Inner {
             devices,
             recipe,
             entry,
-            facts,
+            fresh: RwLock::new(None),
             materialised: AtomicBool::new(false),
             released: AtomicBool::new(false),
             twin: AtomicUsize::new(0),
@@ -140,14 +161,18 @@ impl Inner {
         all
     }
 
-    /// What was recorded.
-    pub fn facts(&self) -> Arc<Facts> {
-        self.facts.read().clone()
+    /// What was recorded, or what the driver said since.
+    pub fn facts(&self) -> KnownFacts {
+        match &*self.fresh.read() {
+            Some(fresh) => KnownFacts::Fresh(fresh.clone()),
+            None => KnownFacts::Recorded(self.entry.clone()),
+        }
     }
 
     /// Replaces what was recorded by what the driver said now.
     pub fn set_facts(&self, facts: Arc<Facts>) {
-        *self.facts.write() = facts;
+        let old = self.fresh.write().replace(facts);
+        drop(old);
     }
 
     /// Gives our reference to P' back, once. Its kernels may still hold it.

@@ -26,7 +26,7 @@ pub use building::{
 };
 pub use inner::{Inner, Standing};
 use kernels::{Kernels, may_be_known};
-pub use recipe::{Base, Constants, Header, Operation, Recipe};
+pub use recipe::{Base, Constants, Header, Operation, Recipe, Text};
 
 /// By address; nobody chooses those to make them collide.
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;

@@ -154,6 +154,9 @@ pub struct Meta {
     /// How many times it was compiled while its recipe was pending, and when last, in milliseconds since 1970: processes that
     /// began before count once.
     pub misses: (u32, u64),
+    /// Whether the binaries hold what the driver made when the application ran its kernels (PoCL: for work-group sizes), which it
+    /// makes again otherwise.
+    pub variants: bool,
     /// What the API shows; of a pending entry the kernels' names only.
     pub facts: Facts,
 }
@@ -374,6 +377,7 @@ pub(super) mod tests {
             built: vec![0, 1, 2],
             only_built_listed: false,
             misses: (1, 3),
+            variants: true,
             facts: Facts {
                 program: vec![(0x1167, Answer::Value(vec![1, 0, 0, 0, 0, 0, 0, 0]))],
                 devices: vec![vec![

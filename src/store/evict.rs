@@ -479,7 +479,8 @@ mod tests {
             let future = SystemTime::now() + Duration::from_secs(1_000_000);
             file.set_modified(future).expect("dated");
         }
-        // Used now: it gets a time that is true.
+        // Used now, which is later than all were stored: it gets a time that is true.
+        std::thread::sleep(Duration::from_millis(2));
         assert!(has(&store, 3));
         for number in 100..109 {
             put(&store, number).expect("stored");

@@ -41,6 +41,8 @@ pub enum Purpose {
     Load,
     /// Entries are removed. One lock for the whole store: the key is of no account.
     Evict,
+    /// Pending recipes are baked. One lock for the whole store, as well.
+    Bake,
 }
 
 /// What became of an attempt to get a lock.
@@ -100,6 +102,7 @@ fn byte_of(purpose: Purpose, key: &Key) -> u64 {
         Purpose::Build => 1,
         Purpose::Load => 2,
         Purpose::Evict => return 3 << KEY_BITS,
+        Purpose::Bake => return 3 << KEY_BITS | 1,
     };
     let bytes = key.0[..8].iter();
     let key = bytes.fold(0, |number, byte| number << 8 | u64::from(*byte));

@@ -1,5 +1,6 @@
 //! The directory of entries: pure file handling that knows nothing of OpenCL objects.
 
+pub mod attempts;
 pub mod collect;
 pub mod digests;
 pub mod directory;
@@ -12,6 +13,7 @@ pub mod filesystem;
 pub mod journal;
 pub mod lock;
 pub mod mapping;
+pub mod measures;
 pub mod recipe;
 pub mod recorder;
 pub mod sentinel;
@@ -103,10 +105,12 @@ pub enum Lookup {
 /// <cache directory>/v1/aside/4f1d...c2.entry         set aside: damaged, or refused by the driver
 /// <cache directory>/v1/tmp/                          being written
 /// <cache directory>/v1/loading/4f1d...c2             an entry that no driver has loaded yet is being loaded
+/// <cache directory>/v1/baking/4f1d...c2              a recipe that is being baked, or whose baking failed
 /// <cache directory>/v1/sizes                         what the shards take, and when they were used
 /// <cache directory>/v1/locks                         locked in parts, see `lock`
 /// <cache directory>/v1/stats/                        counters, one file for each process
 /// <cache directory>/v1/digests/                      remembered digests of driver files, one file for each host
+/// <cache directory>/v1/drivers                       what recording and loading took with each driver
 /// <cache directory>/v1/swept                         when leftovers were last cleared away
 /// <cache directory>/v1/vendors-.../                  the vendors directory that `oclcache run` gives to programs
 /// <cache directory>/v1/journal, journal.old          misses, bypasses and failures, appended without a lock
@@ -429,6 +433,11 @@ impl Store {
                 if loading.facts(&name).is_some() && loading.remove(&name)? {
                     cleared.files += 1;
                 }
+            }
+        }
+        if let Some((baking, names)) = attempts::files(&self.root)? {
+            for name in names {
+                cleared.files += u64::from(baking.remove(&name)?);
             }
         }
         journal::clear(&self.root, &mut cleared)?;

@@ -8,7 +8,9 @@ use super::evict::EVICTION;
 use super::lock::{Attempt, Purpose};
 use super::sentinel;
 use super::stats::Statistics;
-use super::{ASIDE, LOADING, STATISTICS, Store, StoreError, TEMPORARY, VERSION_DIRECTORY};
+use super::{
+    ASIDE, LOADING, STATISTICS, Store, StoreError, TEMPORARY, VERSION_DIRECTORY, attempts,
+};
 
 /// Modified when a sweep begins.
 const SWEPT: &str = "swept";
@@ -20,6 +22,8 @@ const UNFINISHED: Duration = Duration::from_secs(3600);
 const LOAD: Duration = Duration::from_secs(7 * 86400);
 /// What was set aside is for people who look into it soon.
 const SET_ASIDE: Duration = Duration::from_secs(30 * 86400);
+/// What could not be baked is tried again after this time: the driver may be another by then.
+const BAKED_IN_VAIN: Duration = Duration::from_secs(30 * 86400);
 const MOST_SET_ASIDE: usize = 256;
 /// How many files of dead processes are folded at once.
 const MOST_FOLDED: usize = 256;
@@ -89,6 +93,11 @@ impl Store {
             let mut names = old(&loading, LOAD)?;
             names.retain(|name| sentinel::is_ours(name));
             remove(&loading, names)?;
+        }
+        if let Some((baking, mut names)) = attempts::files(&self.root)? {
+            let known = old(&baking, BAKED_IN_VAIN)?;
+            names.retain(|name| known.contains(name));
+            remove(&baking, names)?;
         }
         if let Some(aside) = self.root.open_below(ASIDE)? {
             let mut names: Vec<_> = aside.names()?;

@@ -5,6 +5,8 @@
 
 mod support;
 
+mod autobake;
+mod bake;
 mod command;
 mod copies;
 mod counting;
@@ -20,6 +22,7 @@ mod journal;
 mod limits;
 mod modes;
 mod neighbours;
+mod policy;
 mod privilege;
 mod process;
 mod programs;

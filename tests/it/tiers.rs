@@ -19,7 +19,7 @@ fn stub() -> Sandbox {
 }
 
 /// A directory that nobody can write but who runs the tests and root, up to the root directory; None, said by name, without.
-fn trusted_place(test: &str) -> Option<TempDir> {
+pub fn trusted_place(test: &str) -> Option<TempDir> {
     let me = rustix::process::geteuid().as_raw();
     let is_trusted = |path: &Path| {
         let metadata = path.metadata();

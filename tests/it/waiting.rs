@@ -284,6 +284,30 @@ fn what_cannot_be_had_from_the_cache_is_built_by_all_at_the_same_time() {
     counted(&sandbox, 0, 8, 8);
 }
 
+/// Where a miss leaves a recipe there is nothing to serve after it. Who waited then builds, at the same time as all others: from the
+/// driver's own cache, where it has one.
+#[test]
+fn what_is_left_to_be_baked_is_built_by_one_and_then_by_all_others_at_the_same_time() {
+    let mut sandbox = stub();
+    sandbox.set("OCLCACHE_RECORD", "bake");
+    sandbox.set("STUB_BUILD_MS", "1500");
+    let file = source(&sandbox, 1);
+    for (hits, misses) in [(0, 8), (0, 16)] {
+        let _ = std::fs::remove_file(sandbox.path("stub.log"));
+        all((0..8).map(|_| builder(&sandbox, &file)));
+        let log = log(&sandbox);
+        let first: Vec<&str> = log.lines().take(2).collect();
+        assert!(first[1].starts_with("done"), "{log}");
+        assert_eq!(sandbox.compilations(), 8);
+        assert!(at_once(&log) >= 4, "{log}");
+        counted(&sandbox, hits, misses, 0);
+    }
+    // At the third miss nobody is waited for any longer that could bake it.
+    all((0..8).map(|_| builder(&sandbox, &file)));
+    assert_eq!(sandbox.compilations(), 8 + 1);
+    counted(&sandbox, 7, 17, 0);
+}
+
 #[test]
 fn nobody_waits_who_wants_another_program_or_no_entry() {
     let sandbox = stub();

@@ -21,7 +21,8 @@ pub(super) static PROFILES: [Profile; 8] = [
             platform.suffix == b"POCL" || contains(&platform.name, "Portable Computing Language")
         },
         // Measured: CL_PROGRAM_BINARY_SIZES compiles every kernel for any size of work-group, three times as long as the build
-        // took, and holds the program's lock meanwhile.
+        // took, and holds the program's lock meanwhile (clGetProgramInfo.c, pocl_build.c). Newer versions do it in the build for
+        // devices that run all work-items alike, as GPUs do (pocl_build.c; unverified).
         record: Record::Baked,
         // Measured: clCreateKernel 0 ms.
         kernel_facts: KernelFacts::AfterBuild,
@@ -98,14 +99,17 @@ pub(super) static PROFILES: [Profile; 8] = [
         recognise: |platform| {
             contains(&platform.vendor, "Intel") && contains(&platform.name, "Graphics")
         },
+        // get_info.cpp: what the build left in memory is wrapped up. program.cpp: it is compiled again from its intermediate
+        // representation where the binary is loaded on another kind of device, or a setting demands it.
         record: Record::Measured,
-        kernel_facts: KernelFacts::AfterBuild, // unverified
+        // kernel.cpp: memory is allocated, nothing is compiled; unverified.
+        kernel_facts: KernelFacts::AfterBuild,
         refuses_debug: false,
-        context_counts_programs: None,
-        kernels_keep_program: true,
-        sub_devices_are_their_root: false,
-        rebuild: Rebuild::Fresh,
-        copies_builds: true, // compiler_cache.cpp
+        context_counts_programs: None, // found out, though program.cpp takes a reference that nobody sees
+        kernels_keep_program: true,    // kernel.cpp: each holds a reference, which is seen
+        sub_devices_are_their_root: false, // unverified
+        rebuild: Rebuild::Fresh,       // unverified
+        copies_builds: true,           // compiler_cache.cpp
         environment: &variables::INTEL_GPU,
         suffix_variables: false,
         // compiler_interface.cpp: the graphics compiler and its front end, opened by name.
@@ -124,14 +128,16 @@ pub(super) static PROFILES: [Profile; 8] = [
     Profile {
         family: "amd",
         recognise: |platform| contains(&platform.name, "AMD Accelerated Parallel Processing"),
+        // cl_program.cpp: what the build left in memory is copied. devprogram.cpp: it is loaded as it is, if it has code.
         record: Record::Measured,
-        kernel_facts: KernelFacts::AfterBuild, // unverified
+        // cl_program.cpp: the first one loads the program's code onto the devices, nothing is compiled; unverified.
+        kernel_facts: KernelFacts::AfterBuild,
         refuses_debug: false,
-        context_counts_programs: None,
-        kernels_keep_program: true,
-        sub_devices_are_their_root: false,
-        rebuild: Rebuild::Fresh,
-        copies_builds: true, // documented: AMD_COMGR_CACHE
+        context_counts_programs: None, // found out, though by program.hpp each program holds a reference
+        kernels_keep_program: true,    // kernel.hpp: each holds a reference
+        sub_devices_are_their_root: false, // unverified
+        rebuild: Rebuild::Fresh,       // program.hpp: it is cleared before it is built again
+        copies_builds: true,           // documented: AMD_COMGR_CACHE
         environment: &variables::AMD,
         suffix_variables: false,
         // COMGR is opened by name in newer versions (comgrctx.cpp); older ones read the device libraries.
@@ -149,14 +155,17 @@ pub(super) static PROFILES: [Profile; 8] = [
     Profile {
         family: "nvidia",
         recognise: |platform| contains(&platform.vendor, "NVIDIA"),
+        // Its sources are closed, and nothing is measured. The binary is PTX text (pull request 672 of inducer/pyopencl), which the
+        // driver compiles when it is loaded unless its own cache has it (documented: CUDA_CACHE_PATH): a hit may gain little.
         record: Record::Measured,
-        kernel_facts: KernelFacts::AfterBuild, // unverified
+        // All is compiled by clBuildProgram (pull request 225 of viennacl/viennacl-dev); unverified.
+        kernel_facts: KernelFacts::AfterBuild,
         refuses_debug: false,
-        context_counts_programs: None,
-        kernels_keep_program: true,
-        sub_devices_are_their_root: false,
-        rebuild: Rebuild::Fresh,
-        copies_builds: true, // documented: CUDA_CACHE_PATH
+        context_counts_programs: None,     // found out
+        kernels_keep_program: true,        // unverified
+        sub_devices_are_their_root: false, // unverified
+        rebuild: Rebuild::Fresh,           // unverified
+        copies_builds: true,               // documented: CUDA_CACHE_PATH
         environment: &variables::NVIDIA,
         suffix_variables: false,
         // Compiler libraries, which the driver opens at the first build (documented in its README, "Installed Components").
@@ -176,7 +185,9 @@ pub(super) static PROFILES: [Profile; 8] = [
     Profile {
         family: "rusticl",
         recognise: |platform| platform.name == b"rusticl", // Clover has the same suffix, and is another compiler
-        record: Record::InMiss,                            // measured: 0 ms of a build of 34 ms
+        // Measured: 0 ms of a build of 34 ms. The binary is SPIR-V, from which newer versions compile every kernel in
+        // clCreateProgramWithBinary already (program.rs; unverified).
+        record: Record::InMiss,
         // Measured: 22.3 takes about 550 ms to create a kernel, again for every kernel object.
         kernel_facts: KernelFacts::WhenCreated,
         refuses_debug: false,
@@ -214,14 +225,16 @@ pub(super) static PROFILES: [Profile; 8] = [
     Profile {
         family: "clvk",
         recognise: |platform| contains(&platform.name, "clvk"),
+        // program.cpp: the binary is SPIR-V, which is copied, and only parsed when it is loaded. Vulkan compiles each kernel when
+        // it is first run, with a hit as without.
         record: Record::Measured,
         kernel_facts: KernelFacts::WhenCreated, // unverified
         refuses_debug: false,
-        context_counts_programs: None,
-        kernels_keep_program: true,
-        sub_devices_are_their_root: false,
-        rebuild: Rebuild::Fresh,
-        copies_builds: true, // CLVK_CACHE_DIR
+        context_counts_programs: None,     // found out
+        kernels_keep_program: true,        // unverified
+        sub_devices_are_their_root: false, // unverified
+        rebuild: Rebuild::Fresh,           // unverified
+        copies_builds: true,               // CLVK_CACHE_DIR
         environment: &variables::CLVK,
         suffix_variables: false,
         files: &[
@@ -244,14 +257,15 @@ pub(super) static PROFILES: [Profile; 8] = [
     Profile {
         family: "oclgrind",
         recognise: |platform| contains(&platform.name, "Oclgrind"),
+        // Program.cpp: LLVM's bitcode is written twice, once to tell its size. Kernels are interpreted.
         record: Record::Measured,
         kernel_facts: KernelFacts::AfterBuild, // measured
         refuses_debug: false,
         context_counts_programs: Some(true), // measured
         kernels_keep_program: true,
-        sub_devices_are_their_root: false,
-        rebuild: Rebuild::Fresh,
-        copies_builds: false, // unverified
+        sub_devices_are_their_root: false, // unverified
+        rebuild: Rebuild::Fresh,           // unverified
+        copies_builds: false,              // unverified
         environment: &variables::OCLGRIND,
         suffix_variables: false,
         files: &[Files::Beside("../include/oclgrind", "*")],
@@ -267,6 +281,7 @@ pub(super) static UNKNOWN: Profile = Profile {
     family: "unknown",
     recognise: |_| true,
     record: Record::Measured,
+    // ARM's driver for Mali compiles then (pull request 225 of viennacl/viennacl-dev).
     kernel_facts: KernelFacts::WhenCreated,
     refuses_debug: false,
     context_counts_programs: None,

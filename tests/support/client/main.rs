@@ -39,6 +39,8 @@
 //! | `waiting HOW FILE...` | what else a process may do while it builds, told when by its standard input |
 //! | `closing DIRECTORY` | builds of a process that closes all descriptors after each, and opens a directory with each number |
 //! | `turns` | what standard input says, line by line: builds, forks and ends |
+//! | `behind HOW` | builds, and ends as a program does that watches its children, or has closed all descriptors |
+//! | `bake ...` | writes what a process finds that was started behind a program into a file beside it, and waits there |
 //! | `many [--keys N] [--seed N [--hot N]] ...` | many programs, in order or at random, and whether each computes what a bare run wrote |
 //! | `ways` | each way to make a program, without odd questions |
 //! | `two-programs` | program-scope variables of two programs from one source |
@@ -60,6 +62,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod again;
+mod behind;
 mod callback;
 mod cl;
 mod closing;
@@ -128,6 +131,8 @@ fn dispatch() -> Result<(), String> {
         "rebuild" => rebuild::section(&session()?),
         "failing" => failing::section(&session()?),
         "callback" => callback::section(&session()?),
+        "behind" => behind::section(arguments),
+        "bake" => behind::found(arguments),
         "exit" => exits::section(arguments),
         "plugin" => plugins::section(arguments),
         "forks" => forks::section(&session()?, arguments),

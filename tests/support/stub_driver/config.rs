@@ -61,6 +61,16 @@ pub fn build_time() -> Duration {
     Duration::from_millis(number("STUB_BUILD_MS", 0))
 }
 
+/// How long it takes to give a program's binaries, unless it was made of one.
+pub fn fetch_time() -> Duration {
+    Duration::from_millis(number("STUB_FETCH_MS", 0))
+}
+
+/// How long a binary takes to load.
+pub fn load_time() -> Duration {
+    Duration::from_millis(number("STUB_LOAD_MS", 0))
+}
+
 /// Whether this is the build that never ends: the one that finds this file, and removes it.
 pub fn is_stuck() -> bool {
     env::var_os("STUB_STUCK").is_some_and(|file| std::fs::remove_file(file).is_ok())

@@ -18,6 +18,8 @@
 //! | `STUB_LOAD` | none | file whose words say what happens where a binary is loaded, see `load`: unlike variables, it is in no key |
 //! | `STUB_ASYNC` | 0 | 1: with a callback, build, compile and link on another thread |
 //! | `STUB_BUILD_MS` | 0 | how long each compilation takes |
+//! | `STUB_FETCH_MS` | 0 | how long it takes to give a program's binaries, unless it was made of one |
+//! | `STUB_LOAD_MS` | 0 | how long each build of a loaded binary takes |
 //! | `STUB_STUCK` | none | a file: the compilation that finds it removes it and never ends |
 //! | `STUB_BINARY_BYTES` | 0 | the size that binaries have at least |
 //! | `STUB_VARY` | 0 | 1: no two compilations give equal binaries |

@@ -34,6 +34,7 @@ pub fn goes_on() {
 
 /// In the build of what was loaded.
 pub fn built() {
+    thread::sleep(config::load_time());
     if config::load().contains("die-build") {
         std::process::abort();
     }

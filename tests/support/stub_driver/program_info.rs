@@ -1,6 +1,7 @@
 //! What a program answers about itself.
 
 use std::ffi::c_void;
+use std::thread;
 
 use opencl_sys::*;
 
@@ -78,6 +79,9 @@ unsafe fn give_binaries(
     value: *mut c_void,
     size_ret: *mut usize,
 ) -> Outcome {
+    if !matches!(program.origin, Origin::Binary) {
+        thread::sleep(config::fetch_time());
+    }
     let binaries = binaries(program);
     let needed = binaries.len() * size_of::<*mut u8>();
     if !value.is_null() {

@@ -1,0 +1,206 @@
+//! What this process has loaded before: entries that a driver has taken are kept in memory, so that the next build of the same
+//! program reads no file.
+//!
+//! They take a bounded number of bytes; what was not used for longest goes first. One that was read some minutes ago is read
+//! again, so that the time of its last use on disk, by which entries are evicted, stays true.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::fork::Mutex;
+use crate::key::ingredients::Key;
+use crate::store::entry::{Answer, Entry, Facts};
+
+/// What the entries take together at most, in bytes.
+const LARGEST: usize = 64 << 20;
+
+/// How long after it was read an entry is read again.
+const READ_AGAIN: Duration = Duration::from_secs(120);
+
+/// Entries in memory.
+pub struct Memory {
+    state: Mutex<State>,
+    largest: usize,
+}
+
+#[derive(Default)]
+struct State {
+    entries: HashMap<Key, Kept>,
+    bytes: usize,
+    /// Counts the uses.
+    clock: u64,
+}
+
+struct Kept {
+    entry: Arc<Entry>,
+    bytes: usize,
+    read: Instant,
+    used: u64,
+}
+
+impl Memory {
+    /// Nothing is kept yet.
+    pub fn new() -> Memory {
+        Memory::of_size(LARGEST)
+    }
+
+    fn of_size(largest: usize) -> Memory {
+        Memory {
+            state: Mutex::default(),
+            largest,
+        }
+    }
+
+    /// The entry of a key, if a driver has taken it in this process, not too long ago.
+    pub fn get(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.get_at(key, Instant::now())
+    }
+
+    fn get_at(&self, key: &Key, now: Instant) -> Option<Arc<Entry>> {
+        let mut state = self.state.lock();
+        state.clock += 1;
+        let clock = state.clock;
+        let kept = state.entries.get_mut(key)?;
+        if now.saturating_duration_since(kept.read) < READ_AGAIN {
+            kept.used = clock;
+            return Some(kept.entry.clone());
+        }
+        let old = state.remove(key);
+        drop(state);
+        drop(old);
+        None
+    }
+
+    /// Keeps an entry that a driver has taken, which was just read.
+    pub fn put(&self, key: &Key, entry: &Arc<Entry>) {
+        let bytes = weight(entry);
+        if bytes > self.largest {
+            return;
+        }
+        let mut gone = Vec::new();
+        let mut state = self.state.lock();
+        state.clock += 1;
+        let kept = Kept {
+            entry: entry.clone(),
+            bytes,
+            read: Instant::now(),
+            used: state.clock,
+        };
+        gone.extend(state.remove(key));
+        state.bytes += bytes;
+        state.entries.insert(*key, kept);
+        if state.bytes > self.largest {
+            // An eighth at once: each time all are looked through.
+            state.shrink_to(self.largest / 8 * 7, &mut gone);
+        }
+        drop(state);
+        drop(gone); // megabytes are given back without the lock
+    }
+
+    /// The entry of a key was replaced, or is not to be used any more.
+    pub fn forget(&self, key: &Key) {
+        let old = self.state.lock().remove(key);
+        drop(old);
+    }
+}
+
+impl State {
+    fn remove(&mut self, key: &Key) -> Option<Kept> {
+        let kept = self.entries.remove(key)?;
+        self.bytes -= kept.bytes;
+        Some(kept)
+    }
+
+    fn shrink_to(&mut self, most: usize, gone: &mut Vec<Kept>) {
+        let mut order: Vec<(u64, Key)> = self
+            .entries
+            .iter()
+            .map(|(key, kept)| (kept.used, *key))
+            .collect();
+        order.sort_unstable_by_key(|(used, _)| *used);
+        for (_, key) in order {
+            if self.bytes <= most {
+                return;
+            }
+            gone.extend(self.remove(&key));
+        }
+    }
+}
+
+/// What an entry takes in memory, in bytes, as far as it matters.
+fn weight(entry: &Entry) -> usize {
+    entry.size() as usize + facts_weight(&entry.meta.facts)
+}
+
+fn facts_weight(facts: &Facts) -> usize {
+    let of_kernels = facts.kernels.iter().flat_map(|kernel| {
+        let arguments = kernel
+            .arguments
+            .iter()
+            .chain([&kernel.behind_last_argument]);
+        arguments.flatten()
+    });
+    let all = facts.program.iter().chain(facts.devices.iter().flatten());
+    let answers = all.chain(of_kernels).map(|(_, answer)| match answer {
+        Answer::Value(value) => value.len(),
+        Answer::AroundOwnOptions(parts) => parts.iter().map(Vec::len).sum(),
+        _ => 0,
+    });
+    // Each value is an allocation of its own, beside its place in a list.
+    answers.map(|bytes| bytes + 64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::entry::{EntryContent, Meta};
+
+    fn key(number: u8) -> Key {
+        Key([number; 32])
+    }
+
+    fn entry(number: u8, size: usize) -> Arc<Entry> {
+        let binary = vec![number; size];
+        let content = EntryContent {
+            meta: &Meta::default(),
+            recipe: None,
+            binaries: vec![&binary],
+        };
+        let bytes = content.encode(&key(number));
+        Arc::new(Entry::parse(bytes, Some(&key(number))).expect("valid"))
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first_and_the_bytes_stay_bounded() {
+        let one = weight(&entry(0, 10_000));
+        let memory = Memory::of_size(8 * one);
+        for number in 0..8 {
+            memory.put(&key(number), &entry(number, 10_000));
+        }
+        assert!(memory.get(&key(0)).is_some());
+        for number in 8..11 {
+            memory.put(&key(number), &entry(number, 10_000));
+            assert!(memory.state.lock().bytes <= 8 * one);
+        }
+        for (number, is_there) in [(0, true), (1, false), (2, false), (3, false), (10, true)] {
+            assert_eq!(memory.get(&key(number)).is_some(), is_there, "{number}");
+        }
+        memory.put(&key(20), &entry(20, 10 * one));
+        assert!(memory.get(&key(20)).is_none(), "larger than all room");
+        assert!(memory.get(&key(0)).is_some());
+    }
+
+    #[test]
+    fn what_was_forgotten_or_read_long_ago_is_read_again() {
+        let memory = Memory::new();
+        memory.put(&key(1), &entry(1, 10));
+        memory.put(&key(2), &entry(2, 10));
+        memory.forget(&key(1));
+        assert!(memory.get(&key(1)).is_none());
+        let later = Instant::now() + READ_AGAIN;
+        assert!(memory.get_at(&key(2), later - READ_AGAIN / 2).is_some());
+        assert!(memory.get_at(&key(2), later).is_none());
+        assert_eq!(memory.state.lock().bytes, 0);
+    }
+}

@@ -1,0 +1,135 @@
+//! Sources that were keyed before. Of one that names no header its bytes and the options say everything, so what was found of them
+//! is remembered, and the next build of the same neither scans nor hashes it. Texts are compared byte by byte.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::fork::Mutex;
+use crate::key::source;
+use crate::shadow::Text;
+
+/// How many are remembered.
+const MOST: usize = 256;
+
+/// How many bytes they have together at most.
+const MOST_BYTES: usize = 8 << 20;
+
+/// A source that names no header with these options, and whose key holds.
+pub struct Source {
+    /// Its bytes, shared by all programs of it.
+    pub text: Text,
+    options: Option<Vec<u8>>,
+    /// What stands in the key: the SHA-256 of the text, and what is noted with it.
+    pub keyed: ([u8; 32], &'static str),
+}
+
+impl Source {
+    fn bytes(&self) -> usize {
+        self.text.len() + self.options.as_ref().map_or(0, Vec::len)
+    }
+}
+
+/// The last of them.
+#[derive(Default)]
+pub struct Sources(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    /// The one that was used last comes last.
+    sources: VecDeque<Arc<Source>>,
+    bytes: usize,
+}
+
+impl Sources {
+    /// What is known of a text that is built with these options. No options are something else than empty ones.
+    pub fn find(&self, text: &[u8], options: Option<&[u8]>) -> Option<Arc<Source>> {
+        let known = self.0.lock();
+        let is_alike =
+            |one: &&Arc<Source>| one.text.len() == text.len() && one.options.as_deref() == options;
+        let alike: Vec<_> = known
+            .sources
+            .iter()
+            .rev()
+            .filter(is_alike)
+            .cloned()
+            .collect();
+        drop(known); // it takes a while to compare megabytes
+        let found = alike.into_iter().find(|one| *one.text == text)?;
+        let sources = &mut self.0.lock().sources;
+        if let Some(place) = sources.iter().rposition(|one| Arc::ptr_eq(one, &found)) {
+            sources.remove(place);
+            sources.push_back(found.clone());
+        }
+        Some(found)
+    }
+
+    /// Remembers a source that was not found.
+    pub fn remember(&self, text: &Text, options: Option<&[u8]>, keyed: ([u8; 32], &'static str)) {
+        let source = Source {
+            text: text.clone(),
+            options: options.map(<[u8]>::to_vec),
+            keyed,
+        };
+        if source.bytes() > MOST_BYTES / 2 {
+            return;
+        }
+        let mut gone = Vec::new();
+        let mut known = self.0.lock();
+        known.bytes += source.bytes();
+        known.sources.push_back(source.into());
+        while known.sources.len() > MOST || known.bytes > MOST_BYTES {
+            let Some(first) = known.sources.pop_front() else {
+                break;
+            };
+            known.bytes -= first.bytes();
+            gone.push(first);
+        }
+        drop(known);
+        drop(gone);
+    }
+}
+
+/// What stands in the key of a source.
+pub fn keyed(text: &[u8]) -> ([u8; 32], &'static str) {
+    let (text, name) = source::keyed(text);
+    (crate::key::ingredients::sha256(text), name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remember(sources: &Sources, text: &[u8], options: Option<&[u8]>) {
+        sources.remember(&Arc::new(text.to_vec()), options, keyed(text));
+    }
+
+    #[test]
+    fn a_source_is_known_by_all_its_bytes_and_its_options_only() {
+        let sources = Sources::default();
+        remember(&sources, b"kernel void f() {}", None);
+        let finds = |text: &[u8], options| sources.find(text, options).is_some();
+        assert!(finds(b"kernel void f() {}", None));
+        assert!(!finds(b"kernel void g() {}", None));
+        assert!(!finds(b"kernel void f() {} ", None));
+        assert!(!finds(b"kernel void f() {}", Some(b"")));
+        assert!(!finds(b"kernel void f() {}", Some(b"-DN")));
+    }
+
+    #[test]
+    fn the_bytes_stay_bounded_and_what_is_used_stays() {
+        let sources = Sources::default();
+        let text = |number: u8| vec![number; MOST_BYTES / 10];
+        for number in 0..30 {
+            remember(&sources, &text(number), None);
+            assert!(sources.find(&text(0), None).is_some(), "{number}");
+            assert!(sources.0.lock().bytes <= MOST_BYTES);
+        }
+        assert!(sources.find(&text(1), None).is_none());
+        remember(&sources, &vec![7; MOST_BYTES], None);
+        assert!(sources.find(&text(0), None).is_some());
+        for number in 0..2 * MOST {
+            remember(&sources, &number.to_le_bytes(), None);
+        }
+        assert!(sources.0.lock().sources.len() <= MOST);
+    }
+}

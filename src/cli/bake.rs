@@ -1,0 +1,282 @@
+//! `oclcache bake`: makes entries of what misses have left as recipes, and of what was made by an older driver.
+//!
+//! Each recipe is baked in a process of its own place (`supervise`): one driver, one environment. That process does the calls of
+//! the recipe again (`replay`), through our own hooks, so that they are planned and recorded as an application's; the key that
+//! comes out must be the recipe's.
+
+mod collect;
+mod environment;
+mod headers;
+mod replay;
+mod supervise;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use super::{Failure, directory, list, print_json, say, seconds};
+use crate::config::Config;
+use crate::key::ingredients::Key;
+use crate::log::text;
+use crate::store::entry::Meta;
+use crate::store::lock::{Attempt, Purpose};
+use crate::store::{Limits, Store};
+use collect::{Item, Work, collect};
+use replay::Verdict;
+use supervise::{Event, Supervisor};
+
+/// What is to be baked, and how.
+#[derive(Args)]
+pub struct Wanted {
+    /// What missed and was not baked yet; the default
+    #[arg(long)]
+    pending: bool,
+    /// Also what could not be baked earlier, and entries that lack what the driver makes when kernels run
+    #[arg(long, conflicts_with = "stale")]
+    pub all: bool,
+    /// What another version of the driver has made, for the one that is there now
+    #[arg(long)]
+    pub stale: bool,
+    /// How many processes work at once; otherwise half as many as there are processors
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
+    /// Only for drivers of this family, as `pocl`
+    #[arg(long, value_name = "NAME")]
+    driver: Option<String>,
+    /// Give each recipe up after this time, as 90s or 10m, instead of a multiple of what its compilation took
+    #[arg(long, value_name = "TIME", value_parser = super::parse_age)]
+    timeout: Option<Duration>,
+    /// List what was skipped and what failed
+    #[arg(short, long)]
+    verbose: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a worker is told by its arguments.
+#[derive(Args)]
+pub struct WorkerArguments {
+    #[arg(long)]
+    library: PathBuf,
+    #[arg(long)]
+    root: PathBuf,
+    #[arg(long)]
+    own_cache: Option<PathBuf>,
+    #[arg(long)]
+    stale: bool,
+}
+
+impl Wanted {
+    /// Whether an entry may be wanted, by what is known without reading the whole.
+    fn may_want(&self, meta: &Meta) -> bool {
+        let is_pending = meta.built.is_empty();
+        let of_driver = self.driver.as_ref();
+        of_driver.is_none_or(|family| *family == meta.driver_family)
+            && match (self.stale, self.all) {
+                (true, _) => true,
+                (false, true) => is_pending || !meta.variants,
+                (false, false) => is_pending,
+            }
+    }
+}
+
+/// One worker.
+pub fn work(arguments: WorkerArguments) -> Result<ExitCode, Failure> {
+    let WorkerArguments {
+        library,
+        root,
+        own_cache,
+        stale,
+    } = arguments;
+    worker::work(&library, &root, own_cache, stale)
+}
+
+pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
+    let config = Config::read();
+    if config.readonly() || config.disable() {
+        return Err(Failure::new(
+            "nothing is baked: the cache is not to be written",
+        ));
+    }
+    let path = directory(&config)?;
+    if Store::open_existing(&path)?.is_none() {
+        return finish(wanted, &Report::default());
+    }
+    // Limits count what is stored, which the workers do: here no use of an entry is to be noted.
+    drop(Store::open(&path, Limits::of(&config))?);
+    let Some(store) = Store::open_existing(&path)? else {
+        return finish(wanted, &Report::default());
+    };
+    let _lock = match store.locks().try_lock(Purpose::Bake, &Key([0; 32])) {
+        Attempt::Got(lock) => Some(lock),
+        Attempt::Unavailable => None,
+        Attempt::Taken => {
+            say("oclcache: another process is baking");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let mut work = collect(&store, &config, wanted)?;
+    let report = Mutex::new(Report {
+        skipped: std::mem::take(&mut work.skipped),
+        ..Report::default()
+    });
+    let bar = Bar::new(&work);
+    let supervisor = Supervisor {
+        store: &store,
+        config: &config,
+        timeout: wanted.timeout,
+        is_stale: wanted.stale,
+    };
+    supervisor.run(work, jobs(wanted), &|event| match event {
+        Event::Begun(item) => bar.begun(item),
+        Event::Ended(item, verdict) => {
+            bar.ended(&item);
+            locked(&report).add(item, verdict);
+        }
+        Event::Trouble(why) => locked(&report).trouble = Some(why),
+    });
+    bar.bar.finish_and_clear();
+    finish(wanted, &locked(&report))
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|error| error.into_inner())
+}
+
+fn jobs(wanted: &Wanted) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let half = (processors / 2).max(1);
+    wanted.jobs.map_or(half, usize::from)
+}
+
+/// What has become of everything.
+#[derive(Default)]
+struct Report {
+    baked: Vec<Item>,
+    known: Vec<Item>,
+    skipped: Vec<(Item, String)>,
+    failed: Vec<(Item, String)>,
+    /// What went wrong on our own side.
+    trouble: Option<String>,
+}
+
+impl Report {
+    fn add(&mut self, item: Item, verdict: Verdict) {
+        match verdict {
+            Verdict::Baked => self.baked.push(item),
+            Verdict::Known => self.known.push(item),
+            Verdict::Current => {}
+            Verdict::Skipped(why) => self.skipped.push((item, why)),
+            Verdict::Failed(why) => self.failed.push((item, why)),
+        }
+    }
+
+    fn line(&self) -> String {
+        let mut words = format!("{} baked", self.baked.len());
+        if !self.known.is_empty() {
+            words += &format!(", {} were there", self.known.len());
+        }
+        words += &format!(", {}", with_reasons("skipped", &self.skipped));
+        words + &format!(", {}", with_reasons("failed", &self.failed))
+    }
+}
+
+/// How many there are, with their reasons.
+fn with_reasons(what: &str, items: &[(Item, String)]) -> String {
+    let mut reasons = BTreeMap::new();
+    for (_, why) in items {
+        *reasons.entry(why).or_insert(0) += 1;
+    }
+    let named = reasons
+        .iter()
+        .map(|(why, count)| format!("{count}: {}", text(why.as_bytes())));
+    let named: Vec<String> = named.collect();
+    match named.is_empty() {
+        true => format!("0 {what}"),
+        false => format!("{} {what} ({})", items.len(), named.join("; ")),
+    }
+}
+
+fn finish(wanted: &Wanted, report: &Report) -> Result<ExitCode, Failure> {
+    if wanted.json {
+        let keys =
+            |items: &[Item]| -> Vec<String> { items.iter().map(|item| item.key.hex()).collect() };
+        let reasons = |items: &[(Item, String)]| -> Vec<serde_json::Value> {
+            let item = |(item, why): &(Item, String)| json!({ "key": item.key.hex(), "why": why });
+            items.iter().map(item).collect()
+        };
+        print_json(&json!({
+            "baked": keys(&report.baked),
+            "known": keys(&report.known),
+            "skipped": reasons(&report.skipped),
+            "failed": reasons(&report.failed),
+        }))?;
+    } else {
+        let listed = [("skipped", &report.skipped), ("failed", &report.failed)];
+        let listed = listed.into_iter().filter(|_| wanted.verbose);
+        for (what, items) in listed {
+            for (item, why) in items {
+                let why = text(why.as_bytes());
+                say(&format!("{what} {}: {why}", named(item)));
+            }
+        }
+        say(&format!("oclcache: {}", report.line()));
+    }
+    match &report.trouble {
+        None => Ok(ExitCode::SUCCESS),
+        Some(why) => Err(Failure::new(format_args!(
+            "not everything was tried: {why}"
+        ))),
+    }
+}
+
+/// An item as a list has it.
+fn named(item: &Item) -> String {
+    let key = &item.key.hex()[..list::SHOWN_DIGITS];
+    let program = text(item.program.as_bytes());
+    format!("{key}  {program}  {}", list::kernels(&item.kernels))
+}
+
+/// What people see who watch.
+struct Bar {
+    bar: ProgressBar,
+    /// How long it took the applications to compile what is left, in nanoseconds.
+    left_ns: Mutex<u64>,
+}
+
+impl Bar {
+    fn new(work: &Work) -> Bar {
+        let items = || work.places.values().flatten();
+        let bar = ProgressBar::new(items().count() as u64);
+        if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {msg}") {
+            bar.set_style(style);
+        }
+        let left = items().fold(0u64, |sum, item| sum.saturating_add(item.compile_ns));
+        Bar {
+            bar,
+            left_ns: Mutex::new(left),
+        }
+    }
+
+    fn begun(&self, item: &Item) {
+        let left = seconds(*locked(&self.left_ns));
+        let program = text(item.program.as_bytes());
+        let kernels = list::kernels(&item.kernels);
+        self.bar
+            .set_message(format!("about {left} left: {program}: {kernels}"));
+    }
+
+    fn ended(&self, item: &Item) {
+        let mut left = locked(&self.left_ns);
+        *left = left.saturating_sub(item.compile_ns);
+        self.bar.inc(1);
+    }
+}

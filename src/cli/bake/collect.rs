@@ -1,0 +1,185 @@
+//! What is to be baked, and where.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::environment::{self, Variables};
+use super::{Failure, Wanted};
+use crate::config::Config;
+use crate::front::own;
+use crate::key::ingredients::{Key, Kind};
+use crate::log::text;
+use crate::store::entry::Meta;
+use crate::store::{Lookup, Store};
+use crate::trust;
+
+/// A recipe that failed so often is not tried again.
+const MOST_ATTEMPTS: u32 = 2;
+
+/// One recipe, as people and the clock see it.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// Its key.
+    pub key: Key,
+    /// The program that left it.
+    pub program: String,
+    /// Its kernels.
+    pub kernels: Vec<Vec<u8>>,
+    /// How long it took to compile, in nanoseconds.
+    pub compile_ns: u64,
+    /// There is an entry, which is to be made anew.
+    pub again: bool,
+}
+
+impl Item {
+    fn of(key: Key, meta: &Meta) -> Item {
+        Item {
+            key,
+            program: meta.executable.clone(),
+            kernels: meta.facts.kernel_names.clone(),
+            compile_ns: meta.compile_ns,
+            again: !meta.built.is_empty(),
+        }
+    }
+}
+
+/// What recipes must have in common to be baked by one process.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The driver's library, as it is registered.
+    pub library: PathBuf,
+    /// All variables.
+    pub environment: Variables,
+    /// The name of the program, if the driver looks at it.
+    pub executable: Option<OsString>,
+    /// The directory of the driver's own cache.
+    pub own_cache: OwnCache,
+}
+
+/// The directory of a driver's own cache.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OwnCache {
+    /// It is not known to have one.
+    None,
+    /// An empty one is made.
+    Empty,
+    /// That of the applications.
+    Theirs(PathBuf),
+}
+
+/// Everything that is to be done, and what cannot be.
+#[derive(Default)]
+pub struct Work {
+    /// Recipes by place, the latest first.
+    pub places: BTreeMap<Place, Vec<Item>>,
+    /// What is skipped, and why.
+    pub skipped: Vec<(Item, String)>,
+}
+
+/// Looks at all entries.
+pub fn collect(store: &Store, config: &Config, wanted: &Wanted) -> Result<Work, Failure> {
+    let own: Variables = std::env::vars_os().collect();
+    let registered = own::registered(config);
+    let mut work = Work::default();
+    let mut found: Vec<(Key, Meta)> = Vec::new();
+    for (key, _) in store.entries()? {
+        if let Some(meta) = store.read_meta(&key)
+            && wanted.may_want(&meta)
+        {
+            found.push((key, meta));
+        }
+    }
+    found.sort_by_key(|(key, meta)| (std::cmp::Reverse(meta.created), *key));
+    for (key, meta) in found {
+        let item = Item::of(key, &meta);
+        if let Some(attempts) = store.attempts(&key).filter(|_| !wanted.all)
+            && attempts.count >= MOST_ATTEMPTS
+        {
+            let why = format!("it failed {} times ({})", attempts.count, attempts.reason);
+            work.skipped.push((item, why));
+            continue;
+        }
+        match place(store, &key, &meta, wanted, &own, &registered) {
+            Ok(Some(place)) => work.places.entry(place).or_default().push(item),
+            Ok(None) => {}
+            Err(why) => work.skipped.push((item, why)),
+        }
+    }
+    Ok(work)
+}
+
+/// Where a recipe is baked; None: it is not wanted after all.
+fn place(
+    store: &Store,
+    key: &Key,
+    meta: &Meta,
+    wanted: &Wanted,
+    own: &Variables,
+    registered: &[PathBuf],
+) -> Result<Option<Place>, String> {
+    let library = library(meta, wanted, registered)?;
+    let own_cache = match wanted.stale {
+        true => None,
+        false => {
+            let (Lookup::Found(entry, _) | Lookup::Pending(entry)) = store.look_up(key) else {
+                return Err("it is gone or damaged".to_owned());
+            };
+            let recipe = entry.recipe();
+            let recipe = recipe.ok_or("it was stored without its source (store_source)")?;
+            recipe.own_cache
+        }
+    };
+    let own_cache = own_cache.map(|path| PathBuf::from(OsStr::from_bytes(&path)));
+    if !meta.built.is_empty() && !wanted.stale && own_cache.is_none() {
+        return Ok(None); // whoever bakes it adds nothing
+    }
+    let own_cache = match own_cache {
+        Some(path) if trust::is_own_directory(&path) => OwnCache::Theirs(path),
+        Some(_) => OwnCache::Empty,
+        None if wanted.stale => OwnCache::Empty,
+        None => OwnCache::None,
+    };
+    let recorded = environment::recorded(&meta.driver_family, &meta.ingredients, own)?;
+    let mut environment = environment::neutral(&meta.driver_family, own);
+    environment.extend(recorded);
+    Ok(Some(Place {
+        library,
+        environment,
+        executable: executable(meta)?,
+        own_cache,
+    }))
+}
+
+/// The registered library that a recipe means. A newer version may have another directory.
+fn library(meta: &Meta, wanted: &Wanted, registered: &[PathBuf]) -> Result<PathBuf, String> {
+    let named = meta.driver_library.as_str();
+    let is_it = |library: &&PathBuf| library.to_string_lossy() == named;
+    if let Some(library) = registered.iter().find(is_it) {
+        return Ok(library.clone());
+    }
+    let name = Path::new(named).file_name();
+    let mut alike = registered.iter();
+    let mut alike = alike.by_ref().filter(|library| library.file_name() == name);
+    match (alike.next(), alike.next()) {
+        (Some(only), None) if wanted.stale && name.is_some() => Ok(only.clone()),
+        _ => Err(format!(
+            "its driver {} is not registered",
+            text(named.as_bytes())
+        )),
+    }
+}
+
+/// The name that the worker must have.
+fn executable(meta: &Meta) -> Result<Option<OsString>, String> {
+    let mut names = meta.ingredients.iter();
+    let Some(name) = names.find(|one| one.kind == Kind::Executable) else {
+        return Ok(None);
+    };
+    let name = OsStr::from_bytes(&name.value);
+    let is_name = Path::new(name).file_name() == Some(name);
+    is_name
+        .then(|| Some(name.to_owned()))
+        .ok_or_else(|| "the name of its program is not known".to_owned())
+}

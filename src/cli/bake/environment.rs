@@ -1,0 +1,182 @@
+//! The environment in which a recipe is baked: this command's own without what changes code, and with what the recipe recorded,
+//! as far as that cannot make anybody run or read something.
+//!
+//! Whoever can write into the cache, and nothing else of the user's, must not come to run a program of his choice through the
+//! baker. So a variable that names a program, a library or a path is never set because a recipe says so.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use crate::driver::profile;
+use crate::driver::profile::variables::{Effect, Environment, LAYERS};
+use crate::key::ingredients::{Ingredient, Kind};
+use crate::log::text;
+
+/// Variables, by name.
+pub type Variables = BTreeMap<OsString, OsString>;
+
+/// Parts of names of variables whose value is a path, a program, options for one, or a library.
+const NAMING: [&str; 14] = [
+    "PATH",
+    "ARGS",
+    "FLAGS",
+    "OPTIONS",
+    "OPTS",
+    "LIB",
+    "FILE",
+    "DIR",
+    "TOOL",
+    "BIN",
+    "FINALIZER",
+    "EXEC",
+    "PLUGIN",
+    "PRELOAD",
+];
+
+/// What a variable's ingredient says where the variable changed while the program ran (`driver::environment`).
+const CHANGED: &str = "when the driver was opened";
+
+/// The variables of the entry's driver family.
+fn of_family(family: &str) -> &'static Environment {
+    let mut all = profile::environments();
+    let own = all.find(|(known, _)| *known == family);
+    own.map_or(&profile::variables::UNKNOWN, |(_, environment)| environment)
+}
+
+/// The variables that are to be set for what has these ingredients. `own` are this command's.
+///
+/// # Errors
+/// Why that cannot be, for people.
+pub fn recorded(
+    family: &str,
+    ingredients: &[Ingredient],
+    own: &Variables,
+) -> Result<Variables, String> {
+    let environment = of_family(family);
+    let mut wanted = Variables::new();
+    for one in ingredients {
+        let is_of_surroundings = matches!(one.kind, Kind::Environment | Kind::Driver);
+        if is_of_surroundings && one.name.ends_with(CHANGED) {
+            return Err("the program changed its environment while the driver was open".to_owned());
+        }
+        if one.kind != Kind::Environment {
+            continue;
+        }
+        let (name, value) = (OsStr::new(&one.name), OsStr::from_bytes(&one.value));
+        let is_own = own.get(name).is_some_and(|own| own == value);
+        if !is_own && !may_be_set(environment, &one.name, &one.value) {
+            let name = text(one.name.as_bytes());
+            return Err(format!(
+                "{name} is not what it was, and what names programs, files or options is not set for a recipe"
+            ));
+        }
+        wanted.insert(name.to_owned(), value.to_owned());
+    }
+    Ok(wanted)
+}
+
+/// Whether a recipe may set a variable: one that is known by its full name, and names nothing that could be run or read.
+fn may_be_set(environment: &Environment, name: &str, value: &[u8]) -> bool {
+    let mut known = environment.code.iter().chain(environment.identity);
+    let upper = name.to_ascii_uppercase();
+    known.any(|known| *known == name)
+        && !environment.names_file(name)
+        && !NAMING.iter().any(|part| upper.contains(part))
+        && value
+            .iter()
+            .all(|byte| byte.is_ascii_graphic() && *byte != b'/' || *byte == b' ')
+        && !value.windows(3).any(|part| part == b".so")
+}
+
+/// This command's own variables without those that change code for any driver, which the recipe has where they were set.
+pub fn neutral(family: &str, own: &Variables) -> Variables {
+    let of_family = of_family(family);
+    let changes = |name: &str| match of_family.effect(name) {
+        Some(effect) => effect != Effect::Neutral,
+        None => profile::environments()
+            .map(|(_, environment)| environment)
+            .chain([&LAYERS])
+            .filter_map(|environment| environment.effect(name))
+            .any(|effect| effect != Effect::Neutral),
+    };
+    let is_neutral = |name: &OsString| name.to_str().is_some_and(|name| !changes(name));
+    let own = own.iter().filter(|(name, _)| is_neutral(name));
+    own.map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variable(name: &str, value: &str) -> Ingredient {
+        Ingredient::new(Kind::Environment, name, value)
+    }
+
+    fn own(list: &[(&str, &str)]) -> Variables {
+        list.iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect()
+    }
+
+    #[test]
+    fn what_could_run_or_read_something_is_not_set_because_a_recipe_says_so() {
+        for (family, name, value) in [
+            ("pocl", "POCL_PATH_CLANG", "/tmp/evil"),
+            ("pocl", "POCL_PATH_CLANG", "evil"),
+            ("pocl", "POCL_ARGS_CLANG", "-fplugin=evil.so"),
+            ("pocl", "POCL_BITCODE_FINALIZER", "evil"),
+            ("pocl", "POCL_EXTRA_BUILD_FLAGS", "-w"),
+            ("pocl", "POCL_DEBUG_LLVM_OPTS", "-load=evil.so"),
+            ("pocl", "POCL_KERNELLIB_NAME", "evil"),
+            ("pocl", "POCL_DEVICES", "../../tmp/evil"),
+            ("pocl", "POCL_SOMETHING_NEW", "1"),
+            ("pocl", "COMPILER_PATH", "/tmp"),
+            ("pocl", "LD_PRELOAD", "/tmp/evil.so"),
+            ("pocl", "CL_CONFIG_CPU_TARGET_ARCH", "core-avx2"),
+            ("clvk", "CLVK_CLSPV_PATH", "/tmp/evil"),
+            ("amd", "AMD_OCL_BUILD_OPTIONS", "-w"),
+            ("intel-gpu", "IgcLibraryName", "evil"),
+            ("stub", "STUB_CODE", "1"),
+        ] {
+            let ingredients = [variable(name, value)];
+            let without = recorded(family, &ingredients, &own(&[]));
+            let refusal = without.expect_err(name);
+            assert!(refusal.starts_with(name), "{refusal}");
+            assert!(recorded(family, &ingredients, &own(&[(name, "else")])).is_err());
+            let equal = recorded(family, &ingredients, &own(&[(name, value)]));
+            assert_eq!(equal, Ok(own(&[(name, value)])), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_only_changes_code_is_set_as_it_was() {
+        for (family, name, value) in [
+            ("pocl", "POCL_WORK_GROUP_METHOD", "loopvec"),
+            ("pocl", "POCL_DEVICES", "pthread basic"),
+            ("intel-cpu", "CL_CONFIG_CPU_TARGET_ARCH", "core-avx2"),
+        ] {
+            let ingredients = [variable(name, value)];
+            let wanted = recorded(family, &ingredients, &own(&[(name, "else")]));
+            assert_eq!(wanted, Ok(own(&[(name, value)])), "{name}");
+        }
+        let changed = variable("POCL_DEVICES when the driver was opened", "basic");
+        assert!(recorded("pocl", &[changed], &own(&[])).is_err());
+    }
+
+    #[test]
+    fn of_this_commands_own_environment_what_changes_code_is_left_out() {
+        let own = own(&[
+            ("HOME", "/home/u"),
+            ("POCL_DEBUG", "all"),
+            ("POCL_WORK_GROUP_METHOD", "loops"),
+            ("CL_CONFIG_CPU_TARGET_ARCH", "core-avx2"),
+            ("CLI_DevicePerformanceTiming", "1"),
+            ("OCL_ICD_VENDORS", "/v"),
+        ]);
+        let kept = neutral("pocl", &own);
+        let kept: Vec<&str> = kept.keys().filter_map(|name| name.to_str()).collect();
+        assert_eq!(kept, ["HOME", "OCL_ICD_VENDORS", "POCL_DEBUG"]);
+    }
+}

@@ -1,0 +1,283 @@
+//! Lays the headers of a recipe out in a private directory, so that a compiler finds there what it found for the application,
+//! and nothing at the paths that the recipe tells.
+//!
+//! Each directory of the options becomes one of its own, deep enough for names that begin with `..`, unless it is the same as an
+//! earlier one, which a link stands for then: compilers pass over a directory that they have searched, and so does the key.
+//! Whether all of this is right is judged by the key, which must come out as the application's.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+use crate::key::ingredients::{Ingredient, Kind, sha256};
+use crate::key::options;
+use crate::log::text;
+use crate::store::recipe::{Content, HeaderFile, Recipe};
+
+/// Above each directory, so that `..` leads nowhere else.
+const DEPTH: &str = "0/1/2/3/4/5/6/7/8/9";
+/// How many `..` a name may have.
+const MOST_PARENTS: usize = 9;
+
+/// Where a recipe is to be compiled.
+pub struct Layout {
+    /// The working directory.
+    pub working_directory: PathBuf,
+    /// The options; None is NULL.
+    pub options: Option<Vec<u8>>,
+    /// They are not the application's own.
+    pub is_moved: bool,
+}
+
+/// A directory in which headers were looked for.
+struct Base {
+    /// How places in it begin.
+    name: Vec<u8>,
+    /// Where the application had it.
+    theirs: PathBuf,
+    /// Where it is here; None: it is the driver's own, and the same.
+    ours: Option<PathBuf>,
+}
+
+/// Lays out the headers below an empty directory.
+///
+/// # Errors
+/// Why it cannot be compiled as it was, for people.
+pub fn lay_out(
+    root: &Path,
+    recipe: &Recipe,
+    ingredients: &[Ingredient],
+    driver_dirs: &[PathBuf],
+) -> Result<Layout, String> {
+    let failed = |error: io::Error| format!("its headers cannot be laid out: {error}");
+    let working_directory = root.join("cwd").join(DEPTH);
+    fs::create_dir_all(&working_directory).map_err(failed)?;
+    let options = recipe.options.as_ref().map(|options| options.to_vec());
+    let Some(theirs) = &recipe.working_directory else {
+        return Ok(Layout {
+            working_directory,
+            options,
+            is_moved: false,
+        });
+    };
+    let theirs = Path::new(OsStr::from_bytes(theirs));
+    let parsed = options.as_deref().map(options::parse).transpose();
+    let parsed = parsed.map_err(|reason| format!("its options: {}", reason.name()))?;
+    let dirs = parsed
+        .iter()
+        .flat_map(|parsed| parsed.include_dirs.iter().enumerate());
+    let mut bases = vec![Base {
+        name: b"cwd".to_vec(),
+        theirs: theirs.to_owned(),
+        ours: Some(working_directory.clone()),
+    }];
+    bases.extend(dirs.map(|(index, directory)| Base {
+        name: format!("-I{index}").into_bytes(),
+        theirs: theirs.join(OsStr::from_bytes(directory)),
+        ours: Some(root.join(format!("I{index}")).join(DEPTH)),
+    }));
+    let own: Vec<Vec<u8>> = bases[1..]
+        .iter()
+        .flat_map(|base| &base.ours)
+        .map(|ours| ours.as_os_str().as_bytes().to_vec())
+        .collect();
+    let options = match &parsed {
+        Some(parsed) => Some(
+            parsed
+                .respelled(&own)
+                .ok_or("the names of its include directories are in the key")?,
+        ),
+        None => None,
+    };
+    bases.extend(driver_dirs.iter().enumerate().map(|(index, directory)| {
+        let ours = directory
+            .is_relative()
+            .then(|| working_directory.join(directory));
+        Base {
+            name: format!("driver{index}").into_bytes(),
+            theirs: theirs.join(directory),
+            ours,
+        }
+    }));
+    check_disk(recipe, ingredients, &bases)?;
+    let mut tree = Tree::default();
+    for base in &bases {
+        if let Some(ours) = &base.ours {
+            tree.directory(&base.theirs, ours).map_err(failed)?;
+        }
+    }
+    let mut laid: Vec<Option<PathBuf>> = Vec::new();
+    for file in &recipe.files {
+        laid.push(tree.file(file, &bases, &laid)?);
+    }
+    for place in places(ingredients).filter(|(_, value)| *value == b"directory") {
+        if let Some((theirs, Some(ours))) = paths(place.0, &bases) {
+            tree.directory(&theirs, &ours).map_err(failed)?;
+        }
+    }
+    Ok(Layout {
+        working_directory,
+        options,
+        is_moved: true,
+    })
+}
+
+/// The places that were looked at, and what was found there.
+fn places(ingredients: &[Ingredient]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let places = ingredients.iter().filter(|one| one.kind == Kind::Include);
+    places.map(|one| (one.name.as_bytes(), one.value.as_slice()))
+}
+
+fn is_parent(part: &Component) -> bool {
+    *part == Component::ParentDir
+}
+
+/// Where a place was, and where it is here; None: it was named by an absolute path, or could be outside of our directory.
+fn paths(place: &[u8], bases: &[Base]) -> Option<(PathBuf, Option<PathBuf>)> {
+    let slash = place.iter().position(|byte| *byte == b'/')?;
+    let base = bases.iter().find(|base| base.name == place[..slash])?;
+    let below = Path::new(OsStr::from_bytes(&place[slash + 1..]));
+    let mut parts = below.components();
+    // An empty component would begin an absolute path.
+    if below.is_absolute() || parts.by_ref().filter(is_parent).count() > MOST_PARENTS {
+        return None;
+    }
+    let ours = base.ours.as_ref().map(|ours| ours.join(below));
+    Some((base.theirs.join(below), ours))
+}
+
+/// Nobody can hit what is made from headers that have changed since. Nothing is done with what is read but to compare it.
+fn check_disk(recipe: &Recipe, ingredients: &[Ingredient], bases: &[Base]) -> Result<(), String> {
+    let changed = |place: &[u8]| {
+        let place = text(place);
+        Err(format!(
+            "the header {place} is another now, so nobody could hit it"
+        ))
+    };
+    for file in &recipe.files {
+        let Some((theirs, _)) = paths(&file.place, bases) else {
+            let place = text(&file.place);
+            return Err(format!(
+                "it includes {place}, which is not in a directory of its own"
+            ));
+        };
+        if digest(&theirs) != Some(file.digest) {
+            return changed(&file.place);
+        }
+    }
+    for (place, _) in places(ingredients).filter(|(_, value)| value.is_empty()) {
+        if let Some((theirs, _)) = paths(place, bases)
+            && theirs.exists()
+        {
+            return changed(place);
+        }
+    }
+    Ok(())
+}
+
+/// SHA-256 of a file; None: it is none, or too large for a header.
+fn digest(path: &Path) -> Option<[u8; 32]> {
+    const LARGEST: u64 = 64 << 20;
+    // To open anything else could wait for ever, or do something.
+    if !fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags).open(path);
+    let file = file.ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    Some(sha256(&bytes))
+}
+
+/// What is laid out.
+#[derive(Default)]
+struct Tree {
+    /// The directories of the application that have one here.
+    directories: HashMap<(u64, u64), PathBuf>,
+}
+
+impl Tree {
+    /// Makes a directory that stands for one of the application's. What does not exist there does not here.
+    fn directory(&mut self, theirs: &Path, ours: &Path) -> io::Result<()> {
+        let Ok(metadata) = fs::metadata(theirs) else {
+            return Ok(());
+        };
+        if !metadata.is_dir() || ours.is_dir() {
+            let id = (metadata.dev(), metadata.ino());
+            self.directories
+                .entry(id)
+                .or_insert_with(|| ours.to_owned());
+            return Ok(());
+        }
+        match self.directories.entry((metadata.dev(), metadata.ino())) {
+            std::collections::hash_map::Entry::Occupied(known) => {
+                if let Some(parent) = ours.parent() {
+                    fs::create_dir_all(parent)?;
+                }
+                symlink(known.get(), ours)
+            }
+            std::collections::hash_map::Entry::Vacant(new) => {
+                fs::create_dir_all(ours)?;
+                new.insert(ours.to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes a file; gives where it is, unless it is one of the driver's own.
+    fn file(
+        &mut self,
+        file: &HeaderFile,
+        bases: &[Base],
+        laid: &[Option<PathBuf>],
+    ) -> Result<Option<PathBuf>, String> {
+        let place = text(&file.place);
+        let failed = |error: io::Error| format!("the header {place} cannot be laid out: {error}");
+        let Some((theirs, ours)) = paths(&file.place, bases) else {
+            return Err(format!(
+                "it includes {place}, which is not in a directory of its own"
+            ));
+        };
+        let Some(ours) = ours else {
+            return Ok(None);
+        };
+        let (Some(their_parent), Some(parent)) = (theirs.parent(), ours.parent()) else {
+            return Err(format!("it includes {place}, which is no name of a file"));
+        };
+        // Directories on the way there, which `..` in its name may need.
+        if !parent.components().any(|part| is_parent(&part)) {
+            self.directory(their_parent, parent).map_err(failed)?;
+        } else {
+            fs::create_dir_all(parent).map_err(failed)?;
+        }
+        if ours.exists() {
+            return match digest(&ours) == Some(file.digest) {
+                true => Ok(Some(ours)),
+                false => Err(format!(
+                    "the header {place} cannot be laid out beside others"
+                )),
+            };
+        }
+        match &file.content {
+            Content::Text(content) if sha256(content) == file.digest => {
+                fs::write(&ours, &**content).map_err(failed)?;
+            }
+            Content::Text(_) => return Err(format!("the header {place} is not what it should be")),
+            Content::SameAs { file, .. } => {
+                let first = laid.get(*file as usize).and_then(Option::as_ref);
+                let first =
+                    first.ok_or(format!("the header {place} is one of the driver's own"))?;
+                fs::hard_link(first, &ours).map_err(failed)?;
+            }
+        }
+        Ok(Some(ours))
+    }
+}

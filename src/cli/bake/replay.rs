@@ -1,0 +1,342 @@
+//! Does the calls of recipes again, as an application that has one driver.
+
+use std::cell::Cell;
+use std::ffi::{CStr, CString};
+use std::path::{Path, PathBuf};
+
+use opencl_sys::{CL_DEVICE_NAME, CL_SUCCESS, cl_int};
+
+use super::headers::{Layout, lay_out};
+use crate::cache::bake::{self, Call, Done};
+use crate::cl::{Context, Device, Program};
+use crate::driver::{Application, BuildArguments, NotifyTarget};
+use crate::key::ingredients::Key;
+use crate::log::text;
+use crate::store::entry::Meta;
+use crate::store::recipe::{Base, DeviceName, Operation, Recipe, Text};
+use crate::store::{Lookup, Store};
+
+/// How many calls one recipe may take, and how deep programs may be made from one another.
+const MOST_CALLS: usize = 4096;
+const DEEPEST: usize = 64;
+
+/// What has become of a recipe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// There is an entry now.
+    Baked,
+    /// There was one.
+    Known,
+    /// Its driver is what it was.
+    Current,
+    /// It was not tried to the end, for this reason.
+    Skipped(String),
+    /// The driver has failed.
+    Failed(String),
+}
+
+/// What is to be done with recipes.
+pub struct Player<'a> {
+    /// Where they are.
+    pub store: &'a Store,
+    /// The driver's platforms.
+    pub platforms: &'a [Application],
+    /// A private directory.
+    pub root: &'a Path,
+    /// The directory of the driver's own cache, if it is what the applications have.
+    pub own_cache: Option<PathBuf>,
+    /// Whether entries are made anew of what another version of the driver has made.
+    pub is_stale: bool,
+    /// Numbers directories.
+    pub serial: Cell<u64>,
+}
+
+/// One recipe that is being made.
+struct Making<'a> {
+    application: &'a Application,
+    context: Context,
+    devices: Vec<Device>,
+    names: Vec<DeviceName>,
+    /// Its own directory.
+    root: PathBuf,
+    calls: usize,
+    again: bool,
+    /// What is released at the end.
+    programs: Vec<Program>,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        for program in self.programs.drain(..).rev() {
+            self.application.release_program(program);
+        }
+        self.application.release_context(self.context);
+        // Never the working directory.
+        let _ = std::env::set_current_dir("/");
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+fn skip<T>(why: impl Into<String>) -> Result<T, Verdict> {
+    Err(Verdict::Skipped(why.into()))
+}
+
+impl Player<'_> {
+    /// Bakes a recipe; `again` also if there is an entry.
+    pub fn bake(&self, key: &Key, again: bool) -> Verdict {
+        self.try_bake(key, again).unwrap_or_else(|verdict| verdict)
+    }
+
+    fn try_bake(&self, key: &Key, again: bool) -> Result<Verdict, Verdict> {
+        let (meta, recipe) = self.read(key)?;
+        let (application, devices) = self.find_devices(&recipe.devices)?;
+        if self.is_stale
+            && bake::is_of_driver(application.hooked(), &devices, &meta.ingredients) == Some(true)
+        {
+            return Ok(Verdict::Current);
+        }
+        let context = application
+            .create_context(&devices)
+            .map_err(|code| failed("makes no context", code))?;
+        self.serial.set(self.serial.get() + 1);
+        let mut making = Making {
+            application,
+            context,
+            devices,
+            names: recipe.devices.clone(),
+            root: self.root.join(self.serial.get().to_string()),
+            calls: 0,
+            again,
+            programs: Vec::new(),
+        };
+        let (_, done) = self.make(&mut making, key, meta, recipe, 0)?;
+        match done {
+            Done::Stored(_) => Ok(Verdict::Baked),
+            Done::Known(_) => Ok(Verdict::Known),
+            Done::Left(why) => skip(why),
+        }
+    }
+
+    fn read(&self, key: &Key) -> Result<(Meta, Recipe), Verdict> {
+        let entry = match self.store.look_up(key) {
+            Lookup::Found(entry, _) | Lookup::Pending(entry) => entry,
+            Lookup::Absent => return skip("it, or a program that it is made from, is gone"),
+            Lookup::Unreadable(error) => return skip(format!("it cannot be read: {error}")),
+            Lookup::Bad(defect) => return skip(format!("its entry is damaged: {defect}")),
+        };
+        match entry.recipe() {
+            Some(recipe) => Ok((entry.meta, recipe)),
+            None => skip("it was stored without its source (store_source)"),
+        }
+    }
+
+    /// The devices by their names: of several of one name, in the platform's order.
+    fn find_devices(&self, names: &[DeviceName]) -> Result<(&Application, Vec<Device>), Verdict> {
+        if names.iter().any(|device| device.is_part) {
+            return skip("it is for a part of a device");
+        }
+        let find = |application: &Application| {
+            let mut free: Vec<(Device, Vec<u8>)> = application
+                .devices()
+                .unwrap_or_default()
+                .into_iter()
+                .map(|device| {
+                    let name = application.device_info(device, CL_DEVICE_NAME);
+                    (device, name.unwrap_or_default())
+                })
+                .collect();
+            let mut take = |wanted: &DeviceName| {
+                let index = free.iter().position(|(_, name)| *name == wanted.name)?;
+                Some(free.remove(index).0)
+            };
+            let found: Option<Vec<Device>> = names.iter().map(&mut take).collect();
+            found.filter(|found| !found.is_empty())
+        };
+        let mut platforms = self.platforms.iter();
+        match platforms.find_map(|application| Some((application, find(application)?))) {
+            Some(found) => Ok(found),
+            None => {
+                let name = names.first().map_or(&[][..], |device| &device.name);
+                let name = name.strip_suffix(b"\0").unwrap_or(name);
+                skip(format!("the device {} is not there", text(name)))
+            }
+        }
+    }
+
+    /// Makes what a recipe makes: the program, and what has become of its last call.
+    fn make(
+        &self,
+        making: &mut Making,
+        key: &Key,
+        meta: Meta,
+        recipe: Recipe,
+        depth: usize,
+    ) -> Result<(Program, Done), Verdict> {
+        making.calls += 1;
+        if making.calls > MOST_CALLS || depth > DEEPEST {
+            return skip("it takes too many calls");
+        }
+        if recipe.devices != making.names {
+            return skip("it is made from programs for other devices");
+        }
+        let mut inputs = Vec::new();
+        let before = match (&recipe.base, &recipe.previous) {
+            (Base::Linked(keys), _) => {
+                for key in keys {
+                    inputs.push(self.part(making, key, depth)?);
+                }
+                None
+            }
+            (_, Some(previous)) => Some(self.part(making, previous, depth)?),
+            _ => None,
+        };
+        let application = making.application;
+        let directories = application.hooked().include_dirs();
+        let root = making.root.join(making.calls.to_string());
+        let laid = lay_out(&root, &recipe, &meta.ingredients, &directories);
+        let Layout {
+            working_directory,
+            options,
+            is_moved,
+        } = laid.map_err(Verdict::Skipped)?;
+        if let Err(error) = std::env::set_current_dir(&working_directory) {
+            return skip(format!("its working directory cannot be entered: {error}"));
+        }
+        let device = |index: &u32| making.devices.get(*index as usize).copied();
+        let listed = match &recipe.listed {
+            Some(listed) => Some(listed.iter().map(device).collect::<Option<Vec<_>>>()),
+            None => None,
+        };
+        let (Ok(options), Some(devices)) = (
+            options.map(CString::new).transpose(),
+            listed.map_or(Some(None), |listed| listed.map(Some)),
+        ) else {
+            return skip("its arguments cannot be given again");
+        };
+        let arguments = BuildArguments { devices, options };
+        let program = match (before, &recipe.base) {
+            (Some(before), _) => Some(before),
+            (None, Base::Linked(_)) => None,
+            (None, base) => Some(create(making, base)?),
+        };
+        let operation = recipe.operation.clone();
+        bake::begin(Call {
+            key: *key,
+            meta,
+            is_stale: self.is_stale,
+            again: making.again && depth == 0,
+            is_part: depth > 0,
+            is_moved,
+            has_variants: self.has_variants(&recipe),
+            recipe,
+        });
+        let made = match (&operation, program) {
+            (Operation::Link, _) => application.link_program(making.context, &arguments, &inputs),
+            (_, None) => Err(CL_SUCCESS),
+            (Operation::Build, Some(program)) => {
+                let code = application.build_program(program, &arguments, NotifyTarget::NONE);
+                verdict(program, code)
+            }
+            (Operation::Compile(headers), Some(program)) => {
+                compile(making, program, &arguments, headers)
+            }
+        };
+        let done = bake::end();
+        if matches!(operation, Operation::Link) {
+            making.programs.extend(made.iter().copied());
+        }
+        match (made, done) {
+            (_, Some(Done::Left(why))) => skip(why),
+            (Ok(program), Some(done)) => Ok((program, done)),
+            // What is there already was not built again.
+            (Err(_), Some(done @ Done::Known(_))) if depth == 0 => {
+                Ok((Program::new(std::ptr::null_mut()), done))
+            }
+            (Err(code), _) => Err(failed("does not build it", code)),
+            (Ok(_), None) => skip("nothing was recorded"),
+        }
+    }
+
+    /// A program that another is made from.
+    fn part(&self, making: &mut Making, key: &Key, depth: usize) -> Result<Program, Verdict> {
+        let (meta, recipe) = self.read(key)?;
+        Ok(self.make(making, key, meta, recipe, depth + 1)?.0)
+    }
+
+    /// Whether the driver finds in its own cache what it made for the application: then it makes no new program there.
+    fn has_variants(&self, recipe: &Recipe) -> Box<dyn Fn() -> bool + Send> {
+        let own = self
+            .own_cache
+            .clone()
+            .filter(|_| recipe.own_cache.is_some());
+        let before = own.as_deref().map(programs_in);
+        Box::new(move || {
+            let now = own.as_deref().map(programs_in);
+            now.is_some() && now == before
+        })
+    }
+}
+
+fn failed(what: &str, code: cl_int) -> Verdict {
+    Verdict::Failed(format!("the driver {what} ({code})"))
+}
+
+fn verdict(program: Program, code: cl_int) -> Result<Program, cl_int> {
+    match code {
+        CL_SUCCESS => Ok(program),
+        code => Err(code),
+    }
+}
+
+/// The program before the call.
+fn create(making: &mut Making, base: &Base) -> Result<Program, Verdict> {
+    let application = making.application;
+    let made = match base {
+        Base::Source(source) => application.create_program_with_source(making.context, source),
+        Base::Il(code, _) => application.create_program_with_il(making.context, code),
+        Base::Linked(_) => return skip("its recipe makes no sense"),
+    };
+    let program = made.map_err(|code| failed("does not take it", code))?;
+    making.programs.push(program);
+    if let Base::Il(_, constants) = base {
+        for (id, value) in constants {
+            let code = application.set_specialization_constant(program, *id, value);
+            if code != CL_SUCCESS {
+                return Err(failed("does not take a specialisation constant", code));
+            }
+        }
+    }
+    Ok(program)
+}
+
+fn compile(
+    making: &mut Making,
+    program: Program,
+    arguments: &BuildArguments,
+    headers: &[(Text, Text)],
+) -> Result<Program, cl_int> {
+    let mut names = Vec::new();
+    let mut programs = Vec::new();
+    for (name, source) in headers {
+        names.push(CString::new(name.to_vec()).map_err(|_| CL_SUCCESS)?);
+        let made = making
+            .application
+            .create_program_with_source(making.context, source)?;
+        making.programs.push(made);
+        programs.push(made);
+    }
+    let headers: Vec<(&CStr, Program)> =
+        names.iter().map(CString::as_c_str).zip(programs).collect();
+    let code = making
+        .application
+        .compile_program(program, arguments, &headers);
+    verdict(program, code)
+}
+
+/// How many programs the driver's own cache holds (PoCL: a directory of two digits, and one for each program in it).
+fn programs_in(cache: &Path) -> usize {
+    let directories = std::fs::read_dir(cache).into_iter().flatten().flatten();
+    let short = directories.filter(|entry| entry.file_name().len() == 2);
+    let programs = short.flat_map(|entry| std::fs::read_dir(entry.path()).into_iter().flatten());
+    programs.count()
+}

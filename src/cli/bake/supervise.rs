@@ -1,0 +1,375 @@
+//! Worker processes: as many as may run at once, each for recipes of one place, one recipe at a time.
+//!
+//! A driver that crashes or hangs costs the recipe that it was given, and the worker. That it was given is written down before.
+
+use std::fs::Permissions;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tempfile::TempDir;
+
+use super::super::seconds;
+use super::collect::{Item, OwnCache, Place, Work};
+use super::replay::Verdict;
+use super::worker::{AGAIN, CLOSED, READY};
+use crate::cache::RUN_VARIABLE;
+use crate::config::{Config, Name, SETTINGS};
+use crate::store::Store;
+
+/// How long a worker may take for a recipe: so many times as long as it took the application, and no less or more than this. On
+/// a busy machine a worker gets little of the processor.
+const TIMES: u32 = 30;
+const LEAST: Duration = Duration::from_secs(60);
+const MOST: Duration = Duration::from_secs(3600);
+/// How long it may take to end when there is nothing more to do.
+const ENDING: Duration = Duration::from_secs(10);
+/// How often the name of a program that was just copied is tried: a child that another thread forked meanwhile may still have it
+/// open for writing.
+const BUSY: u32 = 50;
+
+/// What all workers have in common.
+pub struct Supervisor<'a> {
+    /// The cache.
+    pub store: &'a Store,
+    /// The settings.
+    pub config: &'a Config,
+    /// How long each recipe may take, if the user has said that.
+    pub timeout: Option<Duration>,
+    /// Whether entries are made anew for a newer driver.
+    pub is_stale: bool,
+}
+
+/// What is told while workers work.
+pub enum Event<'e> {
+    /// A recipe is being baked.
+    Begun(&'e Item),
+    /// What has become of it.
+    Ended(Item, Verdict),
+    /// What has gone wrong on our own side.
+    Trouble(String),
+}
+
+/// A worker process.
+struct Worker {
+    child: Child,
+    keys: Option<ChildStdin>,
+    answers: Receiver<String>,
+    /// Removed with it.
+    _root: TempDir,
+}
+
+/// Why there is no answer.
+enum Silence {
+    TooLong,
+    Ended(ExitStatus),
+    Unknown(io::Error),
+}
+
+impl Supervisor<'_> {
+    /// Has everything baked, by at most so many workers at once.
+    pub fn run(&self, work: Work, jobs: usize, tell: &(dyn Fn(Event) + Sync)) {
+        let mut queues: Vec<(Place, Vec<Item>)> = work.places.into_iter().collect();
+        for (_, items) in &mut queues {
+            items.reverse(); // taken from the end
+        }
+        let jobs = jobs.min(queues.iter().map(|(_, items)| items.len()).sum());
+        let queues = Mutex::new(queues);
+        std::thread::scope(|scope| {
+            for _ in 0..jobs {
+                scope.spawn(|| self.work(&queues, tell));
+            }
+        });
+    }
+
+    /// Bakes what is left of one place after the other.
+    fn work(&self, queues: &Mutex<Vec<(Place, Vec<Item>)>>, tell: &(dyn Fn(Event) + Sync)) {
+        let lock = || queues.lock().unwrap_or_else(|error| error.into_inner());
+        loop {
+            let largest = {
+                let queues = lock();
+                let largest = queues.iter().enumerate();
+                let largest = largest.max_by_key(|(_, (_, items))| items.len());
+                largest
+                    .filter(|(_, (_, items))| !items.is_empty())
+                    .map(|(index, (place, _))| (index, place.clone()))
+            };
+            let Some((index, place)) = largest else {
+                return;
+            };
+            let next = || lock()[index].1.pop();
+            let mut worker = None;
+            while let Some(item) = next() {
+                tell(Event::Begun(&item));
+                let running = match worker.take().map_or_else(|| self.start(&place), Ok) {
+                    Ok(running) => running,
+                    // Nor would it be for the others of this place.
+                    Err(NotStarted::Driver(why)) => {
+                        let items = [item].into_iter().chain(std::iter::from_fn(next));
+                        let why = Verdict::Skipped(format!("its driver cannot be used: {why}"));
+                        items.for_each(|item| tell(Event::Ended(item, why.clone())));
+                        break;
+                    }
+                    Err(NotStarted::Trouble(why)) => {
+                        tell(Event::Trouble(why));
+                        lock()[index].1.clear();
+                        break;
+                    }
+                };
+                let (verdict, still_running) = self.bake(running, &item, tell);
+                worker = still_running;
+                tell(Event::Ended(item, verdict));
+            }
+            if let Some(worker) = worker {
+                worker.end();
+            }
+        }
+    }
+
+    /// Has one recipe baked. Gives the worker back, unless that is gone.
+    fn bake(
+        &self,
+        mut worker: Worker,
+        item: &Item,
+        tell: &(dyn Fn(Event) + Sync),
+    ) -> (Verdict, Option<Worker>) {
+        let limit = self.timeout.unwrap_or_else(|| {
+            let took = Duration::from_nanos(item.compile_ns);
+            took.saturating_mul(TIMES).clamp(LEAST, MOST)
+        });
+        if let Err(error) = self.store.begin_attempt(&item.key) {
+            tell(Event::Trouble(error.to_string()));
+            return (
+                Verdict::Skipped("attempts cannot be written down".to_owned()),
+                Some(worker),
+            );
+        }
+        let again = if item.again && !self.is_stale {
+            AGAIN
+        } else {
+            ""
+        };
+        let answer = worker.ask(&format!("{}{again}", item.key.hex()), limit);
+        let parsed = answer.map(|line| Verdict::parse(&line));
+        let (verdict, worker) = match parsed {
+            Ok(Some(verdict)) => (verdict, Some(worker)),
+            Ok(None) => {
+                worker.kill();
+                (
+                    Verdict::Failed("the worker answers nonsense".to_owned()),
+                    None,
+                )
+            }
+            Err(silence) => (Verdict::Failed(silence.words(limit)), None),
+        };
+        let written = match &verdict {
+            Verdict::Failed(why) => self.store.attempt_failed(&item.key, why),
+            _ => {
+                self.store.forget_attempts(&item.key);
+                Ok(())
+            }
+        };
+        if let Err(error) = written {
+            tell(Event::Trouble(error.to_string()));
+        }
+        (verdict, worker)
+    }
+
+    fn start(&self, place: &Place) -> Result<Worker, NotStarted> {
+        let trouble =
+            |error: io::Error| NotStarted::Trouble(format!("no worker can be started: {error}"));
+        let root = tempfile::Builder::new()
+            .prefix("oclcache-bake-")
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir()
+            .map_err(trouble)?;
+        let mut child = self.spawn(place, root.path()).map_err(trouble)?;
+        let (tell, answers) = channel();
+        let output = child.stdout.take();
+        std::thread::spawn(move || {
+            let lines = output.map(|output| BufReader::new(output).lines());
+            for line in lines.into_iter().flatten().map_while(Result::ok) {
+                if tell.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut worker = Worker {
+            keys: child.stdin.take(),
+            child,
+            answers,
+            _root: root,
+        };
+        let limit = self.timeout.unwrap_or(LEAST).max(LEAST);
+        match worker.answer(limit) {
+            Ok(line) if line == READY => Ok(worker),
+            Ok(line) => {
+                worker.end();
+                let why = line.strip_prefix(CLOSED).unwrap_or("it answers nonsense");
+                Err(NotStarted::Driver(why.to_owned()))
+            }
+            Err(silence) => Err(NotStarted::Driver(silence.words(limit))),
+        }
+    }
+
+    fn spawn(&self, place: &Place, root: &Path) -> io::Result<Child> {
+        let mut program = std::env::current_exe()?;
+        if let Some(name) = &place.executable {
+            let directory = root.join("bin");
+            std::fs::create_dir(&directory)?;
+            let copy = directory.join(name);
+            std::fs::copy(&program, &copy)?;
+            program = copy;
+        }
+        let mut command = Command::new(program);
+        command
+            .arg("bake-worker")
+            .arg("--library")
+            .arg(&place.library)
+            .arg("--root")
+            .arg(root);
+        command.env_clear().envs(&place.environment);
+        command.env_remove(RUN_VARIABLE);
+        match &place.own_cache {
+            OwnCache::None => {}
+            OwnCache::Empty => {
+                let empty = root.join("own-cache");
+                std::fs::create_dir(&empty)?;
+                command.env("POCL_CACHE_DIR", empty);
+            }
+            OwnCache::Theirs(path) => {
+                command.arg("--own-cache").arg(path);
+                command.env("POCL_CACHE_DIR", path);
+            }
+        }
+        command.env_remove("POCL_KERNEL_CACHE");
+        if self.is_stale {
+            command.arg("--stale");
+        }
+        for (name, value) in self.settings() {
+            command.env(name, value);
+        }
+        let log = self.config.log().is_some();
+        command
+            .current_dir(root)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(if log { Stdio::inherit() } else { Stdio::null() })
+            .process_group(0);
+        for _ in 0..BUSY {
+            match command.spawn() {
+                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                spawned => return spawned,
+            }
+        }
+        command.spawn()
+    }
+
+    /// The worker's settings: this command's, and what would keep it from its work is off.
+    fn settings(&self) -> Vec<(&'static str, std::ffi::OsString)> {
+        let variable = |name: Name| SETTINGS[name as usize].variable.unwrap_or_default();
+        let mut settings = Vec::new();
+        for name in [
+            Name::Disable,
+            Name::ReadOnly,
+            Name::Recache,
+            Name::Verify,
+            Name::MustHit,
+            Name::Autobake,
+        ] {
+            settings.push((variable(name), "0".into()));
+        }
+        for name in [Name::MaxSize, Name::MinFree, Name::MaxAge] {
+            settings.push((variable(name), self.config.value(name).0.clone()));
+        }
+        // Entries of the system have nothing of the user's own.
+        settings.push((variable(Name::SystemDirs), "none".into()));
+        let directory = self.config.directory().unwrap_or_default();
+        settings.push((variable(Name::Dir), directory.into()));
+        settings
+    }
+}
+
+/// Why there is no worker.
+enum NotStarted {
+    /// The driver cannot be opened.
+    Driver(String),
+    /// Nothing of the driver's.
+    Trouble(String),
+}
+
+impl Worker {
+    /// Gives it a line, and waits for its answer. It is gone if there is none.
+    fn ask(&mut self, line: &str, limit: Duration) -> Result<String, Silence> {
+        // One that has ended is found by its answer.
+        let _ = self.keys.as_mut().map(|keys| writeln!(keys, "{line}"));
+        self.answer(limit)
+    }
+
+    fn answer(&mut self, limit: Duration) -> Result<String, Silence> {
+        match self.answers.recv_timeout(limit) {
+            Ok(line) => Ok(line),
+            Err(RecvTimeoutError::Timeout) => {
+                self.kill();
+                Err(Silence::TooLong)
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                // What it has started goes with it.
+                self.kill_group();
+                Err(self
+                    .child
+                    .wait()
+                    .map_or_else(Silence::Unknown, Silence::Ended))
+            }
+        }
+    }
+
+    fn kill_group(&self) {
+        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(group) = group {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+
+    fn kill(&mut self) {
+        self.kill_group();
+        let _ = self.child.wait();
+    }
+
+    /// There is nothing more to do. Drivers clear away when a process ends, and some hang then.
+    fn end(mut self) {
+        self.keys = None;
+        let started = Instant::now();
+        while started.elapsed() < ENDING {
+            match self.child.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+                _ => return,
+            }
+        }
+        self.kill();
+    }
+}
+
+impl Silence {
+    fn words(&self, limit: Duration) -> String {
+        match self {
+            Silence::TooLong => {
+                let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+                format!("it took longer than {}", seconds(limit))
+            }
+            Silence::Ended(status) => match status.signal() {
+                Some(signal) => format!("the driver crashed (signal {signal})"),
+                None => format!("the driver ended the process ({status})"),
+            },
+            Silence::Unknown(error) => format!("the worker is gone: {error}"),
+        }
+    }
+}

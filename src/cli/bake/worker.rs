@@ -1,0 +1,115 @@
+//! One worker of the baker: an application of one driver, which does the calls of the recipes that it is told of.
+//!
+//! It is told a key on each line of its standard input, with `again` behind it if there may be an entry, and answers with a line
+//! each: `ready` or `closed WHY` first, then `baked`, `known`, `current`, `skipped WHY` or `failed WHY`. What it is in the middle
+//! of when it ends is not answered. Drivers print, so it answers where its standard output was, and has none.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{Resource, Rlimit, Signal};
+
+use super::super::Failure;
+use super::replay::{Player, Verdict};
+use crate::cache::bake;
+use crate::config::Config;
+use crate::front::own;
+use crate::key::ingredients::Key;
+use crate::priority;
+use crate::store::Store;
+
+/// What a worker begins with, and what it says.
+pub const READY: &str = "ready";
+pub const CLOSED: &str = "closed ";
+pub const AGAIN: &str = " again";
+
+impl Verdict {
+    fn line(&self) -> String {
+        let (word, why) = match self {
+            Verdict::Baked => ("baked", ""),
+            Verdict::Known => ("known", ""),
+            Verdict::Current => ("current", ""),
+            Verdict::Skipped(why) => ("skipped ", why.as_str()),
+            Verdict::Failed(why) => ("failed ", why.as_str()),
+        };
+        format!("{word}{}", why.replace('\n', " "))
+    }
+
+    pub fn parse(line: &str) -> Option<Verdict> {
+        let (word, why) = line.split_once(' ').unwrap_or((line, ""));
+        Some(match word {
+            "baked" => Verdict::Baked,
+            "known" => Verdict::Known,
+            "current" => Verdict::Current,
+            "skipped" => Verdict::Skipped(why.to_owned()),
+            "failed" => Verdict::Failed(why.to_owned()),
+            _ => return None,
+        })
+    }
+}
+
+/// Works until there is nothing more to read. `root` is a private directory.
+pub fn work(
+    library: &Path,
+    root: &Path,
+    own_cache: Option<PathBuf>,
+    is_stale: bool,
+) -> Result<ExitCode, Failure> {
+    let (keys, mut answers) = streams().map_err(Failure::new)?;
+    priority::lower();
+    // Who started it is gone if it is, and a crash of the driver's is nobody's business.
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    let _ = rustix::process::setrlimit(Resource::Core, none);
+    let mut answer = |line: &str| writeln!(answers, "{line}").map_err(Failure::new);
+    bake::be_baker();
+    let config = Config::read();
+    let store = Store::open_existing(&super::super::directory(&config)?)?;
+    let Some(store) = store else {
+        answer(&format!("{CLOSED}the cache is empty"))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let platforms = match own::open(library) {
+        Ok(platforms) => platforms,
+        Err(why) => {
+            answer(&format!("{CLOSED}{}", why.replace('\n', " ")))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    answer(READY)?;
+    let player = Player {
+        store: &store,
+        platforms: &platforms,
+        root,
+        own_cache,
+        is_stale,
+        serial: Default::default(),
+    };
+    for line in BufReader::new(keys).lines() {
+        let line = line.map_err(Failure::new)?;
+        let (digits, again) = match line.strip_suffix(AGAIN) {
+            Some(digits) => (digits, true),
+            None => (line.as_str(), false),
+        };
+        let key = Key::from_hex(digits).ok_or_else(|| Failure::new("this is no key"))?;
+        answer(&player.bake(&key, again).line())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The streams for keys and answers, which the driver does not have.
+fn streams() -> std::io::Result<(File, File)> {
+    let nothing = File::options().read(true).write(true).open("/dev/null")?;
+    let keys: OwnedFd = fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let answers: OwnedFd = fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+    rustix::stdio::dup2_stdin(&nothing)?;
+    rustix::stdio::dup2_stdout(&nothing)?;
+    Ok((keys.into(), answers.into()))
+}

@@ -1,0 +1,73 @@
+//! What `oclcache bake` is told by those who start it behind a program, see `cache::autobake`.
+//!
+//! They have left it nothing of the program: it leads no session, stands in `/`, and has /dev/null for all streams.
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+use crate::cache::autobake::HANDED;
+use crate::config::{Config, SETTINGS};
+
+/// Not for people.
+#[derive(Args)]
+pub struct Handed {
+    /// Nobody waits for this process, or reads what it says
+    #[arg(long, hide = true)]
+    pub detached: bool,
+    #[arg(long, hide = true)]
+    dir: Option<OsString>,
+    #[arg(long, hide = true)]
+    max_size: Option<OsString>,
+    #[arg(long, hide = true)]
+    min_free: Option<OsString>,
+    #[arg(long, hide = true)]
+    max_age: Option<OsString>,
+}
+
+impl Handed {
+    /// The settings of this process, with those that were handed over above the environment.
+    pub fn config(&self) -> Config {
+        let values = [&self.dir, &self.max_size, &self.min_free, &self.max_age];
+        Config::read_with(&|variable| {
+            let named = |(_, name)| SETTINGS[name as usize].variable == Some(variable);
+            let index = HANDED.into_iter().position(named)?;
+            values[index].clone()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cache::autobake::{self, DETACHED};
+
+    #[derive(Parser)]
+    struct Bake {
+        #[command(flatten)]
+        handed: Handed,
+    }
+
+    #[test]
+    fn what_is_handed_over_arrives() {
+        let given = |name: &str| match name {
+            "OCLCACHE_DIR" => Some("/some where/cache".into()),
+            "OCLCACHE_MAX_SIZE" => Some("7M".into()),
+            "OCLCACHE_MIN_FREE" => Some("3M".into()),
+            "OCLCACHE_MAX_AGE" => Some("9d".into()),
+            _ => None,
+        };
+        let config = Config::read_with(&given);
+        let arguments = autobake::handed(&config).expect("a cache");
+        let own = ["bake".into(), DETACHED.into()];
+        let parsed = Bake::parse_from(own.into_iter().chain(arguments));
+        let arrived = parsed.handed.config();
+        assert!(parsed.handed.detached);
+        assert_eq!(arrived.directory(), config.directory());
+        let limits = |config: &Config| (config.max_size(), config.min_free(), config.max_age());
+        assert_eq!(limits(&arrived), limits(&config));
+        assert_eq!(limits(&arrived).0, Some(7_000_000));
+    }
+}

@@ -1,0 +1,228 @@
+//! Starts a process that is nobody's child, whatever the process that starts it is about to do: also from a destructor, when all
+//! else has ended.
+//!
+//! It gets nothing of the process that starts it: no descriptor, no terminal, no working directory, no signal that is ignored or
+//! blocked. And that process notices nothing. With fork or posix_spawn it would: an application that watches its children has a
+//! handler of SIGCHLD, which would run at the end of the process, in whichever thread has it not blocked, and whoever waits for
+//! any child would be told of one that he does not know. So what is started here first is a child without a signal at its end.
+//! It is not shown to a wait without `__WCLONE` or `__WALL` (waitpid(2)), starts the program, and is gone before [`Start::now`]
+//! returns; the kernel finds the program another parent.
+//!
+//! Both steps share the memory of the process, which stands still meanwhile, as with vfork: nothing is copied, no handler of
+//! pthread_atfork runs, and nothing is allocated or locked. The system is called past the C library where that would look for a
+//! cancelled thread, or take a lock (sigaction, glibc 2.41). Where a process may have no more children, or a filter forbids it,
+//! nothing happens.
+
+#![allow(unsafe_code)] // clone(2), and system calls by their number
+
+use std::cell::UnsafeCell;
+use std::ffi::{CString, OsString, c_char, c_int, c_long, c_void};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What each of the two steps may use, in bytes.
+const STACK: usize = 64 << 10;
+
+/// The size of a set of signals in the kernel, in bytes.
+const SIGNAL_SET: usize = size_of::<u64>();
+const SIGNALS: c_int = 64;
+
+/// Where close_range(2) is missing (before Linux 5.9), so many descriptors are closed one by one.
+const MOST_DESCRIPTORS: u64 = 1 << 16;
+
+/// A program that is ready to be started, once.
+pub struct Start {
+    path: CString,
+    arguments: List,
+    environment: List,
+    stacks: [Stack; 2],
+    done: AtomicBool,
+}
+
+/// Texts as execve takes them.
+struct List {
+    _texts: Vec<CString>,
+    /// To each of them, and NULL.
+    pointers: Vec<*const c_char>,
+}
+
+#[repr(align(64))]
+struct Stack(Box<UnsafeCell<[u8; STACK]>>);
+
+// SAFETY: the texts are not changed, and the stacks are used by one thread, the one that has set `done`.
+unsafe impl Send for Start {}
+// SAFETY: as above.
+unsafe impl Sync for Start {}
+
+impl Start {
+    /// Of a program with these arguments, the first of which is its name, and this environment. None: one of them has a NUL.
+    pub fn new(
+        program: PathBuf,
+        arguments: Vec<OsString>,
+        environment: impl Iterator<Item = (OsString, OsString)>,
+    ) -> Option<Start> {
+        let variable = |(mut name, value): (OsString, OsString)| {
+            name.push("=");
+            name.push(value);
+            name
+        };
+        Some(Start {
+            path: CString::new(program.into_os_string().into_vec()).ok()?,
+            arguments: List::new(arguments.into_iter())?,
+            environment: List::new(environment.map(variable))?,
+            stacks: [Stack::new(), Stack::new()],
+            done: AtomicBool::new(false),
+        })
+    }
+
+    /// Starts it. Only the first call has an effect.
+    pub fn now(&self) {
+        if self.done.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (all, mut before) = (u64::MAX, 0_u64);
+        // No handler of the application's may run in a child that shares its memory.
+        // SAFETY: of sets of the kernel's size; `before` is put back below.
+        let blocked = unsafe { mask(&all, &mut before) };
+        if !blocked {
+            return;
+        }
+        // SAFETY: the stack is used by nobody else, since `done` was not set, and this thread stands still until the child has
+        // ended, so all that it borrows lives. The child calls only what is said above.
+        unsafe {
+            let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+            let child = libc::clone(first, self.stacks[0].top(), flags, self.data());
+            if child > 0 {
+                let nowhere = ptr::null_mut::<c_void>();
+                libc::syscall(libc::SYS_wait4, child, nowhere, libc::__WCLONE, nowhere);
+            }
+            mask(&before, ptr::null_mut());
+        }
+    }
+
+    fn data(&self) -> *mut c_void {
+        ptr::from_ref(self).cast_mut().cast()
+    }
+}
+
+impl List {
+    fn new(texts: impl Iterator<Item = OsString>) -> Option<List> {
+        let texts: Result<Vec<CString>, _> =
+            texts.map(|text| CString::new(text.into_vec())).collect();
+        let texts = texts.ok()?;
+        let pointers = texts.iter().map(|text| text.as_ptr());
+        Some(List {
+            pointers: pointers.chain([ptr::null()]).collect(),
+            _texts: texts,
+        })
+    }
+}
+
+impl Stack {
+    fn new() -> Stack {
+        Stack(Box::new(UnsafeCell::new([0; STACK])))
+    }
+
+    /// Stacks grow downwards wherever this library is built. clone wants the end aligned to 16 bytes on some.
+    fn top(&self) -> *mut c_void {
+        let end = self.0.get() as usize + STACK;
+        (end & !63) as *mut c_void
+    }
+}
+
+/// Sets the thread's blocked signals, all that the kernel has.
+///
+/// # Safety
+/// `before` is NULL or valid for a write.
+unsafe fn mask(set: &u64, before: *mut u64) -> bool {
+    let set = ptr::from_ref(set);
+    // SAFETY: of sets of the size that is told.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            set,
+            before,
+            SIGNAL_SET,
+        )
+    };
+    done == 0
+}
+
+/// The child without a signal: leaves behind what it has of the process, and starts the program as a child of its own.
+extern "C" fn first(data: *mut c_void) -> c_int {
+    // SAFETY: `Start::now` passed itself, and waits. The rest is system calls with memory of their own or none; they change
+    // descriptors, working directory, session and signals of this process, which it shares with nobody.
+    unsafe {
+        let start = &*data.cast::<Start>();
+        libc::syscall(libc::SYS_setsid);
+        libc::syscall(libc::SYS_chdir, c"/".as_ptr());
+        if !leave_descriptors() {
+            return 1;
+        }
+        // The zeros are the default of any kernel's structure. What is not ignored a program begins with anyway.
+        let default = [0_u64; 8];
+        for signal in 1..=SIGNALS {
+            let before = ptr::null_mut::<c_void>();
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                before,
+                SIGNAL_SET,
+            );
+        }
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        libc::clone(second, start.stacks[1].top(), flags, data);
+    }
+    0
+}
+
+/// The program's process, which leads no session, so that no terminal that it opens becomes its own.
+extern "C" fn second(data: *mut c_void) -> c_int {
+    // SAFETY: as in `first`, which waits; the lists end with NULL.
+    unsafe {
+        let start = &*data.cast::<Start>();
+        mask(&0, ptr::null_mut());
+        libc::execve(
+            start.path.as_ptr(),
+            start.arguments.pointers.as_ptr(),
+            start.environment.pointers.as_ptr(),
+        );
+    }
+    127
+}
+
+/// /dev/null is all that stays open, as the standard streams, which may have been closed.
+///
+/// # Safety
+/// Nobody else uses the descriptors of this process.
+unsafe fn leave_descriptors() -> bool {
+    // SAFETY: see above; a path that ends with NUL, and a place for the limits.
+    unsafe {
+        let path = c"/dev/null".as_ptr();
+        let null = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, libc::O_RDWR);
+        if null < 0 {
+            return false;
+        }
+        for stream in 0..3 as c_long {
+            if stream != null && libc::syscall(libc::SYS_dup3, null, stream, 0) < 0 {
+                return false;
+            }
+        }
+        if libc::syscall(libc::SYS_close_range, 3, c_int::MAX, 0) == 0 {
+            return true;
+        }
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        for descriptor in 3..limit.rlim_cur.min(MOST_DESCRIPTORS) {
+            libc::syscall(libc::SYS_close, descriptor);
+        }
+    }
+    true
+}

@@ -1,0 +1,17 @@
+//! The priority of work that nobody waits for.
+
+#![allow(unsafe_code)] // system calls that no crate has safe functions for
+
+/// This process, and what it starts, works with what others leave of processors and disks. Where the system forbids that, it
+/// works as before.
+pub fn lower() {
+    // Not SCHED_IDLE: on a machine that is always busy that would come to nothing, and hold the driver's locks meanwhile.
+    let _ = rustix::process::setpriority_process(None, 19);
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: of this process, with parameters that live (sched_setscheduler(2)).
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameters) };
+    const OF_PROCESS: libc::c_int = 1; // IOPRIO_WHO_PROCESS
+    const IDLE: libc::c_int = 3 << 13; // IOPRIO_CLASS_IDLE
+    // SAFETY: three numbers, of this process (ioprio_set(2)).
+    unsafe { libc::syscall(libc::SYS_ioprio_set, OF_PROCESS, 0, IDLE) };
+}

@@ -1,0 +1,333 @@
+//! What recording and loading took with each driver, for those of which nobody has measured it before.
+//!
+//! ```text
+//! <cache directory>/v1/drivers    XXH3-64 of what follows, then a list of [`Measured`]
+//! ```
+//!
+//! A process reads the file once for each driver and replaces it whole by a rename, so there is no lock. Of processes that
+//! replace it at once the last one is right, and what the others had measured is lost. A file that is not as it should be is
+//! as none: measuring begins anew.
+
+use std::io;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::sweep::is_past;
+use super::{Store, TEMPORARY};
+use crate::fork::Mutex;
+use crate::key::ingredients::Key;
+
+const NAME: &str = "drivers";
+/// Larger files are none of ours.
+const LARGEST: u64 = 1 << 20;
+/// Those that were not used for longest are forgotten.
+const MOST_DRIVERS: usize = 32;
+/// Older measurements count half as much each time when there are so many: programs differ, and so do days.
+const MOST_COUNTED: u32 = 64;
+/// What took less in sum decides nothing: nobody waits for it, and it is mostly noise.
+const LEAST_NS: u64 = 200_000_000;
+const LEAST_RECORDED: u32 = 4;
+const LEAST_LOADED: u32 = 8;
+/// Recording is dear where it takes more than one of so many parts of the build.
+const DEAR_SHARE: u64 = 4;
+/// There is no gain where no more than one of so many parts of the build is saved.
+const GAIN_SHARE: u64 = 8;
+/// What was decided is tried again after this time.
+pub const AGAIN: Duration = Duration::from_secs(14 * 86400);
+/// How often it is noted that a driver is in use.
+const NOTED: Duration = Duration::from_secs(86400);
+/// So many first recordings of a process are written at once.
+const FIRST: u32 = 4;
+
+/// Some builds, and what something took beside them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Times {
+    /// How many.
+    pub count: u32,
+    /// What they took, in nanoseconds.
+    pub compile_ns: u64,
+    /// What recording or loading the same programs took, in nanoseconds.
+    pub beside_ns: u64,
+}
+
+impl Times {
+    /// Those of one build.
+    pub fn of(compile_ns: u64, beside_ns: u64) -> Times {
+        Times {
+            count: 1,
+            compile_ns,
+            beside_ns,
+        }
+    }
+
+    fn add(&mut self, more: Times) {
+        self.count = self.count.saturating_add(more.count);
+        self.compile_ns = self.compile_ns.saturating_add(more.compile_ns);
+        self.beside_ns = self.beside_ns.saturating_add(more.beside_ns);
+        while self.count >= MOST_COUNTED {
+            self.count /= 2;
+            self.compile_ns /= 2;
+            self.beside_ns /= 2;
+        }
+    }
+
+    /// How many hundredths of the builds the other took.
+    pub fn percent(&self) -> u64 {
+        let percent = u128::from(self.beside_ns) * 100 / u128::from(self.compile_ns.max(1));
+        u64::try_from(percent).unwrap_or(u64::MAX)
+    }
+}
+
+/// What was measured of one driver, as it is installed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Its family.
+    pub family: String,
+    /// Its library.
+    pub library: String,
+    /// What it is: the driver's part of keys. After an update it is another driver.
+    pub identity: Key,
+    /// When it was last noted to be in use, in milliseconds since 1970.
+    pub used_ms: u64,
+    /// Programs that were recorded inside the miss.
+    pub recorded: Times,
+    /// Programs that were served.
+    pub loaded: Times,
+    /// Since when there is a verdict, in milliseconds since 1970.
+    pub decided_ms: Option<u64>,
+}
+
+/// What measurements say against recording inside the miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The application waits too long for it.
+    Dear,
+    /// A hit takes as long as the build.
+    NoGain,
+}
+
+impl Measured {
+    /// A driver of which nothing was measured yet.
+    pub fn new(family: &str, library: String, identity: Key) -> Measured {
+        Measured {
+            family: family.to_owned(),
+            library,
+            identity,
+            used_ms: 0,
+            recorded: Times::default(),
+            loaded: Times::default(),
+            decided_ms: None,
+        }
+    }
+
+    /// What the measurements say; None: nothing, or it was long ago.
+    pub fn verdict(&self, now_ms: u64) -> Option<Verdict> {
+        self.by_times().filter(|_| !self.is_over(now_ms))
+    }
+
+    fn by_times(&self) -> Option<Verdict> {
+        let is_long = |times: Times| times.beside_ns >= LEAST_NS;
+        let (loaded, recorded) = (self.loaded, self.recorded);
+        let gain = loaded.compile_ns.saturating_sub(loaded.beside_ns);
+        if is_long(loaded) && loaded.count >= LEAST_LOADED && gain <= loaded.compile_ns / GAIN_SHARE
+        {
+            return Some(Verdict::NoGain);
+        }
+        let is_dear = is_long(recorded)
+            && recorded.count >= LEAST_RECORDED
+            && recorded.beside_ns > recorded.compile_ns / DEAR_SHARE;
+        is_dear.then_some(Verdict::Dear)
+    }
+
+    fn is_over(&self, now_ms: u64) -> bool {
+        self.decided_ms
+            .is_some_and(|decided| is_past(decided, AGAIN, now_ms))
+    }
+
+    /// Adds what was measured meanwhile. What was decided long ago is forgotten with what it was decided by.
+    fn add(&mut self, recorded: Times, loaded: Times, now_ms: u64) {
+        if self.is_over(now_ms) {
+            (self.recorded, self.loaded) = Default::default();
+            self.decided_ms = None;
+        }
+        self.recorded.add(recorded);
+        self.loaded.add(loaded);
+        self.decided_ms = self
+            .by_times()
+            .map(|_| self.decided_ms.unwrap_or(now_ms).max(1));
+        self.used_ms = now_ms;
+    }
+}
+
+/// What this process has measured, and what it knows of earlier ones.
+#[derive(Default)]
+pub struct Measures {
+    drivers: Mutex<Vec<Known>>,
+}
+
+struct Known {
+    /// Which of the process's drivers.
+    driver: usize,
+    /// With what is in none of the files yet.
+    measured: Measured,
+    /// That alone.
+    fresh: [Times; 2],
+    /// How often something was recorded and loaded here.
+    counts: [u32; 2],
+}
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sample {
+    /// A program was built, and recorded.
+    Recorded,
+    /// A program was loaded that had been built before.
+    Loaded,
+}
+
+impl Measures {
+    /// What is known of a driver, which is in use therefore. `new` tells what it is, or that nobody knows.
+    pub fn of(
+        &self,
+        store: &Store,
+        driver: usize,
+        new: impl FnOnce() -> Option<Measured>,
+    ) -> Option<Measured> {
+        self.know(store, driver, new)?;
+        let mut drivers = self.drivers.lock();
+        let known = drivers.iter_mut().find(|known| known.driver == driver)?;
+        if is_past(known.measured.used_ms, NOTED, store.root().now_ms()) {
+            known.write(store);
+        }
+        Some(known.measured.clone())
+    }
+
+    /// Adds a measurement. One that comes while another thread adds one is left out.
+    pub fn add(
+        &self,
+        store: &Store,
+        driver: usize,
+        new: impl FnOnce() -> Option<Measured>,
+        sample: Sample,
+        times: Times,
+    ) {
+        if self.know(store, driver, new).is_none() {
+            return;
+        }
+        let Some(mut drivers) = self.drivers.try_lock() else {
+            return;
+        };
+        if let Some(known) = drivers.iter_mut().find(|known| known.driver == driver) {
+            known.add(sample, times);
+            if known.is_due(sample) {
+                known.write(store);
+            }
+        }
+    }
+
+    /// Looks the driver up if this process has not yet.
+    fn know(
+        &self,
+        store: &Store,
+        driver: usize,
+        new: impl FnOnce() -> Option<Measured>,
+    ) -> Option<()> {
+        let is_known = |drivers: &[Known]| drivers.iter().any(|known| known.driver == driver);
+        if is_known(&self.drivers.lock()) {
+            return Some(());
+        }
+        let new = new()?;
+        let known = list(store)
+            .into_iter()
+            .find(|known| known.identity == new.identity);
+        let mut drivers = self.drivers.lock();
+        if !is_known(&drivers) {
+            drivers.push(Known {
+                driver,
+                measured: known.unwrap_or(new),
+                fresh: Default::default(),
+                counts: [0; 2],
+            });
+        }
+        Some(())
+    }
+}
+
+impl Known {
+    fn add(&mut self, sample: Sample, times: Times) {
+        let all = match sample {
+            Sample::Recorded => &mut self.measured.recorded,
+            Sample::Loaded => &mut self.measured.loaded,
+        };
+        all.add(times);
+        self.fresh[sample as usize].add(times);
+        self.counts[sample as usize] += 1;
+    }
+
+    /// Whether it is time to write: seldom, and on a hit only until enough is known.
+    fn is_due(&self, sample: Sample) -> bool {
+        let count = self.counts[sample as usize];
+        match sample {
+            Sample::Recorded => count <= FIRST || count.is_power_of_two(),
+            Sample::Loaded => {
+                count.is_power_of_two()
+                    && (self.measured.loaded.count < MOST_COUNTED / 4 || count >= MOST_COUNTED)
+            }
+        }
+    }
+
+    /// Adds what is new to what others have written meanwhile.
+    fn write(&mut self, store: &Store) {
+        let now_ms = store.root().now_ms();
+        let mut drivers = list(store);
+        let written = drivers
+            .iter()
+            .position(|known| known.identity == self.measured.identity)
+            .map(|index| drivers.swap_remove(index));
+        let [recorded, loaded] = std::mem::take(&mut self.fresh);
+        let mut measured = written.unwrap_or_else(|| {
+            let Measured {
+                family,
+                library,
+                identity,
+                ..
+            } = &self.measured;
+            Measured::new(family, library.clone(), *identity)
+        });
+        measured.add(recorded, loaded, now_ms);
+        self.measured = measured.clone();
+        drivers.sort_unstable_by_key(|known| std::cmp::Reverse(known.used_ms));
+        drivers.truncate(MOST_DRIVERS - 1);
+        drivers.insert(0, measured);
+        if let Err(error) = save(store, &drivers) {
+            tracing::debug!(%error, "what recording takes is not remembered");
+        }
+    }
+}
+
+/// All drivers that were used with this cache, the latest first.
+pub fn list(store: &Store) -> Vec<Measured> {
+    let read = || {
+        let bytes = store.root().read(NAME, LARGEST).ok()??;
+        let (checksum, body) = bytes.split_first_chunk()?;
+        let drivers: Vec<Measured> = (u64::from_le_bytes(*checksum) == xxh3_64(body))
+            .then(|| postcard::from_bytes(body).ok())??;
+        Some(drivers)
+    };
+    read().unwrap_or_default()
+}
+
+fn save(store: &Store, drivers: &[Measured]) -> io::Result<()> {
+    let body = postcard::to_stdvec(drivers).map_err(io::Error::other)?;
+    let bytes = [xxh3_64(&body).to_le_bytes().as_slice(), &body].concat();
+    let written = || {
+        let temporary = store.root().create(TEMPORARY)?;
+        store.root().write_by_rename(&temporary, NAME, &bytes)
+    };
+    written().map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+use super::super::Limits;
+use super::*;
+
+const MS: u64 = 1_000_000;
+const DAY_MS: u64 = 86_400_000;
+
+fn driver(name: u8) -> Measured {
+    Measured::new("unknown", format!("/lib{name}.so"), Key([name; 32]))
+}
+
+fn store() -> (tempfile::TempDir, Store) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = Store::open(&directory.path().join("cache"), Limits::default());
+    (directory, store.expect("a store"))
+}
+
+/// What builds of this length say, recorded in this time.
+fn recorded(count: u32, compile_ms: u64, record_ms: u64) -> Option<Verdict> {
+    let mut measured = driver(1);
+    for _ in 0..count {
+        let times = Times::of(compile_ms * MS, record_ms * MS);
+        measured.add(times, Times::default(), 7);
+    }
+    measured.verdict(7)
+}
+
+fn loaded(count: u32, compile_ms: u64, load_ms: u64) -> Option<Verdict> {
+    let mut measured = driver(1);
+    for _ in 0..count {
+        let times = Times::of(compile_ms * MS, load_ms * MS);
+        measured.add(Times::default(), times, 7);
+    }
+    measured.verdict(7)
+}
+
+#[test]
+fn what_takes_long_and_often_decides_and_noise_does_not() {
+    for (verdict, count, compile, record) in [
+        (Some(Verdict::Dear), 4, 1108, 3400),
+        (None, 3, 1108, 3400),
+        (None, 50, 625, 100),
+        (Some(Verdict::Dear), 50, 625, 160),
+        // However many: small builds are never worth a change.
+        (None, 100_000, 0, 2),
+        (None, 63, 2, 3),
+        (Some(Verdict::Dear), 10, 0, 30),
+    ] {
+        assert_eq!(
+            recorded(count, compile, record),
+            verdict,
+            "{count} {record}"
+        );
+    }
+    for (verdict, count, compile, load) in [
+        (Some(Verdict::NoGain), 8, 100, 90),
+        (Some(Verdict::NoGain), 8, 100, 900),
+        (None, 7, 100, 100),
+        (None, 1000, 100, 80),
+        (Some(Verdict::NoGain), 8, 1, 30),
+        (None, 100_000, 1, 2),
+    ] {
+        assert_eq!(loaded(count, compile, load), verdict, "{count} {load}");
+    }
+}
+
+#[test]
+fn what_was_decided_is_tried_again_with_what_is_measured_then() {
+    let mut measured = driver(1);
+    let dear = Times::of(100 * MS, 300 * MS);
+    for day in 0..8 {
+        measured.add(dear, Times::default(), 1 + day * DAY_MS);
+    }
+    // From the fourth on.
+    let decided = measured.decided_ms.expect("a verdict");
+    assert_eq!(decided, 1 + 3 * DAY_MS);
+    assert_eq!(measured.verdict(decided + 14 * DAY_MS), Some(Verdict::Dear));
+    let later = decided + 14 * DAY_MS + 1;
+    assert_eq!(measured.verdict(later), None);
+    measured.add(Times::of(100 * MS, MS), Times::default(), later);
+    assert_eq!((measured.recorded.count, measured.decided_ms), (1, None));
+}
+
+#[test]
+fn recent_programs_count_more_than_old_ones() {
+    let mut measured = driver(1);
+    for _ in 0..1000 {
+        measured.add(Times::of(100 * MS, 0), Times::default(), 7);
+    }
+    assert_eq!(measured.verdict(7), None);
+    for _ in 0..40 {
+        measured.add(Times::of(100 * MS, 300 * MS), Times::default(), 7);
+    }
+    assert_eq!(measured.verdict(7), Some(Verdict::Dear));
+    assert!(measured.recorded.count < MOST_COUNTED);
+}
+
+#[test]
+fn processes_add_up_and_a_damaged_file_is_as_none() {
+    let (_directory, store) = store();
+    let dear = Times::of(100 * MS, 300 * MS);
+    for process in 1..=4 {
+        let measures = Measures::default();
+        measures.add(&store, 0, || Some(driver(1)), Sample::Recorded, dear);
+        measures.add(&store, 1, || Some(driver(2)), Sample::Loaded, dear);
+        let known = measures.of(&store, 0, || None).expect("known");
+        assert_eq!((known.recorded.count, known.loaded.count), (process, 0));
+    }
+    let now_ms = store.root().now_ms();
+    let of = |store: &Store| {
+        let known = Measures::default().of(store, 5, || Some(driver(1)));
+        known.expect("known").verdict(now_ms)
+    };
+    assert_eq!(of(&store), Some(Verdict::Dear));
+    let file = store.root().path().join(NAME);
+    let whole = std::fs::read(&file).expect("read");
+    for at in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x10;
+        std::fs::write(&file, damaged).expect("written");
+        assert_eq!(list(&store), [], "byte {at}");
+    }
+    std::fs::write(&file, &whole[..whole.len() / 2]).expect("written");
+    assert_eq!(of(&store), None);
+    // It is whole again.
+    assert_eq!(list(&store).len(), 1);
+}
+
+#[test]
+fn the_file_is_bounded_and_forgets_what_is_no_longer_used() {
+    let (_directory, store) = store();
+    for name in 0..100 {
+        Measures::default().of(&store, 0, || Some(driver(name)));
+    }
+    let drivers = list(&store);
+    assert_eq!(drivers.len(), MOST_DRIVERS);
+    assert_eq!(
+        drivers[0],
+        Measured {
+            used_ms: drivers[0].used_ms,
+            ..driver(99)
+        }
+    );
+}
+
+#[test]
+fn hits_are_seldom_written_and_no_longer_once_enough_is_known() {
+    let (_directory, store) = store();
+    let quick = Times::of(100 * MS, MS);
+    let hits = |count| {
+        let measures = Measures::default();
+        let before = list(&store).first().map_or(0, |known| known.loaded.count);
+        let mut changes = 0;
+        let mut last = before;
+        for _ in 0..count {
+            measures.add(&store, 0, || Some(driver(1)), Sample::Loaded, quick);
+            let now = list(&store).first().map_or(0, |known| known.loaded.count);
+            changes += u32::from(now != last);
+            last = now;
+        }
+        changes
+    };
+    assert_eq!(hits(10), 4);
+    for _ in 0..4 {
+        assert!(hits(10) <= 3);
+    }
+    assert_eq!(hits(60), 0);
+}

@@ -1,0 +1,299 @@
+//! Who bakes is started behind the programs that left something to bake, and they notice nothing of it.
+//!
+//! The client stands in for the command: it says what it finds, and stays until it is let go.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example, is_root, library, skipped};
+use crate::tiers::trusted_place;
+
+const FAR_TOO_LONG: Duration = Duration::from_secs(40);
+const SOMEBODY: u32 = 64_123;
+/// What the client says of one good build.
+const BUILT: &str = "create program: code 0\nbuild: code 0\n";
+
+/// A sandbox, and a place of the library and the command that nobody untrusted can write.
+struct Behind {
+    sandbox: Sandbox,
+    place: TempDir,
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+impl Behind {
+    fn new(test: &str) -> Option<Behind> {
+        let place = trusted_place(test)?;
+        let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+        let library_there = place.path().join("liboclcache.so");
+        copy_program(library(), &library_there);
+        copy_program(example("client"), &place.path().join("oclcache"));
+        let registered = format!("{}\n", library_there.display());
+        sandbox.write("oclcache/oclcache.icd", registered);
+        sandbox.set("OCLCACHE_RECORD", "bake");
+        // Wherever the tests run.
+        sandbox.set("OCLCACHE_AUTOBAKE", "1");
+        Some(Behind { sandbox, place })
+    }
+
+    fn client(&self, arguments: &[&str]) -> Command {
+        let _ = fs::remove_dir_all(self.sandbox.path("cache"));
+        let mut command = self.sandbox.command(Way::Cached, example("client"));
+        command.args(arguments);
+        command
+    }
+
+    /// Those that stand behind programs now. They are there once the program has ended: it waits until they execute theirs.
+    fn running(&self) -> Vec<PathBuf> {
+        let own = self.place.path().join("oclcache");
+        let processes = fs::read_dir("/proc").expect("processes").flatten();
+        let mut paths: Vec<PathBuf> = processes.map(|process| process.path()).collect();
+        paths.retain(|path| fs::read_link(path.join("exe")).is_ok_and(|exe| exe == own));
+        paths
+    }
+
+    /// What the one says that stands behind the program.
+    #[track_caller]
+    fn found(&self) -> String {
+        let file = self.place.path().join("found");
+        wait_until("a process behind the program", || file.exists());
+        let found = fs::read_to_string(&file).expect("read");
+        fs::remove_file(&file).expect("removed");
+        found
+    }
+
+    fn let_go(&self) {
+        let go = self.place.path().join("go");
+        fs::write(&go, "").expect("written");
+        let started = Instant::now();
+        while !self.running().is_empty() && started.elapsed() < FAR_TOO_LONG {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        fs::remove_file(go).expect("removed");
+        let _ = fs::remove_file(self.place.path().join("found"));
+    }
+
+    /// Runs a program, and tells how many stand behind it. The pipes that it writes to have ended by then, as in `PROGRAM | cat`.
+    #[track_caller]
+    fn run(&self, command: &mut Command) -> (Ran, usize) {
+        let ran = self.sandbox.run(command);
+        let running = self.running().len();
+        self.let_go();
+        (ran, running)
+    }
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < FAR_TOO_LONG, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn lines<'a>(found: &'a str, what: &str) -> Vec<&'a str> {
+    found
+        .lines()
+        .filter_map(|line| line.strip_prefix(what)?.strip_prefix(' '))
+        .collect()
+}
+
+#[test]
+fn one_is_started_when_a_program_ends_that_has_left_something_and_not_when_it_is_cut_off() {
+    let Some(behind) = Behind::new("the end of programs that leave something to bake") else {
+        return;
+    };
+    for (arguments, expected) in [
+        (&["exit", "return"][..], 1),
+        (&["exit", "before"], 1),
+        (&["exit", "destructor"], 1),
+        (&["exit", "return", "2"], 1),
+        (&["exit", "at-once"], 0),
+        (&["exit", "quick"], 0),
+        // Children of which every other ends by exit: theirs is the parent's.
+        (&["forks", "1", "4", "2"], 1),
+    ] {
+        let (ran, running) = behind.run(&mut behind.client(arguments));
+        assert_eq!(running, expected, "{arguments:?}: {}", ran.ok().stderr);
+        assert!(!behind.sandbox.entries().is_empty());
+    }
+    let (ran, running) = behind.run(
+        behind
+            .client(&["exit", "return"])
+            .env("OCLCACHE_RECORD", "inline"),
+    );
+    assert_eq!(running, 0, "{}", ran.ok().stderr);
+}
+
+/// Nothing of the program is left to it, and it is told what it needs by its arguments.
+#[test]
+fn what_is_started_holds_nothing_of_the_program() {
+    let Some(behind) = Behind::new("what is left to a process behind a program") else {
+        return;
+    };
+    for how in ["ignoring", "closed"] {
+        let mut command = behind.client(&["behind", how]);
+        command
+            .env("OCLCACHE_MAX_SIZE", "7M")
+            .env("LD_PRELOAD", "")
+            .env("OPENCL_LAYERS", "")
+            .env("KEPT", "this");
+        behind.sandbox.run(&mut command).ok();
+        let found = behind.found();
+        let mut descriptors = lines(&found, "descriptor");
+        descriptors.sort_unstable();
+        let null = ["0 /dev/null", "1 /dev/null", "2 /dev/null"];
+        assert_eq!(descriptors, null, "{how}: {found}");
+        assert_eq!(lines(&found, "directory"), ["/"]);
+        let cache = behind.sandbox.path("cache");
+        let arguments = format!(
+            "--detached --dir {} --max-size 7M --min-free auto --max-age 0",
+            cache.display()
+        );
+        assert_eq!(lines(&found, "arguments"), [arguments]);
+        assert!(found.contains("SigBlk:\t0000000000000000\n"), "{found}");
+        // The client's own runtime ignores SIGPIPE, 13.
+        assert!(found.contains("SigIgn:\t0000000000001000\n"), "{found}");
+        let own = rustix::process::getsid(None)
+            .expect("a session")
+            .as_raw_nonzero();
+        assert!(found.contains(", leads it false\n"), "{found}");
+        assert!(!found.contains(&format!("session {own},")), "{found}");
+        let variables = lines(&found, "variable");
+        let begins = |prefix: &str| {
+            variables
+                .iter()
+                .any(|variable| variable.starts_with(prefix))
+        };
+        assert!(begins("KEPT=this") && begins("HOME="), "{found}");
+        for removed in ["OCLCACHE_", "OCL_ICD_", "OPENCL_", "LD_PRELOAD"] {
+            assert!(!begins(removed), "{removed}: {found}");
+        }
+        behind.let_go();
+    }
+}
+
+#[test]
+fn a_program_that_watches_its_children_sees_none() {
+    let Some(behind) = Behind::new("programs that watch their children") else {
+        return;
+    };
+    for how in ["watching", "ignoring"] {
+        let (ran, running) = behind.run(&mut behind.client(&["behind", how]));
+        let ran = ran.ok();
+        assert_eq!((&*ran.stdout, running), (BUILT, 1), "{how}: {}", ran.stderr);
+    }
+}
+
+/// Whether the other user can run what the tests have built.
+fn is_readable_by_others(file: &Path) -> bool {
+    let mut command = Command::new("test");
+    command.arg("-x").arg(file).uid(SOMEBODY).gid(SOMEBODY);
+    command.status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn where_no_process_can_be_started_the_program_ends_as_without() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let test = "a program that may start no process";
+    let Some(behind) = Behind::new(test) else {
+        return;
+    };
+    let mut command = behind.sandbox.command(Way::Cached, "prlimit");
+    if command
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status()
+        .is_err()
+    {
+        return skipped(format_args!("{test} (no prlimit)"));
+    }
+    if is_root() {
+        // Root may start more than the limit allows.
+        if !is_readable_by_others(&example("client")) {
+            return skipped(format_args!("{test} (others cannot run what is built)"));
+        }
+        for path in [behind.place.path(), &behind.sandbox.path("")] {
+            fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("changed");
+        }
+        fs::create_dir(behind.sandbox.path("theirs")).expect("made");
+        for name in ["spy.log", "stub.log"] {
+            behind.sandbox.write(name, "");
+        }
+        for name in ["theirs", "home", "spy.log", "stub.log"] {
+            let path = behind.sandbox.path(name);
+            chown(path, Some(SOMEBODY), Some(SOMEBODY)).expect("given away");
+        }
+    }
+    for (through, expected) in [(&["prlimit", "--nproc=1"][..], 0), (&["env"], 1)] {
+        let mut command = behind.sandbox.command(Way::Cached, through[0]);
+        command
+            .args(&through[1..])
+            .arg(example("client"))
+            .args(["behind", "ignoring"]);
+        if is_root() {
+            command.uid(SOMEBODY).gid(SOMEBODY);
+            command.env(
+                "OCLCACHE_DIR",
+                behind.sandbox.path(&format!("theirs/{expected}")),
+            );
+        } else {
+            let _ = fs::remove_dir_all(behind.sandbox.path("cache"));
+        }
+        let (ran, running) = behind.run(&mut command);
+        let ran = ran.ok();
+        assert_eq!((&*ran.stdout, running), (BUILT, expected), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn none_is_started_in_a_batch_job_or_where_the_setting_forbids_it() {
+    let Some(behind) = Behind::new("batch jobs that leave something to bake") else {
+        return;
+    };
+    for (variables, expected) in [
+        (&[("OCLCACHE_AUTOBAKE", "0")][..], 0),
+        (&[("OCLCACHE_AUTOBAKE", "auto"), ("CI", "true")], 0),
+        (&[("OCLCACHE_AUTOBAKE", "auto"), ("SLURM_JOB_ID", "7")], 0),
+        (&[("OCLCACHE_AUTOBAKE", "auto"), ("PBS_JOBID", "7.x")], 0),
+        (&[("CI", "true"), ("SLURM_JOB_ID", "7")], 1),
+    ] {
+        let mut command = behind.client(&["behind", "ignoring"]);
+        let (ran, running) = behind.run(command.envs(variables.iter().copied()));
+        assert_eq!(running, expected, "{variables:?}: {}", ran.ok().stderr);
+    }
+}
+
+/// A command that others can write is not run, and one that is missing is not missed.
+#[test]
+fn a_command_that_others_can_write_is_not_started() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(behind) = Behind::new("commands that others can write") else {
+        return;
+    };
+    let command = behind.place.path().join("oclcache");
+    for (path, mode, expected) in [
+        (command.as_path(), 0o777, 0),
+        (behind.place.path(), 0o777, 0),
+        (command.as_path(), 0o644, 0),
+        (command.as_path(), 0o755, 1),
+    ] {
+        fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("changed");
+        let (ran, running) = behind.run(&mut behind.client(&["behind", "ignoring"]));
+        assert_eq!(running, expected, "{mode:o}: {}", ran.ok().stderr);
+        fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("changed");
+    }
+    fs::remove_file(command).expect("removed");
+    let (ran, running) = behind.run(&mut behind.client(&["behind", "ignoring"]));
+    assert_eq!(running, 0, "{}", ran.ok().stderr);
+}

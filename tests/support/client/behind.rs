@@ -1,0 +1,120 @@
+//! What a program notices of a process that is started behind it, and what that process finds.
+
+use std::ffi::c_int;
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+use std::{env, fs, ptr, thread};
+
+use crate::cl;
+use crate::session::Session;
+
+const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 8; }\n";
+
+/// More than a process of these tests has.
+const MOST_DESCRIPTORS: i32 = 64;
+
+/// Who started it has forgotten it.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
+fn say(words: &[u8]) {
+    // SAFETY: as many bytes as there are.
+    unsafe { libc::write(1, words.as_ptr().cast(), words.len()) };
+}
+
+extern "C" fn child_changed(_: c_int) {
+    say(b"SIGCHLD\n");
+}
+
+/// Tells of each child that there is.
+fn wait(flags: c_int) {
+    // SAFETY: nobody asks for the status.
+    while unsafe { libc::waitpid(-1, ptr::null_mut(), flags) } > 0 {
+        say(b"a child\n");
+    }
+}
+
+extern "C" fn wait_for_all() {
+    wait(0);
+}
+
+/// `behind HOW`: builds and returns. HOW: `watching` (a handler of SIGCHLD, a thread that waits for any child, and a handler of
+/// atexit that does, too), `ignoring` (SIGCHLD), `closed` (all descriptors).
+pub fn section(arguments: &[String]) -> Result<(), String> {
+    let how = arguments
+        .first()
+        .ok_or("behind needs to know how")?
+        .as_str();
+    // SAFETY: functions of this program that only write and wait.
+    unsafe {
+        if how == "watching" {
+            libc::signal(libc::SIGCHLD, child_changed as *const () as usize);
+            assert_eq!(libc::atexit(wait_for_all), 0);
+        } else if how == "ignoring" {
+            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+        }
+    }
+    let session = Session::open()?;
+    println!("build: code {}", cl::build(session.program(SOURCE), None));
+    if how == "watching" {
+        thread::spawn(|| {
+            loop {
+                wait(libc::WNOHANG);
+            }
+        });
+    } else if how == "closed" {
+        for descriptor in 0..MOST_DESCRIPTORS {
+            // SAFETY: nothing uses them any more.
+            unsafe { libc::close(descriptor) };
+        }
+    }
+    Ok(())
+}
+
+/// `bake ...`: writes what it finds into the file `found` beside this program, and ends once there is a file `go`.
+pub fn found(arguments: &[String]) -> Result<(), String> {
+    let words = |error: std::io::Error| error.to_string();
+    let mut found = String::new();
+    // First: what is opened here is none of what it finds.
+    for entry in fs::read_dir("/proc/self/fd").map_err(words)?.flatten() {
+        let target = fs::read_link(entry.path()).map_err(words)?;
+        // The directory that is being listed.
+        if target
+            .parent()
+            .is_some_and(|parent| !parent.ends_with("proc") && !target.ends_with("fd"))
+        {
+            let number = entry.file_name();
+            let _ = writeln!(
+                found,
+                "descriptor {} {}",
+                number.display(),
+                target.display()
+            );
+        }
+    }
+    let _ = writeln!(found, "arguments {}", arguments.join(" "));
+    let directory = env::current_dir().map_err(words)?;
+    let _ = writeln!(found, "directory {}", directory.display());
+    let status = fs::read_to_string("/proc/self/status").map_err(words)?;
+    for line in status
+        .lines()
+        .filter(|line| line.starts_with("SigBlk") || line.starts_with("SigIgn"))
+    {
+        let _ = writeln!(found, "{line}");
+    }
+    // SAFETY: no preconditions.
+    let (own, session) = unsafe { (libc::getpid(), libc::getsid(0)) };
+    let _ = writeln!(found, "session {session}, leads it {}", own == session);
+    for (name, value) in env::vars_os() {
+        let _ = writeln!(found, "variable {}={}", name.display(), value.display());
+    }
+    let program = env::current_exe().map_err(words)?;
+    let unfinished = program.with_file_name("unfinished");
+    // Another user may not write there.
+    let written = fs::write(&unfinished, found);
+    let _ = written.and_then(|()| fs::rename(&unfinished, program.with_file_name("found")));
+    let started = Instant::now();
+    while !program.with_file_name("go").exists() && started.elapsed() < FORGOTTEN {
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
