@@ -50,7 +50,9 @@ def series(run):
     >>> times["build"], times["later builds"], times["first result"], times["whole"], times["resident"]
     ([1.5], [0.003], [2.0], [3.0], [2097152])
     """
-    found = {"whole": [run.seconds], "cpu": [run.cpu], "cpu with baker": [run.cpu + run.left]}
+    found = {"whole": [run.seconds], "cpu": [run.cpu]}
+    if run.left:
+        found["cpu with baker"] = [run.cpu + run.left]
     if "first_result_at_ns=" in run.output:
         numbers = {name: [int(number) for number in text.split(",")] for name, text in re.findall(r"(\w+)=([\d,]+)", run.output)}
         first, *later = [number / 1e9 for number in numbers["build_ns"]]
