@@ -11,7 +11,7 @@ mod replay;
 mod supervise;
 mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -21,10 +21,11 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use super::detached::Handed;
 use super::{Failure, directory, list, print_json, say, seconds};
-use crate::config::Config;
 use crate::key::ingredients::Key;
 use crate::log::text;
+use crate::priority;
 use crate::store::entry::Meta;
 use crate::store::lock::{Attempt, Purpose};
 use crate::store::{Limits, Store};
@@ -59,6 +60,8 @@ pub struct Wanted {
     /// As JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    handed: Handed,
 }
 
 /// What a worker is told by its arguments.
@@ -100,7 +103,10 @@ pub fn work(arguments: WorkerArguments) -> Result<ExitCode, Failure> {
 }
 
 pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
-    let config = Config::read();
+    if wanted.handed.detached {
+        priority::lower();
+    }
+    let config = wanted.handed.config();
     if config.readonly() || config.disable() {
         return Err(Failure::new(
             "nothing is baked: the cache is not to be written",
@@ -119,31 +125,42 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
         Attempt::Got(lock) => Some(lock),
         Attempt::Unavailable => None,
         Attempt::Taken => {
-            say("oclcache: another process is baking");
+            if !wanted.handed.detached {
+                say("oclcache: another process is baking");
+            }
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let mut work = collect(&store, &config, wanted)?;
-    let report = Mutex::new(Report {
-        skipped: std::mem::take(&mut work.skipped),
-        ..Report::default()
-    });
-    let bar = Bar::new(&work);
+    let report = Mutex::new(Report::default());
     let supervisor = Supervisor {
         store: &store,
         config: &config,
         timeout: wanted.timeout,
         is_stale: wanted.stale,
     };
-    supervisor.run(work, jobs(wanted), &|event| match event {
-        Event::Begun(item) => bar.begun(item),
-        Event::Ended(item, verdict) => {
-            bar.ended(&item);
-            locked(&report).add(item, verdict);
+    let mut tried = BTreeSet::new();
+    loop {
+        let mut work = collect(&store, &config, wanted)?;
+        // Programs that ended meanwhile have started nobody: they found this one.
+        let is_more = work.retain_new(&mut tried);
+        locked(&report).skipped.append(&mut work.skipped);
+        if !is_more {
+            break;
         }
-        Event::Trouble(why) => locked(&report).trouble = Some(why),
-    });
-    bar.bar.finish_and_clear();
+        let bar = Bar::new(&work);
+        supervisor.run(work, jobs(wanted), &|event| match event {
+            Event::Begun(item) => bar.begun(item),
+            Event::Ended(item, verdict) => {
+                bar.ended(&item);
+                locked(&report).add(item, verdict);
+            }
+            Event::Trouble(why) => locked(&report).trouble = Some(why),
+        });
+        bar.bar.finish_and_clear();
+        if wanted.stale || wanted.all {
+            break;
+        }
+    }
     finish(wanted, &locked(&report))
 }
 

@@ -204,10 +204,12 @@ mod tests {
             ),
             ("NVIDIA CUDA", "NVIDIA Corporation", "NV", "nvidia"),
             ("rusticl", "Mesa/X.org", "MESA", "rusticl"),
+            ("clvk", "clvk", "clvk", "clvk"),
             ("Oclgrind", "University of Bristol", "oclg", "oclgrind"),
             ("Something new", "Somebody", "NEW", "unknown"),
         ] {
             assert_eq!(of(&platform(name, vendor, suffix)).family, family);
+            assert_eq!(named(family).family, family);
         }
     }
 }

@@ -296,7 +296,13 @@ impl Known {
             } = &self.measured;
             Measured::new(family, library.clone(), *identity)
         });
+        let before = measured.verdict(now_ms);
         measured.add(recorded, loaded, now_ms);
+        let verdict = measured.verdict(now_ms);
+        if verdict != before {
+            let library = crate::log::text(measured.library.as_bytes());
+            tracing::info!(%library, ?verdict, "recording changes for this driver: see `oclcache config`");
+        }
         self.measured = measured.clone();
         drivers.sort_unstable_by_key(|known| std::cmp::Reverse(known.used_ms));
         drivers.truncate(MOST_DRIVERS - 1);

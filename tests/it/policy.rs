@@ -41,7 +41,7 @@ fn says(sandbox: &Sandbox, words: &str) {
 
 #[test]
 fn a_driver_whose_binaries_are_dear_is_baked_after_some_builds_and_config_says_why() {
-    let mut sandbox = stub(&[("STUB_BUILD_MS", "5"), ("STUB_FETCH_MS", "80")]);
+    let mut sandbox = stub(&[("STUB_FETCH_MS", "80")]);
     for number in 0..4 {
         assert!(builds(&sandbox, number));
         assert_eq!(sandbox.entries().len() as u32, number + 1);
@@ -65,7 +65,7 @@ fn a_driver_whose_binaries_are_dear_is_baked_after_some_builds_and_config_says_w
 
 #[test]
 fn a_driver_whose_hits_take_as_long_as_its_builds_is_left_alone() {
-    let mut sandbox = stub(&[("STUB_BUILD_MS", "5"), ("STUB_LOAD_MS", "60")]);
+    let mut sandbox = stub(&[("STUB_LOAD_MS", "250")]);
     assert!(builds(&sandbox, 0));
     says(&sandbox, "inside the miss: recording took ");
     says(&sandbox, " % of 1 build");
@@ -85,7 +85,7 @@ fn a_driver_whose_hits_take_as_long_as_its_builds_is_left_alone() {
 
 #[test]
 fn the_setting_overrides_what_is_measured_and_nothing_is_measured_then() {
-    let mut sandbox = stub(&[("STUB_BUILD_MS", "5"), ("STUB_FETCH_MS", "80")]);
+    let mut sandbox = stub(&[("STUB_FETCH_MS", "80")]);
     sandbox.set("OCLCACHE_RECORD", "bake");
     assert!(builds(&sandbox, 0));
     says(&sandbox, "baked: by the setting `record`");
