@@ -14,7 +14,8 @@ mod worker;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Args;
@@ -22,7 +23,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::detached::Handed;
-use super::{Failure, directory, list, print_json, say, seconds};
+use super::{Failure, directory, list, print_json, run, say, seconds};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::priority;
@@ -31,7 +32,9 @@ use crate::store::lock::{Attempt, Purpose};
 use crate::store::{Limits, Store};
 use collect::{Item, Work, collect};
 use replay::Verdict;
-use supervise::{Event, Supervisor};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+use supervise::{Event, STOPPED, Supervisor};
 
 /// What is to be baked, and how.
 #[derive(Args)]
@@ -137,6 +140,7 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
         config: &config,
         timeout: wanted.timeout,
         is_stale: wanted.stale,
+        stopped: stopped().map_err(Failure::new)?,
     };
     let mut tried = BTreeSet::new();
     loop {
@@ -162,11 +166,29 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
             Event::Trouble(why) => locked(&report).trouble = Some(why),
         });
         bar.bar.finish_and_clear();
+        if supervisor.stopped.load(Ordering::Relaxed) {
+            locked(&report).trouble = Some(STOPPED.to_owned());
+            break;
+        }
         if wanted.stale || wanted.all {
             break;
         }
     }
     finish(wanted, &locked(&report))
+}
+
+/// Set by the first signal that asks this command to end, so that workers end before it, and their directories are removed; a
+/// second one ends it at once.
+fn stopped() -> std::io::Result<Arc<AtomicBool>> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    let ignored = run::ignored_signals();
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        if ignored >> (signal - 1) & 1 == 0 {
+            flag::register_conditional_default(signal, stopped.clone())?;
+            flag::register(signal, stopped.clone())?;
+        }
+    }
+    Ok(stopped)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -8,8 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -30,6 +31,10 @@ const LEAST: Duration = Duration::from_secs(60);
 const MOST: Duration = Duration::from_secs(3600);
 /// How long it may take to end when there is nothing more to do.
 const ENDING: Duration = Duration::from_secs(10);
+/// How often it is seen whether this command is to end.
+const LOOK: Duration = Duration::from_millis(100);
+/// What is said then of what was being baked.
+pub const STOPPED: &str = "it was stopped";
 /// How often the name of a program that was just copied is tried: a child that another thread forked meanwhile may still have it
 /// open for writing.
 const BUSY: u32 = 50;
@@ -44,6 +49,8 @@ pub struct Supervisor<'a> {
     pub timeout: Option<Duration>,
     /// Whether entries are made anew for a newer driver.
     pub is_stale: bool,
+    /// Set when this command is to end: what is being baked is given up, and nothing is held against it.
+    pub stopped: Arc<AtomicBool>,
 }
 
 /// What is told while workers work.
@@ -61,6 +68,7 @@ struct Worker {
     child: Child,
     keys: Option<ChildStdin>,
     answers: Receiver<String>,
+    stopped: Arc<AtomicBool>,
     /// Removed with it.
     _root: TempDir,
 }
@@ -68,6 +76,7 @@ struct Worker {
 /// Why there is no answer.
 enum Silence {
     TooLong,
+    Stopped,
     Ended(ExitStatus),
     Unknown(io::Error),
 }
@@ -88,10 +97,14 @@ impl Supervisor<'_> {
         });
     }
 
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
     /// Bakes what is left of one place after the other.
     fn work(&self, queues: &Mutex<Vec<(Place, Vec<Item>)>>, tell: &(dyn Fn(Event) + Sync)) {
         let lock = || queues.lock().unwrap_or_else(|error| error.into_inner());
-        loop {
+        while !self.is_stopped() {
             let largest = {
                 let queues = lock();
                 let largest = queues.iter().enumerate();
@@ -103,12 +116,17 @@ impl Supervisor<'_> {
             let Some((index, place)) = largest else {
                 return;
             };
-            let next = || lock()[index].1.pop();
+            let next = || {
+                (!self.is_stopped())
+                    .then(|| lock()[index].1.pop())
+                    .flatten()
+            };
             let mut worker = None;
             while let Some(item) = next() {
                 tell(Event::Begun(&item));
                 let running = match worker.take().map_or_else(|| self.start(&place), Ok) {
                     Ok(running) => running,
+                    Err(_) if self.is_stopped() => return,
                     // Nor would it be for the others of this place.
                     Err(NotStarted::Driver(why)) => {
                         let items = [item].into_iter().chain(std::iter::from_fn(next));
@@ -166,6 +184,7 @@ impl Supervisor<'_> {
                     None,
                 )
             }
+            Err(Silence::Stopped) => (Verdict::Skipped(STOPPED.to_owned()), None),
             Err(silence) => (Verdict::Failed(silence.words(limit)), None),
         };
         let written = match &verdict {
@@ -204,6 +223,7 @@ impl Supervisor<'_> {
             keys: child.stdin.take(),
             child,
             answers,
+            stopped: self.stopped.clone(),
             _root: root,
         };
         let limit = self.timeout.unwrap_or(LEAST).max(LEAST);
@@ -316,11 +336,23 @@ impl Worker {
     }
 
     fn answer(&mut self, limit: Duration) -> Result<String, Silence> {
-        match self.answers.recv_timeout(limit) {
+        let started = Instant::now();
+        let answer = loop {
+            let left = limit.saturating_sub(started.elapsed());
+            let answer = self.answers.recv_timeout(left.min(LOOK));
+            let is_over = left.is_zero() || self.stopped.load(Ordering::Relaxed);
+            if is_over || answer != Err(RecvTimeoutError::Timeout) {
+                break answer;
+            }
+        };
+        match answer {
             Ok(line) => Ok(line),
             Err(RecvTimeoutError::Timeout) => {
                 self.kill();
-                Err(Silence::TooLong)
+                match self.stopped.load(Ordering::Relaxed) {
+                    true => Err(Silence::Stopped),
+                    false => Err(Silence::TooLong),
+                }
             }
             Err(RecvTimeoutError::Disconnected) => {
                 // What it has started goes with it.
@@ -366,6 +398,7 @@ impl Silence {
                 let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
                 format!("it took longer than {}", seconds(limit))
             }
+            Silence::Stopped => STOPPED.to_owned(),
             Silence::Ended(status) => match status.signal() {
                 Some(signal) => format!("the driver crashed (signal {signal})"),
                 None => format!("the driver ended the process ({status})"),

@@ -85,3 +85,26 @@ fn one_baker_works_at_a_time_and_one_that_is_killed_leaves_a_trace() {
     assert_eq!(bake(&sandbox, &[]), "2 baked, 0 skipped, 0 failed");
     assert!(traces().is_empty());
 }
+
+/// The user ends it, or the session is over: nothing is held against what was being baked, and nothing is left behind.
+#[test]
+fn a_baker_that_is_asked_to_end_does_and_clears_away() {
+    let (mut sandbox, file) = recipes("STUB_STUCK");
+    let temporary = sandbox.path("temporary");
+    fs::create_dir(&temporary).expect("made");
+    sandbox.set("TMPDIR", temporary.as_os_str());
+    fs::write(&file, "").expect("written");
+    let mut baker: Command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+    baker.args(["bake", "--jobs", "1"]).stderr(Stdio::null());
+    let mut baker = baker.spawn().expect("a baker");
+    wait_for("the baker is stuck", || !file.exists());
+    assert!(fs::read_dir(&temporary).expect("listed").next().is_some());
+    let pid = rustix::process::Pid::from_child(&baker);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("asked");
+    assert_eq!(baker.wait().expect("ended").code(), Some(1));
+    let left: Vec<_> = fs::read_dir(&temporary).expect("listed").collect();
+    assert!(left.is_empty(), "{left:?}");
+    let attempts = fs::read_dir(sandbox.path("cache/v1/baking")).expect("listed");
+    assert_eq!(attempts.count(), 0);
+    assert_eq!(bake(&sandbox, &[]), "2 baked, 0 skipped, 0 failed");
+}
