@@ -61,9 +61,7 @@ pub struct Place {
 /// The directory of a driver's own cache.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OwnCache {
-    /// It is not known to have one.
-    None,
-    /// An empty one is made.
+    /// An empty one is made: nothing is known of theirs, or it is off or not to be trusted.
     Empty,
     /// That of the applications.
     Theirs(PathBuf),
@@ -148,9 +146,7 @@ fn place(
     }
     let own_cache = match own_cache {
         Some(path) if trust::is_own_directory(&path) => OwnCache::Theirs(path),
-        Some(_) => OwnCache::Empty,
-        None if wanted.stale => OwnCache::Empty,
-        None => OwnCache::None,
+        _ => OwnCache::Empty,
     };
     let recorded = environment::recorded(&meta.driver_family, &meta.ingredients, own)?;
     let mut environment = environment::neutral(&meta.driver_family, own);
