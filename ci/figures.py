@@ -60,14 +60,19 @@ def times(number):
 
 
 def markdown(head, rows):
-    """A table whose first column stands to the left and whose others to the right; columns that are empty are left out.
+    """A table whose first column stands to the left and whose others to the right; columns that are empty are left out, and so is
+    a table without rows.
 
     >>> print(markdown(["", "a", "b"], [["one", "1 s", ""], ["two", "", ""]]))
     |     |   a |
     | --- | --: |
     | one | 1 s |
     | two |     |
+    >>> markdown(["", "a"], [])
+    ''
     """
+    if not rows:
+        return ""
     columns = [number for number in range(len(head)) if number == 0 or any(row[number] for row in rows)]
     rows = [[row[number] for number in columns] for row in [head, *rows]]
     widths = [max(3, *(len(row[number]) for row in rows)) for number in range(len(columns))]
