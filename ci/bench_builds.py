@@ -18,11 +18,20 @@ PYOPENCL = str(measure.TOP / "benches" / "pyopencl_build.py")
 AGAIN = 5
 # Kernels, and functions that they could call, which are most of the source.
 SIZES = ((1, 60), (10, 600), (100, 600))
-# Short programs run so many times as often as long ones, and one in so many of their first runs is baked.
+# Of programs of 1 and 10 kernels, one in so many first runs is baked.
 OFTEN = 2
 
 # name: what people read; icd: its file; own_cache: whether it has one on disk; sizes: which of SIZES
 Driver = collections.namedtuple("Driver", "name icd own_cache sizes")
+
+
+def often(runs):
+    """How often programs of 1 and 10 kernels run, which are short.
+
+    >>> often(1), often(5)
+    (1, 9)
+    """
+    return OFTEN * (runs - 1) + 1
 
 
 def drivers():
@@ -188,7 +197,7 @@ def small(runs):
         for kernels, helpers in driver.sizes:
             with subject_of(driver, f"{kernels} kernel{'s' if kernels > 1 else ''}") as subject:
                 subject.ways = client_ways(subject, kernels, helpers)
-                interleave(subject, OFTEN * runs if kernels <= 10 and driver.name != "rusticl" else runs)
+                interleave(subject, often(runs) if kernels <= 10 and driver.name != "rusticl" else runs)
                 yield subject.row()
 
 

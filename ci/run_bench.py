@@ -51,7 +51,7 @@ def print_section(title, text):
 def print_all(found, runs):
     few = min(runs, 3)
     one, ten, hundred = sizes()
-    print(NOTE.format(runs=runs, often=bench_builds.OFTEN * runs, few=few, one=one, ten=ten, hundred=hundred))
+    print(NOTE.format(runs=runs, often=bench_builds.often(runs), few=few, one=one, ten=ten, hundred=hundred))
     programs = [*found.get("small", ()), *found.get("real", ())]
     library = found.get("library")
     sections = {
