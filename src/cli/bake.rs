@@ -80,7 +80,7 @@ pub struct WorkerArguments {
 impl Wanted {
     /// Whether an entry may be wanted, by what is known without reading the whole.
     fn may_want(&self, meta: &Meta) -> bool {
-        let is_pending = meta.built.is_empty();
+        let is_pending = meta.is_pending();
         let of_driver = self.driver.as_ref();
         of_driver.is_none_or(|family| *family == meta.driver_family)
             && match (self.stale, self.all) {
@@ -152,6 +152,11 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
             Event::Begun(item) => bar.begun(item),
             Event::Ended(item, verdict) => {
                 bar.ended(&item);
+                let verdict = match verdict {
+                    // It was pending: another recipe is made from it, or somebody else was faster.
+                    Verdict::Known if !wanted.stale => Verdict::Baked,
+                    verdict => verdict,
+                };
                 locked(&report).add(item, verdict);
             }
             Event::Trouble(why) => locked(&report).trouble = Some(why),

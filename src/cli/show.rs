@@ -141,11 +141,24 @@ fn as_json(entry: &Entry) -> Value {
         "program": meta.executable,
         "options": meta.options.as_ref().map(lossy),
         "pending": meta.is_pending(),
+        "variants": meta.variants,
         "source_bytes": entry.recipe().map(|recipe| recipe.text().map_or(0, <[u8]>::len)),
         "binary_bytes": entry.binaries().map(<[u8]>::len).collect::<Vec<_>>(),
         "kernels": meta.facts.kernel_names.iter().map(lossy).collect::<Vec<_>>(),
         "ingredients": ingredients.collect::<Vec<_>>(),
     })
+}
+
+/// Whether there is what the driver makes when kernels run, if it keeps that.
+fn variants(entry: &Entry) -> Option<&'static str> {
+    let keeps = entry
+        .recipe()
+        .is_some_and(|recipe| recipe.own_cache.is_some());
+    match entry.meta.variants {
+        _ if entry.meta.is_pending() || !keeps => None,
+        true => Some("for the work-group sizes that the program used"),
+        false => Some("none: the driver compiles for each work-group size when that is used first"),
+    }
 }
 
 fn as_text(entry: &Entry) -> String {
@@ -165,6 +178,9 @@ fn as_text(entry: &Entry) -> String {
         ),
     );
     row("compilation took", seconds(meta.compile_ns));
+    if let Some(words) = variants(entry) {
+        row("variants", words.to_owned());
+    }
     row(
         "kernels",
         text(&meta.facts.kernel_names.join(&b' ')).to_string(),

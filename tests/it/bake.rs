@@ -1,6 +1,12 @@
 //! `oclcache bake`: what a miss has left becomes an entry, whatever the driver or the recipe does.
 
-use crate::support::{Driver, Ran, Sandbox, Way};
+mod faults;
+mod places;
+mod stale;
+
+use std::path::{Path, PathBuf};
+
+use crate::support::{Driver, Ran, Sandbox, Way, example, tree};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = (uint)get_global_id(0) * 3 + 1; }\n";
 
@@ -15,18 +21,19 @@ fn stub() -> Sandbox {
     sandbox(Driver::Stub).expect("the stub is built with the tests")
 }
 
-/// What the baker says at its end.
+/// Bakes, and gives what is said at the end.
 #[track_caller]
 fn bake(sandbox: &Sandbox, arguments: &[&str]) -> String {
-    let ran = baking(sandbox, arguments).ok();
+    let arguments = ["bake"].iter().chain(arguments).copied();
+    let ran = sandbox.oclcache(&arguments.collect::<Vec<_>>()).ok();
     let last = ran.stderr.lines().last().unwrap_or_default();
     last.strip_prefix("oclcache: ").unwrap_or(last).to_owned()
 }
 
-fn baking(sandbox: &Sandbox, arguments: &[&str]) -> Ran {
-    let mut all = vec!["bake"];
-    all.extend(arguments);
-    sandbox.oclcache(&all)
+/// Builds through the cache, and tells how often the driver compiled.
+#[track_caller]
+fn misses(sandbox: &Sandbox) -> usize {
+    sandbox.kernel(Way::Cached, SOURCE, "").ok().source_builds()
 }
 
 #[test]
@@ -51,5 +58,152 @@ fn what_was_missed_is_there_for_the_next_process() {
         assert_eq!(bake(&sandbox, &[]), "0 baked, 0 skipped, 0 failed");
         // The baker is no program of the user's.
         assert_eq!((sandbox.stat("misses"), sandbox.stat("hits")), (1, 1));
+        let entry = show(&sandbox);
+        assert!(entry.contains("client"), "{driver:?}:\n{entry}");
     }
+}
+
+/// The only entry, as it is shown.
+#[track_caller]
+fn show(sandbox: &Sandbox) -> String {
+    let entry = sandbox.entries().pop().expect("an entry");
+    let key = entry.file_stem().expect("a name").to_string_lossy();
+    sandbox.oclcache(&["show", &key]).ok().stdout
+}
+
+/// The file of the only kernel in a cache of PoCL's own, as it was compiled for a work-group size.
+fn variant(cache: &Path) -> PathBuf {
+    let is_variant = |path: &PathBuf| {
+        let text = path.to_string_lossy();
+        text.ends_with("/f.so") && !text.contains("/0-0-0")
+    };
+    let found: Vec<PathBuf> = tree(cache).into_keys().filter(is_variant).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0].clone()
+}
+
+/// PoCL compiles a kernel for each work-group size, when it is first enqueued with that, unless the binary has it.
+#[test]
+fn a_baked_program_has_what_the_driver_made_when_it_ran() {
+    let Some(mut sandbox) = sandbox(Driver::Pocl) else {
+        return;
+    };
+    let [first, second, third] = ["own-1", "own-2", "own-3"].map(|name| sandbox.path(name));
+    let is_marked = |cache: &Path| {
+        let kernel = std::fs::read(variant(cache)).expect("read");
+        kernel.ends_with(b"marked")
+    };
+    sandbox.set("POCL_CACHE_DIR", first.as_os_str());
+    assert_eq!(misses(&sandbox), 1);
+    // What stands behind the end of a library is of no account, but tells it from another.
+    let kernel = variant(&first);
+    let marked = [&std::fs::read(&kernel).expect("read")[..], b"marked"].concat();
+    std::fs::write(kernel, marked).expect("written");
+    assert_eq!(bake(&sandbox, &[]), "1 baked, 0 skipped, 0 failed");
+    assert!(show(&sandbox).contains("variants          for the work-group sizes"));
+    sandbox.set("POCL_CACHE_DIR", second.as_os_str());
+    assert_eq!(misses(&sandbox), 0);
+    assert!(is_marked(&second), "compiled again");
+    // Where the cache of the driver's own is gone, there is nothing to take, and that is said.
+    sandbox.oclcache(&["clear"]).ok();
+    sandbox.set("POCL_CACHE_DIR", third.as_os_str());
+    assert_eq!(misses(&sandbox), 1);
+    std::fs::remove_dir_all(&third).expect("removed");
+    assert_eq!(bake(&sandbox, &[]), "1 baked, 0 skipped, 0 failed");
+    assert!(show(&sandbox).contains("variants          none"));
+    // Once it has run again, there is.
+    assert_eq!(misses(&sandbox), 0);
+    assert_eq!(bake(&sandbox, &["--all"]), "1 baked, 0 skipped, 0 failed");
+    assert!(show(&sandbox).contains("variants          for the work-group sizes"));
+}
+
+/// Objects, libraries, links, intermediate languages, programs for several devices: what is a hit where the miss was recorded at
+/// once is one after baking.
+#[test]
+fn programs_that_are_made_in_any_way_are_baked() {
+    for (driver, sections) in [
+        (Driver::Stub, &["ways", "compilelink", "il", "devices"][..]),
+        (Driver::Intel, &["il"]),
+    ] {
+        let Some(mut inline) = Sandbox::new(driver) else {
+            continue;
+        };
+        for section in sections {
+            let mut baked = sandbox(driver).expect("it is there");
+            for sandbox in [&mut inline, &mut baked] {
+                sandbox.set("STUB_DEVICES", "2");
+                sandbox.set("CLIENT_DEVICES", "2");
+            }
+            let run = |sandbox: &Sandbox| sandbox.client(Way::Cached, &[section]).ok();
+            // A second process learns what the entries lack.
+            let served = [0; 3]
+                .map(|_| run(&inline))
+                .into_iter()
+                .last()
+                .expect("the third");
+            run(&baked);
+            let said = bake(&baked, &["-v"]);
+            assert!(
+                said.ends_with("0 skipped, 0 failed") && !said.starts_with("0 "),
+                "{driver:?} {section}: {said}"
+            );
+            run(&baked);
+            let after = run(&baked);
+            let log = &after.stderr;
+            assert_eq!(after.stdout, served.stdout, "{driver:?} {section}");
+            assert_eq!(
+                after.compiler_runs(),
+                served.compiler_runs(),
+                "{driver:?} {section}, {said}, log:\n{log}"
+            );
+            inline.oclcache(&["clear"]).ok();
+        }
+    }
+}
+
+/// PoCL writes embedded headers into files of its own cache.
+#[test]
+fn a_link_of_compiled_objects_is_baked_with_all_that_it_is_made_from() {
+    let Some(sandbox) = sandbox(Driver::Pocl) else {
+        return;
+    };
+    let of = |name: &str, text: &str| sandbox.write(name, text).display().to_string();
+    let header = format!("a.h={}", of("a.h", "#define A 7\n"));
+    let one = of(
+        "one.cl",
+        "#include \"a.h\"\nint part(int x) { return x + A; }\n",
+    );
+    let other = of(
+        "other.cl",
+        "int part(int);\n__kernel void f(__global uint *out) { out[get_global_id(0)] = part(1); }\n",
+    );
+    let run = || {
+        let sources = ["--source", &one, "--source", &other, "--header", &header];
+        let arguments = [&["linked", "--kernel", "f"][..], &sources].concat();
+        sandbox.client(Way::Cached, &arguments).ok()
+    };
+    let first = run();
+    assert_eq!(first.compiler_runs(), 3);
+    assert_eq!(bake(&sandbox, &[]), "3 baked, 0 skipped, 0 failed");
+    let second = run();
+    assert_eq!(second.stdout, first.stdout);
+    assert_eq!(second.compiler_runs(), 0, "log:\n{}", second.stderr);
+}
+
+/// The program of a source that stands in the working directory.
+#[track_caller]
+fn in_directory(sandbox: &Sandbox, directory: &Path, options: &str) -> Ran {
+    let mut command = sandbox.command(Way::Cached, example("client"));
+    command
+        .args([
+            "run",
+            "--source",
+            "kernel.cl",
+            "--kernel",
+            "f",
+            "--options",
+            options,
+        ])
+        .current_dir(directory);
+    sandbox.run(&mut command).ok()
 }

@@ -40,7 +40,7 @@ impl Item {
             program: meta.executable.clone(),
             kernels: meta.facts.kernel_names.clone(),
             compile_ns: meta.compile_ns,
-            again: !meta.built.is_empty(),
+            again: !meta.is_pending(),
         }
     }
 }
@@ -143,7 +143,7 @@ fn place(
         }
     };
     let own_cache = own_cache.map(|path| PathBuf::from(OsStr::from_bytes(&path)));
-    if !meta.built.is_empty() && !wanted.stale && own_cache.is_none() {
+    if !meta.is_pending() && !wanted.stale && own_cache.is_none() {
         return Ok(None); // whoever bakes it adds nothing
     }
     let own_cache = match own_cache {

@@ -39,9 +39,7 @@ const CHANGED: &str = "when the driver was opened";
 
 /// The variables of the entry's driver family.
 fn of_family(family: &str) -> &'static Environment {
-    let mut all = profile::environments();
-    let own = all.find(|(known, _)| *known == family);
-    own.map_or(&profile::variables::UNKNOWN, |(_, environment)| environment)
+    profile::named(family).environment
 }
 
 /// The variables that are to be set for what has these ingredients. `own` are this command's.
@@ -95,7 +93,6 @@ pub fn neutral(family: &str, own: &Variables) -> Variables {
     let changes = |name: &str| match of_family.effect(name) {
         Some(effect) => effect != Effect::Neutral,
         None => profile::environments()
-            .map(|(_, environment)| environment)
             .chain([&LAYERS])
             .filter_map(|environment| environment.effect(name))
             .any(|effect| effect != Effect::Neutral),

@@ -287,6 +287,7 @@ impl Supervisor<'_> {
         ] {
             settings.push((variable(name), "0".into()));
         }
+        settings.push((variable(Name::Record), "inline".into()));
         for name in [Name::MaxSize, Name::MinFree, Name::MaxAge] {
             settings.push((variable(name), self.config.value(name).0.clone()));
         }

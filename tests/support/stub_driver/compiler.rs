@@ -79,6 +79,9 @@ pub fn compile(
     };
     begin(verb, source_digest(source), options);
     let text = String::from_utf8_lossy(source);
+    if config::is_deadly(&text) {
+        process::abort();
+    }
     let unit = preprocess::run(&text, &String::from_utf8_lossy(options), headers)?;
     let code = config::code();
     Ok(Code {

@@ -76,6 +76,13 @@ pub fn is_stuck() -> bool {
     env::var_os("STUB_STUCK").is_some_and(|file| std::fs::remove_file(file).is_ok())
 }
 
+/// Whether the compilation of this source ends the process: it has the word that stands in this file.
+pub fn is_deadly(source: &str) -> bool {
+    let word = env::var_os("STUB_CRASH").map(std::fs::read_to_string);
+    word.and_then(Result::ok)
+        .is_some_and(|word| source.contains(word.trim()))
+}
+
 /// The size that binaries have at least, in bytes.
 pub fn binary_bytes() -> usize {
     number("STUB_BINARY_BYTES", 0) as usize

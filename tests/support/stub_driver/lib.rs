@@ -21,6 +21,7 @@
 //! | `STUB_FETCH_MS` | 0 | how long it takes to give a program's binaries, unless it was made of one |
 //! | `STUB_LOAD_MS` | 0 | how long each build of a loaded binary takes |
 //! | `STUB_STUCK` | none | a file: the compilation that finds it removes it and never ends |
+//! | `STUB_CRASH` | none | a file with a word: the compilation of a source that has the word ends the process |
 //! | `STUB_BINARY_BYTES` | 0 | the size that binaries have at least |
 //! | `STUB_VARY` | 0 | 1: no two compilations give equal binaries |
 //! | `STUB_GARBAGE` | 0 | 1: of devices that were not built, the size of the binary is garbage and the rest as of built ones |

@@ -1,0 +1,87 @@
+//! Drivers that crash or hang while they are baked for, and bakers that are killed.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{SOURCE, bake, misses, stub};
+use crate::support::{Sandbox, Way};
+
+/// A sandbox with recipes of a good program and of one that has this word, and the file in which the stub reads such a word.
+fn recipes(variable: &str) -> (Sandbox, std::path::PathBuf) {
+    let mut sandbox = stub();
+    let file = sandbox.path("word");
+    sandbox.set(variable, file.as_os_str());
+    assert_eq!(misses(&sandbox), 1);
+    let bad = SOURCE.replace("* 3", "* 5 /* bad */");
+    assert_eq!(
+        sandbox.kernel(Way::Cached, &bad, "").ok().source_builds(),
+        1
+    );
+    (sandbox, file)
+}
+
+#[test]
+fn a_crash_costs_one_recipe_which_is_not_tried_for_ever() {
+    let (sandbox, file) = recipes("STUB_CRASH");
+    fs::write(&file, "bad").expect("written");
+    let crashed = "1 failed (1: the driver crashed (signal 6))";
+    assert_eq!(
+        bake(&sandbox, &[]),
+        format!("1 baked, 0 skipped, {crashed}")
+    );
+    assert_eq!(misses(&sandbox), 0);
+    assert_eq!(
+        bake(&sandbox, &[]),
+        format!("0 baked, 0 skipped, {crashed}")
+    );
+    let reason = "it failed 2 times (the driver crashed (signal 6))";
+    assert_eq!(
+        bake(&sandbox, &[]),
+        format!("0 baked, 1 skipped (1: {reason}), 0 failed")
+    );
+    fs::remove_file(&file).expect("removed");
+    assert_eq!(bake(&sandbox, &["--all"]), "1 baked, 0 skipped, 0 failed");
+}
+
+#[test]
+fn a_hang_costs_one_recipe() {
+    let (sandbox, file) = recipes("STUB_STUCK");
+    fs::write(&file, "").expect("written");
+    // Whichever is first finds the file and removes it.
+    let said = bake(&sandbox, &["--timeout", "3s", "--jobs", "1"]);
+    assert_eq!(
+        said,
+        "1 baked, 0 skipped, 1 failed (1: it took longer than 3.0 s)"
+    );
+    assert_eq!(bake(&sandbox, &[]), "1 baked, 0 skipped, 0 failed");
+}
+
+fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn one_baker_works_at_a_time_and_one_that_is_killed_leaves_a_trace() {
+    let (sandbox, file) = recipes("STUB_STUCK");
+    fs::write(&file, "").expect("written");
+    let mut first: Command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+    first.args(["bake", "--jobs", "1"]).stderr(Stdio::null());
+    let mut first = first.spawn().expect("a baker");
+    wait_for("the baker is stuck", || !file.exists());
+    assert_eq!(bake(&sandbox, &[]), "another process is baking");
+    first.kill().expect("killed");
+    first.wait().expect("ended");
+    let traces = || {
+        let files = fs::read_dir(sandbox.path("cache/v1/baking")).expect("a directory");
+        let texts = files.map(|file| fs::read_to_string(file.expect("a file").path()));
+        texts.collect::<Result<Vec<_>, _>>().expect("read")
+    };
+    assert_eq!(traces(), ["1 whoever baked it was killed\n"]);
+    assert_eq!(bake(&sandbox, &[]), "2 baked, 0 skipped, 0 failed");
+    assert!(traces().is_empty());
+}
