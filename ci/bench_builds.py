@@ -187,7 +187,6 @@ def interleave(subject, runs):
 @contextlib.contextmanager
 def subject_of(driver, name):
     with measure.Bench(driver.icd) as bench, tempfile.TemporaryDirectory(prefix="oclcache-", dir=measure.memory()) as folder:
-        bench.environment["RUSTICL_ENABLE"] = "llvmpipe"
         yield Subject(driver, name, bench, pathlib.Path(folder))
 
 
@@ -235,6 +234,5 @@ def spied():
             wanted.append((measure.water_box().name, measure.water_box().argv))
         for name, argv in wanted:
             with measure.Bench(driver.icd, spied=True) as bench:
-                bench.environment["RUSTICL_ENABLE"] = "llvmpipe"
                 cold, warm = bench.run(argv, cached=True, bake=True), bench.run(argv, cached=True)
             yield {"driver": driver.name, "program": name, "first run": cold.built, "baked": cold.baking.built, "second run": warm.built}

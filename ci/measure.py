@@ -105,6 +105,7 @@ class Bench:
             OPENCV_OPENCL_DEVICE=":CPU:0",
             OPENCV_OPENCL_CACHE_ENABLE="0",
             PYOPENCL_NO_CACHE="1",
+            RUSTICL_ENABLE="llvmpipe",
             SPY_DRIVER=self.icd.read_text().splitlines()[0],
             SPY_LOG=str(self.folder / "spy.log"),
         )
