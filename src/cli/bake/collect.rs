@@ -131,16 +131,18 @@ fn place(
             recipe.own_cache
         }
     };
-    let own_cache = own_cache.map(|path| PathBuf::from(OsStr::from_bytes(&path)));
-    if !meta.is_pending() && !wanted.stale && own_cache.is_none() {
-        return Ok(None); // whoever bakes it adds nothing
-    }
     let own_cache = match own_cache {
-        Some(path) if trust::is_own_directory(&path) => OwnCache::Theirs(path),
-        Some(_) => OwnCache::Empty,
+        Some(path) => match trust::own_directory(Path::new(OsStr::from_bytes(&path))) {
+            Some(real) => OwnCache::Theirs(real),
+            None => OwnCache::Empty,
+        },
         None if wanted.stale => OwnCache::Empty,
         None => OwnCache::None,
     };
+    let adds_something = matches!(own_cache, OwnCache::Theirs(_));
+    if !(meta.is_pending() || wanted.stale || adds_something) {
+        return Ok(None);
+    }
     let recorded = environment::recorded(&meta.driver_family, &meta.ingredients, own)?;
     let mut environment = environment::neutral(&meta.driver_family, own);
     environment.extend(recorded);
