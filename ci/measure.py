@@ -1,6 +1,8 @@
 """Runs real programs with and without oclcache, each in fresh folders, and reads oclcache's own counters."""
 
 import collections
+import contextlib
+import ctypes
 import json
 import math
 import os
@@ -16,12 +18,17 @@ import time
 TOP = pathlib.Path(__file__).resolve().parent.parent
 RELEASE = TOP / "target" / "release"
 COMMAND = RELEASE / "oclcache"
+LIBRARY = RELEASE / "liboclcache.so"
 SPY = RELEASE / "examples" / "libspy.so"
 
 # name: what people read; argv: the program; tolerance: by what part the numbers that it prints may differ between runs
 Program = collections.namedtuple("Program", "name argv tolerance")
-# built: how often the driver compiled or linked, by the spy; None without it. status: as the shell has it
-Run = collections.namedtuple("Run", "seconds output built status", defaults=[None, 0])
+# seconds: from its start to its end. start: when that was, by CLOCK_MONOTONIC. cpu: seconds of it and of those that it waited for.
+# built: how often the driver compiled or linked, by the spy; None without it. status: as the shell has it.
+# baking: the run of `oclcache bake` after it, if any. left: processor seconds of what it left running, such as a detached baker.
+Run = collections.namedtuple("Run", "seconds output built status start cpu baking left", defaults=[None, 0, 0.0, 0.0, None, 0.0])
+# A program that runs: its process, when it was started, and where its output goes.
+Started = collections.namedtuple("Started", "process start output errors")
 
 COUNTERS = ("hits", "misses", "bypassed", "failed")
 # What the spy writes for a call that makes the driver compile or link: all but builds of programs from a binary.
@@ -42,6 +49,31 @@ def memory():
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
+@contextlib.contextmanager
+def fresh_home():
+    """A home that is new and empty, with the caches in it, and removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="oclcache-run-", dir=memory(), ignore_cleanup_errors=True) as folder:
+        yield pathlib.Path(folder)
+
+
+def adopt_orphans():
+    """What programs leave running becomes a child of this process, which can wait for it and knows what it took."""
+    set_child_subreaper = 36
+    if ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0) != 0:
+        stop("this system has no subreapers")
+
+
+def wait_for_orphans():
+    """Waits until nothing runs any more below this process; the processor seconds of what was left. A program that was started
+    and not waited for counts as left."""
+    seconds = 0.0
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            _, _, usage = os.wait4(-1, 0)
+            seconds += usage.ru_utime + usage.ru_stime
+    return seconds
+
+
 class Bench:
     """One driver and one cache of oclcache, in a temporary folder that is removed at the end.
 
@@ -54,17 +86,21 @@ class Bench:
 
     def __enter__(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="oclcache-"))
-        vendors = self.folder / "vendors"
-        vendors.mkdir()
+        vendors, self.ours = self.folder / "vendors", self.folder / "ours"
+        for folder in vendors, self.ours:
+            folder.mkdir()
         if self.spied:
             (vendors / "spy.icd").write_text(f"{SPY}\n")
         else:
             shutil.copy(self.icd, vendors)
-        drop = ("OCLCACHE_", "OCL_ICD_", "OPENCL_", "POCL_")
+        (self.ours / "oclcache.icd").write_text(f"{LIBRARY}\n")
+        drop = ("OCLCACHE_", "OCL_ICD_", "OPENCL_", "POCL_", "PYOPENCL_")
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(drop)}
         self.environment.update(
             OCL_ICD_VENDORS=str(vendors),
             OCLCACHE_DIR=str(self.folder / "cache"),
+            # Nothing is baked unless a run says so: a baker that goes on disturbs the next one.
+            OCLCACHE_AUTOBAKE="0",
             XDG_CONFIG_HOME=str(self.folder / "config"),
             OPENCV_OPENCL_DEVICE=":CPU:0",
             OPENCV_OPENCL_CACHE_ENABLE="0",
@@ -77,26 +113,64 @@ class Bench:
     def __exit__(self, *_):
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def run(self, argv, cached, may_fail=False, **more):
-        """Runs a program with a fresh PoCL cache, home and working directory; cached: through oclcache. `more` goes into its
-        environment."""
-        fresh = pathlib.Path(tempfile.mkdtemp(prefix="oclcache-run-", dir=memory()))
-        home = fresh / "home"
-        home.mkdir()
-        environment = {**self.environment, "POCL_CACHE_DIR": str(fresh / "pocl"), "HOME": str(home)}
-        environment.update({f"XDG_{kind}_HOME": str(fresh / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA", "STATE")}, **more)
+    def variables(self, home, cached=False, **more):
+        """The environment of a program whose home and caches but ours stand in this folder; cached: registered in its vendors
+        directory oclcache stands in place of the driver."""
+        (home / "home").mkdir(parents=True, exist_ok=True)
+        variables = {**self.environment, "POCL_CACHE_DIR": str(home / "pocl"), "HOME": str(home / "home")}
+        variables.update({f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA", "STATE")})
         if cached:
-            argv = [str(COMMAND), "run", "-q", "--", *argv]
-        (self.folder / "spy.log").write_text("")
+            variables.update(OCLCACHE_VENDORS=variables["OCL_ICD_VENDORS"], OCL_ICD_VENDORS=str(self.ours))
+        return {**variables, **more}
+
+    def start(self, argv, variables, home):
+        output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         start = time.monotonic()
-        done = subprocess.run(argv, env=environment, cwd=home, capture_output=True, text=True, errors="replace")
-        seconds = time.monotonic() - start
-        shutil.rmtree(fresh, ignore_errors=True)
-        if done.returncode != 0 and not may_fail:
-            sys.stderr.write(done.stdout + done.stderr)
-            stop(f"{' '.join(argv)} ended with status {done.returncode}")
-        built = self.compiled() if self.spied else None
-        return Run(seconds, done.stdout, built, done.returncode)
+        process = subprocess.Popen(
+            argv, env=variables, cwd=home / "home", stdin=subprocess.DEVNULL, stdout=output, stderr=errors
+        )
+        return Started(process, start, output, errors)
+
+    def wait(self, started, may_fail=False):
+        process = started.process
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.monotonic() - started.start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        texts = []
+        for file in started.output, started.errors:
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+            file.close()
+        if process.returncode != 0 and not may_fail:
+            sys.stderr.write("".join(texts))
+            stop(f"{' '.join(process.args)} ended with status {process.returncode}")
+        cpu = usage.ru_utime + usage.ru_stime
+        return Run(seconds, texts[0], status=process.returncode, start=started.start, cpu=cpu)
+
+    def run(self, argv, cached, may_fail=False, bake=False, registered=False, home=None, **more):
+        """Runs a program, through `oclcache run` if it is cached, or with oclcache registered in its vendors directory.
+
+        bake: what it leaves to be baked is baked when it has ended. home: the folder with its home and all caches but ours,
+        which stays; without it they are empty, and gone afterwards. `more` goes into its environment.
+        """
+        with contextlib.ExitStack() as stack:
+            home = pathlib.Path(home or stack.enter_context(fresh_home()))
+            variables = self.variables(home, cached and registered, **more)
+            if cached and not registered:
+                argv = [str(COMMAND), "run", "-q", "--", *argv]
+            log = self.folder / "spy.log"
+            log.write_text("")
+            run = self.wait(self.start(argv, variables, home), may_fail)
+            built = self.compiled() if self.spied else None
+            left = wait_for_orphans()
+            baking = self.bake(home, **more) if bake else None
+        return run._replace(built=built, left=left, baking=baking)
+
+    def bake(self, home, **more):
+        """Bakes what is pending, in the environment of the program that left it."""
+        (self.folder / "spy.log").write_text("")
+        run = self.wait(self.start([str(COMMAND), "bake", "--pending"], self.variables(home, **more), home))
+        return run._replace(built=self.compiled() if self.spied else None)
 
     def compiled(self):
         lines = (self.folder / "spy.log").read_text().splitlines()
@@ -109,11 +183,15 @@ class Bench:
             stop(f"{' '.join(argv)} ended with status {done.returncode}: {done.stderr.strip()}")
         return json.loads(done.stdout)
 
-    def counted_run(self, argv, **more):
-        """A run through oclcache, and what it added to the counters."""
+    def counted_run(self, argv, bake=False, home=None, **more):
+        """A run through oclcache, and what it added to the counters; without the baking after it."""
         before = self.stats()
-        run = self.run(argv, cached=True, **more)
-        after = self.stats()
+        with contextlib.ExitStack() as stack:
+            home = pathlib.Path(home or stack.enter_context(fresh_home()))
+            run = self.run(argv, cached=True, home=home, **more)
+            after = self.stats()
+            if bake:
+                run = run._replace(baking=self.bake(home, **more))
         added = {name: after[name] - before[name] for name in COUNTERS}
         added["build calls"] = sum(added.values())
         added["materialised"] = after["materialised"] - before["materialised"]
@@ -127,10 +205,12 @@ class Bench:
 
 
 def machine():
-    model = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    processor = pathlib.Path("/proc/cpuinfo").read_text()
+    model = re.search(r"^model name\s*: (.*)$", processor, re.MULTILINE)
     return {
         "cpu": model[1] if model else platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
+        "sha_instructions": bool(re.search(r"^flags\s*:.*\bsha_ni\b", processor, re.MULTILINE)),
         "system": platform.freedesktop_os_release().get("PRETTY_NAME", platform.system()),
         "load_before": os.getloadavg()[0],
     }

@@ -114,7 +114,9 @@ def measure_client(client, driver, icd, runs, timed):
             client.prepare(bench, prepared)
         argv, trace = client.argv(), bench.folder / "ld"
         bare = bench.run(argv, cached=False, may_fail=True)
-        cold, cold_count = bench.counted_run(argv, may_fail=True, LD_DEBUG="files", LD_DEBUG_OUTPUT=str(trace))
+        with measure.fresh_home() as home:
+            cold, cold_count = bench.counted_run(argv, home=home, may_fail=True, LD_DEBUG="files", LD_DEBUG_OUTPUT=str(trace))
+            bench.bake(home)
         warm, count = bench.counted_run(argv, may_fail=True)
         outputs, bare_seconds, warm_seconds = [bare, cold, warm], [bare.seconds], [warm.seconds]
 

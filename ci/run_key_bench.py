@@ -1,5 +1,6 @@
 """What a build call pays for its key: the scan of source and headers, the look at every place where a header could be, hashing,
-and asking the driver for the source. Measured by the library itself, in a process that builds the same program again and again."""
+and asking the driver for the source. Measured by the library itself, in a process that builds the same program again and again:
+its parts are private to the crate, where benches of criterion or divan, which stand outside, do not reach them."""
 
 import hashlib
 import os

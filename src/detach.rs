@@ -23,7 +23,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What each of the two steps may use, in bytes.
-const STACK: usize = 64 << 10;
+const STACK: usize = 32 << 10;
 
 /// The size of a set of signals in the kernel, in bytes.
 const SIGNAL_SET: usize = size_of::<u64>();

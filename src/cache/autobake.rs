@@ -17,7 +17,7 @@ use rustix::process::{geteuid, getpid, getppid};
 use super::RUN_VARIABLE;
 use crate::config::{self, Config, Name};
 use crate::detach::Start;
-use crate::driver::path_of;
+use crate::driver::{Driver, path_of};
 use crate::generation::generation;
 use crate::{log, trust};
 
@@ -39,8 +39,9 @@ const REMOVED: [&str; 5] = ["OCLCACHE_", "OCL_ICD_", "OPENCL_", "LD_PRELOAD", "L
 /// The option of `oclcache bake` for who is started here: nobody waits for it, or reads what it says.
 pub const DETACHED: &str = "--detached";
 /// Its options for settings.
-pub const HANDED: [(&str, Name); 4] = [
+pub const HANDED: [(&str, Name); 5] = [
     ("--dir", Name::Dir),
+    ("--vendors", Name::Vendors),
     ("--max-size", Name::MaxSize),
     ("--min-free", Name::MinFree),
     ("--max-age", Name::MaxAge),
@@ -104,19 +105,19 @@ fn ready(config: &Config) -> Result<Ready, String> {
     let library = path_of(born as fn() as usize).ok_or("the library's path is not known")?;
     let command = command(&library)?;
     Ok(Ready {
-        start: bake(&command, config)?,
+        start: bake(&command, config, &Driver::libraries())?,
         generation: birth.generation,
     })
 }
 
-/// Starts who bakes what the child of `oclcache run` has left.
+/// Starts who bakes what the child of `oclcache run` has left, on these drivers.
 ///
 /// # Errors
 /// Why not, for people.
-pub fn after_run(command: &Path, config: &Config) -> Result<(), String> {
+pub fn after_run(command: &Path, config: &Config, vendors: &OsStr) -> Result<(), String> {
     match refusal(config, is_of_init()) {
         Some(why) => Err(why),
-        None => bake(command, config).map(|start| start.now()),
+        None => bake(command, config, vendors).map(|start| start.now()),
     }
 }
 
@@ -200,23 +201,25 @@ fn command(library: &Path) -> Result<PathBuf, String> {
 
 /// `oclcache bake` for this cache, detached. Nothing of our settings reaches it but by its arguments: they are those of the
 /// application, and some would turn it off.
-fn bake(command: &Path, config: &Config) -> Result<Start, String> {
+fn bake(command: &Path, config: &Config, vendors: &OsStr) -> Result<Start, String> {
     let own = [command.into(), "bake".into(), DETACHED.into()];
-    let arguments = own.into_iter().chain(handed(config)?).collect();
+    let arguments = own.into_iter().chain(handed(config, vendors)?).collect();
     let environment = env::vars_os().filter(|(name, _)| !is_removed(name));
     let start = Start::new(command.into(), arguments, environment);
     start.ok_or("a setting or variable has a NUL".into())
 }
 
-/// The arguments of `oclcache bake` that stand for the settings of this process.
+/// The arguments of `oclcache bake` that stand for the settings of this process, and for the drivers that it knows beside the
+/// registered ones.
 ///
 /// # Errors
 /// There is no cache.
-pub fn handed(config: &Config) -> Result<Vec<OsString>, String> {
+pub fn handed(config: &Config, vendors: &OsStr) -> Result<Vec<OsString>, String> {
     let mut arguments = Vec::new();
     for (option, name) in HANDED {
         let value = match name {
             Name::Dir => config.directory()?.into(),
+            Name::Vendors => vendors.to_owned(),
             name => config.value(name).0.clone(),
         };
         arguments.extend([option.into(), value]);

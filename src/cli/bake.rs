@@ -12,7 +12,7 @@ mod replay;
 mod supervise;
 mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +29,7 @@ use super::detached::Handed;
 use super::{Failure, directory, list, print_json, run, say, seconds};
 use crate::key::ingredients::Key;
 use crate::log::text;
+use crate::priority;
 use crate::store::entry::Meta;
 use crate::store::lock::{Attempt, Purpose};
 use crate::store::{Limits, Store};
@@ -106,6 +107,9 @@ pub fn work(arguments: WorkerArguments) -> Result<ExitCode, Failure> {
 }
 
 pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
+    if wanted.handed.detached {
+        priority::lower();
+    }
     let config = wanted.handed.config();
     if config.readonly() || config.disable() {
         return Err(Failure::new(
@@ -125,16 +129,13 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
         Attempt::Got(lock) => Some(lock),
         Attempt::Unavailable => None,
         Attempt::Taken => {
-            say("oclcache: another process is baking");
+            if !wanted.handed.detached {
+                say("oclcache: another process is baking");
+            }
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let mut work = collect(&store, &config, wanted)?;
-    let report = Mutex::new(Report {
-        skipped: std::mem::take(&mut work.skipped),
-        ..Report::default()
-    });
-    let bar = Bar::new(&work);
+    let report = Mutex::new(Report::default());
     let stop = Arc::new(AtomicBool::new(false));
     let ignored = run::ignored_signals();
     let signals = [SIGINT, SIGTERM, SIGHUP];
@@ -153,22 +154,37 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
         is_stale: wanted.stale,
         stop: &stop,
     };
-    supervisor.run(work, jobs(wanted), &|event| match event {
-        Event::Begun(item) => bar.begun(item),
-        Event::Ended(item, verdict) => {
-            bar.ended(&item);
-            let verdict = match verdict {
-                // It was pending: another recipe is made from it, or somebody else was faster.
-                Verdict::Known if !wanted.stale => Verdict::Baked,
-                verdict => verdict,
-            };
-            locked(&report).add(item, verdict);
+    let mut tried = BTreeSet::new();
+    loop {
+        let mut work = collect(&store, &config, wanted)?;
+        // Programs that ended meanwhile have started nobody: they found this one.
+        let is_more = work.retain_new(&mut tried);
+        locked(&report).skipped.append(&mut work.skipped);
+        if !is_more {
+            break;
         }
-        Event::Trouble(why) => locked(&report).trouble = Some(why),
-    });
-    bar.bar.finish_and_clear();
-    if stop.load(Ordering::Relaxed) {
-        locked(&report).trouble = Some("it was stopped".to_owned());
+        let bar = Bar::new(&work);
+        supervisor.run(work, jobs(wanted), &|event| match event {
+            Event::Begun(item) => bar.begun(item),
+            Event::Ended(item, verdict) => {
+                bar.ended(&item);
+                let verdict = match verdict {
+                    // It was pending: another recipe is made from it, or somebody else was faster.
+                    Verdict::Known if !wanted.stale => Verdict::Baked,
+                    verdict => verdict,
+                };
+                locked(&report).add(item, verdict);
+            }
+            Event::Trouble(why) => locked(&report).trouble = Some(why),
+        });
+        bar.bar.finish_and_clear();
+        if stop.load(Ordering::Relaxed) {
+            locked(&report).trouble = Some("it was stopped".to_owned());
+            break;
+        }
+        if wanted.stale || wanted.all {
+            break;
+        }
     }
     finish(wanted, &locked(&report))
 }

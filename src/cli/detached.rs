@@ -18,6 +18,8 @@ pub struct Handed {
     #[arg(long, hide = true)]
     dir: Option<OsString>,
     #[arg(long, hide = true)]
+    vendors: Option<OsString>,
+    #[arg(long, hide = true)]
     max_size: Option<OsString>,
     #[arg(long, hide = true)]
     min_free: Option<OsString>,
@@ -28,7 +30,13 @@ pub struct Handed {
 impl Handed {
     /// The settings of this process, with those that were handed over above the environment.
     pub fn config(&self) -> Config {
-        let values = [&self.dir, &self.max_size, &self.min_free, &self.max_age];
+        let values = [
+            &self.dir,
+            &self.vendors,
+            &self.max_size,
+            &self.min_free,
+            &self.max_age,
+        ];
         Config::read_with(&|variable| {
             let named = |(_, name)| SETTINGS[name as usize].variable == Some(variable);
             let index = HANDED.into_iter().position(named)?;
@@ -60,12 +68,13 @@ mod tests {
             _ => None,
         };
         let config = Config::read_with(&given);
-        let arguments = autobake::handed(&config).expect("a cache");
+        let arguments = autobake::handed(&config, "/a.icd:/b".as_ref()).expect("a cache");
         let own = ["bake".into(), DETACHED.into()];
         let parsed = Bake::parse_from(own.into_iter().chain(arguments));
         let arrived = parsed.handed.config();
         assert!(parsed.handed.detached);
         assert_eq!(arrived.directory(), config.directory());
+        assert_eq!(arrived.vendors(), Some(vec!["/a.icd".into(), "/b".into()]));
         let limits = |config: &Config| (config.max_size(), config.min_free(), config.max_age());
         assert_eq!(limits(&arrived), limits(&config));
         assert_eq!(limits(&arrived).0, Some(7_000_000));

@@ -18,7 +18,7 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use super::{Failure, say, seconds, tiers};
 use crate::cache::{RUN_VARIABLE, autobake};
-use crate::config::Config;
+use crate::config::{Config, Name};
 use crate::log::path;
 use crate::store::directory::Directory;
 use crate::store::stats::{Counter, Run, Statistics, run_directory};
@@ -54,7 +54,7 @@ pub fn run(quiet: bool, bake: bool, command: &[OsString]) -> Result<ExitCode, Fa
     program
         .env("OCL_ICD_VENDORS", &place.vendors)
         .env(RUN_VARIABLE, place.run.path());
-    if let Some(vendors) = vendors {
+    if let Some(vendors) = &vendors {
         program.env("OCLCACHE_VENDORS", vendors);
     }
     let ended = run_to_end(&mut program, &command[0]);
@@ -70,11 +70,12 @@ pub fn run(quiet: bool, bake: bool, command: &[OsString]) -> Result<ExitCode, Fa
     let recipes = run.map_or(0, |run| run.totals.get(Counter::Recipes));
     // Inside another run, which counts them as its own.
     let is_outer = std::env::var_os(RUN_VARIABLE).is_none();
+    let vendors = vendors.unwrap_or_else(|| config.value(Name::Vendors).0.clone());
     if recipes > 0 && bake {
-        bake_now(&own, quiet, &config);
+        bake_now(&own, quiet, &config, &vendors);
     } else if recipes > 0
         && is_outer
-        && let Err(why) = autobake::after_run(&own, &config)
+        && let Err(why) = autobake::after_run(&own, &config, &vendors)
         && !quiet
     {
         say(&format!(
@@ -85,8 +86,8 @@ pub fn run(quiet: bool, bake: bool, command: &[OsString]) -> Result<ExitCode, Fa
 }
 
 /// Bakes what the program has left. It ended as it has, whatever becomes of that.
-fn bake_now(command: &Path, quiet: bool, config: &Config) {
-    let arguments = match autobake::handed(config) {
+fn bake_now(command: &Path, quiet: bool, config: &Config, vendors: &OsStr) {
+    let arguments = match autobake::handed(config, vendors) {
         Ok(arguments) => arguments,
         Err(why) => return say(&format!("oclcache: nothing is baked: {why}")),
     };

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Driver;
-use super::files::{Found, Search, matches};
+use super::files::{Found, RealPaths, Search, matches};
 use super::loaded::{self, Object};
 use super::neutral::is_neutral;
 use super::profile::Files;
@@ -137,14 +137,23 @@ impl Driver {
         let taken = Instant::now();
         let objects = loaded::objects();
         let loads = loaded::changes().loads;
-        let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_default();
+        let real = RealPaths::default();
         let places: HashMap<PathBuf, PathBuf> = objects
             .iter()
-            .map(|object| (object.path.clone(), real(&object.path)))
+            .map(|object| {
+                (
+                    object.path.clone(),
+                    real.of(&object.path).unwrap_or_default(),
+                )
+            })
             .collect();
         let place = |object: &Object| &places[&object.path];
         let libraries = objects.iter().filter(|object| own(object));
-        let search = Search::new(libraries.map(|object| object.path.as_path()));
+        let search = Search::new(
+            self.profile.files,
+            libraries.map(|object| object.path.as_path()),
+            &real,
+        );
         let (mut found, mut plug_ins) = (Found::new(), Found::new());
         for files in self.profile.files {
             match files {

@@ -21,6 +21,7 @@ pub mod notify;
 mod patch;
 pub mod profile;
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -160,6 +161,13 @@ impl Driver {
 
     fn all() -> impl Iterator<Item = &'static Driver> {
         DRIVERS.iter().map_while(|driver| driver.get())
+    }
+
+    /// The libraries of all that are known, separated by colons as the setting `vendors` has them.
+    pub fn libraries() -> OsString {
+        let mut libraries: Vec<&OsStr> = Driver::all().map(|one| one.library.as_os_str()).collect();
+        libraries.dedup();
+        libraries.join(OsStr::new(":"))
     }
 
     /// The number that selects this driver's hooks.

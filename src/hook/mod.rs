@@ -92,19 +92,26 @@ macro_rules! numbered {
             $(#[$doc])*
             #[allow(non_snake_case)]
             unsafe extern "C" fn $slot<const DRIVER: usize>($first: $first_type $(, $argument: $type)*) -> $result {
-                let $driver = $crate::driver::Driver::at(DRIVER);
-                let Some(function) = $driver.below().$slot else {
-                    // Only slots that hold a function are ever replaced.
-                    std::process::abort()
-                };
-                // SAFETY: the driver's own function, of the type of its slot, with the arguments of the application's call.
-                let function = || unsafe { function($first $(, $argument)*) };
-                let entry = $crate::driver::notify::Entry {
-                    function: stringify!($slot),
-                    object: $first as usize,
-                    driver: DRIVER,
-                };
-                $crate::hook::guard(entry, function, |$below| $body)
+                // One for all drivers: a copy for each made a sixth of the library.
+                #[inline(never)]
+                #[allow(clippy::too_many_arguments)] // as many as the function has
+                unsafe fn of_driver(number: usize, $first: $first_type $(, $argument: $type)*) -> $result {
+                    let $driver = $crate::driver::Driver::at(number);
+                    let Some(function) = $driver.below().$slot else {
+                        // Only slots that hold a function are ever replaced.
+                        std::process::abort()
+                    };
+                    // SAFETY: the driver's own function, of the type of its slot, with the arguments of the application's call.
+                    let function = || unsafe { function($first $(, $argument)*) };
+                    let entry = $crate::driver::notify::Entry {
+                        function: stringify!($slot),
+                        object: $first as usize,
+                        driver: number,
+                    };
+                    $crate::hook::guard(entry, function, |$below| $body)
+                }
+                // SAFETY: the arguments of the application's call.
+                unsafe { of_driver(DRIVER, $first $(, $argument)*) }
             }
         )*
 

@@ -1,6 +1,6 @@
 //! Who bakes is started behind the programs that left something to bake, and they notice nothing of it.
 //!
-//! The client stands in for the command: it says what it finds, and stays until it is let go.
+//! In most tests the client stands in for the command: it says what it finds, and stays until it is let go.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -15,6 +15,8 @@ use crate::tiers::trusted_place;
 
 const FAR_TOO_LONG: Duration = Duration::from_secs(40);
 const SOMEBODY: u32 = 64_123;
+/// What tells of jobs whose processes are killed with them.
+const JOBS: [&str; 4] = ["CI", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 /// What the client says of one good build.
 const BUILT: &str = "create program: code 0\nbuild: code 0\n";
 
@@ -32,11 +34,16 @@ impl Drop for Behind {
 
 impl Behind {
     fn new(test: &str) -> Option<Behind> {
+        Behind::with(test, &example("client"))
+    }
+
+    /// With this program in the command's place.
+    fn with(test: &str, program: &Path) -> Option<Behind> {
         let place = trusted_place(test)?;
         let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
         let library_there = place.path().join("liboclcache.so");
         copy_program(library(), &library_there);
-        copy_program(example("client"), &place.path().join("oclcache"));
+        copy_program(program, &place.path().join("oclcache"));
         let registered = format!("{}\n", library_there.display());
         sandbox.write("oclcache/oclcache.icd", registered);
         sandbox.set("OCLCACHE_RECORD", "bake");
@@ -71,13 +78,18 @@ impl Behind {
         found
     }
 
-    fn let_go(&self) {
-        let go = self.place.path().join("go");
-        fs::write(&go, "").expect("written");
+    /// Waits until none is left.
+    fn ended(&self) {
         let started = Instant::now();
         while !self.running().is_empty() && started.elapsed() < FAR_TOO_LONG {
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    fn let_go(&self) {
+        let go = self.place.path().join("go");
+        fs::write(&go, "").expect("written");
+        self.ended();
         fs::remove_file(go).expect("removed");
         let _ = fs::remove_file(self.place.path().join("found"));
     }
@@ -157,8 +169,9 @@ fn what_is_started_holds_nothing_of_the_program() {
         assert_eq!(lines(&found, "directory"), ["/"]);
         let cache = behind.sandbox.path("cache");
         let arguments = format!(
-            "--detached --dir {} --max-size 7M --min-free auto --max-age 0",
-            cache.display()
+            "--detached --dir {} --vendors {} --max-size 7M --min-free auto --max-age 0",
+            cache.display(),
+            example("libspy.so").display()
         );
         assert_eq!(lines(&found, "arguments"), [arguments]);
         assert!(found.contains("SigBlk:\t0000000000000000\n"), "{found}");
@@ -257,20 +270,87 @@ fn where_no_process_can_be_started_the_program_ends_as_without() {
 }
 
 #[test]
-fn none_is_started_in_a_batch_job_or_where_the_setting_forbids_it() {
+fn none_is_started_in_a_batch_job_in_a_sandbox_or_where_the_setting_forbids_it() {
     let Some(behind) = Behind::new("batch jobs that leave something to bake") else {
         return;
     };
-    for (variables, expected) in [
-        (&[("OCLCACHE_AUTOBAKE", "0")][..], 0),
-        (&[("OCLCACHE_AUTOBAKE", "auto"), ("CI", "true")], 0),
-        (&[("OCLCACHE_AUTOBAKE", "auto"), ("SLURM_JOB_ID", "7")], 0),
-        (&[("OCLCACHE_AUTOBAKE", "auto"), ("PBS_JOBID", "7.x")], 0),
-        (&[("CI", "true"), ("SLURM_JOB_ID", "7")], 1),
+    for (how, variables, expected) in [
+        ("ignoring", &[("OCLCACHE_AUTOBAKE", "0")][..], 0),
+        ("ignoring", &[("OCLCACHE_AUTOBAKE", "auto")], 1),
+        (
+            "ignoring",
+            &[("OCLCACHE_AUTOBAKE", "auto"), ("CI", "true")],
+            0,
+        ),
+        (
+            "ignoring",
+            &[("OCLCACHE_AUTOBAKE", "auto"), ("CI", "false")],
+            1,
+        ),
+        (
+            "ignoring",
+            &[("OCLCACHE_AUTOBAKE", "auto"), ("SLURM_JOB_ID", "7")],
+            0,
+        ),
+        (
+            "ignoring",
+            &[("OCLCACHE_AUTOBAKE", "auto"), ("PBS_JOBID", "7.x")],
+            0,
+        ),
+        ("ignoring", &[("CI", "true"), ("SLURM_JOB_ID", "7")], 1),
+        // It would be killed.
+        ("filtered", &[("OCLCACHE_AUTOBAKE", "auto")], 0),
     ] {
-        let mut command = behind.client(&["behind", "ignoring"]);
+        let mut command = behind.client(&["behind", how]);
+        for job in JOBS {
+            command.env_remove(job);
+        }
         let (ran, running) = behind.run(command.envs(variables.iter().copied()));
-        assert_eq!(running, expected, "{variables:?}: {}", ran.ok().stderr);
+        let ran = ran.ok();
+        assert_eq!(
+            (&*ran.stdout, running),
+            (BUILT, expected),
+            "{how} {variables:?}: {}",
+            ran.stderr
+        );
+    }
+}
+
+/// There the program is a child of the first process, with which all others end.
+#[test]
+fn none_is_started_by_what_a_container_runs() {
+    let test = "what a container runs";
+    let Some(behind) = Behind::new(test) else {
+        return;
+    };
+    let unshare = ["unshare", "--pid", "--fork", "--mount-proc"];
+    let can = Command::new(unshare[0])
+        .args(&unshare[1..])
+        .arg("true")
+        .status();
+    if !can.is_ok_and(|status| status.success()) {
+        return skipped(format_args!("{test} (no process namespace)"));
+    }
+    let list = "; for process in /proc/[0-9]*; do readlink $process/exe; done; true";
+    let script = format!("\"$0\" behind ignoring{list}");
+    let command = behind.place.path().join("oclcache").display().to_string();
+    for (setting, expected) in [("1", true), ("auto", false)] {
+        let _ = fs::remove_dir_all(behind.sandbox.path("cache"));
+        let mut run = behind.sandbox.command(Way::Cached, unshare[0]);
+        run.args(&unshare[1..])
+            .args(["sh", "-c", &script])
+            .arg(example("client"));
+        for job in JOBS {
+            run.env_remove(job);
+        }
+        run.env("OCLCACHE_AUTOBAKE", setting);
+        let ran = behind.sandbox.run(&mut run).ok();
+        assert!(ran.stdout.starts_with(BUILT), "{}", ran.stderr);
+        assert_eq!(
+            ran.stdout.contains(&command),
+            expected,
+            "{setting} {script}"
+        );
     }
 }
 
@@ -296,4 +376,90 @@ fn a_command_that_others_can_write_is_not_started() {
     fs::remove_file(command).expect("removed");
     let (ran, running) = behind.run(&mut behind.client(&["behind", "ignoring"]));
     assert_eq!(running, 0, "{}", ran.ok().stderr);
+}
+
+/// The client's kernel by `oclcache run` with these options, for a user who has only set a loader's variable.
+fn run_command(behind: &Behind, options: &[&str], script: &str) -> Ran {
+    let command = behind.place.path().join("oclcache");
+    let mut command = behind.sandbox.command(Way::Bare, command);
+    let client = example("client").display().to_string();
+    command
+        .arg("run")
+        .args(options)
+        .args(["sh", "-c", script, &client])
+        .env("OCLCACHE_DIR", behind.sandbox.path("cache"));
+    behind.sandbox.run(&mut command)
+}
+
+#[test]
+fn what_one_process_missed_the_next_one_hits_with_nothing_else_done() {
+    let real = Path::new(env!("CARGO_BIN_EXE_oclcache"));
+    let Some(behind) = Behind::with("baking behind programs", real) else {
+        return;
+    };
+    // By the library, then by `oclcache run`, which leaves what its program ended with as it was.
+    behind
+        .sandbox
+        .run(&mut behind.client(&["behind", "watching"]))
+        .ok();
+    behind.ended();
+    let mut again = behind.sandbox.command(Way::Cached, example("client"));
+    let ran = behind.sandbox.run(again.args(["behind", "watching"])).ok();
+    assert_eq!(
+        (&*ran.stdout, ran.source_builds()),
+        (BUILT, 0),
+        "{}",
+        ran.stderr
+    );
+
+    let script = "\"$0\" behind ignoring; exit 7";
+    let _ = fs::remove_dir_all(behind.sandbox.path("cache"));
+    let ran = run_command(&behind, &["-q"], script);
+    assert_eq!((&*ran.stdout, &*ran.stderr, ran.code), (BUILT, "", Some(7)));
+    behind.ended();
+    let ran = run_command(&behind, &["-q"], script);
+    assert_eq!(
+        (ran.source_builds(), ran.code),
+        (0, Some(7)),
+        "{}",
+        ran.stderr
+    );
+
+    let _ = fs::remove_dir_all(behind.sandbox.path("cache"));
+    let ran = run_command(&behind, &["--bake"], script);
+    assert_eq!((&*ran.stdout, ran.code), (BUILT, Some(7)), "{}", ran.stderr);
+    assert!(
+        ran.stderr
+            .ends_with("oclcache: 1 baked, 0 skipped, 0 failed\n"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(behind.running().len(), 0);
+    let ran = run_command(&behind, &["-q"], script);
+    assert_eq!(
+        (ran.source_builds(), ran.code),
+        (0, Some(7)),
+        "{}",
+        ran.stderr
+    );
+}
+
+/// `oclcache run` says where nobody will bake what was left.
+#[test]
+fn a_run_that_may_leave_nobody_behind_says_what_is_left_to_do() {
+    let real = Path::new(env!("CARGO_BIN_EXE_oclcache"));
+    let Some(mut behind) = Behind::with("runs that bake nothing", real) else {
+        return;
+    };
+    behind.sandbox.set("OCLCACHE_AUTOBAKE", "auto");
+    behind.sandbox.set("CI", "true");
+    let ran = run_command(&behind, &[], "\"$0\" behind ignoring").ok();
+    assert_eq!(behind.running().len(), 0);
+    let last = ran.stderr.lines().last().unwrap_or_default();
+    assert!(
+        last.starts_with("oclcache: run `oclcache bake` "),
+        "{}",
+        ran.stderr
+    );
+    assert!(last.ends_with("CI is set"), "{}", ran.stderr);
 }

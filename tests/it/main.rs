@@ -22,6 +22,7 @@ mod journal;
 mod limits;
 mod modes;
 mod neighbours;
+mod opens;
 mod policy;
 mod privilege;
 mod process;

@@ -1,6 +1,6 @@
 //! What is to be baked, and where.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -76,6 +76,17 @@ pub struct Work {
     pub places: BTreeMap<Place, Vec<Item>>,
     /// What is skipped, and why.
     pub skipped: Vec<(Item, String)>,
+}
+
+impl Work {
+    /// Keeps what was not tried before, and tells whether there is anything to do.
+    pub fn retain_new(&mut self, tried: &mut BTreeSet<Key>) -> bool {
+        self.skipped.retain(|(item, _)| tried.insert(item.key));
+        for items in self.places.values_mut() {
+            items.retain(|item| tried.insert(item.key));
+        }
+        self.places.values().any(|items| !items.is_empty())
+    }
 }
 
 /// Looks at all entries.

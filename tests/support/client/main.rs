@@ -31,7 +31,8 @@
 //! | `odd` | arguments that make no sense |
 //! | `fatal CALL` | one call that ends the process on some driver |
 //! | `recycled` | programs made in all ways that take turns at the same addresses |
-//! | `hook` | one line with the nanoseconds of a call whose handle the cache does not know |
+//! | `hook` | one line with the nanoseconds of calls that the cache hooks, and of one that it does not hook |
+//! | `load` | one line with the nanoseconds of the first clGetPlatformIDs, and the memory that is resident then |
 //! | `stress N M [race]` | N threads that do all that a program allows with M programs, for ThreadSanitizer |
 //! | `threads N M` | N threads that build M programs each |
 //! | `keys --source FILE... [--options STRING] [--times N] [--threads N]` | the same builds again and again |
@@ -43,7 +44,7 @@
 //! | `many [--keys N] [--seed N [--hot N]] ...` | many programs, in order or at random, and whether each computes what a bare run wrote |
 //! | `ways` | each way to make a program, without odd questions |
 //! | `two-programs` | program-scope variables of two programs from one source |
-//! | `time [--kernels N] [--helpers N]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions |
+//! | `time [--kernels N] [--helpers N] [--again N] [--binary FILE] [--save FILE] [--write FILE]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions, from source or from a binary |
 //!
 //! | variable | default | meaning |
 //! |---|---|---|
@@ -79,6 +80,7 @@ mod keys;
 mod lifetime;
 mod link;
 mod link_calls;
+mod load;
 mod many;
 mod odd;
 mod plugins;
@@ -154,6 +156,7 @@ fn dispatch() -> Result<(), String> {
         "fatal" => odd::fatal(&session()?, arguments),
         "recycled" => again::recycled(&session()?),
         "hook" => hook::section(&session()?),
+        "load" => load::section(),
         "stress" => stress::section(&session()?, arguments),
         "threads" => threads::section(&session()?, arguments),
         "turns" => turns::section(&session()?),

@@ -107,6 +107,28 @@ pub fn program_info(program: Handle, param: cl_program_info) -> Result<Vec<u8>, 
     ask(&|size, value, size_ret| call!(clGetProgramInfo(program, param, size, value, size_ret)))
 }
 
+/// The binary of a program for one device.
+pub fn binary(program: Handle) -> Result<Vec<u8>, cl_int> {
+    let sizes = program_info(program, CL_PROGRAM_BINARY_SIZES)?;
+    let size = sizes
+        .first_chunk()
+        .map_or(0, |size| usize::from_ne_bytes(*size));
+    let mut binary = vec![0_u8; size];
+    let mut place = binary.as_mut_ptr();
+    let code = call!(clGetProgramInfo(
+        program,
+        CL_PROGRAM_BINARIES,
+        size_of::<Handle>(),
+        (&raw mut place).cast(),
+        ptr::null_mut()
+    ));
+    if code == CL_SUCCESS {
+        Ok(binary)
+    } else {
+        Err(code)
+    }
+}
+
 pub fn build_info(
     program: Handle,
     device: Handle,

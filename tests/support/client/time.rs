@@ -1,9 +1,17 @@
-//! How long a program takes from its source to its kernels and to its first result.
+//! How long a program takes from its source, or its binary, to its kernels and to its first result.
 
-use std::time::Instant;
+use std::fs;
+use std::time::{Duration, Instant};
 
-use crate::cl;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::cl::{self, Handle};
+use crate::load::resident_kib;
+use crate::queries::binary;
 use crate::session::{Session, Value};
+
+const USAGE: &str =
+    "time takes --kernels N, --helpers N, --again N, --binary FILE, --save FILE and --write FILE";
 
 /// Functions that every kernel could call, as programs for rendering or cryptography have them: most of what the compiler
 /// reads is theirs, most of what it makes is not.
@@ -28,54 +36,130 @@ fn kernel(number: usize) -> String {
     )
 }
 
-pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
-    let (mut count, mut helpers) = (10, 600);
-    for pair in arguments.chunks(2) {
-        let number = pair.get(1).and_then(|text| text.parse().ok());
-        let number: usize = number.ok_or("time takes --kernels N and --helpers N")?;
-        match pair[0].as_str() {
-            "--kernels" => count = number,
-            "--helpers" => helpers = number,
-            _ => return Err("time takes --kernels N and --helpers N".to_owned()),
-        }
-    }
-    let helpers = helpers.max(3 * count);
-    let source: String = (0..helpers)
-        .map(helper)
-        .chain((0..count).map(kernel))
-        .collect();
+struct Plan {
+    kernels: usize,
+    helpers: usize,
+    /// How often the program is made again, once the first one is released.
+    again: usize,
+    /// Make it of the binary in this file.
+    binary: Option<String>,
+    /// Write its binary into this file.
+    save: Option<String>,
+    /// Write its source into this file.
+    write: Option<String>,
+}
 
-    let start = Instant::now();
-    let (program, code) = cl::program(session.context, &source);
-    let build = if code == 0 {
-        cl::build(program, None)
-    } else {
-        code
-    };
-    if build != 0 {
-        return Err(format!("clBuildProgram: {build}"));
+impl Plan {
+    fn read(arguments: &[String]) -> Result<Plan, String> {
+        let mut plan = Plan {
+            kernels: 10,
+            helpers: 600,
+            again: 0,
+            binary: None,
+            save: None,
+            write: None,
+        };
+        for pair in arguments.chunks(2) {
+            let value = pair.get(1).ok_or(USAGE)?;
+            let number = || value.parse::<usize>().map_err(|_| USAGE);
+            match pair[0].as_str() {
+                "--kernels" => plan.kernels = number()?,
+                "--helpers" => plan.helpers = number()?,
+                "--again" => plan.again = number()?,
+                "--binary" => plan.binary = Some(value.clone()),
+                "--save" => plan.save = Some(value.clone()),
+                "--write" => plan.write = Some(value.clone()),
+                _ => return Err(USAGE.to_owned()),
+            }
+        }
+        Ok(plan)
     }
-    let kernels: Vec<_> = (0..count)
+
+    fn source(&self) -> String {
+        let helpers = self.helpers.max(3 * self.kernels);
+        let helpers = (0..helpers).map(helper);
+        helpers.chain((0..self.kernels).map(kernel)).collect()
+    }
+}
+
+/// What a program is made of, in memory.
+enum Base {
+    Source(String),
+    Binary(Vec<u8>),
+}
+
+/// A built program, and the time of the two calls that make one.
+fn build(session: &Session, base: &Base) -> Result<(Handle, Duration), String> {
+    let start = Instant::now();
+    let (program, code) = match base {
+        Base::Source(source) => cl::program(session.context, source),
+        Base::Binary(binary) => {
+            let (program, _, code) =
+                cl::program_from_binary(session.context, session.device(), binary);
+            (program, code)
+        }
+    };
+    if code != 0 {
+        return Err(format!("no program: {code}"));
+    }
+    match cl::build(program, None) {
+        0 => Ok((program, start.elapsed())),
+        code => Err(format!("clBuildProgram: {code}")),
+    }
+}
+
+pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
+    let plan = Plan::read(arguments)?;
+    let file = |path: &String| fs::read(path).map_err(|error| format!("{path}: {error}"));
+    let base = match &plan.binary {
+        Some(path) => Base::Binary(file(path)?),
+        None => Base::Source(plan.source()),
+    };
+    let write = |path: &Option<String>, bytes: &[u8]| match path {
+        Some(path) => fs::write(path, bytes).map_err(|error| format!("{path}: {error}")),
+        None => Ok(()),
+    };
+    if let Base::Source(source) = &base {
+        write(&plan.write, source.as_bytes())?;
+    }
+
+    let (program, first) = build(session, &base)?;
+    let start = Instant::now();
+    let kernels: Vec<_> = (0..plan.kernels)
         .map(|number| cl::kernel(program, &format!("kernel{number}")).0)
         .collect();
-    let built = start.elapsed();
-
+    let created = start.elapsed();
     let start = Instant::now();
-    let first = kernels
-        .first()
-        .map(|kernel| session.launch(session.queue, *kernel, &[Value::Out(16)]));
-    let ran = start.elapsed();
-    if let Some(Err(code)) = first {
-        return Err(format!("first run: {code}"));
+    if let Some(kernel) = kernels.first() {
+        let ran = session.launch(session.queue, *kernel, &[Value::Out(16)]);
+        ran.map_err(|code| format!("first run: {code}"))?;
     }
-    println!(
-        "kernels={count} build_ns={} first_run_ns={}",
-        built.as_nanos(),
-        ran.as_nanos()
-    );
+    let ran = start.elapsed();
+    // By a clock that whoever started this process can read, too.
+    let now = clock_gettime(ClockId::Monotonic);
+    let resident = resident_kib()?;
+
+    if plan.save.is_some() {
+        let bytes = binary(program).map_err(|code| format!("no binary: {code}"))?;
+        write(&plan.save, &bytes)?;
+    }
     for kernel in kernels {
         cl::release_kernel(kernel);
     }
     cl::release_program(program);
+    let mut builds = vec![first.as_nanos().to_string()];
+    for _ in 0..plan.again {
+        let (program, took) = build(session, &base)?;
+        builds.push(took.as_nanos().to_string());
+        cl::release_program(program);
+    }
+    println!(
+        "kernels={} build_ns={} kernels_ns={} first_run_ns={} first_result_at_ns={} resident_kib={resident}",
+        plan.kernels,
+        builds.join(","),
+        created.as_nanos(),
+        ran.as_nanos(),
+        i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec),
+    );
     Ok(())
 }

@@ -1,0 +1,111 @@
+"""What oclcache is to reach, and whether the figures of one run of ci/bench show it."""
+
+import figures
+from bench_tables import missed, of
+
+LARGER = 1.02
+DRIVERS = ("PoCL", "Intel CPU")
+WATER = "OpenMM, water box with PME"
+
+
+def difference(one, other):
+    """
+    >>> difference([3, 1, 2], [1, 1, 1])
+    1
+    """
+    return figures.median(one) - figures.median(other)
+
+
+def at_most(what, value, limit, show):
+    return [what, f"at most {show(limit)}", show(value), "holds" if value <= limit else "does not hold"]
+
+
+def at_least(what, value, limit):
+    """
+    >>> at_least("a", 12.5, 10)
+    ['a', 'at least 10', '12.5', 'holds']
+    """
+    return [what, f"at least {limit}", figures.digits(value), "holds" if value >= limit else "does not hold"]
+
+
+def microseconds(seconds):
+    return f"{1e6 * seconds:.0f} us"
+
+
+def hits(rows):
+    for row in rows:
+        if row["driver"] not in DRIVERS:
+            continue
+        later, limit = of(row, "hit", "later builds"), of(row, "limit", "later builds")
+        name = f"{row['driver']}, {row['program']}: later hits"
+        if row["program"] == "10 kernels":
+            yield at_most(f"{name} / limit", figures.ratio(later, limit), 1.10, figures.times)
+        if row["program"] == "1 kernel":
+            yield at_most(f"{name} above the limit", difference(later, limit), 150e-6, microseconds)
+
+
+def misses(rows):
+    for row in rows:
+        if row["driver"] not in DRIVERS:
+            continue
+        for kind, words in ("build", "build call"), ("whole", "whole process"):
+            ratio = figures.ratio(of(row, missed(row), kind), of(row, "bare", kind))
+            if ratio:
+                yield at_most(f"{row['driver']}, {row['program']}: a miss / bare, {words}", ratio, LARGER, figures.times)
+
+
+def pocl(rows, spied):
+    found = {row["program"]: row for row in rows if row["driver"] == "PoCL"}
+    wanted = (("10 kernels", "first result", 10, 1), (WATER, "whole", 20, 2))
+    for program, kind, than_bare, than_own in wanted:
+        row = found.get(program)
+        if row:
+            hit, bare, own = (of(row, way, kind) for way in ("hit", "bare", "own cache"))
+            words = "start to first result" if kind == "first result" else "whole process"
+            yield at_least(f"PoCL, {program}, {words}: bare / oclcache", figures.ratio(bare, hit), than_bare)
+            yield at_least(f"PoCL, {program}, {words}: PoCL's own cache / oclcache", figures.ratio(own, hit), than_own)
+    for row in spied:
+        yield at_most(f"{row['driver']}, {row['program']}: compiled in the second run", row["second run"], 0, str)
+
+
+def at_once(rows):
+    """16 processes against one compilation and 16 hits; on PoCL one and 15 builds from its own cache."""
+    for driver in DRIVERS:
+        found = {row["processes"]: row for row in rows if row["driver"] == driver}
+        if 16 in found:
+            after = [cpu for row in found.values() for cpu in row["after"]]
+            times, factor = (16, 1.15) if found[16]["reference"] == "hit" else (15, 1.0)
+            expected = figures.median(found[1]["bare"]) + times * figures.median(after)
+            words = f"one compilation and {times} {'hits' if times == 16 else 'builds from its own cache'}"
+            yield at_most(f"{driver}, 16 processes: CPU / {words}", figures.median(found[16]["oclcache"]) / expected, factor, figures.times)
+
+
+def library(found, rows):
+    mebibytes = lambda number: f"{number / (1 << 20):.2f} MiB"
+    milliseconds = lambda seconds: f"{1e3 * seconds:.2f} ms"
+    yield at_most("size of the library", found["size"], 3 << 20, mebibytes)
+    for driver, both in found["load"].items():
+        added = {kind: difference(both["oclcache"][kind], both["bare"][kind]) for kind in ("first call", "resident")}
+        yield at_most(f"{driver}: added to the first clGetPlatformIDs", added["first call"], 2e-3, milliseconds)
+        yield at_most(f"{driver}: resident memory added by loading", added["resident"], 4 << 20, mebibytes)
+    for row in rows:
+        hit, limit = of(row, "hit", "resident"), of(row, "limit", "resident")
+        if hit and row["driver"] in DRIVERS:
+            yield at_most(f"{row['driver']}, {row['program']}: resident memory added by hits", difference(hit, limit), 4 << 20, mebibytes)
+
+
+def levels(rows):
+    for row in rows:
+        ratio = figures.ratio(row["ours whole"], row["bare whole"])
+        yield at_most(f"{row['driver']}, {row['levels']}, run {row['run']}: with / without", ratio, LARGER, figures.times)
+
+
+def table(found):
+    """Every target that the parts which were measured have figures for."""
+    programs = [*found.get("small", ()), *found.get("real", ())]
+    lines = [*hits(programs), *misses(programs), *pocl(programs, found.get("spied", ()))]
+    lines += at_once(found.get("processes", ()))
+    if "library" in found:
+        lines += library(found["library"], programs)
+    lines += levels(found.get("levels", ()))
+    return figures.markdown(["target", "wanted", "found", ""], lines)

@@ -1,0 +1,119 @@
+//! Which files are opened, and when: by system-call traces.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::{Command, Stdio};
+
+use crate::support::{Driver, Sandbox, Way, example, skipped};
+
+const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
+
+fn has_strace(test: &str) -> bool {
+    let mut command = Command::new("strace");
+    let there = command.arg("-V").stdout(Stdio::null()).status().is_ok();
+    if !there {
+        skipped(format_args!("{test} (no strace)"));
+    }
+    there
+}
+
+/// The files that a run of the client opens, each as often as it does, with the whole path.
+fn opened(sandbox: &Sandbox, way: Way, arguments: &[&str]) -> Vec<String> {
+    let trace = sandbox.path("trace");
+    let mut command = sandbox.command(way, "strace");
+    command
+        .args([
+            "-f",
+            "-y",
+            "-s",
+            "4096",
+            "-e",
+            "trace=open,openat,openat2,creat",
+            "-o",
+        ])
+        .arg(&trace)
+        .arg(example("client"))
+        .args(arguments)
+        .stdin(Stdio::null());
+    sandbox.run(&mut command).ok();
+    let text = fs::read_to_string(&trace).expect("a trace");
+    // ... openat(3</a>, "b", O_RDONLY) = 4</a/b>
+    let opened = text.lines().filter_map(|line| {
+        let (_, result) = line.rsplit_once(" = ")?;
+        let (_, path) = result.split_once('<')?;
+        Some(path.strip_suffix('>')?.to_owned())
+    });
+    opened.collect()
+}
+
+#[test]
+fn what_a_process_has_built_before_is_built_again_without_a_file() {
+    if !has_strace("a system-call trace of the second build") {
+        return;
+    }
+    for driver in [Driver::Stub, Driver::Pocl, Driver::Intel] {
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let source = sandbox.write("kernel.cl", SOURCE);
+        let source = source.to_str().expect("a path");
+        let of_store = |times: &str| {
+            let arguments = [
+                "keys",
+                "--source",
+                source,
+                "--options",
+                "-DN=3",
+                "--times",
+                times,
+            ];
+            let opened = opened(&sandbox, Way::Cached, &arguments);
+            let entries = sandbox.path("cache").display().to_string();
+            let is_ours = |path: &&String| path.starts_with(&entries) && path.contains("/entries");
+            opened.iter().filter(is_ours).count()
+        };
+        // The first is a miss, the second load also notes that the driver takes the entry.
+        of_store("2");
+        let once = of_store("1");
+        assert!(once > 0, "{driver:?}: nothing was looked up");
+        assert_eq!(of_store("20"), once, "{driver:?}");
+        assert_eq!(sandbox.stat("hits"), 1 + 1 + 20, "{driver:?}");
+    }
+}
+
+#[test]
+fn before_the_first_build_nothing_is_opened_but_the_drivers_and_what_names_them() {
+    if !has_strace("a system-call trace of a process that builds nothing") {
+        return;
+    }
+    for driver in [Driver::Stub, Driver::Pocl, Driver::Intel] {
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        fs::create_dir_all(sandbox.path("home/.config/oclcache")).expect("made");
+        let config = sandbox.write("home/.config/oclcache/config.toml", "max_size = \"1G\"\n");
+        let [bare, cached] = [Way::Bare, Way::Cached].map(|way| {
+            // It lists platforms and makes a context, and builds what standard input says.
+            let opened = opened(&sandbox, way, &["turns"]);
+            // PoCL tries whether it can write, with a file of a random name.
+            let is_of_disk = |path: &String| {
+                !path.starts_with("/proc/")
+                    && !path.starts_with("/dev/")
+                    && !path.contains("/tempfile_")
+            };
+            opened
+                .into_iter()
+                .filter(is_of_disk)
+                .collect::<BTreeSet<_>>()
+        });
+        let config = config.display().to_string();
+        assert!(cached.contains(&config), "{driver:?}: {cached:?}");
+        let more = cached.difference(&bare).filter(|path| {
+            let names_drivers =
+                path.ends_with(".icd") || path.ends_with("/oclcache") || path.ends_with("/spy");
+            !names_drivers && !path.ends_with("/liboclcache.so") && **path != config
+        });
+        assert_eq!(more.collect::<Vec<_>>(), [""; 0], "{driver:?}");
+        assert!(!sandbox.path("cache").exists(), "{driver:?}");
+    }
+}
