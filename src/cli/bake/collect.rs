@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::environment::{self, Variables};
-use super::{Failure, Wanted};
+use super::{Failure, Wanted, headers};
 use crate::config::Config;
 use crate::front::own;
 use crate::key::ingredients::{Key, Kind};
@@ -131,6 +131,7 @@ fn place(
     registered: &[PathBuf],
 ) -> Result<Option<Place>, String> {
     let library = library(meta, wanted, registered)?;
+    let mut is_moved = false;
     let own_cache = match wanted.stale {
         true => None,
         false => {
@@ -139,10 +140,13 @@ fn place(
             };
             let recipe = entry.recipe();
             let recipe = recipe.ok_or("it was stored without its source (store_source)")?;
+            is_moved = headers::moves_options(&recipe);
             recipe.own_cache
         }
     };
     let own_cache = match own_cache {
+        // It has nothing of a program with other options, which would only be left there.
+        Some(_) if is_moved => OwnCache::Empty,
         Some(path) => match trust::own_directory(Path::new(OsStr::from_bytes(&path))) {
             Some(real) => OwnCache::Theirs(real),
             None => OwnCache::Empty,

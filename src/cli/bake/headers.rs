@@ -43,6 +43,16 @@ struct Base {
     ours: Option<PathBuf>,
 }
 
+/// Whether a recipe is compiled with other options than the application's: those that name directories where it looked for
+/// headers.
+pub fn moves_options(recipe: &Recipe) -> bool {
+    let names_directories = |options: &[u8]| {
+        options::parse(options).is_ok_and(|options| !options.include_dirs.is_empty())
+    };
+    recipe.working_directory.is_some()
+        && (recipe.options.as_ref()).is_some_and(|options| names_directories(options))
+}
+
 /// Lays out the headers below an empty directory.
 ///
 /// # Errors

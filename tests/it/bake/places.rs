@@ -64,6 +64,9 @@ fn headers_are_found_where_the_application_had_them_and_are_the_recipes_own() {
             0
         );
         assert!(super::show(&sandbox).contains(OPTIONS));
+        if driver == Driver::Pocl {
+            assert!(super::show(&sandbox).contains("variants          none"));
+        }
     }
 }
 
