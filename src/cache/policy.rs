@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{Cache, nanoseconds};
-use crate::config;
+use crate::config::{self, Config};
 use crate::driver::Driver;
 use crate::driver::profile::Record;
 use crate::key::ingredients::key;
@@ -34,6 +34,8 @@ pub struct Decision {
 enum Why {
     Setting,
     Profile,
+    /// What would be baked has no recipe: sources are not stored.
+    NoRecipes,
     /// Nobody has measured anything yet.
     Unknown,
     Recorded(Times),
@@ -43,12 +45,12 @@ enum Why {
 
 /// What happens after a miss of a driver.
 pub fn decide(
-    setting: config::Record,
+    config: &Config,
     profile: Record,
     measured: Option<&Measured>,
     now_ms: u64,
 ) -> Decision {
-    let (policy, why) = match (setting, profile, measured) {
+    let (policy, why) = match (config.record(), profile, measured) {
         (config::Record::Inline, ..) => (Policy::InMiss, Why::Setting),
         (config::Record::Bake, ..) => (Policy::Baked, Why::Setting),
         (config::Record::Off, ..) => (Policy::Off, Why::Setting),
@@ -57,7 +59,13 @@ pub fn decide(
         (config::Record::Auto, Record::Measured, Some(measured)) => by_measures(measured, now_ms),
         (config::Record::Auto, Record::Measured, None) => (Policy::InMiss, Why::Unknown),
     };
-    Decision { policy, why }
+    match policy {
+        Policy::Baked if !config.store_source() => Decision {
+            policy: Policy::InMiss,
+            why: Why::NoRecipes,
+        },
+        _ => Decision { policy, why },
+    }
 }
 
 fn by_measures(measured: &Measured, now_ms: u64) -> (Policy, Why) {
@@ -88,6 +96,9 @@ impl fmt::Display for Decision {
                 f.write_str("fetching a binary costs next to nothing (profile)")
             }
             (Why::Profile, _) => f.write_str("fetching a binary compiles every kernel (profile)"),
+            (Why::NoRecipes, _) => {
+                f.write_str("without sources (`store_source`) nothing can be baked, though fetching a binary is dear")
+            }
             (Why::Unknown, _) => f.write_str("nothing is measured yet"),
             (Why::Recorded(times), _) => {
                 let (percent, builds) = (times.percent(), number(times.count, "build"));
@@ -121,7 +132,7 @@ impl Cache {
         });
         let now_ms = store.map_or(0, |store| store.root().now_ms());
         decide(
-            self.config.record(),
+            &self.config,
             driver.profile.record,
             measured.as_ref(),
             now_ms,

@@ -127,7 +127,7 @@ mod tests {
         assert!(sources.find(&text(1), None).is_none());
         remember(&sources, &vec![7; MOST_BYTES], None);
         assert!(sources.find(&text(0), None).is_some());
-        for number in 0..2 * MOST {
+        for number in 0..2 * MOST as u64 {
             remember(&sources, &number.to_le_bytes(), None);
         }
         assert!(sources.0.lock().sources.len() <= MOST);

@@ -73,7 +73,7 @@ fn drivers(config: &Config, store: &Store) -> String {
     for driver in measures::list(store) {
         if seen.insert((driver.family.clone(), driver.library.clone())) {
             let record = profile::named(&driver.family).record;
-            let decision = decide(config.record(), record, Some(&driver), now_ms);
+            let decision = decide(config, record, Some(&driver), now_ms);
             let (family, library) = (driver.family.as_bytes(), driver.library.as_bytes());
             let (family, library) = (text(family), text(library));
             let _ = writeln!(shown, "driver {family}, {library}\n    {decision}");
