@@ -7,6 +7,7 @@
 mod collect;
 mod environment;
 mod headers;
+mod process;
 mod replay;
 mod supervise;
 mod worker;
@@ -14,15 +15,18 @@ mod worker;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
 use super::detached::Handed;
-use super::{Failure, directory, list, print_json, say, seconds};
+use super::{Failure, directory, list, print_json, run, say, seconds};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::priority;
@@ -132,11 +136,23 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
         }
     };
     let report = Mutex::new(Report::default());
+    let stop = Arc::new(AtomicBool::new(false));
+    let ignored = run::ignored_signals();
+    let signals = [SIGINT, SIGTERM, SIGHUP];
+    for signal in signals
+        .into_iter()
+        .filter(|signal| ignored >> (signal - 1) & 1 == 0)
+    {
+        // A second one ends this process at once.
+        flag::register_conditional_default(signal, stop.clone()).map_err(Failure::new)?;
+        flag::register(signal, stop.clone()).map_err(Failure::new)?;
+    }
     let supervisor = Supervisor {
         store: &store,
         config: &config,
         timeout: wanted.timeout,
         is_stale: wanted.stale,
+        stop: &stop,
     };
     let mut tried = BTreeSet::new();
     loop {
@@ -162,6 +178,10 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
             Event::Trouble(why) => locked(&report).trouble = Some(why),
         });
         bar.bar.finish_and_clear();
+        if stop.load(Ordering::Relaxed) {
+            locked(&report).trouble = Some("it was stopped".to_owned());
+            break;
+        }
         if wanted.stale || wanted.all {
             break;
         }

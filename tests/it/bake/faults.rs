@@ -57,6 +57,27 @@ fn a_hang_costs_one_recipe() {
     assert_eq!(bake(&sandbox, &[]), "1 baked, 0 skipped, 0 failed");
 }
 
+/// As by Ctrl-C.
+#[test]
+fn a_baker_that_is_stopped_leaves_nothing_behind() {
+    let (sandbox, file) = recipes("STUB_STUCK");
+    fs::write(&file, "").expect("written");
+    let temporary = sandbox.path("tmp");
+    fs::create_dir(&temporary).expect("made");
+    let mut baker = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+    baker
+        .args(["bake", "--jobs", "1"])
+        .env("TMPDIR", &temporary);
+    let mut baker = baker.stderr(Stdio::null()).spawn().expect("a baker");
+    wait_for("the baker is stuck", || !file.exists());
+    let pid = i32::try_from(baker.id()).expect("a number");
+    let pid = rustix::process::Pid::from_raw(pid).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("stopped");
+    assert_eq!(baker.wait().expect("ended").code(), Some(1));
+    assert!(crate::support::tree(&temporary).is_empty());
+    assert_eq!(bake(&sandbox, &[]), "2 baked, 0 skipped, 0 failed");
+}
+
 fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
