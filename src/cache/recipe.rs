@@ -101,8 +101,7 @@ impl Cache {
             Lookup::Found(..) => return None,
             Lookup::Pending(pending) => {
                 let (misses, last_ms) = pending.meta.misses;
-                // Processes that all began before count as one: whoever bakes had no chance between them.
-                if self.opened_ms <= last_ms {
+                if !is_after(self.opened_ms, last_ms, now_ms()) {
                     return Some((kernel_names(driver, program), Kept::Recipe));
                 }
                 // The driver's own cache has it by now.
@@ -141,6 +140,12 @@ impl Cache {
     }
 }
 
+/// Whether a process was opened after a miss, so that whoever bakes had a chance between them. A miss of the future was noted
+/// before the clock was set back.
+fn is_after(opened_ms: u64, miss_ms: u64, now_ms: u64) -> bool {
+    opened_ms > miss_ms || miss_ms > now_ms
+}
+
 /// The header files of a plan with their contents; None if one has another by now.
 fn files(plan: &Plan) -> Option<Vec<HeaderFile>> {
     let mut files = Vec::new();
@@ -168,4 +173,17 @@ fn files(plan: &Plan) -> Option<Vec<HeaderFile>> {
         });
     }
     Some(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misses_of_processes_that_began_before_are_one_unless_the_clock_was_set_back() {
+        assert!(is_after(20, 10, 30));
+        assert!(!is_after(10, 10, 30));
+        assert!(!is_after(5, 10, 30));
+        assert!(is_after(5, 40, 30));
+    }
 }

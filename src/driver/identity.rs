@@ -68,12 +68,16 @@ impl Driver {
         self.surroundings_at_most(HOLDS, digest)
     }
 
-    /// Whether the driver is what it was when a key was made of these ingredients, and what is around it.
+    /// Whether the driver is what it was when a key was made of these ingredients, and what is around it: a variable or file that
+    /// is gone by now is as good a reason not to trust the key as a new one.
     pub fn is_unchanged(&self, ingredients: &[Ingredient], digest: FileDigest) -> bool {
-        self.identity_at_most(Duration::ZERO, digest).is_some()
-            && self
-                .surroundings_at_most(Duration::ZERO, digest)
-                .is_some_and(|now| now.iter().all(|one| ingredients.contains(one)))
+        let (Some(identity), Some(surroundings)) = (
+            self.identity_at_most(Duration::ZERO, digest),
+            self.surroundings_at_most(Duration::ZERO, digest),
+        ) else {
+            return false;
+        };
+        is_same(ingredients, &identity, &surroundings)
     }
 
     /// The identity as it was seen not longer ago than this.
@@ -227,6 +231,13 @@ impl Driver {
     }
 }
 
+/// Whether all that a key has of a driver and its surroundings is what there is now.
+fn is_same(key: &[Ingredient], identity: &[Ingredient], surroundings: &[Ingredient]) -> bool {
+    let is_of_them = |one: &&Ingredient| matches!(one.kind, Kind::Driver | Kind::Environment);
+    let is_there = |one: &Ingredient| identity.contains(one) || surroundings.contains(one);
+    surroundings.iter().all(|one| key.contains(one)) && key.iter().filter(is_of_them).all(is_there)
+}
+
 /// None: the file is not there.
 fn stamp_of(path: &Path) -> Option<Stamp> {
     Some(Stamp::of(&std::fs::metadata(path).ok()?))
@@ -275,5 +286,30 @@ impl Preloaded {
         let path = object.path.as_os_str().as_bytes();
         let named = |name: &Vec<u8>| path == name.as_slice() || object.name == *name;
         self.0.iter().any(named)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_or_file_that_came_changed_or_went_is_a_change() {
+        let one = |kind, name: &str, value: &str| Ingredient::new(kind, name, value);
+        let identity = [one(Kind::Driver, "libx.so", "1")];
+        let around = [
+            one(Kind::Environment, "A", "1"),
+            one(Kind::Driver, "cl.cfg", "2"),
+        ];
+        let source = [one(Kind::Source, "", "3")];
+        let key = [&source[..], &around, &identity].concat();
+        assert!(is_same(&key, &identity, &around));
+        assert!(!is_same(&key, &identity, &around[1..]), "a variable went");
+        assert!(!is_same(&key, &identity, &around[..1]), "a file went");
+        let [_, file] = around.clone();
+        let changed = [one(Kind::Environment, "A", "4"), file];
+        assert!(!is_same(&key, &identity, &changed));
+        let without = [&source[..], &around[1..], &identity].concat();
+        assert!(!is_same(&without, &identity, &around), "a variable came");
     }
 }

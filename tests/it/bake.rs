@@ -109,7 +109,11 @@ fn a_baked_program_has_what_the_driver_made_when_it_ran() {
     sandbox.set("POCL_CACHE_DIR", third.as_os_str());
     assert_eq!(misses(&sandbox), 1);
     std::fs::remove_dir_all(&third).expect("removed");
+    std::fs::create_dir(&third).expect("made");
     assert_eq!(bake(&sandbox, &[]), "1 baked, 0 skipped, 0 failed");
+    assert!(show(&sandbox).contains("variants          none"));
+    // That it was baked does not make any.
+    assert_eq!(bake(&sandbox, &["--all"]), "1 baked, 0 skipped, 0 failed");
     assert!(show(&sandbox).contains("variants          none"));
     // Once it has run again, there is.
     assert_eq!(misses(&sandbox), 0);

@@ -1,8 +1,11 @@
 //! Does the calls of recipes again, as an application that has one driver.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::ffi::{CStr, CString};
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use opencl_sys::{CL_DEVICE_NAME, CL_SUCCESS, cl_int};
 
@@ -73,7 +76,7 @@ impl Drop for Making<'_> {
         self.application.release_context(self.context);
         // Never the working directory.
         let _ = enter(Path::new("/"));
-        let _ = std::fs::remove_dir_all(&self.root);
+        let _ = fs::remove_dir_all(&self.root);
     }
 }
 
@@ -274,16 +277,18 @@ impl Player<'_> {
         Ok(self.make(making, key, meta, recipe, depth + 1)?.0)
     }
 
-    /// Whether the driver finds in its own cache what it made for the application: then it makes no new program there.
+    /// Whether the driver finds in its own cache what it made when kernels of the application ran.
     fn has_variants(&self, recipe: &Recipe) -> Box<dyn Fn() -> bool + Send> {
         let own = self
             .own_cache
             .clone()
             .filter(|_| recipe.own_cache.is_some());
-        let before = own.as_deref().map(programs_in);
+        let before = own.as_deref().map(programs_in).unwrap_or_default();
         Box::new(move || {
-            let now = own.as_deref().map(programs_in);
-            now.is_some() && now == before
+            let now = own.as_deref().map(programs_in).unwrap_or_default();
+            now.iter()
+                .filter(|(program, used)| before.get(*program) != Some(used))
+                .any(|(program, _)| has_variants(program))
         })
     }
 }
@@ -344,10 +349,31 @@ fn compile(
     verdict(program, code)
 }
 
-/// How many programs the driver's own cache holds (PoCL: a directory of two digits, and one for each program in it).
-fn programs_in(cache: &Path) -> usize {
-    let directories = std::fs::read_dir(cache).into_iter().flatten().flatten();
-    let short = directories.filter(|entry| entry.file_name().len() == 2);
-    let programs = short.flat_map(|entry| std::fs::read_dir(entry.path()).into_iter().flatten());
-    programs.count()
+/// The programs in the driver's own cache, and when each was used (PoCL: a directory of two letters, one for each program in it,
+/// and a file in that which is touched by each build; measured on PoCL 3.1).
+fn programs_in(cache: &Path) -> HashMap<PathBuf, SystemTime> {
+    let short = below(cache).filter(|path| path.file_name().is_some_and(|name| name.len() == 2));
+    let used = |program: PathBuf| {
+        let file = fs::metadata(program.join("last_accessed"));
+        Some((program, file.ok()?.modified().ok()?))
+    };
+    short
+        .flat_map(|short| below(&short))
+        .filter_map(used)
+        .collect()
+}
+
+/// Whether a program has more than what each binary gets, which is for any work-group size (PoCL: a directory for each kernel,
+/// and in that one for each size and kind of range; measured on PoCL 3.1).
+fn has_variants(program: &Path) -> bool {
+    let is_for_a_size = |path: PathBuf| {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        name.first().is_some_and(u8::is_ascii_digit) && !name.starts_with(b"0-0-0")
+    };
+    below(program).any(|kernel| below(&kernel).any(is_for_a_size))
+}
+
+fn below(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path())
 }

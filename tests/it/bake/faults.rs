@@ -57,27 +57,6 @@ fn a_hang_costs_one_recipe() {
     assert_eq!(bake(&sandbox, &[]), "1 baked, 0 skipped, 0 failed");
 }
 
-/// As by Ctrl-C.
-#[test]
-fn a_baker_that_is_stopped_leaves_nothing_behind() {
-    let (sandbox, file) = recipes("STUB_STUCK");
-    fs::write(&file, "").expect("written");
-    let temporary = sandbox.path("tmp");
-    fs::create_dir(&temporary).expect("made");
-    let mut baker = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
-    baker
-        .args(["bake", "--jobs", "1"])
-        .env("TMPDIR", &temporary);
-    let mut baker = baker.stderr(Stdio::null()).spawn().expect("a baker");
-    wait_for("the baker is stuck", || !file.exists());
-    let pid = i32::try_from(baker.id()).expect("a number");
-    let pid = rustix::process::Pid::from_raw(pid).expect("a process");
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("stopped");
-    assert_eq!(baker.wait().expect("ended").code(), Some(1));
-    assert!(crate::support::tree(&temporary).is_empty());
-    assert_eq!(bake(&sandbox, &[]), "2 baked, 0 skipped, 0 failed");
-}
-
 fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
@@ -105,4 +84,27 @@ fn one_baker_works_at_a_time_and_one_that_is_killed_leaves_a_trace() {
     assert_eq!(traces(), ["1 whoever baked it was killed\n"]);
     assert_eq!(bake(&sandbox, &[]), "2 baked, 0 skipped, 0 failed");
     assert!(traces().is_empty());
+}
+
+/// The user ends it, or the session is over: nothing is held against what was being baked, and nothing is left behind.
+#[test]
+fn a_baker_that_is_asked_to_end_does_and_clears_away() {
+    let (mut sandbox, file) = recipes("STUB_STUCK");
+    let temporary = sandbox.path("temporary");
+    fs::create_dir(&temporary).expect("made");
+    sandbox.set("TMPDIR", temporary.as_os_str());
+    fs::write(&file, "").expect("written");
+    let mut baker: Command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+    baker.args(["bake", "--jobs", "1"]).stderr(Stdio::null());
+    let mut baker = baker.spawn().expect("a baker");
+    wait_for("the baker is stuck", || !file.exists());
+    assert!(fs::read_dir(&temporary).expect("listed").next().is_some());
+    let pid = rustix::process::Pid::from_child(&baker);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("asked");
+    assert_eq!(baker.wait().expect("ended").code(), Some(1));
+    let left: Vec<_> = fs::read_dir(&temporary).expect("listed").collect();
+    assert!(left.is_empty(), "{left:?}");
+    let attempts = fs::read_dir(sandbox.path("cache/v1/baking")).expect("listed");
+    assert_eq!(attempts.count(), 0);
+    assert_eq!(bake(&sandbox, &[]), "2 baked, 0 skipped, 0 failed");
 }
