@@ -1,5 +1,5 @@
-"""Several caches at once: PyOpenCL's, the driver's and ours, all empty at first, in four runs of one program, each against the same
-without ours."""
+"""Several caches at once: PyOpenCL's, the driver's and ours, all without programs at first, in four runs of one program, each
+against the same without ours."""
 
 import collections
 import os

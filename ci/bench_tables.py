@@ -33,7 +33,7 @@ def builds(rows):
         later, limit = of(row, "hit", "later builds"), of(row, "limit", "later builds")
         if later:
             columns = [of(row, way, "build") for way in ("bare", "own cache", "PyOpenCL's cache", "hit")]
-            table.append([title(row), *map(figures.seconds, [*columns, later, limit]), figures.times(figures.ratio(later, limit))])
+            table.append([title(row), *map(figures.seconds, [*columns, later, limit]), figures.against(later, limit)])
     head = ["", "without", "driver's own cache", "PyOpenCL's cache", "oclcache, first", "oclcache, later", "the limit", "later / limit"]
     return figures.markdown(head, table)
 
@@ -43,7 +43,7 @@ def processes(rows, kind):
     table = []
     for row in rows:
         if of(row, "bare", kind):
-            gain = figures.times(figures.ratio(of(row, "bare", kind), of(row, "hit", kind)))
+            gain = figures.against(of(row, "bare", kind), of(row, "hit", kind))
             table.append([title(row), *(figures.seconds(of(row, way, kind)) for way, _ in WAYS), gain])
     return figures.markdown(["", *(name for _, name in WAYS), "times faster"], table)
 
@@ -57,18 +57,18 @@ def first_runs(rows):
     table = []
     for row in rows:
         miss = missed(row)
-        ratios = [figures.ratio(of(row, miss, kind), of(row, "bare", kind)) for kind in ("build", "whole", "cpu")]
-        baked = figures.ratio(of(row, "miss, baked", "cpu with baker"), of(row, "bare", "cpu"))
-        new = figures.ratio(of(row, "miss, new cache", "whole"), of(row, "bare", "whole"))
+        ratios = [figures.against(of(row, miss, kind), of(row, "bare", kind)) for kind in ("build", "whole", "cpu")]
+        ratios.append(figures.against(of(row, "miss, baked", "cpu with baker"), of(row, "bare", "cpu")))
+        ratios.append(figures.against(of(row, "miss, new cache", "whole"), of(row, "bare", "whole")))
         whole = [figures.seconds(of(row, way, "whole")) for way in ("bare", miss)]
-        table.append([title(row), *whole, *map(figures.times, [*ratios, baked, new])])
+        table.append([title(row), *whole, *ratios])
     head = ["", "without", "first run", "build call", "whole process", "CPU", "CPU with the baker's", "whole process, empty cache"]
     return figures.markdown(head, table)
 
 
 def disk(rows):
     """PoCL's cache on a disk, bare, against memory."""
-    ratio = lambda row: figures.times(figures.ratio(of(row, "bare, on disk", "whole"), of(row, "bare", "whole")))
+    ratio = lambda row: figures.against(of(row, "bare, on disk", "whole"), of(row, "bare", "whole"))
     table = [
         [title(row), *(figures.seconds(of(row, way, "whole")) for way in ("bare", "bare, on disk")), ratio(row)]
         for row in rows
@@ -80,7 +80,7 @@ def disk(rows):
 def at_once(rows):
     table = []
     for row in rows:
-        ratio = figures.times(figures.ratio(row["oclcache"], row["bare"]))
+        ratio = figures.against(row["oclcache"], row["bare"])
         cells = [figures.seconds(row[name]) for name in ("bare", "oclcache")]
         wall = [figures.seconds(row[name]) for name in ("bare seconds", "oclcache seconds")]
         table.append([f"{row['driver']}: {row['processes']}", *cells, ratio, *wall])
@@ -91,7 +91,7 @@ def levels(rows):
     table = []
     for row in rows:
         taken = [figures.seconds(row[name]) for name in ("bare whole", "ours whole")]
-        ratio = figures.times(figures.ratio(row["ours whole"], row["bare whole"]))
+        ratio = figures.against(row["ours whole"], row["bare whole"])
         did = [row["PyOpenCL"], row["PoCL"], row["oclcache"], str(row["compiled"])]
         build = figures.seconds(row["ours build"])
         table.append([f"{row['driver']}, {row['levels']}: run {row['run']}", *did, build, *taken, ratio])
@@ -123,7 +123,17 @@ CALLS = (
 )
 
 
+def fixed(row, way):
+    """By how much the first build of each process took longer than its later ones.
+
+    >>> fixed({"ways": {"hit": {"build": [3.0], "later builds": [1.0]}}}, "hit")
+    [2.0]
+    """
+    return [first - later for first, later in zip(of(row, way, "build"), of(row, way, "later builds"))]
+
+
 def library(found, rows):
+    """What is measured without any driver's work; "without" is the limit where programs are built."""
     table = []
     for name, title_of in CALLS:
         both = found["hooks"][name]
@@ -135,6 +145,10 @@ def library(found, rows):
         if of(row, "limit", "resident"):
             cells = [mebibytes(of(row, way, "resident")) for way in ("limit", "hit")]
             table.append([f"resident after the first result, {title(row)}", *cells])
+    for row in rows:
+        cells = [figures.seconds(fixed(row, way)) for way in ("limit", "hit")]
+        if all(cells):
+            table.append([f"first build of a process above the later ones, {title(row)}", *cells])
     cells = [figures.seconds(found["run"][name]) for name in ("registered", "oclcache run")]
     table.append(["whole process, registered and through `oclcache run`", *cells])
     return figures.markdown(["", "without", "with oclcache"], table)

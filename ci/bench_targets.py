@@ -16,16 +16,32 @@ def difference(one, other):
     return figures.median(one) - figures.median(other)
 
 
+def verdict(holds):
+    return "holds" if holds else "does not hold"
+
+
 def at_most(what, value, limit, show):
-    return [what, f"at most {show(limit)}", show(value), "holds" if value <= limit else "does not hold"]
-
-
-def at_least(what, value, limit):
     """
-    >>> at_least("a", 12.5, 10)
+    >>> at_most("a", 3, 2, str)
+    ['a', 'at most 2', '3', 'does not hold']
+    """
+    return [what, f"at most {show(limit)}", show(value), verdict(value <= limit)]
+
+
+def ratio_at_most(what, one, other, limit):
+    """
+    >>> ratio_at_most("a", [1.0, 1.01, 1.05], [1.0, 1.0, 1.0], 1.02)
+    ['a', 'at most 1.02', '1.010 (1.000 to 1.050)', 'holds']
+    """
+    return [what, f"at most {limit:.2f}", figures.against(one, other), verdict(figures.ratio(one, other) <= limit)]
+
+
+def ratio_at_least(what, one, other, limit):
+    """
+    >>> ratio_at_least("a", [12.5], [1], 10)
     ['a', 'at least 10', '12.5', 'holds']
     """
-    return [what, f"at least {limit}", figures.digits(value), "holds" if value >= limit else "does not hold"]
+    return [what, f"at least {limit}", figures.against(one, other), verdict(figures.ratio(one, other) >= limit)]
 
 
 def microseconds(seconds):
@@ -39,7 +55,7 @@ def hits(rows):
         later, limit = of(row, "hit", "later builds"), of(row, "limit", "later builds")
         name = f"{row['driver']}, {row['program']}: later hits"
         if row["program"] == "10 kernels":
-            yield at_most(f"{name} / limit", figures.ratio(later, limit), 1.10, figures.times)
+            yield ratio_at_most(f"{name} / limit", later, limit, 1.10)
         if row["program"] == "1 kernel":
             yield at_most(f"{name} above the limit", difference(later, limit), 150e-6, microseconds)
 
@@ -49,9 +65,9 @@ def misses(rows):
         if row["driver"] not in DRIVERS:
             continue
         for kind, words in ("build", "build call"), ("whole", "whole process"):
-            ratio = figures.ratio(of(row, missed(row), kind), of(row, "bare", kind))
-            if ratio:
-                yield at_most(f"{row['driver']}, {row['program']}: a miss / bare, {words}", ratio, LARGER, figures.times)
+            miss, bare = of(row, missed(row), kind), of(row, "bare", kind)
+            if miss:
+                yield ratio_at_most(f"{row['driver']}, {row['program']}: a miss / bare, {words}", miss, bare, LARGER)
 
 
 def pocl(rows, spied):
@@ -62,8 +78,8 @@ def pocl(rows, spied):
         if row:
             hit, bare, own = (of(row, way, kind) for way in ("hit", "bare", "own cache"))
             words = "start to first result" if kind == "first result" else "whole process"
-            yield at_least(f"PoCL, {program}, {words}: bare / oclcache", figures.ratio(bare, hit), than_bare)
-            yield at_least(f"PoCL, {program}, {words}: PoCL's own cache / oclcache", figures.ratio(own, hit), than_own)
+            yield ratio_at_least(f"PoCL, {program}, {words}: bare / oclcache", bare, hit, than_bare)
+            yield ratio_at_least(f"PoCL, {program}, {words}: PoCL's own cache / oclcache", own, hit, than_own)
     for row in spied:
         yield at_most(f"{row['driver']}, {row['program']}: compiled in the second run", row["second run"], 0, str)
 
@@ -74,10 +90,10 @@ def at_once(rows):
         found = {row["processes"]: row for row in rows if row["driver"] == driver}
         if 16 in found:
             after = [cpu for row in found.values() for cpu in row["after"]]
-            times, factor = (16, 1.15) if found[16]["reference"] == "hit" else (15, 1.0)
+            times = 16 if found[16]["reference"] == "hit" else 15
             expected = figures.median(found[1]["bare"]) + times * figures.median(after)
             words = f"one compilation and {times} {'hits' if times == 16 else 'builds from its own cache'}"
-            yield at_most(f"{driver}, 16 processes: CPU / {words}", figures.median(found[16]["oclcache"]) / expected, factor, figures.times)
+            yield at_most(f"{driver}, 16 processes: CPU / {words}", figures.median(found[16]["oclcache"]) / expected, 1.15, figures.times)
 
 
 def library(found, rows):
@@ -96,8 +112,8 @@ def library(found, rows):
 
 def levels(rows):
     for row in rows:
-        ratio = figures.ratio(row["ours whole"], row["bare whole"])
-        yield at_most(f"{row['driver']}, {row['levels']}, run {row['run']}: with / without", ratio, LARGER, figures.times)
+        name = f"{row['driver']}, {row['levels']}, run {row['run']}: with / without"
+        yield ratio_at_most(name, row["ours whole"], row["bare whole"], LARGER)
 
 
 def table(found):

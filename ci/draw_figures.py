@@ -42,43 +42,54 @@ def draw(found, file):
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    matplotlib.rcParams.update({"font.size": 9, "font.family": "DejaVu Sans", "svg.hashsalt": "oclcache"})
+    matplotlib.rcParams.update({"font.size": 9, "font.family": "DejaVu Sans", "svg.fonttype": "none", "svg.hashsalt": "oclcache"})
     drivers = {}
     for driver, *rest in groups(found):
         drivers.setdefault(driver, []).append(rest)
     if not drivers:
         measure.stop("no picture: no program was measured")
-    sizes = [len(rows) for rows in drivers.values()]
+    bars = [sum(len(present(row, kind)) + 1 for _, kind, row in rows) for rows in drivers.values()]
     figure, panels = pyplot.subplots(
-        len(drivers), 1, squeeze=False, sharex=True, figsize=(8, 0.9 + 0.78 * sum(sizes)), height_ratios=sizes, layout="constrained"
+        len(drivers), 1, squeeze=False, sharex=True, figsize=(8, 1.4 + 0.16 * sum(bars)), height_ratios=bars, layout="constrained"
     )
+    # Its own background, for pages of any colour.
     figure.patch.set_facecolor("white")
-    height = 0.8 / len(BARS)
     for (driver, rows), panel in zip(drivers.items(), panels[:, 0]):
-        for number, (way, words, colour) in enumerate(BARS):
-            for place, (_, kind, row) in enumerate(rows):
-                values = of(row, way, kind)
-                if not values:
-                    continue
-                middle, at = figures.median(values), place + (number - 1.5) * height
-                spread = [[middle - min(values)], [max(values) - middle]]
-                panel.barh(at, middle, height * 0.92, color=colour)
-                panel.errorbar(middle, at, xerr=spread, color="#222222", linewidth=0.8, capsize=1.5)
-                panel.annotate(label(middle), (max(values), at), (4, 0), textcoords="offset points", va="center", fontsize=7.5)
-            panel.barh(0, 0, color=colour, label=words)
-        panel.set_yticks(range(len(rows)), [name for name, _, _ in rows])
-        panel.invert_yaxis()
-        panel.set_xscale("log")
-        panel.set_title(driver, loc="left", fontweight="bold", fontsize=10)
-        panel.grid(axis="x", color="#dddddd", linewidth=0.6)
-        panel.set_axisbelow(True)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.margins(x=0.08)
-    panels[-1, 0].set_xlabel("seconds from the start of the process to the first result; real programs: to the end")
-    panels[-1, 0].xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    handles, words = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, words, loc="outside upper center", ncols=2, frameon=False)
+        draw_driver(panel, driver, rows)
+    last = panels[-1, 0]
+    last.set_xlabel("seconds, on a logarithmic scale: from the start of the process to the first result, or to its end for real programs")
+    last.xaxis.label.set_fontsize(8)
+    last.set_xlim(left=0.01)
+    last.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for _, _, colour in BARS]
+    figure.legend(handles, [words for _, words, _ in BARS], loc="outside upper center", ncols=2, frameon=False)
     figure.savefig(file, format="svg", metadata={"Date": None})
+
+
+def present(row, kind):
+    return [(of(row, way, kind), colour) for way, _, colour in BARS if of(row, way, kind)]
+
+
+def draw_driver(panel, driver, rows):
+    place, ticks = 0, []
+    for _, kind, row in rows:
+        bars = present(row, kind)
+        ticks.append(place + (len(bars) - 1) / 2)
+        for values, colour in bars:
+            middle, most = figures.median(values), max(values)
+            panel.barh(place, middle, 0.92, color=colour)
+            panel.errorbar(middle, place, xerr=[[middle - min(values)], [most - middle]], color="#222222", linewidth=0.8, capsize=1.5)
+            panel.annotate(label(middle), (most, place), (4, 0), textcoords="offset points", va="center", fontsize=7.5)
+            place += 1
+        place += 1
+    panel.set_yticks(ticks, [name for name, _, _ in rows])
+    panel.set_ylim(place - 1, -1)
+    panel.set_xscale("log")
+    panel.set_title(driver, loc="left", fontweight="bold", fontsize=10)
+    panel.grid(axis="x", color="#dddddd", linewidth=0.6)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.margins(x=0.08)
 
 
 def main():

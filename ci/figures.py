@@ -59,15 +59,32 @@ def times(number):
     return "" if number is None else f"{number:.3f}" if number < 2 else digits(number)
 
 
+def against(one, other):
+    """The ratio of two medians, with the spread of the ratios of what was measured in turn.
+
+    >>> against([1.0, 1.02, 1.1], [1.0, 1.0, 1.0]), against([1.0], [2.0]), against([], [1.0])
+    ('1.020 (1.000 to 1.100)', '0.500', '')
+    """
+    if len(one) != len(other) or len(one) < 2:
+        return times(ratio(one, other))
+    each = sorted(a / b for a, b in zip(one, other))
+    return f"{times(ratio(one, other))} ({times(each[0])} to {times(each[-1])})"
+
+
 def markdown(head, rows):
-    """A table whose first column stands to the left and whose others to the right; columns that are empty are left out.
+    """A table whose first column stands to the left and whose others to the right; columns that are empty are left out, and so is
+    a table without rows.
 
     >>> print(markdown(["", "a", "b"], [["one", "1 s", ""], ["two", "", ""]]))
     |     |   a |
     | --- | --: |
     | one | 1 s |
     | two |     |
+    >>> markdown(["", "a"], [])
+    ''
     """
+    if not rows:
+        return ""
     columns = [number for number in range(len(head)) if number == 0 or any(row[number] for row in rows)]
     rows = [[row[number] for number in columns] for row in [head, *rows]]
     widths = [max(3, *(len(row[number]) for row in rows)) for number in range(len(columns))]

@@ -105,6 +105,7 @@ class Bench:
             OPENCV_OPENCL_DEVICE=":CPU:0",
             OPENCV_OPENCL_CACHE_ENABLE="0",
             PYOPENCL_NO_CACHE="1",
+            RUSTICL_ENABLE="llvmpipe",
             SPY_DRIVER=self.icd.read_text().splitlines()[0],
             SPY_LOG=str(self.folder / "spy.log"),
         )
@@ -166,10 +167,10 @@ class Bench:
             baking = self.bake(home, **more) if bake else None
         return run._replace(built=built, left=left, baking=baking)
 
-    def bake(self, home, **more):
+    def bake(self, home, *options, **more):
         """Bakes what is pending, in the environment of the program that left it."""
         (self.folder / "spy.log").write_text("")
-        run = self.wait(self.start([str(COMMAND), "bake", "--pending"], self.variables(home, **more), home))
+        run = self.wait(self.start([str(COMMAND), "bake", "--pending", *options], self.variables(home, **more), home))
         return run._replace(built=self.compiled() if self.spied else None)
 
     def compiled(self):

@@ -44,29 +44,30 @@ def sizes():
 
 
 def print_section(title, text):
-    print(f"\n{title}\n\n{text}")
+    if text:
+        print(f"\n{title}\n\n{text}")
 
 
 def print_all(found, runs):
     few = min(runs, 3)
     one, ten, hundred = sizes()
-    print(NOTE.format(runs=runs, often=bench_builds.OFTEN * runs, few=few, one=one, ten=ten, hundred=hundred))
+    print(NOTE.format(runs=runs, often=bench_builds.often(runs), few=few, one=one, ten=ten, hundred=hundred))
     programs = [*found.get("small", ()), *found.get("real", ())]
-    if programs:
-        print_section("From the source, or the binary, to the built program:", bench_tables.builds(programs))
-        print_section("From the start of the process to the first kernel's result:", bench_tables.processes(programs, "first result"))
-        print_section("The whole process:", bench_tables.processes(programs, "whole"))
-        print_section("First runs; the last five columns are times those without oclcache:", bench_tables.first_runs(programs))
-        print_section("Whole processes without oclcache, with PoCL's cache in memory and on disk:", bench_tables.disk(programs))
-    if "spied" in found:
-        print_section("By a library before the driver that knows nothing of oclcache:", bench_tables.spied(found["spied"]))
-    if "processes" in found:
-        print_section("Processes that start cold at once, of 10 kernels:", bench_tables.at_once(found["processes"]))
-    if "library" in found:
-        print_section(f"The library, {found['library']['size']} bytes:", bench_tables.library(found["library"], programs))
-    if found.get("levels"):
-        print_section("Several caches at once, all empty at first:", bench_tables.levels(found["levels"]))
-    print_section("Targets:", bench_targets.table(found))
+    library = found.get("library")
+    sections = {
+        "From the source, or the binary, to the built program:": bench_tables.builds(programs),
+        "From the start of the process to the first kernel's result:": bench_tables.processes(programs, "first result"),
+        "The whole process:": bench_tables.processes(programs, "whole"),
+        "First runs; the last columns are times those without oclcache:": bench_tables.first_runs(programs),
+        "Whole processes without oclcache, with PoCL's cache in memory and on disk:": bench_tables.disk(programs),
+        "By a library before the driver that knows nothing of oclcache:": bench_tables.spied(found.get("spied", ())),
+        "Processes that start cold at once, of 10 kernels:": bench_tables.at_once(found.get("processes", ())),
+        "Calls, loading and memory:": bench_tables.library(library, programs) if library else "",
+        "Several caches at once, all without programs at first:": bench_tables.levels(found.get("levels", ())),
+        "Targets:": bench_targets.table(found),
+    }
+    for title, text in sections.items():
+        print_section(title, text)
 
 
 def main():

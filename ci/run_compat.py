@@ -107,7 +107,7 @@ def measure_client(client, driver, icd, runs, timed):
     with measure.Bench(icd, spied=True) as bench:
         prepared = bench.folder / "prepared"
         prepared.mkdir()
-        bench.environment.update(PREPARED=str(prepared), RUSTICL_ENABLE="llvmpipe", OCLCACHE_LOG="info")
+        bench.environment.update(PREPARED=str(prepared), OCLCACHE_LOG="info")
         bench.environment["OCLCACHE_LOG_FILE"] = str(clients.COMPAT / "logs" / f"{client.name}-{driver.replace(' ', '-')}.log")
         pathlib.Path(bench.environment["OCLCACHE_LOG_FILE"]).unlink(missing_ok=True)
         if client.prepare:

@@ -36,8 +36,8 @@
 //! # Modules
 //!
 //! Imports point one way: `front` -> `hook` -> `cache` -> `shadow`, `key`, `store`, `driver` -> `cl`. `key` and `store` know
-//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork`, `generation`, `detach`, `store::lock`
-//! and `store::mapping` only.
+//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork`, `generation`, `detach`, `priority`,
+//! `store::lock` and `store::mapping` only.
 //!
 //! - `front`: the doors by which loaders come, and which drivers there are.
 //! - `hook`: the functions that stand in drivers' tables.

@@ -63,14 +63,12 @@ pub fn open(path: &Path, flags: OFlags, owners: &[u32]) -> Result<Option<OwnedFd
     refusal.map_or(Ok(Some(fd)), Err)
 }
 
-/// Whether a directory belongs to this user, and nobody else can write it or put another in its place: parents are root's or the
-/// user's, and what others may write of them is sticky.
-pub fn is_own_directory(path: &Path) -> bool {
+/// The real path of a directory that belongs to this user, if nobody else can write it or put another in its place: parents are
+/// root's or the user's, and what others may write of them is sticky.
+pub fn own_directory(path: &Path) -> Option<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
-    let Ok(real) = path.canonicalize() else {
-        return false;
-    };
-    real.ancestors().enumerate().all(|(index, place)| {
+    let real = path.canonicalize().ok()?;
+    let is_own = real.ancestors().enumerate().all(|(index, place)| {
         let Ok(stat) = rustix::fs::lstat(place) else {
             return false;
         };
@@ -84,7 +82,8 @@ pub fn is_own_directory(path: &Path) -> bool {
             }
         };
         is_directory && is_trusted
-    })
+    });
+    is_own.then_some(real)
 }
 
 fn judge(fd: &OwnedFd, place: &Path, owners: &[u32]) -> Option<String> {
@@ -190,7 +189,7 @@ pub mod tests {
         create_dir(&own).expect("made");
         let mode = |path: &Path, mode| {
             set_permissions(path, PermissionsExt::from_mode(mode)).expect("changed");
-            is_own_directory(&own)
+            own_directory(&own).is_some()
         };
         assert!(mode(&own, 0o755));
         assert!(!mode(&own, 0o775));
@@ -198,8 +197,11 @@ pub mod tests {
         assert!(mode(&own, 0o700));
         assert!(!mode(temporary.path(), 0o777));
         assert!(mode(temporary.path(), 0o1777));
-        assert!(!is_own_directory(&own.join("missing")));
-        assert!(!is_own_directory(Path::new("/")) || rustix::process::geteuid().is_root());
+        assert_eq!(own_directory(&own.join("missing")), None);
+        // What is used is what was judged, whoever may change a link to it.
+        let link = temporary.path().join("link");
+        symlink(&own, &link).expect("linked");
+        assert_eq!(own_directory(&link), own.canonicalize().ok());
     }
 
     #[test]

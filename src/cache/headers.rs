@@ -53,6 +53,17 @@ pub fn texts(
     })
 }
 
+/// What is looked for whatever the source says; None if a file is found that could say more.
+pub fn around(driver: &Driver, options: Option<&Options>) -> Option<Closure> {
+    let forced = options.map_or(&[][..], |options| &options.forced_includes);
+    if driver.profile.implicit_includes.is_empty() && forced.is_empty() {
+        return Some(Closure::default());
+    }
+    let around = texts(driver, &[], &[], options).ok()?;
+    let finds_a_file = around.files().next().is_some();
+    (!finds_a_file).then_some(around)
+}
+
 /// Whether the files that were read for all that led to a program are as they were then.
 pub fn are_unchanged(recipe: &Recipe) -> bool {
     let mut earlier = recipe.base.inputs().iter().chain(&recipe.previous);

@@ -8,7 +8,7 @@ use opencl_sys::*;
 
 use super::Cache;
 use super::devices::{self, chosen, previous};
-use super::headers::{are_unchanged, header, source_text, texts};
+use super::headers::{are_unchanged, around, header, source_text, texts};
 use super::sources;
 use crate::cl::{Context, Device, Program};
 use crate::driver::environment::adds_headers;
@@ -220,19 +220,30 @@ impl Cache {
         if driver.profile.refuses_debug && options.as_ref().is_some_and(|options| options.debug) {
             return Err(Bypass::RefusedByProfile);
         }
-        // No header of the driver's own, nor of the call.
-        let may_be_alone = headers.is_empty() && driver.profile.implicit_includes.is_empty();
+        // Of a source that was found to name no header, nothing is to be looked for on its behalf.
+        let implicit = driver.profile.implicit_includes;
         let known = match &base {
-            Base::Source(text) if may_be_alone => self.sources.find(text, options_bytes),
+            Base::Source(text) if headers.is_empty() => {
+                self.sources.find(text, options_bytes, implicit)
+            }
             _ => None,
         };
-        let closure = match (&mut base, &known) {
-            (Base::Source(text), Some(known)) => {
+        let known = known.and_then(|known| Some((known, around(driver, options.as_ref())?)));
+        let (closure, keyed) = match (&mut base, known) {
+            (Base::Source(text), Some((known, closure))) => {
                 *text = known.text.clone();
-                Closure::default()
+                (closure, known.keyed)
             }
-            (Base::Source(text), None) => texts(driver, text, headers, options.as_ref())?,
-            _ => Closure::default(),
+            (Base::Source(text), None) => {
+                let closure = texts(driver, text, headers, options.as_ref())?;
+                let keyed = sources::keyed(text);
+                let is_alone = |around: Closure| headers.is_empty() && around.is_like(&closure);
+                if around(driver, options.as_ref()).is_some_and(is_alone) {
+                    self.sources.remember(text, options_bytes, implicit, keyed);
+                }
+                (closure, keyed)
+            }
+            _ => Default::default(),
         };
         let device_identities = driver
             .device_identities(&devices)
@@ -249,15 +260,7 @@ impl Cache {
         }
 
         let mut ingredients = match &base {
-            Base::Source(text) => {
-                let keyed = known
-                    .as_ref()
-                    .map_or_else(|| sources::keyed(text), |known| known.keyed);
-                if known.is_none() && may_be_alone && closure.is_empty() {
-                    self.sources.remember(text, options_bytes, keyed);
-                }
-                vec![Ingredient::new(Kind::Source, keyed.1, keyed.0)]
-            }
+            Base::Source(_) => vec![Ingredient::new(Kind::Source, keyed.1, keyed.0)],
             Base::Il(code, constants) => il_ingredients(code, constants),
             Base::Linked(inputs) => input_ingredients(inputs),
         };

@@ -1,5 +1,6 @@
-//! Sources that were keyed before. Of one that names no header its bytes and the options say everything, so what was found of them
-//! is remembered, and the next build of the same neither scans nor hashes it. Texts are compared byte by byte.
+//! Sources that were keyed before. Of one that names no header its bytes and the options say everything, but for the headers that
+//! the driver includes in each; so what was found of it is remembered, and the next build of the same neither scans nor hashes it.
+//! Texts are compared byte by byte.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,11 +15,13 @@ const MOST: usize = 256;
 /// How many bytes they have together at most.
 const MOST_BYTES: usize = 8 << 20;
 
-/// A source that names no header with these options, and whose key holds.
+/// A source that names no header with these options, or none but those that are looked for anyway.
 pub struct Source {
     /// Its bytes, shared by all programs of it.
     pub text: Text,
     options: Option<Vec<u8>>,
+    /// What the driver includes in each program.
+    implicit: &'static [&'static str],
     /// What stands in the key: the SHA-256 of the text, and what is noted with it.
     pub keyed: ([u8; 32], &'static str),
 }
@@ -42,10 +45,18 @@ struct Known {
 
 impl Sources {
     /// What is known of a text that is built with these options. No options are something else than empty ones.
-    pub fn find(&self, text: &[u8], options: Option<&[u8]>) -> Option<Arc<Source>> {
+    pub fn find(
+        &self,
+        text: &[u8],
+        options: Option<&[u8]>,
+        implicit: &[&str],
+    ) -> Option<Arc<Source>> {
         let known = self.0.lock();
-        let is_alike =
-            |one: &&Arc<Source>| one.text.len() == text.len() && one.options.as_deref() == options;
+        let is_alike = |one: &&Arc<Source>| {
+            one.text.len() == text.len()
+                && one.options.as_deref() == options
+                && one.implicit == implicit
+        };
         let alike: Vec<_> = known
             .sources
             .iter()
@@ -64,10 +75,17 @@ impl Sources {
     }
 
     /// Remembers a source that was not found.
-    pub fn remember(&self, text: &Text, options: Option<&[u8]>, keyed: ([u8; 32], &'static str)) {
+    pub fn remember(
+        &self,
+        text: &Text,
+        options: Option<&[u8]>,
+        implicit: &'static [&'static str],
+        keyed: ([u8; 32], &'static str),
+    ) {
         let source = Source {
             text: text.clone(),
             options: options.map(<[u8]>::to_vec),
+            implicit,
             keyed,
         };
         if source.bytes() > MOST_BYTES / 2 {
@@ -100,19 +118,21 @@ mod tests {
     use super::*;
 
     fn remember(sources: &Sources, text: &[u8], options: Option<&[u8]>) {
-        sources.remember(&Arc::new(text.to_vec()), options, keyed(text));
+        sources.remember(&Arc::new(text.to_vec()), options, &[], keyed(text));
     }
 
     #[test]
     fn a_source_is_known_by_all_its_bytes_and_its_options_only() {
         let sources = Sources::default();
         remember(&sources, b"kernel void f() {}", None);
-        let finds = |text: &[u8], options| sources.find(text, options).is_some();
+        let finds = |text: &[u8], options| sources.find(text, options, &[]).is_some();
         assert!(finds(b"kernel void f() {}", None));
         assert!(!finds(b"kernel void g() {}", None));
         assert!(!finds(b"kernel void f() {} ", None));
         assert!(!finds(b"kernel void f() {}", Some(b"")));
         assert!(!finds(b"kernel void f() {}", Some(b"-DN")));
+        let of_clang = sources.find(b"kernel void f() {}", None, &["opencl-c.h"]);
+        assert!(of_clang.is_none(), "there a name may be looked for anyway");
     }
 
     #[test]
@@ -121,12 +141,12 @@ mod tests {
         let text = |number: u8| vec![number; MOST_BYTES / 10];
         for number in 0..30 {
             remember(&sources, &text(number), None);
-            assert!(sources.find(&text(0), None).is_some(), "{number}");
+            assert!(sources.find(&text(0), None, &[]).is_some(), "{number}");
             assert!(sources.0.lock().bytes <= MOST_BYTES);
         }
-        assert!(sources.find(&text(1), None).is_none());
+        assert!(sources.find(&text(1), None, &[]).is_none());
         remember(&sources, &vec![7; MOST_BYTES], None);
-        assert!(sources.find(&text(0), None).is_some());
+        assert!(sources.find(&text(0), None, &[]).is_some());
         for number in 0..2 * MOST as u64 {
             remember(&sources, &number.to_le_bytes(), None);
         }

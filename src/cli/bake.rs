@@ -7,6 +7,7 @@
 mod collect;
 mod environment;
 mod headers;
+mod process;
 mod replay;
 mod supervise;
 mod worker;
@@ -21,6 +22,8 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
 use super::detached::Handed;
 use super::{Failure, directory, list, print_json, run, say, seconds};
@@ -32,9 +35,7 @@ use crate::store::lock::{Attempt, Purpose};
 use crate::store::{Limits, Store};
 use collect::{Item, Work, collect};
 use replay::Verdict;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
-use supervise::{Event, STOPPED, Supervisor};
+use supervise::{Event, Supervisor};
 
 /// What is to be baked, and how.
 #[derive(Args)]
@@ -135,12 +136,23 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
         }
     };
     let report = Mutex::new(Report::default());
+    let stop = Arc::new(AtomicBool::new(false));
+    let ignored = run::ignored_signals();
+    let signals = [SIGINT, SIGTERM, SIGHUP];
+    for signal in signals
+        .into_iter()
+        .filter(|signal| ignored >> (signal - 1) & 1 == 0)
+    {
+        // A second one ends this process at once.
+        flag::register_conditional_default(signal, stop.clone()).map_err(Failure::new)?;
+        flag::register(signal, stop.clone()).map_err(Failure::new)?;
+    }
     let supervisor = Supervisor {
         store: &store,
         config: &config,
         timeout: wanted.timeout,
         is_stale: wanted.stale,
-        stopped: stopped().map_err(Failure::new)?,
+        stop: &stop,
     };
     let mut tried = BTreeSet::new();
     loop {
@@ -166,8 +178,8 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
             Event::Trouble(why) => locked(&report).trouble = Some(why),
         });
         bar.bar.finish_and_clear();
-        if supervisor.stopped.load(Ordering::Relaxed) {
-            locked(&report).trouble = Some(STOPPED.to_owned());
+        if stop.load(Ordering::Relaxed) {
+            locked(&report).trouble = Some("it was stopped".to_owned());
             break;
         }
         if wanted.stale || wanted.all {
@@ -175,20 +187,6 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
         }
     }
     finish(wanted, &locked(&report))
-}
-
-/// Set by the first signal that asks this command to end, so that workers end before it, and their directories are removed; a
-/// second one ends it at once.
-fn stopped() -> std::io::Result<Arc<AtomicBool>> {
-    let stopped = Arc::new(AtomicBool::new(false));
-    let ignored = run::ignored_signals();
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        if ignored >> (signal - 1) & 1 == 0 {
-            flag::register_conditional_default(signal, stopped.clone())?;
-            flag::register(signal, stopped.clone())?;
-        }
-    }
-    Ok(stopped)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -316,7 +316,7 @@ fn run_to_end(command: &mut Command, name: &OsStr) -> Result<ExitStatus, Failure
 }
 
 /// The set of signals that this process ignores, as under nohup: bit N-1 for signal N.
-pub fn ignored_signals() -> u64 {
+pub(super) fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())

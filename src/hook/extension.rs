@@ -49,9 +49,24 @@ macro_rules! program_functions {
             unsafe extern "C" fn $name<const DRIVER: usize>(
                 $($before: $before_type,)* program: cl_program, $($argument: $type),*
             ) -> cl_int {
+                // SAFETY: the arguments of the application's call.
+                unsafe { of_driver::$name(DRIVER, $($before,)* program, $($argument),*) }
+            }
+        )*
+
+        /// One of each for all drivers.
+        mod of_driver {
+            use super::*;
+
+            $(
+            #[inline(never)]
+            #[allow(non_snake_case, clippy::too_many_arguments)] // as the function has them
+            pub(super) unsafe fn $name(
+                number: usize, $($before: $before_type,)* program: cl_program, $($argument: $type),*
+            ) -> cl_int {
                 type Function =
                     unsafe extern "C" fn($($before_type,)* cl_program, $($type),*) -> cl_int;
-                let driver = Driver::at(DRIVER);
+                let driver = Driver::at(number);
                 let own = driver.extension_function(const { match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                     Ok(name) => name,
                     Err(_) => panic!("no C string"),
@@ -67,15 +82,16 @@ macro_rules! program_functions {
                 let entry = Entry {
                     function: stringify!($name),
                     object: program as usize,
-                    driver: DRIVER,
+                    driver: number,
                 };
-                super::guard(entry, function, |below| {
+                crate::hook::guard(entry, function, |below| {
                     let (executing, _inner) = shadow::executing(Program::new(program));
                     // SAFETY: the application's own arguments but for the program, which lives as long as `_inner`.
                     below.instead(|| unsafe { own($($before,)* executing.raw(), $($argument),*) })
                 })
             }
-        )*
+            )*
+        }
 
         pub(super) fn program_functions<const DRIVER: usize>() -> Vec<ProgramFunction> {
             vec![

@@ -131,9 +131,9 @@ impl Closure {
         (!self.places.is_empty()).then_some(&self.working_directory)
     }
 
-    /// Whether no file was looked for, so that the texts say everything.
-    pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+    /// Whether the same was looked for and found in the same places.
+    pub fn is_like(&self, other: &Closure) -> bool {
+        self.ingredients().eq(other.ingredients())
     }
 
     /// The files, in the order in which they were found.

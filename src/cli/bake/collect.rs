@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::environment::{self, Variables};
-use super::{Failure, Wanted};
+use super::{Failure, Wanted, headers};
 use crate::config::Config;
 use crate::front::own;
 use crate::key::ingredients::{Key, Kind};
@@ -129,6 +129,7 @@ fn place(
     registered: &[PathBuf],
 ) -> Result<Option<Place>, String> {
     let library = library(meta, wanted, registered)?;
+    let mut is_moved = false;
     let own_cache = match wanted.stale {
         true => None,
         false => {
@@ -137,17 +138,24 @@ fn place(
             };
             let recipe = entry.recipe();
             let recipe = recipe.ok_or("it was stored without its source (store_source)")?;
+            is_moved = headers::moves_options(&recipe);
             recipe.own_cache
         }
     };
-    let own_cache = own_cache.map(|path| PathBuf::from(OsStr::from_bytes(&path)));
-    if !meta.is_pending() && !wanted.stale && own_cache.is_none() {
-        return Ok(None); // whoever bakes it adds nothing
-    }
     let own_cache = match own_cache {
-        Some(path) if trust::is_own_directory(&path) => OwnCache::Theirs(path),
+        // It has nothing of a program with other options, which would only be left there.
+        Some(path) if !is_moved => {
+            match trust::own_directory(Path::new(OsStr::from_bytes(&path))) {
+                Some(real) => OwnCache::Theirs(real),
+                None => OwnCache::Empty,
+            }
+        }
         _ => OwnCache::Empty,
     };
+    let adds_something = matches!(own_cache, OwnCache::Theirs(_));
+    if !(meta.is_pending() || wanted.stale || adds_something) {
+        return Ok(None);
+    }
     let recorded = environment::recorded(&meta.driver_family, &meta.ingredients, own)?;
     let mut environment = environment::neutral(&meta.driver_family, own);
     environment.extend(recorded);

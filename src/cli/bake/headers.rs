@@ -43,6 +43,16 @@ struct Base {
     ours: Option<PathBuf>,
 }
 
+/// Whether a recipe is compiled with other options than the application's: those that name directories where it looked for
+/// headers.
+pub fn moves_options(recipe: &Recipe) -> bool {
+    let names_directories = |options: &[u8]| {
+        options::parse(options).is_ok_and(|options| !options.include_dirs.is_empty())
+    };
+    recipe.working_directory.is_some()
+        && (recipe.options.as_ref()).is_some_and(|options| names_directories(options))
+}
+
 /// Lays out the headers below an empty directory.
 ///
 /// # Errors
@@ -279,5 +289,81 @@ impl Tree {
             }
         }
         Ok(Some(ours))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::recipe::{Base, Operation, Text};
+
+    /// A recipe with these headers, which stand where it says; their directory, and that in which it is laid out.
+    fn laid_out(places: &[&str]) -> (tempfile::TempDir, Result<Layout, String>) {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (work, root) = (
+            directory.path().join("a/b/c/work"),
+            directory.path().join("root"),
+        );
+        fs::create_dir_all(work.join("inc")).expect("made");
+        fs::create_dir(&root).expect("made");
+        let text = |text: &str| Text::from(text.as_bytes());
+        let mut files = Vec::new();
+        for place in places {
+            let below = place.split_once('/').map_or(*place, |(_, below)| below);
+            let path = match place.starts_with("-I0") {
+                true => work.join("inc").join(below),
+                false => work.join(below),
+            };
+            let _ = fs::write(&path, place);
+            files.push(HeaderFile {
+                place: text(place),
+                path: path.as_os_str().as_bytes().into(),
+                digest: sha256(place.as_bytes()),
+                content: Content::Text(text(place)),
+            });
+        }
+        let recipe = Recipe {
+            base: Base::Source(text("")),
+            operation: Operation::Build,
+            options: Some(text("-w -I inc")),
+            devices: Vec::new(),
+            listed: None,
+            previous: None,
+            files,
+            working_directory: Some(work.as_os_str().as_bytes().into()),
+            own_cache: None,
+        };
+        let layout = lay_out(&root, &recipe, &[], &[]);
+        (directory, layout)
+    }
+
+    #[test]
+    fn each_header_stands_in_its_own_directory_and_the_options_name_that() {
+        let (_directory, layout) = laid_out(&["cwd/a.h", "-I0/a.h", "cwd/../b.h"]);
+        let layout = layout.expect("laid out");
+        let read = |path: &str| fs::read_to_string(layout.working_directory.join(path));
+        assert_eq!(read("a.h").expect("a header"), "cwd/a.h");
+        assert_eq!(read("../b.h").expect("a header"), "cwd/../b.h");
+        let options = layout.options.expect("options");
+        let include = options.strip_prefix(b"-w -I ").expect("a directory");
+        let include = Path::new(OsStr::from_bytes(include));
+        assert_eq!(fs::read(include.join("a.h")).expect("a header"), b"-I0/a.h");
+    }
+
+    #[test]
+    fn nothing_is_written_outside_of_the_private_directory() {
+        for place in [
+            "/etc/a.h",
+            "cwd//tmp/a.h",
+            "cwd/../../../../../../../../../../../../../a.h",
+            "cwd/x/../x/../x/../x/../x/../../../../../../../a.h",
+            "elsewhere/a.h",
+            "-I7/a.h",
+            "a.h",
+            "",
+        ] {
+            let (_directory, layout) = laid_out(&[place]);
+            assert!(layout.is_err(), "{place}");
+        }
     }
 }

@@ -75,9 +75,15 @@ impl Drop for Making<'_> {
         }
         self.application.release_context(self.context);
         // Never the working directory.
-        let _ = std::env::set_current_dir("/");
+        let _ = enter(Path::new("/"));
         let _ = fs::remove_dir_all(&self.root);
     }
+}
+
+/// The working directory is this process's own affair.
+#[allow(clippy::disallowed_methods)]
+fn enter(directory: &Path) -> std::io::Result<()> {
+    std::env::set_current_dir(directory)
 }
 
 fn skip<T>(why: impl Into<String>) -> Result<T, Verdict> {
@@ -112,12 +118,18 @@ impl Player<'_> {
             again,
             programs: Vec::new(),
         };
+        let was_pending = meta.is_pending();
         let (_, done) = self.make(&mut making, key, meta, recipe, 0)?;
-        match done {
-            Done::Stored(_) => Ok(Verdict::Baked),
-            Done::Known(_) => Ok(Verdict::Known),
-            Done::Left(why) => skip(why),
+        let (verdict, new) = match done {
+            Done::Stored(new) => (Verdict::Baked, new),
+            Done::Known(new) => (Verdict::Known, new),
+            Done::Left(why) => return skip(why),
+        };
+        // A recipe that nobody can bake any more stands in the new entry as well.
+        if was_pending && new != *key {
+            let _ = self.store.remove(key);
         }
+        Ok(verdict)
     }
 
     fn read(&self, key: &Key) -> Result<(Meta, Recipe), Verdict> {
@@ -202,21 +214,20 @@ impl Player<'_> {
             options,
             is_moved,
         } = laid.map_err(Verdict::Skipped)?;
-        if let Err(error) = std::env::set_current_dir(&working_directory) {
+        if let Err(error) = enter(&working_directory) {
             return skip(format!("its working directory cannot be entered: {error}"));
         }
         let device = |index: &u32| making.devices.get(*index as usize).copied();
-        let listed = match &recipe.listed {
-            Some(listed) => Some(listed.iter().map(device).collect::<Option<Vec<_>>>()),
-            None => None,
-        };
-        let (Ok(options), Some(devices)) = (
-            options.map(CString::new).transpose(),
-            listed.map_or(Some(None), |listed| listed.map(Some)),
-        ) else {
+        let listed = recipe.listed.as_ref();
+        let listed = listed.map(|listed| listed.iter().map(device).collect::<Option<Vec<_>>>());
+        let options = options.map(CString::new).transpose();
+        let (Ok(options), None | Some(Some(_))) = (options, &listed) else {
             return skip("its arguments cannot be given again");
         };
-        let arguments = BuildArguments { devices, options };
+        let arguments = BuildArguments {
+            devices: listed.flatten(),
+            options,
+        };
         let program = match (before, &recipe.base) {
             (Some(before), _) => Some(before),
             (None, Base::Linked(_)) => None,

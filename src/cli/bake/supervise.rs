@@ -3,21 +3,17 @@
 //! A driver that crashes or hangs costs the recipe that it was given, and the worker. That it was given is written down before.
 
 use std::fs::Permissions;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
-use tempfile::TempDir;
-
-use super::super::seconds;
 use super::collect::{Item, OwnCache, Place, Work};
+use super::process::{Silence, Worker};
 use super::replay::Verdict;
 use super::worker::{AGAIN, CLOSED, READY};
 use crate::cache::RUN_VARIABLE;
@@ -29,15 +25,13 @@ use crate::store::Store;
 const TIMES: u32 = 30;
 const LEAST: Duration = Duration::from_secs(60);
 const MOST: Duration = Duration::from_secs(3600);
-/// How long it may take to end when there is nothing more to do.
-const ENDING: Duration = Duration::from_secs(10);
-/// How often it is seen whether this command is to end.
-const LOOK: Duration = Duration::from_millis(100);
-/// What is said then of what was being baked.
-pub const STOPPED: &str = "it was stopped";
 /// How often the name of a program that was just copied is tried: a child that another thread forked meanwhile may still have it
 /// open for writing.
 const BUSY: u32 = 50;
+
+/// Where PoCL keeps a cache of its own, the only driver of which that is known, and whether it does. Nothing else hangs on them.
+const OWN_CACHE: &str = "POCL_CACHE_DIR";
+const KEEPS_CACHE: &str = "POCL_KERNEL_CACHE";
 
 /// What all workers have in common.
 pub struct Supervisor<'a> {
@@ -49,8 +43,8 @@ pub struct Supervisor<'a> {
     pub timeout: Option<Duration>,
     /// Whether entries are made anew for a newer driver.
     pub is_stale: bool,
-    /// Set when this command is to end: what is being baked is given up, and nothing is held against it.
-    pub stopped: Arc<AtomicBool>,
+    /// Set when the user wants no more.
+    pub stop: &'a AtomicBool,
 }
 
 /// What is told while workers work.
@@ -61,24 +55,6 @@ pub enum Event<'e> {
     Ended(Item, Verdict),
     /// What has gone wrong on our own side.
     Trouble(String),
-}
-
-/// A worker process.
-struct Worker {
-    child: Child,
-    keys: Option<ChildStdin>,
-    answers: Receiver<String>,
-    stopped: Arc<AtomicBool>,
-    /// Removed with it.
-    _root: TempDir,
-}
-
-/// Why there is no answer.
-enum Silence {
-    TooLong,
-    Stopped,
-    Ended(ExitStatus),
-    Unknown(io::Error),
 }
 
 impl Supervisor<'_> {
@@ -97,14 +73,10 @@ impl Supervisor<'_> {
         });
     }
 
-    fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
-    }
-
     /// Bakes what is left of one place after the other.
     fn work(&self, queues: &Mutex<Vec<(Place, Vec<Item>)>>, tell: &(dyn Fn(Event) + Sync)) {
         let lock = || queues.lock().unwrap_or_else(|error| error.into_inner());
-        while !self.is_stopped() {
+        loop {
             let largest = {
                 let queues = lock();
                 let largest = queues.iter().enumerate();
@@ -116,11 +88,13 @@ impl Supervisor<'_> {
             let Some((index, place)) = largest else {
                 return;
             };
-            let next = || {
-                (!self.is_stopped())
-                    .then(|| lock()[index].1.pop())
-                    .flatten()
+            let next = || match self.is_stopped() {
+                false => lock()[index].1.pop(),
+                true => None,
             };
+            if self.is_stopped() {
+                return;
+            }
             let mut worker = None;
             while let Some(item) = next() {
                 tell(Event::Begun(&item));
@@ -142,7 +116,9 @@ impl Supervisor<'_> {
                 };
                 let (verdict, still_running) = self.bake(running, &item, tell);
                 worker = still_running;
-                tell(Event::Ended(item, verdict));
+                if let Some(verdict) = verdict {
+                    tell(Event::Ended(item, verdict));
+                }
             }
             if let Some(worker) = worker {
                 worker.end();
@@ -150,30 +126,32 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Has one recipe baked. Gives the worker back, unless that is gone.
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Has one recipe baked; None: the user has stopped it. Gives the worker back, unless that is gone.
     fn bake(
         &self,
         mut worker: Worker,
         item: &Item,
         tell: &(dyn Fn(Event) + Sync),
-    ) -> (Verdict, Option<Worker>) {
+    ) -> (Option<Verdict>, Option<Worker>) {
         let limit = self.timeout.unwrap_or_else(|| {
             let took = Duration::from_nanos(item.compile_ns);
             took.saturating_mul(TIMES).clamp(LEAST, MOST)
         });
         if let Err(error) = self.store.begin_attempt(&item.key) {
             tell(Event::Trouble(error.to_string()));
-            return (
-                Verdict::Skipped("attempts cannot be written down".to_owned()),
-                Some(worker),
-            );
+            let why = "attempts cannot be written down".to_owned();
+            return (Some(Verdict::Skipped(why)), Some(worker));
         }
         let again = if item.again && !self.is_stale {
             AGAIN
         } else {
             ""
         };
-        let answer = worker.ask(&format!("{}{again}", item.key.hex()), limit);
+        let answer = worker.ask(&format!("{}{again}", item.key.hex()), limit, self.stop);
         let parsed = answer.map(|line| Verdict::parse(&line));
         let (verdict, worker) = match parsed {
             Ok(Some(verdict)) => (verdict, Some(worker)),
@@ -184,7 +162,10 @@ impl Supervisor<'_> {
                     None,
                 )
             }
-            Err(Silence::Stopped) => (Verdict::Skipped(STOPPED.to_owned()), None),
+            Err(Silence::Stopped) => {
+                self.store.forget_attempts(&item.key);
+                return (None, None);
+            }
             Err(silence) => (Verdict::Failed(silence.words(limit)), None),
         };
         let written = match &verdict {
@@ -197,7 +178,7 @@ impl Supervisor<'_> {
         if let Err(error) = written {
             tell(Event::Trouble(error.to_string()));
         }
-        (verdict, worker)
+        (Some(verdict), worker)
     }
 
     fn start(&self, place: &Place) -> Result<Worker, NotStarted> {
@@ -208,26 +189,10 @@ impl Supervisor<'_> {
             .permissions(Permissions::from_mode(0o700))
             .tempdir()
             .map_err(trouble)?;
-        let mut child = self.spawn(place, root.path()).map_err(trouble)?;
-        let (tell, answers) = channel();
-        let output = child.stdout.take();
-        std::thread::spawn(move || {
-            let lines = output.map(|output| BufReader::new(output).lines());
-            for line in lines.into_iter().flatten().map_while(Result::ok) {
-                if tell.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        let mut worker = Worker {
-            keys: child.stdin.take(),
-            child,
-            answers,
-            stopped: self.stopped.clone(),
-            _root: root,
-        };
+        let child = self.spawn(place, root.path()).map_err(trouble)?;
+        let mut worker = Worker::new(child, root);
         let limit = self.timeout.unwrap_or(LEAST).max(LEAST);
-        match worker.answer(limit) {
+        match worker.answer(limit, self.stop) {
             Ok(line) if line == READY => Ok(worker),
             Ok(line) => {
                 worker.end();
@@ -260,14 +225,14 @@ impl Supervisor<'_> {
             OwnCache::Empty => {
                 let empty = root.join("own-cache");
                 std::fs::create_dir(&empty)?;
-                command.env("POCL_CACHE_DIR", empty);
+                command.env(OWN_CACHE, empty);
             }
             OwnCache::Theirs(path) => {
                 command.arg("--own-cache").arg(path);
-                command.env("POCL_CACHE_DIR", path);
+                command.env(OWN_CACHE, path);
             }
         }
-        command.env_remove("POCL_KERNEL_CACHE");
+        command.env_remove(KEEPS_CACHE);
         if self.is_stale {
             command.arg("--stale");
         }
@@ -324,85 +289,4 @@ enum NotStarted {
     Driver(String),
     /// Nothing of the driver's.
     Trouble(String),
-}
-
-impl Worker {
-    /// Gives it a line, and waits for its answer. It is gone if there is none.
-    fn ask(&mut self, line: &str, limit: Duration) -> Result<String, Silence> {
-        // One that has ended is found by its answer.
-        let _ = self.keys.as_mut().map(|keys| writeln!(keys, "{line}"));
-        self.answer(limit)
-    }
-
-    fn answer(&mut self, limit: Duration) -> Result<String, Silence> {
-        let started = Instant::now();
-        let answer = loop {
-            let left = limit.saturating_sub(started.elapsed());
-            let answer = self.answers.recv_timeout(left.min(LOOK));
-            let is_over = left.is_zero() || self.stopped.load(Ordering::Relaxed);
-            if is_over || answer != Err(RecvTimeoutError::Timeout) {
-                break answer;
-            }
-        };
-        match answer {
-            Ok(line) => Ok(line),
-            Err(RecvTimeoutError::Timeout) => {
-                self.kill();
-                match self.stopped.load(Ordering::Relaxed) {
-                    true => Err(Silence::Stopped),
-                    false => Err(Silence::TooLong),
-                }
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                // What it has started goes with it.
-                self.kill_group();
-                Err(self
-                    .child
-                    .wait()
-                    .map_or_else(Silence::Unknown, Silence::Ended))
-            }
-        }
-    }
-
-    fn kill_group(&self) {
-        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        if let Some(group) = group {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-    }
-
-    fn kill(&mut self) {
-        self.kill_group();
-        let _ = self.child.wait();
-    }
-
-    /// There is nothing more to do. Drivers clear away when a process ends, and some hang then.
-    fn end(mut self) {
-        self.keys = None;
-        let started = Instant::now();
-        while started.elapsed() < ENDING {
-            match self.child.try_wait() {
-                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
-                _ => return,
-            }
-        }
-        self.kill();
-    }
-}
-
-impl Silence {
-    fn words(&self, limit: Duration) -> String {
-        match self {
-            Silence::TooLong => {
-                let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-                format!("it took longer than {}", seconds(limit))
-            }
-            Silence::Stopped => STOPPED.to_owned(),
-            Silence::Ended(status) => match status.signal() {
-                Some(signal) => format!("the driver crashed (signal {signal})"),
-                None => format!("the driver ended the process ({status})"),
-            },
-            Silence::Unknown(error) => format!("the worker is gone: {error}"),
-        }
-    }
 }

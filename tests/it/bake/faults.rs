@@ -100,7 +100,7 @@ fn a_baker_that_is_asked_to_end_does_and_clears_away() {
     wait_for("the baker is stuck", || !file.exists());
     assert!(fs::read_dir(&temporary).expect("listed").next().is_some());
     let pid = rustix::process::Pid::from_child(&baker);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("asked");
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("asked");
     assert_eq!(baker.wait().expect("ended").code(), Some(1));
     let left: Vec<_> = fs::read_dir(&temporary).expect("listed").collect();
     assert!(left.is_empty(), "{left:?}");

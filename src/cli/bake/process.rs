@@ -1,0 +1,137 @@
+//! One worker process, as it is talked to.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ChildStdin, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tempfile::TempDir;
+
+use super::super::seconds;
+
+/// How long it may take to end when there is nothing more to do.
+const ENDING: Duration = Duration::from_secs(10);
+/// How often it is looked whether the user wants no more.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A worker process.
+pub struct Worker {
+    child: Child,
+    keys: Option<ChildStdin>,
+    answers: Receiver<String>,
+    /// Removed with it.
+    _root: TempDir,
+}
+
+/// Why there is no answer.
+pub enum Silence {
+    TooLong,
+    Stopped,
+    Ended(ExitStatus),
+    Unknown(io::Error),
+}
+
+impl Worker {
+    /// Of a process that was just started; `root` is its directory.
+    pub fn new(mut child: Child, root: TempDir) -> Worker {
+        let (tell, answers) = channel();
+        let output = child.stdout.take();
+        std::thread::spawn(move || {
+            let lines = output.map(|output| BufReader::new(output).lines());
+            for line in lines.into_iter().flatten().map_while(Result::ok) {
+                if tell.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Worker {
+            keys: child.stdin.take(),
+            child,
+            answers,
+            _root: root,
+        }
+    }
+
+    /// Gives it a line, and waits for its answer. It is gone if there is none.
+    pub fn ask(
+        &mut self,
+        line: &str,
+        limit: Duration,
+        stop: &AtomicBool,
+    ) -> Result<String, Silence> {
+        // One that has ended is found by its answer.
+        let _ = self.keys.as_mut().map(|keys| writeln!(keys, "{line}"));
+        self.answer(limit, stop)
+    }
+
+    /// Waits for an answer, as [`Worker::ask`] does.
+    pub fn answer(&mut self, limit: Duration, stop: &AtomicBool) -> Result<String, Silence> {
+        let started = Instant::now();
+        let silence = loop {
+            let left = limit.saturating_sub(started.elapsed());
+            match self.answers.recv_timeout(left.min(LOOK)) {
+                Ok(line) => return Ok(line),
+                Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => {
+                    break Silence::Stopped;
+                }
+                Err(RecvTimeoutError::Timeout) if left <= LOOK => break Silence::TooLong,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    // What it has started goes with it.
+                    self.kill_group();
+                    let ended = self.child.wait();
+                    return Err(ended.map_or_else(Silence::Unknown, Silence::Ended));
+                }
+            }
+        };
+        self.kill();
+        Err(silence)
+    }
+
+    fn kill_group(&self) {
+        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(group) = group {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+
+    /// It is done for.
+    pub fn kill(&mut self) {
+        self.kill_group();
+        let _ = self.child.wait();
+    }
+
+    /// There is nothing more to do. Drivers clear away when a process ends, and some hang then.
+    pub fn end(mut self) {
+        self.keys = None;
+        let started = Instant::now();
+        while started.elapsed() < ENDING {
+            match self.child.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+                _ => return,
+            }
+        }
+        self.kill();
+    }
+}
+
+impl Silence {
+    /// For people.
+    pub fn words(&self, limit: Duration) -> String {
+        match self {
+            Silence::TooLong => {
+                let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+                format!("it took longer than {}", seconds(limit))
+            }
+            Silence::Stopped => "it was stopped".to_owned(),
+            Silence::Ended(status) => match status.signal() {
+                Some(signal) => format!("the driver crashed (signal {signal})"),
+                None => format!("the driver ended the process ({status})"),
+            },
+            Silence::Unknown(error) => format!("the worker is gone: {error}"),
+        }
+    }
+}
