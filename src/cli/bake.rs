@@ -35,7 +35,7 @@ use crate::store::lock::{Attempt, Purpose};
 use crate::store::{Limits, Store};
 use collect::{Item, Work, collect};
 use replay::Verdict;
-use supervise::{Event, Supervisor};
+use supervise::{Event, Supervisor, remove_abandoned};
 
 /// What is to be baked, and how.
 #[derive(Args)]
@@ -135,6 +135,7 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::SUCCESS);
         }
     };
+    remove_abandoned();
     let report = Mutex::new(Report::default());
     let stop = Arc::new(AtomicBool::new(false));
     let ignored = run::ignored_signals();

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::{SOURCE, bake, misses, stub};
 use crate::support::{Sandbox, Way};
@@ -107,4 +107,27 @@ fn a_baker_that_is_asked_to_end_does_and_clears_away() {
     let attempts = fs::read_dir(sandbox.path("cache/v1/baking")).expect("listed");
     assert_eq!(attempts.count(), 0);
     assert_eq!(bake(&sandbox, &[]), "2 baked, 0 skipped, 0 failed");
+}
+
+#[test]
+fn what_a_baker_left_that_was_killed_is_removed_by_a_later_one() {
+    let mut sandbox = stub();
+    let temporary = sandbox.path("temporary");
+    sandbox.set("TMPDIR", temporary.as_os_str());
+    for (name, days) in [
+        ("oclcache-bake-old", 2),
+        ("oclcache-bake-new", 0),
+        ("old", 2),
+    ] {
+        let directory = temporary.join(name);
+        fs::create_dir_all(directory.join("own-cache")).expect("made");
+        let then = SystemTime::now() - days * Duration::from_secs(86400);
+        let opened = fs::File::open(directory).expect("opened");
+        opened.set_modified(then).expect("dated");
+    }
+    assert_eq!(misses(&sandbox), 1);
+    assert_eq!(bake(&sandbox, &[]), "1 baked, 0 skipped, 0 failed");
+    let left = ["old", "oclcache-bake-new", "oclcache-bake-old"];
+    let left = left.map(|name| temporary.join(name).exists());
+    assert_eq!(left, [true, true, false]);
 }
