@@ -129,10 +129,11 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
         Attempt::Got(lock) => Some(lock),
         Attempt::Unavailable => None,
         Attempt::Taken => {
-            if !wanted.handed.detached {
-                say("oclcache: another process is baking");
-            }
-            return Ok(ExitCode::SUCCESS);
+            let report = Report {
+                is_busy: true,
+                ..Report::default()
+            };
+            return finish(wanted, &report);
         }
     };
     remove_abandoned();
@@ -209,6 +210,8 @@ struct Report {
     failed: Vec<(Item, String)>,
     /// What went wrong on our own side.
     trouble: Option<String>,
+    /// Another process is baking, so nothing was tried.
+    is_busy: bool,
 }
 
 impl Report {
@@ -223,6 +226,9 @@ impl Report {
     }
 
     fn line(&self) -> String {
+        if self.is_busy {
+            return "another process is baking".to_owned();
+        }
         let mut words = format!("{} baked", self.baked.len());
         if !self.known.is_empty() {
             words += &format!(", {} were there", self.known.len());
@@ -257,6 +263,7 @@ fn finish(wanted: &Wanted, report: &Report) -> Result<ExitCode, Failure> {
             items.iter().map(item).collect()
         };
         print_json(&json!({
+            "busy": report.is_busy,
             "baked": keys(&report.baked),
             "known": keys(&report.known),
             "skipped": reasons(&report.skipped),

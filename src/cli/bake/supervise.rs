@@ -52,7 +52,7 @@ pub fn remove_abandoned() {
                 .metadata()
                 .is_ok_and(|known| known.is_dir() && known.uid() == user && old(&known))
     };
-    let entries = std::fs::read_dir(std::env::temp_dir());
+    let entries = std::fs::read_dir(tempfile::env::temp_dir());
     for entry in entries.into_iter().flatten().flatten().filter(is_abandoned) {
         let _ = std::fs::remove_dir_all(entry.path());
     }

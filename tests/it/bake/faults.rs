@@ -74,6 +74,8 @@ fn one_baker_works_at_a_time_and_one_that_is_killed_leaves_a_trace() {
     let mut first = first.spawn().expect("a baker");
     wait_for("the baker is stuck", || !file.exists());
     assert_eq!(bake(&sandbox, &[]), "another process is baking");
+    let told = sandbox.oclcache(&["bake", "--json"]).ok().stdout;
+    assert!(told.contains("\"busy\": true"), "{told}");
     first.kill().expect("killed");
     first.wait().expect("ended");
     let traces = || {
