@@ -9,6 +9,7 @@ mod environment;
 mod headers;
 mod process;
 mod replay;
+mod root;
 mod supervise;
 mod worker;
 
@@ -135,6 +136,7 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::SUCCESS);
         }
     };
+    root::clear_leftovers();
     let report = Mutex::new(Report::default());
     let stop = Arc::new(AtomicBool::new(false));
     let ignored = run::ignored_signals();

@@ -2,9 +2,7 @@
 //!
 //! A driver that crashes or hangs costs the recipe that it was given, and the worker. That it was given is written down before.
 
-use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -15,6 +13,7 @@ use std::time::Duration;
 use super::collect::{Item, OwnCache, Place, Work};
 use super::process::{Silence, Worker};
 use super::replay::Verdict;
+use super::root::Root;
 use super::worker::{AGAIN, CLOSED, READY};
 use crate::cache::RUN_VARIABLE;
 use crate::config::{Config, Name, SETTINGS};
@@ -184,11 +183,7 @@ impl Supervisor<'_> {
     fn start(&self, place: &Place) -> Result<Worker, NotStarted> {
         let trouble =
             |error: io::Error| NotStarted::Trouble(format!("no worker can be started: {error}"));
-        let root = tempfile::Builder::new()
-            .prefix("oclcache-bake-")
-            .permissions(Permissions::from_mode(0o700))
-            .tempdir()
-            .map_err(trouble)?;
+        let root = Root::new().map_err(trouble)?;
         let child = self.spawn(place, root.path()).map_err(trouble)?;
         let mut worker = Worker::new(child, root);
         let limit = self.timeout.unwrap_or(LEAST).max(LEAST);

@@ -67,13 +67,17 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
 
 #[test]
 fn one_baker_works_at_a_time_and_one_that_is_killed_leaves_a_trace() {
-    let (sandbox, file) = recipes("STUB_STUCK");
+    let (mut sandbox, file) = recipes("STUB_STUCK");
     fs::write(&file, "").expect("written");
+    let temporary = sandbox.path("tmp");
+    fs::create_dir(&temporary).expect("made");
+    sandbox.set("TMPDIR", temporary.as_os_str());
     let mut first: Command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
     first.args(["bake", "--jobs", "1"]).stderr(Stdio::null());
     let mut first = first.spawn().expect("a baker");
     wait_for("the baker is stuck", || !file.exists());
     assert_eq!(bake(&sandbox, &[]), "another process is baking");
+    assert!(!crate::support::tree(&temporary).is_empty());
     first.kill().expect("killed");
     first.wait().expect("ended");
     let traces = || {
@@ -84,6 +88,7 @@ fn one_baker_works_at_a_time_and_one_that_is_killed_leaves_a_trace() {
     assert_eq!(traces(), ["1 whoever baked it was killed\n"]);
     assert_eq!(bake(&sandbox, &[]), "2 baked, 0 skipped, 0 failed");
     assert!(traces().is_empty());
+    assert!(crate::support::tree(&temporary).is_empty());
 }
 
 /// The user ends it, or the session is over: nothing is held against what was being baked, and nothing is left behind.
