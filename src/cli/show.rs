@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{Failure, choose_key, no_entry, print, print_json, seconds, size, store, tiers};
 use crate::cl::info::Number;
 use crate::config::Config;
+use crate::driver::profile;
 use crate::key::ingredients::{Ingredient, Key, Kind, hex};
 use crate::log::text;
 use crate::store::entry::Entry;
@@ -151,9 +152,7 @@ fn as_json(entry: &Entry) -> Value {
 
 /// Whether there is what the driver makes when kernels run, if it keeps that.
 fn variants(entry: &Entry) -> Option<&'static str> {
-    let keeps = entry
-        .recipe()
-        .is_some_and(|recipe| recipe.own_cache.is_some());
+    let keeps = profile::named(&entry.meta.driver_family).keeps_a_cache();
     match entry.meta.variants {
         _ if entry.meta.is_pending() || !keeps => None,
         true => Some("for the work-group sizes that the program used"),

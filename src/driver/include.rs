@@ -26,10 +26,13 @@ impl Driver {
         found
     }
 
-    /// The directory of the cache that the driver itself keeps, if it is known to keep one.
+    /// The directory of the cache that the driver itself keeps, if it is known to keep one. Where that is off, PoCL clears away
+    /// what it has made when a program is released (pocl_runtime_config.c: what does not begin with `1` is off; measured).
     pub fn own_cache(&self) -> Option<PathBuf> {
-        let keeps = self.profile.include_dirs.contains(&IncludeDir::PoclCache);
-        keeps.then(|| pocl_cache(|name| std::env::var_os(name).map(PathBuf::from)))
+        let is_off = std::env::var_os("POCL_KERNEL_CACHE")
+            .is_some_and(|value| !value.as_bytes().starts_with(b"1"));
+        (self.profile.keeps_a_cache() && !is_off)
+            .then(|| pocl_cache(|name| std::env::var_os(name).map(PathBuf::from)))
     }
 
     /// Those of the libraries that are loaded now; taken anew when another was.

@@ -135,6 +135,13 @@ pub struct Profile {
     pub looks_at_executable: bool,
 }
 
+impl Profile {
+    /// Whether it has a cache of its own, with what it makes when kernels run.
+    pub fn keeps_a_cache(&self) -> bool {
+        self.include_dirs.contains(&IncludeDir::PoclCache)
+    }
+}
+
 /// The row of a driver.
 pub fn of(recognition: &Recognition) -> &'static Profile {
     PROFILES

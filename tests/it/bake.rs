@@ -121,6 +121,23 @@ fn a_baked_program_has_what_the_driver_made_when_it_ran() {
     assert!(show(&sandbox).contains("variants          for the work-group sizes"));
 }
 
+/// Who has turned the driver's own cache off finds nothing in it because of the baker.
+#[test]
+fn a_cache_of_the_drivers_own_that_is_off_stays_empty() {
+    let Some(mut sandbox) = sandbox(Driver::Pocl) else {
+        return;
+    };
+    let own = sandbox.path("own");
+    sandbox.set("POCL_CACHE_DIR", own.as_os_str());
+    sandbox.set("POCL_KERNEL_CACHE", "0");
+    assert_eq!(misses(&sandbox), 1);
+    let before = tree(&own);
+    assert_eq!(bake(&sandbox, &[]), "1 baked, 0 skipped, 0 failed");
+    assert_eq!(tree(&own), before);
+    assert!(show(&sandbox).contains("variants          none"));
+    assert_eq!(misses(&sandbox), 0);
+}
+
 /// Objects, libraries, links, intermediate languages, programs for several devices: what is a hit where the miss was recorded at
 /// once is one after baking.
 #[test]

@@ -61,9 +61,7 @@ pub struct Place {
 /// The directory of a driver's own cache.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OwnCache {
-    /// It is not known to have one.
-    None,
-    /// An empty one is made.
+    /// An empty one is made: nothing is known of theirs, or it is off or not to be trusted.
     Empty,
     /// That of the applications.
     Theirs(PathBuf),
@@ -146,13 +144,13 @@ fn place(
     };
     let own_cache = match own_cache {
         // It has nothing of a program with other options, which would only be left there.
-        Some(_) if is_moved => OwnCache::Empty,
-        Some(path) => match trust::own_directory(Path::new(OsStr::from_bytes(&path))) {
-            Some(real) => OwnCache::Theirs(real),
-            None => OwnCache::Empty,
-        },
-        None if wanted.stale => OwnCache::Empty,
-        None => OwnCache::None,
+        Some(path) if !is_moved => {
+            match trust::own_directory(Path::new(OsStr::from_bytes(&path))) {
+                Some(real) => OwnCache::Theirs(real),
+                None => OwnCache::Empty,
+            }
+        }
+        _ => OwnCache::Empty,
     };
     let adds_something = matches!(own_cache, OwnCache::Theirs(_));
     if !(meta.is_pending() || wanted.stale || adds_something) {

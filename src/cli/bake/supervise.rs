@@ -217,7 +217,6 @@ impl Supervisor<'_> {
         command.env_clear().envs(&place.environment);
         command.env_remove(RUN_VARIABLE);
         match &place.own_cache {
-            OwnCache::None => {}
             OwnCache::Empty => {
                 let empty = root.join("own-cache");
                 std::fs::create_dir(&empty)?;
