@@ -60,6 +60,7 @@ fn lock(path: &Path) -> Option<File> {
 }
 
 /// Removes what bakers of this user have left that were killed.
+#[allow(clippy::disallowed_methods)] // where they were made, each for its owner only
 pub fn clear_leftovers() {
     let user = rustix::process::geteuid().as_raw();
     let entries = std::fs::read_dir(std::env::temp_dir());
