@@ -13,6 +13,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 /// How long it may take to end when there is nothing more to do.
 const ENDING: Duration = Duration::from_secs(10);
+/// How long it may be without a processor beside that.
+const MOST_STARVED: Duration = Duration::from_secs(3600);
 /// How often it is looked whether the user wants no more.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -66,11 +68,14 @@ impl Worker {
         self.answer(limit, stop)
     }
 
-    /// Waits for an answer, as [`Worker::ask`] does.
+    /// Waits for an answer, as [`Worker::ask`] does. What the worker waits for a processor is not held against it: on a busy
+    /// machine it gets next to nothing, and a driver that hangs wants none.
     pub fn answer(&mut self, limit: Duration, stop: &AtomicBool) -> Result<String, Silence> {
         let started = Instant::now();
+        let before = self.starved();
         let silence = loop {
-            let left = limit.saturating_sub(started.elapsed());
+            let starved = self.starved().saturating_sub(before).min(MOST_STARVED);
+            let left = (limit.saturating_add(starved)).saturating_sub(started.elapsed());
             match self.answers.recv_timeout(left.min(LOOK)) {
                 Ok(line) => return Ok(line),
                 Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => {
@@ -88,6 +93,16 @@ impl Worker {
         };
         self.kill();
         Err(silence)
+    }
+
+    /// How long its thread that has waited longest was ready to run and got no processor.
+    fn starved(&self) -> Duration {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let waits = tasks.into_iter().flatten().flatten().filter_map(|task| {
+            let text = std::fs::read_to_string(task.path().join("schedstat"));
+            starved(&text.ok()?)
+        });
+        waits.max().unwrap_or_default()
     }
 
     fn kill_group(&self) {
@@ -117,6 +132,12 @@ impl Worker {
     }
 }
 
+/// The second of three numbers: nanoseconds in a run queue (Linux, Documentation/scheduler/sched-stats.rst).
+fn starved(schedstat: &str) -> Option<Duration> {
+    let number = schedstat.split_ascii_whitespace().nth(1)?;
+    number.parse().ok().map(Duration::from_nanos)
+}
+
 impl Silence {
     /// For people.
     pub fn words(&self, limit: Duration) -> String {
@@ -131,6 +152,20 @@ impl Silence {
                 None => format!("the driver ended the process ({status})"),
             },
             Silence::Unknown(error) => format!("the worker is gone: {error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_thread_waited_for_a_processor_is_known_where_the_kernel_tells_it() {
+        assert_eq!(starved("3 2000 7\n"), Some(Duration::from_micros(2)));
+        assert_eq!(starved(""), None);
+        if let Ok(own) = std::fs::read_to_string("/proc/self/schedstat") {
+            assert!(starved(&own).is_some(), "{own}");
         }
     }
 }
