@@ -9,7 +9,7 @@ import measure
 
 STUB = measure.RELEASE / "examples" / "libstub_driver.so"
 # Each run takes milliseconds.
-OFTEN = 4
+OFTEN = 8
 
 
 def numbers(run):

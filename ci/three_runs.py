@@ -33,7 +33,7 @@ def main():
         for reason, calls in count["bypass_reasons"].items():
             print(f"{name} run: {calls} build calls went straight to the driver: {reason}")
     if first.seconds > 1.1 * bare.seconds:
-        print("The first run is slower: with a new cache oclcache reads the driver's files once.")
+        print("The first run took longer: in a new cache oclcache reads the driver's files once. More than a second is a busy machine.")
     if first.baking.built:
         print("What the first run compiled is made into entries after it, here by `oclcache bake`, else by a process in the background.")
     print(f"The second run took {100 * second.seconds / bare.seconds:.0f} % of the time without oclcache.")

@@ -53,6 +53,8 @@ pub enum Done {
     Known(Key),
     /// It was not made, or not stored, for this reason.
     Left(String),
+    /// It was made, and cannot be stored whenever it is made, for this reason.
+    Useless(String),
 }
 
 struct Running {
@@ -152,7 +154,8 @@ impl Cache {
         }
         if call.is_moved && meta.include_dirs.is_some() {
             drop(running);
-            left("its build log names the directories of headers".to_owned());
+            let why = "its build log names the directories of headers".to_owned();
+            ended(Done::Useless(why));
             return None;
         }
         let meta = Meta {

@@ -9,6 +9,7 @@ mod environment;
 mod headers;
 mod process;
 mod replay;
+mod root;
 mod supervise;
 mod worker;
 
@@ -35,7 +36,7 @@ use crate::store::lock::{Attempt, Purpose};
 use crate::store::{Limits, Store};
 use collect::{Item, Work, collect};
 use replay::Verdict;
-use supervise::{Event, Supervisor, remove_abandoned};
+use supervise::{Event, Supervisor};
 
 /// What is to be baked, and how.
 #[derive(Args)]
@@ -136,7 +137,7 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
             return finish(wanted, &report);
         }
     };
-    remove_abandoned();
+    root::clear_leftovers();
     let report = Mutex::new(Report::default());
     let stop = Arc::new(AtomicBool::new(false));
     let ignored = run::ignored_signals();

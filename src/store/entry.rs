@@ -17,10 +17,12 @@
 //! compressed, so that one read and one pass for the checksum are all that stands between the disk and the driver; the
 //! recipe, which no hit needs, is decompressed only when it is asked for.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
+use zstd::bulk::Decompressor;
 
 use super::recipe::Recipe;
 use crate::key::ingredients::{Ingredient, Key};
@@ -316,12 +318,26 @@ pub(super) fn compress(bytes: &[u8]) -> Vec<u8> {
     zstd::bulk::compress(bytes, 1).expect("a buffer of the needed size is allocated")
 }
 
+thread_local! {
+    /// Made once for each thread: to make one takes longer than to decompress the metadata of most entries.
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
 pub(super) fn decompress(compressed: &[u8]) -> Option<Vec<u8>> {
     let size = zstd::zstd_safe::get_frame_content_size(compressed).ok()??;
     let size = usize::try_from(size)
         .ok()
         .filter(|size| *size <= LARGEST_TEXT)?;
-    zstd::bulk::decompress(compressed, size).ok()
+    let decompressed = DECOMPRESSOR.try_with(|decompressor| {
+        let mut decompressor = decompressor.borrow_mut();
+        let decompressor = match &mut *decompressor {
+            Some(made) => made,
+            none => none.insert(Decompressor::new().ok()?),
+        };
+        decompressor.decompress(compressed, size).ok()
+    });
+    // The thread's local variables may be gone: handlers of atexit build, too.
+    decompressed.unwrap_or_else(|_| zstd::bulk::decompress(compressed, size).ok())
 }
 
 struct Cursor<'a> {

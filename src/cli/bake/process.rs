@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
-use tempfile::TempDir;
-
 use super::super::seconds;
+use super::root::Root;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// How long it may take to end when there is nothing more to do.
 const ENDING: Duration = Duration::from_secs(10);
@@ -25,7 +24,7 @@ pub struct Worker {
     keys: Option<ChildStdin>,
     answers: Receiver<String>,
     /// Removed with it.
-    _root: TempDir,
+    _root: Root,
 }
 
 /// Why there is no answer.
@@ -38,7 +37,7 @@ pub enum Silence {
 
 impl Worker {
     /// Of a process that was just started; `root` is its directory.
-    pub fn new(mut child: Child, root: TempDir) -> Worker {
+    pub fn new(mut child: Child, root: Root) -> Worker {
         let (tell, answers) = channel();
         let output = child.stdout.take();
         std::thread::spawn(move || {

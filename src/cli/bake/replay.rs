@@ -34,7 +34,7 @@ pub enum Verdict {
     Current,
     /// It was not tried to the end, for this reason.
     Skipped(String),
-    /// The driver has failed.
+    /// The driver has failed, or what it makes is of no use.
     Failed(String),
 }
 
@@ -124,6 +124,7 @@ impl Player<'_> {
             Done::Stored(new) => (Verdict::Baked, new),
             Done::Known(new) => (Verdict::Known, new),
             Done::Left(why) => return skip(why),
+            Done::Useless(why) => return Err(Verdict::Failed(why)),
         };
         // A recipe that nobody can bake any more stands in the new entry as well.
         if was_pending && new != *key {
@@ -261,6 +262,8 @@ impl Player<'_> {
         }
         match (made, done) {
             (_, Some(Done::Left(why))) => skip(why),
+            // Each baker would make it again.
+            (_, Some(Done::Useless(why))) => Err(Verdict::Failed(why)),
             (Ok(program), Some(done)) => Ok((program, done)),
             // What is there already was not built again.
             (Err(_), Some(done @ Done::Known(_))) if depth == 0 => {

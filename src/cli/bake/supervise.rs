@@ -2,9 +2,7 @@
 //!
 //! A driver that crashes or hangs costs the recipe that it was given, and the worker. That it was given is written down before.
 
-use std::fs::{DirEntry, Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -15,6 +13,7 @@ use std::time::Duration;
 use super::collect::{Item, OwnCache, Place, Work};
 use super::process::{Silence, Worker};
 use super::replay::Verdict;
+use super::root::Root;
 use super::worker::{AGAIN, CLOSED, READY};
 use crate::cache::RUN_VARIABLE;
 use crate::config::{Config, Name, SETTINGS};
@@ -32,31 +31,6 @@ const BUSY: u32 = 50;
 /// Where PoCL keeps a cache of its own, the only driver of which that is known, and whether it does. Nothing else hangs on them.
 const OWN_CACHE: &str = "POCL_CACHE_DIR";
 const KEEPS_CACHE: &str = "POCL_KERNEL_CACHE";
-
-/// How the names of workers' directories begin.
-const DIRECTORIES: &str = "oclcache-bake-";
-/// A worker makes something in its directory for each recipe, so who has made nothing for so long is gone.
-const ABANDONED: Duration = Duration::from_secs(86400);
-
-/// Removes what bakers have left that were killed.
-pub fn remove_abandoned() {
-    let user = rustix::process::geteuid().as_raw();
-    let is_abandoned = |entry: &DirEntry| {
-        let old = |metadata: &Metadata| {
-            let modified = metadata.modified().ok();
-            modified.and_then(|then| then.elapsed().ok()) > Some(ABANDONED)
-        };
-        let name = entry.file_name();
-        name.as_encoded_bytes().starts_with(DIRECTORIES.as_bytes())
-            && entry
-                .metadata()
-                .is_ok_and(|known| known.is_dir() && known.uid() == user && old(&known))
-    };
-    let entries = std::fs::read_dir(tempfile::env::temp_dir());
-    for entry in entries.into_iter().flatten().flatten().filter(is_abandoned) {
-        let _ = std::fs::remove_dir_all(entry.path());
-    }
-}
 
 /// What all workers have in common.
 pub struct Supervisor<'a> {
@@ -209,11 +183,7 @@ impl Supervisor<'_> {
     fn start(&self, place: &Place) -> Result<Worker, NotStarted> {
         let trouble =
             |error: io::Error| NotStarted::Trouble(format!("no worker can be started: {error}"));
-        let root = tempfile::Builder::new()
-            .prefix(DIRECTORIES)
-            .permissions(Permissions::from_mode(0o700))
-            .tempdir()
-            .map_err(trouble)?;
+        let root = Root::new().map_err(trouble)?;
         let child = self.spawn(place, root.path()).map_err(trouble)?;
         let mut worker = Worker::new(child, root);
         let limit = self.timeout.unwrap_or(LEAST).max(LEAST);

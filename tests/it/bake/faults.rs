@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use super::{SOURCE, bake, misses, stub};
 use crate::support::{Sandbox, Way};
@@ -67,8 +67,11 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
 
 #[test]
 fn one_baker_works_at_a_time_and_one_that_is_killed_leaves_a_trace() {
-    let (sandbox, file) = recipes("STUB_STUCK");
+    let (mut sandbox, file) = recipes("STUB_STUCK");
     fs::write(&file, "").expect("written");
+    let temporary = sandbox.path("tmp");
+    fs::create_dir(&temporary).expect("made");
+    sandbox.set("TMPDIR", temporary.as_os_str());
     let mut first: Command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
     first.args(["bake", "--jobs", "1"]).stderr(Stdio::null());
     let mut first = first.spawn().expect("a baker");
@@ -76,6 +79,7 @@ fn one_baker_works_at_a_time_and_one_that_is_killed_leaves_a_trace() {
     assert_eq!(bake(&sandbox, &[]), "another process is baking");
     let told = sandbox.oclcache(&["bake", "--json"]).ok().stdout;
     assert!(told.contains("\"busy\": true"), "{told}");
+    assert!(!crate::support::tree(&temporary).is_empty());
     first.kill().expect("killed");
     first.wait().expect("ended");
     let traces = || {
@@ -86,6 +90,7 @@ fn one_baker_works_at_a_time_and_one_that_is_killed_leaves_a_trace() {
     assert_eq!(traces(), ["1 whoever baked it was killed\n"]);
     assert_eq!(bake(&sandbox, &[]), "2 baked, 0 skipped, 0 failed");
     assert!(traces().is_empty());
+    assert!(crate::support::tree(&temporary).is_empty());
 }
 
 /// The user ends it, or the session is over: nothing is held against what was being baked, and nothing is left behind.
@@ -109,27 +114,4 @@ fn a_baker_that_is_asked_to_end_does_and_clears_away() {
     let attempts = fs::read_dir(sandbox.path("cache/v1/baking")).expect("listed");
     assert_eq!(attempts.count(), 0);
     assert_eq!(bake(&sandbox, &[]), "2 baked, 0 skipped, 0 failed");
-}
-
-#[test]
-fn what_a_baker_left_that_was_killed_is_removed_by_a_later_one() {
-    let mut sandbox = stub();
-    let temporary = sandbox.path("temporary");
-    sandbox.set("TMPDIR", temporary.as_os_str());
-    for (name, days) in [
-        ("oclcache-bake-old", 2),
-        ("oclcache-bake-new", 0),
-        ("old", 2),
-    ] {
-        let directory = temporary.join(name);
-        fs::create_dir_all(directory.join("own-cache")).expect("made");
-        let then = SystemTime::now() - days * Duration::from_secs(86400);
-        let opened = fs::File::open(directory).expect("opened");
-        opened.set_modified(then).expect("dated");
-    }
-    assert_eq!(misses(&sandbox), 1);
-    assert_eq!(bake(&sandbox, &[]), "1 baked, 0 skipped, 0 failed");
-    let left = ["old", "oclcache-bake-new", "oclcache-bake-old"];
-    let left = left.map(|name| temporary.join(name).exists());
-    assert_eq!(left, [true, true, false]);
 }

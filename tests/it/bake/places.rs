@@ -170,3 +170,21 @@ fn the_worker_has_the_name_of_the_program_where_the_driver_may_look_at_it() {
     assert_eq!(bake(&sandbox, &[]), "2 baked, 0 skipped, 0 failed");
     assert_eq!((run(), misses(&sandbox)), (0, 0));
 }
+
+/// What a compiler says of a header names its directory, which is the baker's own: that is found when all work is done.
+#[test]
+fn a_program_whose_build_log_names_directories_is_not_made_by_each_baker() {
+    let Some(sandbox) = sandbox(Driver::Pocl) else {
+        return;
+    };
+    let work = tree(&sandbox);
+    let warning = "#warning said\n#define C 300\n";
+    fs::write(work.join("other/c.h"), warning).expect("written");
+    assert_eq!(in_directory(&sandbox, &work, OPTIONS).source_builds(), 1);
+    let why = "its build log names the directories of headers";
+    let failed = format!("0 baked, 0 skipped, 1 failed (1: {why})");
+    assert_eq!(bake(&sandbox, &[]), failed);
+    assert_eq!(bake(&sandbox, &[]), failed);
+    let skipped = format!("0 baked, 1 skipped (1: it failed 2 times ({why})), 0 failed");
+    assert_eq!(bake(&sandbox, &[]), skipped);
+}

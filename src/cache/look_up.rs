@@ -1,0 +1,191 @@
+//! Finds the entry of a plan, in memory, in the user's store or in the system's, and makes an inner program of it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use opencl_sys::CL_SUCCESS;
+
+use super::one_build::Waited;
+use super::plan::Plan;
+use super::{Cache, bake, restore};
+use crate::cl::Context;
+use crate::driver::profile::Rebuild;
+use crate::driver::{self, Driver, NotifyTarget};
+use crate::log::text;
+use crate::shadow::{self, Inner, Standing, Ticket};
+use crate::store::Lookup;
+use crate::store::directory::FileFacts;
+use crate::store::entry::{Defect, Entry};
+use crate::store::sentinel::Admission;
+use crate::store::stats::Counter;
+
+/// An entry that is whole and fits.
+pub(super) struct Found {
+    entry: Arc<Entry>,
+    /// Its file; None: a driver has taken it in this process before.
+    file: Option<FileFacts>,
+}
+
+impl Cache {
+    /// Looks the plan up and makes an inner program of what is found; None is a miss.
+    pub(super) fn hit(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<Inner>> {
+        if self.looks_up()
+            && let Some(inner) = self.rebuilt(ticket, plan)
+        {
+            return Some(inner);
+        }
+        let found = self.look_up(plan)?;
+        shadow::set_busy(ticket, true);
+        let inner = self.restore(ticket.driver, ticket.context, Standing::Apart, plan, found);
+        if inner.is_none() {
+            shadow::set_busy(ticket, false);
+        }
+        inner
+    }
+
+    /// After a miss: waits for who builds the same meanwhile. For the application the program is being built.
+    pub(super) fn wait(&self, ticket: &Ticket, plan: &Plan) -> Waited<Arc<Inner>> {
+        let find = || {
+            let entry = self.look_up(plan)?;
+            shadow::set_busy(ticket, true);
+            self.restore(ticket.driver, ticket.context, Standing::Apart, plan, entry)
+        };
+        let waited = self.one_build(plan, &|| shadow::set_busy(ticket, true), find);
+        if matches!(waited, Waited::Build(_)) {
+            shadow::set_busy(ticket, false);
+        }
+        waited
+    }
+
+    /// A driver that is being torn down may refuse a good binary (measured: Intel's CPU runtime).
+    pub(super) fn looks_up(&self) -> bool {
+        !self.config.recache() && !driver::is_ending() && !bake::is_baker()
+    }
+
+    /// Whether there is anything to look up in.
+    pub(super) fn has_entries(&self) -> bool {
+        self.store.is_some() || self.tiers.stores().next().is_some()
+    }
+
+    /// An entry that is whole and fits: what was loaded before, else the user's, else one of the system's.
+    pub(super) fn look_up(&self, plan: &Plan) -> Option<Found> {
+        if !self.looks_up() {
+            return None;
+        }
+        let fits = |entry: &Entry| {
+            let others = entry.meta.include_dirs.as_ref();
+            others.is_none_or(|directories| *directories == plan.recipe.include_dirs)
+        };
+        if let Some(entry) = self.memory.get(&plan.key()).filter(|entry| fits(entry)) {
+            return Some(Found { entry, file: None });
+        }
+        let (entry, file) = self.look_up_on_disk(plan, &fits)?;
+        Some(Found {
+            entry: entry.into(),
+            file: Some(file),
+        })
+    }
+
+    pub(super) fn look_up_on_disk(
+        &self,
+        plan: &Plan,
+        fits: &dyn Fn(&Entry) -> bool,
+    ) -> Option<(Entry, FileFacts)> {
+        match self.store.as_ref().map(|store| store.look_up(&plan.key())) {
+            Some(Lookup::Found(entry, file)) if fits(&entry) => return Some((*entry, file)),
+            Some(Lookup::Bad(defect)) => self.set_aside(plan, &defect, false),
+            Some(Lookup::Unreadable(error)) => {
+                tracing::warn!(key = %plan.key_prefix(), %error, "entry not read");
+            }
+            Some(Lookup::Found(..) | Lookup::Pending(_) | Lookup::Absent) | None => {}
+        }
+        self.tiers.look_up(&plan.key(), fits)
+    }
+
+    /// The program of an entry; an entry that the driver does not take, or that is found wrong, is set aside.
+    pub(super) fn restore(
+        &self,
+        driver: &'static Driver,
+        context: Context,
+        standing: Standing,
+        plan: &Plan,
+        Found { entry, file }: Found,
+    ) -> Option<Arc<Inner>> {
+        let (key, is_of_system) = (plan.key(), entry.is_of_system);
+        let store = self.store.as_ref().filter(|_| !self.config.readonly());
+        let stored = store.zip(file.as_ref());
+        let loading = match stored.map(|(store, file)| store.admit(&key, file, is_of_system)) {
+            None => None,
+            Some(Admission::Granted(loading)) => loading,
+            Some(Admission::Postponed) => return None,
+            Some(Admission::Refused(defect, _lock)) => {
+                self.set_aside(plan, &defect, is_of_system);
+                return None;
+            }
+        };
+        let started = Instant::now();
+        let restored = restore::restore(driver, context, standing, plan, entry.clone());
+        if restored.is_ok() {
+            self.measure_load(driver, entry.meta.compile_ns, started.elapsed());
+        }
+        match (&restored, stored) {
+            (Ok(_), Some((store, file))) if !is_of_system => store.prove(&key, file),
+            // What is on disk now may be another.
+            (Err(_), _) if file.is_none() => self.memory.forget(&key),
+            (Err(restore::Failure::Entry(defect)), _) => {
+                self.set_aside(plan, defect, is_of_system);
+            }
+            _ => {}
+        }
+        drop(loading);
+        match restored {
+            Ok(inner) => {
+                let inner = self.verified(inner, plan)?;
+                if file.is_some() {
+                    self.memory.put(&key, &entry);
+                }
+                Some(inner.into())
+            }
+            Err(restore::Failure::Entry(_)) => None,
+            Err(restore::Failure::Resources(code)) => {
+                tracing::warn!(key = %plan.key_prefix(), code, "the driver has no room for the cached program");
+                None
+            }
+        }
+    }
+
+    /// The P' that serves, built again with the same options, on drivers that keep something of P then: of P' they keep it,
+    /// too.
+    pub(super) fn rebuilt(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<Inner>> {
+        let inner = ticket.inner.as_ref()?;
+        let same = inner.key() == plan.key()
+            && inner.recipe().arguments.options == plan.recipe.arguments.options;
+        if ticket.driver.profile.rebuild != Rebuild::KeepsVariables || !same {
+            return None;
+        }
+        let code = ticket.driver.build_program(
+            inner.program(),
+            &plan.recipe.arguments,
+            NotifyTarget::NONE,
+        );
+        (code == CL_SUCCESS).then(|| inner.clone())
+    }
+
+    /// Takes a bad entry out of use. One of the system's stays: what the driver builds now goes into the user's store, where it
+    /// is found first.
+    pub(super) fn set_aside(&self, plan: &Plan, defect: &Defect, is_of_system: bool) {
+        self.memory.forget(&plan.key());
+        let (key, why) = (plan.key_prefix(), defect.to_string());
+        let defect = text(why.as_bytes());
+        if is_of_system {
+            return tracing::warn!(key, %defect, "entry of a system directory not used");
+        }
+        tracing::warn!(key, %defect, "entry set aside");
+        self.count(&[Counter::SetAside.by(1)]);
+        if let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly())
+            && let Err(error) = store.set_aside(&plan.key())
+        {
+            tracing::warn!(%error, "the entry stays where it is");
+        }
+    }
+}
