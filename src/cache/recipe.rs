@@ -96,6 +96,7 @@ impl Cache {
         elapsed: Duration,
     ) -> Option<(Vec<Vec<u8>>, Kept)> {
         let store = self.store.as_ref()?;
+        let before = store.which_entry(&plan.key());
         let mut took = elapsed;
         let misses = match store.look_up(&plan.key()) {
             Lookup::Found(..) => return None,
@@ -126,6 +127,10 @@ impl Cache {
             recipe: Some(&recipe),
             binaries: Vec::new(),
         };
+        // Somebody may have baked it meanwhile.
+        if store.which_entry(&plan.key()) != before {
+            return Some((names, Kept::Recipe));
+        }
         match store.publish(&plan.key(), &content) {
             Ok(removed) => {
                 self.count(&[Counter::Recipes.by(1), Counter::Evicted.by(removed)]);

@@ -130,8 +130,10 @@ impl Store {
             }
             let meta = self.read_meta(&entry.key);
             let meta = meta.filter(|meta| is_network || collector.is_installed(meta));
-            let spares = meta.map_or(-1.0, |meta| {
-                meta.compile_ns as f64 / entry.bytes.max(1) as f64
+            // A recipe that nobody has baked spares nothing yet.
+            let spares = meta.map_or(-1.0, |meta| match meta.is_pending() {
+                true => 0.0,
+                false => meta.compile_ns as f64 / entry.bytes.max(1) as f64,
             });
             ranked.push((spares, entry));
         }

@@ -328,16 +328,18 @@ pub(super) fn decompress(compressed: &[u8]) -> Option<Vec<u8>> {
     let size = usize::try_from(size)
         .ok()
         .filter(|size| *size <= LARGEST_TEXT)?;
-    let decompressed = DECOMPRESSOR.try_with(|decompressor| {
-        let mut decompressor = decompressor.borrow_mut();
+    // The thread's local variables may be gone, since handlers of atexit build, too; or in use, where a handler of a signal does.
+    let kept = DECOMPRESSOR.try_with(|decompressor| {
+        let mut decompressor = decompressor.try_borrow_mut().ok()?;
         let decompressor = match &mut *decompressor {
             Some(made) => made,
             none => none.insert(Decompressor::new().ok()?),
         };
         decompressor.decompress(compressed, size).ok()
     });
-    // The thread's local variables may be gone: handlers of atexit build, too.
-    decompressed.unwrap_or_else(|_| zstd::bulk::decompress(compressed, size).ok())
+    kept.ok()
+        .flatten()
+        .or_else(|| zstd::bulk::decompress(compressed, size).ok())
 }
 
 struct Cursor<'a> {

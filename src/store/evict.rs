@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::directory::{Directory, FileFacts};
 use super::lock::{Attempt, Purpose};
 use super::sizes::{SHARDS, Sizes};
-use super::{Store, entries_of, file_name};
+use super::{ENTRIES, Store, entries_of, file_name, shard_name};
 use crate::config::Config;
 use crate::key::ingredients::Key;
 
@@ -138,21 +138,12 @@ impl Store {
         let Some(sizes) = self.sizes() else {
             return self.has_room(limits, incoming).map(|()| 0);
         };
-        let mut counted = 0;
-        for _ in 0..SHARDS {
-            let Some(shard) = sizes.unknown().filter(|_| counted < MOST_COUNTED) else {
+        self.note_absent_shards(sizes);
+        for _ in 0..MOST_COUNTED {
+            let Some(shard) = sizes.unknown() else {
                 break;
             };
-            // In a new cache most shards are not there, and all are known at once.
-            let is_there = || !matches!(self.shard(shard), Ok(None));
-            if !is_there() {
-                sizes.listed(shard, sizes.of(shard), 0, None);
-            }
-            // Somebody may have made it meanwhile.
-            if is_there() {
-                counted += 1;
-                self.count_again(sizes, shard);
-            }
+            self.count_again(sizes, shard);
         }
         let mut removed = 0;
         let mut budget = BUDGET;
@@ -183,6 +174,33 @@ impl Store {
             return Err("the cache is full, and not enough could be removed");
         }
         self.has_room(limits, incoming).map(|()| removed)
+    }
+
+    /// In a new cache most shards are not there, so nothing is in them.
+    fn note_absent_shards(&self, sizes: &Sizes) {
+        if sizes.unknown().is_none() {
+            return;
+        }
+        let present = || {
+            let entries = self.root.open_below(ENTRIES).ok()??;
+            entries.names().ok()
+        };
+        let Some(before) = present() else {
+            return;
+        };
+        let absent: Vec<usize> = (0..SHARDS)
+            .filter(|shard| sizes.is_unknown(*shard) && !before.contains(&shard_name(*shard)))
+            .collect();
+        for shard in &absent {
+            sizes.listed(*shard, sizes.of(*shard), 0, None);
+        }
+        // Somebody may have made one meanwhile.
+        let after = present().unwrap_or_default();
+        for shard in absent {
+            if after.contains(&shard_name(shard)) {
+                self.count_again(sizes, shard);
+            }
+        }
     }
 
     /// Whether the file system has room.

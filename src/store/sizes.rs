@@ -70,6 +70,11 @@ impl Sizes {
         (0..SHARDS).find(|shard| snapshot[SHARDS + shard] == UNKNOWN || snapshot[*shard] > ABSURD)
     }
 
+    /// Whether nobody has listed the shard yet.
+    pub fn is_unknown(&self, shard: usize) -> bool {
+        self.load(SHARDS + shard) == UNKNOWN
+    }
+
     /// The shard with the entry that was not used for longest, but for shards in `but`, and when that was used; None if there
     /// is no other entry.
     pub fn oldest(&self, but: Option<usize>) -> Option<(usize, u64)> {

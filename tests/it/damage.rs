@@ -22,8 +22,8 @@ struct Layout {
     count: Range<usize>,
     lengths: Range<usize>,
     binary: Range<usize>,
-    source_length: Range<usize>,
-    source: Range<usize>,
+    recipe_length: Range<usize>,
+    recipe: Range<usize>,
     checksum: Range<usize>,
 }
 
@@ -44,17 +44,17 @@ impl Layout {
         assert_eq!(number(count.clone()), 1, "one device");
         let lengths = count.end..count.end + 8;
         let binary = lengths.end..lengths.end + number(lengths.clone());
-        let source_length = binary.end..binary.end + 4;
-        let source = source_length.end..source_length.end + number(source_length.clone());
-        let checksum = source.end..source.end + 16;
+        let recipe_length = binary.end..binary.end + 4;
+        let recipe = recipe_length.end..recipe_length.end + number(recipe_length.clone());
+        let checksum = recipe.end..recipe.end + 16;
         assert_eq!(checksum.end, entry.len());
         Layout {
             meta,
             count,
             lengths,
             binary,
-            source_length,
-            source,
+            recipe_length,
+            recipe,
             checksum,
         }
     }
@@ -83,9 +83,9 @@ impl Layout {
                 self.binary.start + self.binary.len().div_ceil(2),
             ),
             ("binary, last", self.binary.end - 1),
-            ("source's length", self.source_length.start),
-            ("source's length, large", self.source_length.end - 1),
-            ("source", self.source.start),
+            ("recipe's length", self.recipe_length.start),
+            ("recipe's length, large", self.recipe_length.end - 1),
+            ("recipe", self.recipe.start),
             ("checksum, first", self.checksum.start),
             ("checksum, last", self.checksum.end - 1),
         ]
@@ -102,8 +102,8 @@ impl Layout {
             ("number of binaries", self.count.start),
             ("binary's length", self.lengths.start),
             ("binary", self.binary.start),
-            ("source's length", self.source_length.start),
-            ("source", self.source.start),
+            ("recipe's length", self.recipe_length.start),
+            ("recipe", self.recipe.start),
             ("checksum", self.checksum.start),
             ("last byte", self.checksum.end - 1),
         ]
@@ -267,7 +267,7 @@ fn a_file_of_something_else_is_a_miss_and_is_healed() {
 fn an_entry_that_lies_under_a_right_checksum_is_a_miss_and_never_a_crash() {
     let patient = stub();
     let layout = Layout::of(&patient.good);
-    let mut lies: Vec<(&str, usize, Vec<u8>)> = vec![("version 3", 8, vec![3])];
+    let mut lies: Vec<(&str, usize, Vec<u8>)> = vec![("version 4", 8, vec![4])];
     for number in [0, 1, 0x7fff_ffff, u32::MAX] {
         let bytes = number.to_le_bytes().to_vec();
         lies.push(("metadata's length", META_LENGTH.start, bytes));
