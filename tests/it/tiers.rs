@@ -127,6 +127,13 @@ impl Tiered {
     }
 }
 
+/// The only entry of a tier.
+fn entry_below(tier: &Path) -> PathBuf {
+    let is_entry = |path: &PathBuf| path.extension().is_some_and(|name| name == "entry");
+    let entry = tree(tier).into_keys().find(is_entry);
+    entry.expect("an entry")
+}
+
 #[test]
 fn a_tier_serves_and_nothing_of_it_is_copied_or_written() {
     let Some(mut tiered) = Tiered::new("a tier that serves", &[]) else {
@@ -147,8 +154,7 @@ fn a_tier_serves_and_nothing_of_it_is_copied_or_written() {
     assert_eq!(json["system_directories"], listed);
     // It is no entry of the user's, but it can be looked at.
     assert_eq!(sandbox.oclcache(&["list"]).ok().stdout, "");
-    let entry = tree(&tiered.tier()).into_keys().find(|path| path.is_file());
-    let entry = entry.expect("an entry");
+    let entry = entry_below(&tiered.tier());
     let key = entry
         .file_stem()
         .and_then(|stem| stem.to_str())
@@ -256,8 +262,7 @@ fn a_bad_entry_of_a_tier_is_a_miss_once_and_stays_where_it_is() {
     let Some(tiered) = Tiered::new("a bad entry of a tier", &[]) else {
         return;
     };
-    let entry = tree(&tiered.tier()).into_keys().find(|path| path.is_file());
-    let entry = entry.expect("an entry");
+    let entry = entry_below(&tiered.tier());
     let good = fs::read(&entry).expect("read");
     for (mode, content) in [
         (0o644, b"damaged".as_slice()),
@@ -520,9 +525,7 @@ fn an_entry_of_a_tier_that_kills_twice_is_not_loaded_again() {
     assert_eq!(tiered.run(), (1, 1, 0, 0));
     assert_eq!(tiered.run(), (0, 1, 1, 0));
     tiered.forget();
-    let is_entry = |path: &PathBuf| path.extension().is_some_and(|name| name == "entry");
-    let entry = tree(&tiered.tier()).into_keys().find(is_entry);
-    set_mode(&entry.expect("an entry"), 0o444);
+    set_mode(&entry_below(&tiered.tier()), 0o444);
     assert_eq!(tiered.run(), (0, 0, 1, 1));
     assert!(!tiered.sandbox.path("cache/v1/loading").exists());
 }
