@@ -13,11 +13,11 @@ use crate::driver::profile::Rebuild;
 use crate::driver::{self, Driver, NotifyTarget};
 use crate::log::text;
 use crate::shadow::{self, Inner, Standing, Ticket};
-use crate::store::Lookup;
 use crate::store::directory::FileFacts;
 use crate::store::entry::{Defect, Entry};
 use crate::store::sentinel::Admission;
 use crate::store::stats::Counter;
+use crate::store::{Lookup, Store};
 
 /// An entry that is whole and fits.
 pub(super) struct Found {
@@ -76,7 +76,9 @@ impl Cache {
             let others = entry.meta.include_dirs.as_ref();
             others.is_none_or(|directories| *directories == plan.recipe.include_dirs)
         };
-        if let Some(entry) = self.memory.get(&plan.key()).filter(|entry| fits(entry)) {
+        let kept_for = self.store.as_ref().and_then(Store::kept_for);
+        let known = self.memory.get(&plan.key(), kept_for);
+        if let Some(entry) = known.filter(|entry| fits(entry)) {
             return Some(Found { entry, file: None });
         }
         let (entry, file) = self.look_up_on_disk(plan, &fits)?;

@@ -17,6 +17,8 @@ const LARGEST: usize = 64 << 20;
 
 /// How long after it was read an entry is read again.
 const READ_AGAIN: Duration = Duration::from_secs(120);
+/// Which share of the time that an entry stays in the store unused.
+const SHARE: u32 = 8;
 
 /// Entries in memory.
 pub struct Memory {
@@ -52,17 +54,19 @@ impl Memory {
         }
     }
 
-    /// The entry of a key, if a driver has taken it in this process, not too long ago.
-    pub fn get(&self, key: &Key) -> Option<Arc<Entry>> {
-        self.get_at(key, Instant::now())
+    /// The entry of a key, if a driver has taken it in this process, not too long ago: where the store removes what was not used
+    /// for some time (`kept_for`), a share of that.
+    pub fn get(&self, key: &Key, kept_for: Option<Duration>) -> Option<Arc<Entry>> {
+        let most = kept_for.map_or(READ_AGAIN, |time| READ_AGAIN.min(time / SHARE));
+        self.get_at(key, Instant::now(), most)
     }
 
-    fn get_at(&self, key: &Key, now: Instant) -> Option<Arc<Entry>> {
+    fn get_at(&self, key: &Key, now: Instant, most: Duration) -> Option<Arc<Entry>> {
         let mut state = self.state.lock();
         state.clock += 1;
         let clock = state.clock;
         let kept = state.entries.get_mut(key)?;
-        if now.saturating_duration_since(kept.read) < READ_AGAIN {
+        if now.saturating_duration_since(kept.read) < most {
             kept.used = clock;
             return Some(kept.entry.clone());
         }
@@ -178,17 +182,21 @@ mod tests {
         for number in 0..8 {
             memory.put(&key(number), &entry(number, 10_000));
         }
-        assert!(memory.get(&key(0)).is_some());
+        assert!(memory.get(&key(0), None).is_some());
         for number in 8..11 {
             memory.put(&key(number), &entry(number, 10_000));
             assert!(memory.state.lock().bytes <= 8 * one);
         }
         for (number, is_there) in [(0, true), (1, false), (2, false), (3, false), (10, true)] {
-            assert_eq!(memory.get(&key(number)).is_some(), is_there, "{number}");
+            assert_eq!(
+                memory.get(&key(number), None).is_some(),
+                is_there,
+                "{number}"
+            );
         }
         memory.put(&key(20), &entry(20, 10 * one));
-        assert!(memory.get(&key(20)).is_none(), "larger than all room");
-        assert!(memory.get(&key(0)).is_some());
+        assert!(memory.get(&key(20), None).is_none(), "larger than all room");
+        assert!(memory.get(&key(0), None).is_some());
     }
 
     #[test]
@@ -197,10 +205,15 @@ mod tests {
         memory.put(&key(1), &entry(1, 10));
         memory.put(&key(2), &entry(2, 10));
         memory.forget(&key(1));
-        assert!(memory.get(&key(1)).is_none());
+        assert!(memory.get(&key(1), None).is_none());
         let later = Instant::now() + READ_AGAIN;
-        assert!(memory.get_at(&key(2), later - READ_AGAIN / 2).is_some());
-        assert!(memory.get_at(&key(2), later).is_none());
+        let at = |now| memory.get_at(&key(2), now, READ_AGAIN);
+        assert!(at(later - READ_AGAIN / 2).is_some());
+        assert!(at(later).is_none());
         assert_eq!(memory.state.lock().bytes, 0);
+        memory.put(&key(3), &entry(3, 10));
+        let full = |seconds| memory.get(&key(3), Some(Duration::from_secs(seconds)));
+        assert!(full(1000).is_some());
+        assert!(full(0).is_none(), "it would be removed by then");
     }
 }

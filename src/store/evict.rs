@@ -29,6 +29,8 @@ const BATCH_SHARE: usize = 64;
 /// An entry's time of use is written when it was this share of the time ago in which the whole cache was used, or this long.
 const DUE_SHARE: u64 = 8;
 const LARGEST_INTERVAL_MS: u64 = 3_600_000;
+/// A cache is nearly full if less than this share of it is free.
+const FULL_SHARE: u64 = 8;
 /// The clock was set back if something was used so long after now.
 const CLOCK_TOLERANCE_MS: u64 = 60_000;
 
@@ -125,6 +127,19 @@ impl Store {
         {
             tracing::debug!(%error, "the use of an entry is not noted");
         }
+    }
+
+    /// How long an entry stays that nobody uses, where the cache is nearly full; None: no entry has to go soon.
+    pub fn kept_for(&self) -> Option<Duration> {
+        let most = self.limits?.max_size?;
+        let sizes = self.sizes()?;
+        if sizes.total() < most - most / FULL_SHARE {
+            return None;
+        }
+        let (_, oldest) = sizes.oldest(None)?;
+        Some(Duration::from_millis(
+            self.root.now_ms().saturating_sub(oldest),
+        ))
     }
 
     /// Makes room for an entry of so many bytes. Returns how many entries were removed.
