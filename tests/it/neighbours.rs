@@ -51,13 +51,18 @@ fn start(mut command: Command) -> Running {
 
 /// A client that builds programs and checks what they compute.
 fn client(sandbox: &Sandbox, arguments: &[&str]) -> Command {
+    let errors = fs::File::options()
+        .create(true)
+        .append(true)
+        .open(sandbox.path("errors"))
+        .expect("made");
     let mut command = sandbox.command(Way::Cached, example("client"));
     command
         .args(["many", "--keys", KEYS, "--expect"])
         .arg(sandbox.path("words"))
         .args(arguments)
         .stdout(Stdio::null())
-        .stderr(fs::File::create(sandbox.path("errors")).expect("made"));
+        .stderr(errors);
     command
 }
 
@@ -141,11 +146,12 @@ fn processes_that_are_killed_at_any_moment_leave_whole_entries_and_nothing_that_
         sleep(Duration::from_millis(chance.below(80)));
         let mut victim = pool.swap_remove(chance.below(3) as usize);
         let ended = victim.0.try_wait().expect("a child");
-        assert!(ended.is_none(), "not by us: {ended:?}");
+        let errors = fs::read_to_string(sandbox.path("errors")).unwrap_or_default();
+        assert!(ended.is_none(), "not by us: {ended:?}: {errors}");
         drop(victim);
         pool.push(user(number + 4));
         let (bytes, entry) = allocated(&sandbox, &mut pool);
-        assert!(bytes <= LIMIT + 3 * entry, "{bytes} bytes");
+        assert!(bytes <= LIMIT + 3 * entry, "{bytes} bytes, {entry} the largest");
     }
     drop(pool);
     assert!(sandbox.stat("evicted") > 0);
