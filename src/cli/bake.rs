@@ -27,7 +27,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::detached::Handed;
-use super::{Failure, directory, list, print_json, run, say, seconds};
+use super::output::{print_json, say, seconds};
+use super::{Failure, directory, list, run};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::priority;

@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
-use super::{Failure, find_key, no_entry, say, size, store};
+use super::keys::{find_key, no_entry};
+use super::output::{say, size};
+use super::{Failure, store};
 
 pub fn clear(key: Option<&str>) -> Result<ExitCode, Failure> {
     let store = store()?;

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use super::{Failure, print, say, tiers};
+use super::output::{print, say};
+use super::{Failure, tiers};
 use crate::cache::policy::decide;
 use crate::config::{Config, Name, SETTINGS, Source};
 use crate::driver::profile;

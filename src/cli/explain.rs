@@ -10,8 +10,10 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use super::keys::{choose_key, no_entry};
 use super::list::{SHOWN_DIGITS, kernels};
-use super::{Failure, ago, choose_key, no_entry, print, print_json, say, store};
+use super::output::{ago, print, print_json, say};
+use super::{Failure, store};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::store::journal::{self, Ended, Kept, Record};

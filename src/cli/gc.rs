@@ -9,7 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object};
 
-use super::{Failure, directory, say, size};
+use super::output::{say, size};
+use super::{Failure, directory};
 use crate::config::Config;
 use crate::driver::{build_id_value, sha256_value};
 use crate::key::ingredients::{Kind, sha256};

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::{Failure, print, print_json, printed, seconds, size, store};
+use super::output::{print, print_json, printed, seconds, size};
+use super::{Failure, store};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::store::entry::Meta;

@@ -9,24 +9,25 @@ mod config;
 mod detached;
 mod explain;
 mod gc;
+mod keys;
 mod list;
+mod output;
 mod run;
 mod show;
 mod stats;
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::Config;
-use crate::key::ingredients::Key;
 use crate::quantity;
 use crate::store::tiers::Tiers;
 use crate::store::{Store, StoreError};
+use output::{print, say};
 
 /// A compiler cache for OpenCL: kernels are compiled once, not at every start.
 #[derive(Parser)]
@@ -244,46 +245,6 @@ fn path() -> Result<ExitCode, Failure> {
     print(&[path.as_os_str().as_bytes(), b"\n"].concat())
 }
 
-/// Writes data to standard output. That nobody reads it any more is not a failure.
-fn print(data: &[u8]) -> Result<ExitCode, Failure> {
-    let mut output = io::stdout().lock();
-    printed(output.write_all(data).and_then(|()| output.flush()))
-}
-
-fn printed(written: io::Result<()>) -> Result<ExitCode, Failure> {
-    match written {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(format_args!(
-            "cannot write to standard output: {error}"
-        ))),
-        _ => Ok(ExitCode::SUCCESS),
-    }
-}
-
-fn print_json(value: &serde_json::Value) -> Result<ExitCode, Failure> {
-    print(plain(value).as_bytes())
-}
-
-/// JSON in plain characters: those that a terminal would obey stand as escapes, which mean the same.
-fn plain(json: &serde_json::Value) -> String {
-    use fmt::Write;
-    let mut shown = String::new();
-    for character in format!("{json:#}\n").chars() {
-        if character == '\n' || crate::log::is_plain(character) {
-            shown.push(character);
-            continue;
-        }
-        for unit in character.encode_utf16(&mut [0; 2]) {
-            let _ = write!(shown, "\\u{unit:04x}");
-        }
-    }
-    shown
-}
-
-/// Writes words to standard error.
-fn say(words: &str) {
-    let _ = writeln!(io::stderr().lock(), "{words}");
-}
-
 fn directory(config: &Config) -> Result<std::path::PathBuf, Failure> {
     config
         .directory()
@@ -300,74 +261,6 @@ fn tiers(config: &Config) -> Tiers {
     Tiers::new(config.system_dirs(), &config.trusted_owners())
 }
 
-/// The key that some first digits name.
-fn find_key(store: &Store, digits: &str) -> Result<Key, Failure> {
-    let keys = store.entries()?.into_iter().map(|(key, _)| key);
-    choose_key(keys, digits, "list")
-}
-
-/// The one of these keys that some first digits name; `verb` lists them.
-fn choose_key(keys: impl Iterator<Item = Key>, digits: &str, verb: &str) -> Result<Key, Failure> {
-    let valid = !digits.is_empty()
-        && digits
-            .bytes()
-            .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-    let shown = crate::log::text(digits.as_bytes());
-    if !valid {
-        return Err(Failure::no_such_entry(format_args!(
-            "`{shown}` is no key: keys are hexadecimal digits, see `oclcache {verb}`"
-        )));
-    }
-    let keys: Vec<Key> = keys.filter(|key| key.hex().starts_with(digits)).collect();
-    match keys.as_slice() {
-        [key] => Ok(*key),
-        [] => Err(Failure::no_such_entry(format_args!(
-            "there is no entry `{shown}`; see `oclcache {verb}`"
-        ))),
-        keys => Err(Failure::no_such_entry(format_args!(
-            "{} entries begin with `{shown}`; give more digits",
-            keys.len()
-        ))),
-    }
-}
-
-fn no_entry(digits: &str) -> Failure {
-    Failure::no_such_entry(format_args!(
-        "there is no entry `{}`: the cache is empty",
-        crate::log::text(digits.as_bytes())
-    ))
-}
-
-/// How long ago something was, in milliseconds, as people say it.
-fn ago(milliseconds: u64) -> String {
-    match milliseconds / 1000 {
-        seconds @ 0..120 => format!("{seconds} s ago"),
-        seconds @ 120..7200 => format!("{} min ago", seconds / 60),
-        seconds @ 7200..172_800 => format!("{} h ago", seconds / 3600),
-        seconds => format!("{} days ago", seconds / 86_400),
-    }
-}
-
-/// A duration as people read it.
-fn seconds(nanoseconds: u64) -> String {
-    let seconds = nanoseconds as f64 / 1e9;
-    match seconds {
-        _ if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
-        _ if seconds < 600.0 => format!("{seconds:.1} s"),
-        _ => format!("{:.1} min", seconds / 60.0),
-    }
-}
-
-/// A size as people read it.
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} B"),
-        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
-        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -376,21 +269,5 @@ mod tests {
     fn the_definitions_of_the_command_are_consistent() {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
-    }
-
-    #[test]
-    fn sizes_and_durations_are_read_at_a_glance() {
-        assert_eq!(
-            [size(0), size(2048), size(5 << 30)],
-            ["0 B", "2.0 KiB", "5.0 GiB"]
-        );
-        assert_eq!(
-            [
-                seconds(1_500_000),
-                seconds(41_200_000_000),
-                seconds(1_200_000_000_000)
-            ],
-            ["1.5 ms", "41.2 s", "20.0 min"]
-        );
     }
 }

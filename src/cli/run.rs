@@ -16,7 +16,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
-use super::{Failure, say, seconds, tiers};
+use super::output::{say, seconds};
+use super::{Failure, tiers};
 use crate::cache::{RUN_VARIABLE, autobake};
 use crate::config::{Config, Name};
 use crate::log::path;

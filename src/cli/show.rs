@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::{Failure, choose_key, no_entry, print, print_json, seconds, size, store, tiers};
+use super::keys::{choose_key, no_entry};
+use super::output::{print, print_json, seconds, size};
+use super::{Failure, store, tiers};
 use crate::cl::info::Number;
 use crate::config::Config;
 use crate::driver::profile;
@@ -213,7 +215,7 @@ fn as_text(entry: &Entry) -> String {
 mod tests {
     use super::*;
     use crate::cli::list::{row_as_json, row_as_text};
-    use crate::cli::plain;
+    use crate::cli::output::plain;
     use crate::log::is_plain;
     use crate::store::entry::{EntryContent, Facts, Meta};
 

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
-use super::{Failure, directory, print, print_json, say, seconds, size, store, tiers};
+use super::output::{print, print_json, say, seconds, size};
+use super::{Failure, directory, store, tiers};
 use crate::config::Config;
 use crate::log::path;
 use crate::store::STATISTICS;

@@ -179,7 +179,10 @@ fn what_is_started_holds_nothing_of_the_program() {
         assert!(found.contains("SigIgn:\t0000000000001000\n"), "{found}");
         // Of a PID namespace that a container began it may be 0, somebody's outside.
         let own = fs::read_to_string("/proc/self/stat").expect("read");
-        let own = own.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(3));
+        let own = own
+            .rsplit(") ")
+            .next()
+            .and_then(|rest| rest.split(' ').nth(3));
         let own = own.expect("a session");
         assert!(found.contains(", leads it false\n"), "{found}");
         assert!(!found.contains(&format!("session {own},")), "{found}");

@@ -151,7 +151,10 @@ fn processes_that_are_killed_at_any_moment_leave_whole_entries_and_nothing_that_
         drop(victim);
         pool.push(user(number + 4));
         let (bytes, entry) = allocated(&sandbox, &mut pool);
-        assert!(bytes <= LIMIT + 3 * entry, "{bytes} bytes, {entry} the largest");
+        assert!(
+            bytes <= LIMIT + 3 * entry,
+            "{bytes} bytes, {entry} the largest"
+        );
     }
     drop(pool);
     assert!(sandbox.stat("evicted") > 0);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use super::super::seconds;
+use super::super::output::seconds;
 use super::root::Root;
 use rustix::process::{Pid, Signal, kill_process_group};
 

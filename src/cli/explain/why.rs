@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::difference::{Difference, Side, differences};
-use crate::cli::ago;
+use crate::cli::output::ago;
 use crate::key::ingredients::{Ingredient, Key, Kind};
 use crate::outcome::Bypass;
 use crate::store::entry::Meta;

@@ -1,0 +1,239 @@
+//! What the command writes: data to standard output, words to standard error, and how numbers, tables and colours look.
+//!
+//! Colours stand on terminals only, and not where NO_COLOR is set or TERM is dumb.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use console::{Alignment, Style, Term};
+
+use super::Failure;
+
+/// Writes data to standard output. That nobody reads it any more is not a failure.
+pub fn print(data: &[u8]) -> Result<ExitCode, Failure> {
+    let mut output = io::stdout().lock();
+    printed(output.write_all(data).and_then(|()| output.flush()))
+}
+
+pub fn printed(written: io::Result<()>) -> Result<ExitCode, Failure> {
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(format_args!(
+            "cannot write to standard output: {error}"
+        ))),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+pub fn print_json(value: &serde_json::Value) -> Result<ExitCode, Failure> {
+    print(plain(value).as_bytes())
+}
+
+/// JSON in plain characters: those that a terminal would obey stand as escapes, which mean the same.
+pub fn plain(json: &serde_json::Value) -> String {
+    use fmt::Write;
+    let mut shown = String::new();
+    for character in format!("{json:#}\n").chars() {
+        if character == '\n' || crate::log::is_plain(character) {
+            shown.push(character);
+            continue;
+        }
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            let _ = write!(shown, "\\u{unit:04x}");
+        }
+    }
+    shown
+}
+
+/// Writes words to standard error.
+pub fn say(words: &str) {
+    let _ = writeln!(io::stderr().lock(), "{words}");
+}
+
+/// How long ago something was, in milliseconds, as people say it.
+pub fn ago(milliseconds: u64) -> String {
+    match milliseconds / 1000 {
+        seconds @ 0..120 => format!("{seconds} s ago"),
+        seconds @ 120..7200 => format!("{} min ago", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} h ago", seconds / 3600),
+        seconds => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+/// A duration as people read it.
+pub fn seconds(nanoseconds: u64) -> String {
+    let seconds = nanoseconds as f64 / 1e9;
+    match seconds {
+        _ if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        _ if seconds < 600.0 => format!("{seconds:.1} s"),
+        _ => format!("{:.1} min", seconds / 60.0),
+    }
+}
+
+/// A size as people read it.
+pub fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}
+
+/// How many columns standard output has; None: it is no terminal, so nothing needs to fit.
+pub fn width() -> Option<usize> {
+    let terminal = Term::stdout();
+    let (_, columns) = terminal
+        .features()
+        .is_attended()
+        .then(|| terminal.size_checked())??;
+    Some(columns.into())
+}
+
+/// What stands above others.
+pub fn heading(text: impl fmt::Display) -> String {
+    Style::new().bold().apply_to(text).to_string()
+}
+
+/// What is as it should be.
+pub fn good(text: impl fmt::Display) -> String {
+    Style::new().green().apply_to(text).to_string()
+}
+
+/// What may be wrong.
+pub fn doubtful(text: impl fmt::Display) -> String {
+    Style::new().yellow().apply_to(text).to_string()
+}
+
+/// What is wrong.
+pub fn bad(text: impl fmt::Display) -> String {
+    Style::new().red().bold().apply_to(text).to_string()
+}
+
+/// What is there for those who look for it.
+pub fn faint(text: impl fmt::Display) -> String {
+    Style::new().dim().apply_to(text).to_string()
+}
+
+/// How a column of a table stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    /// As words.
+    Left,
+    /// As numbers.
+    Right,
+    /// As words, which are cut where all is too wide.
+    Cut,
+}
+
+/// Rows whose columns are as wide as the widest of what stands in them.
+pub struct Table {
+    columns: &'static [Column],
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Two blanks between columns.
+    const GAP: usize = 2;
+    /// Of a column that is cut, so many characters stay.
+    const LEAST: usize = 8;
+
+    pub fn new(columns: &'static [Column]) -> Table {
+        Table {
+            columns,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row. The texts are plain already (`log::text`), but for colours.
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        debug_assert_eq!(N, self.columns.len());
+        self.rows.push(cells.into());
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// All rows, each indented by so many blanks, in a terminal of this width.
+    pub fn render(&self, indent: usize, width: Option<usize>) -> String {
+        let of = |index: usize| {
+            let cells = self
+                .rows
+                .iter()
+                .map(|row| console::measure_text_width(&row[index]));
+            cells.max().unwrap_or(0)
+        };
+        let mut widths: Vec<usize> = (0..self.columns.len()).map(of).collect();
+        let all =
+            indent + widths.iter().sum::<usize>() + Self::GAP * widths.len().saturating_sub(1);
+        let mut excess = all.saturating_sub(width.unwrap_or(usize::MAX));
+        for (width, column) in widths.iter_mut().zip(self.columns) {
+            if *column == Column::Cut {
+                let cut = excess.min(width.saturating_sub(Self::LEAST));
+                *width -= cut;
+                excess -= cut;
+            }
+        }
+        let mut text = String::new();
+        for row in &self.rows {
+            let mut line = " ".repeat(indent);
+            for (index, cell) in row.iter().enumerate() {
+                if index > 0 {
+                    line.push_str(&" ".repeat(Self::GAP));
+                }
+                let alignment = match self.columns[index] {
+                    Column::Right => Alignment::Right,
+                    _ => Alignment::Left,
+                };
+                line += &console::pad_str(cell, widths[index], alignment, Some("…"));
+            }
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_cut_where_it_may_be_and_nowhere_else() {
+        let mut table = Table::new(&[Column::Left, Column::Right, Column::Cut]);
+        table.row([
+            "hits".into(),
+            "7".into(),
+            "a kernel with a long name".into(),
+        ]);
+        table.row([
+            "misses".into(),
+            "1200".into(),
+            "漢字漢字漢字漢字漢字".into(),
+        ]);
+        let whole =
+            "  hits       7  a kernel with a long name\n  misses  1200  漢字漢字漢字漢字漢字\n";
+        assert_eq!(table.render(2, None), whole);
+        assert_eq!(table.render(2, Some(41)), whole);
+        let narrow = "hits       7  a kerne…\nmisses  1200  漢字漢…\n";
+        assert_eq!(table.render(0, Some(22)), narrow);
+        assert_eq!(table.render(0, Some(1)), narrow, "enough stays to be read");
+    }
+
+    #[test]
+    fn sizes_and_durations_are_read_at_a_glance() {
+        assert_eq!(
+            [size(0), size(2048), size(5 << 30)],
+            ["0 B", "2.0 KiB", "5.0 GiB"]
+        );
+        assert_eq!(
+            [
+                seconds(1_500_000),
+                seconds(41_200_000_000),
+                seconds(1_200_000_000_000)
+            ],
+            ["1.5 ms", "41.2 s", "20.0 min"]
+        );
+    }
+}
