@@ -5,12 +5,15 @@
 
 mod bake;
 mod clear;
+mod completions;
 mod config;
 mod detached;
 mod explain;
 mod gc;
+mod help;
 mod keys;
 mod list;
+mod man;
 mod output;
 mod run;
 mod show;
@@ -18,10 +21,11 @@ mod stats;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, FromArgMatches, Parser, Subcommand};
 
 use crate::config::Config;
 use crate::quantity;
@@ -37,7 +41,9 @@ use output::{print, say};
     arg_required_else_help = true,
     args_conflicts_with_subcommands = true
 )]
-#[command(after_help = "Example: oclcache run clpeak --kernel-latency")]
+#[command(
+    after_help = "`oclcache VERB --help` tells more of a verb, with an example.\n\nExample: oclcache run clpeak --kernel-latency\nExample: oclcache stats\nExit code: 0 done, 1 failed, 2 wrong usage, 3 no such entry; of `run` the program's"
+)]
 struct Arguments {
     #[command(flatten)]
     short: Short,
@@ -98,14 +104,14 @@ enum Verb {
         zero: bool,
     },
     /// List the entries
-    #[command(after_help = "Example: oclcache list")]
+    #[command(after_help = "Example: oclcache list | head")]
     List {
         /// As JSON
         #[arg(long)]
         json: bool,
     },
     /// Show one entry: what its key was made of, and what it holds
-    #[command(after_help = "Example: oclcache show 4f1d2a")]
+    #[command(after_help = "Example: oclcache show 4f1d2a\nIn ccache: --inspect")]
     Show {
         /// The key, or as many of its first digits as make it clear
         key: String,
@@ -117,7 +123,9 @@ enum Verb {
         source: bool,
     },
     /// Tell why programs were compiled: the latest misses, bypasses and failures, or those of one key
-    #[command(after_help = "Example: oclcache explain --last 1")]
+    #[command(
+        after_help = "Example: oclcache explain --last 1\nIn ccache: CCACHE_DEBUG, but nothing needs to be set before"
+    )]
     Explain {
         /// Only this key, or as many of its first digits as make it clear
         key: Option<String>,
@@ -129,7 +137,7 @@ enum Verb {
         json: bool,
     },
     /// Print the cache directory
-    #[command(after_help = "Example: du -sh \"$(oclcache path)\"")]
+    #[command(after_help = "Example: du -sh \"$(oclcache path)\"\nIn ccache: -k cache_dir")]
     Path,
     /// Remove all entries, or one
     #[command(after_help = "Example: oclcache clear --key 4f1d2a\nIn ccache: -C")]
@@ -156,6 +164,22 @@ enum Verb {
     /// Not for people
     #[command(hide = true)]
     BakeWorker(bake::WorkerArguments),
+    /// Print what a shell completes the verbs and options of this command by
+    #[command(
+        after_help = "Example: oclcache completions bash > ~/.local/share/bash-completion/completions/oclcache"
+    )]
+    Completions {
+        /// The shell
+        shell: completions::Wanted,
+    },
+    /// Write the man pages of this command and its verbs, or print the first of them
+    #[command(
+        after_help = "Example: oclcache man ~/.local/share/man/man1\nExample: oclcache man | man -l -"
+    )]
+    Man {
+        /// Where the pages are written; without it, the command's own is printed
+        directory: Option<PathBuf>,
+    },
     /// Show each setting, its value and where it comes from
     #[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
     Config,
@@ -199,7 +223,8 @@ impl From<StoreError> for Failure {
 
 /// Parses the arguments of the process and does what they say.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = Arguments::from_arg_matches(&help::definition().get_matches());
+    let arguments = arguments.unwrap_or_else(|error| error.exit());
     let verb = arguments.verb.unwrap_or(match arguments.short {
         Short { zero: true, .. } => Verb::Stats {
             json: false,
@@ -231,6 +256,8 @@ pub fn main() -> ExitCode {
         Verb::Gc { max_size, max_age } => gc::gc(max_size, max_age),
         Verb::Bake(wanted) => bake::bake(&wanted),
         Verb::BakeWorker(arguments) => bake::work(arguments),
+        Verb::Completions { shell } => completions::completions(shell),
+        Verb::Man { directory } => man::man(directory.as_deref()),
         Verb::Config => config::config(),
     };
     done.unwrap_or_else(|failure| {
@@ -245,7 +272,7 @@ fn path() -> Result<ExitCode, Failure> {
     print(&[path.as_os_str().as_bytes(), b"\n"].concat())
 }
 
-fn directory(config: &Config) -> Result<std::path::PathBuf, Failure> {
+fn directory(config: &Config) -> Result<PathBuf, Failure> {
     config
         .directory()
         .map_err(|why| Failure::new(format_args!("the cache is off: {why}")))

@@ -29,6 +29,7 @@ mod process;
 mod programs;
 mod run;
 mod sentinel;
+mod shells;
 mod snapshots;
 mod switches;
 mod texts;
