@@ -1,9 +1,13 @@
 //! How the command explains itself: its verbs by what people want, for the help, the completions and the man pages.
 
+use std::process::ExitCode;
+
 use clap::builder::Styles;
 use clap::{Command, CommandFactory};
 
-use super::{Arguments, output};
+use super::Arguments;
+use super::output::{self, say};
+use crate::log;
 
 /// The verbs by what people want.
 const GROUPS: [(&str, &[&str]); 5] = [
@@ -33,8 +37,11 @@ const WIDEST: usize = 100;
 /// The command as people see it: without what is not for them, and with its verbs in groups.
 pub fn definition() -> Command {
     let command = Arguments::command();
-    let groups = as_text(&command, output::width().unwrap_or(WIDEST));
+    // Where nothing is a terminal, clap would take the width of any that is open, or COLUMNS.
+    let width = output::width().map_or(WIDEST, |width| width.min(WIDEST));
+    let groups = as_text(&command, width);
     command
+        .term_width(width)
         .help_template(format!(
             "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}\
              {header}Options:{header:#}\n{{options}}{{after-help}}",
@@ -116,6 +123,22 @@ fn wrapped(words: &str, width: usize) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Says what is wrong with the arguments, or what was asked for by them: the help, the version.
+pub fn refused(error: &clap::Error) -> ExitCode {
+    let words = error.to_string();
+    let is_plain = |character| character == '\n' || log::is_plain(character);
+    if error.use_stderr() && !words.chars().all(is_plain) {
+        // An argument that a terminal would obey.
+        let lines = words.lines().map(|line| log::text(line.as_bytes()));
+        let lines: Vec<String> = lines.map(|line| line.to_string()).collect();
+        say(&lines.join("\n"));
+    } else {
+        // Nobody may read it any more.
+        let _ = error.print();
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
 /// What stands behind a verb's options, as `Example: oclcache run clpeak`: of each line what it is, and what it says.

@@ -11,6 +11,7 @@ mod detached;
 mod explain;
 mod gc;
 mod help;
+mod interrupt;
 mod keys;
 mod list;
 mod man;
@@ -21,6 +22,8 @@ mod stats;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -193,13 +196,16 @@ fn parse_age(text: &str) -> Result<Duration, &'static str> {
     quantity::duration(text).ok_or("a time is wanted, as 12h or 30d")
 }
 
-/// Why a verb failed: what to say, and the exit code.
+/// Why a verb failed: what to say, and the exit code; a code above `SIGNALLED` is that of a signal which ended it.
 struct Failure {
     words: String,
     code: u8,
 }
 
 impl Failure {
+    /// As shells have it.
+    const SIGNALLED: u8 = 128;
+
     fn new(words: impl fmt::Display) -> Failure {
         Failure {
             words: words.to_string(),
@@ -217,14 +223,27 @@ impl Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
-        Failure::new(error)
+        let step = match error.error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "make room there, or set OCLCACHE_DIR to a directory elsewhere"
+            }
+            ErrorKind::ReadOnlyFilesystem => {
+                "set OCLCACHE_READONLY=1 to use the cache as it is, or OCLCACHE_DIR to a directory elsewhere"
+            }
+            _ => "`oclcache doctor` looks at the directory; OCLCACHE_DIR names another",
+        };
+        Failure::new(format_args!("{error}; {step}"))
     }
 }
 
 /// Parses the arguments of the process and does what they say.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::from_arg_matches(&help::definition().get_matches());
-    let arguments = arguments.unwrap_or_else(|error| error.exit());
+    let matches = help::definition().try_get_matches();
+    let arguments = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
+    let arguments = match arguments {
+        Ok(arguments) => arguments,
+        Err(error) => return help::refused(&error),
+    };
     let verb = arguments.verb.unwrap_or(match arguments.short {
         Short { zero: true, .. } => Verb::Stats {
             json: false,
@@ -262,13 +281,19 @@ pub fn main() -> ExitCode {
     };
     done.unwrap_or_else(|failure| {
         say(&format!("oclcache: {}", failure.words));
+        if let Some(signal @ 1..) = failure.code.checked_sub(Failure::SIGNALLED) {
+            let _ = signal_hook::low_level::emulate_default_handler(signal.into());
+        }
         ExitCode::from(failure.code)
     })
 }
 
+/// The bytes as they are for who reads them, and what a person can read on a terminal.
 fn path() -> Result<ExitCode, Failure> {
     let path = directory(&Config::read())?;
-    use std::os::unix::ffi::OsStrExt;
+    if output::width().is_some() {
+        return print(format!("{}\n", crate::log::path(&path)).as_bytes());
+    }
     print(&[path.as_os_str().as_bytes(), b"\n"].concat())
 }
 
