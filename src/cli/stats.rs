@@ -25,7 +25,7 @@ pub fn stats(json: bool, zero: bool) -> Result<ExitCode, Failure> {
             if zero {
                 statistics.zero()?;
             }
-            totals = statistics.totals()?;
+            totals = statistics.counted()?.rows.total();
         }
         entries = store.entries()?;
     }
