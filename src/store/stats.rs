@@ -30,7 +30,7 @@ pub use file::{MAGIC, Place, Program, ROW, ROWS, WORDS, add};
 pub use folding::{Counted, DAY_MS};
 use folding::{LOCK, Lock, Round, counters};
 use owner::View;
-pub use rows::{OTHERS, Rows, Tag, date};
+pub use rows::{Rows, Tag, date};
 
 const RUN_PREFIX: &str = "run-";
 
@@ -403,6 +403,20 @@ mod tests {
             assert_eq!(total(&statistics).get(Counter::Hits), 7);
         }
         assert!(!dead.exists());
+    }
+
+    #[test]
+    fn the_total_does_not_grow_with_the_number_of_processes() {
+        let (_temporary, directory) = directory();
+        let total = directory.path().join(TOTAL);
+        let statistics = Statistics::new(&directory);
+        let mut sizes = Vec::new();
+        for start in 1..=20 {
+            std::fs::write(directory.path().join(dead_name(start)), seven_hits()).expect("written");
+            drop(statistics.counted().expect("read"));
+            sizes.push(std::fs::metadata(&total).expect("there").len());
+        }
+        assert!(sizes[19] < sizes[0] + 20, "{sizes:?}");
     }
 
     #[test]

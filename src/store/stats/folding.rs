@@ -180,6 +180,7 @@ impl<'a> Round<'a> {
     pub fn each_file(&mut self) -> Result<(), StoreError> {
         let (runs, files): (Vec<_>, Vec<_>) =
             (self.directory.names()?.into_iter()).partition(|name| name.starts_with(RUN_PREFIX));
+        let mut there: BTreeSet<String> = files.iter().cloned().collect();
         self.files(self.directory, "", Owner::Dead, files);
         for run in runs {
             let owner = run.strip_prefix(RUN_PREFIX).unwrap_or_default();
@@ -189,13 +190,19 @@ impl<'a> Round<'a> {
                 continue;
             };
             let names = directory.names()?;
-            self.files(&directory, &format!("{run}/"), owner, names);
+            let prefix = format!("{run}/");
+            there.extend(names.iter().map(|name| format!("{prefix}{name}")));
+            self.files(&directory, &prefix, owner, names);
             // The files of a run that goes on are the runner's to read, and its directory is its processes' to write to.
             let changed = self.directory.changed_ms(&run);
             if self.lock.is_some() && self.is_over(owner, changed, FORGOTTEN) {
                 self.directory.remove_directory(&run);
             }
         }
+        // Those that are gone need no name any more. What was folded at the end is not listed yet, so it is left.
+        let dead = &self.dead;
+        self.absorbed
+            .retain(|path| there.contains(path) || dead.contains(path));
         Ok(())
     }
 
