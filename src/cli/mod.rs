@@ -12,6 +12,7 @@ mod gc;
 mod keys;
 mod list;
 mod output;
+mod report;
 mod run;
 mod show;
 mod stats;
@@ -95,6 +96,9 @@ enum Verb {
         after_help = "Example: oclcache stats --by program --since 7d\nIn ccache: -s, -sv, -z"
     )]
     Stats(stats::Wanted),
+    /// Write what was saved, by day, program and device, as a page to look at in a browser
+    #[command(after_help = "Example: oclcache report --open")]
+    Report(report::Wanted),
     /// List the entries
     #[command(after_help = "Example: oclcache list")]
     List {
@@ -221,6 +225,7 @@ pub fn main() -> ExitCode {
             command,
         } => run::run(quiet, bake, &command),
         Verb::Stats(wanted) => stats::stats(&wanted),
+        Verb::Report(wanted) => report::report(&wanted),
         Verb::List { json } => list::list(json),
         Verb::Show { key, json, source } => show::show(&key, json, source),
         Verb::Explain { key, last, json } => explain::explain(key.as_deref(), last, json),
