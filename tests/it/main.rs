@@ -32,6 +32,7 @@ mod sentinel;
 mod shells;
 mod shown;
 mod snapshots;
+mod stats;
 mod switches;
 mod texts;
 mod tiers;
