@@ -16,7 +16,7 @@ mod settings;
 mod worker;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,9 +31,11 @@ use super::bake::root::Root;
 use super::output::{print, print_json, say};
 use super::{Failure, run};
 use crate::config::Config;
+use crate::front::vendors;
 use crate::log::path;
 use children::{Children, Way};
 use drivers::Told;
+pub use report::quoted;
 use report::{Mend, Report};
 use worker::Builds;
 pub use worker::{WorkerArguments, work};
@@ -190,4 +192,52 @@ fn examine_library(
         Told::Broken(why, _) => report.wrong(ABOUT, format!("{shown}: {why}"), again()),
     }
     Ok(None)
+}
+
+/// What `oclcache install` has to know of this machine.
+#[derive(Default)]
+pub struct Machine {
+    /// The loader takes layers by a variable.
+    pub layers: bool,
+    /// And from a directory.
+    pub layer_directory: bool,
+    /// It calls a driver through a table of its own.
+    pub needs_layer: bool,
+}
+
+/// Looks at this machine's loader and drivers.
+///
+/// # Errors
+/// No process can be started for that.
+pub fn look(stop: &AtomicBool) -> std::io::Result<Machine> {
+    let kept = Root::new()?;
+    let children = Children { limit: LIMIT, stop };
+    let heard = children.hear(&Way::Shell, Builds::None, &kept);
+    let Some(features) = loader::examine(&heard, &mut Report::default()) else {
+        return Ok(Machine::default());
+    };
+    let sources = vendors::loader_sources(&|name| std::env::var_os(name));
+    let mut libraries = sources
+        .iter()
+        .flat_map(|source| vendors::listed(source))
+        .filter_map(|listed| listed.library.ok());
+    let is_icd2 = |library: PathBuf| {
+        let told = drivers::ask(&library, &children, &kept);
+        matches!(told, Told::Driver { platforms, is_icd2: true } if !platforms.is_empty())
+    };
+    Ok(Machine {
+        layers: features.layers,
+        layer_directory: features.layer_directory,
+        needs_layer: features.icd2 && libraries.any(is_icd2),
+    })
+}
+
+/// Whether a library, by its name or path, is a copy of ours.
+pub fn is_ours(library: &Path) -> bool {
+    let stop = AtomicBool::new(false);
+    let children = Children {
+        limit: LIMIT,
+        stop: &stop,
+    };
+    Root::new().is_ok_and(|kept| matches!(drivers::ask(library, &children, &kept), Told::Us(_)))
 }

@@ -10,6 +10,7 @@ mod detached;
 mod doctor;
 mod explain;
 mod gc;
+mod install;
 mod keys;
 mod list;
 mod output;
@@ -165,6 +166,12 @@ enum Verb {
     /// Not for people
     #[command(hide = true)]
     DoctorWorker(doctor::WorkerArguments),
+    /// Register the library that belongs to this command, so that programs are cached without `oclcache run`
+    #[command(after_help = "Example: oclcache install --dry-run")]
+    Install(install::Wanted),
+    /// Undo what `install` has done
+    #[command(after_help = "Example: oclcache uninstall --dry-run")]
+    Uninstall(install::Whose),
     /// Show each setting, its value and where it comes from
     #[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
     Config,
@@ -242,6 +249,8 @@ pub fn main() -> ExitCode {
         Verb::BakeWorker(arguments) => bake::work(arguments),
         Verb::Doctor(wanted) => doctor::doctor(&wanted),
         Verb::DoctorWorker(arguments) => doctor::work(&arguments),
+        Verb::Install(wanted) => install::install(&wanted),
+        Verb::Uninstall(whose) => install::uninstall(&whose),
         Verb::Config => config::config(),
     };
     done.unwrap_or_else(|failure| {

@@ -1,6 +1,7 @@
 //! Whether a program that is started from this shell comes through us, and by which door.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,7 @@ use crate::log::path;
 
 const ABOUT: &str = "door";
 const LAYERS: &str = "OPENCL_LAYERS";
+const MODE: &str = "OCLCACHE_MODE";
 const LAYER_DIRECTORY: &str = "/etc/OpenCL/layers";
 
 /// Where a copy of us is registered as a layer.
@@ -208,7 +210,6 @@ fn examine_layers(
         .split(|byte| *byte == b':')
         .filter(|part| !part.is_empty())
     {
-        use std::ffi::OsStr;
         layers.push(Layer {
             file: None,
             library: OsStr::from_bytes(part).into(),
@@ -291,12 +292,11 @@ fn examine_platforms(known: &Known, is_inside: bool, report: &mut Report) {
         .map(|platform| platform.name.as_str())
         .collect();
     for name in &again {
-        let words = "take out one of the two registrations of its driver, or, if OCLCACHE_MODE is set, unset that";
-        report.wrong(
-            "platforms",
-            format!("`{name}` is listed twice"),
-            Mend::words(words),
-        );
+        let mend = match std::env::var_os(MODE) {
+            Some(_) => Mend::command(format!("unset {MODE}")),
+            None => Mend::words("take out one of the two registrations of its driver"),
+        };
+        report.wrong("platforms", format!("`{name}` is listed twice"), mend);
     }
     let names: Vec<&str> = platforms
         .iter()

@@ -49,6 +49,20 @@ pub enum Told {
     Broken(String, bool),
 }
 
+impl Told {
+    /// In short. What the user does not want to know of counts for nothing.
+    fn is(&self, is_wanted: bool) -> Is {
+        match self {
+            Told::Us(_) => Is::Us,
+            Told::Driver { platforms, .. } if is_wanted => {
+                Is::Driver(platforms.iter().map(|one| one.devices).sum())
+            }
+            Told::Driver { .. } => Is::Driver(0),
+            Told::Broken(..) => Is::Broken,
+        }
+    }
+}
+
 /// Looks at everything that is registered. `wanted` is part of the name of the drivers that are told of.
 pub fn examine(
     config: &Config,
@@ -63,8 +77,9 @@ pub fn examine(
     let of_us = config.vendors().unwrap_or_default();
     examine_variables(features, report);
     let mut registered: Vec<Registered> = Vec::new();
-    let sources = of_loader.iter().map(|source| (source, true));
-    for (source, by_loader) in sources.chain(of_us.iter().map(|source| (source, false))) {
+    let sources = of_loader.iter().map(|source| (source.as_path(), true));
+    let sources = sources.chain(of_us.iter().map(|source| (source.as_path(), false)));
+    let mut one = |source: &Path, by_loader: bool| {
         for listed in vendors::listed(source) {
             let library = match listed.library {
                 Ok(library) => library,
@@ -73,10 +88,8 @@ pub fn examine(
                     continue;
                 }
             };
-            let known = registered
-                .iter()
-                .find(|known| is_same(&known.library, &library));
-            let is = match known {
+            let is_known = |known: &&Registered| is_same(&known.library, &library);
+            let is = match registered.iter().find(is_known) {
                 Some(known) => {
                     if by_loader && known.by_loader && matches!(known.is, Is::Driver(_)) {
                         listed_twice(&listed.place, &known.place, report);
@@ -90,14 +103,7 @@ pub fn examine(
                     if is_wanted {
                         tell(config, &listed.place, &library, &told, report);
                     }
-                    match told {
-                        Told::Us(_) => Is::Us,
-                        Told::Driver { platforms, .. } if is_wanted => {
-                            Is::Driver(platforms.iter().map(|one| one.devices).sum())
-                        }
-                        Told::Driver { .. } => Is::Driver(0),
-                        Told::Broken(..) => Is::Broken,
-                    }
+                    told.is(is_wanted)
                 }
             };
             registered.push(Registered {
@@ -107,6 +113,15 @@ pub fn examine(
                 by_loader,
             });
         }
+        registered.iter().all(|one| matches!(one.is, Is::Us))
+    };
+    let mut only_us = true;
+    for (source, by_loader) in sources {
+        only_us = one(source, by_loader);
+    }
+    // As the library does where the loader sees nothing but it.
+    if only_us && config.vendors().is_none() {
+        one(Path::new(DEFAULT_DIRECTORY), false);
     }
     let is_used = |one: &Registered| matches!(one.is, Is::Driver(devices) if devices > 0);
     if !registered.iter().any(is_used) {

@@ -84,6 +84,8 @@ pub fn examine(heard: &Heard, report: &mut Report) -> Option<Features> {
     let bytes = real.as_ref().and_then(|file| std::fs::read(file).ok());
     let features = Features::of(&bytes.unwrap_or_default());
     let name = match words {
+        // It calls itself by the name of what it is.
+        Some((_, version)) if features.takes_files => format!("ocl-icd {version}"),
         Some((name, version)) => format!("{name} {version}"),
         None => "of an unknown kind".to_owned(),
     };
