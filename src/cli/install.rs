@@ -167,6 +167,12 @@ impl Home {
     }
 }
 
+/// The directory that OCL_ICD_VENDORS has to name where it is registered for one user; None if it is not.
+pub fn of_user() -> Option<PathBuf> {
+    let home = Home::find().ok()?;
+    home.icd().is_file().then_some(home.vendors)
+}
+
 pub fn install(wanted: &Wanted) -> Result<ExitCode, Failure> {
     let whose = &wanted.whose;
     let root = whose.root()?;

@@ -52,9 +52,11 @@ pub enum Way<'a> {
     Itself { driver: &'a Path },
 }
 
-/// What a worker said, and why it said no more.
+/// What a worker said.
 pub struct Heard {
+    /// In its order.
     pub said: Vec<Said>,
+    /// Why it said no more: it has crashed, or hangs.
     pub silence: Option<String>,
 }
 
@@ -71,8 +73,12 @@ impl Children<'_> {
     pub fn hear(&self, way: &Way, builds: Builds, kept: &Root) -> Heard {
         let mut said = Vec::new();
         let silence = match self.start(way, builds, kept) {
-            Err(error) => Some(format!("no process can be started for it: {error}")),
             Ok(worker) => self.listen(worker, &mut said),
+            Err(error) => {
+                let why = format!("no process can be started for it: {error}");
+                said.push(Said::Failed(why));
+                None
+            }
         };
         Heard { said, silence }
     }

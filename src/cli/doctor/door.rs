@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::super::bake::root::Root;
+use super::super::install;
 use super::children::{Children, Heard};
 use super::drivers::{self, Is, Registered, Told};
 use super::loader::Features;
@@ -81,7 +82,11 @@ pub fn examine(known: &Known, children: &Children, kept: &Root, report: &mut Rep
         );
         report.doubtful(ABOUT, text, layer.removal().because("one is enough"));
     }
-    if let Some(why) = &known.heard.silence {
+    // Later it was building, of which more is said.
+    let lists = |said: &Said| matches!(said, Said::Platforms(_));
+    if let Some(why) = &known.heard.silence
+        && !known.heard.said.iter().any(lists)
+    {
         let words =
             "see what is said of the drivers; until then name one that works in OCL_ICD_VENDORS";
         let text = format!("a program that lists the platforms does not live: {why}");
@@ -171,14 +176,23 @@ fn outside(ours: &[&Registered], report: &mut Report) {
         .into_iter()
         .find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
     let text = "a program that is started from this shell does not come through oclcache";
+    if let Some(vendors) = install::of_user().filter(|_| ours.is_empty()) {
+        let text = format!(
+            "{text}: it is registered for you, and OCL_ICD_VENDORS is not {} here",
+            path(&vendors)
+        );
+        let mend = Mend::command("eval \"$(oclcache install --user)\"");
+        return report.wrong(
+            ABOUT,
+            text,
+            mend.because("begin a new session, or for this shell"),
+        );
+    }
     match (registered, variable, ours.first()) {
         (_, _, Some(ours)) => {
             let text = format!("{text}, though {} registers it", path(&ours.place));
-            report.wrong(
-                ABOUT,
-                text,
-                Mend::command("oclcache install").because("register it anew"),
-            );
+            let mend = Mend::command("oclcache install").because("register it anew");
+            report.wrong(ABOUT, text, mend);
         }
         (Some(registered), Some(name), None) => {
             let text = format!(

@@ -148,7 +148,7 @@ impl Report {
             let Some(mend) = &found.mend else {
                 continue;
             };
-            let _ = write!(shown, "{:>11}", "-> ");
+            let _ = write!(shown, "{:9}-> ", "");
             let _ = match (&mend.command, mend.words.as_str()) {
                 (None, words) => writeln!(shown, "{words}"),
                 (Some(command), "") => writeln!(shown, "{}", output::heading(command)),
