@@ -26,9 +26,7 @@ impl World {
         let world = |name: &str| sandbox.path(name);
         copy_program(env!("CARGO_BIN_EXE_oclcache"), &world("bin/oclcache"));
         let beside = world("bin/liboclcache.so");
-        if std::fs::hard_link(library(), &beside).is_err() {
-            std::fs::copy(library(), &beside).expect("copied");
-        }
+        std::os::unix::fs::symlink(library(), &beside).expect("linked");
         std::fs::write(world("bin/sudo"), "#!/bin/sh\nexec \"$@\"\n").expect("written");
         let run = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(world("bin/sudo"), run).expect("changed");
@@ -93,7 +91,13 @@ impl World {
     }
 }
 
-/// What differs from machine to machine.
+/// The library under test as it is shown.
+pub fn real_library() -> String {
+    let real = library().canonicalize().expect("the library is built");
+    real.display().to_string()
+}
+
+/// Without what differs from machine to machine.
 fn without(shown: &str, abouts: &[&str]) -> String {
     let mut is_left_out = false;
     let lines = shown.lines().filter(|line| {
@@ -106,7 +110,8 @@ fn without(shown: &str, abouts: &[&str]) -> String {
         }
         !is_left_out
     });
-    lines.map(|line| format!("{line}\n")).collect()
+    let shown: String = lines.map(|line| format!("{line}\n")).collect();
+    shown.replace(&real_library(), "[LIBRARY]")
 }
 
 #[test]
@@ -154,6 +159,63 @@ fn a_driver_that_cannot_build_is_blamed_for_it_and_one_whose_binaries_are_useles
         "{}",
         ran.stdout
     );
+}
+
+#[test]
+fn as_json_it_says_the_same() {
+    let mut world = World::new();
+    world.sandbox.set("OCLCACHE_DISABLE", "1");
+    let mut findings = world.findings("");
+    let varying = ["loader", "baker", "directory", "room"];
+    findings.retain(|found| !varying.contains(&found["about"].as_str().expect("a text")));
+    let shown = format!("{:#}", Value::from(findings));
+    let shown = shown.replace(&real_library(), "[LIBRARY]");
+    assert_shown(&world.sandbox, "doctor-json", &shown);
+}
+
+#[test]
+fn who_stops_it_waits_for_no_driver_and_finds_nothing_left() {
+    let mut world = World::new();
+    let temporary = world.sandbox.path("tmp");
+    std::fs::create_dir(&temporary).expect("made");
+    world.sandbox.set("TMPDIR", &temporary);
+    let hung = world.sandbox.path("hung");
+    world.sandbox.set("HUNG", &hung);
+    let source = "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
+        __attribute__((constructor)) static void hang(void) {\n\
+        FILE *file = fopen(getenv(\"HUNG\"), \"w\"); fprintf(file, \"%d\\n\", getpid()); fclose(file); for (;;) pause(); }\n";
+    let library = world.compile("libhang.so", source, &["-shared", "-fPIC"]);
+    world.register("hang", &library.display().to_string());
+    let mut doctor = world
+        .sandbox
+        .command(Way::Bare, world.sandbox.path("bin/oclcache"));
+    doctor
+        .arg("doctor")
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let mut doctor = doctor.spawn().expect("it runs");
+    let child = loop {
+        let text = std::fs::read_to_string(&hung).unwrap_or_default();
+        if let Some(number) = text.strip_suffix('\n') {
+            break number.to_owned();
+        }
+        assert!(
+            doctor.try_wait().expect("its state").is_none(),
+            "it has ended"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    let pid = rustix::process::Pid::from_child(&doctor);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("sent");
+    let output = doctor.wait_with_output().expect("its end");
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
+    assert_eq!(output.stderr, b"oclcache: stopped\n");
+    assert_eq!(
+        std::fs::read_dir(&temporary).expect("a directory").count(),
+        0
+    );
+    let state = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+    assert!(!state.contains("(oclcache) S"), "{state}");
 }
 
 #[test]

@@ -242,21 +242,28 @@ fn examine_variables(features: Option<&Features>, report: &mut Report) {
         let place = Path::new(&value);
         let shown = crate::log::os(&value);
         let unset = Mend::command(format!("unset {name}"));
+        let text = format!("{name} = {shown}");
         match name {
             "OCL_ICD_VENDORS" if !takes_files && place.exists() && !place.is_dir() => {
-                let text =
-                    format!("{name} is `{shown}`, and this loader takes only a directory there");
+                let text = format!("{text}, and this loader takes only a directory there");
                 report.wrong("variable", text, unset);
             }
             "OCL_ICD_FILENAMES" if takes_files => {
-                let text = format!("{name} is set, which this loader does not read");
-                report.doubtful("variable", text, unset);
+                report.doubtful(
+                    "variable",
+                    format!("{text}, which this loader does not read"),
+                    unset,
+                );
             }
             "OPENCL_VENDOR_PATH" if !takes_files => {
-                let text = format!("{name} is set, which this loader does not read");
-                report.doubtful("variable", text, unset);
+                report.doubtful(
+                    "variable",
+                    format!("{text}, which this loader does not read"),
+                    unset,
+                );
             }
-            _ => {}
+            _ if place.exists() || is_bare_name(place) => report.good("variable", text),
+            _ => {} // said where it is read
         }
     }
 }

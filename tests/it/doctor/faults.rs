@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::World;
 use crate::snapshots::assert_shown;
-use crate::support::{built, copy_program, is_root, library, skipped};
+use crate::support::{Way, built, copy_program, is_root, library, skipped};
 
 struct Fault {
     /// What of the machine it is.
@@ -449,7 +449,7 @@ fn a_library_that_is_not_there_or_of_another_version_is_told() {
         plant: |world| fs::remove_file(world.sandbox.path("bin/liboclcache.so")).expect("removed"),
         by_hand: Some(|world| {
             let beside = world.sandbox.path("bin/liboclcache.so");
-            format!("cp {} {}", library().display(), beside.display())
+            format!("ln -sf {} {}", library().display(), beside.display())
         }),
     };
     examine(&mut World::new(), &missing);
@@ -518,4 +518,51 @@ fn a_temporary_directory_that_is_none_is_told() {
         by_hand: None,
     };
     examine(&mut world, &fault);
+}
+
+/// In a mount namespace of its own the cache directory is a small file system, with this done to it.
+fn on_a_file_system(script: &str) -> Option<Vec<Value>> {
+    let world = World::new();
+    let cache = cache(&world, 0o700);
+    let script = format!(
+        "mount -t tmpfs -o size=1m,mode=700 none {cache} && cd {cache} && {{ {script}; }} > /dev/null 2>&1\n\
+        exec oclcache doctor --json --no-build",
+        cache = cache.display()
+    );
+    let mut command = world.sandbox.command(Way::Bare, "unshare");
+    let output = command.args(["-m", "sh", "-c", &script]).output().ok()?;
+    let json: Value = serde_json::from_slice(&output.stdout).ok()?;
+    let is_mounted = !String::from_utf8_lossy(&output.stderr).contains("mount: ");
+    is_mounted.then(|| json["findings"].as_array().expect("a list").clone())
+}
+
+#[test]
+fn a_full_file_system_and_one_that_is_only_read_are_told() {
+    for (script, says) in [
+        ("cat /dev/zero > filler", "No space left on device"),
+        (
+            "mount -o remount,ro,size=1m none .",
+            "Read-only file system",
+        ),
+    ] {
+        let Some(findings) = on_a_file_system(script) else {
+            return skipped("a cache directory on a full disk (it needs to mount one)");
+        };
+        let fault = Fault {
+            about: "directory",
+            state: WRONG,
+            says,
+            plant: |_| (),
+            by_hand: None,
+        };
+        let found = found(&findings, &fault);
+        let found = found.unwrap_or_else(|| panic!("`{says}` is not found in {findings:#?}"));
+        assert!(found["mend"]["words"].is_string(), "{found}");
+    }
+    let findings = on_a_file_system("true").expect("mounted");
+    let is_well = |found: &&Value| found["about"] == "directory" && found["state"] == "ok";
+    assert!(
+        findings.iter().any(|found| is_well(&found)),
+        "{findings:#?}"
+    );
 }
