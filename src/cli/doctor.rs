@@ -34,6 +34,7 @@ use crate::config::Config;
 use crate::front::vendors;
 use crate::log::path;
 use children::{Children, Way};
+pub use door::LAYER_DIRECTORY;
 use drivers::Told;
 pub use report::quoted;
 use report::{Mend, Report};

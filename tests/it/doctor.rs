@@ -1,6 +1,7 @@
 //! `oclcache doctor`: each planted fault is found, and what it says mends it.
 
 mod faults;
+mod single;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};

@@ -69,13 +69,24 @@ impl Plan {
         Ok(())
     }
 
-    /// The file is to be gone, if it is ours; what is not stays, and is told.
+    /// The file is to be gone.
+    ///
+    /// # Errors
+    /// It is not ours, or a package's.
     pub fn remove(&mut self, file: &Path) -> Result<(), Failure> {
         let file = self.place(file);
-        if let Some(known) = read(&file)? {
-            ours(&file, &known)?;
-            self.steps.push(Step::Remove(file));
+        let Some(known) = read(&file)? else {
+            return Ok(());
+        };
+        ours(&file, &known)?;
+        // A package manager would take it for what somebody has changed.
+        if known.starts_with(LIBRARY) {
+            return Err(Failure::new(format_args!(
+                "`{}` names the library without its place, as packages do: remove the package, or the file if there is none",
+                path(&file)
+            )));
         }
+        self.steps.push(Step::Remove(file));
         Ok(())
     }
 
