@@ -12,6 +12,7 @@ mod gc;
 mod keys;
 mod list;
 mod output;
+mod report;
 mod run;
 mod show;
 mod stats;
@@ -51,6 +52,9 @@ struct Short {
     /// The same as `stats`
     #[arg(short = 's', long = "show-stats")]
     stats: bool,
+    /// With -s: the same as `stats --verbose`
+    #[arg(short = 'v', long = "verbose", requires = "stats")]
+    verbose: bool,
     /// The same as `stats --zero`
     #[arg(short = 'z', long = "zero-stats")]
     zero: bool,
@@ -88,15 +92,13 @@ enum Verb {
         command: Vec<OsString>,
     },
     /// Show what was served and what it saved
-    #[command(after_help = "Example: oclcache stats --json\nIn ccache: -s, -z")]
-    Stats {
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-        /// Begin to count from zero
-        #[arg(long)]
-        zero: bool,
-    },
+    #[command(
+        after_help = "Example: oclcache stats --by program --since 7d\nIn ccache: -s, -sv, -z"
+    )]
+    Stats(stats::Wanted),
+    /// Write what was saved, by day, program and device, as a page to look at in a browser
+    #[command(after_help = "Example: oclcache report --open")]
+    Report(report::Wanted),
     /// List the entries
     #[command(after_help = "Example: oclcache list")]
     List {
@@ -201,20 +203,20 @@ impl From<StoreError> for Failure {
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let verb = arguments.verb.unwrap_or(match arguments.short {
-        Short { zero: true, .. } => Verb::Stats {
-            json: false,
+        Short { zero: true, .. } => Verb::Stats(stats::Wanted {
             zero: true,
-        },
+            ..stats::Wanted::default()
+        }),
         Short { clear: true, .. } => Verb::Clear { key: None },
         Short { cleanup: true, .. } => Verb::Gc {
             max_size: None,
             max_age: None,
         },
         Short { config: true, .. } => Verb::Config,
-        Short { .. } => Verb::Stats {
-            json: false,
-            zero: false,
-        },
+        Short { verbose, .. } => Verb::Stats(stats::Wanted {
+            verbose,
+            ..stats::Wanted::default()
+        }),
     });
     let done = match verb {
         Verb::Run {
@@ -222,7 +224,8 @@ pub fn main() -> ExitCode {
             bake,
             command,
         } => run::run(quiet, bake, &command),
-        Verb::Stats { json, zero } => stats::stats(json, zero),
+        Verb::Stats(wanted) => stats::stats(&wanted),
+        Verb::Report(wanted) => report::report(&wanted),
         Verb::List { json } => list::list(json),
         Verb::Show { key, json, source } => show::show(&key, json, source),
         Verb::Explain { key, last, json } => explain::explain(key.as_deref(), last, json),

@@ -30,6 +30,7 @@ mod programs;
 mod run;
 mod sentinel;
 mod snapshots;
+mod stats;
 mod switches;
 mod texts;
 mod tiers;
