@@ -7,8 +7,10 @@ mod bake;
 mod clear;
 mod config;
 mod detached;
+mod doctor;
 mod explain;
 mod gc;
+mod install;
 mod keys;
 mod list;
 mod output;
@@ -158,6 +160,20 @@ enum Verb {
     /// Not for people
     #[command(hide = true)]
     BakeWorker(bake::WorkerArguments),
+    /// Tell whether everything is as it must be for the cache to work, and how to mend what is not
+    #[command(
+        after_help = "Example: oclcache doctor --driver pocl\nExit code: 0 if nothing is wrong, 1 if something is"
+    )]
+    Doctor(doctor::Wanted),
+    /// Not for people
+    #[command(hide = true)]
+    DoctorWorker(doctor::WorkerArguments),
+    /// Register the library that belongs to this command, so that programs are cached without `oclcache run`
+    #[command(after_help = "Example: oclcache install --dry-run")]
+    Install(install::Wanted),
+    /// Undo what `install` has done
+    #[command(after_help = "Example: oclcache uninstall --dry-run")]
+    Uninstall(install::Whose),
     /// Show each setting, its value and where it comes from
     #[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
     Config,
@@ -234,6 +250,10 @@ pub fn main() -> ExitCode {
         Verb::Gc { max_size, max_age } => gc::gc(max_size, max_age),
         Verb::Bake(wanted) => bake::bake(&wanted),
         Verb::BakeWorker(arguments) => bake::work(arguments),
+        Verb::Doctor(wanted) => doctor::doctor(&wanted),
+        Verb::DoctorWorker(arguments) => doctor::work(&arguments),
+        Verb::Install(wanted) => install::install(&wanted),
+        Verb::Uninstall(whose) => install::uninstall(&whose),
         Verb::Config => config::config(),
     };
     done.unwrap_or_else(|failure| {
