@@ -131,13 +131,11 @@ enum Verb {
     /// Print the cache directory
     #[command(after_help = "Example: du -sh \"$(oclcache path)\"")]
     Path,
-    /// Remove all entries, or one
-    #[command(after_help = "Example: oclcache clear --key 4f1d2a\nIn ccache: -C")]
-    Clear {
-        /// Only this entry: the key, or as many of its first digits as make it clear
-        #[arg(long)]
-        key: Option<String>,
-    },
+    /// Remove all entries, or some
+    #[command(
+        after_help = "Example: oclcache clear --program darktable --older-than 30d\nIn ccache: -C, --evict-older-than"
+    )]
+    Clear(clear::Wanted),
     /// Bring the cache within its limits, and clear away what nobody uses
     #[command(
         after_help = "Example: oclcache gc --max-size 500M\nIn ccache: -c, --evict-older-than"
@@ -156,9 +154,9 @@ enum Verb {
     /// Not for people
     #[command(hide = true)]
     BakeWorker(bake::WorkerArguments),
-    /// Show each setting, its value and where it comes from
+    /// Show each setting, its value and where it comes from, or change one
     #[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
-    Config,
+    Config(config::Wanted),
 }
 
 fn parse_size(text: &str) -> Result<u64, &'static str> {
@@ -205,12 +203,12 @@ pub fn main() -> ExitCode {
             json: false,
             zero: true,
         },
-        Short { clear: true, .. } => Verb::Clear { key: None },
+        Short { clear: true, .. } => Verb::Clear(clear::Wanted::default()),
         Short { cleanup: true, .. } => Verb::Gc {
             max_size: None,
             max_age: None,
         },
-        Short { config: true, .. } => Verb::Config,
+        Short { config: true, .. } => Verb::Config(config::Wanted::default()),
         Short { .. } => Verb::Stats {
             json: false,
             zero: false,
@@ -227,11 +225,11 @@ pub fn main() -> ExitCode {
         Verb::Show { key, json, source } => show::show(&key, json, source),
         Verb::Explain { key, last, json } => explain::explain(key.as_deref(), last, json),
         Verb::Path => path(),
-        Verb::Clear { key } => clear::clear(key.as_deref()),
+        Verb::Clear(wanted) => clear::clear(&wanted),
         Verb::Gc { max_size, max_age } => gc::gc(max_size, max_age),
         Verb::Bake(wanted) => bake::bake(&wanted),
         Verb::BakeWorker(arguments) => bake::work(arguments),
-        Verb::Config => config::config(),
+        Verb::Config(wanted) => config::config(wanted),
     };
     done.unwrap_or_else(|failure| {
         say(&format!("oclcache: {}", failure.words));
