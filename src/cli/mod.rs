@@ -4,6 +4,7 @@
 //! `run` passes on the program's, and has 125 to 127 of its own.
 
 mod bake;
+mod caches;
 mod clear;
 mod config;
 mod detached;
@@ -78,6 +79,9 @@ enum Verb {
         /// Bake what the program leaves to be baked, and wait for it; otherwise it is baked behind the program
         #[arg(long)]
         bake: bool,
+        /// As if it had never run: neither this cache nor another one of compiled kernels is read or written
+        #[arg(long, conflicts_with = "bake")]
+        cold: bool,
         /// The program and its arguments
         #[arg(
             required = true,
@@ -148,6 +152,9 @@ enum Verb {
         #[arg(long, value_name = "TIME", value_parser = parse_age)]
         max_age: Option<Duration>,
     },
+    /// Show the other caches of compiled kernels on this machine, or clear them
+    #[command(after_help = "Example: oclcache caches\nExample: oclcache caches clear pocl mesa")]
+    Caches(caches::Wanted),
     /// Make entries of what programs have left to be compiled again later, and of what an older driver has made
     #[command(after_help = "Example: oclcache bake --stale")]
     Bake(bake::Wanted),
@@ -217,8 +224,15 @@ pub fn main() -> ExitCode {
     let done = match verb {
         Verb::Run {
             quiet,
+            cold: true,
+            command,
+            ..
+        } => run::cold::run(quiet, &command),
+        Verb::Run {
+            quiet,
             bake,
             command,
+            ..
         } => run::run(quiet, bake, &command),
         Verb::Stats { json, zero } => stats::stats(json, zero),
         Verb::List { json } => list::list(json),
@@ -227,6 +241,7 @@ pub fn main() -> ExitCode {
         Verb::Path => path(),
         Verb::Clear(wanted) => clear::clear(&wanted),
         Verb::Gc { max_size, max_age } => gc::gc(max_size, max_age),
+        Verb::Caches(wanted) => caches::caches(wanted),
         Verb::Bake(wanted) => bake::bake(&wanted),
         Verb::BakeWorker(arguments) => bake::work(arguments),
         Verb::Config(wanted) => config::config(wanted),
