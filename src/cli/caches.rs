@@ -7,6 +7,7 @@ pub mod table;
 mod walk;
 
 use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use super::Failure;
 use super::output::{Column, Table, ago, doubtful, faint, heading, print, print_json, size, width};
-use crate::log::{os, path, text};
+use crate::log::{os, path};
 pub use place::Surroundings;
 use place::{Opened, open};
 use table::{Base, CACHES, Cache, Place};
@@ -124,7 +125,7 @@ fn present(cache: &'static Cache, surroundings: &Surroundings) -> Vec<Present> {
 }
 
 /// The variables of a cache that are set, with their values.
-fn set_now(cache: &Cache, surroundings: &Surroundings) -> Vec<(&'static str, std::ffi::OsString)> {
+fn set_now(cache: &Cache, surroundings: &Surroundings) -> Vec<(&'static str, OsString)> {
     let variables = cache.variables.iter();
     variables
         .filter_map(|name| Some((*name, (surroundings.variable)(name)?)))
@@ -289,16 +290,14 @@ fn as_json(
 }
 
 /// The cache of a name.
-fn named(name: &str) -> Result<&'static Cache, String> {
-    CACHES
-        .iter()
-        .find(|cache| cache.name == name)
-        .ok_or_else(|| {
-            let names: Vec<&str> = CACHES.iter().map(|cache| cache.name).collect();
-            format!(
-                "`{}` is no cache that is known; there are {}",
-                text(name.as_bytes()),
-                names.join(", ")
-            )
-        })
+fn named(name: &OsStr) -> Result<&'static Cache, Failure> {
+    let known = CACHES.iter().find(|cache| name == cache.name);
+    known.ok_or_else(|| {
+        let names: Vec<&str> = CACHES.iter().map(|cache| cache.name).collect();
+        let (name, names) = (os(name), names.join(", "));
+        Failure {
+            words: format!("`{name}` is no cache that is known; there are {names}"),
+            code: 2,
+        }
+    })
 }

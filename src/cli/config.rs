@@ -4,7 +4,7 @@ mod edit;
 mod key;
 
 use std::collections::HashSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -40,8 +40,7 @@ enum What {
     #[command(after_help = "Example: oclcache config get max_size\nIn ccache: -k")]
     Get {
         /// The setting, as `max_size` or `program.NAME.cache`
-        #[arg(allow_hyphen_values = true)]
-        key: Key,
+        key: OsString,
         /// As JSON, with where it comes from
         #[arg(long)]
         json: bool,
@@ -52,7 +51,7 @@ enum What {
     )]
     Set {
         /// The setting, as `max_size` or `program.NAME.cache`
-        key: Key,
+        key: OsString,
         /// Its value
         #[arg(allow_hyphen_values = true)]
         value: OsString,
@@ -64,7 +63,7 @@ enum What {
     #[command(after_help = "Example: oclcache config unset max_size")]
     Unset {
         /// The setting, as `max_size` or `program.NAME.cache`
-        key: Key,
+        key: OsString,
         /// Out of the system's file
         #[arg(long)]
         system: bool,
@@ -74,10 +73,19 @@ enum What {
 pub fn config(wanted: Wanted) -> Result<ExitCode, Failure> {
     match wanted.what {
         None => show(wanted.json),
-        Some(What::Get { key, json }) => get(&key, json || wanted.json),
-        Some(What::Set { key, value, system }) => set(&key, &value, system),
-        Some(What::Unset { key, system }) => unset(&key, system),
+        Some(What::Get { key, json }) => get(&parse(&key)?, json || wanted.json),
+        Some(What::Set { key, value, system }) => set(&parse(&key)?, &value, system),
+        Some(What::Unset { key, system }) => unset(&parse(&key)?, system),
     }
+}
+
+fn parse(key: &OsStr) -> Result<Key, Failure> {
+    Key::parse(key).map_err(wrong)
+}
+
+/// Wrong usage.
+fn wrong(words: String) -> Failure {
+    Failure { words, code: 2 }
 }
 
 /// The value of a setting as it is used, or why the cache is off.
@@ -161,8 +169,7 @@ fn file(system: bool) -> Result<PathBuf, Failure> {
     })
 }
 
-fn set(key: &Key, value: &OsString, system: bool) -> Result<ExitCode, Failure> {
-    let wrong = |words: String| Failure { words, code: 2 };
+fn set(key: &Key, value: &OsStr, system: bool) -> Result<ExitCode, Failure> {
     if key.is_of_system() && !system {
         return Err(wrong(format!(
             "`{}` is taken from the system's configuration file only: use --system",

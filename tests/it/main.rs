@@ -7,7 +7,10 @@ mod support;
 
 mod autobake;
 mod bake;
+mod caches;
+mod clear;
 mod command;
+mod config;
 mod copies;
 mod counting;
 mod damage;

@@ -1,5 +1,6 @@
 //! `oclcache caches clear`.
 
+use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,8 +24,8 @@ const NAMED: usize = 10;
 #[derive(Args)]
 pub struct Wanted {
     /// The caches, by the names that `oclcache caches` shows
-    #[arg(value_parser = named, value_name = "NAME", required_unless_present = "all")]
-    names: Vec<&'static Cache>,
+    #[arg(value_name = "NAME", required_unless_present = "all")]
+    names: Vec<OsString>,
     /// All that are known
     #[arg(long, conflicts_with = "names")]
     all: bool,
@@ -47,7 +48,11 @@ pub fn clear(wanted: &Wanted) -> Result<ExitCode, Failure> {
     let precious = surroundings.precious();
     let caches: Vec<&'static Cache> = match wanted.all {
         true => CACHES.iter().collect(),
-        false => wanted.names.clone(),
+        false => wanted
+            .names
+            .iter()
+            .map(|name| named(name))
+            .collect::<Result<_, _>>()?,
     };
     let (mut chosen, mut refused) = (Vec::new(), 0);
     for cache in caches {

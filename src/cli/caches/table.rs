@@ -414,7 +414,11 @@ const INTEL: &[Node] = &[
 ];
 
 const COMGR: &[Node] = &[
-    own(|name| between(name, "llvmcache-", "").is_some_and(is_hex)),
+    // SHA-256 or so in capital digits (llvm::toHex).
+    own(|name| {
+        let digest = between(name, "llvmcache-", "").unwrap_or_default();
+        digest.len() >= 8 && digest.iter().all(u8::is_ascii_hexdigit)
+    }),
     common(|name| name == b"llvmcache.timestamp" || name == b"CACHEDIR.TAG"),
     common(|name| like(name, "comgr-", ".tmp.o") || like(name, "Thin-", ".tmp.o")),
 ];

@@ -1,12 +1,11 @@
 //! Keys of settings as people type them, and values as a configuration file has them.
 
 use std::ffi::OsStr;
-use std::str::FromStr;
 
 use toml_edit::Value;
 
 use crate::config::{Kind, Name, RULES, SETTINGS, Setting, is_file_name, meant, truth};
-use crate::log::text;
+use crate::log::{os, text};
 
 /// Which line of a configuration file.
 #[derive(Clone, Debug)]
@@ -22,10 +21,14 @@ pub enum Key {
     },
 }
 
-impl FromStr for Key {
-    type Err = String;
-
-    fn from_str(typed: &str) -> Result<Key, String> {
+impl Key {
+    /// Which one was typed.
+    ///
+    /// # Errors
+    /// There is none, and which may have been meant.
+    pub fn parse(typed: &OsStr) -> Result<Key, String> {
+        let shown = os(typed);
+        let typed = typed.to_str().unwrap_or_default();
         if let Some(setting) = SETTINGS.iter().find(|setting| setting.key == typed) {
             return Ok(Key::Setting(setting));
         }
@@ -50,14 +53,13 @@ impl FromStr for Key {
             };
         }
         let keys = SETTINGS.iter().map(|setting| setting.key);
-        Err(format!(
-            "there is no such setting{}; `oclcache config` shows all",
-            meant(typed, keys)
-        ))
+        let meant = match meant(typed, keys) {
+            meant if meant.is_empty() => "; `oclcache config` shows all".to_owned(),
+            meant => meant,
+        };
+        Err(format!("`{shown}` is no setting{meant}"))
     }
-}
 
-impl Key {
     /// The tables of a file and the key in the last of them.
     pub fn path(&self) -> Vec<&str> {
         match self {
