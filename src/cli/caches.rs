@@ -204,6 +204,10 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
         shown += &absent.render(4, width());
     }
     shown += &format!("all together: {}\n", size(total));
+    // Many look at it; that is said once.
+    if let Some(cache_home) = (surroundings.variable)("XDG_CACHE_HOME") {
+        shown += &format!("set now: XDG_CACHE_HOME={}\n", os(&cache_home));
+    }
     print(shown.as_bytes())
 }
 

@@ -370,6 +370,42 @@ fn only_the_caches_that_are_named_are_cleared() {
 }
 
 #[test]
+fn on_a_terminal_it_is_asked_first() {
+    let sandbox = stub();
+    let kernels = sandbox.path("home/.cache/hashcat/kernels");
+    plant(&kernels, &["shared.f5470456.kernel".to_owned()]);
+    let answer = |answer: &str| {
+        let own = command(&sandbox);
+        let mut script = Command::new("script");
+        let line = format!("{} caches clear hashcat", env!("CARGO_BIN_EXE_oclcache"));
+        script.args(["-qec", &line, "/dev/null"]).env_clear();
+        script.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        for (name, value) in own.get_envs() {
+            value.map(|value| script.env(name, value));
+        }
+        let answer = sandbox.write("answer", answer);
+        script.stdin(fs::File::open(answer).expect("opened"));
+        sandbox.run(&mut script)
+    };
+    if Command::new("script").arg("--version").output().is_err() {
+        return skipped("the question before caches are cleared (no `script`)");
+    }
+    for no in ["\n", "n\n", "no\n"] {
+        let ran = answer(no);
+        assert!(ran.stdout.contains("Remove 1 file ("), "{}", ran.stdout);
+        assert!(ran.stdout.contains("nothing is removed"), "{}", ran.stdout);
+        assert_eq!((ran.code, kernels.exists()), (Some(1), true));
+    }
+    let ran = answer("y\n");
+    assert_eq!(
+        (ran.code, kernels.exists()),
+        (Some(0), false),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
 fn a_variable_that_names_what_is_no_cache_loses_nothing() {
     let mut sandbox = stub();
     // A home that has of all caches' files of the names that others have as well, and the caches of each driver.

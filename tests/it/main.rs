@@ -9,6 +9,7 @@ mod autobake;
 mod bake;
 mod caches;
 mod clear;
+mod cold;
 mod command;
 mod config;
 mod copies;

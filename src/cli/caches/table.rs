@@ -208,7 +208,7 @@ pub const CACHES: [Cache; 13] = [
         places: &[shared(Base::CacheHome, &["pyopencl"], PYOPENCL)],
         off: "PYOPENCL_NO_CACHE=1",
         moved: "XDG_CACHE_HOME, or the argument cache_dir of a program",
-        variables: &["PYOPENCL_NO_CACHE", "XDG_CACHE_HOME"],
+        variables: &["PYOPENCL_NO_CACHE"],
         cold: &[Cold::Set("PYOPENCL_NO_CACHE", "1")],
     },
     Cache {
@@ -218,12 +218,7 @@ pub const CACHES: [Cache; 13] = [
         places: &[place(Base::CacheHome, &["pytools"], PYTOOLS)],
         off: "LOOPY_NO_CACHE=1 and CG_NO_CACHE=1 for loopy, PYOPENCL_NO_CACHE=1 for PyOpenCL",
         moved: "XDG_CACHE_HOME",
-        variables: &[
-            "LOOPY_NO_CACHE",
-            "CG_NO_CACHE",
-            "PYOPENCL_NO_CACHE",
-            "XDG_CACHE_HOME",
-        ],
+        variables: &["LOOPY_NO_CACHE", "CG_NO_CACHE", "PYOPENCL_NO_CACHE"],
         cold: &[
             Cold::Set("LOOPY_NO_CACHE", "1"),
             Cold::Set("CG_NO_CACHE", "1"),
@@ -277,7 +272,7 @@ pub const CACHES: [Cache; 13] = [
         ],
         off: "nothing turns it off",
         moved: "XDG_CACHE_HOME, where there is no ~/.hashcat",
-        variables: &["XDG_CACHE_HOME"],
+        variables: &[],
         cold: &[Cold::Hide("hashcat")],
     },
     Cache {
@@ -304,7 +299,7 @@ pub const CACHES: [Cache; 13] = [
         places: &[shared(Base::CacheHome, &["darktable"], DARKTABLE)],
         off: "nothing turns it off but --disable-opencl",
         moved: "XDG_CACHE_HOME, or darktable --cachedir",
-        variables: &["XDG_CACHE_HOME"],
+        variables: &[],
         cold: &[Cold::Hide("darktable")],
     },
 ];
