@@ -3,6 +3,8 @@
 //! The program gets a vendors directory that holds nothing but us, and what the loader would have read otherwise as
 //! OCLCACHE_VENDORS. It is a directory since that is what all loaders take.
 
+pub mod cold;
+
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

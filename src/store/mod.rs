@@ -527,7 +527,7 @@ fn entries_of(shard: &Directory) -> Result<Vec<(Key, FileFacts)>, StoreError> {
 
 /// What the file of an entry takes on the disk, in bytes.
 fn taken_by(shard: &Directory, name: &str) -> u64 {
-    shard.facts(name).map_or(0, |file| evict::taken(&file))
+    shard.facts(name).map_or(0, |file| file.taken())
 }
 
 fn file_name(key: &Key) -> String {

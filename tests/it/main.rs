@@ -7,7 +7,11 @@ mod support;
 
 mod autobake;
 mod bake;
+mod caches;
+mod clear;
+mod cold;
 mod command;
+mod config;
 mod copies;
 mod counting;
 mod damage;
