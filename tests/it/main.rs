@@ -12,6 +12,7 @@ mod copies;
 mod counting;
 mod damage;
 mod differential;
+mod documents;
 mod doors;
 mod explain;
 mod hostile;
