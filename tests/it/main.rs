@@ -17,6 +17,7 @@ mod counting;
 mod damage;
 mod differential;
 mod doctor;
+mod documents;
 mod doors;
 mod explain;
 mod hostile;
