@@ -7,9 +7,9 @@
 mod collect;
 mod environment;
 mod headers;
-mod process;
+pub(super) mod process;
 mod replay;
-mod root;
+pub(super) mod root;
 mod supervise;
 mod worker;
 

@@ -4,13 +4,16 @@
 //! `run` passes on the program's, and has 125 to 127 of its own.
 
 mod bake;
+mod caches;
 mod clear;
 mod completions;
 mod config;
 mod detached;
+mod doctor;
 mod explain;
 mod gc;
 mod help;
+mod install;
 mod interrupt;
 mod keys;
 mod list;
@@ -91,6 +94,9 @@ enum Verb {
         /// Bake what the program leaves to be baked, and wait for it; otherwise it is baked behind the program
         #[arg(long)]
         bake: bool,
+        /// As if it had never run: neither this cache nor another one of compiled kernels is read or written
+        #[arg(long, conflicts_with = "bake")]
+        cold: bool,
         /// The program and its arguments
         #[arg(
             required = true,
@@ -144,13 +150,11 @@ enum Verb {
     /// Print the cache directory
     #[command(after_help = "Example: du -sh \"$(oclcache path)\"\nIn ccache: -k cache_dir")]
     Path,
-    /// Remove all entries, or one
-    #[command(after_help = "Example: oclcache clear --key 4f1d2a\nIn ccache: -C")]
-    Clear {
-        /// Only this entry: the key, or as many of its first digits as make it clear
-        #[arg(long)]
-        key: Option<String>,
-    },
+    /// Remove all entries, or some
+    #[command(
+        after_help = "Example: oclcache clear --program darktable --older-than 30d\nIn ccache: -C, --evict-older-than"
+    )]
+    Clear(clear::Wanted),
     /// Bring the cache within its limits, and clear away what nobody uses
     #[command(
         after_help = "Example: oclcache gc --max-size 500M\nIn ccache: -c, --evict-older-than"
@@ -163,12 +167,29 @@ enum Verb {
         #[arg(long, value_name = "TIME", value_parser = parse_age)]
         max_age: Option<Duration>,
     },
+    /// Show the other caches of compiled kernels on this machine, or clear them
+    #[command(after_help = "Example: oclcache caches\nExample: oclcache caches clear pocl mesa")]
+    Caches(caches::Wanted),
     /// Make entries of what programs have left to be compiled again later, and of what an older driver has made
     #[command(after_help = "Example: oclcache bake --stale")]
     Bake(bake::Wanted),
     /// Not for people
     #[command(hide = true)]
     BakeWorker(bake::WorkerArguments),
+    /// Tell whether everything is as it must be for the cache to work, and how to mend what is not
+    #[command(
+        after_help = "Example: oclcache doctor --driver pocl\nExit code: 0 if nothing is wrong, 1 if something is"
+    )]
+    Doctor(doctor::Wanted),
+    /// Not for people
+    #[command(hide = true)]
+    DoctorWorker(doctor::WorkerArguments),
+    /// Register the library that belongs to this command, so that programs are cached without `oclcache run`
+    #[command(after_help = "Example: oclcache install --dry-run")]
+    Install(install::Wanted),
+    /// Undo what `install` has done
+    #[command(after_help = "Example: oclcache uninstall --dry-run")]
+    Uninstall(install::Whose),
     /// Print what a shell completes the verbs and options of this command by
     #[command(
         after_help = "Example: oclcache completions bash > ~/.local/share/bash-completion/completions/oclcache"
@@ -185,9 +206,9 @@ enum Verb {
         /// Where the pages are written; without it, the command's own is printed
         directory: Option<PathBuf>,
     },
-    /// Show each setting, its value and where it comes from
+    /// Show each setting, its value and where it comes from, or change one
     #[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
-    Config,
+    Config(config::Wanted),
 }
 
 fn parse_size(text: &str) -> Result<u64, &'static str> {
@@ -251,12 +272,12 @@ pub fn main() -> ExitCode {
             zero: true,
             ..stats::Wanted::default()
         }),
-        Short { clear: true, .. } => Verb::Clear { key: None },
+        Short { clear: true, .. } => Verb::Clear(clear::Wanted::default()),
         Short { cleanup: true, .. } => Verb::Gc {
             max_size: None,
             max_age: None,
         },
-        Short { config: true, .. } => Verb::Config,
+        Short { config: true, .. } => Verb::Config(config::Wanted::default()),
         Short { verbose, .. } => Verb::Stats(stats::Wanted {
             verbose,
             ..stats::Wanted::default()
@@ -265,8 +286,15 @@ pub fn main() -> ExitCode {
     let done = match verb {
         Verb::Run {
             quiet,
+            cold: true,
+            command,
+            ..
+        } => run::cold::run(quiet, &command),
+        Verb::Run {
+            quiet,
             bake,
             command,
+            ..
         } => run::run(quiet, bake, &command),
         Verb::Stats(wanted) => stats::stats(&wanted),
         Verb::Report(wanted) => report::report(&wanted),
@@ -274,13 +302,18 @@ pub fn main() -> ExitCode {
         Verb::Show { key, json, source } => show::show(&key, json, source),
         Verb::Explain { key, last, json } => explain::explain(key.as_deref(), last, json),
         Verb::Path => path(),
-        Verb::Clear { key } => clear::clear(key.as_deref()),
+        Verb::Clear(wanted) => clear::clear(&wanted),
         Verb::Gc { max_size, max_age } => gc::gc(max_size, max_age),
+        Verb::Caches(wanted) => caches::caches(wanted),
         Verb::Bake(wanted) => bake::bake(&wanted),
         Verb::BakeWorker(arguments) => bake::work(arguments),
+        Verb::Doctor(wanted) => doctor::doctor(&wanted),
+        Verb::DoctorWorker(arguments) => doctor::work(&arguments),
+        Verb::Install(wanted) => install::install(&wanted),
+        Verb::Uninstall(whose) => install::uninstall(&whose),
+        Verb::Config(wanted) => config::config(wanted),
         Verb::Completions { shell } => completions::completions(shell),
         Verb::Man { directory } => man::man(directory.as_deref()),
-        Verb::Config => config::config(),
     };
     done.unwrap_or_else(|failure| {
         say(&format!("oclcache: {}", failure.words));
