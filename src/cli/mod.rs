@@ -49,7 +49,7 @@ use output::{print, say};
     args_conflicts_with_subcommands = true
 )]
 #[command(
-    after_help = "`oclcache VERB --help` tells more of a verb, with an example.\n\nExample: oclcache run clpeak --kernel-latency\nExample: oclcache stats\nExit code: 0 done, 1 failed, 2 wrong usage, 3 no such entry; of `run` the program's"
+    after_help = "New here: `oclcache run PROGRAM` needs no set-up, `oclcache install` makes it last, `oclcache stats` shows what it saved.\n`oclcache VERB --help` tells more of a verb, with an example.\n\nExample: oclcache run clpeak --kernel-latency\nExample: oclcache stats\nExit code: 0 done, 1 failed, 2 wrong usage, 3 no such entry; of `run` the program's"
 )]
 struct Arguments {
     #[command(flatten)]
