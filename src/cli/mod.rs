@@ -3,12 +3,15 @@
 //! Data goes to standard output, words go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such entry;
 //! `run` passes on the program's, and has 125 to 127 of its own.
 
+mod archive;
 mod bake;
 mod clear;
 mod config;
 mod detached;
 mod explain;
+mod export;
 mod gc;
+mod import;
 mod keys;
 mod list;
 mod output;
@@ -153,6 +156,17 @@ enum Verb {
     /// Make entries of what programs have left to be compiled again later, and of what an older driver has made
     #[command(after_help = "Example: oclcache bake --stale")]
     Bake(bake::Wanted),
+    /// Write entries into an archive, for another machine, user or container
+    #[command(after_help = "Example: oclcache export --driver pocl --no-source kernels.tar.zst")]
+    Export(export::Wanted),
+    /// Take the entries of an archive into the cache, those that fit a driver of this machine
+    #[command(
+        after_help = "Example: oclcache import --trust kernels.tar.zst\nExit code: 1 if something was refused, or nothing of it can be used here"
+    )]
+    Import(import::Wanted),
+    /// Not for people
+    #[command(hide = true)]
+    DescribeDriver(import::DriverArguments),
     /// Not for people
     #[command(hide = true)]
     BakeWorker(bake::WorkerArguments),
@@ -230,6 +244,9 @@ pub fn main() -> ExitCode {
         Verb::Clear { key } => clear::clear(key.as_deref()),
         Verb::Gc { max_size, max_age } => gc::gc(max_size, max_age),
         Verb::Bake(wanted) => bake::bake(&wanted),
+        Verb::Export(wanted) => export::export(&wanted),
+        Verb::Import(wanted) => import::import(&wanted),
+        Verb::DescribeDriver(arguments) => import::describe(&arguments),
         Verb::BakeWorker(arguments) => bake::work(arguments),
         Verb::Config => config::config(),
     };

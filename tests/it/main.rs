@@ -5,6 +5,7 @@
 
 mod support;
 
+mod archive;
 mod autobake;
 mod bake;
 mod command;
