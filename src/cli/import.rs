@@ -146,6 +146,9 @@ struct Fit {
     library: Option<PathBuf>,
 }
 
+/// An entry that can be believed: its key, itself, and the digest of its bytes.
+type Believed = (Key, Entry, [u8; 32]);
+
 /// Goes through the archive, and changes nothing.
 struct Judge<'a> {
     wanted: &'a Wanted,
@@ -221,10 +224,7 @@ impl Judge<'_> {
     }
 
     /// Whether a member is an entry that can be believed: with its digest, or why it is refused.
-    fn examine(
-        &mut self,
-        found: &mut Member,
-    ) -> Result<Result<(Key, Entry, [u8; 32]), String>, Failure> {
+    fn examine(&mut self, found: &mut Member) -> Result<Result<Believed, String>, Failure> {
         let refused = |why: &str| Ok(Err(why.to_owned()));
         let Some(key) = key_of(&found.name) else {
             return refused("its name is not that of an entry");

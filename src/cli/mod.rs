@@ -10,6 +10,7 @@ mod config;
 mod detached;
 mod explain;
 mod export;
+mod extract;
 mod gc;
 mod import;
 mod keys;
@@ -156,6 +157,11 @@ enum Verb {
     /// Make entries of what programs have left to be compiled again later, and of what an older driver has made
     #[command(after_help = "Example: oclcache bake --stale")]
     Bake(bake::Wanted),
+    /// Write one entry as files to look at, and to compile again without its program
+    #[command(
+        after_help = "Example: oclcache extract 4f1d2a blur && blur/rebuild.sh\nIn ccache: --inspect"
+    )]
+    Extract(extract::Wanted),
     /// Write entries into an archive, for another machine, user or container
     #[command(after_help = "Example: oclcache export --driver pocl --no-source kernels.tar.zst")]
     Export(export::Wanted),
@@ -244,6 +250,7 @@ pub fn main() -> ExitCode {
         Verb::Clear { key } => clear::clear(key.as_deref()),
         Verb::Gc { max_size, max_age } => gc::gc(max_size, max_age),
         Verb::Bake(wanted) => bake::bake(&wanted),
+        Verb::Extract(wanted) => extract::extract(&wanted),
         Verb::Export(wanted) => export::export(&wanted),
         Verb::Import(wanted) => import::import(&wanted),
         Verb::DescribeDriver(arguments) => import::describe(&arguments),

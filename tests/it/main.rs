@@ -15,6 +15,7 @@ mod damage;
 mod differential;
 mod doors;
 mod explain;
+mod extract;
 mod hostile;
 mod identity;
 mod includes;
