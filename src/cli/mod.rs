@@ -36,7 +36,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, FromArgMatches, Parser, Subcommand};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueHint};
 
 use crate::config::Config;
 use crate::quantity;
@@ -106,7 +106,8 @@ enum Verb {
             required = true,
             trailing_var_arg = true,
             allow_hyphen_values = true,
-            value_name = "PROGRAM"
+            value_name = "PROGRAM",
+            value_hint = ValueHint::CommandWithArguments
         )]
         command: Vec<OsString>,
     },
