@@ -6,15 +6,19 @@
 mod archive;
 mod bake;
 mod clear;
+mod completions;
 mod config;
 mod detached;
 mod explain;
 mod export;
 mod extract;
 mod gc;
+mod help;
 mod import;
+mod interrupt;
 mod keys;
 mod list;
+mod man;
 mod output;
 mod run;
 mod show;
@@ -22,10 +26,13 @@ mod stats;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, FromArgMatches, Parser, Subcommand};
 
 use crate::config::Config;
 use crate::quantity;
@@ -41,7 +48,9 @@ use output::{print, say};
     arg_required_else_help = true,
     args_conflicts_with_subcommands = true
 )]
-#[command(after_help = "Example: oclcache run clpeak --kernel-latency")]
+#[command(
+    after_help = "`oclcache VERB --help` tells more of a verb, with an example.\n\nExample: oclcache run clpeak --kernel-latency\nExample: oclcache stats\nExit code: 0 done, 1 failed, 2 wrong usage, 3 no such entry; of `run` the program's"
+)]
 struct Arguments {
     #[command(flatten)]
     short: Short,
@@ -102,14 +111,14 @@ enum Verb {
         zero: bool,
     },
     /// List the entries
-    #[command(after_help = "Example: oclcache list")]
+    #[command(after_help = "Example: oclcache list | head")]
     List {
         /// As JSON
         #[arg(long)]
         json: bool,
     },
     /// Show one entry: what its key was made of, and what it holds
-    #[command(after_help = "Example: oclcache show 4f1d2a")]
+    #[command(after_help = "Example: oclcache show 4f1d2a\nIn ccache: --inspect")]
     Show {
         /// The key, or as many of its first digits as make it clear
         key: String,
@@ -121,7 +130,9 @@ enum Verb {
         source: bool,
     },
     /// Tell why programs were compiled: the latest misses, bypasses and failures, or those of one key
-    #[command(after_help = "Example: oclcache explain --last 1")]
+    #[command(
+        after_help = "Example: oclcache explain --last 1\nIn ccache: CCACHE_DEBUG, but nothing needs to be set before"
+    )]
     Explain {
         /// Only this key, or as many of its first digits as make it clear
         key: Option<String>,
@@ -133,7 +144,7 @@ enum Verb {
         json: bool,
     },
     /// Print the cache directory
-    #[command(after_help = "Example: du -sh \"$(oclcache path)\"")]
+    #[command(after_help = "Example: du -sh \"$(oclcache path)\"\nIn ccache: -k cache_dir")]
     Path,
     /// Remove all entries, or one
     #[command(after_help = "Example: oclcache clear --key 4f1d2a\nIn ccache: -C")]
@@ -176,6 +187,22 @@ enum Verb {
     /// Not for people
     #[command(hide = true)]
     BakeWorker(bake::WorkerArguments),
+    /// Print what a shell completes the verbs and options of this command by
+    #[command(
+        after_help = "Example: oclcache completions bash > ~/.local/share/bash-completion/completions/oclcache"
+    )]
+    Completions {
+        /// The shell
+        shell: completions::Wanted,
+    },
+    /// Write the man pages of this command and its verbs, or print the first of them
+    #[command(
+        after_help = "Example: oclcache man ~/.local/share/man/man1\nExample: oclcache man | man -l -"
+    )]
+    Man {
+        /// Where the pages are written; without it, the command's own is printed
+        directory: Option<PathBuf>,
+    },
     /// Show each setting, its value and where it comes from
     #[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
     Config,
@@ -189,13 +216,16 @@ fn parse_age(text: &str) -> Result<Duration, &'static str> {
     quantity::duration(text).ok_or("a time is wanted, as 12h or 30d")
 }
 
-/// Why a verb failed: what to say, and the exit code.
+/// Why a verb failed: what to say, and the exit code; a code above `SIGNALLED` is that of a signal which ended it.
 struct Failure {
     words: String,
     code: u8,
 }
 
 impl Failure {
+    /// As shells have it.
+    const SIGNALLED: u8 = 128;
+
     fn new(words: impl fmt::Display) -> Failure {
         Failure {
             words: words.to_string(),
@@ -213,13 +243,27 @@ impl Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
-        Failure::new(error)
+        let step = match error.error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "make room there, or set OCLCACHE_DIR to a directory elsewhere"
+            }
+            ErrorKind::ReadOnlyFilesystem => {
+                "set OCLCACHE_READONLY=1 to use the cache as it is, or OCLCACHE_DIR to a directory elsewhere"
+            }
+            _ => "`oclcache doctor` looks at the directory; OCLCACHE_DIR names another",
+        };
+        Failure::new(format_args!("{error}; {step}"))
     }
 }
 
 /// Parses the arguments of the process and does what they say.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let matches = help::definition().try_get_matches();
+    let arguments = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
+    let arguments = match arguments {
+        Ok(arguments) => arguments,
+        Err(error) => return help::refused(&error),
+    };
     let verb = arguments.verb.unwrap_or(match arguments.short {
         Short { zero: true, .. } => Verb::Stats {
             json: false,
@@ -255,21 +299,29 @@ pub fn main() -> ExitCode {
         Verb::Import(wanted) => import::import(&wanted),
         Verb::DescribeDriver(arguments) => import::describe(&arguments),
         Verb::BakeWorker(arguments) => bake::work(arguments),
+        Verb::Completions { shell } => completions::completions(shell),
+        Verb::Man { directory } => man::man(directory.as_deref()),
         Verb::Config => config::config(),
     };
     done.unwrap_or_else(|failure| {
         say(&format!("oclcache: {}", failure.words));
+        if let Some(signal @ 1..) = failure.code.checked_sub(Failure::SIGNALLED) {
+            let _ = signal_hook::low_level::emulate_default_handler(signal.into());
+        }
         ExitCode::from(failure.code)
     })
 }
 
+/// The bytes as they are for who reads them, and what a person can read on a terminal.
 fn path() -> Result<ExitCode, Failure> {
     let path = directory(&Config::read())?;
-    use std::os::unix::ffi::OsStrExt;
+    if output::width().is_some() {
+        return print(format!("{}\n", crate::log::path(&path)).as_bytes());
+    }
     print(&[path.as_os_str().as_bytes(), b"\n"].concat())
 }
 
-fn directory(config: &Config) -> Result<std::path::PathBuf, Failure> {
+fn directory(config: &Config) -> Result<PathBuf, Failure> {
     config
         .directory()
         .map_err(|why| Failure::new(format_args!("the cache is off: {why}")))

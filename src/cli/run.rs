@@ -270,14 +270,17 @@ fn vendors_directory(
 }
 
 fn spawn(command: &mut Command, name: &OsStr) -> Result<Child, Failure> {
-    command.spawn().map_err(|error| Failure {
-        words: format!("cannot run `{}`: {error}", path(Path::new(name))),
+    command.spawn().map_err(|error| {
+        let name = path(Path::new(name));
         // As shells have it: 127 not found, 126 not runnable.
-        code: if error.kind() == std::io::ErrorKind::NotFound {
-            127
-        } else {
-            126
-        },
+        let (code, step) = match error.kind() {
+            std::io::ErrorKind::NotFound => (127, "name a program of PATH, or one by its path"),
+            _ => (126, "is it a program, and may you run it?"),
+        };
+        Failure {
+            words: format!("cannot run `{name}`: {error}; {step}"),
+            code,
+        }
     })
 }
 
