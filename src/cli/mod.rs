@@ -5,21 +5,25 @@
 
 mod archive;
 mod bake;
+mod caches;
 mod clear;
 mod completions;
 mod config;
 mod detached;
+mod doctor;
 mod explain;
 mod export;
 mod extract;
 mod gc;
 mod help;
 mod import;
+mod install;
 mod interrupt;
 mod keys;
 mod list;
 mod man;
 mod output;
+mod report;
 mod run;
 mod show;
 mod stats;
@@ -64,6 +68,9 @@ struct Short {
     /// The same as `stats`
     #[arg(short = 's', long = "show-stats")]
     stats: bool,
+    /// With -s: the same as `stats --verbose`
+    #[arg(short = 'v', long = "verbose", requires = "stats")]
+    verbose: bool,
     /// The same as `stats --zero`
     #[arg(short = 'z', long = "zero-stats")]
     zero: bool,
@@ -91,6 +98,9 @@ enum Verb {
         /// Bake what the program leaves to be baked, and wait for it; otherwise it is baked behind the program
         #[arg(long)]
         bake: bool,
+        /// As if it had never run: neither this cache nor another one of compiled kernels is read or written
+        #[arg(long, conflicts_with = "bake")]
+        cold: bool,
         /// The program and its arguments
         #[arg(
             required = true,
@@ -101,15 +111,13 @@ enum Verb {
         command: Vec<OsString>,
     },
     /// Show what was served and what it saved
-    #[command(after_help = "Example: oclcache stats --json\nIn ccache: -s, -z")]
-    Stats {
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-        /// Begin to count from zero
-        #[arg(long)]
-        zero: bool,
-    },
+    #[command(
+        after_help = "Example: oclcache stats --by program --since 7d\nIn ccache: -s, -sv, -z"
+    )]
+    Stats(stats::Wanted),
+    /// Write what was saved, by day, program and device, as a page to look at in a browser
+    #[command(after_help = "Example: oclcache report --open")]
+    Report(report::Wanted),
     /// List the entries
     #[command(after_help = "Example: oclcache list | head")]
     List {
@@ -146,13 +154,11 @@ enum Verb {
     /// Print the cache directory
     #[command(after_help = "Example: du -sh \"$(oclcache path)\"\nIn ccache: -k cache_dir")]
     Path,
-    /// Remove all entries, or one
-    #[command(after_help = "Example: oclcache clear --key 4f1d2a\nIn ccache: -C")]
-    Clear {
-        /// Only this entry: the key, or as many of its first digits as make it clear
-        #[arg(long)]
-        key: Option<String>,
-    },
+    /// Remove all entries, or some
+    #[command(
+        after_help = "Example: oclcache clear --program darktable --older-than 30d\nIn ccache: -C, --evict-older-than"
+    )]
+    Clear(clear::Wanted),
     /// Bring the cache within its limits, and clear away what nobody uses
     #[command(
         after_help = "Example: oclcache gc --max-size 500M\nIn ccache: -c, --evict-older-than"
@@ -165,6 +171,9 @@ enum Verb {
         #[arg(long, value_name = "TIME", value_parser = parse_age)]
         max_age: Option<Duration>,
     },
+    /// Show the other caches of compiled kernels on this machine, or clear them
+    #[command(after_help = "Example: oclcache caches\nExample: oclcache caches clear pocl mesa")]
+    Caches(caches::Wanted),
     /// Make entries of what programs have left to be compiled again later, and of what an older driver has made
     #[command(after_help = "Example: oclcache bake --stale")]
     Bake(bake::Wanted),
@@ -187,6 +196,20 @@ enum Verb {
     /// Not for people
     #[command(hide = true)]
     BakeWorker(bake::WorkerArguments),
+    /// Tell whether everything is as it must be for the cache to work, and how to mend what is not
+    #[command(
+        after_help = "Example: oclcache doctor --driver pocl\nExit code: 0 if nothing is wrong, 1 if something is"
+    )]
+    Doctor(doctor::Wanted),
+    /// Not for people
+    #[command(hide = true)]
+    DoctorWorker(doctor::WorkerArguments),
+    /// Register the library that belongs to this command, so that programs are cached without `oclcache run`
+    #[command(after_help = "Example: oclcache install --dry-run")]
+    Install(install::Wanted),
+    /// Undo what `install` has done
+    #[command(after_help = "Example: oclcache uninstall --dry-run")]
+    Uninstall(install::Whose),
     /// Print what a shell completes the verbs and options of this command by
     #[command(
         after_help = "Example: oclcache completions bash > ~/.local/share/bash-completion/completions/oclcache"
@@ -203,9 +226,9 @@ enum Verb {
         /// Where the pages are written; without it, the command's own is printed
         directory: Option<PathBuf>,
     },
-    /// Show each setting, its value and where it comes from
+    /// Show each setting, its value and where it comes from, or change one
     #[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
-    Config,
+    Config(config::Wanted),
 }
 
 fn parse_size(text: &str) -> Result<u64, &'static str> {
@@ -265,43 +288,56 @@ pub fn main() -> ExitCode {
         Err(error) => return help::refused(&error),
     };
     let verb = arguments.verb.unwrap_or(match arguments.short {
-        Short { zero: true, .. } => Verb::Stats {
-            json: false,
+        Short { zero: true, .. } => Verb::Stats(stats::Wanted {
             zero: true,
-        },
-        Short { clear: true, .. } => Verb::Clear { key: None },
+            ..stats::Wanted::default()
+        }),
+        Short { clear: true, .. } => Verb::Clear(clear::Wanted::default()),
         Short { cleanup: true, .. } => Verb::Gc {
             max_size: None,
             max_age: None,
         },
-        Short { config: true, .. } => Verb::Config,
-        Short { .. } => Verb::Stats {
-            json: false,
-            zero: false,
-        },
+        Short { config: true, .. } => Verb::Config(config::Wanted::default()),
+        Short { verbose, .. } => Verb::Stats(stats::Wanted {
+            verbose,
+            ..stats::Wanted::default()
+        }),
     });
     let done = match verb {
         Verb::Run {
             quiet,
+            cold: true,
+            command,
+            ..
+        } => run::cold::run(quiet, &command),
+        Verb::Run {
+            quiet,
             bake,
             command,
+            ..
         } => run::run(quiet, bake, &command),
-        Verb::Stats { json, zero } => stats::stats(json, zero),
+        Verb::Stats(wanted) => stats::stats(&wanted),
+        Verb::Report(wanted) => report::report(&wanted),
         Verb::List { json } => list::list(json),
         Verb::Show { key, json, source } => show::show(&key, json, source),
         Verb::Explain { key, last, json } => explain::explain(key.as_deref(), last, json),
         Verb::Path => path(),
-        Verb::Clear { key } => clear::clear(key.as_deref()),
+        Verb::Clear(wanted) => clear::clear(&wanted),
         Verb::Gc { max_size, max_age } => gc::gc(max_size, max_age),
+        Verb::Caches(wanted) => caches::caches(wanted),
         Verb::Bake(wanted) => bake::bake(&wanted),
         Verb::Extract(wanted) => extract::extract(&wanted),
         Verb::Export(wanted) => export::export(&wanted),
         Verb::Import(wanted) => import::import(&wanted),
         Verb::DescribeDriver(arguments) => import::describe(&arguments),
         Verb::BakeWorker(arguments) => bake::work(arguments),
+        Verb::Doctor(wanted) => doctor::doctor(&wanted),
+        Verb::DoctorWorker(arguments) => doctor::work(&arguments),
+        Verb::Install(wanted) => install::install(&wanted),
+        Verb::Uninstall(whose) => install::uninstall(&whose),
+        Verb::Config(wanted) => config::config(wanted),
         Verb::Completions { shell } => completions::completions(shell),
         Verb::Man { directory } => man::man(directory.as_deref()),
-        Verb::Config => config::config(),
     };
     done.unwrap_or_else(|failure| {
         say(&format!("oclcache: {}", failure.words));
