@@ -19,7 +19,7 @@ const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)
 const RUN: &str = env!("CARGO_BIN_EXE_oclcache");
 
 /// A command line or more of each verb. KEY is the key of an entry, NEW a file that is not there. Those with a mark write data.
-const LINES: [(&str, bool); 18] = [
+const LINES: [(&str, bool); 22] = [
     ("stats", true),
     ("stats --json", true),
     ("list", true),
@@ -38,6 +38,10 @@ const LINES: [(&str, bool); 18] = [
     ("bake", false),
     ("gc", false),
     ("run -q true", false),
+    ("doctor --no-build", true),
+    ("doctor --no-build --json", true),
+    ("install --user --dry-run", false),
+    ("uninstall --user --dry-run", false),
 ];
 
 fn stub() -> Sandbox {
@@ -137,7 +141,15 @@ fn without_a_home_each_verb_says_what_to_set() {
     let sandbox = filled();
     let before = tree(&sandbox.path("cache"));
     for (line, _) in LINES {
-        let needs_none = ["completions", "man", "config", "run"];
+        let needs_none = [
+            "completions",
+            "man",
+            "config",
+            "run",
+            "doctor",
+            "install",
+            "uninstall",
+        ];
         let wanted: &[&str] = match needs_none.iter().any(|verb| line.starts_with(verb)) {
             true => &[],
             false => &["OCLCACHE_DIR"],
@@ -156,7 +168,14 @@ fn a_directory_that_others_may_write_is_named_and_left() {
     fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).expect("set");
     let before = tree(&cache);
     for (line, _) in LINES {
-        let needs_none = ["completions", "man", "path"];
+        let needs_none = [
+            "completions",
+            "man",
+            "path",
+            "doctor",
+            "install",
+            "uninstall",
+        ];
         let wanted = [cache.to_str().expect("UTF-8")];
         let wanted: &[&str] = match needs_none.iter().any(|verb| line.starts_with(verb)) {
             true => &[],
