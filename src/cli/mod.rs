@@ -205,8 +205,10 @@ enum Verb {
     /// Not for people
     #[command(hide = true)]
     DoctorWorker(doctor::WorkerArguments),
-    /// Register the library that belongs to this command, so that programs are cached without `oclcache run`
-    #[command(after_help = "Example: oclcache install --dry-run")]
+    /// Register the library, so that programs are cached without `oclcache run`
+    #[command(
+        after_help = "Example: oclcache install --dry-run\nExample: eval \"$(oclcache install --user)\""
+    )]
     Install(install::Wanted),
     /// Undo what `install` has done
     #[command(after_help = "Example: oclcache uninstall --dry-run")]

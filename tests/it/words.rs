@@ -38,7 +38,7 @@ const LINES: [(&str, bool, bool); 33] = [
     ("explain --json", true, true),
     ("doctor --no-build", true, false),
     ("doctor --no-build --json", true, false),
-    ("install --user --dry-run", true, false),
+    ("install --user --dry-run", false, false),
     ("uninstall --user --dry-run", false, false),
     ("config", true, false),
     ("config --json", true, false),

@@ -80,9 +80,9 @@ impl Plan {
         };
         ours(&file, &known)?;
         // A package manager would take it for what somebody has changed.
-        if known.starts_with(LIBRARY) {
+        if is_of_package(&known) {
             return Err(Failure::new(format_args!(
-                "`{}` names the library without its place, as packages do: remove the package, or the file if there is none",
+                "`{}` is of a package, by the place of the library: remove the package, or the file if there is none",
                 path(&file)
             )));
         }
@@ -186,6 +186,13 @@ fn ours(file: &Path, content: &[u8]) -> Result<(), Failure> {
         path(file),
         text(line)
     )))
+}
+
+/// Whether a registration names a library where package managers put them (Filesystem Hierarchy Standard 3.0, 4.1 and 4.9), or
+/// by its name alone.
+fn is_of_package(content: &[u8]) -> bool {
+    content.starts_with(LIBRARY)
+        || content.starts_with(b"/usr/") && !content.starts_with(b"/usr/local/")
 }
 
 fn write(file: &Path, content: &[u8]) -> io::Result<()> {

@@ -60,7 +60,7 @@ pub fn cache(world: &World, mode: u32) -> PathBuf {
     cache
 }
 
-const FAULTS: [Fault; 32] = [
+const FAULTS: [Fault; 33] = [
     Fault {
         about: "loader",
         state: WRONG,
@@ -338,6 +338,16 @@ const FAULTS: [Fault; 32] = [
             world
                 .sandbox
                 .set("OCL_ICD_VENDORS", world.sandbox.path("nowhere"))
+        },
+        by_hand: None,
+    },
+    Fault {
+        about: "rule",
+        state: WRONG,
+        says: "sh: cache = false",
+        plant: |world| {
+            configure(world, "[program.sh]\ncache = false\n");
+            world.arguments = vec!["sh".into()];
         },
         by_hand: None,
     },
