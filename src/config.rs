@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::quantity;
 pub use file::{is_file_name, meant, of_system, of_user};
-pub use program::{RULES, Rule, RuleSetting, executable};
+pub use program::{RULES, Rule, executable};
 use table::BUILT_DIR;
 pub use table::{Name, SETTINGS, Setting};
 pub use value::Kind;

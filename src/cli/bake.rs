@@ -113,7 +113,7 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
         priority::lower();
     }
     let config = wanted.handed.config();
-    if config.readonly() || config.disable() {
+    if config.readonly() || config.disables_all() {
         return Err(Failure::new(
             "nothing is baked: the cache is not to be written",
         ));
