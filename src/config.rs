@@ -276,7 +276,7 @@ impl Config {
                 Ok(path)
             } else {
                 Err(format!(
-                    "the setting `dir` is `{}`, which is not an absolute path",
+                    "the setting `dir` is `{}`, which is not an absolute path; `oclcache config` shows where it is set",
                     crate::log::path(&path)
                 ))
             };
@@ -292,7 +292,8 @@ impl Config {
                 (None, None) => None,
             },
         };
-        let default = default.ok_or("neither OCLCACHE_DIR nor XDG_CACHE_HOME nor HOME is set")?;
+        let default = default
+            .ok_or("neither OCLCACHE_DIR nor XDG_CACHE_HOME nor HOME is set; set OCLCACHE_DIR")?;
         // Under sudo HOME may still be the caller's, in whose directories root must leave no files.
         let parent = default
             .ancestors()
@@ -306,7 +307,7 @@ impl Config {
                 crate::log::path(parent)
             )),
             None => Err(format!(
-                "`{}` has no existing parent",
+                "`{}` has no existing parent; make one, or set OCLCACHE_DIR",
                 crate::log::path(&default)
             )),
         }

@@ -59,7 +59,7 @@ impl Limits {
     }
 
     /// What must stay free where so many bytes are all there are.
-    pub(super) fn free_of(&self, all: u64) -> u64 {
+    pub fn free_of(&self, all: u64) -> u64 {
         self.min_free.unwrap_or((all / FREE_SHARE).min(MOST_FREE))
     }
 

@@ -5,6 +5,7 @@
 
 mod support;
 
+mod archive;
 mod autobake;
 mod bake;
 mod caches;
@@ -16,12 +17,16 @@ mod copies;
 mod counting;
 mod damage;
 mod differential;
+mod doctor;
+mod documents;
 mod doors;
 mod explain;
+mod extract;
 mod hostile;
 mod identity;
 mod includes;
 mod inputs;
+mod install;
 mod journal;
 mod limits;
 mod modes;
@@ -33,9 +38,13 @@ mod process;
 mod programs;
 mod run;
 mod sentinel;
+mod shells;
+mod shown;
 mod snapshots;
+mod stats;
 mod switches;
 mod texts;
 mod tiers;
 mod verdicts;
 mod waiting;
+mod words;
