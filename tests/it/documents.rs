@@ -24,6 +24,8 @@ pub struct Reader {
     pub sandbox: Sandbox,
     /// A home whose directories nobody else can write, where there is a place for one.
     home: Option<tempfile::TempDir>,
+    /// Whether the stub counts what it compiles. The variable that tells it to is in keys.
+    pub counts: bool,
 }
 
 impl Reader {
@@ -64,6 +66,7 @@ impl Reader {
         Some(Reader {
             home: trusted_place("documents: a home that nobody else can write"),
             sandbox,
+            counts: false,
         })
     }
 
@@ -93,6 +96,9 @@ impl Reader {
             .env("OCLCACHE_VENDORS", self.sandbox.path("drivers"))
             .env("OCLCACHE_SYSTEM_DIRS", "none")
             .env_remove("OCLCACHE_RECORD");
+        if !self.counts {
+            command.env_remove("STUB_LOG");
+        }
         command
     }
 
@@ -111,14 +117,23 @@ impl Reader {
     #[track_caller]
     fn follow(&self, page: &Page, block: &Block) {
         let place = format!("{}:{}", page.name, block.line);
+        if block.word("home") == Some("trusted") && !self.is_trusted() {
+            return;
+        }
+        for line in block.text.lines().filter(|line| line.contains("oclcache")) {
+            assert!(stays_at_home(line), "{place}: {line}");
+        }
         let script = block.text.replace(" KEY", " \"$(KEY)\"");
         let ran = self.type_in(&script);
-        let code = block
-            .word("exit")
-            .map_or(0, |code| code.parse().expect("a number"));
+        let wanted = match block.word("exit") {
+            // What is said depends on the machine.
+            Some("any") => ran.code.filter(|code| *code < 2),
+            Some(code) => Some(code.parse().expect("a number")),
+            None => Some(0),
+        };
         assert_eq!(
-            ran.code,
-            Some(code),
+            ran.code.or(Some(-1)),
+            wanted,
             "{place}:\n{script}\nprints:\n{}\nand says:\n{}",
             ran.stdout,
             ran.stderr
@@ -131,6 +146,16 @@ impl Reader {
     }
 }
 
+/// Whether a command does nothing to this machine: the tests may run as root, and some caches are where no home says.
+fn stays_at_home(line: &str) -> bool {
+    let registers = line.contains("install ") || line.ends_with("install");
+    let cleared = line.split_once("caches clear ").map(|(_, names)| names);
+    let at_home = |name: &str| ["pyopencl", "opencv"].contains(&name) || name.starts_with('-');
+    line.contains("--dry-run")
+        || (!registers || line.contains("--user"))
+            && cleared.is_none_or(|names| !names.contains("--all") && names.split(' ').all(at_home))
+}
+
 /// The first words of each line that is shown begin a line that was printed, in this order; numbers and keys may be others.
 #[track_caller]
 fn has_shape(place: &str, shown: &str, printed: &str) {
@@ -139,6 +164,10 @@ fn has_shape(place: &str, shown: &str, printed: &str) {
         let plain = |word: &str| {
             if word.len() >= 12 && word.chars().all(|character| character.is_ascii_hexdigit()) {
                 return "a key".to_owned();
+            }
+            // What `doctor` finds depends on the machine.
+            if ["ok", "warning", "wrong"].contains(&word) {
+                return "found".to_owned();
             }
             let mut word = word.replace(|character: char| character.is_ascii_digit(), "0");
             while word.contains("00") {
@@ -231,17 +260,16 @@ impl Help {
         self.known[&verbs].as_deref()
     }
 
-    /// The verbs below these.
+    /// The verbs below these: they stand before the options, each on a line with what it does.
     fn verbs(&mut self, verbs: &[&str]) -> Vec<String> {
         let help = self.of(verbs).unwrap_or_default();
-        let (_, listed) = help.split_once("\nCommands:\n").unwrap_or_default();
-        let names = listed.lines().take_while(|line| !line.is_empty());
-        let names = names.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-        let names = names.filter_map(|line| line.split_whitespace().next());
-        names
-            .map(str::to_owned)
-            .filter(|name| name != "help")
-            .collect()
+        let listed = help.split("\nOptions:").next().unwrap_or_default();
+        let names = listed.lines().filter_map(|line| {
+            let (name, words) = line.strip_prefix("  ")?.split_once("  ")?;
+            let is_name = name.starts_with(|character: char| character.is_ascii_lowercase());
+            (is_name && !words.trim().is_empty() && name != "help").then(|| name.to_owned())
+        });
+        names.collect()
     }
 }
 
@@ -321,7 +349,9 @@ fn no_page_names_a_verb_or_an_option_that_the_command_does_not_have() {
 fn the_page_of_commands_has_each_verb_with_the_name_that_ccache_gives_it() {
     let mut help = Help::new();
     let page = fs::read_to_string(top().join("docs/commands.md")).expect("docs/commands.md");
-    for verb in help.verbs(&[]) {
+    let verbs = help.verbs(&[]);
+    assert!(verbs.len() > 5, "{verbs:?}");
+    for verb in verbs {
         let start = format!("| `oclcache {verb}");
         let rows = page.lines().filter(|line| {
             let rest = line.strip_prefix(&start);
@@ -356,7 +386,7 @@ fn the_page_of_commands_has_each_verb_with_the_name_that_ccache_gives_it() {
             .flat_map(|names| names.split([',', ' ']))
         {
             let is_named =
-                name.is_empty() || rows.iter().any(|row| row.contains(&format!("`{name}")));
+                !name.starts_with('-') || rows.iter().any(|row| row.contains(&format!("`{name}")));
             assert!(
                 is_named,
                 "docs/commands.md does not say that ccache has {name} for {verb}"
