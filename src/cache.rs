@@ -24,6 +24,7 @@ pub mod link;
 mod look_up;
 mod memory;
 mod must_hit;
+mod of;
 mod one_build;
 pub mod own;
 mod plan;
@@ -47,17 +48,18 @@ use crate::config::Config;
 use crate::driver::notify::Held;
 use crate::driver::{BuildArguments, Driver, NotifyTarget, notify};
 use crate::log::text;
-use crate::outcome::{Bypass, Outcome};
+use crate::outcome::{Bypass, Missed, Outcome, Query};
 use crate::shadow::{self, Ended, Inner, Origin, Ticket};
 use crate::store::digests::Digests;
 use crate::store::journal::{Ended as Noted, Kept, now_ms};
 use crate::store::measures::Measures;
 use crate::store::recorder::Recorder;
-use crate::store::stats::{Counter, Event, run_directory};
+use crate::store::stats::{Counter, Event, Place, run_directory};
 use crate::store::tiers::Tiers;
 use crate::store::{Limits, STATISTICS, Store};
 use journal::kernel_names_after;
 use memory::Memory;
+use of::Of;
 use one_build::Turn;
 pub use plan::HeaderProgram;
 use plan::Plan;
@@ -121,7 +123,12 @@ pub type BuildBelow<'a> = &'a dyn Fn(Program, NotifyTarget) -> cl_int;
 pub fn build(call: &BuildCall, below: BuildBelow) -> cl_int {
     let cache = Cache::get();
     let Some(ticket) = shadow::begin(call.program) else {
-        cache.count_bypass(None, Bypass::NotFromSource, Vec::new(), Duration::ZERO);
+        cache.count_bypass(
+            &Of::default(),
+            Bypass::NotFromSource,
+            Vec::new(),
+            Duration::ZERO,
+        );
         // The driver's own affair: callbacks that it makes are outside of our hooks.
         return notify::outside(|| below(call.program, call.notify));
     };
@@ -152,7 +159,10 @@ pub fn build(call: &BuildCall, below: BuildBelow) -> cl_int {
                     return CL_SUCCESS;
                 }
                 // Another thread builds the same program: the driver sorts that out.
-                Err(unpublished) => drop(unpublished),
+                Err(unpublished) => {
+                    plan.missed_by(Missed::ConcurrentBuild);
+                    drop(unpublished);
+                }
             }
         }
     }
@@ -230,7 +240,7 @@ impl Cache {
         let statistics = written.and_then(|store| store.root().create(STATISTICS).ok());
         // A child that is forked when the run is over counts with all others.
         let counts = !bake::is_baker() && (run.is_some() || statistics.is_some());
-        let recorder = counts.then(|| Recorder::new(run, statistics));
+        let recorder = counts.then(|| Recorder::new(&plan::executable(), run, statistics));
         Cache {
             tiers: Tiers::new(config.system_dirs(), &config.trusted_owners()),
             config,
@@ -263,9 +273,9 @@ impl Cache {
         }
     }
 
-    fn count(&self, events: &[Event]) {
+    fn count(&self, place: Place<'_>, events: &[Event]) {
         if let Some(recorder) = &self.recorder {
-            recorder.record(events);
+            recorder.record(place, events);
         }
     }
 
@@ -282,12 +292,13 @@ impl Cache {
 
     fn count_hit(&self, plan: &Plan, inner: &Inner, elapsed: Duration) {
         let load_ns = nanoseconds(elapsed);
-        self.count(&[
+        let events = [
             Counter::Hits.by(1),
             Counter::SystemHits.by(inner.is_of_system().into()),
             Counter::LoadNs.by(load_ns),
             Counter::SavedNs.by(inner.compile_ns().saturating_sub(load_ns)),
-        ]);
+        ];
+        self.count(plan.place(), &events);
         log_build(
             Outcome::Hit,
             Some(plan),
@@ -309,13 +320,18 @@ impl Cache {
             return self.change_linked(ticket, call, below);
         }
         let held = self.prepare_change(&ticket);
+        // While the application is in the call: later the program may be gone.
+        let of = match &plan {
+            Ok(_) => Of::driver(ticket.driver),
+            Err(_) => Of::program(ticket.driver, ticket.program, &call.arguments),
+        };
         let refusable = ticket.built && plan::has_kernels(&ticket);
         let program = call.program;
         let devices = call.arguments.devices.clone();
         let started = Instant::now();
         let finish = Box::new(move |_, code: Option<cl_int>| {
             let elapsed = started.elapsed();
-            if self.built(&ticket, plan, devices, code, elapsed) {
+            if self.built(&ticket, plan, &of, devices, code, elapsed) {
                 turn.published();
             }
         });
@@ -328,6 +344,7 @@ impl Cache {
         &self,
         ticket: &Ticket,
         plan: Result<Plan, Bypass>,
+        of: &Of,
         devices: Option<Vec<Device>>,
         code: Option<cl_int>,
         elapsed: Duration,
@@ -340,14 +357,13 @@ impl Cache {
                 false => Ended::Failed,
             };
             shadow::ended(ticket, how, None, None);
-            let driver = Some(ticket.driver);
-            self.count_bypass(driver, Bypass::ConcurrentBuild, Vec::new(), elapsed);
+            self.count_bypass(of, Bypass::ConcurrentBuild, Vec::new(), elapsed);
             return false;
         }
         let how = verdict(ticket.driver, ticket.program, devices.as_deref(), code);
         if how != Ended::Built {
             shadow::ended(ticket, how, None, None);
-            self.count_failed(ticket.driver, plan.as_ref().ok(), elapsed);
+            self.count_failed(of, plan.as_ref().ok(), elapsed);
             return false;
         }
         match plan {
@@ -355,7 +371,7 @@ impl Cache {
             Ok(plan) if !plan.still_holds() => {
                 shadow::ended(ticket, how, None, None);
                 tracing::warn!(key = %plan.key_prefix(), "not stored: a header was changed, made or removed meanwhile");
-                self.count(&[Counter::NotStored.by(1)]);
+                self.count(plan.place(), &[Counter::NotStored.by(1)]);
                 self.count_miss(ticket.driver, &plan, Vec::new(), Kept::Nothing, elapsed);
                 false
             }
@@ -371,7 +387,7 @@ impl Cache {
             Err(reason) => {
                 let names = kernel_names_after(ticket.driver, ticket.program, reason);
                 shadow::ended(ticket, how, None, None);
-                self.count_bypass(Some(ticket.driver), reason, names, elapsed);
+                self.count_bypass(of, reason, names, elapsed);
                 false
             }
         }
@@ -385,10 +401,12 @@ impl Cache {
         kept: Kept,
         elapsed: Duration,
     ) {
-        self.count(&[
+        let events = [
             Counter::Misses.by(1),
             Counter::CompileNs.by(nanoseconds(elapsed)),
-        ]);
+            plan.missed().into(),
+        ];
+        self.count(plan.place(), &events);
         log_build(Outcome::Miss, Some(plan), &names, elapsed);
         self.must_have_hit(Outcome::Miss, Some(plan), &names);
         let recache = self.config.recache();
@@ -396,31 +414,33 @@ impl Cache {
         self.note(Some(driver), Some(plan), names, ended, elapsed);
     }
 
-    /// `driver` is None if the program is not known here.
-    fn count_bypass(
-        &self,
-        driver: Option<&Driver>,
-        reason: Bypass,
-        names: Vec<Vec<u8>>,
-        elapsed: Duration,
-    ) {
-        self.count(&[reason.into()]);
+    fn count_bypass(&self, of: &Of, reason: Bypass, names: Vec<Vec<u8>>, elapsed: Duration) {
+        let place = of.place();
+        self.count(
+            place,
+            &[reason.into(), Counter::BypassedNs.by(nanoseconds(elapsed))],
+        );
         log_build(Outcome::Bypassed(reason), None, &names, elapsed);
         self.must_have_hit(Outcome::Bypassed(reason), None, &names);
-        self.note(driver, None, names, Noted::bypassed(reason), elapsed);
+        self.note(of.driver, None, names, Noted::bypassed(reason), elapsed);
     }
 
-    fn count_failed(&self, driver: &Driver, plan: Option<&Plan>, elapsed: Duration) {
-        self.count(&[Counter::Failed.by(1)]);
+    fn count_failed(&self, of: &Of, plan: Option<&Plan>, elapsed: Duration) {
+        let place = plan.map_or_else(|| of.place(), Plan::place);
+        let events = [
+            Counter::Failed.by(1),
+            Counter::FailedNs.by(nanoseconds(elapsed)),
+        ];
+        self.count(place, &events);
         log_build(Outcome::Failed, plan, &[], elapsed);
-        self.note(Some(driver), plan, Vec::new(), Noted::Failed, elapsed);
+        self.note(of.driver, plan, Vec::new(), Noted::Failed, elapsed);
     }
 
     /// R3: before a call that changes the state of a served program, it is built for real and answers for itself, also in
     /// the call's callback, and if kernels of its P' are alive, one of P is held until the driver has judged.
     fn prepare_change(&self, ticket: &Ticket) -> Option<Held> {
         let inner = ticket.inner.as_ref().filter(|inner| inner.is_apart())?;
-        if !self.build_own(ticket.program, inner) {
+        if !self.build_own(ticket.program, inner, Query::Rebuild) {
             return None;
         }
         shadow::stand_aside(ticket);

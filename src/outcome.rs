@@ -177,6 +177,180 @@ impl Bypass {
     }
 }
 
+/// Why a build that was looked up was compiled all the same.
+///
+/// The numbers are stored in statistics files: append, never reorder, never reuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Missed {
+    /// There is no entry of its key: it was never seen, something in the key has changed, or the entry was removed.
+    Absent = 0,
+    /// There is a recipe, which nobody has baked yet.
+    NotBaked = 1,
+    /// The entry is damaged.
+    Damaged = 2,
+    /// The driver did not take the entry, or processes died while it loaded it.
+    Refused = 3,
+    /// A build from source, for OCLCACHE_VERIFY, was another program.
+    Differed = 4,
+    /// The texts of the entry name other include directories.
+    OtherDirectories = 5,
+    /// The system did not give the entry.
+    Unreadable = 6,
+    /// No driver has loaded the entry before, and another process is trying now whether it can be.
+    BeingTried = 7,
+    /// The driver has no room for the program of the entry.
+    NoRoom = 8,
+    /// OCLCACHE_RECACHE is set.
+    Recache = 9,
+    /// Another thread began to build the same program meanwhile.
+    ConcurrentBuild = 10,
+    /// The process is ending.
+    Ending = 11,
+}
+
+impl Missed {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [Missed; 12] = [
+        Missed::Absent,
+        Missed::NotBaked,
+        Missed::Damaged,
+        Missed::Refused,
+        Missed::Differed,
+        Missed::OtherDirectories,
+        Missed::Unreadable,
+        Missed::BeingTried,
+        Missed::NoRoom,
+        Missed::Recache,
+        Missed::ConcurrentBuild,
+        Missed::Ending,
+    ];
+
+    /// The name in statistics; stable.
+    pub fn name(self) -> &'static str {
+        match self {
+            Missed::Absent => "absent",
+            Missed::NotBaked => "not_baked",
+            Missed::Damaged => "damaged",
+            Missed::Refused => "refused",
+            Missed::Differed => "differed",
+            Missed::OtherDirectories => "other_directories",
+            Missed::Unreadable => "unreadable",
+            Missed::BeingTried => "being_tried",
+            Missed::NoRoom => "no_room",
+            Missed::Recache => "recache",
+            Missed::ConcurrentBuild => "concurrent_build",
+            Missed::Ending => "ending",
+        }
+    }
+
+    /// What it means, for people.
+    pub fn help(self) -> &'static str {
+        match self {
+            Missed::Absent => "new, changed, or removed since; `oclcache explain` tells which",
+            Missed::NotBaked => "compiled before, and not baked yet: `oclcache bake` does that",
+            Missed::Damaged => "the entry was damaged, and is replaced",
+            Missed::Refused => "the driver did not take the entry, which is replaced",
+            Missed::Differed => "OCLCACHE_VERIFY found another program in the entry",
+            Missed::OtherDirectories => "the entry quotes other include directories",
+            Missed::Unreadable => "the entry could not be read; `OCLCACHE_LOG=warn` says why",
+            Missed::BeingTried => "another process was the first to load the same entry",
+            Missed::NoRoom => "the driver had no room for the program",
+            Missed::Recache => "OCLCACHE_RECACHE is set, so nothing is looked up",
+            Missed::ConcurrentBuild => "two threads built the same program at once",
+            Missed::Ending => "built while the process was ending",
+        }
+    }
+}
+
+/// What had the driver build a program for real that was served.
+///
+/// The numbers are stored in statistics files: append, never reorder, never reuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Query {
+    /// CL_PROGRAM_NUM_KERNELS.
+    NumKernels = 0,
+    /// CL_PROGRAM_KERNEL_NAMES.
+    KernelNames = 1,
+    /// CL_PROGRAM_SCOPE_GLOBAL_CTORS_PRESENT.
+    GlobalCtors = 2,
+    /// CL_PROGRAM_SCOPE_GLOBAL_DTORS_PRESENT.
+    GlobalDtors = 3,
+    /// CL_PROGRAM_BUILD_STATUS.
+    BuildStatus = 4,
+    /// CL_PROGRAM_BUILD_OPTIONS.
+    BuildOptions = 5,
+    /// CL_PROGRAM_BUILD_LOG.
+    BuildLog = 6,
+    /// CL_PROGRAM_BINARY_TYPE.
+    BinaryType = 7,
+    /// CL_PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE.
+    GlobalVariableSize = 8,
+    /// CL_KERNEL_ATTRIBUTES.
+    KernelAttributes = 9,
+    /// clGetKernelArgInfo.
+    KernelArgInfo = 10,
+    /// clGetProgramBuildInfo of a device that the program was not built for.
+    OtherDevice = 11,
+    /// clCreateKernel of what is no executable.
+    CreateKernel = 12,
+    /// The program is built, compiled or linked again.
+    Rebuild = 13,
+    /// The program is linked with others.
+    Link = 14,
+    /// clSetProgramSpecializationConstant.
+    SpecializationConstant = 15,
+    /// A query that has no name here.
+    Other = 16,
+}
+
+impl Query {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Query; 17] = [
+        Query::NumKernels,
+        Query::KernelNames,
+        Query::GlobalCtors,
+        Query::GlobalDtors,
+        Query::BuildStatus,
+        Query::BuildOptions,
+        Query::BuildLog,
+        Query::BinaryType,
+        Query::GlobalVariableSize,
+        Query::KernelAttributes,
+        Query::KernelArgInfo,
+        Query::OtherDevice,
+        Query::CreateKernel,
+        Query::Rebuild,
+        Query::Link,
+        Query::SpecializationConstant,
+        Query::Other,
+    ];
+
+    /// The name in statistics; stable.
+    pub fn name(self) -> &'static str {
+        match self {
+            Query::NumKernels => "program_num_kernels",
+            Query::KernelNames => "program_kernel_names",
+            Query::GlobalCtors => "program_scope_global_ctors_present",
+            Query::GlobalDtors => "program_scope_global_dtors_present",
+            Query::BuildStatus => "program_build_status",
+            Query::BuildOptions => "program_build_options",
+            Query::BuildLog => "program_build_log",
+            Query::BinaryType => "program_binary_type",
+            Query::GlobalVariableSize => "program_build_global_variable_total_size",
+            Query::KernelAttributes => "kernel_attributes",
+            Query::KernelArgInfo => "kernel_arg_info",
+            Query::OtherDevice => "build_info_of_other_device",
+            Query::CreateKernel => "create_kernel",
+            Query::Rebuild => "rebuild",
+            Query::Link => "link",
+            Query::SpecializationConstant => "specialization_constant",
+            Query::Other => "other",
+        }
+    }
+}
+
 /// What became of one build call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -216,6 +390,20 @@ mod tests {
                 "{} stands twice",
                 reason.name()
             );
+        }
+    }
+
+    #[test]
+    fn reasons_of_misses_and_queries_keep_their_numbers_and_have_distinct_names() {
+        let mut names = std::collections::HashSet::new();
+        for (number, reason) in Missed::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, number);
+            assert!(names.insert(reason.name()), "{}", reason.name());
+        }
+        names.clear();
+        for (number, query) in Query::ALL.into_iter().enumerate() {
+            assert_eq!(query as usize, number);
+            assert!(names.insert(query.name()), "{}", query.name());
         }
     }
 

@@ -15,6 +15,7 @@ use super::{Cache, devices};
 use crate::cl::info::{Number, Reply};
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::Driver;
+use crate::outcome::Query;
 use crate::shadow::{self, Inner, Recipe};
 use crate::store::entry::{Answer, Answers, Facts};
 
@@ -50,7 +51,7 @@ pub fn program_info(
         CL_PROGRAM_BINARIES => reply.give_binaries(&inner.binaries()),
         name if PROGRAM_QUERIES.contains(&name) => {
             let find = |facts: &Facts| find(&facts.program, name);
-            match answered(driver, program, &inner, find) {
+            match answered(driver, program, &inner, program_query(name), find) {
                 Some(answer) if !asks_nothing(&answer, reply) => give(answer, &inner, reply),
                 Some(_) => driver.forward_program_info(inner.program(), name, reply),
                 None => driver.forward_program_info(made_for_real(program, &inner), name, reply),
@@ -58,6 +59,29 @@ pub fn program_info(
         }
         _ => driver.forward_program_info(inner.program(), name, reply),
     })
+}
+
+/// As it is counted.
+fn program_query(name: cl_program_info) -> Query {
+    match name {
+        CL_PROGRAM_NUM_KERNELS => Query::NumKernels,
+        CL_PROGRAM_KERNEL_NAMES => Query::KernelNames,
+        CL_PROGRAM_SCOPE_GLOBAL_CTORS_PRESENT => Query::GlobalCtors,
+        CL_PROGRAM_SCOPE_GLOBAL_DTORS_PRESENT => Query::GlobalDtors,
+        _ => Query::Other,
+    }
+}
+
+/// As it is counted.
+fn build_query(name: cl_program_build_info) -> Query {
+    match name {
+        CL_PROGRAM_BUILD_STATUS => Query::BuildStatus,
+        CL_PROGRAM_BUILD_OPTIONS => Query::BuildOptions,
+        CL_PROGRAM_BUILD_LOG => Query::BuildLog,
+        CL_PROGRAM_BINARY_TYPE => Query::BinaryType,
+        CL_PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE => Query::GlobalVariableSize,
+        _ => Query::Other,
+    }
 }
 
 /// References to P, and what stands for them: on drivers that count kernels, those of each P' that P ever had count as
@@ -100,7 +124,7 @@ pub fn build_info(
         // Of what is no device of the program, P says what it would say if it was built; but some drivers answer for any part of
         // a device of theirs, and for what is no device at all (measured: PoCL).
         driver.build_status(program, device).ok()?;
-        let _own = Cache::get().own(program, &inner);
+        let _own = Cache::get().own(program, &inner, Query::OtherDevice);
         let own = made_for_real(program, &inner);
         return Some(driver.forward_build_info(own, device, name, reply));
     };
@@ -108,12 +132,14 @@ pub fn build_info(
         return Some(driver.forward_build_info(inner.program(), device, name, reply));
     }
     let find = |facts: &Facts| find(facts.devices.get(index)?, name);
-    Some(match answered(driver, program, &inner, find) {
-        Some(answer) if !asks_nothing(&answer, reply) => give(answer, &inner, reply),
-        Some(_) => driver.forward_build_info(inner.program(), device, name, reply),
-        // Of a device that was not built, nothing is recorded.
-        None => driver.forward_build_info(made_for_real(program, &inner), device, name, reply),
-    })
+    Some(
+        match answered(driver, program, &inner, build_query(name), find) {
+            Some(answer) if !asks_nothing(&answer, reply) => give(answer, &inner, reply),
+            Some(_) => driver.forward_build_info(inner.program(), device, name, reply),
+            // Of a device that was not built, nothing is recorded.
+            None => driver.forward_build_info(made_for_real(program, &inner), device, name, reply),
+        },
+    )
 }
 
 /// Which of the program's devices is meant, if the handle is known to be one of a device: the program has it, or the application
@@ -157,7 +183,8 @@ pub fn kernel_info(
     if let Some(answer) = find(&inner.facts()) {
         return Some(give(answer, &inner, reply));
     }
-    ask_own_kernel(driver, program, &inner, &kernel_name, &|own| {
+    let query = Query::KernelAttributes;
+    ask_own_kernel(driver, program, &inner, &kernel_name, query, &|own| {
         driver.forward_kernel_info(own, name, reply)
     })
 }
@@ -187,7 +214,8 @@ pub fn kernel_arg_info(
             return Some(give(answer, &inner, reply));
         }
     }
-    ask_own_kernel(driver, program, &inner, &kernel_name, &|own| {
+    let query = Query::KernelArgInfo;
+    ask_own_kernel(driver, program, &inner, &kernel_name, query, &|own| {
         driver.forward_kernel_arg_info(own, index, name, reply)
     })
 }
@@ -249,7 +277,7 @@ pub fn executing(program: Program, inner: Option<&Arc<Inner>>) -> Executing {
     if binary_type(&inner.facts(), first).is_none_or(|kind| kind == executable) {
         return Executing::Itself(inner.program());
     }
-    match Cache::get().own(program, inner) {
+    match Cache::get().own(program, inner, Query::CreateKernel) {
         Some(own) => Executing::Own(own),
         None => Executing::Itself(inner.program()),
     }

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use opencl_sys::*;
 
 use super::journal::kernel_names_after;
+use super::of::Of;
 use super::one_build::Turn;
 use super::plan::Plan;
 use super::{BuildBelow, BuildCall, Cache, is_refusal, record, verdict};
 use crate::cl::{Context, Program};
 use crate::driver::{BuildArguments, Driver, NotifyTarget, notify};
-use crate::outcome::Bypass;
+use crate::outcome::{Bypass, Query};
 use crate::shadow::{self, Ended, Standing, Ticket};
 use crate::store::journal::Kept;
 
@@ -90,13 +91,13 @@ impl Cache {
         call: &BuildCall,
         below: BuildBelow,
     ) -> cl_int {
-        let driver = Some(ticket.driver);
-        self.count_bypass(driver, Bypass::NotFromSource, Vec::new(), Duration::ZERO);
+        let of = Of::program(ticket.driver, ticket.program, &call.arguments);
+        self.count_bypass(&of, Bypass::NotFromSource, Vec::new(), Duration::ZERO);
         let program = call.program;
         let twin = ticket
             .inner
             .as_ref()
-            .and_then(|inner| self.own(program, inner))
+            .and_then(|inner| self.own(program, inner, Query::Rebuild))
             .map(|own| own.program);
         let judged = twin.unwrap_or(program);
         let devices = call.arguments.devices.clone();
@@ -144,6 +145,10 @@ impl Cache {
         let (driver, context) = (call.driver, call.context);
         let devices = call.arguments.devices.clone();
         let inputs = call.inputs.clone();
+        let of = match (&plan, devices.as_ref().and_then(|devices| devices.first())) {
+            (Err(_), Some(device)) => Of::device(driver, *device),
+            _ => Of::driver(driver),
+        };
         let started = Instant::now();
         let finish = Box::new(move |program: Program, code: Option<cl_int>| {
             let elapsed = started.elapsed();
@@ -155,7 +160,7 @@ impl Cache {
                 verdict(driver, program, devices.as_deref(), code)
             };
             if how != Ended::Built {
-                return self.count_failed(driver, plan.as_ref().ok(), elapsed);
+                return self.count_failed(&of, plan.as_ref().ok(), elapsed);
             }
             // Another thread may have compiled an input anew before the driver read it.
             let plan = plan.and_then(|plan| match plan.is_of(&inputs, context) {
@@ -177,7 +182,7 @@ impl Cache {
                 }
                 Err(reason) => {
                     let names = kernel_names_after(driver, program, reason);
-                    self.count_bypass(Some(driver), reason, names, elapsed);
+                    self.count_bypass(&of, reason, names, elapsed);
                 }
             }
         });

@@ -12,6 +12,7 @@ use crate::cl::Context;
 use crate::driver::profile::Rebuild;
 use crate::driver::{self, Driver, NotifyTarget};
 use crate::log::text;
+use crate::outcome::Missed;
 use crate::shadow::{self, Inner, Standing, Ticket};
 use crate::store::directory::FileFacts;
 use crate::store::entry::{Defect, Entry};
@@ -70,6 +71,10 @@ impl Cache {
     /// An entry that is whole and fits: what was loaded before, else the user's, else one of the system's.
     pub(super) fn look_up(&self, plan: &Plan) -> Option<Found> {
         if !self.looks_up() {
+            plan.missed_by(match self.config.recache() {
+                true => Missed::Recache,
+                false => Missed::Ending,
+            });
             return None;
         }
         let fits = |entry: &Entry| {
@@ -95,11 +100,17 @@ impl Cache {
     ) -> Option<(Entry, FileFacts)> {
         match self.store.as_ref().map(|store| store.look_up(&plan.key())) {
             Some(Lookup::Found(entry, file)) if fits(&entry) => return Some((*entry, file)),
-            Some(Lookup::Bad(defect)) => self.set_aside(plan, &defect, false),
+            Some(Lookup::Bad(defect)) => {
+                plan.missed_by(Missed::Damaged);
+                self.set_aside(plan, &defect, false);
+            }
             Some(Lookup::Unreadable(error)) => {
+                plan.missed_by(Missed::Unreadable);
                 tracing::warn!(key = %plan.key_prefix(), %error, "entry not read");
             }
-            Some(Lookup::Found(..) | Lookup::Pending(_) | Lookup::Absent) | None => {}
+            Some(Lookup::Found(..)) => plan.missed_by(Missed::OtherDirectories),
+            Some(Lookup::Pending(_)) => plan.missed_by(Missed::NotBaked),
+            Some(Lookup::Absent) | None => {}
         }
         self.tiers.look_up(&plan.key(), fits)
     }
@@ -119,8 +130,12 @@ impl Cache {
         let loading = match stored.map(|(store, file)| store.admit(&key, file, is_of_system)) {
             None => None,
             Some(Admission::Granted(loading)) => loading,
-            Some(Admission::Postponed) => return None,
+            Some(Admission::Postponed) => {
+                plan.missed_by(Missed::BeingTried);
+                return None;
+            }
             Some(Admission::Refused(defect, _lock)) => {
+                plan.missed_by(Missed::Refused);
                 self.set_aside(plan, &defect, is_of_system);
                 return None;
             }
@@ -148,8 +163,12 @@ impl Cache {
                 }
                 Some(inner.into())
             }
-            Err(restore::Failure::Entry(_)) => None,
+            Err(restore::Failure::Entry(_)) => {
+                plan.missed_by(Missed::Refused);
+                None
+            }
             Err(restore::Failure::Resources(code)) => {
+                plan.missed_by(Missed::NoRoom);
                 tracing::warn!(key = %plan.key_prefix(), code, "the driver has no room for the cached program");
                 None
             }
@@ -183,7 +202,7 @@ impl Cache {
             return tracing::warn!(key, %defect, "entry of a system directory not used");
         }
         tracing::warn!(key, %defect, "entry set aside");
-        self.count(&[Counter::SetAside.by(1)]);
+        self.count(plan.place(), &[Counter::SetAside.by(1)]);
         if let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly())
             && let Err(error) = store.set_aside(&plan.key())
         {

@@ -153,7 +153,8 @@ impl Cache {
     fn count_wait(&self, plan: &Plan, waited: bool, started: Instant, outcome: &str) {
         if waited {
             let time = started.elapsed();
-            self.count(&[Counter::Waited.by(1), Counter::WaitNs.by(nanoseconds(time))]);
+            let events = [Counter::Waited.by(1), Counter::WaitNs.by(nanoseconds(time))];
+            self.count(plan.place(), &events);
             let ms = time.as_millis();
             tracing::debug!(key = %plan.key_prefix(), ms, outcome, "waited for a build of the same");
         }

@@ -10,10 +10,12 @@ use std::time::Instant;
 
 use opencl_sys::*;
 
+use super::of::Of;
 use super::record::{facts, kernel_facts};
 use super::{Cache, nanoseconds};
 use crate::cl::{Context, Kernel, Program};
 use crate::driver::{self, Driver, NotifyTarget};
+use crate::outcome::Query;
 use crate::shadow::{self, Base, Inner, Operation, OwnProgram, Recipe};
 use crate::store::entry::{Answer, Facts};
 use crate::store::stats::Counter;
@@ -115,7 +117,7 @@ impl Cache {
     /// R2: the program that the driver makes for real of what `inner` serves for `program`; None if that cannot be, or if the
     /// inputs have changed since. It answers queries where it must; kernels still come from `inner`, so that program-scope
     /// variables stay one set.
-    pub(super) fn own(&self, program: Program, inner: &Arc<Inner>) -> Option<Own> {
+    pub(super) fn own(&self, program: Program, inner: &Arc<Inner>, query: Query) -> Option<Own> {
         let alone = if inner.is_apart() {
             Some(shadow::own_program(program, inner)?)
         } else {
@@ -134,7 +136,7 @@ impl Cache {
             return None;
         }
         if !self.still_holds(inner) {
-            self.count(&[Counter::InputsChanged.by(1)]);
+            self.count(Of::inner(inner).place(), &[Counter::InputsChanged.by(1)]);
             let key = &inner.key().hex()[..16];
             tracing::warn!(
                 key,
@@ -143,9 +145,9 @@ impl Cache {
             return None;
         }
         if inner.is_apart() {
-            return self.build_own(program, inner).then(|| own(program));
+            return self.build_own(program, inner, query).then(|| own(program));
         }
-        let twin = self.timed(inner, || {
+        let twin = self.timed(inner, query, || {
             make(inner.driver(), inner.context(), inner.recipe())
         });
         Some(own(inner.keep_twin(twin.ok()?)))
@@ -154,14 +156,14 @@ impl Cache {
     /// R3: builds a served P for real, whatever has become of its inputs.
     ///
     /// The caller has the right to P, by [`shadow::own_program`] or because it is building it.
-    pub(super) fn build_own(&self, program: Program, inner: &Inner) -> bool {
+    pub(super) fn build_own(&self, program: Program, inner: &Inner, query: Query) -> bool {
         if inner.is_materialised() {
             return true;
         }
         if driver::is_ending() {
             return false;
         }
-        let repeated = self.timed(inner, || {
+        let repeated = self.timed(inner, query, || {
             repeat(inner.driver(), inner.context(), program, inner.recipe())
         });
         if repeated.is_ok() {
@@ -173,14 +175,25 @@ impl Cache {
     fn timed<T>(
         &self,
         inner: &Inner,
+        query: Query,
         make: impl FnOnce() -> Result<T, cl_int>,
     ) -> Result<T, cl_int> {
         let started = Instant::now();
         let made = make();
         let elapsed = nanoseconds(started.elapsed());
-        self.count(&[Counter::Materialised.by(1), Counter::RebuiltNs.by(elapsed)]);
+        let events = [
+            Counter::Materialised.by(1),
+            Counter::RebuiltNs.by(elapsed),
+            query.into(),
+        ];
+        self.count(Of::inner(inner).place(), &events);
         let code = made.as_ref().err().copied().unwrap_or(CL_SUCCESS);
-        tracing::info!(key = &inner.key().hex()[..16], code, "built for real");
+        tracing::info!(
+            key = &inner.key().hex()[..16],
+            query = query.name(),
+            code,
+            "built for real"
+        );
         made
     }
 
@@ -196,18 +209,18 @@ impl Cache {
         let inner = shadow::view(input)?.inner;
         let inner = inner.filter(|inner| inner.is_apart())?;
         if !inner.is_materialised() && self.still_holds(&inner) {
-            self.make_own(input);
+            self.make_own(input, Query::Link);
         }
         (!inner.is_materialised()).then_some(inner)
     }
 
     /// Builds a served P for real, if nobody builds it now.
-    pub(super) fn make_own(&self, program: Program) {
+    pub(super) fn make_own(&self, program: Program, query: Query) {
         if let Some(inner) = shadow::view(program).and_then(|view| view.inner)
             && inner.is_apart()
             && let Some(_alone) = shadow::own_program(program, &inner)
         {
-            self.build_own(program, &inner);
+            self.build_own(program, &inner, query);
         }
     }
 }
@@ -216,7 +229,7 @@ impl Cache {
 /// then, since later it cannot be.
 pub fn before_constant(program: Program) {
     if shadow::view(program).is_some_and(|view| view.inner.is_some()) {
-        Cache::get().make_own(program);
+        Cache::get().make_own(program, Query::SpecializationConstant);
     }
 }
 
@@ -225,13 +238,14 @@ pub fn answered(
     driver: &Driver,
     program: Program,
     inner: &Arc<Inner>,
+    query: Query,
     find: impl Fn(&Facts) -> Option<Answer>,
 ) -> Option<Answer> {
     if let Some(answer) = find(&inner.facts()) {
         return Some(answer);
     }
     let cache = Cache::get();
-    let own = cache.own(program, inner)?;
+    let own = cache.own(program, inner, query)?;
     let fresh = facts(
         driver,
         own.program,
@@ -256,10 +270,11 @@ pub fn ask_own_kernel(
     program: Program,
     inner: &Arc<Inner>,
     name: &CString,
+    query: Query,
     ask: &dyn Fn(Kernel) -> cl_int,
 ) -> Option<cl_int> {
     let cache = Cache::get();
-    let own = cache.own(program, inner)?;
+    let own = cache.own(program, inner, query)?;
     let kernel = driver.create_kernel(own.program, name).ok()?;
     let code = ask(kernel);
     let fresh = kernel_facts(driver, kernel);

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use opencl_sys::*;
 
@@ -11,14 +12,16 @@ use super::devices::{self, chosen, previous};
 use super::headers::{are_unchanged, around, header, source_text, texts};
 use super::sources;
 use crate::cl::{Context, Device, Program};
+pub(super) use crate::config::executable;
 use crate::driver::environment::adds_headers;
 use crate::driver::profile::Rebuild;
-use crate::driver::{BuildArguments, Driver};
+use crate::driver::{BuildArguments, Driver, device};
 use crate::key::include::Closure;
 use crate::key::ingredients::{Ingredient, Key, Kind, key, sha256};
 use crate::key::options::{self, Options};
-use crate::outcome::Bypass;
+use crate::outcome::{Bypass, Missed};
 use crate::shadow::{self, Base, Constants, Inner, Operation, Origin, Recipe, Ticket};
+use crate::store::stats::Place;
 
 /// Sources, intermediate languages and options beyond this are left to the driver, in bytes.
 const LARGEST_TEXT: usize = 64 << 20;
@@ -27,6 +30,10 @@ const LARGEST_TEXT: usize = 64 << 20;
 pub struct Plan {
     /// What the key was made of, in parts: those of driver and devices are shared.
     parts: Vec<Arc<[Ingredient]>>,
+    /// The driver's family.
+    pub family: &'static str,
+    /// Why it was no hit, if it was none.
+    missed: AtomicU8,
     /// The options; None is NULL.
     pub options: Option<Options>,
     /// The program's devices, in its order.
@@ -55,6 +62,28 @@ impl Plan {
     /// The first digits of the key, for the log.
     pub fn key_prefix(&self) -> String {
         self.key().hex()[..16].to_owned()
+    }
+
+    /// What its events are counted for.
+    pub fn place(&self) -> Place<'_> {
+        let device = self.parts.iter().find_map(|part| device::name(part));
+        Place {
+            driver: self.family,
+            device: device.unwrap_or_default(),
+        }
+    }
+
+    /// Remembers why it is no hit. Of two reasons the later one holds, unless that is that there is no entry any more.
+    pub fn missed_by(&self, reason: Missed) {
+        if reason != Missed::Absent {
+            self.missed.store(reason as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// Why it was no hit.
+    pub fn missed(&self) -> Missed {
+        let number = usize::from(self.missed.load(Ordering::Relaxed));
+        Missed::ALL.get(number).copied().unwrap_or(Missed::Absent)
     }
 
     /// Whether these programs of this context still hold what the plan links.
@@ -323,6 +352,8 @@ impl Cache {
         };
         Ok(Plan {
             parts,
+            family: driver.profile.family,
+            missed: AtomicU8::new(Missed::Absent as u8),
             options,
             devices,
             targets,
@@ -399,12 +430,4 @@ fn has_more_references(driver: &Driver, program: Program, ours: cl_uint) -> bool
     driver
         .program_references(program)
         .is_ok_and(|references| references > ours)
-}
-
-/// The name of the running program's file.
-pub(super) fn executable() -> Vec<u8> {
-    let path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-    path.file_name()
-        .map(|name| name.as_bytes().to_vec())
-        .unwrap_or_default()
 }

@@ -133,7 +133,8 @@ impl Cache {
         }
         match store.publish(&plan.key(), &content) {
             Ok(removed) => {
-                self.count(&[Counter::Recipes.by(1), Counter::Evicted.by(removed)]);
+                let events = [Counter::Recipes.by(1), Counter::Evicted.by(removed)];
+                self.count(plan.place(), &events);
                 autobake::recipe_written(&self.config);
                 Some((names, Kept::Recipe))
             }

@@ -19,7 +19,7 @@ use crate::shadow::Operation;
 use crate::store::Lookup;
 use crate::store::entry::{Answer, Answers, Entry, EntryContent, Facts, KernelFacts, Meta};
 use crate::store::journal::Kept;
-use crate::store::stats::Counter;
+use crate::store::stats::{Counter, Place};
 
 /// clGetProgramInfo: what describes the executable rather than the object.
 pub const PROGRAM_QUERIES: [cl_program_info; 4] = [
@@ -142,7 +142,8 @@ impl Cache {
         self.memory.forget(&plan.key());
         match published {
             Ok(removed) => {
-                self.count(&[Counter::Stored.by(1), Counter::Evicted.by(removed)]);
+                let events = [Counter::Stored.by(1), Counter::Evicted.by(removed)];
+                self.count(plan.place(), &events);
                 self.recorded_by_baker(plan.key());
                 (names, Kept::Entry)
             }
@@ -154,7 +155,7 @@ impl Cache {
     }
 
     pub(super) fn not_stored(&self, plan: &Plan, why: &dyn std::fmt::Display) {
-        self.count(&[Counter::NotStored.by(1)]);
+        self.count(plan.place(), &[Counter::NotStored.by(1)]);
         tracing::warn!(key = %plan.key_prefix(), %why, "not stored");
         super::bake::left(format!("it is not stored: {why}"));
     }
@@ -246,7 +247,13 @@ impl Cache {
         let replaced = store.replace(key, &content, &file);
         self.memory.forget(key);
         match replaced {
-            Ok(removed) => self.count(&[Counter::Evicted.by(removed)]),
+            Ok(removed) => {
+                let place = Place {
+                    driver: &meta.driver_family,
+                    ..Place::default()
+                };
+                self.count(place, &[Counter::Evicted.by(removed)]);
+            }
             Err(error) => tracing::warn!(%error, "facts not added to the entry"),
         }
     }

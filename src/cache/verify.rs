@@ -37,6 +37,7 @@ use crate::cl::{Kernel, Program};
 use crate::driver::{self, Driver};
 use crate::key::ingredients::{Key, sha256};
 use crate::log::{say, text};
+use crate::outcome::Missed;
 use crate::shadow::Inner;
 use crate::store::entry::{Answer, Answers, Defect, Facts, KernelFacts};
 use crate::store::stats::Counter;
@@ -97,11 +98,12 @@ impl Cache {
             tracing::info!(key = %plan.key_prefix(), "not verified: its inputs have changed");
             return Some(inner);
         }
-        self.count(&[Counter::Verified.by(1)]);
+        self.count(plan.place(), &[Counter::Verified.by(1)]);
         if differences.is_empty() {
             return Some(inner);
         }
-        self.count(&[Counter::Differed.by(1)]);
+        self.count(plan.place(), &[Counter::Differed.by(1)]);
+        plan.missed_by(Missed::Differed);
         let names = inner.facts().kernel_names.join(&b' ');
         let (key, names) = (plan.key_prefix(), text(&names));
         let what = differences.join(", ");

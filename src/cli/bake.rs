@@ -7,28 +7,26 @@
 mod collect;
 mod environment;
 mod headers;
-mod process;
+pub(super) mod process;
 mod replay;
-mod root;
+pub(super) mod root;
 mod supervise;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
 
 use super::detached::Handed;
+use super::interrupt::Interrupt;
 use super::output::{print_json, say, seconds};
-use super::{Failure, directory, list, run};
+use super::{Failure, directory, list};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::priority;
@@ -114,9 +112,14 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
     }
     let config = wanted.handed.config();
     if config.readonly() || config.disable() {
-        return Err(Failure::new(
-            "nothing is baked: the cache is not to be written",
-        ));
+        let setting = if config.disable() {
+            "disable"
+        } else {
+            "readonly"
+        };
+        return Err(Failure::new(format_args!(
+            "nothing is baked: `{setting}` is set, so nothing is written; `oclcache config` shows where"
+        )));
     }
     let path = directory(&config)?;
     if Store::open_existing(&path)?.is_none() {
@@ -140,23 +143,13 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
     };
     root::clear_leftovers();
     let report = Mutex::new(Report::default());
-    let stop = Arc::new(AtomicBool::new(false));
-    let ignored = run::ignored_signals();
-    let signals = [SIGINT, SIGTERM, SIGHUP];
-    for signal in signals
-        .into_iter()
-        .filter(|signal| ignored >> (signal - 1) & 1 == 0)
-    {
-        // A second one ends this process at once.
-        flag::register_conditional_default(signal, stop.clone()).map_err(Failure::new)?;
-        flag::register(signal, stop.clone()).map_err(Failure::new)?;
-    }
+    let interrupt = Interrupt::listen()?;
     let supervisor = Supervisor {
         store: &store,
         config: &config,
         timeout: wanted.timeout,
         is_stale: wanted.stale,
-        stop: &stop,
+        stop: interrupt.flag(),
     };
     let mut tried = BTreeSet::new();
     loop {
@@ -182,9 +175,10 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
             Event::Trouble(why) => locked(&report).trouble = Some(why),
         });
         bar.bar.finish_and_clear();
-        if stop.load(Ordering::Relaxed) {
-            locked(&report).trouble = Some("it was stopped".to_owned());
-            break;
+        if interrupt.came() {
+            finish(wanted, &locked(&report))?;
+            return Err(interrupt
+                .failure("stopped; what was baked is stored, the rest is still to be baked"));
         }
         if wanted.stale || wanted.all {
             break;

@@ -18,7 +18,8 @@ use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::store::journal::{self, Ended, Kept, Record};
 use difference::Difference;
-use why::{Past, Why};
+pub(super) use why::Past;
+use why::Why;
 
 /// How many differences of one kind are shown in a list.
 const SHOWN_OF_A_KIND: usize = 4;
@@ -165,7 +166,7 @@ fn as_text(record: &Record, why: &Why, of_a_kind: usize) -> String {
 }
 
 /// What there is to say; at most so many differences of each kind.
-fn words(why: &Why, of_a_kind: usize) -> Vec<String> {
+pub(super) fn words(why: &Why, of_a_kind: usize) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     if !why.words.is_empty() {
         said.push(why.words.clone());

@@ -25,7 +25,10 @@ pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure>
         Lookup::Absent => return Err(no_entry(digits)),
         Lookup::Unreadable(error) => {
             let path = store.path_of(&key);
-            let words = format!("cannot read `{}`: {error}", crate::log::path(&path));
+            let words = format!(
+                "cannot read `{}`: {error}; `oclcache doctor` looks at the directory",
+                crate::log::path(&path)
+            );
             return Err(Failure::new(words));
         }
         Lookup::Bad(defect) => {
@@ -38,8 +41,11 @@ pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure>
         }
     };
     if source {
-        let missing =
-            || Failure::new("this entry was stored without its source (OCLCACHE_STORE_SOURCE=0)");
+        let missing = || {
+            Failure::new(
+                "this entry was stored without its source; with OCLCACHE_STORE_SOURCE=1 the next ones have it",
+            )
+        };
         let recipe = entry.recipe().ok_or_else(missing)?;
         return print(recipe.text().unwrap_or_default());
     }

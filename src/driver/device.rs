@@ -45,6 +45,13 @@ const PLATFORM_QUERIES: &[(&str, cl_platform_info)] = &[
     ("platform version", CL_PLATFORM_VERSION),
 ];
 
+/// The name of the device whose part of the key this is.
+pub fn name(identity: &[Ingredient]) -> Option<&[u8]> {
+    let first = identity.first()?;
+    let is_name = first.kind == Kind::Device && first.name == DEVICE_QUERIES[0].0;
+    is_name.then(|| first.value.strip_suffix(b"\0").unwrap_or(&first.value))
+}
+
 impl Driver {
     /// The part of the key for these devices, in this order. A sub-device compiles as its root device does.
     ///

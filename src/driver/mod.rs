@@ -7,7 +7,7 @@
 
 mod application;
 mod calls;
-mod device;
+pub mod device;
 pub mod environment;
 mod files;
 pub mod identity;

@@ -2,7 +2,7 @@
 //!
 //! Where the file can be mapped, an event is an atomic addition to it: no lock, no system call, and exact whatever happens
 //! to the process, `_exit`, SIGKILL and execve included. Elsewhere (another kind of file system, a full disk) the counters
-//! stand in memory and the whole file, 776 bytes, is written at each event, which is as exact, but for what another thread
+//! stand in memory and their row, 1280 bytes, is written at each event, which is as exact, but for what another thread
 //! was about to write when the process was killed. That is one system call, on a local disk of half a microsecond; through
 //! FUSE, or where a server is asked each time, it is a round trip. `ci/bench event` measures both.
 //!
@@ -11,13 +11,16 @@
 //! somebody has removed its file.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::directory::Directory;
 use super::mapping::Mapping;
-use super::stats::{COUNTERS, Event, FILE_SIZE, MAGIC, Statistics, decode, own_name};
+use super::stats::{
+    DAY_MS, Event, MAGIC, Place, Program, ROW, ROWS, Statistics, WORDS, add, own_name,
+};
 use crate::fork::Mutex;
 use crate::generation::generation;
 use crate::kept::KeptFile;
@@ -29,6 +32,7 @@ const MOST_FOLDED: usize = 256;
 
 /// The counters of this process.
 pub struct Recorder {
+    program: Program,
     run: Option<Directory>,
     statistics: Option<Directory>,
     // Made without a lock: if two threads do it at once, one of the two is dropped unused. A child that was forked meanwhile
@@ -51,19 +55,23 @@ enum CounterFile {
     Nowhere,
 }
 
-/// Counters in memory, and a file that gets all of them.
+/// Counters in memory, and a file that gets the rows that have changed.
 struct Written {
     file: KeptFile,
-    counters: [AtomicU64; COUNTERS],
-    changes: AtomicU64,
+    words: Vec<AtomicU64>,
+    /// A bit for each row that is to be written; [`WHOLE`] is the whole file.
+    changed: AtomicU32,
     writing: Mutex<()>,
 }
 
+const WHOLE: u32 = 1 << ROWS;
+
 impl Recorder {
     /// Counts into a file in the directory of an `oclcache run` if there is one, where that cannot be in that of the statistics.
-    /// It is made at the first event.
-    pub fn new(run: Option<Directory>, statistics: Option<Directory>) -> Recorder {
+    /// It is made at the first event. `program` is the name of the program that is running.
+    pub fn new(program: &[u8], run: Option<Directory>, statistics: Option<Directory>) -> Recorder {
         Recorder {
+            program: Program::new(program),
             run,
             statistics,
             process: OnceBox::new(),
@@ -72,14 +80,18 @@ impl Recorder {
 
     /// Makes the file now, so that whoever started this process can see that it was here.
     pub fn announce(&self) {
-        self.record(&[]);
+        self.process();
     }
 
-    /// Adds to the counters. Waits for no other thread; failures to write are not the application's concern.
-    pub fn record(&self, events: &[Event]) {
+    /// Adds to the counters of a driver and device. Waits for no other thread; failures to write are not the application's
+    /// concern.
+    pub fn record(&self, place: Place<'_>, events: &[Event]) {
+        let program = &self.program;
         match &self.process().file {
-            CounterFile::Mapped(mapping) => add(mapping.counters(), events),
-            CounterFile::Written(written) => written.record(events),
+            CounterFile::Mapped(mapping) => {
+                add(mapping.counters(), program, place, today(), events);
+            }
+            CounterFile::Written(written) => written.record(program, place, events),
             CounterFile::Nowhere => {}
         }
     }
@@ -123,7 +135,7 @@ impl Process {
 
 impl CounterFile {
     fn open(directory: &Directory, name: &str) -> io::Result<CounterFile> {
-        match Mapping::open(directory, name, MAGIC, COUNTERS) {
+        match Mapping::open(directory, name, MAGIC, WORDS) {
             Ok(Some(mapping)) => return Ok(CounterFile::Mapped(mapping)),
             Ok(None) => {}
             Err(error) => tracing::debug!(%error, "the statistics are written instead of mapped"),
@@ -136,44 +148,63 @@ impl Written {
     fn open(directory: &Directory, name: &str) -> io::Result<Box<Written>> {
         let file = KeptFile::new(directory.open_or_create_file(name)?)?;
         let before = directory.read(name, 1 << 20).ok().flatten();
-        let before = before.and_then(|bytes| decode(&bytes)).unwrap_or_default();
+        let before = before.unwrap_or_default();
+        let (before, _) = before.strip_prefix(MAGIC).unwrap_or_default().as_chunks();
+        let mut words: Vec<u64> = before
+            .iter()
+            .map(|word| u64::from_le_bytes(*word))
+            .collect();
+        words.resize(WORDS, 0);
         Ok(Box::new(Written {
             file,
-            counters: before.0.map(AtomicU64::new),
-            changes: AtomicU64::new(0),
+            words: words.into_iter().map(AtomicU64::new).collect(),
+            changed: AtomicU32::new(WHOLE),
             writing: Mutex::new(()),
         }))
     }
 
-    fn record(&self, events: &[Event]) {
-        add(&self.counters, events);
-        let mut seen = self.changes.fetch_add(1, Ordering::AcqRel) + 1;
+    fn record(&self, program: &Program, place: Place<'_>, events: &[Event]) {
+        let row = add(&self.words, program, place, today(), events);
+        self.changed.fetch_or(1 << row, Ordering::AcqRel);
         // Who cannot write now leaves it to the one who is writing, who looks for later changes before it goes.
-        while let Some(writing) = self.writing.try_lock() {
-            let _ = self.file.write_all_at(&self.encode(), 0);
-            drop(writing);
-            let changes = self.changes.load(Ordering::Acquire);
-            if changes == seen {
-                break;
+        while self.changed.load(Ordering::Acquire) > 0
+            && let Some(writing) = self.writing.try_lock()
+        {
+            let written = self.write(self.changed.swap(0, Ordering::AcqRel));
+            if written.is_err() {
+                self.changed.fetch_or(WHOLE, Ordering::AcqRel);
+                return;
             }
-            seen = changes;
+            drop(writing);
         }
     }
 
-    fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(FILE_SIZE);
-        bytes.extend(MAGIC);
-        for counter in &self.counters {
-            bytes.extend(counter.load(Ordering::Relaxed).to_le_bytes());
+    /// The whole file if it has not been written yet, or could not be: so it has its full length, and can be mapped by the
+    /// next program of the process.
+    fn write(&self, changed: u32) -> io::Result<()> {
+        if changed & WHOLE > 0 {
+            let bytes = [&MAGIC[..], &encode(&self.words)].concat();
+            return self.file.write_all_at(&bytes, 0);
         }
-        bytes
+        for (index, row) in self.words.chunks_exact(ROW).enumerate() {
+            if changed >> index & 1 > 0 {
+                let at = MAGIC.len() + index * size_of_val(row);
+                self.file.write_all_at(&encode(row), at as u64)?;
+            }
+        }
+        Ok(())
     }
 }
 
-fn add(counters: &[AtomicU64], events: &[Event]) {
-    for Event(index, amount) in events {
-        counters[*index].fetch_add(*amount, Ordering::Relaxed);
-    }
+fn encode(words: &[AtomicU64]) -> Vec<u8> {
+    let words = words.iter().map(|word| word.load(Ordering::Relaxed));
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// The day, by the coarse clock, which costs a few nanoseconds.
+fn today() -> u64 {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    u64::try_from(now.tv_sec).unwrap_or(0) / (DAY_MS / 1000)
 }
 
 #[cfg(test)]
@@ -192,20 +223,21 @@ mod tests {
     }
 
     fn hits(directory: &Directory) -> u64 {
-        let totals = Statistics::new(directory).totals().expect("read");
-        totals.get(Counter::Hits)
+        let counted = Statistics::new(directory).counted().expect("read");
+        counted.rows.total().get(Counter::Hits)
     }
 
     #[test]
     fn a_file_goes_on_where_it_ended_whether_it_was_mapped_or_written() {
         let (_temporary, directory) = directory(Path::new("/dev/shm"));
-        let mapped = || Mapping::open(&directory, &own_name(), MAGIC, COUNTERS);
+        let mapped = || Mapping::open(&directory, &own_name(), MAGIC, WORDS);
         let mapped = || mapped().expect("possible").expect("in memory it is mapped");
-        let events = [Counter::Hits.by(2)];
-        add(mapped().counters(), &events);
+        let (events, program) = ([Counter::Hits.by(2)], Program::new(b"app"));
+        let place = Place::default();
+        add(mapped().counters(), &program, place, 7, &events);
         let written = Written::open(&directory, &own_name()).expect("opened");
-        written.record(&events);
-        add(mapped().counters(), &events);
+        written.record(&program, place, &events);
+        add(mapped().counters(), &program, place, 7, &events);
         assert_eq!(hits(&directory), 6);
         assert_eq!(directory.names().expect("listed").len(), 2, "and a lock");
     }
@@ -218,7 +250,8 @@ mod tests {
         let place = directory.path().join(own_name());
         std::os::unix::fs::symlink(&elsewhere, place).expect("linked");
         let path = directory.path().to_owned();
-        Recorder::new(None, Some(directory)).record(&[Counter::Hits.by(1)]);
+        Recorder::new(b"app", None, Some(directory))
+            .record(Place::default(), &[Counter::Hits.by(1)]);
         assert_eq!(std::fs::read(&elsewhere).expect("read"), b"something");
         let directory = Directory::open(&path).expect("opened").expect("there");
         assert_eq!(hits(&directory), 0);
@@ -235,7 +268,8 @@ mod tests {
         for dead in 1..=2000 {
             std::fs::write(path.join(format!("{host}-4194999-{dead}")), MAGIC).expect("written");
             let opened = Directory::open(&path).expect("opened").expect("there");
-            Recorder::new(None, Some(opened)).record(&[Counter::Hits.by(1)]);
+            Recorder::new(b"app", None, Some(opened))
+                .record(Place::default(), &[Counter::Hits.by(1)]);
             std::thread::sleep(std::time::Duration::from_micros(500));
             files = directory.names().expect("listed").len();
             if files < dead / 2 {
@@ -273,13 +307,18 @@ mod tests {
             Counter::LoadNs.by(1000),
             Counter::SavedNs.by(100_000),
         ];
+        let place = Place {
+            driver: "intel-cpu",
+            device: b"Intel(R) Xeon(R) Processor @ 2.10GHz",
+        };
+        let program = Program::new(b"python3.13");
         println!("\nAn event (a hit, three counters), median (a tenth is below, a tenth above)\n");
-        for place in ["/dev/shm", "."] {
-            let (_temporary, directory) = directory(Path::new(place));
+        for below in ["/dev/shm", "."] {
+            let (_temporary, directory) = directory(Path::new(below));
             let file_system = directory.file_system();
             let written = Written::open(&directory, "written").expect("opened");
             let path = directory.path().to_owned();
-            let recorder = Recorder::new(None, Some(directory));
+            let recorder = Recorder::new(b"app", None, Some(directory));
             let started = Instant::now();
             recorder.announce();
             let first = started.elapsed().as_nanos();
@@ -288,26 +327,26 @@ mod tests {
                 CounterFile::Mapped(_) => "mapped",
                 CounterFile::Written(_) | CounterFile::Nowhere => "as it is",
             };
-            let time = measured(1000, 10_000, || recorder.record(&events));
+            let time = measured(1000, 10_000, || recorder.record(place, &events));
             println!("{file_system}, {what}: {time}");
             let (goes_on, turns) = (AtomicBool::new(true), AtomicU64::new(0));
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     while goes_on.load(Ordering::Relaxed) {
-                        recorder.record(&events);
+                        recorder.record(place, &events);
                         turns.fetch_add(1, Ordering::Relaxed);
                     }
                 });
                 std::thread::sleep(Duration::from_millis(100)); // it gets a processor of its own
                 let before = turns.load(Ordering::Relaxed);
-                let time = measured(1000, 10_000, || recorder.record(&events));
+                let time = measured(1000, 10_000, || recorder.record(place, &events));
                 let share = (turns.load(Ordering::Relaxed) - before) / 100_000;
                 println!(
                     "{file_system}, {what}, while another thread counts {share} % as much: {time}"
                 );
                 goes_on.store(false, Ordering::Relaxed);
             });
-            let time = measured(1000, 100, || written.record(&events));
+            let time = measured(1000, 100, || written.record(&program, place, &events));
             println!("{file_system}, written: {time}");
             let directory = Directory::open(&path).expect("opened").expect("there");
             assert!(hits(&directory) >= 20_000_000 + 100_000);

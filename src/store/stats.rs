@@ -3,8 +3,8 @@
 //! one total, as the library does now and then.
 //!
 //! ```text
-//! <stats>/<host>-<boot>-<pid>-<start>   counters of one process
-//! <stats>/total.json                    the sum of dead processes' files, what was zeroed, and which files are in the sum
+//! <stats>/<host>-<boot>-<pid>-<start>   counters of one process, by day, program, driver and device: see `file`
+//! <stats>/total.json                    the sums of dead processes' files, what was zeroed, and which files are in them
 //! <stats>/lock                          locked while files are folded or moved
 //! <stats>/run-<...>/                    files of the processes that `oclcache run` started, until it has read them
 //! ```
@@ -16,16 +16,21 @@
 //! written for 30 days.
 
 mod counters;
+mod file;
 mod folding;
 mod owner;
+mod rows;
 
 use std::path::Path;
 
 use super::StoreError;
 use super::directory::{Directory, TEMPORARY_PREFIX};
-pub use counters::{COUNTERS, Counter, Event, FILE_SIZE, MAGIC, Totals, decode};
+pub use counters::{Counter, Event, Totals};
+pub use file::{MAGIC, Place, Program, ROW, ROWS, WORDS, add};
+pub use folding::{Counted, DAY_MS};
 use folding::{LOCK, Lock, Round, counters};
 use owner::View;
+pub use rows::{Rows, Tag, date};
 
 const RUN_PREFIX: &str = "run-";
 
@@ -44,7 +49,7 @@ impl<'a> Statistics<'a> {
     ///
     /// # Errors
     /// The directory or a file cannot be read.
-    pub fn totals(&self) -> Result<Totals, StoreError> {
+    pub fn counted(&self) -> Result<Counted, StoreError> {
         let lock = Lock::wait(self.directory).ok().flatten();
         let mut round = Round::begin(self.directory, lock, usize::MAX);
         round.each_file()?;
@@ -108,7 +113,7 @@ impl<'a> Statistics<'a> {
                 && !file.starts_with(TEMPORARY_PREFIX)
             {
                 result.processes += 1;
-                result.totals.add(&counters);
+                result.totals.add(&counters.total());
             }
         }
         Ok(result)
@@ -153,6 +158,7 @@ pub fn run_directory(path: &Path) -> Option<Directory> {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::sync::atomic::AtomicU64;
     use std::time::Duration;
 
     use super::super::recorder::Recorder;
@@ -174,11 +180,31 @@ mod tests {
         format!("{host}-4194999-{start}")
     }
 
+    fn total(statistics: &Statistics) -> Totals {
+        statistics.counted().expect("read").rows.total()
+    }
+
+    /// Of a program, on a day.
+    fn seven_hits_of(program: &str, day: u64) -> Vec<u8> {
+        let words: Vec<_> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
+        let program = Program::new(program.as_bytes());
+        add(
+            &words,
+            &program,
+            Place::default(),
+            day,
+            &[Counter::Hits.by(7)],
+        );
+        let words = words.into_iter().map(AtomicU64::into_inner);
+        MAGIC
+            .iter()
+            .copied()
+            .chain(words.flat_map(u64::to_le_bytes))
+            .collect()
+    }
+
     fn seven_hits() -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
-        bytes.resize(FILE_SIZE, 0);
-        bytes[MAGIC.len()] = 7;
-        bytes
+        seven_hits_of("app", 20_000)
     }
 
     fn set_age(path: &Path, days: u64) {
@@ -192,22 +218,25 @@ mod tests {
     fn counters_of_all_threads_are_summed_exactly() {
         let (_temporary, directory) = directory();
         let path = directory.path().to_owned();
-        let recorder = Recorder::new(None, Some(directory));
+        let recorder = Recorder::new(b"app", None, Some(directory));
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..500 {
-                        recorder.record(&[
-                            Counter::Hits.by(1),
-                            Counter::SavedNs.by(10),
-                            Bypass::ReadsFile.into(),
-                        ]);
+                        recorder.record(
+                            Place::default(),
+                            &[
+                                Counter::Hits.by(1),
+                                Counter::SavedNs.by(10),
+                                Bypass::ReadsFile.into(),
+                            ],
+                        );
                     }
                 });
             }
         });
         let directory = Directory::open(&path).expect("opened").expect("there");
-        let totals = Statistics::new(&directory).totals().expect("read");
+        let totals = total(&Statistics::new(&directory));
         assert_eq!(totals.get(Counter::Hits), 4000);
         assert_eq!(totals.get(Counter::SavedNs), 40_000);
         assert_eq!(
@@ -227,12 +256,75 @@ mod tests {
         }
         let statistics = Statistics::new(&directory);
         for _ in 0..3 {
-            assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 14);
+            assert_eq!(total(&statistics).get(Counter::Hits), 14);
         }
         assert!(!path.join(&dead).exists());
         assert!(path.join(&other).exists());
         statistics.zero().expect("zeroed");
-        assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 0);
+        assert_eq!(total(&statistics).get(Counter::Hits), 0);
+    }
+
+    #[test]
+    fn rows_stay_apart_when_they_are_folded_and_zeroed_ones_never_come_back() {
+        let (_temporary, directory) = directory();
+        let path = directory.path().to_owned();
+        let statistics = Statistics::new(&directory);
+        let today = directory.now_ms() / DAY_MS;
+        // Of a process of which nothing is known, as if it lived.
+        let other = format!("other{}", dead_name(1));
+        std::fs::write(path.join(&other), seven_hits_of("one", today)).expect("written");
+        std::fs::write(path.join(dead_name(2)), seven_hits_of("two", today)).expect("written");
+        let rows = statistics.counted().expect("read").rows;
+        let hits = |rows: &Rows| {
+            let by = rows.by(|tag| (u64::from(tag.day) == today, tag.program.clone()));
+            let hits = by.into_iter().map(|(of, row)| (of, row.get(Counter::Hits)));
+            hits.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            hits(&rows),
+            [((true, "one".into()), 7), ((true, "two".into()), 7)]
+        );
+        statistics.zero().expect("zeroed");
+        let mut more = seven_hits_of("one", today);
+        let counted = more.iter().position(|byte| *byte == 7).expect("seven");
+        more[counted] = 9;
+        std::fs::write(path.join(&other), more).expect("written");
+        let two = [((true, "one".to_owned()), 2)];
+        assert_eq!(hits(&statistics.counted().expect("read").rows), two);
+        set_age(&path.join(&other), 31);
+        for _ in 0..2 {
+            let counted = statistics.counted().expect("read");
+            assert_eq!(hits(&counted.rows), two);
+            assert!(counted.zeroed_ms.is_some());
+        }
+        assert!(!path.join(&other).exists());
+        let total = std::fs::read_to_string(path.join(TOTAL)).expect("read");
+        assert!(total.contains("\"earlier\":[]"), "{total}");
+    }
+
+    #[test]
+    fn the_total_and_the_files_of_the_first_format_go_on_without_a_tag() {
+        let (_temporary, directory) = directory();
+        let old = r#"{"counters":{"hits":40,"bypassed.reads_file":3},"zeroed":{"hits":10},"absorbed":[]}"#;
+        std::fs::write(directory.path().join(TOTAL), old).expect("written");
+        let mut file = b"oclcstat".to_vec();
+        file.resize(776, 0);
+        file[8] = 5;
+        std::fs::write(directory.path().join(dead_name(1)), file).expect("written");
+        std::fs::write(directory.path().join(dead_name(2)), seven_hits()).expect("written");
+        let statistics = Statistics::new(&directory);
+        for _ in 0..3 {
+            let rows = statistics.counted().expect("read").rows;
+            assert_eq!(rows.total().get(Counter::Hits), 40 - 10 + 5 + 7);
+            assert_eq!(rows.total().bypassed(), 3);
+            let untagged = rows.get(&Tag::default()).expect("a row");
+            assert_eq!(untagged.get(Counter::Hits), 35);
+        }
+        assert_eq!(
+            directory.names().expect("listed").len(),
+            2,
+            "total and lock"
+        );
     }
 
     #[test]
@@ -241,15 +333,15 @@ mod tests {
         let statistics = Statistics::new(&directory);
         let run = statistics.begin_run().expect("made");
         let opened = Directory::open(run.path()).expect("opened");
-        Recorder::new(opened, None).record(&[Counter::Misses.by(3)]);
-        assert_eq!(statistics.totals().expect("read").get(Counter::Misses), 3);
+        Recorder::new(b"app", opened, None).record(Place::default(), &[Counter::Misses.by(3)]);
+        assert_eq!(total(&statistics).get(Counter::Misses), 3);
         let result = statistics.end_run(&run, None).expect("read");
         assert_eq!(
             (result.processes, result.totals.get(Counter::Misses)),
             (1, 3)
         );
         assert!(!run.path().exists());
-        assert_eq!(statistics.totals().expect("read").get(Counter::Misses), 3);
+        assert_eq!(total(&statistics).get(Counter::Misses), 3);
     }
 
     #[test]
@@ -265,11 +357,11 @@ mod tests {
         std::fs::write(path.join(dead_name(2)), "").expect("written");
         std::fs::write(path.join("foreign"), seven_hits()).expect("written");
         let statistics = Statistics::new(&directory);
-        assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 14);
+        assert_eq!(total(&statistics).get(Counter::Hits), 14);
         let mut left = directory.names().expect("listed");
         left.sort();
         assert_eq!(left, ["foreign", LOCK, TOTAL]);
-        assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 14);
+        assert_eq!(total(&statistics).get(Counter::Hits), 14);
     }
 
     #[test]
@@ -295,7 +387,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1)); // other tests fold as well
         }
         assert_eq!(left(), 2, "all but the total and the lock is folded");
-        assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 140);
+        assert_eq!(total(&statistics).get(Counter::Hits), 140);
     }
 
     #[test]
@@ -304,24 +396,38 @@ mod tests {
         let dead = directory.path().join(dead_name(1));
         std::fs::write(&dead, seven_hits()).expect("written");
         let statistics = Statistics::new(&directory);
-        assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 7);
+        assert_eq!(total(&statistics).get(Counter::Hits), 7);
         // As if the power had been cut before it was removed.
         std::fs::write(&dead, seven_hits()).expect("written");
         for _ in 0..2 {
-            assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 7);
+            assert_eq!(total(&statistics).get(Counter::Hits), 7);
         }
         assert!(!dead.exists());
+    }
+
+    #[test]
+    fn the_total_does_not_grow_with_the_number_of_processes() {
+        let (_temporary, directory) = directory();
+        let total = directory.path().join(TOTAL);
+        let statistics = Statistics::new(&directory);
+        let mut sizes = Vec::new();
+        for start in 1..=20 {
+            std::fs::write(directory.path().join(dead_name(start)), seven_hits()).expect("written");
+            drop(statistics.counted().expect("read"));
+            sizes.push(std::fs::metadata(&total).expect("there").len());
+        }
+        assert!(sizes[19] < sizes[0] + 20, "{sizes:?}");
     }
 
     #[test]
     fn a_total_that_cannot_be_read_is_not_written_over() {
         let (_temporary, directory) = directory();
         let path = directory.path().to_owned();
-        let unreadable = vec![b' '; 1 << 20];
+        let unreadable = vec![b' '; folding::LARGEST_TOTAL as usize];
         std::fs::write(path.join(TOTAL), &unreadable).expect("written");
         std::fs::write(path.join(dead_name(1)), seven_hits()).expect("written");
         let statistics = Statistics::new(&directory);
-        assert_eq!(statistics.totals().expect("read").get(Counter::Hits), 7);
+        assert_eq!(total(&statistics).get(Counter::Hits), 7);
         assert!(path.join(dead_name(1)).exists());
         assert!(std::fs::read(path.join(TOTAL)).expect("read") == unreadable);
     }

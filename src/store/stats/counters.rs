@@ -1,8 +1,8 @@
-//! What is counted, and how it stands in a file.
+//! What is counted.
 
 use std::collections::BTreeMap;
 
-use crate::outcome::Bypass;
+use crate::outcome::{Bypass, Missed, Query};
 
 /// What is counted. The numbers are places in the files: append, never reorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +46,13 @@ pub enum Counter {
     WaitNs = 17,
     /// Misses whose recipe was written instead of an entry.
     Recipes = 18,
+    /// Nanoseconds that drivers spent in builds that were bypassed.
+    BypassedNs = 19,
+    /// Nanoseconds that drivers spent in builds that failed.
+    FailedNs = 20,
 }
 
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 21] = [
     "hits",
     "misses",
     "failed",
@@ -68,16 +72,18 @@ const NAMES: [&str; 19] = [
     "waited",
     "wait_ns",
     "recipes",
+    "bypassed_ns",
+    "failed_ns",
 ];
 
 /// Bypasses stand from here on, by the number of their reason.
 const BYPASSES: usize = 32;
-/// How many counters a file has; most have no name yet.
-pub const COUNTERS: usize = 96;
-/// With this a file begins.
-pub const MAGIC: &[u8; 8] = b"oclcstat";
-/// Of a file of counters, in bytes.
-pub const FILE_SIZE: usize = MAGIC.len() + COUNTERS * size_of::<u64>();
+/// Misses, by the number of their reason.
+const MISSES: usize = 72;
+/// Programs that were built for real, by the number of the query.
+const QUERIES: usize = 96;
+/// How many counters a row has; many have no name yet.
+pub const COUNTERS: usize = 128;
 
 /// One thing to count, with how much.
 #[derive(Clone, Copy, Debug)]
@@ -96,18 +102,16 @@ impl From<Bypass> for Event {
     }
 }
 
-/// The counters in a file, if it is one.
-pub fn decode(bytes: &[u8]) -> Option<Totals> {
-    let numbers = bytes.strip_prefix(MAGIC)?;
-    let mut totals = Totals::default();
-    for (index, number) in numbers
-        .chunks_exact(size_of::<u64>())
-        .take(COUNTERS)
-        .enumerate()
-    {
-        totals.0[index] = u64::from_le_bytes(number.try_into().ok()?);
+impl From<Missed> for Event {
+    fn from(reason: Missed) -> Event {
+        Event(MISSES + reason as usize, 1)
     }
-    Some(totals)
+}
+
+impl From<Query> for Event {
+    fn from(query: Query) -> Event {
+        Event(QUERIES + query as usize, 1)
+    }
 }
 
 /// Sums of all counters.
@@ -138,6 +142,43 @@ impl Totals {
             .into_iter()
             .map(|reason| (reason, self.0[BYPASSES + reason as usize]))
             .filter(|(_, count)| *count > 0)
+    }
+
+    /// Misses by reason, those that occurred.
+    pub fn missed(&self) -> impl Iterator<Item = (Missed, u64)> {
+        Missed::ALL
+            .into_iter()
+            .map(|reason| (reason, self.0[MISSES + reason as usize]))
+            .filter(|(_, count)| *count > 0)
+    }
+
+    /// Programs that were built for real by query, those that occurred.
+    pub fn queries(&self) -> impl Iterator<Item = (Query, u64)> {
+        Query::ALL
+            .into_iter()
+            .map(|query| (query, self.0[QUERIES + query as usize]))
+            .filter(|(_, count)| *count > 0)
+    }
+
+    /// Nanoseconds that drivers spent in compiling what was not served, for real or after all.
+    pub fn compiled_ns(&self) -> u64 {
+        let spent = [Counter::CompileNs, Counter::BypassedNs, Counter::FailedNs];
+        spent
+            .into_iter()
+            .fold(0, |sum: u64, counter| sum.saturating_add(self.get(counter)))
+    }
+
+    /// All build calls.
+    pub fn builds(&self) -> u64 {
+        let ended = [Counter::Hits, Counter::Misses, Counter::Failed];
+        ended.into_iter().fold(self.bypassed(), |sum, counter| {
+            sum.saturating_add(self.get(counter))
+        })
+    }
+
+    /// Whether nothing was counted.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|number| *number == 0)
     }
 
     /// All bypassed builds.
@@ -172,30 +213,59 @@ impl Totals {
         }
     }
 
-    /// All counters and the bypasses that occurred, by name.
+    /// What stands in both, taken from both.
+    pub(super) fn cancel(&mut self, other: &mut Totals) {
+        for (one, other) in self.0.iter_mut().zip(&mut other.0) {
+            let both = (*one).min(*other);
+            *one -= both;
+            *other -= both;
+        }
+    }
+
+    /// The counters that are not zero, by name.
     pub(super) fn to_map(&self) -> BTreeMap<String, u64> {
         let bypasses = self
             .bypasses()
             .map(|(reason, count)| (format!("bypassed.{}", reason.name()), count));
+        let missed = self
+            .missed()
+            .map(|(reason, count)| (format!("missed.{}", reason.name()), count));
+        let queries = self
+            .queries()
+            .map(|(query, count)| (format!("materialised.{}", query.name()), count));
         self.named()
+            .filter(|(_, number)| *number > 0)
             .map(|(name, number)| (name.to_owned(), number))
             .chain(bypasses)
+            .chain(missed)
+            .chain(queries)
             .collect()
     }
 
     /// The counters of these names; names that are not known are left out.
     pub(super) fn from_map(map: &BTreeMap<String, u64>) -> Totals {
+        let of = |name: &str| map.get(name).copied().unwrap_or(0);
         let mut totals = Totals::default();
         for (index, name) in NAMES.iter().enumerate() {
-            totals.0[index] = map.get(*name).copied().unwrap_or(0);
+            totals.0[index] = of(name);
         }
         for reason in Bypass::ALL {
-            let name = format!("bypassed.{}", reason.name());
-            totals.0[BYPASSES + reason as usize] = map.get(&name).copied().unwrap_or(0);
+            totals.0[BYPASSES + reason as usize] = of(&format!("bypassed.{}", reason.name()));
+        }
+        for reason in Missed::ALL {
+            totals.0[MISSES + reason as usize] = of(&format!("missed.{}", reason.name()));
+        }
+        for query in Query::ALL {
+            totals.0[QUERIES + query as usize] = of(&format!("materialised.{}", query.name()));
         }
         totals
     }
 }
+
+const _: () = assert!(NAMES.len() <= BYPASSES);
+const _: () = assert!(BYPASSES + Bypass::ALL.len() <= MISSES);
+const _: () = assert!(MISSES + Missed::ALL.len() <= QUERIES);
+const _: () = assert!(QUERIES + Query::ALL.len() <= COUNTERS);
 
 #[cfg(test)]
 mod tests {
@@ -203,9 +273,26 @@ mod tests {
 
     #[test]
     fn counters_of_a_damaged_file_overflow_nothing() {
-        let damaged = [MAGIC.as_slice(), &[0xff; FILE_SIZE - MAGIC.len()]].concat();
-        let mut totals = decode(&damaged).expect("a file of counters");
+        let mut totals = Totals([u64::MAX; COUNTERS]);
         totals.add(&totals.clone());
         assert_eq!((totals.bypassed(), totals.compiled()), (u64::MAX, u64::MAX));
+        assert_eq!(
+            (totals.compiled_ns(), totals.builds()),
+            (u64::MAX, u64::MAX)
+        );
+    }
+
+    #[test]
+    fn all_counters_are_read_as_they_were_written() {
+        let mut totals = Totals::default();
+        for (index, _) in NAMES.iter().enumerate() {
+            totals.0[index] = index as u64 + 1;
+        }
+        let events = Bypass::ALL.map(Event::from).into_iter();
+        let events = events.chain(Missed::ALL.map(Event::from));
+        for Event(index, amount) in events.chain(Query::ALL.map(Event::from)) {
+            totals.0[index] += amount;
+        }
+        assert_eq!(Totals::from_map(&totals.to_map()), totals);
     }
 }

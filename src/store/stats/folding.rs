@@ -9,8 +9,10 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::RUN_PREFIX;
-use super::counters::{Totals, decode};
+use super::counters::Totals;
+use super::file::decode;
 use super::owner::{Owner, View};
+use super::rows::{Rows, Tag, Written, bound};
 use crate::fork::{Mutex, MutexGuard};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, TEMPORARY_PREFIX};
@@ -20,24 +22,37 @@ pub const LOCK: &str = "lock";
 
 /// Larger files are none of ours.
 const LARGEST: u64 = 1 << 20;
-/// How many files are folded into one total, whose list of them must stay below [`LARGEST`].
+/// The total is far below: its rows are bounded (`rows`), as is its list of files.
+pub const LARGEST_TOTAL: u64 = 1 << 24;
+/// How many files are folded into one total.
 const FOLDED_AT_ONCE: usize = 4096;
 /// How long the command waits for another process that folds.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 /// A process of which nothing is known has ended when it has counted nothing for so long.
 const FORGOTTEN: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Of a day.
+pub const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// A file that was not finished for so long never will be.
 const UNFINISHED: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
 struct Total {
-    /// The sum of the files that were folded.
-    counters: BTreeMap<String, u64>,
-    /// What had been counted when the user last zeroed.
-    zeroed: BTreeMap<String, u64>,
+    /// The sums of the files that were folded.
+    rows: Vec<Written>,
+    /// What had been counted when the user last zeroed, as far as it is not in `rows` yet: by processes that lived then.
+    earlier: Vec<Written>,
+    /// When that was, in milliseconds since 1970.
+    zeroed_ms: Option<u64>,
     /// Files that are in the sum but may not have been removed yet.
     absorbed: BTreeSet<String>,
+    /// The sum, as it stood here before there were rows; it becomes one without a tag.
+    #[serde(skip_serializing)]
+    counters: BTreeMap<String, u64>,
+    /// What had been counted before it was zeroed, as above.
+    #[serde(skip_serializing)]
+    zeroed: BTreeMap<String, u64>,
 }
 
 /// Held by whoever moves, folds or removes files, and released when it is dropped or its process ends.
@@ -97,7 +112,7 @@ impl Lock {
 }
 
 /// The counters in a file of this name, if it is one.
-pub fn counters(directory: &Directory, name: &str) -> Option<Totals> {
+pub fn counters(directory: &Directory, name: &str) -> Option<Rows> {
     let bytes = directory.read(name, LARGEST).ok()??;
     decode(&bytes)
 }
@@ -114,11 +129,14 @@ pub struct Round<'a> {
     lock: Option<Lock>,
     /// How many files are still looked at.
     left: usize,
-    total: Total,
+    zeroed_ms: Option<u64>,
+    absorbed: BTreeSet<String>,
     /// What is or will be the total's sum.
-    folded: Totals,
-    /// All that was ever counted.
-    sum: Totals,
+    folded: Rows,
+    /// What of it, and of the files of living processes, was counted before the user zeroed.
+    earlier: Rows,
+    /// Of the other files.
+    living: Rows,
     /// Files that are in `folded` and not yet in the total.
     dead: Vec<String>,
 }
@@ -126,22 +144,31 @@ pub struct Round<'a> {
 impl<'a> Round<'a> {
     /// Nothing is read yet but the total. At most `limit` files are looked at, and none is folded without a lock.
     pub fn begin(directory: &'a Directory, lock: Option<Lock>, limit: usize) -> Round<'a> {
-        let (total, lock) = match directory.read(TOTAL, LARGEST) {
+        let (total, lock) = match directory.read(TOTAL, LARGEST_TOTAL) {
             Ok(Some(bytes)) => (serde_json::from_slice(&bytes).unwrap_or_default(), lock),
             Ok(None) => (Total::default(), lock),
             // It may be there, and is not written over.
             Err(_) => (Total::default(), None),
         };
-        let folded = Totals::from_map(&total.counters);
+        let [folded, earlier] =
+            [(total.rows, total.counters), (total.earlier, total.zeroed)].map(|(rows, old)| {
+                let mut rows = Rows::from_written(rows);
+                if !old.is_empty() {
+                    rows.add(Tag::default(), &Totals::from_map(&old));
+                }
+                rows
+            });
         Round {
             directory,
             view: View::new(),
             now_ms: directory.now_ms(),
             lock,
             left: limit,
-            total,
-            sum: folded.clone(),
+            zeroed_ms: total.zeroed_ms,
+            absorbed: total.absorbed,
             folded,
+            earlier,
+            living: Rows::default(),
             dead: Vec::new(),
         }
     }
@@ -153,6 +180,7 @@ impl<'a> Round<'a> {
     pub fn each_file(&mut self) -> Result<(), StoreError> {
         let (runs, files): (Vec<_>, Vec<_>) =
             (self.directory.names()?.into_iter()).partition(|name| name.starts_with(RUN_PREFIX));
+        let mut there: BTreeSet<String> = files.iter().cloned().collect();
         self.files(self.directory, "", Owner::Dead, files);
         for run in runs {
             let owner = run.strip_prefix(RUN_PREFIX).unwrap_or_default();
@@ -162,13 +190,19 @@ impl<'a> Round<'a> {
                 continue;
             };
             let names = directory.names()?;
-            self.files(&directory, &format!("{run}/"), owner, names);
+            let prefix = format!("{run}/");
+            there.extend(names.iter().map(|name| format!("{prefix}{name}")));
+            self.files(&directory, &prefix, owner, names);
             // The files of a run that goes on are the runner's to read, and its directory is its processes' to write to.
             let changed = self.directory.changed_ms(&run);
             if self.lock.is_some() && self.is_over(owner, changed, FORGOTTEN) {
                 self.directory.remove_directory(&run);
             }
         }
+        // Those that are gone need no name any more. What was folded at the end is not listed yet, so it is left.
+        let dead = &self.dead;
+        self.absorbed
+            .retain(|path| there.contains(path) || dead.contains(path));
         Ok(())
     }
 
@@ -197,7 +231,7 @@ impl<'a> Round<'a> {
             return;
         }
         let path = format!("{prefix}{name}");
-        if self.total.absorbed.contains(&path) {
+        if self.absorbed.contains(&path) {
             self.forget(directory, name, &path);
             return;
         }
@@ -208,13 +242,11 @@ impl<'a> Round<'a> {
         };
         let is_over = run != Owner::Alive && self.is_over(owner, modified(), FORGOTTEN);
         match counters(directory, name) {
-            Some(counters) => {
-                self.sum.add(&counters);
-                if is_over && self.lock.is_some() {
-                    self.folded.add(&counters);
-                    self.dead.push(path);
-                }
+            Some(counters) if is_over && self.lock.is_some() => {
+                self.folded.add_all(&counters);
+                self.dead.push(path);
             }
+            Some(counters) => self.living.add_all(&counters),
             // Its process could not write it, on a full disk.
             None if owner == Owner::Dead && self.lock.is_some() => {
                 let _ = directory.remove(name);
@@ -239,7 +271,7 @@ impl<'a> Round<'a> {
     /// Removes a file that is in the total.
     fn forget(&mut self, directory: &Directory, name: &str, path: &str) {
         if self.lock.is_some() && directory.remove(name).is_ok() {
-            self.total.absorbed.remove(path);
+            self.absorbed.remove(path);
         }
     }
 
@@ -253,9 +285,18 @@ impl<'a> Round<'a> {
 
     fn write(&mut self) -> Result<(), StoreError> {
         let dead = std::mem::take(&mut self.dead);
-        self.total.counters = self.folded.to_map();
-        self.total.absorbed.extend(dead.iter().cloned());
-        let json = serde_json::to_vec(&self.total).expect("maps of numbers and a list of names");
+        let today = self.today();
+        bound(&mut self.folded, &mut self.earlier, today);
+        self.folded.cancel(&mut self.earlier);
+        self.absorbed.extend(dead.iter().cloned());
+        let total = Total {
+            rows: self.folded.to_written(),
+            earlier: self.earlier.to_written(),
+            zeroed_ms: self.zeroed_ms,
+            absorbed: self.absorbed.clone(),
+            ..Total::default()
+        };
+        let json = serde_json::to_vec(&total).expect("maps of numbers and names");
         self.directory
             .write_by_rename(self.directory, TOTAL, &json)?;
         for path in dead {
@@ -268,10 +309,14 @@ impl<'a> Round<'a> {
                 },
             };
             if removed {
-                self.total.absorbed.remove(&path);
+                self.absorbed.remove(&path);
             }
         }
         Ok(())
+    }
+
+    fn today(&self) -> u32 {
+        u32::try_from(self.now_ms / DAY_MS).unwrap_or(0)
     }
 
     /// Begins to count from zero.
@@ -279,16 +324,37 @@ impl<'a> Round<'a> {
     /// # Errors
     /// The total cannot be written.
     pub fn zero(mut self) -> Result<(), StoreError> {
-        self.total.zeroed = self.sum.to_map();
+        self.earlier = self.folded.clone();
+        self.earlier.add_all(&self.living);
+        self.zeroed_ms = Some(self.now_ms);
         self.write()
     }
 
     /// What was counted since the statistics were zeroed.
-    pub fn end(mut self) -> Totals {
+    pub fn end(mut self) -> Counted {
         if !self.dead.is_empty() {
             self.fold();
         }
-        self.sum.subtract(&Totals::from_map(&self.total.zeroed));
-        self.sum
+        let today = self.today();
+        let mut rows = self.folded;
+        rows.add_all(&self.living);
+        bound(&mut rows, &mut self.earlier, today);
+        rows.subtract(&self.earlier);
+        Counted {
+            rows,
+            today,
+            zeroed_ms: self.zeroed_ms,
+        }
     }
+}
+
+/// What was counted since the statistics were zeroed.
+#[derive(Default)]
+pub struct Counted {
+    /// The counters.
+    pub rows: Rows,
+    /// The day it is, as rows are tagged.
+    pub today: u32,
+    /// When they were zeroed, in milliseconds since 1970.
+    pub zeroed_ms: Option<u64>,
 }

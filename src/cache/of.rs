@@ -1,0 +1,68 @@
+//! Which driver and device an event without a plan is counted for.
+
+use std::sync::Arc;
+
+use crate::cl::{Device, Program};
+use crate::driver::{self, BuildArguments, Driver, device};
+use crate::key::ingredients::Ingredient;
+use crate::shadow::Inner;
+use crate::store::stats::Place;
+
+/// A driver and a device, as far as they are known.
+#[derive(Clone, Default)]
+pub struct Of {
+    /// None if the program is not known here.
+    pub driver: Option<&'static Driver>,
+    device: Option<Arc<[Ingredient]>>,
+}
+
+impl Of {
+    /// The driver, of whose devices nothing is asked.
+    pub fn driver(driver: &'static Driver) -> Of {
+        Of {
+            driver: Some(driver),
+            device: None,
+        }
+    }
+
+    /// The first of the devices that a call names, or of the program's.
+    pub fn program(driver: &'static Driver, program: Program, call: &BuildArguments) -> Of {
+        let named = call.devices.as_ref().and_then(|devices| devices.first());
+        if driver::is_ending() {
+            return Of::driver(driver);
+        }
+        let first = || driver.program_devices(program).ok()?.first().copied();
+        match named.copied().or_else(first) {
+            Some(device) => Of::device(driver, device),
+            None => Of::driver(driver),
+        }
+    }
+
+    /// What serves a program.
+    pub fn inner(inner: &Inner) -> Of {
+        let driver = inner.driver();
+        let first = inner.devices().first();
+        first.map_or_else(|| Of::driver(driver), |device| Of::device(driver, *device))
+    }
+
+    /// This device.
+    pub fn device(driver: &'static Driver, device: Device) -> Of {
+        // A driver that is being torn down is asked for nothing.
+        let identities = (!driver::is_ending())
+            .then(|| driver.device_identities(&[device]))
+            .flatten();
+        Of {
+            driver: Some(driver),
+            device: identities.and_then(|mut identities| identities.pop()),
+        }
+    }
+
+    /// As it is counted.
+    pub fn place(&self) -> Place<'_> {
+        let name = self.device.as_deref().and_then(device::name);
+        Place {
+            driver: self.driver.map_or("", |driver| driver.profile.family),
+            device: name.unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What the report tells beside the counters: of the entries' metadata, and of the journal.
+
+use std::collections::BTreeMap;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::cli::Failure;
+use crate::cli::explain::{Past, words};
+use crate::cli::list::kernels;
+use crate::cli::stats::Gathered;
+use crate::store::Store;
+use crate::store::journal::{Ended, now_ms};
+use crate::store::stats::DAY_MS;
+
+/// How many of the costliest programs and of the latest misses are shown.
+const COSTLIEST: usize = 15;
+const MISSES: usize = 25;
+/// How many differences of one kind are told.
+const OF_A_KIND: usize = 3;
+
+/// Ages of entries, in days, and their names.
+const AGES: [(u64, &str); 6] = [
+    (1, "less than a day"),
+    (7, "less than a week"),
+    (30, "less than a month"),
+    (90, "less than three months"),
+    (365, "less than a year"),
+    (u64::MAX, "older"),
+];
+
+/// An entry that took long.
+pub struct Costly {
+    /// Nanoseconds of compilation.
+    pub compile_ns: u64,
+    /// On the disk.
+    pub bytes: u64,
+    /// Its kernels, as far as they are shown.
+    pub kernels: String,
+    /// The program that had it built.
+    pub program: String,
+    /// The driver's family.
+    pub driver: String,
+    /// The key.
+    pub key: String,
+}
+
+/// A build that was no hit.
+pub struct Missed {
+    /// When, in milliseconds ago.
+    pub ago_ms: u64,
+    /// In one word why.
+    pub reason: &'static str,
+    /// What there is to say.
+    pub words: Vec<String>,
+    /// The program that was running.
+    pub program: String,
+    /// The driver's family.
+    pub driver: String,
+    /// Its kernels, as far as they are shown.
+    pub kernels: String,
+    /// Nanoseconds that the driver took.
+    pub compile_ns: u64,
+}
+
+/// Bytes and entries, by name.
+pub type Space = BTreeMap<String, (u64, u64)>;
+
+/// What was found.
+#[derive(Default)]
+pub struct Found {
+    /// The costliest entries, the first of them first.
+    pub costliest: Vec<Costly>,
+    /// Where the space goes.
+    pub by_driver: Space,
+    /// By the program that had entries built.
+    pub by_program: Space,
+    /// By age, from the youngest on.
+    pub by_age: Vec<(&'static str, (u64, u64))>,
+    /// The latest misses, the last of them first.
+    pub misses: Vec<Missed>,
+}
+
+impl Found {
+    /// Reads the metadata of all entries, and the journal.
+    ///
+    /// # Errors
+    /// A directory or the journal cannot be read.
+    pub fn read(gathered: &Gathered) -> Result<Found, Failure> {
+        let Some(store) = &gathered.store else {
+            return Ok(Found::default());
+        };
+        let mut found = Found {
+            by_age: AGES.map(|(_, name)| (name, (0, 0))).to_vec(),
+            ..Found::default()
+        };
+        let bar = bar(gathered.entries.len());
+        for (key, file) in &gathered.entries {
+            bar.inc(1);
+            // What is damaged or was removed meanwhile takes room all the same.
+            let meta = store.read_meta(key);
+            let (driver, program) = meta.as_ref().map_or_else(
+                || ("(damaged)".to_owned(), "(damaged)".to_owned()),
+                |meta| (meta.driver_family.clone(), meta.executable.clone()),
+            );
+            let add = |sum: &mut (u64, u64)| *sum = (sum.0 + file.allocated, sum.1 + 1);
+            add(found.by_driver.entry(driver.clone()).or_default());
+            add(found.by_program.entry(program.clone()).or_default());
+            let created_ms = meta
+                .as_ref()
+                .map_or(file.modified_ms, |meta| meta.created * 1000);
+            let days = now_ms().saturating_sub(created_ms) / DAY_MS;
+            let age = AGES.iter().position(|(most, _)| days < *most);
+            add(&mut found.by_age[age.unwrap_or(AGES.len() - 1)].1);
+            if let Some(meta) = meta {
+                found.costliest.push(Costly {
+                    compile_ns: meta.compile_ns,
+                    bytes: file.allocated,
+                    kernels: kernels(&meta.facts.kernel_names),
+                    program,
+                    driver,
+                    key: key.hex(),
+                });
+            }
+            if found.costliest.len() >= 2 * COSTLIEST {
+                found.sort_costliest();
+            }
+        }
+        found.sort_costliest();
+        bar.finish_and_clear();
+        if let Some(store) = Store::open_existing(&gathered.directory)? {
+            found.misses = misses(&Past::read(store)?);
+        }
+        Ok(found)
+    }
+
+    fn sort_costliest(&mut self) {
+        self.costliest
+            .sort_by_key(|one| std::cmp::Reverse(one.compile_ns));
+        self.costliest.truncate(COSTLIEST);
+    }
+}
+
+fn misses(past: &Past) -> Vec<Missed> {
+    let newest = past.records.iter().rev();
+    let misses = newest.filter(|record| matches!(record.ended, Ended::Miss { .. }));
+    let missed = misses.take(MISSES).map(|record| {
+        let why = past.why(record);
+        Missed {
+            ago_ms: now_ms().saturating_sub(record.time_ms),
+            reason: why.reason,
+            words: words(&why, OF_A_KIND),
+            program: record.executable.clone(),
+            driver: record.driver_family.clone(),
+            kernels: kernels(&record.kernel_names),
+            compile_ns: record.compile_ns,
+        }
+    });
+    missed.collect()
+}
+
+/// On a terminal, where there is something to wait for.
+fn bar(entries: usize) -> ProgressBar {
+    if entries < 20_000 {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} entries read");
+    let bar = ProgressBar::new(entries as u64);
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}

@@ -1,0 +1,129 @@
+//! Text as HTML shows it. The page is well-formed XML as well, so that a parser of either kind finds each mistake.
+
+use std::fmt::Write;
+
+use crate::log::text;
+
+/// Any bytes, which mean nothing to a browser: neither as HTML nor as characters that turn, hide or move others.
+pub fn escaped(bytes: &[u8]) -> String {
+    let mut shown = String::new();
+    for character in text(bytes).to_string().chars() {
+        match character {
+            '&' => shown.push_str("&amp;"),
+            '<' => shown.push_str("&lt;"),
+            '>' => shown.push_str("&gt;"),
+            '"' => shown.push_str("&quot;"),
+            '\'' => shown.push_str("&#39;"),
+            // Not allowed in XML.
+            '\u{fffe}' | '\u{ffff}' => shown.push('\u{fffd}'),
+            other => shown.push(other),
+        }
+    }
+    shown
+}
+
+/// A name that somebody chose, which turns nothing beside it around.
+pub fn name(name: &str) -> String {
+    match name {
+        "" => "<i>not known</i>".to_owned(),
+        name => format!("<bdi>{}</bdi>", escaped(name.as_bytes())),
+    }
+}
+
+/// A number as `stats --json` has it behind what people read. `of` tells which it is.
+pub fn number(of: &str, value: u64, shown: &str) -> String {
+    format!(
+        "<data class=\"{}\" value=\"{value}\">{}</data>",
+        escaped(of.as_bytes()),
+        escaped(shown.as_bytes())
+    )
+}
+
+/// How the columns of a table stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cell {
+    /// A name.
+    Name,
+    /// A number.
+    Number,
+    /// A number that phones have no room for.
+    Wide,
+    /// Words that phones have no room for.
+    WideName,
+}
+
+impl Cell {
+    fn class(self) -> &'static str {
+        match self {
+            Cell::Name => "",
+            Cell::Number => " class=\"n\"",
+            Cell::Wide => " class=\"n w\"",
+            Cell::WideName => " class=\"w\"",
+        }
+    }
+}
+
+/// A table with these heads; the cells are HTML.
+pub fn table<const N: usize>(
+    id: &str,
+    heads: [(&str, Cell); N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut shown = format!("<table id=\"{id}\"><thead><tr>");
+    for (head, cell) in heads {
+        let _ = write!(shown, "<th scope=\"col\"{}>{head}</th>", cell.class());
+    }
+    shown += "</tr></thead><tbody>\n";
+    for row in rows {
+        shown += "<tr>";
+        for (value, (_, cell)) in row.into_iter().zip(heads) {
+            let _ = write!(shown, "<td{}>{value}</td>", cell.class());
+        }
+        shown += "</tr>\n";
+    }
+    shown + "</tbody></table>\n"
+}
+
+/// RFC 4648, section 4.
+pub fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut shown = String::new();
+    for part in bytes.chunks(3) {
+        let mut three = [0; 4];
+        three[1..=part.len()].copy_from_slice(part);
+        let bits = u32::from_be_bytes(three);
+        for digit in 0..4 {
+            match digit <= part.len() {
+                true => shown.push(DIGITS[(bits >> (18 - 6 * digit)) as usize & 63].into()),
+                false => shown.push('='),
+            }
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_is_escaped_is_markup() {
+        assert_eq!(
+            escaped(b"<b onload='x'>&amp;\"\x1b[2J\xff"),
+            "&lt;b onload=&#39;x&#39;&gt;&amp;amp;&quot;\\u{1b}[2J\\xff"
+        );
+    }
+
+    #[test]
+    fn the_examples_of_the_standard_are_encoded() {
+        for (bytes, encoded) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(base64(bytes.as_bytes()), encoded);
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! The page: numbers that matter first, then where they come from.
+
+use std::collections::BTreeMap;
+
+use sha2::{Digest, Sha256};
+
+use super::charts::{Bar, bars, part};
+use super::found::{Costly, Found, Missed, Space};
+use super::html::{Cell, base64, escaped, name, number, table};
+use crate::cli::output::{ago, seconds, size};
+use crate::cli::stats::{By, Gathered, day, hit_rate};
+use crate::log::path;
+use crate::store::stats::{Counter, Totals, date};
+
+const STYLE: &str = include_str!("style.css");
+/// How many days and months are drawn.
+const DAYS: u32 = 30;
+const MONTHS: u32 = 12;
+/// How many rows a table has.
+const ROWS: usize = 12;
+
+/// All of it but the first lines.
+pub fn render(all: &Gathered, found: &Found) -> String {
+    let style = base64(&Sha256::digest(STYLE));
+    let policy = format!(
+        "default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
+    );
+    let directory = escaped(path(&all.directory).to_string().as_bytes());
+    let sections = [
+        cards(all),
+        over_time(all),
+        section("Programs", programs(all)),
+        section("Costliest builds", costliest(&found.costliest)),
+        section("Where the space goes", space(found)),
+        section("Drivers and devices", devices(all)),
+        section("Why the driver compiled", reasons(all)),
+        section("Latest misses", misses(&found.misses)),
+    ];
+    format!(
+        "<html lang=\"en\"><head><meta charset=\"utf-8\"/>\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+         <meta name=\"referrer\" content=\"no-referrer\"/>\n\
+         <title>oclcache: what was saved</title>\n<style>{STYLE}</style></head>\n<body><main>\n\
+         <header><h1>What oclcache saved</h1><p>{today}, <bdi>{directory}</bdi></p></header>\n\
+         {sections}\
+         <footer><p>Days are those of UTC; what is older than five weeks is kept by month.</p>\n\
+         <p>This page has names of programs, kernels and options in it, and neither scripts nor anything from elsewhere. Written by oclcache {version}.</p></footer>\n\
+         </main></body></html>\n",
+        today = day(all.counted.today),
+        sections = sections.concat(),
+        version = env!("CARGO_PKG_VERSION"),
+    )
+}
+
+/// Nothing where there is nothing to tell.
+fn section(title: &str, content: String) -> String {
+    match content.is_empty() {
+        true => String::new(),
+        false => format!("<section><h2>{title}</h2>\n{content}</section>\n"),
+    }
+}
+
+fn percent(totals: &Totals) -> String {
+    hit_rate(totals).map_or("-".to_owned(), |rate| format!("{rate:.1} %"))
+}
+
+fn time(of: &str, nanoseconds: u64) -> String {
+    let shown = match nanoseconds {
+        0 => "0 s".to_owned(),
+        _ => seconds(nanoseconds),
+    };
+    number(of, nanoseconds, &shown)
+}
+
+fn count(of: &str, counter: u64) -> String {
+    number(of, counter, &counter.to_string())
+}
+
+fn bytes(of: &str, bytes: u64) -> String {
+    number(of, bytes, &size(bytes))
+}
+
+/// The numbers that matter.
+fn cards(all: &Gathered) -> String {
+    let total = all.counted.rows.total();
+    let today = all.latest(0);
+    let card = |class: &str, title: &str, big: String, more: String| {
+        format!(
+            "<div class=\"card {class}\"><p>{title}</p><p class=\"big\">{big}</p><p>{more}</p></div>\n"
+        )
+    };
+    let since = match all.counted.zeroed_ms {
+        Some(_) => "since the statistics were zeroed",
+        None => "since the cache was made",
+    };
+    let taken = all.bytes();
+    let most = match all.max_size {
+        Some(most) => format!(
+            "of {}, {} entries{}",
+            escaped(size(most).as_bytes()),
+            count("entries", all.entries.len() as u64),
+            part(taken as f64, most as f64)
+        ),
+        None => format!("{} entries", count("entries", all.entries.len() as u64)),
+    };
+    let cards = [
+        card(
+            "saved",
+            "Time saved",
+            time("saved_ns", total.saved_ns()),
+            format!("{}, today", time("today_saved_ns", today.saved_ns())),
+        ),
+        card(
+            "hits",
+            "Hit rate",
+            percent(&total),
+            format!(
+                "{} hits, {} misses; {} today",
+                count("hits", total.get(Counter::Hits)),
+                count("misses", total.get(Counter::Misses)),
+                percent(&today)
+            ),
+        ),
+        card(
+            "spent",
+            "Compile time spent",
+            time("spent_ns", total.compiled_ns()),
+            format!(
+                "{} bypassed, {} failed",
+                count("bypassed", total.bypassed()),
+                count("failed", total.get(Counter::Failed))
+            ),
+        ),
+        card("size", "Cache size", bytes("bytes", taken), most),
+    ];
+    format!(
+        "<div class=\"cards\">\n{}</div>\n<p class=\"soft\">Counted {since}.</p>\n",
+        cards.concat()
+    )
+}
+
+/// By day, and by month where there is more than the days show.
+fn over_time(all: &Gathered) -> String {
+    let today = all.counted.today;
+    let by_day = all.counted.rows.by(|tag| tag.day);
+    let days = (0..DAYS).rev().map(|age| {
+        let of = today.saturating_sub(age);
+        (day(of)[5..].to_owned(), by_day.get(&of).cloned())
+    });
+    let days: Vec<_> = days.collect();
+    let mut shown = pair("day", &days);
+    if by_day.keys().any(|day| *day > 0 && *day + DAYS <= today) {
+        let by_month = all.counted.rows.by(|tag| month(tag.day));
+        let (year, now, _) = date(today);
+        let months = (0..MONTHS).rev().map(|age| {
+            let of = year * 12 + now - 1 - age;
+            let name = format!("{:04}-{:02}", of / 12, of % 12 + 1);
+            let totals = by_month.get(&Some(of)).cloned();
+            (name, totals)
+        });
+        shown += &pair("month", &months.collect::<Vec<_>>());
+    }
+    shown
+}
+
+/// Months since the year 0; nothing of what is long ago.
+fn month(day: u32) -> Option<u32> {
+    let (year, month, _) = date(day);
+    (day > 0).then(|| year * 12 + month - 1)
+}
+
+/// What was saved, and the hit rate, side by side.
+fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
+    let saved = |totals: &Totals| totals.saved_ns() as f64;
+    let most = of
+        .iter()
+        .filter_map(|(_, totals)| totals.as_ref().map(saved));
+    let most = most.fold(0.0, f64::max);
+    let draw = |value: &dyn Fn(&Totals) -> Option<f64>, words: &dyn Fn(&Totals) -> String| {
+        let bar = |(name, totals): &(String, Option<Totals>)| Bar {
+            name: name.clone(),
+            value: totals.as_ref().and_then(value),
+            words: totals
+                .as_ref()
+                .map_or("nothing was built".to_owned(), words),
+        };
+        of.iter().map(bar).collect::<Vec<Bar>>()
+    };
+    let saved_bars = draw(&|totals| Some(saved(totals)), &|totals| {
+        format!(
+            "{} saved, {} spent on compiling",
+            seconds(totals.saved_ns()),
+            seconds(totals.compiled_ns())
+        )
+    });
+    let rate_bars = draw(&hit_rate, &|totals| {
+        format!(
+            "{} ({} hits, {} misses, {} bypassed)",
+            percent(totals),
+            totals.get(Counter::Hits),
+            totals.get(Counter::Misses),
+            totals.bypassed()
+        )
+    });
+    format!(
+        "<div class=\"two\"><section>{}</section>\n<section>{}</section></div>\n",
+        bars(
+            &format!("saved-by-{unit}"),
+            &format!("Time saved by {unit}"),
+            &saved_bars,
+            most,
+            &if most > 0.0 {
+                seconds(most as u64)
+            } else {
+                String::new()
+            },
+        ),
+        bars(
+            &format!("rate-by-{unit}"),
+            &format!("Hit rate by {unit}"),
+            &rate_bars,
+            100.0,
+            "100 %",
+        ),
+    )
+}
+
+/// What each program saved, from the most on.
+fn programs(all: &Gathered) -> String {
+    let mut groups = By::Program.groups(&all.counted.rows);
+    groups.retain(|(_, totals)| totals.builds() > 0);
+    groups.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.saved_ns() + totals.compiled_ns()));
+    if groups.is_empty() {
+        return "<p>Nothing was built through the cache yet.</p>\n".to_owned();
+    }
+    let more = groups.len().saturating_sub(ROWS);
+    groups.truncate(ROWS);
+    let most = groups.iter().map(|(_, totals)| totals.saved_ns()).max();
+    let most = most.unwrap_or(0) as f64;
+    let rows = groups.iter().map(|(names, totals)| {
+        [
+            name(&names[0]),
+            percent(totals),
+            count("hits", totals.get(Counter::Hits)),
+            count("misses", totals.get(Counter::Misses)),
+            time("spent_ns", totals.compiled_ns()),
+            time("saved_ns", totals.saved_ns()),
+            part(totals.saved_ns() as f64, most),
+        ]
+    });
+    let shown = table(
+        "programs",
+        [
+            ("program", Cell::Name),
+            ("hit rate", Cell::Number),
+            ("hits", Cell::Wide),
+            ("misses", Cell::Wide),
+            ("spent", Cell::Wide),
+            ("saved", Cell::Number),
+            ("", Cell::WideName),
+        ],
+        rows,
+    );
+    shown + &and_more(more, "oclcache stats --by program")
+}
+
+fn and_more(more: usize, command: &str) -> String {
+    match more {
+        0 => String::new(),
+        more => format!("<p class=\"soft\">and {more} more: <code>{command}</code></p>\n"),
+    }
+}
+
+fn devices(all: &Gathered) -> String {
+    let mut groups = By::Device.groups(&all.counted.rows);
+    groups.retain(|(_, totals)| totals.builds() > 0);
+    if groups.is_empty() {
+        return String::new();
+    }
+    let more = groups.len().saturating_sub(ROWS);
+    groups.truncate(ROWS);
+    let rows = groups.iter().map(|(names, totals)| {
+        [
+            format!("{}<br/><small>{}</small>", name(&names[1]), name(&names[0])),
+            percent(totals),
+            count("hits", totals.get(Counter::Hits)),
+            count("misses", totals.get(Counter::Misses)),
+            count("bypassed", totals.bypassed()),
+            time("spent_ns", totals.compiled_ns()),
+            time("saved_ns", totals.saved_ns()),
+        ]
+    });
+    let shown = table(
+        "devices",
+        [
+            ("device and driver", Cell::Name),
+            ("hit rate", Cell::Number),
+            ("hits", Cell::Wide),
+            ("misses", Cell::Wide),
+            ("bypassed", Cell::Wide),
+            ("spent", Cell::Wide),
+            ("saved", Cell::Number),
+        ],
+        rows,
+    );
+    shown + &and_more(more, "oclcache stats --by device")
+}
+
+fn costliest(entries: &[Costly]) -> String {
+    let Some(first) = entries.first() else {
+        return String::new();
+    };
+    let most = first.compile_ns as f64;
+    let rows = entries.iter().map(|entry| {
+        [
+            format!(
+                "{}<br/><small>{}, {}, <code>{}</code></small>",
+                name(&entry.kernels),
+                name(&entry.program),
+                name(&entry.driver),
+                &entry.key[..16]
+            ),
+            bytes("bytes", entry.bytes),
+            time("compile_ns", entry.compile_ns),
+            part(entry.compile_ns as f64, most),
+        ]
+    });
+    table(
+        "costliest",
+        [
+            ("kernels, and who had them built", Cell::Name),
+            ("size", Cell::Wide),
+            ("compile time", Cell::Number),
+            ("", Cell::WideName),
+        ],
+        rows,
+    )
+}
+
+/// From the largest on.
+fn largest(space: &Space) -> Vec<(&str, (u64, u64))> {
+    let rows = space.iter().map(|(name, sum)| (name.as_str(), *sum));
+    let mut rows: Vec<_> = rows.collect();
+    rows.sort_by_key(|(_, (bytes, _))| std::cmp::Reverse(*bytes));
+    rows
+}
+
+fn space(found: &Found) -> String {
+    if found.by_driver.is_empty() {
+        return String::new();
+    }
+    let list = |id: &str, title: &str, rows: Vec<(&str, (u64, u64))>| {
+        let most = rows.iter().map(|(_, (bytes, _))| *bytes).max().unwrap_or(0) as f64;
+        let more = rows.len().saturating_sub(ROWS);
+        let rows = rows.into_iter().take(ROWS).map(|(of, (taken, entries))| {
+            let shown = format!("{}{}", name(of), part(taken as f64, most));
+            [shown, count("entries", entries), bytes("bytes", taken)]
+        });
+        let rows = table(
+            id,
+            [
+                (title, Cell::Name),
+                ("entries", Cell::Number),
+                ("size", Cell::Number),
+            ],
+            rows,
+        );
+        let more = match more {
+            0 => String::new(),
+            more => format!("<p class=\"soft\">and {more} more</p>"),
+        };
+        format!("<div>{rows}{more}</div>\n")
+    };
+    let ages = found.by_age.iter().filter(|(_, (_, entries))| *entries > 0);
+    format!(
+        "<div class=\"three\">\n{}{}{}</div>\n",
+        list("space-by-driver", "by driver", largest(&found.by_driver)),
+        list("space-by-program", "by program", largest(&found.by_program)),
+        list("space-by-age", "by age", ages.copied().collect()),
+    )
+}
+
+/// Misses, bypasses and programs built for real, by why.
+fn reasons(all: &Gathered) -> String {
+    let total = all.counted.rows.total();
+    let list = |title: &str, reasons: Vec<(&str, u64, &str)>| {
+        if reasons.is_empty() {
+            return String::new();
+        }
+        let reasons: BTreeMap<_, _> = reasons
+            .into_iter()
+            .map(|(of, times, help)| ((std::cmp::Reverse(times), of), help))
+            .collect();
+        let rows = reasons.into_iter().map(|((times, of), help)| {
+            let help = match help {
+                "" => String::new(),
+                help => format!("<small>{}</small>", escaped(help.as_bytes())),
+            };
+            format!("<dt>{of}{help}</dt><dd>{}</dd>\n", count(of, times.0))
+        });
+        format!(
+            "<div><h3>{title}</h3><dl>{}</dl></div>\n",
+            rows.collect::<String>()
+        )
+    };
+    let missed = total
+        .missed()
+        .map(|(of, count)| (of.name(), count, of.help()));
+    let bypassed = total
+        .bypasses()
+        .map(|(of, count)| (of.name(), count, of.help()));
+    let queries = total.queries().map(|(of, count)| (of.name(), count, ""));
+    let lists = [
+        list("Misses", missed.collect()),
+        list("Bypasses", bypassed.collect()),
+        list("Served, then built for real to answer", queries.collect()),
+    ];
+    match lists.concat() {
+        lists if lists.is_empty() => lists,
+        lists => format!("<div class=\"three\">\n{lists}</div>\n"),
+    }
+}
+
+fn misses(misses: &[Missed]) -> String {
+    let shown = misses.iter().map(|miss| {
+        let words: Vec<String> = miss.words.iter().map(|words| escaped(words.as_bytes())).collect();
+        let words = match words.is_empty() {
+            true => String::new(),
+            false => format!("<p>{}</p>", words.join("<br/>")),
+        };
+        let kernels = match &*miss.kernels {
+            "" => String::new(),
+            kernels => format!(": {}", name(kernels)),
+        };
+        format!(
+            "<div class=\"miss\"><p><b>{}</b>{kernels}</p>{words}<p class=\"soft\">{}, {}, {}, {}</p></div>\n",
+            name(&miss.program),
+            miss.reason,
+            name(&miss.driver),
+            escaped(ago(miss.ago_ms).as_bytes()),
+            time("compile_ns", miss.compile_ns),
+        )
+    });
+    shown.collect()
+}

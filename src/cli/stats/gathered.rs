@@ -1,0 +1,242 @@
+//! What there is to tell: what was counted, and what the cache is now. `stats` and `report` tell the same.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use crate::cli::{Failure, directory, tiers};
+use crate::config::Config;
+use crate::key::ingredients::Key;
+use crate::store::directory::FileFacts;
+use crate::store::filesystem::FileSystem;
+use crate::store::journal::now_ms;
+use crate::store::stats::{Counted, Counter, DAY_MS, Rows, Statistics, Tag, Totals, date};
+use crate::store::tiers::Tiers;
+use crate::store::{STATISTICS, Store};
+
+/// What was counted, and what there is now.
+pub struct Gathered {
+    /// The counters.
+    pub counted: Counted,
+    /// The cache; None if there is none yet.
+    pub store: Option<Store>,
+    /// Where it is.
+    pub directory: PathBuf,
+    /// Its entries.
+    pub entries: Vec<(Key, FileFacts)>,
+    /// What they take on the disk at most.
+    pub max_size: Option<u64>,
+    tiers: Tiers,
+}
+
+/// By what the counters are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum By {
+    /// By day, in UTC; what is older than five weeks by month
+    Day,
+    /// By program
+    Program,
+    /// By driver
+    Driver,
+    /// By driver and device
+    Device,
+}
+
+impl By {
+    /// What a row is named by; an empty one is not known.
+    pub fn names(self, tag: &Tag) -> Vec<String> {
+        match self {
+            By::Day => vec![day(tag.day)],
+            By::Program => vec![tag.program.clone()],
+            By::Driver => vec![tag.driver.clone()],
+            By::Device => vec![tag.driver.clone(), tag.device.clone()],
+        }
+    }
+
+    fn fields(self) -> &'static [&'static str] {
+        match self {
+            By::Day => &["day"],
+            By::Program => &["program"],
+            By::Driver => &["driver"],
+            By::Device => &["driver", "device"],
+        }
+    }
+
+    /// The sums, by name; those of days from the earliest on, others from the most builds on.
+    pub fn groups(self, rows: &Rows) -> Vec<(Vec<String>, Totals)> {
+        let sums = rows.by(|tag| self.names(tag));
+        let mut groups: Vec<_> = sums.into_iter().collect();
+        if self != By::Day {
+            groups.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.builds()));
+        }
+        groups
+    }
+}
+
+/// The date of a day; nothing of what is long ago.
+pub fn day(day: u32) -> String {
+    let (year, month, of_month) = date(day);
+    match day {
+        0 => String::new(),
+        _ => format!("{year:04}-{month:02}-{of_month:02}"),
+    }
+}
+
+/// The share of hits among builds that were looked up, in percent.
+pub fn hit_rate(totals: &Totals) -> Option<f64> {
+    let [hits, misses] = [Counter::Hits, Counter::Misses].map(|counter| totals.get(counter) as f64);
+    (hits + misses > 0.0).then(|| hits / (hits + misses) * 100.0)
+}
+
+impl Gathered {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// The cache is off, or cannot be read.
+    pub fn read() -> Result<Gathered, Failure> {
+        let config = Config::read();
+        let directory = directory(&config)?;
+        let store = Store::open_existing(&directory)?;
+        let mut counted = Counted {
+            today: u32::try_from(now_ms() / DAY_MS).unwrap_or(0),
+            ..Counted::default()
+        };
+        let mut entries = Vec::new();
+        if let Some(store) = &store {
+            if let Some(directory) = store.root().open_below(STATISTICS)? {
+                counted = Statistics::new(&directory).counted()?;
+            }
+            entries = store.entries()?;
+        }
+        Ok(Gathered {
+            counted,
+            store,
+            directory,
+            entries,
+            max_size: config.max_size(),
+            tiers: tiers(&config),
+        })
+    }
+
+    /// What was counted since this day.
+    pub fn since(&mut self, day: u32) {
+        self.counted.rows = self.counted.rows.of(|tag| tag.day >= day);
+    }
+
+    /// What was counted today and on so many days before.
+    pub fn latest(&self, days: u32) -> Totals {
+        let first = self.counted.today.saturating_sub(days);
+        self.counted.rows.of(|tag| tag.day >= first).total()
+    }
+
+    /// What the entries take on the disk, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.entries.iter().map(|(_, file)| file.allocated).sum()
+    }
+
+    /// What the cache is on.
+    pub fn file_system(&self) -> FileSystem {
+        FileSystem::at(&self.directory)
+    }
+
+    /// The directories of the system that are there: how many entries each has, or why it is not used.
+    pub fn tiers(&self) -> impl Iterator<Item = (&Path, Result<usize, String>)> {
+        self.tiers.all().iter().map(|tier| {
+            let entries = tier.store.as_ref().map_err(Clone::clone).and_then(|store| {
+                let entries = store.entries().map_err(|error| error.to_string())?;
+                Ok(entries.len())
+            });
+            (tier.path.as_path(), entries)
+        })
+    }
+
+    /// All of it.
+    pub fn to_json(&self) -> Value {
+        let rows = &self.counted.rows;
+        let mut object = counters(&rows.total());
+        let by = |by: By| -> Value {
+            let groups = by.groups(rows).into_iter();
+            let groups = groups.map(|(names, totals)| {
+                let names = by.fields().iter().zip(names);
+                named(names.map(|(field, name)| (*field, name)), &totals)
+            });
+            groups.collect()
+        };
+        for (name, value) in [
+            ("today", counters(&self.latest(0)).into()),
+            ("by_day", by(By::Day)),
+            ("by_driver", by(By::Driver)),
+            ("by_device", by(By::Device)),
+            ("by_program", by(By::Program)),
+            (
+                "rows",
+                rows.iter().map(|(tag, row)| in_full(tag, row)).collect(),
+            ),
+            ("date", day(self.counted.today).into()),
+            ("zeroed", self.counted.zeroed_ms.map(|ms| ms / 1000).into()),
+            ("directory", self.directory.to_string_lossy().into()),
+            ("file_system", self.file_system().to_string().into()),
+            ("entries", self.entries.len().into()),
+            ("bytes", self.bytes().into()),
+            ("max_size", self.max_size.into()),
+        ] {
+            object.insert(name.into(), value);
+        }
+        let directories = self.tiers().map(|(directory, entries)| {
+            let directory = directory.to_string_lossy();
+            match entries {
+                Ok(entries) => json!({ "path": directory, "entries": entries }),
+                Err(why) => json!({ "path": directory, "not_used": why }),
+            }
+        });
+        object.insert("system_directories".into(), directories.collect());
+        json!(object)
+    }
+}
+
+/// All counters of a sum, and what follows from them.
+fn counters(totals: &Totals) -> Map<String, Value> {
+    let numbers = totals.named();
+    let mut object: Map<_, _> = numbers
+        .map(|(name, number)| (name.to_owned(), number.into()))
+        .collect();
+    object.insert("bypassed".into(), totals.bypassed().into());
+    object.insert("saved_ns".into(), totals.saved_ns().into());
+    let reasons = |found: &mut dyn Iterator<Item = (&'static str, u64)>| {
+        let found: BTreeMap<_, _> = found.collect();
+        json!(found)
+    };
+    let mut bypasses = totals.bypasses().map(|(of, count)| (of.name(), count));
+    let mut missed = totals.missed().map(|(of, count)| (of.name(), count));
+    let mut queries = totals.queries().map(|(of, count)| (of.name(), count));
+    object.insert("bypass_reasons".into(), reasons(&mut bypasses));
+    object.insert("miss_reasons".into(), reasons(&mut missed));
+    object.insert("materialised_queries".into(), reasons(&mut queries));
+    object
+}
+
+/// The counters behind names; null is one that is not known.
+fn named(names: impl Iterator<Item = (&'static str, String)>, totals: &Totals) -> Value {
+    let mut object = counters(totals);
+    for (field, name) in names {
+        let name = (!name.is_empty()).then_some(name);
+        object.insert(field.into(), name.into());
+    }
+    object.into()
+}
+
+fn in_full(tag: &Tag, totals: &Totals) -> Value {
+    let names = [
+        ("day", day(tag.day)),
+        ("program", tag.program.clone()),
+        ("driver", tag.driver.clone()),
+        ("device", tag.device.clone()),
+    ];
+    let mut value = named(names.into_iter(), totals);
+    // There are many rows, and most of what they could count they have not.
+    if let Some(object) = value.as_object_mut() {
+        object.retain(|_, value| !matches!(value.as_u64(), Some(0)) && value != &json!({}));
+    }
+    value
+}

@@ -1,0 +1,266 @@
+//! What `oclcache stats` shows to people: at a glance first, then where it comes from.
+
+use super::{By, Gathered, day, hit_rate};
+use crate::cli::output::{Column, Table, faint, good, heading, seconds, size, width};
+use crate::log::{path, text};
+use crate::store::stats::{Counter, Rows, Totals};
+
+/// How many rows a table has unless all are wanted.
+const PROGRAMS: usize = 8;
+const DAYS: usize = 7;
+/// A terminal with fewer columns has no room for four numbers in a row.
+const NARROW: usize = 66;
+const LONGEST_NAME: &str = "compile time spent";
+
+/// All that is wanted, in sections.
+pub fn render(all: &Gathered, by: Option<By>, since: Option<u32>, verbose: bool) -> String {
+    if let Some(by) = by {
+        return table(by, &all.counted.rows, usize::MAX).render(0, width());
+    }
+    let rows = &all.counted.rows;
+    let total = rows.total();
+    let mut shown = glance(all, &total, since);
+    let mut section = |title: &str, table: Table| {
+        if !table.is_empty() {
+            shown += &format!("\n{}\n{}", heading(title), table.render(2, width()));
+        }
+    };
+    section("Misses by reason", {
+        let reasons = total.missed();
+        reasons_table(
+            reasons.map(|(reason, count)| (reason.name(), count, reason.help())),
+            verbose,
+        )
+    });
+    section("Bypasses by reason", {
+        let reasons = total.bypasses();
+        reasons_table(
+            reasons.map(|(reason, count)| (reason.name(), count, reason.help())),
+            verbose,
+        )
+    });
+    section("Built for real after all, by what asked for it", {
+        reasons_table(
+            total
+                .queries()
+                .map(|(query, count)| (query.name(), count, "")),
+            verbose,
+        )
+    });
+    section("Also", rare(&total, verbose));
+    let most = |most: usize| if verbose { usize::MAX } else { most };
+    if total.builds() > 0 {
+        section("By driver and device", table(By::Device, rows, usize::MAX));
+        section("By program", table(By::Program, rows, most(PROGRAMS)));
+        section("By day, in UTC", table(By::Day, rows, most(DAYS)));
+    }
+    shown.push('\n');
+    shown + &places(all).render(0, width())
+}
+
+/// Numbers that matter most, of today and of ever.
+fn glance(all: &Gathered, total: &Totals, since: Option<u32>) -> String {
+    let ever = match (since, all.counted.zeroed_ms) {
+        (Some(since), _) => format!("since {}", day(since)),
+        (None, Some(_)) => "since zeroed".to_owned(),
+        (None, None) => "ever".to_owned(),
+    };
+    let mut columns = vec![("today".to_owned(), all.latest(0))];
+    // On a narrow terminal the first and the last fit.
+    if since.is_none() && width().is_none_or(|width| width >= NARROW) {
+        columns.push(("7 days".to_owned(), all.latest(6)));
+        columns.push(("30 days".to_owned(), all.latest(29)));
+    }
+    columns.push((ever, total.clone()));
+    let mut table = Table::new(&[
+        Column::Left,
+        Column::Right,
+        Column::Right,
+        Column::Right,
+        Column::Right,
+    ]);
+    let mut row = |name: &str, of: &dyn Fn(&str, &Totals) -> String| {
+        let mut cells = [const { String::new() }; 5];
+        cells[0] = name.to_owned();
+        for (cell, (head, totals)) in cells[1..].iter_mut().zip(&columns) {
+            *cell = of(head, totals);
+        }
+        table.row(cells);
+    };
+    row("", &|head, _| faint(head));
+    row("hit rate", &|_, totals| rate(totals, true));
+    for (name, counter) in [
+        ("hits", Counter::Hits),
+        ("misses", Counter::Misses),
+        ("failed builds", Counter::Failed),
+    ] {
+        row(name, &|_, totals| totals.get(counter).to_string());
+    }
+    row("bypassed", &|_, totals| totals.bypassed().to_string());
+    row("time saved", &|_, totals| time(totals.saved_ns()));
+    row(LONGEST_NAME, &|_, totals| time(totals.compiled_ns()));
+    table.render(0, None)
+        + &format!(
+            "{:<1$}  {2}\n",
+            "cache size",
+            LONGEST_NAME.len(),
+            taken(all)
+        )
+}
+
+/// What the cache takes, of what it may.
+fn taken(all: &Gathered) -> String {
+    let (bytes, entries) = (all.bytes(), all.entries.len());
+    let taken = match all.max_size {
+        Some(most) => {
+            let part = bytes as f64 / most.max(1) as f64 * 100.0;
+            format!("{} of {} ({part:.1} %)", size(bytes), size(most))
+        }
+        None => size(bytes),
+    };
+    format!(
+        "{taken}, {entries} {}",
+        if entries == 1 { "entry" } else { "entries" }
+    )
+}
+
+/// A time, which may be none.
+fn time(nanoseconds: u64) -> String {
+    match nanoseconds {
+        0 => "0 s".to_owned(),
+        _ => seconds(nanoseconds),
+    }
+}
+
+/// The share of hits, where anything was looked up.
+fn rate(totals: &Totals, is_headline: bool) -> String {
+    match hit_rate(totals) {
+        None => faint("-"),
+        Some(rate) if is_headline && rate >= 50.0 => good(format_args!("{rate:.1} %")),
+        Some(rate) => format!("{rate:.1} %"),
+    }
+}
+
+fn reasons_table<'a>(
+    reasons: impl Iterator<Item = (&'a str, u64, &'a str)>,
+    verbose: bool,
+) -> Table {
+    let mut table = Table::new(&[Column::Left, Column::Right, Column::Cut]);
+    let mut reasons: Vec<_> = reasons.collect();
+    reasons.sort_by_key(|(_, count, _)| std::cmp::Reverse(*count));
+    for (name, count, help) in reasons {
+        let help = if verbose { faint(help) } else { String::new() };
+        table.row([name.to_owned(), count.to_string(), help]);
+    }
+    table
+}
+
+/// What most caches never count; with `verbose` all of it.
+fn rare(totals: &Totals, verbose: bool) -> Table {
+    let mut table = Table::new(&[Column::Left, Column::Right]);
+    let number = |counter| totals.get(counter);
+    let mut row = |name: &str, count: u64, shown: String| {
+        if count > 0 || verbose {
+            table.row([name.to_owned(), shown]);
+        }
+    };
+    for (name, counter) in [
+        ("hits from system directories", Counter::SystemHits),
+        ("recipes stored", Counter::Recipes),
+        ("entries not stored", Counter::NotStored),
+        ("entries set aside", Counter::SetAside),
+        ("entries evicted", Counter::Evicted),
+        (
+            "queries answered although inputs changed",
+            Counter::InputsChanged,
+        ),
+    ] {
+        row(name, number(counter), number(counter).to_string());
+    }
+    let (verified, differed) = (number(Counter::Verified), number(Counter::Differed));
+    row(
+        "hits verified",
+        verified,
+        format!("{verified} ({differed} differed)"),
+    );
+    let (waits, took) = (number(Counter::Waited), time(number(Counter::WaitNs)));
+    row(
+        "waits for another's build",
+        waits,
+        format!("{waits} ({took})"),
+    );
+    let loads = number(Counter::LoadNs);
+    if verbose {
+        let stored = number(Counter::Stored);
+        row("entries stored", stored, stored.to_string());
+        row("time to load hits", loads, time(loads));
+        let rebuilt = number(Counter::RebuiltNs);
+        row("time to build hits for real", rebuilt, time(rebuilt));
+    }
+    table
+}
+
+/// A row for each day, program or device: those with the most builds, or the latest days.
+fn table(by: By, rows: &Rows, most: usize) -> Table {
+    let mut groups = by.groups(rows);
+    let more = groups.len().saturating_sub(most);
+    if by == By::Day {
+        groups.reverse();
+    }
+    groups.truncate(most);
+    let mut table = Table::new(&[
+        Column::Cut,
+        Column::Right,
+        Column::Right,
+        Column::Right,
+        Column::Right,
+        Column::Right,
+        Column::Right,
+    ]);
+    let heads = [
+        "", "hit rate", "hits", "misses", "bypassed", "saved", "spent",
+    ];
+    table.row(heads.map(faint));
+    for (names, totals) in groups {
+        let names = names.iter().filter(|name| !name.is_empty());
+        let names: Vec<String> = names
+            .map(|name| text(name.as_bytes()).to_string())
+            .collect();
+        let name = match (names.is_empty(), by) {
+            (false, _) => names.join("  "),
+            (true, By::Day) => "before".to_owned(),
+            (true, _) => "(not known)".to_owned(),
+        };
+        table.row([
+            name,
+            rate(&totals, false),
+            totals.get(Counter::Hits).to_string(),
+            totals.get(Counter::Misses).to_string(),
+            totals.bypassed().to_string(),
+            time(totals.saved_ns()),
+            time(totals.compiled_ns()),
+        ]);
+    }
+    if more > 0 {
+        let mut cells = [const { String::new() }; 7];
+        cells[0] = faint(format_args!("and {more} more (--verbose)"));
+        table.row(cells);
+    }
+    table
+}
+
+/// What there is now, and where.
+fn places(all: &Gathered) -> Table {
+    let mut table = Table::new(&[Column::Left, Column::Left]);
+    let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
+    row("cache directory", path(&all.directory).to_string());
+    row("file system", all.file_system().described());
+    for (directory, entries) in all.tiers() {
+        let words = match entries {
+            Ok(entries) => format!("{}, {entries} entries", path(directory)),
+            Err(why) => format!("{}, not used: {why}", path(directory)),
+        };
+        row("system directory", words);
+    }
+    table
+}
