@@ -5,13 +5,13 @@
 //! comes out must be the recipe's.
 
 mod collect;
-mod environment;
+pub(super) mod environment;
 mod headers;
 pub(super) mod process;
 mod replay;
 pub(super) mod root;
 mod supervise;
-mod worker;
+pub(super) mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -49,6 +49,9 @@ pub struct Wanted {
     /// What another version of the driver has made, for the one that is there now
     #[arg(long)]
     pub stale: bool,
+    /// Also recipes that came with an archive; else only those that this user's own programs have left
+    #[arg(long)]
+    imported: bool,
     /// How many processes work at once; otherwise half as many as there are processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
@@ -87,6 +90,7 @@ impl Wanted {
         let is_pending = meta.is_pending();
         let of_driver = self.driver.as_ref();
         of_driver.is_none_or(|family| *family == meta.driver_family)
+            && (self.imported || !meta.imported)
             && match (self.stale, self.all) {
                 (true, _) => true,
                 (false, true) => is_pending || !meta.variants,

@@ -3,6 +3,7 @@
 //! Data goes to standard output, words go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such entry;
 //! `run` passes on the program's, and has 125 to 127 of its own.
 
+mod archive;
 mod bake;
 mod caches;
 mod clear;
@@ -11,8 +12,11 @@ mod config;
 mod detached;
 mod doctor;
 mod explain;
+mod export;
+mod extract;
 mod gc;
 mod help;
+mod import;
 mod install;
 mod interrupt;
 mod keys;
@@ -173,6 +177,22 @@ enum Verb {
     /// Make entries of what programs have left to be compiled again later, and of what an older driver has made
     #[command(after_help = "Example: oclcache bake --stale")]
     Bake(bake::Wanted),
+    /// Write one entry as files to look at, and to compile again without its program
+    #[command(
+        after_help = "Example: oclcache extract 4f1d2a blur && blur/rebuild.sh\nIn ccache: --inspect"
+    )]
+    Extract(extract::Wanted),
+    /// Write entries into an archive, for another machine, user or container
+    #[command(after_help = "Example: oclcache export --driver pocl --no-source kernels.tar.zst")]
+    Export(export::Wanted),
+    /// Take the entries of an archive into the cache, those that fit a driver of this machine
+    #[command(
+        after_help = "Example: oclcache import --trust kernels.tar.zst\nExit code: 1 if something was refused, or nothing of it can be used here"
+    )]
+    Import(import::Wanted),
+    /// Not for people
+    #[command(hide = true)]
+    DescribeDriver(import::DriverArguments),
     /// Not for people
     #[command(hide = true)]
     BakeWorker(bake::WorkerArguments),
@@ -306,6 +326,10 @@ pub fn main() -> ExitCode {
         Verb::Gc { max_size, max_age } => gc::gc(max_size, max_age),
         Verb::Caches(wanted) => caches::caches(wanted),
         Verb::Bake(wanted) => bake::bake(&wanted),
+        Verb::Extract(wanted) => extract::extract(&wanted),
+        Verb::Export(wanted) => export::export(&wanted),
+        Verb::Import(wanted) => import::import(&wanted),
+        Verb::DescribeDriver(arguments) => import::describe(&arguments),
         Verb::BakeWorker(arguments) => bake::work(arguments),
         Verb::Doctor(wanted) => doctor::doctor(&wanted),
         Verb::DoctorWorker(arguments) => doctor::work(&arguments),

@@ -40,6 +40,8 @@ use crate::key::ingredients::Key;
 /// side and an old one is only ever garbage. `oclcache gc` tells the others by [`ENTRIES`] in them.
 pub const VERSION_DIRECTORY: &str = "v1";
 
+/// The key by which the cache knows its own archives again (`cli::archive`).
+pub const ARCHIVE_KEY: &str = "archive-key";
 const ENTRIES: &str = "entries";
 const ASIDE: &str = "aside";
 const LOADING: &str = "loading";
@@ -112,6 +114,7 @@ pub enum Lookup {
 /// <cache directory>/v1/digests/                      remembered digests of driver files, one file for each host
 /// <cache directory>/v1/drivers                       what recording and loading took with each driver
 /// <cache directory>/v1/swept                         when leftovers were last cleared away
+/// <cache directory>/v1/archive-key                   by which its own archives are known again
 /// <cache directory>/v1/vendors-.../                  the vendors directory that `oclcache run` gives to programs
 /// <cache directory>/v1/journal, journal.old          misses, bypasses and failures, appended without a lock
 /// ```
@@ -384,6 +387,15 @@ impl Store {
             return entry::parse_head(&start, key);
         }
         entry::parse_head(&shard.read_start(&name, length)?, key)
+    }
+
+    /// Gives the cache a key for its archives, in place of what is there.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_archive_key(&self, key: &[u8]) -> Result<(), StoreError> {
+        let temporary = self.root.create(TEMPORARY)?;
+        self.root.write_by_rename(&temporary, ARCHIVE_KEY, key)
     }
 
     /// Removes one entry. Tells whether there was one.

@@ -5,6 +5,7 @@
 
 mod support;
 
+mod archive;
 mod autobake;
 mod bake;
 mod caches;
@@ -20,6 +21,7 @@ mod doctor;
 mod documents;
 mod doors;
 mod explain;
+mod extract;
 mod hostile;
 mod identity;
 mod includes;
