@@ -144,6 +144,18 @@ impl Reader {
             has_shape(&place, shown, &printed);
         }
     }
+
+    /// Nothing is wrong with a configuration file that a page shows.
+    #[track_caller]
+    fn configure(&self, page: &Page, block: &Block) {
+        let place = self.sandbox.path("configuration");
+        let _ = fs::create_dir_all(place.join("oclcache"));
+        self.sandbox
+            .write("configuration/oclcache/config.toml", &block.text);
+        let mut command = self.command("oclcache config");
+        let ran = self.sandbox.run(command.env("XDG_CONFIG_HOME", place)).ok();
+        assert_eq!(ran.stderr, "", "{}:{}", page.name, block.line);
+    }
 }
 
 /// Whether a command does nothing to this machine: the tests may run as root, and some caches are where no home says.
@@ -204,6 +216,8 @@ fn follow_all(reader: &Reader, page: &Page) -> usize {
                     "{place}: {script} is not there"
                 );
             }
+            // What only the administrator's file may say is not for a user's.
+            ("toml", None) if block.words.is_empty() => reader.configure(page, &block),
             _ => (),
         }
     }
