@@ -27,6 +27,7 @@ mod policy;
 mod privilege;
 mod process;
 mod programs;
+mod report;
 mod run;
 mod sentinel;
 mod snapshots;

@@ -1,6 +1,7 @@
 //! What was counted is told apart by day, program, driver and device, and by why builds missed; and all of it adds up.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
@@ -52,11 +53,10 @@ pub fn plant(sandbox: &Sandbox, rows: &[(u64, &str, &str, &str, Value)]) {
     });
     let total = json!({ "rows": rows.collect::<Vec<_>>() });
     fs::create_dir_all(sandbox.path("cache/v1/stats")).expect("made");
-    let set = |path| {
-        use std::os::unix::fs::PermissionsExt;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o700)).expect("set");
-    };
-    ["cache", "cache/v1", "cache/v1/stats"].map(|name| set(sandbox.path(name)));
+    for name in ["cache", "cache/v1", "cache/v1/stats"] {
+        let mode = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(sandbox.path(name), mode).expect("set");
+    }
     sandbox.write("cache/v1/stats/total.json", total.to_string());
 }
 

@@ -109,7 +109,7 @@ fn cards(all: &Gathered) -> String {
             "saved",
             "Time saved",
             time("saved_ns", total.saved_ns()),
-            format!("{}, today", time("today_saved_ns", today.saved_ns())),
+            format!("{} today", time("today_saved_ns", today.saved_ns())),
         ),
         card(
             "hits",
@@ -258,7 +258,7 @@ fn programs(all: &Gathered) -> String {
             ("misses", Cell::Wide),
             ("spent", Cell::Wide),
             ("saved", Cell::Number),
-            ("", Cell::WideName),
+            ("", Cell::Plot),
         ],
         rows,
     );
@@ -332,7 +332,7 @@ fn costliest(entries: &[Costly]) -> String {
             ("kernels, and who had them built", Cell::Name),
             ("size", Cell::Wide),
             ("compile time", Cell::Number),
-            ("", Cell::WideName),
+            ("", Cell::Plot),
         ],
         rows,
     )
@@ -422,7 +422,23 @@ fn reasons(all: &Gathered) -> String {
     }
 }
 
+/// The first ones, and the others for those who want them.
 fn misses(misses: &[Missed]) -> String {
+    if misses.is_empty() {
+        return String::new();
+    }
+    let (first, others) = misses.split_at(misses.len().min(ROWS));
+    let shown = listed(first);
+    match others.len() {
+        0 => shown,
+        more => format!(
+            "{shown}<details><summary>{more} more</summary>\n{}</details>\n",
+            listed(others)
+        ),
+    }
+}
+
+fn listed(misses: &[Missed]) -> String {
     let shown = misses.iter().map(|miss| {
         let words: Vec<String> = miss.words.iter().map(|words| escaped(words.as_bytes())).collect();
         let words = match words.is_empty() {
@@ -442,5 +458,5 @@ fn misses(misses: &[Missed]) -> String {
             time("compile_ns", miss.compile_ns),
         )
     });
-    shown.collect()
+    format!("<div>{}</div>\n", shown.collect::<String>())
 }
