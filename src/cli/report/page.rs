@@ -228,7 +228,7 @@ fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
 
 /// What each program saved, from the most on.
 fn programs(all: &Gathered) -> String {
-    let mut groups = By::Program.groups(&all.counted.rows);
+    let mut groups = By::Program.groups(&all.counted);
     groups.retain(|(_, totals)| totals.builds() > 0);
     groups.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.saved_ns() + totals.compiled_ns()));
     if groups.is_empty() {
@@ -273,7 +273,7 @@ fn and_more(more: usize, command: &str) -> String {
 }
 
 fn devices(all: &Gathered) -> String {
-    let mut groups = By::Device.groups(&all.counted.rows);
+    let mut groups = By::Device.groups(&all.counted);
     groups.retain(|(_, totals)| totals.builds() > 0);
     if groups.is_empty() {
         return String::new();
