@@ -1,4 +1,4 @@
-# What ci/demo, ci/test, ci/bench and ci/compat share: where things are, and functions that install what is missing and say so.
+# What ci/demo, ci/test, ci/bench, ci/compat and ci/package share: where things are, and functions that install what is missing and say so.
 # Source it; it moves to the top of the repository. Everything it makes itself lies under target/.
 # shellcheck shell=bash
 
@@ -103,6 +103,18 @@ need_cargo_fuzz() {
     say 'installing cargo-fuzz in target/fuzz'
     cargo install --quiet --locked --debug --root target/fuzz cargo-fuzz && return
     skip cargo-fuzz 'cargo could not install it'
+    return 1
+}
+
+# need_cargo_deb: `cargo deb`, and what finds the packages that a program needs.
+need_cargo_deb() {
+    local version=3.8.0
+    need_command dpkg-shlibdeps dpkg-dev || return 1
+    export PATH="$top/target/package/bin:$PATH"
+    [ "$(cargo deb --version 2>/dev/null)" = "cargo-deb $version" ] && return
+    say "installing cargo-deb $version in target/package"
+    cargo install --quiet --locked --debug --root target/package cargo-deb@$version && return
+    skip cargo-deb 'cargo could not install it'
     return 1
 }
 

@@ -63,6 +63,7 @@ use of::Of;
 use one_build::Turn;
 pub use plan::HeaderProgram;
 use plan::Plan;
+pub use record::without_texts;
 use sources::Sources;
 
 /// The variable in which `oclcache run` passes the directory where it will look for its children's counters.

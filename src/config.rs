@@ -1,9 +1,12 @@
 //! The settings: one table of names, variables, defaults and meanings, and where each value came from.
 //!
-//! The environment stands above the user's configuration file, that above the system's, and that above the default.
+//! The environment stands above the configuration files, and those above the default. What a file says of one program stands
+//! above what any says of all, and otherwise the user's file above the system's.
 
 mod file;
+mod program;
 mod table;
+mod value;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -12,8 +15,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::quantity;
+pub use file::{is_file_name, meant, of_system, of_user};
+pub use program::{RULES, Rule, executable};
 use table::BUILT_DIR;
-pub use table::{Name, SETTINGS};
+pub use table::{Name, SETTINGS, Setting};
+pub use value::Kind;
 
 /// What stands in the table, in bytes.
 const DEFAULT_MAX_SIZE: u64 = 5 << 30;
@@ -35,6 +41,8 @@ pub enum Source {
 #[derive(Clone, Debug)]
 pub struct Config {
     values: Vec<(OsString, Source)>,
+    /// What the configuration files say of single programs, the system's first.
+    rules: Vec<Rule>,
     /// What was wrong with the configuration files, for the log.
     pub complaints: Vec<String>,
     home: Option<PathBuf>,
@@ -74,7 +82,7 @@ impl Config {
     /// The settings of this process, where some variables have other values.
     pub fn read_with(given: &dyn Fn(&str) -> Option<OsString>) -> Config {
         let environment = |name: &str| given(name).or_else(|| std::env::var_os(name));
-        Config::read_from(&environment, file::of_system().as_deref())
+        Config::read_from(&environment, of_system().as_deref())
     }
 
     /// The settings that an environment and a configuration file of the system make. A cache that is disabled in the
@@ -96,6 +104,7 @@ impl Config {
                 .iter()
                 .map(|setting| (setting.default.into(), Source::Default))
                 .collect(),
+            rules: Vec::new(),
             complaints: Vec::new(),
             cache_home: directory("XDG_CACHE_HOME"),
             home: home.clone(),
@@ -106,55 +115,30 @@ impl Config {
             if let Some(file) = system_file {
                 config.read_system_file(file);
             }
-            if let Some(file) = file::of_user(directory("XDG_CONFIG_HOME"), home) {
+            if let Some(file) = of_user(directory("XDG_CONFIG_HOME"), home) {
                 config.read_user_file(&file);
             }
         }
+        config.apply_rules();
         for (index, setting) in SETTINGS.iter().enumerate() {
             if let Some(value) = setting.variable.and_then(variable) {
                 config.values[index] = (value, Source::Environment);
             }
         }
-        let is_one_of = |name, words: &[&str]| words.iter().any(|word| config.is(name, word));
-        let wrong: [(Name, bool, &str); 6] = [
-            (
-                Name::Mode,
-                !is_one_of(Name::Mode, &["icd", "beside", "auto"]),
-                "none of icd, beside and auto; auto is taken",
-            ),
-            (
-                Name::Record,
-                !is_one_of(Name::Record, &["auto", "inline", "bake", "off"]),
-                "none of auto, inline, bake and off; auto is taken",
-            ),
-            (
-                Name::Verify,
-                config.percent().is_none(),
-                "no whole number from 0 to 100; 0 is taken",
-            ),
-            (
-                Name::MaxSize,
-                config.size(Name::MaxSize).is_none(),
-                "no size as 500M or 5Gi; 5Gi is taken",
-            ),
-            (
-                Name::MinFree,
-                config.size(Name::MinFree).is_none() && !config.is(Name::MinFree, "auto"),
-                "neither auto nor a size as 500M or 5Gi; auto is taken",
-            ),
-            (
-                Name::MaxAge,
-                config.age().is_none(),
-                "no time as 12h or 30d; 0 is taken",
-            ),
-        ];
-        for (name, is_wrong, what) in wrong {
-            if is_wrong {
-                let value = crate::log::os(&config.value(name).0).to_string();
-                let key = SETTINGS[name as usize].key;
-                config
-                    .complaints
-                    .push(format!("`{key}` is `{value}`, which is {what}"));
+        for setting in SETTINGS
+            .iter()
+            .filter(|setting| setting.kind.has_fallback())
+        {
+            let (value, source) = &config.values[setting.name as usize];
+            if *source != Source::Default && !setting.kind.accepts(value) {
+                let complaint = format!(
+                    "`{}` is `{}`, which is not {}; {} is taken",
+                    setting.key,
+                    crate::log::os(value),
+                    setting.kind.wanted(),
+                    setting.default
+                );
+                config.complaints.push(complaint);
             }
         }
         config
@@ -210,12 +194,8 @@ impl Config {
 
     /// How many of a hundred hits are built from source as well.
     pub fn verify(&self) -> u8 {
-        self.percent().unwrap_or(0)
-    }
-
-    fn percent(&self) -> Option<u8> {
-        let percent = self.value(Name::Verify).0.to_str()?.parse().ok()?;
-        (percent <= 100).then_some(percent)
+        let text = self.value(Name::Verify).0.to_str();
+        text.and_then(value::percent).unwrap_or(0)
     }
 
     /// Whether what is compiled is reported.
@@ -296,7 +276,7 @@ impl Config {
                 Ok(path)
             } else {
                 Err(format!(
-                    "the setting `dir` is `{}`, which is not an absolute path",
+                    "the setting `dir` is `{}`, which is not an absolute path; `oclcache config` shows where it is set",
                     crate::log::path(&path)
                 ))
             };
@@ -312,7 +292,8 @@ impl Config {
                 (None, None) => None,
             },
         };
-        let default = default.ok_or("neither OCLCACHE_DIR nor XDG_CACHE_HOME nor HOME is set")?;
+        let default = default
+            .ok_or("neither OCLCACHE_DIR nor XDG_CACHE_HOME nor HOME is set; set OCLCACHE_DIR")?;
         // Under sudo HOME may still be the caller's, in whose directories root must leave no files.
         let parent = default
             .ancestors()
@@ -326,7 +307,7 @@ impl Config {
                 crate::log::path(parent)
             )),
             None => Err(format!(
-                "`{}` has no existing parent",
+                "`{}` has no existing parent; make one, or set OCLCACHE_DIR",
                 crate::log::path(&default)
             )),
         }
@@ -415,8 +396,8 @@ mod tests {
         }
         let config = config(&[("OCLCACHE_RECORD", "0"), ("OCLCACHE_MODE", "layer")]);
         assert_eq!((config.record(), config.mode()), (Record::Auto, Mode::Auto));
-        assert!(config.complaints[0].contains("`mode` is `layer`"));
-        assert!(config.complaints[1].contains("`record` is `0`"));
+        assert!(config.complaints[0].contains("`record` is `0`"));
+        assert!(config.complaints[1].contains("`mode` is `layer`"));
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Bypass {
         }
     }
 
-    /// What it means and what to do, for people; the README's table has the same words.
+    /// What it means and what to do, for people; docs/misses.md has the same words.
     pub fn help(self) -> &'static str {
         match self {
             Bypass::ReadsFile => {
@@ -408,9 +408,9 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_explains_each_reason_in_these_words() {
-        let readme = include_str!("../README.md");
-        let (_, section) = readme.split_once("## Bypass reasons").expect("a section");
+    fn its_page_explains_each_reason_in_these_words() {
+        let page = include_str!("../docs/misses.md");
+        let (_, section) = page.split_once("## Bypass reasons").expect("a section");
         let section = section.split("\n## ").next().unwrap_or_default();
         let rows: Vec<[&str; 2]> = section
             .lines()

@@ -121,12 +121,13 @@ pub fn after_run(command: &Path, config: &Config, vendors: &OsStr) -> Result<(),
     }
 }
 
-fn is_of_init() -> bool {
+/// Whether this process is the first of its system or container, or was started by that one.
+pub fn is_of_init() -> bool {
     getpid().is_init() || getppid().is_some_and(|parent| parent.is_init())
 }
 
 /// Why no process is left behind here.
-fn refusal(config: &Config, is_of_init: bool) -> Option<String> {
+pub fn refusal(config: &Config, is_of_init: bool) -> Option<String> {
     match config.autobake() {
         Some(true) => return None,
         Some(false) => return Some("`autobake` is off".into()),
@@ -164,8 +165,8 @@ fn is_confined() -> bool {
     own.len() < 2 || parent.and_then(|parent| filters(&parent)) != Some(own)
 }
 
-/// The command that belongs to a library: beside it, in `../bin`, or where the build put it.
-fn command(library: &Path) -> Result<PathBuf, String> {
+/// The command that belongs to a library, whoever may have put it there: beside it, in `../bin`, or where the build put it.
+pub fn beside(library: &Path) -> Option<PathBuf> {
     let mut places = Vec::new();
     // What the loader was told may be relative, to a directory of that moment.
     if let Some(real) = library
@@ -179,10 +180,15 @@ fn command(library: &Path) -> Result<PathBuf, String> {
     }
     let built = BUILT_COMMAND.map(PathBuf::from);
     places.extend(built.filter(|built| built.is_absolute()));
-    let mut found = places.iter().filter_map(|place| place.canonicalize().ok());
-    let command = found
-        .next()
-        .ok_or("there is no command beside the library")?;
+    places.iter().find_map(|place| place.canonicalize().ok())
+}
+
+/// The command that belongs to a library, if nobody untrusted can write it.
+///
+/// # Errors
+/// Why there is none, for people.
+pub fn command(library: &Path) -> Result<PathBuf, String> {
+    let command = beside(library).ok_or("there is no command beside the library")?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let owners = [0, geteuid().as_raw()];
     let shown = log::path(&command).to_string();

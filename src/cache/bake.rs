@@ -163,6 +163,8 @@ impl Cache {
             executable: call.meta.executable.clone(),
             compile_ns: call.meta.compile_ns.max(1),
             variants: (call.has_variants)(),
+            // What an archive brought is somebody else's recipe still.
+            imported: call.meta.imported,
             ..meta
         };
         // Keys of inputs and of earlier calls are those of now.

@@ -12,6 +12,7 @@ use super::devices::{self, chosen, previous};
 use super::headers::{are_unchanged, around, header, source_text, texts};
 use super::sources;
 use crate::cl::{Context, Device, Program};
+pub(super) use crate::config::executable;
 use crate::driver::environment::adds_headers;
 use crate::driver::profile::Rebuild;
 use crate::driver::{BuildArguments, Driver, device};
@@ -429,12 +430,4 @@ fn has_more_references(driver: &Driver, program: Program, ours: cl_uint) -> bool
     driver
         .program_references(program)
         .is_ok_and(|references| references > ours)
-}
-
-/// The name of the running program's file.
-pub(super) fn executable() -> Vec<u8> {
-    let path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-    path.file_name()
-        .map(|name| name.as_bytes().to_vec())
-        .unwrap_or_default()
 }

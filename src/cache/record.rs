@@ -497,6 +497,27 @@ fn withhold_texts(facts: &mut Facts, private: bool) {
     }
 }
 
+/// The metadata of an entry as they would be had it been recorded while texts were private, and none of its directories: logs that
+/// could show them are asked for again.
+pub fn without_texts(mut meta: Meta) -> Meta {
+    withhold_texts(&mut meta.facts, true);
+    let own = |options: Vec<u8>| match crate::key::options::parse(&options) {
+        Ok(parsed) => {
+            let numbers =
+                (0..parsed.include_dirs.len()).map(|index| format!("I{index}").into_bytes());
+            let respelled = parsed.respelled(&numbers.collect::<Vec<_>>());
+            let respelled = respelled.and_then(|text| crate::key::options::parse(&text).ok());
+            respelled.map(|options| options.private())
+        }
+        Err(_) => None,
+    };
+    meta.options = meta
+        .options
+        .map(|options| own(options).unwrap_or_else(|| b"not stored".to_vec()));
+    meta.include_dirs = None;
+    meta
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,30 +5,28 @@
 //! comes out must be the recipe's.
 
 mod collect;
-mod environment;
+pub(super) mod environment;
 mod headers;
-mod process;
+pub(super) mod process;
 mod replay;
-mod root;
+pub(super) mod root;
 mod supervise;
-mod worker;
+pub(super) mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
 
 use super::detached::Handed;
+use super::interrupt::Interrupt;
 use super::output::{print_json, say, seconds};
-use super::{Failure, directory, list, run};
+use super::{Failure, directory, list};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::priority;
@@ -51,6 +49,9 @@ pub struct Wanted {
     /// What another version of the driver has made, for the one that is there now
     #[arg(long)]
     pub stale: bool,
+    /// Also recipes that came with an archive; else only those that this user's own programs have left
+    #[arg(long)]
+    imported: bool,
     /// How many processes work at once; otherwise half as many as there are processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
@@ -89,6 +90,7 @@ impl Wanted {
         let is_pending = meta.is_pending();
         let of_driver = self.driver.as_ref();
         of_driver.is_none_or(|family| *family == meta.driver_family)
+            && (self.imported || !meta.imported)
             && match (self.stale, self.all) {
                 (true, _) => true,
                 (false, true) => is_pending || !meta.variants,
@@ -114,9 +116,14 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
     }
     let config = wanted.handed.config();
     if config.readonly() || config.disable() {
-        return Err(Failure::new(
-            "nothing is baked: the cache is not to be written",
-        ));
+        let setting = if config.disable() {
+            "disable"
+        } else {
+            "readonly"
+        };
+        return Err(Failure::new(format_args!(
+            "nothing is baked: `{setting}` is set, so nothing is written; `oclcache config` shows where"
+        )));
     }
     let path = directory(&config)?;
     if Store::open_existing(&path)?.is_none() {
@@ -140,23 +147,13 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
     };
     root::clear_leftovers();
     let report = Mutex::new(Report::default());
-    let stop = Arc::new(AtomicBool::new(false));
-    let ignored = run::ignored_signals();
-    let signals = [SIGINT, SIGTERM, SIGHUP];
-    for signal in signals
-        .into_iter()
-        .filter(|signal| ignored >> (signal - 1) & 1 == 0)
-    {
-        // A second one ends this process at once.
-        flag::register_conditional_default(signal, stop.clone()).map_err(Failure::new)?;
-        flag::register(signal, stop.clone()).map_err(Failure::new)?;
-    }
+    let interrupt = Interrupt::listen()?;
     let supervisor = Supervisor {
         store: &store,
         config: &config,
         timeout: wanted.timeout,
         is_stale: wanted.stale,
-        stop: &stop,
+        stop: interrupt.flag(),
     };
     let mut tried = BTreeSet::new();
     loop {
@@ -182,9 +179,10 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
             Event::Trouble(why) => locked(&report).trouble = Some(why),
         });
         bar.bar.finish_and_clear();
-        if stop.load(Ordering::Relaxed) {
-            locked(&report).trouble = Some("it was stopped".to_owned());
-            break;
+        if interrupt.came() {
+            finish(wanted, &locked(&report))?;
+            return Err(interrupt
+                .failure("stopped; what was baked is stored, the rest is still to be baked"));
         }
         if wanted.stale || wanted.all {
             break;

@@ -1,44 +1,180 @@
 //! `oclcache clear`.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
 
 use super::keys::{find_key, no_entry};
-use super::output::{say, size};
-use super::{Failure, store};
+use super::list::row_as_text;
+use super::output::{print, say, size};
+use super::{Failure, parse_age, store};
+use crate::key::ingredients::Key;
+use crate::log::text;
+use crate::store::Store;
+use crate::store::directory::FileFacts;
+use crate::store::entry::Meta;
 
-pub fn clear(key: Option<&str>) -> Result<ExitCode, Failure> {
-    let store = store()?;
-    if let Some(digits) = key {
-        let store = store.ok_or_else(|| no_entry(digits))?;
-        let key = find_key(&store, digits)?;
-        store.remove(&key)?;
-        say(&format!("oclcache: removed {}", key.hex()));
-        return Ok(ExitCode::SUCCESS);
+/// Which entries go. An entry goes that all of this is true of.
+#[derive(Args, Default)]
+pub struct Wanted {
+    /// Only this entry: the key, or as many of its first digits as make it clear
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// Only entries that this program made: its file name, as `list` shows it
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
+    /// Only entries of this driver, as `list` shows it
+    #[arg(long, value_name = "NAME")]
+    driver: Option<String>,
+    /// Only entries that were not used for this time, as 12h or 30d
+    #[arg(long, value_name = "TIME", value_parser = parse_age)]
+    older_than: Option<Duration>,
+    /// Remove nothing, but list what would go
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Wanted {
+    fn is_of_all(&self) -> bool {
+        let Wanted {
+            key,
+            program,
+            driver,
+            older_than,
+            dry_run: _,
+        } = self;
+        key.is_none() && program.is_none() && driver.is_none() && older_than.is_none()
     }
-    let Some(store) = store else {
+}
+
+pub fn clear(wanted: &Wanted) -> Result<ExitCode, Failure> {
+    let Some(store) = store()? else {
+        if let Some(digits) = &wanted.key {
+            return Err(no_entry(digits));
+        }
         say("oclcache: the cache is empty");
         return Ok(ExitCode::SUCCESS);
     };
+    if wanted.is_of_all() && !wanted.dry_run {
+        return clear_all(&store);
+    }
+    let chosen = choose(&store, wanted)?;
+    let count = plural(chosen.len() as u64, "entry", "entries");
+    let bytes: u64 = chosen.iter().map(|(_, file, _)| file.taken()).sum();
+    if wanted.dry_run {
+        let row = |(key, file, meta): &(Key, FileFacts, Option<Meta>)| {
+            row_as_text(key, file.taken(), meta.as_ref())
+        };
+        let rows: String = chosen.iter().map(row).collect();
+        let done = print(rows.as_bytes())?;
+        say(&format!("oclcache: would remove {count} ({})", size(bytes)));
+        return Ok(done);
+    }
+    let (mut removed, mut freed) = (0, 0);
+    for (key, file, _) in &chosen {
+        // Another process may have removed it meanwhile.
+        if store.remove(key)? {
+            removed += 1;
+            freed += file.taken();
+        }
+    }
+    match (&wanted.key, chosen.as_slice()) {
+        (Some(_), [(key, ..)]) => say(&format!(
+            "oclcache: removed {} ({})",
+            key.hex(),
+            size(freed)
+        )),
+        _ => say(&format!(
+            "oclcache: removed {} ({})",
+            plural(removed, "entry", "entries"),
+            size(freed)
+        )),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The entries that everything is true of that was said.
+fn choose(store: &Store, wanted: &Wanted) -> Result<Vec<(Key, FileFacts, Option<Meta>)>, Failure> {
+    let only = wanted.key.as_deref();
+    let only = only.map(|digits| find_key(store, digits)).transpose()?;
+    let (mut chosen, mut programs, mut drivers) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+    for (key, file) in store.entries()? {
+        if only.is_some_and(|only| only != key) {
+            continue;
+        }
+        if let Some(age) = wanted.older_than
+            && u128::from(store.unused_ms(&file)) <= age.as_millis()
+        {
+            continue;
+        }
+        let meta = store.read_meta(&key);
+        let meta_is = |is: &dyn Fn(&Meta) -> bool| meta.as_ref().is_some_and(is);
+        let is_of_program = |name: &String| meta_is(&|meta| meta.executable == *name);
+        let is_of_driver =
+            |name: &String| meta_is(&|meta| meta.driver_family.eq_ignore_ascii_case(name));
+        if let Some(meta) = &meta {
+            *programs.entry(meta.executable.clone()).or_insert(0u64) += 1;
+            *drivers.entry(meta.driver_family.clone()).or_insert(0u64) += 1;
+        }
+        if wanted.program.as_ref().is_none_or(is_of_program)
+            && wanted.driver.as_ref().is_none_or(is_of_driver)
+        {
+            chosen.push((key, file, meta));
+        }
+    }
+    for (what, name, known) in [
+        ("program", &wanted.program, &programs),
+        ("driver", &wanted.driver, &drivers),
+    ] {
+        if let Some(name) = name
+            && !known.keys().any(|known| known.eq_ignore_ascii_case(name))
+        {
+            say_what_there_is(what, name, known);
+        }
+    }
+    Ok(chosen)
+}
+
+/// Names what could have been meant.
+fn say_what_there_is(what: &str, name: &str, known: &BTreeMap<String, u64>) {
+    const SHOWN: usize = 8;
+    let mut known: Vec<(&String, &u64)> = known.iter().collect();
+    known.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    let shown = known.iter().take(SHOWN);
+    let shown: Vec<String> = shown
+        .map(|(name, count)| format!("{} ({count})", text(name.as_bytes())))
+        .collect();
+    let name = text(name.as_bytes());
+    let there = match shown.as_slice() {
+        [] => "there is none".to_owned(),
+        shown => format!("there are those of {}", shown.join(", ")),
+    };
+    say(&format!(
+        "oclcache: of the {what} `{name}` there is no entry; {there}"
+    ));
+}
+
+/// Removes all that the cache has made, entries and what belongs to them.
+fn clear_all(store: &Store) -> Result<ExitCode, Failure> {
     let cleared = store.clear()?;
+    let files = |files| plural(files, "file", "files");
     say(&format!(
         "oclcache: removed {}, {}",
-        plural(cleared.files),
+        files(cleared.files),
         size(cleared.bytes)
     ));
     if cleared.foreign > 0 {
         let path = crate::log::path(store.root().path()).to_string();
         return Err(Failure::new(format_args!(
             "left {} in `{path}` that the cache did not make",
-            plural(cleared.foreign)
+            files(cleared.foreign)
         )));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn plural(files: u64) -> String {
-    if files == 1 {
-        "1 file".to_owned()
-    } else {
-        format!("{files} files")
-    }
+fn plural(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
 }

@@ -1,21 +1,298 @@
 //! `oclcache config`.
 
+mod edit;
+mod key;
+
 use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::output::{print, say};
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+
+use super::output::{print, print_json, say};
 use super::{Failure, tiers};
 use crate::cache::policy::decide;
-use crate::config::{Config, Name, SETTINGS, Source};
+use crate::config::{Config, Name, RULES, SETTINGS, Setting, Source, of_system, of_user};
 use crate::driver::profile;
 use crate::log::{os, path, text};
 use crate::store::Store;
 use crate::store::filesystem::FileSystem;
 use crate::store::measures;
+use edit::Edited;
+use key::Key;
 
-pub fn config() -> Result<ExitCode, Failure> {
+/// What is wanted of the settings.
+#[derive(Args, Default)]
+pub struct Wanted {
+    #[command(subcommand)]
+    what: Option<What>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Print the value of one setting
+    #[command(after_help = "Example: oclcache config get max_size\nIn ccache: -k")]
+    Get {
+        /// The setting, as `max_size` or `program.NAME.cache`
+        key: OsString,
+        /// As JSON, with where it comes from
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a setting into the configuration file
+    #[command(
+        after_help = "Example: oclcache config set max_size 20Gi\nExample: oclcache config set program.darktable.store_source false\nIn ccache: -o"
+    )]
+    Set {
+        /// The setting, as `max_size` or `program.NAME.cache`
+        key: OsString,
+        /// Its value
+        #[arg(allow_hyphen_values = true)]
+        value: OsString,
+        /// Into the system's file, for all users
+        #[arg(long)]
+        system: bool,
+    },
+    /// Take a setting out of the configuration file
+    #[command(after_help = "Example: oclcache config unset max_size")]
+    Unset {
+        /// The setting, as `max_size` or `program.NAME.cache`
+        key: OsString,
+        /// Out of the system's file
+        #[arg(long)]
+        system: bool,
+    },
+}
+
+pub fn config(wanted: Wanted) -> Result<ExitCode, Failure> {
+    match wanted.what {
+        None => show(wanted.json),
+        Some(What::Get { key, json }) => get(&parse(&key)?, json || wanted.json),
+        Some(What::Set { key, value, system }) => set(&parse(&key)?, &value, system),
+        Some(What::Unset { key, system }) => unset(&parse(&key)?, system),
+    }
+}
+
+fn parse(key: &OsStr) -> Result<Key, Failure> {
+    Key::parse(key).map_err(wrong)
+}
+
+/// Wrong usage.
+fn wrong(words: String) -> Failure {
+    Failure { words, code: 2 }
+}
+
+/// The value of a setting as it is used, or why the cache is off.
+fn value_of(config: &Config, setting: &Setting) -> Result<OsString, String> {
+    match setting.name {
+        Name::Dir => config.directory().map(PathBuf::into_os_string),
+        name => Ok(config.value(name).0.clone()),
+    }
+}
+
+/// Where a value comes from, for people.
+fn source_of(setting: &Setting, source: &Source) -> String {
+    match source {
+        Source::Default => "default".to_owned(),
+        Source::Environment => format!("environment, {}", setting.variable.unwrap_or_default()),
+        Source::SystemFile(file) | Source::File(file) => path(file).to_string(),
+    }
+}
+
+fn source_as_json(setting: &Setting, source: &Source) -> Value {
+    match source {
+        Source::Default => json!({ "kind": "default" }),
+        Source::Environment => json!({ "kind": "environment", "variable": setting.variable }),
+        Source::SystemFile(file) => {
+            json!({ "kind": "system file", "file": file.to_string_lossy() })
+        }
+        Source::File(file) => json!({ "kind": "file", "file": file.to_string_lossy() }),
+    }
+}
+
+fn setting_as_json(config: &Config, setting: &Setting) -> Value {
+    let source = source_as_json(setting, &config.value(setting.name).1);
+    match value_of(config, setting) {
+        Ok(value) => json!({ "value": value.to_string_lossy(), "from": source }),
+        Err(why) => json!({ "value": null, "why": why, "from": source }),
+    }
+}
+
+fn get(key: &Key, json: bool) -> Result<ExitCode, Failure> {
     let config = Config::read();
+    let value = match key {
+        Key::Setting(setting) if json => return print_json(&setting_as_json(&config, setting)),
+        Key::Setting(setting) => value_of(&config, setting)
+            .map_err(|why| Failure::new(format_args!("the cache is off: {why}")))?,
+        Key::Rule { program, key } => {
+            let mut rules = config.rules();
+            let rule = rules.find(|rule| rule.program == *program && rule.key == *key);
+            let rule = rule.ok_or_else(|| {
+                let program = text(program.as_bytes());
+                Failure::no_such_entry(format_args!(
+                    "no configuration file says `{key}` of `{program}`: what holds for all programs holds for it"
+                ))
+            })?;
+            if json {
+                let file = match &rule.source {
+                    Source::SystemFile(file) | Source::File(file) => Some(file.to_string_lossy()),
+                    _ => None,
+                };
+                return print_json(&json!({ "value": rule.value, "file": file }));
+            }
+            rule.value.to_string().into()
+        }
+    };
+    print(format!("{}\n", os(&value)).as_bytes())
+}
+
+/// The file that is written.
+fn file(system: bool) -> Result<PathBuf, Failure> {
+    if system {
+        return of_system()
+            .ok_or_else(|| Failure::new("this build has no configuration file of the system"));
+    }
+    let directory = |name| {
+        let value = std::env::var_os(name).map(PathBuf::from);
+        value.filter(|path| path.is_absolute())
+    };
+    of_user(directory("XDG_CONFIG_HOME"), directory("HOME")).ok_or_else(|| {
+        Failure::new(
+            "there is no place for a user's configuration file: set HOME or XDG_CONFIG_HOME, or write the system's with --system",
+        )
+    })
+}
+
+fn set(key: &Key, value: &OsStr, system: bool) -> Result<ExitCode, Failure> {
+    if key.is_of_system() && !system {
+        return Err(wrong(format!(
+            "`{}` is taken from the system's configuration file only: use --system",
+            key.shown()
+        )));
+    }
+    let typed = value.to_str().ok_or_else(|| {
+        let value = os(value);
+        wrong(format!(
+            "`{value}` is not UTF-8, as a configuration file must be"
+        ))
+    })?;
+    let value = key.value(typed).map_err(wrong)?;
+    let file = file(system)?;
+    let mut edited = Edited::open(&file)?;
+    let shown = value.to_string();
+    edited.set(&key.path(), value)?;
+    edited.write()?;
+    let (name, shown) = (key.shown(), text(shown.as_bytes()));
+    say(&format!("oclcache: {name} = {shown} in `{}`", path(&file)));
+    say_what_stands_above(key, &file);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn unset(key: &Key, system: bool) -> Result<ExitCode, Failure> {
+    let file = file(system)?;
+    let mut edited = Edited::open(&file)?;
+    let (name, shown) = (key.shown(), path(&file));
+    if !edited.unset(&key.path()) {
+        say(&format!("oclcache: {name} is not in `{shown}`"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    edited.write()?;
+    say(&format!("oclcache: {name} is no more in `{shown}`"));
+    if let Key::Setting(setting) = key {
+        let config = Config::read();
+        let (value, source) = config.value(setting.name);
+        let (value, source) = (os(value), source_of(setting, source));
+        say(&format!(
+            "oclcache: {name} is `{value}` now, from: {source}"
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says where another value is taken than the one that was written, or that the file is not read.
+fn say_what_stands_above(key: &Key, file: &Path) {
+    let config = Config::read();
+    let is_written = |source: &Source| matches!(source, Source::File(from) | Source::SystemFile(from) if from == file);
+    let shown = path(file).to_string();
+    let complaints = config.complaints.iter();
+    for complaint in complaints.filter(|complaint| complaint.contains(&shown)) {
+        say(&format!("oclcache: {complaint}"));
+    }
+    let disabling = SETTINGS[Name::Disable as usize]
+        .variable
+        .unwrap_or_default();
+    match key {
+        Key::Setting(setting) => {
+            let (value, source) = config.value(setting.name);
+            if !is_written(source) {
+                let (value, source) = (os(value), source_of(setting, source));
+                say(&format!(
+                    "oclcache: but `{value}` is what is used here, from: {source}"
+                ));
+            }
+        }
+        Key::Rule { program, key } => {
+            let mut rules = config.rules();
+            let rule = rules.find(|rule| rule.program == *program && rule.key == *key);
+            if std::env::var_os(disabling).is_some_and(|value| !value.is_empty()) {
+                say(&format!(
+                    "oclcache: but {disabling} is set here, which stands above it"
+                ));
+            } else if rule.is_some_and(|rule| !is_written(&rule.source)) {
+                say(
+                    "oclcache: but the user's configuration file says otherwise, which stands above it",
+                );
+            }
+        }
+    }
+}
+
+/// All settings, as JSON.
+fn all_as_json(config: &Config) -> Value {
+    let settings = SETTINGS.iter();
+    let settings: Map<String, Value> = settings
+        .map(|setting| (setting.key.to_owned(), setting_as_json(config, setting)))
+        .collect();
+    let mut programs = Map::new();
+    for rule in config.rules() {
+        let program = programs.entry(rule.program.clone()).or_insert(json!({}));
+        program[rule.key] = rule.value.into();
+    }
+    json!({ "settings": settings, "programs": programs, "complaints": config.complaints })
+}
+
+/// What the configuration files say of single programs.
+fn programs(config: &Config) -> String {
+    let mut shown = String::new();
+    for rule in config.rules() {
+        let help = RULES.iter().find(|setting| setting.key == rule.key);
+        let file = match &rule.source {
+            Source::SystemFile(file) | Source::File(file) => path(file).to_string(),
+            _ => String::new(),
+        };
+        let _ = writeln!(
+            shown,
+            "program.{}.{} = {}\n    {}; from: {file}",
+            text(rule.program.as_bytes()),
+            rule.key,
+            rule.value,
+            help.map_or("", |setting| setting.help)
+        );
+    }
+    shown
+}
+
+fn show(json: bool) -> Result<ExitCode, Failure> {
+    let config = Config::read();
+    if json {
+        return print_json(&all_as_json(&config));
+    }
     for complaint in &config.complaints {
         say(&format!("oclcache: {complaint}"));
     }
@@ -37,19 +314,12 @@ pub fn config() -> Result<ExitCode, Failure> {
     }
     let mut shown = String::new();
     for setting in &SETTINGS {
-        let (value, source) = config.value(setting.name);
-        let value = match (setting.name, config.directory()) {
-            (Name::Dir, Ok(directory)) => path(&directory).to_string(),
-            (Name::Dir, Err(why)) => format!("(off: {why})"),
-            _ => os(value).to_string(),
-        };
-        let source = match source {
-            Source::Default => "default".to_owned(),
-            Source::Environment => {
-                format!("environment, {}", setting.variable.unwrap_or_default())
-            }
-            Source::SystemFile(file) | Source::File(file) => path(file).to_string(),
-        };
+        let value = value_of(&config, setting);
+        let value = value.map_or_else(
+            |why| format!("(off: {why})"),
+            |value| os(&value).to_string(),
+        );
+        let source = source_of(setting, &config.value(setting.name).1);
         let _ = writeln!(
             shown,
             "{} = {value}\n    {}; from: {source}",
@@ -60,6 +330,7 @@ pub fn config() -> Result<ExitCode, Failure> {
             let _ = writeln!(shown, "    file system: {file_system}");
         }
     }
+    shown.push_str(&programs(&config));
     if let Some(store) = store {
         shown.push_str(&drivers(&config, &store));
     }

@@ -41,7 +41,7 @@ pub fn choose_key(
 
 pub fn no_entry(digits: &str) -> Failure {
     Failure::no_such_entry(format_args!(
-        "there is no entry `{}`: the cache is empty",
+        "there is no entry `{}`: the cache is empty; `oclcache run PROGRAM` fills it",
         crate::log::text(digits.as_bytes())
     ))
 }

@@ -3,14 +3,25 @@
 //! Data goes to standard output, words go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such entry;
 //! `run` passes on the program's, and has 125 to 127 of its own.
 
+mod archive;
 mod bake;
+mod caches;
 mod clear;
+mod completions;
 mod config;
 mod detached;
+mod doctor;
 mod explain;
+mod export;
+mod extract;
 mod gc;
+mod help;
+mod import;
+mod install;
+mod interrupt;
 mod keys;
 mod list;
+mod man;
 mod output;
 mod report;
 mod run;
@@ -19,10 +30,13 @@ mod stats;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, FromArgMatches, Parser, Subcommand};
 
 use crate::config::Config;
 use crate::quantity;
@@ -38,7 +52,9 @@ use output::{print, say};
     arg_required_else_help = true,
     args_conflicts_with_subcommands = true
 )]
-#[command(after_help = "Example: oclcache run clpeak --kernel-latency")]
+#[command(
+    after_help = "`oclcache VERB --help` tells more of a verb, with an example.\n\nExample: oclcache run clpeak --kernel-latency\nExample: oclcache stats\nExit code: 0 done, 1 failed, 2 wrong usage, 3 no such entry; of `run` the program's"
+)]
 struct Arguments {
     #[command(flatten)]
     short: Short,
@@ -82,6 +98,9 @@ enum Verb {
         /// Bake what the program leaves to be baked, and wait for it; otherwise it is baked behind the program
         #[arg(long)]
         bake: bool,
+        /// As if it had never run: neither this cache nor another one of compiled kernels is read or written
+        #[arg(long, conflicts_with = "bake")]
+        cold: bool,
         /// The program and its arguments
         #[arg(
             required = true,
@@ -100,14 +119,14 @@ enum Verb {
     #[command(after_help = "Example: oclcache report --open")]
     Report(report::Wanted),
     /// List the entries
-    #[command(after_help = "Example: oclcache list")]
+    #[command(after_help = "Example: oclcache list | head")]
     List {
         /// As JSON
         #[arg(long)]
         json: bool,
     },
     /// Show one entry: what its key was made of, and what it holds
-    #[command(after_help = "Example: oclcache show 4f1d2a")]
+    #[command(after_help = "Example: oclcache show 4f1d2a\nIn ccache: --inspect")]
     Show {
         /// The key, or as many of its first digits as make it clear
         key: String,
@@ -119,7 +138,9 @@ enum Verb {
         source: bool,
     },
     /// Tell why programs were compiled: the latest misses, bypasses and failures, or those of one key
-    #[command(after_help = "Example: oclcache explain --last 1")]
+    #[command(
+        after_help = "Example: oclcache explain --last 1\nIn ccache: CCACHE_DEBUG, but nothing needs to be set before"
+    )]
     Explain {
         /// Only this key, or as many of its first digits as make it clear
         key: Option<String>,
@@ -131,15 +152,13 @@ enum Verb {
         json: bool,
     },
     /// Print the cache directory
-    #[command(after_help = "Example: du -sh \"$(oclcache path)\"")]
+    #[command(after_help = "Example: du -sh \"$(oclcache path)\"\nIn ccache: -k cache_dir")]
     Path,
-    /// Remove all entries, or one
-    #[command(after_help = "Example: oclcache clear --key 4f1d2a\nIn ccache: -C")]
-    Clear {
-        /// Only this entry: the key, or as many of its first digits as make it clear
-        #[arg(long)]
-        key: Option<String>,
-    },
+    /// Remove all entries, or some
+    #[command(
+        after_help = "Example: oclcache clear --program darktable --older-than 30d\nIn ccache: -C, --evict-older-than"
+    )]
+    Clear(clear::Wanted),
     /// Bring the cache within its limits, and clear away what nobody uses
     #[command(
         after_help = "Example: oclcache gc --max-size 500M\nIn ccache: -c, --evict-older-than"
@@ -152,15 +171,64 @@ enum Verb {
         #[arg(long, value_name = "TIME", value_parser = parse_age)]
         max_age: Option<Duration>,
     },
+    /// Show the other caches of compiled kernels on this machine, or clear them
+    #[command(after_help = "Example: oclcache caches\nExample: oclcache caches clear pocl mesa")]
+    Caches(caches::Wanted),
     /// Make entries of what programs have left to be compiled again later, and of what an older driver has made
     #[command(after_help = "Example: oclcache bake --stale")]
     Bake(bake::Wanted),
+    /// Write one entry as files to look at, and to compile again without its program
+    #[command(
+        after_help = "Example: oclcache extract 4f1d2a blur && blur/rebuild.sh\nIn ccache: --inspect"
+    )]
+    Extract(extract::Wanted),
+    /// Write entries into an archive, for another machine, user or container
+    #[command(after_help = "Example: oclcache export --driver pocl --no-source kernels.tar.zst")]
+    Export(export::Wanted),
+    /// Take the entries of an archive into the cache, those that fit a driver of this machine
+    #[command(
+        after_help = "Example: oclcache import --trust kernels.tar.zst\nExit code: 1 if something was refused, or nothing of it can be used here"
+    )]
+    Import(import::Wanted),
+    /// Not for people
+    #[command(hide = true)]
+    DescribeDriver(import::DriverArguments),
     /// Not for people
     #[command(hide = true)]
     BakeWorker(bake::WorkerArguments),
-    /// Show each setting, its value and where it comes from
+    /// Tell whether everything is as it must be for the cache to work, and how to mend what is not
+    #[command(
+        after_help = "Example: oclcache doctor --driver pocl\nExit code: 0 if nothing is wrong, 1 if something is"
+    )]
+    Doctor(doctor::Wanted),
+    /// Not for people
+    #[command(hide = true)]
+    DoctorWorker(doctor::WorkerArguments),
+    /// Register the library that belongs to this command, so that programs are cached without `oclcache run`
+    #[command(after_help = "Example: oclcache install --dry-run")]
+    Install(install::Wanted),
+    /// Undo what `install` has done
+    #[command(after_help = "Example: oclcache uninstall --dry-run")]
+    Uninstall(install::Whose),
+    /// Print what a shell completes the verbs and options of this command by
+    #[command(
+        after_help = "Example: oclcache completions bash > ~/.local/share/bash-completion/completions/oclcache"
+    )]
+    Completions {
+        /// The shell
+        shell: completions::Wanted,
+    },
+    /// Write the man pages of this command and its verbs, or print the first of them
+    #[command(
+        after_help = "Example: oclcache man ~/.local/share/man/man1\nExample: oclcache man | man -l -"
+    )]
+    Man {
+        /// Where the pages are written; without it, the command's own is printed
+        directory: Option<PathBuf>,
+    },
+    /// Show each setting, its value and where it comes from, or change one
     #[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
-    Config,
+    Config(config::Wanted),
 }
 
 fn parse_size(text: &str) -> Result<u64, &'static str> {
@@ -171,13 +239,16 @@ fn parse_age(text: &str) -> Result<Duration, &'static str> {
     quantity::duration(text).ok_or("a time is wanted, as 12h or 30d")
 }
 
-/// Why a verb failed: what to say, and the exit code.
+/// Why a verb failed: what to say, and the exit code; a code above `SIGNALLED` is that of a signal which ended it.
 struct Failure {
     words: String,
     code: u8,
 }
 
 impl Failure {
+    /// As shells have it.
+    const SIGNALLED: u8 = 128;
+
     fn new(words: impl fmt::Display) -> Failure {
         Failure {
             words: words.to_string(),
@@ -195,24 +266,38 @@ impl Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
-        Failure::new(error)
+        let step = match error.error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "make room there, or set OCLCACHE_DIR to a directory elsewhere"
+            }
+            ErrorKind::ReadOnlyFilesystem => {
+                "set OCLCACHE_READONLY=1 to use the cache as it is, or OCLCACHE_DIR to a directory elsewhere"
+            }
+            _ => "`oclcache doctor` looks at the directory; OCLCACHE_DIR names another",
+        };
+        Failure::new(format_args!("{error}; {step}"))
     }
 }
 
 /// Parses the arguments of the process and does what they say.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let matches = help::definition().try_get_matches();
+    let arguments = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
+    let arguments = match arguments {
+        Ok(arguments) => arguments,
+        Err(error) => return help::refused(&error),
+    };
     let verb = arguments.verb.unwrap_or(match arguments.short {
         Short { zero: true, .. } => Verb::Stats(stats::Wanted {
             zero: true,
             ..stats::Wanted::default()
         }),
-        Short { clear: true, .. } => Verb::Clear { key: None },
+        Short { clear: true, .. } => Verb::Clear(clear::Wanted::default()),
         Short { cleanup: true, .. } => Verb::Gc {
             max_size: None,
             max_age: None,
         },
-        Short { config: true, .. } => Verb::Config,
+        Short { config: true, .. } => Verb::Config(config::Wanted::default()),
         Short { verbose, .. } => Verb::Stats(stats::Wanted {
             verbose,
             ..stats::Wanted::default()
@@ -221,8 +306,15 @@ pub fn main() -> ExitCode {
     let done = match verb {
         Verb::Run {
             quiet,
+            cold: true,
+            command,
+            ..
+        } => run::cold::run(quiet, &command),
+        Verb::Run {
+            quiet,
             bake,
             command,
+            ..
         } => run::run(quiet, bake, &command),
         Verb::Stats(wanted) => stats::stats(&wanted),
         Verb::Report(wanted) => report::report(&wanted),
@@ -230,25 +322,42 @@ pub fn main() -> ExitCode {
         Verb::Show { key, json, source } => show::show(&key, json, source),
         Verb::Explain { key, last, json } => explain::explain(key.as_deref(), last, json),
         Verb::Path => path(),
-        Verb::Clear { key } => clear::clear(key.as_deref()),
+        Verb::Clear(wanted) => clear::clear(&wanted),
         Verb::Gc { max_size, max_age } => gc::gc(max_size, max_age),
+        Verb::Caches(wanted) => caches::caches(wanted),
         Verb::Bake(wanted) => bake::bake(&wanted),
+        Verb::Extract(wanted) => extract::extract(&wanted),
+        Verb::Export(wanted) => export::export(&wanted),
+        Verb::Import(wanted) => import::import(&wanted),
+        Verb::DescribeDriver(arguments) => import::describe(&arguments),
         Verb::BakeWorker(arguments) => bake::work(arguments),
-        Verb::Config => config::config(),
+        Verb::Doctor(wanted) => doctor::doctor(&wanted),
+        Verb::DoctorWorker(arguments) => doctor::work(&arguments),
+        Verb::Install(wanted) => install::install(&wanted),
+        Verb::Uninstall(whose) => install::uninstall(&whose),
+        Verb::Config(wanted) => config::config(wanted),
+        Verb::Completions { shell } => completions::completions(shell),
+        Verb::Man { directory } => man::man(directory.as_deref()),
     };
     done.unwrap_or_else(|failure| {
         say(&format!("oclcache: {}", failure.words));
+        if let Some(signal @ 1..) = failure.code.checked_sub(Failure::SIGNALLED) {
+            let _ = signal_hook::low_level::emulate_default_handler(signal.into());
+        }
         ExitCode::from(failure.code)
     })
 }
 
+/// The bytes as they are for who reads them, and what a person can read on a terminal.
 fn path() -> Result<ExitCode, Failure> {
     let path = directory(&Config::read())?;
-    use std::os::unix::ffi::OsStrExt;
+    if output::width().is_some() {
+        return print(format!("{}\n", crate::log::path(&path)).as_bytes());
+    }
     print(&[path.as_os_str().as_bytes(), b"\n"].concat())
 }
 
-fn directory(config: &Config) -> Result<std::path::PathBuf, Failure> {
+fn directory(config: &Config) -> Result<PathBuf, Failure> {
     config
         .directory()
         .map_err(|why| Failure::new(format_args!("the cache is off: {why}")))

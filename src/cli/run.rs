@@ -3,6 +3,8 @@
 //! The program gets a vendors directory that holds nothing but us, and what the loader would have read otherwise as
 //! OCLCACHE_VENDORS. It is a directory since that is what all loaders take.
 
+pub mod cold;
+
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -31,7 +33,9 @@ const LIBRARY: &str = "liboclcache.so";
 const REGISTERED: &str = "oclcache.icd";
 /// The exit code of a program that ended well and should have compiled nothing, beside 126 and 127 as shells have them.
 const MISSED: u8 = 125;
-const LOADER_VARIABLES: [&str; 3] = ["OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH"];
+/// The variables by which loaders find drivers.
+pub(super) const LOADER_VARIABLES: [&str; 3] =
+    ["OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH"];
 
 pub fn run(quiet: bool, bake: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
     let own = own_path()?;
@@ -104,13 +108,13 @@ fn bake_now(command: &Path, quiet: bool, config: &Config, vendors: &OsStr) {
     }
 }
 
-fn own_path() -> Result<PathBuf, Failure> {
+pub(super) fn own_path() -> Result<PathBuf, Failure> {
     std::env::current_exe()
         .map_err(|error| Failure::new(format_args!("cannot find this command: {error}")))
 }
 
 /// The library, beside the command, in `../lib`, or where the build put it.
-fn library(command: &Path) -> Result<PathBuf, Failure> {
+pub(super) fn library(command: &Path) -> Result<PathBuf, Failure> {
     let beside = command.parent().unwrap_or(Path::new("/"));
     let mut places = vec![beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)];
     places.extend(
@@ -132,7 +136,7 @@ fn library(command: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// What the loader would have read, for OCLCACHE_VENDORS; None: the default directory, or the user has said already.
-fn vendors() -> Result<Option<OsString>, Failure> {
+pub(super) fn vendors() -> Result<Option<OsString>, Failure> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let split = |list: &OsStr| -> Vec<OsString> {
         list.as_bytes()
@@ -254,7 +258,7 @@ impl Place {
 }
 
 /// The vendors directory for a library. It stays: a process of the run may outlive it, and starts others.
-fn vendors_directory(
+pub(super) fn vendors_directory(
     root: &Directory,
     library: &Path,
 ) -> Result<PathBuf, crate::store::StoreError> {
@@ -270,14 +274,17 @@ fn vendors_directory(
 }
 
 fn spawn(command: &mut Command, name: &OsStr) -> Result<Child, Failure> {
-    command.spawn().map_err(|error| Failure {
-        words: format!("cannot run `{}`: {error}", path(Path::new(name))),
+    command.spawn().map_err(|error| {
+        let name = path(Path::new(name));
         // As shells have it: 127 not found, 126 not runnable.
-        code: if error.kind() == std::io::ErrorKind::NotFound {
-            127
-        } else {
-            126
-        },
+        let (code, step) = match error.kind() {
+            std::io::ErrorKind::NotFound => (127, "name a program of PATH, or one by its path"),
+            _ => (126, "is it a program, and may you run it?"),
+        };
+        Failure {
+            words: format!("cannot run `{name}`: {error}; {step}"),
+            code,
+        }
     })
 }
 
@@ -394,9 +401,7 @@ fn why_not_loaded(program: &OsStr) -> String {
         return "the program was not found".into();
     };
     let shown = path(&file).to_string();
-    let raised = std::fs::metadata(&file).is_ok_and(|metadata| metadata.mode() & 0o6000 != 0)
-        || rustix::fs::getxattr(&file, "security.capability", &mut [0u8; 64]).is_ok();
-    if raised {
+    if is_raised(&file) {
         return format!(
             "`{shown}` runs with raised privileges (setuid, setgid or file capabilities), so its environment is ignored"
         );
@@ -407,7 +412,7 @@ fn why_not_loaded(program: &OsStr) -> String {
     "neither the program nor a child of it asked an OpenCL loader for platforms, or it sets OCL_ICD_VENDORS itself".into()
 }
 
-fn find_program(program: &OsStr) -> Option<PathBuf> {
+pub(super) fn find_program(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(program.into());
     }
@@ -420,8 +425,14 @@ fn find_program(program: &OsStr) -> Option<PathBuf> {
         .find(runnable)
 }
 
+/// Whether a program runs with rights that its caller has not.
+pub(super) fn is_raised(file: &Path) -> bool {
+    std::fs::metadata(file).is_ok_and(|metadata| metadata.mode() & 0o6000 != 0)
+        || rustix::fs::getxattr(file, "security.capability", &mut [0u8; 64]).is_ok()
+}
+
 /// Whether a file is a program that needs no dynamic linker.
-fn is_static(file: &Path) -> bool {
+pub(super) fn is_static(file: &Path) -> bool {
     let Ok(bytes) = std::fs::read(file) else {
         return false;
     };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -18,32 +19,16 @@ use crate::store::entry::Entry;
 use crate::store::{Lookup, Store};
 
 pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure> {
-    let (own, tiers) = (store()?, tiers(&Config::read()));
-    let (key, store) = find(own.iter().chain(tiers.stores()), digits)?;
-    let entry = match store.look_up(&key) {
-        Lookup::Found(entry, _) | Lookup::Pending(entry) => entry,
-        Lookup::Absent => return Err(no_entry(digits)),
-        Lookup::Unreadable(error) => {
-            let path = store.path_of(&key);
-            let words = format!("cannot read `{}`: {error}", crate::log::path(&path));
-            return Err(Failure::new(words));
-        }
-        Lookup::Bad(defect) => {
-            let path = store.path_of(&key);
-            let words = format!(
-                "`{}` is damaged ({defect}); the next build replaces it",
-                crate::log::path(&path)
-            );
-            return Err(Failure::new(words));
-        }
-    };
+    let (key, path, entry) = find_entry(digits)?;
     if source {
-        let missing =
-            || Failure::new("this entry was stored without its source (OCLCACHE_STORE_SOURCE=0)");
+        let missing = || {
+            Failure::new(
+                "this entry was stored without its source; with OCLCACHE_STORE_SOURCE=1 the next ones have it",
+            )
+        };
         let recipe = entry.recipe().ok_or_else(missing)?;
         return print(recipe.text().unwrap_or_default());
     }
-    let path = store.path_of(&key);
     if json {
         let mut object = as_json(&entry);
         object["key"] = key.hex().into();
@@ -56,6 +41,33 @@ pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure>
         crate::log::path(&path)
     );
     print((head + &as_text(&entry)).as_bytes())
+}
+
+/// The entry that some first digits name, verified, and where it stands.
+pub(super) fn find_entry(digits: &str) -> Result<(Key, PathBuf, Entry), Failure> {
+    let (own, tiers) = (store()?, tiers(&Config::read()));
+    let (key, store) = find(own.iter().chain(tiers.stores()), digits)?;
+    let entry = match store.look_up(&key) {
+        Lookup::Found(entry, _) | Lookup::Pending(entry) => entry,
+        Lookup::Absent => return Err(no_entry(digits)),
+        Lookup::Unreadable(error) => {
+            let path = store.path_of(&key);
+            let words = format!(
+                "cannot read `{}`: {error}; `oclcache doctor` looks at the directory",
+                crate::log::path(&path)
+            );
+            return Err(Failure::new(words));
+        }
+        Lookup::Bad(defect) => {
+            let path = store.path_of(&key);
+            let words = format!(
+                "`{}` is damaged ({defect}); the next build replaces it",
+                crate::log::path(&path)
+            );
+            return Err(Failure::new(words));
+        }
+    };
+    Ok((key, store.path_of(&key), *entry))
 }
 
 /// The first of the stores that has the key that some first digits name.
@@ -144,6 +156,7 @@ fn as_json(entry: &Entry) -> Value {
         "program": meta.executable,
         "options": meta.options.as_ref().map(lossy),
         "pending": meta.is_pending(),
+        "imported": meta.imported,
         "variants": meta.variants,
         "source_bytes": entry.recipe().map(|recipe| recipe.text().map_or(0, <[u8]>::len)),
         "binary_bytes": entry.binaries().map(<[u8]>::len).collect::<Vec<_>>(),
@@ -198,6 +211,9 @@ fn as_text(entry: &Entry) -> String {
             size(recipe.text().map_or(0, <[u8]>::len) as u64)
         }),
     );
+    if meta.imported {
+        row("origin", "an archive".to_owned());
+    }
     if meta.is_pending() {
         let words = "pending: a recipe, which `oclcache bake` makes an entry of";
         row("state", words.to_owned());

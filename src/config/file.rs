@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::table::{BUILT_CONFIG_DIR, BUILT_SYSTEM_CONFIG_DIR};
-use super::{Config, Name, SETTINGS, Source, expand_home};
+use super::{Config, Name, RULES, Rule, SETTINGS, Source, expand_home};
 use crate::log::{path, text};
 use crate::trust;
 
@@ -15,14 +15,17 @@ const ROOT: u32 = 0;
 /// A larger file is no configuration, in bytes.
 const LARGEST: u64 = 1 << 20;
 
+/// Names that are more alike than this may be meant.
+const LIKE: f64 = 0.8;
+
 /// Where the system's file is.
-pub(super) fn of_system() -> Option<PathBuf> {
+pub fn of_system() -> Option<PathBuf> {
     let directory = BUILT_SYSTEM_CONFIG_DIR.unwrap_or("/etc/oclcache");
     (!directory.is_empty()).then(|| Path::new(directory).join(NAME))
 }
 
 /// Where the user's file is.
-pub(super) fn of_user(config_home: Option<PathBuf>, home: Option<PathBuf>) -> Option<PathBuf> {
+pub fn of_user(config_home: Option<PathBuf>, home: Option<PathBuf>) -> Option<PathBuf> {
     let directory = match BUILT_CONFIG_DIR {
         Some("") => return None,
         Some(built) => expand_home(built, home.as_deref())?,
@@ -58,7 +61,8 @@ impl Config {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             opened => {
                 let source = Source::File(file.to_owned());
-                self.take(file, opened.and_then(read), &source);
+                let content = opened.and_then(own).and_then(read);
+                self.take(file, content, &source);
             }
         }
     }
@@ -87,6 +91,10 @@ impl Config {
             }
         };
         for (key, value) in table {
+            if key == "program" {
+                self.take_rules(file, &value, source);
+                continue;
+            }
             match setting(&key, &value, source) {
                 Ok((name, value)) => self.values[name as usize] = (value.into(), source.clone()),
                 Err(why) => {
@@ -95,6 +103,63 @@ impl Config {
                 }
             }
         }
+    }
+
+    /// Takes what a file says of single programs: `[program.NAME]`.
+    fn take_rules(&mut self, file: &Path, programs: &toml::Value, source: &Source) {
+        let shown = path(file);
+        let mut complain = |what: &str, why: &str| {
+            let what = text(what.as_bytes());
+            self.complaints.push(format!("`{shown}`: `{what}` {why}"));
+        };
+        let Some(programs) = programs.as_table() else {
+            return complain(
+                "program",
+                "must be a table for each program: [program.NAME]",
+            );
+        };
+        for (program, settings) in programs {
+            let whole = format!("program.{program}");
+            let Some(settings) = settings.as_table().filter(|_| is_file_name(program)) else {
+                complain(&whole, "must be a table of a program's file name");
+                continue;
+            };
+            for (key, value) in settings {
+                let whole = format!("{whole}.{key}");
+                let known = RULES.iter().find(|rule| rule.key == key);
+                match (known, value) {
+                    (Some(known), toml::Value::Boolean(value)) => self.rules.push(Rule {
+                        program: program.clone(),
+                        key: known.key,
+                        value: *value,
+                        source: source.clone(),
+                    }),
+                    (Some(_), _) => complain(&whole, "must be true or false"),
+                    // The rest of a name with dots.
+                    (None, toml::Value::Table(_)) => complain(
+                        &whole,
+                        "is no setting of a program; a name with dots stands in quotes, as [program.\"python3.11\"]",
+                    ),
+                    (None, _) => {
+                        let keys = RULES.iter().map(|rule| rule.key);
+                        complain(
+                            &whole,
+                            &format!("is no setting of a program{}", meant(key, keys)),
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What everybody can write is nobody's settings: they name libraries that are run.
+fn own(file: File) -> io::Result<File> {
+    match file.metadata()?.mode() & 0o002 {
+        0 => Ok(file),
+        _ => Err(io::Error::other(
+            "everybody can write it; `chmod o-w` it, since it names libraries that your programs run",
+        )),
     }
 }
 
@@ -111,23 +176,27 @@ fn read(file: File) -> io::Result<String> {
 }
 
 /// Which setting a line of a file makes, and its value; or what is wrong with it.
-fn setting(
-    key: &str,
-    value: &toml::Value,
-    source: &Source,
-) -> Result<(Name, String), &'static str> {
+fn setting(key: &str, value: &toml::Value, source: &Source) -> Result<(Name, String), String> {
     let setting = SETTINGS.iter().find(|setting| setting.key == key);
-    let name = setting.ok_or("is no setting")?.name;
+    let keys = || {
+        SETTINGS
+            .iter()
+            .map(|setting| setting.key)
+            .chain(["program"])
+    };
+    let name = setting
+        .ok_or_else(|| format!("is no setting{}", meant(key, keys())))?
+        .name;
     let value = match (name, value) {
         (Name::TrustedOwners, _) if !matches!(source, Source::SystemFile(_)) => {
-            return Err("is taken from the system's configuration file only");
+            return Err("is taken from the system's configuration file only".to_owned());
         }
         (Name::TrustedOwners, value) => ids(value)
             .ok_or("must be a list of user ids as [1000, 1001]; names are not looked up")?,
         (_, toml::Value::String(text)) => text.clone(),
         (_, toml::Value::Boolean(truth)) => truth.to_string(),
         (_, toml::Value::Integer(number)) => number.to_string(),
-        _ => return Err("must be a text, a number or true or false"),
+        _ => return Err("must be a text, a number or true or false".to_owned()),
     };
     Ok((name, value))
 }
@@ -138,4 +207,18 @@ fn ids(list: &toml::Value) -> Option<String> {
     let ids: Option<Vec<u32>> = list.as_array()?.iter().map(id).collect();
     let ids: Vec<String> = ids?.iter().map(u32::to_string).collect();
     Some(ids.join(" "))
+}
+
+/// Whether a file can have this name.
+pub fn is_file_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '\0'])
+}
+
+/// The known name that is nearest to one that is not, if there is one near.
+pub fn meant<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let near = known
+        .map(|name| (strsim::jaro(key, name), name))
+        .filter(|(likeness, _)| *likeness > LIKE);
+    let nearest = near.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    nearest.map_or_else(String::new, |(_, name)| format!("; did you mean `{name}`?"))
 }

@@ -1,5 +1,7 @@
 //! The table of settings.
 
+use super::value::Kind;
+
 /// Which setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
@@ -42,11 +44,14 @@ pub enum Name {
 }
 
 /// One row of the table.
+#[derive(Debug)]
 pub struct Setting {
     /// Which.
     pub name: Name,
     /// The key in the configuration file.
     pub key: &'static str,
+    /// What its values are.
+    pub kind: Kind,
     /// The environment variable. None: the setting is taken from the system's configuration file only.
     pub variable: Option<&'static str>,
     /// The value if it is set nowhere.
@@ -69,6 +74,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::Dir,
         key: "dir",
+        kind: Kind::Directory,
         variable: Some("OCLCACHE_DIR"),
         default: match BUILT_DIR {
             Some(built) => built,
@@ -79,6 +85,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::Disable,
         key: "disable",
+        kind: Kind::Switch,
         variable: Some("OCLCACHE_DISABLE"),
         default: "false",
         help: "forward everything to the drivers and touch nothing",
@@ -86,6 +93,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::ReadOnly,
         key: "readonly",
+        kind: Kind::Switch,
         variable: Some("OCLCACHE_READONLY"),
         default: "false",
         help: "serve from the cache, never write",
@@ -93,6 +101,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::Recache,
         key: "recache",
+        kind: Kind::Switch,
         variable: Some("OCLCACHE_RECACHE"),
         default: "false",
         help: "build everything and overwrite what is stored",
@@ -100,6 +109,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::StoreSource,
         key: "store_source",
+        kind: Kind::Switch,
         variable: Some("OCLCACHE_STORE_SOURCE"),
         default: "true",
         help: "keep sources, macro values and build logs in entries; otherwise digests of them",
@@ -107,6 +117,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::Record,
         key: "record",
+        kind: Kind::Word(&["auto", "inline", "bake", "off"]),
         variable: Some("OCLCACHE_RECORD"),
         default: "auto",
         help: "when binaries are stored. inline: inside the miss; bake: later, by `oclcache bake`; off: never; auto: as is best for the driver",
@@ -114,6 +125,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::Autobake,
         key: "autobake",
+        kind: Kind::SwitchOrAuto,
         variable: Some("OCLCACHE_AUTOBAKE"),
         default: "auto",
         help: "whether a program that leaves something to bake starts a baker; auto: not in a batch job or container, which would end it",
@@ -121,6 +133,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::Verify,
         key: "verify",
+        kind: Kind::Percent,
         variable: Some("OCLCACHE_VERIFY"),
         default: "0",
         help: "percent of the hits that are also built from source and compared",
@@ -128,6 +141,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::MustHit,
         key: "must_hit",
+        kind: Kind::Switch,
         variable: Some("OCLCACHE_MUST_HIT"),
         default: "false",
         help: "say on standard error what is compiled; `oclcache run` then ends with 125",
@@ -135,6 +149,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::MaxSize,
         key: "max_size",
+        kind: Kind::Size,
         variable: Some("OCLCACHE_MAX_SIZE"),
         default: "5Gi",
         help: "the size that the entries may take on the disk, as 500M or 5Gi; 0: no limit",
@@ -142,6 +157,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::MinFree,
         key: "min_free",
+        kind: Kind::SizeOrAuto,
         variable: Some("OCLCACHE_MIN_FREE"),
         default: "auto",
         help: "nothing is stored and entries are removed where less than this is free; auto: 1 % of the file system, at most 1Gi",
@@ -149,6 +165,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::MaxAge,
         key: "max_age",
+        kind: Kind::Age,
         variable: Some("OCLCACHE_MAX_AGE"),
         default: "0",
         help: "entries that were not used for this time are removed, as 12h or 30d; 0: never for that",
@@ -156,6 +173,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::SystemDirs,
         key: "system_dirs",
+        kind: Kind::Text,
         variable: Some("OCLCACHE_SYSTEM_DIRS"),
         default: "/usr/share/oclcache:/var/cache/oclcache",
         help: "directories of entries that are only read, separated by colons, if nobody untrusted can write them",
@@ -163,6 +181,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::TrustedOwners,
         key: "trusted_owners",
+        kind: Kind::Ids,
         variable: None,
         default: "",
         help: "ids of users beside root and the one who runs a program whose system_dirs are read; only in the system's file",
@@ -170,6 +189,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::Vendors,
         key: "vendors",
+        kind: Kind::Text,
         variable: Some("OCLCACHE_VENDORS"),
         default: "",
         help: "the real drivers: directories, .icd files or libraries, separated by colons; empty: the registered ones",
@@ -177,6 +197,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::Mode,
         key: "mode",
+        kind: Kind::Word(&["auto", "icd", "beside"]),
         variable: Some("OCLCACHE_MODE"),
         default: "auto",
         help: "icd: report the drivers' platforms; beside: only cache; auto: report what the loader does not load itself",
@@ -184,6 +205,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::Log,
         key: "log",
+        kind: Kind::Text,
         variable: Some("OCLCACHE_LOG"),
         default: "off",
         help: "a level (error, warn, info, debug, trace) or filter",
@@ -191,6 +213,7 @@ pub const SETTINGS: [Setting; 18] = [
     Setting {
         name: Name::LogFile,
         key: "log_file",
+        kind: Kind::Text,
         variable: Some("OCLCACHE_LOG_FILE"),
         default: "",
         help: "appended to instead of standard error",

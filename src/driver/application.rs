@@ -40,6 +40,11 @@ impl Application {
         Driver::at(self.driver.index())
     }
 
+    /// Whether it is of this platform.
+    pub fn is_of(&self, platform: Platform) -> bool {
+        self.platform == platform
+    }
+
     /// All devices of the platform.
     ///
     /// # Errors

@@ -6,9 +6,10 @@ mod copies;
 mod exit;
 mod icd;
 mod layer;
+pub mod loader;
 pub mod own;
 mod rounds;
-mod vendors;
+pub mod vendors;
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};

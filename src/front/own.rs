@@ -1,10 +1,11 @@
-//! The baker's door: the command opens one registered driver itself, with our hooks in its tables.
+//! The command's door: it opens one registered driver itself, with our hooks in its tables.
 
 use std::path::{Path, PathBuf};
 
 use super::vendors;
+use crate::cl::Platform;
 use crate::config::Config;
-use crate::driver::{Application, Driver, Library};
+use crate::driver::{Application, Driver, Library, OpenError, profile};
 use crate::hook;
 
 /// The libraries that are registered as drivers, as their `.icd` files name them. None is opened.
@@ -25,4 +26,63 @@ pub fn open(library: &Path) -> Result<Vec<Application>, String> {
         return Err("it has no platform that can be used".to_owned());
     }
     Ok(opened)
+}
+
+/// What a driver's library turns out to be.
+pub struct Examined {
+    /// Its platforms.
+    pub platforms: Vec<ExaminedPlatform>,
+    /// Whether loaders that know of ICD 2.0 call it through tables of their own.
+    pub is_icd2: bool,
+}
+
+/// One platform of a driver's.
+pub struct ExaminedPlatform {
+    /// CL_PLATFORM_NAME.
+    pub name: Vec<u8>,
+    /// Of which profile the driver is.
+    pub family: &'static str,
+    /// How many devices there are.
+    pub devices: usize,
+    /// Whether our functions stand in its table.
+    pub is_hooked: bool,
+    /// Whether it says of which version of OpenCL it is, from which the length of its table follows.
+    pub has_version: bool,
+    /// Whether loaders that know of ICD 2.0 leave it out.
+    pub is_refused: bool,
+}
+
+/// Opens a driver's library, and looks whether it can be hooked. None: it is this library.
+///
+/// # Errors
+/// Why it cannot be used, for people.
+pub fn examine(path: &Path) -> Result<Option<Examined>, String> {
+    super::open().ok_or("this command runs with raised privileges")?;
+    let library = match Library::open(path) {
+        Ok(library) => library,
+        Err(OpenError::Ourselves) => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    Driver::hook(&library, hook::table);
+    let applications = Application::all_of(&library);
+    let groups = library.tables();
+    let one = |platform: &Platform| {
+        let group = groups
+            .iter()
+            .find(|group| group.platforms.contains(platform));
+        let application = applications.iter().find(|one| one.is_of(*platform));
+        let recognition = group.map(|group| &group.recognition);
+        ExaminedPlatform {
+            name: recognition.map_or_else(Vec::new, |recognition| recognition.name.clone()),
+            family: recognition.map_or("unknown", |recognition| profile::of(recognition).family),
+            devices: application.map_or(0, |one| one.devices().map_or(0, |devices| devices.len())),
+            is_hooked: application.is_some(),
+            has_version: recognition.is_some_and(|recognition| recognition.slots > 0),
+            is_refused: library.is_refused_by_loader(*platform),
+        }
+    };
+    Ok(Some(Examined {
+        platforms: library.platforms().iter().map(one).collect(),
+        is_icd2: library.is_icd2(),
+    }))
 }

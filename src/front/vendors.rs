@@ -11,7 +11,7 @@ use crate::config::{Config, Mode};
 use crate::log;
 
 /// Where loaders look if nothing is set.
-const DEFAULT_DIRECTORY: &str = "/etc/OpenCL/vendors";
+pub const DEFAULT_DIRECTORY: &str = "/etc/OpenCL/vendors";
 
 /// A driver's library, as it is named in an `.icd` file or a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ fn wheel_sources(environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf>
 
 /// What the loader that called us has been pointed at. Variables that only one of the loaders knows count for both: the
 /// worst is a driver that is cached but not reported.
-fn loader_sources(environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+pub fn loader_sources(environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let variable = |name: &str| {
         environment(name)
             .filter(|value| !value.is_empty())
@@ -158,42 +158,67 @@ fn loader_sources(environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf
     sources
 }
 
+/// What one source names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The `.icd` file that names the library, or what else was named.
+    pub place: PathBuf,
+    /// What dlopen is given; or why there is nothing, for people.
+    pub library: Result<PathBuf, String>,
+}
+
 /// The libraries that a list of directories, `.icd` files and libraries names.
 fn libraries(sources: &[PathBuf]) -> Vec<PathBuf> {
-    let mut libraries = Vec::new();
-    for source in sources
-        .iter()
-        .filter(|source| !source.as_os_str().is_empty())
-    {
-        let registered = Path::new(DEFAULT_DIRECTORY).join(source);
-        if is_bare_name(source) && is_icd_file(source) {
-            libraries.extend(first_line(&registered));
-        } else if source.is_dir() {
-            match std::fs::read_dir(source) {
-                Ok(entries) => {
-                    let files = entries
-                        .flatten()
-                        .map(|entry| entry.path())
-                        .filter(|path| is_icd_file(path));
-                    libraries.extend(files.filter_map(|file| first_line(&file)));
-                }
-                Err(error) => {
-                    tracing::warn!(directory = %log::path(source), %error, "this vendors directory cannot be read");
-                }
+    let named = sources.iter().flat_map(|source| listed(source));
+    let known = named.filter_map(|listed| {
+        listed
+            .library
+            .inspect_err(|why| tracing::warn!(path = %log::path(&listed.place), "{why}"))
+            .ok()
+    });
+    known.collect()
+}
+
+/// What a directory, `.icd` file or library names, in the loaders' order.
+pub fn listed(source: &Path) -> Vec<Listed> {
+    let registered = Path::new(DEFAULT_DIRECTORY).join(source);
+    let one = |place: &Path, library| {
+        vec![Listed {
+            place: place.to_owned(),
+            library,
+        }]
+    };
+    if source.as_os_str().is_empty() {
+        Vec::new()
+    } else if is_bare_name(source) && is_icd_file(source) {
+        one(&registered, first_line(&registered))
+    } else if source.is_dir() {
+        match std::fs::read_dir(source) {
+            Ok(entries) => {
+                let files = entries.flatten().map(|entry| entry.path());
+                let files = files.filter(|path| is_icd_file(path));
+                let listed = files.map(|place| Listed {
+                    library: first_line(&place),
+                    place,
+                });
+                listed.collect()
             }
-        } else if is_icd_file(source) {
-            libraries.extend(first_line(source));
-        } else if !is_bare_name(source) && !source.exists() {
-            tracing::warn!(path = %log::path(source), "this vendors path does not exist");
-        } else {
-            libraries.push(source.clone());
+            Err(error) => one(
+                source,
+                Err(format!("this vendors directory cannot be read: {error}")),
+            ),
         }
+    } else if is_icd_file(source) {
+        one(source, first_line(source))
+    } else if !is_bare_name(source) && !source.exists() {
+        one(source, Err("this vendors path does not exist".to_owned()))
+    } else {
+        one(source, Ok(source.to_owned()))
     }
-    libraries
 }
 
 /// A name without a directory: of a registered `.icd` file (ocl-icd), or of a library for the dynamic linker to find.
-fn is_bare_name(path: &Path) -> bool {
+pub fn is_bare_name(path: &Path) -> bool {
     !path.as_os_str().as_bytes().contains(&b'/')
 }
 
@@ -201,25 +226,18 @@ fn is_icd_file(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b".icd")
 }
 
-fn first_line(file: &Path) -> Option<PathBuf> {
-    match std::fs::read(file) {
-        Ok(content) => {
-            let line = content
-                .split(|byte| *byte == b'\n')
-                .next()
-                .unwrap_or_default();
-            let line = line.strip_suffix(b"\r").unwrap_or(line);
-            if line.is_empty() {
-                tracing::warn!(file = %log::path(file), "this .icd file names no library");
-                return None;
-            }
-            Some(OsStr::from_bytes(line).into())
-        }
-        Err(error) => {
-            tracing::warn!(file = %log::path(file), %error, "this .icd file cannot be read");
-            None
-        }
+fn first_line(file: &Path) -> Result<PathBuf, String> {
+    let content =
+        std::fs::read(file).map_err(|error| format!("this .icd file cannot be read: {error}"))?;
+    let line = content
+        .split(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if line.is_empty() {
+        return Err("this .icd file names no library".to_owned());
     }
+    Ok(OsStr::from_bytes(line).into())
 }
 
 #[cfg(test)]

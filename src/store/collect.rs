@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::directory::Directory;
-use super::evict::{Limits, taken, used_ms};
+use super::evict::{Limits, used_ms};
 use super::sweep::is_past;
 use super::{
     ENTRIES, SHARDS, Store, StoreError, VERSION_DIRECTORY, entries_of, file_name, shard_of,
@@ -75,7 +75,7 @@ impl Store {
             for (key, file) in entries_of(&directory)? {
                 let candidate = Candidate {
                     used_ms: used_ms(&file, now),
-                    bytes: taken(&file),
+                    bytes: file.taken(),
                     key,
                 };
                 if limits.is_too_old(candidate.used_ms, now) {

@@ -68,6 +68,11 @@ pub struct FileFacts {
 }
 
 impl FileFacts {
+    /// What it takes. File systems that have not yet chosen blocks for what was just written may say 0.
+    pub fn taken(&self) -> u64 {
+        self.allocated.max(self.size)
+    }
+
     fn of(stat: &Stat) -> Option<FileFacts> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return None;

@@ -3,7 +3,7 @@
 //! ```text
 //! entry    = magic version key meta-length meta binary-count { binary-length } { binary } recipe-length recipe checksum
 //! magic    = "oclcache"                      8 bytes
-//! version  = 3                               u32
+//! version  = 4                               u32
 //! key      =                                 32 bytes
 //! meta     = zstd of the postcard encoding of `Meta`, of meta-length (u32) bytes
 //! binary   = one for each device that has one, of binary-length (u64) bytes; binary-count is u32
@@ -30,7 +30,7 @@ use crate::key::ingredients::{Ingredient, Key};
 /// The first bytes of each entry.
 pub const MAGIC: &[u8] = b"oclcache";
 /// The version of the grammar.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const CHECKSUM: usize = 16;
 /// What stands before the metadata: magic, version, key and the length of the metadata.
 const HEAD: usize = MAGIC.len() + size_of::<u32>() + 32 + size_of::<u32>();
@@ -159,6 +159,8 @@ pub struct Meta {
     /// Whether the binaries hold what the driver made when the application ran its kernels (PoCL: for work-group sizes), which it
     /// makes again otherwise.
     pub variants: bool,
+    /// It came with an archive, so its recipe is somebody else's. What a program of this user has compiled is not.
+    pub imported: bool,
     /// What the API shows; of a pending entry the kernels' names only.
     pub facts: Facts,
 }
@@ -396,6 +398,7 @@ pub(super) mod tests {
             only_built_listed: false,
             misses: (1, 3),
             variants: true,
+            imported: true,
             facts: Facts {
                 program: vec![(0x1167, Answer::Value(vec![1, 0, 0, 0, 0, 0, 0, 0]))],
                 devices: vec![vec![

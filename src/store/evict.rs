@@ -59,7 +59,7 @@ impl Limits {
     }
 
     /// What must stay free where so many bytes are all there are.
-    pub(super) fn free_of(&self, all: u64) -> u64 {
+    pub fn free_of(&self, all: u64) -> u64 {
         self.min_free.unwrap_or((all / FREE_SHARE).min(MOST_FREE))
     }
 
@@ -76,11 +76,6 @@ pub(super) fn used_ms(facts: &FileFacts, now_ms: u64) -> u64 {
     } else {
         facts.modified_ms
     }
-}
-
-/// What one entry takes. File systems that have not yet chosen blocks for what was just written may say 0.
-pub(super) fn taken(facts: &FileFacts) -> u64 {
-    facts.allocated.max(facts.size)
 }
 
 /// Whether the use of an entry is to be written, which was last used at `used_ms`: often in a cache whose entries come and go
@@ -127,6 +122,12 @@ impl Store {
         {
             tracing::debug!(%error, "the use of an entry is not noted");
         }
+    }
+
+    /// For how long an entry was not used, in milliseconds.
+    pub fn unused_ms(&self, facts: &FileFacts) -> u64 {
+        let now = self.root.now_ms();
+        now.saturating_sub(used_ms(facts, now))
     }
 
     /// How long an entry stays that nobody uses, where the cache is nearly full; None: no entry has to go soon.
@@ -297,7 +298,7 @@ impl Store {
         };
         let mut entries: Vec<_> = entries
             .into_iter()
-            .map(|(key, file)| (used_ms(&file, now), taken(&file), key))
+            .map(|(key, file)| (used_ms(&file, now), file.taken(), key))
             .collect();
         entries.sort_unstable();
         let (of, first_used_ms) = (entries.len(), entries.first().map_or(0, |first| first.0));
@@ -376,7 +377,7 @@ mod tests {
 
     fn allocated(store: &Store) -> u64 {
         let entries = store.entries().expect("listed");
-        entries.iter().map(|(_, file)| taken(file)).sum()
+        entries.iter().map(|(_, file)| file.taken()).sum()
     }
 
     fn opened(path: &Path, limits: Limits) -> Store {

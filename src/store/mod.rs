@@ -40,6 +40,8 @@ use crate::key::ingredients::Key;
 /// side and an old one is only ever garbage. `oclcache gc` tells the others by [`ENTRIES`] in them.
 pub const VERSION_DIRECTORY: &str = "v1";
 
+/// The key by which the cache knows its own archives again (`cli::archive`).
+pub const ARCHIVE_KEY: &str = "archive-key";
 const ENTRIES: &str = "entries";
 const ASIDE: &str = "aside";
 const LOADING: &str = "loading";
@@ -112,6 +114,7 @@ pub enum Lookup {
 /// <cache directory>/v1/digests/                      remembered digests of driver files, one file for each host
 /// <cache directory>/v1/drivers                       what recording and loading took with each driver
 /// <cache directory>/v1/swept                         when leftovers were last cleared away
+/// <cache directory>/v1/archive-key                   by which its own archives are known again
 /// <cache directory>/v1/vendors-.../                  the vendors directory that `oclcache run` gives to programs
 /// <cache directory>/v1/journal, journal.old          misses, bypasses and failures, appended without a lock
 /// ```
@@ -284,22 +287,32 @@ impl Store {
             true => temporary.write_new_protected(&bytes)?,
             false => temporary.write_new(&bytes)?,
         };
-        unfinished.publish(&shard, &name)?;
-        self.resized(key, taken_by(&shard, &name) as i64 - replaced as i64);
+        // Counted before it is there: of a process that is killed in between, too much is counted, and the cache stays within its
+        // limit. (Counted afterwards, 40 killed processes put 3 entries too many into a cache of 24.)
+        let counted = blocks as i64 - replaced as i64;
+        self.count(key, counted);
+        let published = unfinished.publish(&shard, &name);
+        let taken = published.map(|()| taken_by(&shard, &name) as i64 - replaced as i64);
+        self.resized(key, *taken.as_ref().unwrap_or(&0) - counted);
+        taken?;
         self.sweep_sometimes();
         Ok(removed)
     }
 
     /// The entry of a key takes so many bytes more now, or less.
     fn resized(&self, key: &Key, bytes: i64) {
-        let Some(sizes) = self.sizes() else {
-            return;
-        };
-        let shard = shard_of(key);
-        sizes.add(shard, bytes, self.root.now_ms());
+        self.count(key, bytes);
         // What went wrong in a shard's counter does not stay for ever.
-        if key.0[1] < COUNTED_AGAIN {
-            self.count_again(sizes, shard);
+        if key.0[1] < COUNTED_AGAIN
+            && let Some(sizes) = self.sizes()
+        {
+            self.count_again(sizes, shard_of(key));
+        }
+    }
+
+    fn count(&self, key: &Key, bytes: i64) {
+        if let Some(sizes) = self.sizes() {
+            sizes.add(shard_of(key), bytes, self.root.now_ms());
         }
     }
 
@@ -374,6 +387,15 @@ impl Store {
             return entry::parse_head(&start, key);
         }
         entry::parse_head(&shard.read_start(&name, length)?, key)
+    }
+
+    /// Gives the cache a key for its archives, in place of what is there.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_archive_key(&self, key: &[u8]) -> Result<(), StoreError> {
+        let temporary = self.root.create(TEMPORARY)?;
+        self.root.write_by_rename(&temporary, ARCHIVE_KEY, key)
     }
 
     /// Removes one entry. Tells whether there was one.
@@ -517,7 +539,7 @@ fn entries_of(shard: &Directory) -> Result<Vec<(Key, FileFacts)>, StoreError> {
 
 /// What the file of an entry takes on the disk, in bytes.
 fn taken_by(shard: &Directory, name: &str) -> u64 {
-    shard.facts(name).map_or(0, |file| evict::taken(&file))
+    shard.facts(name).map_or(0, |file| file.taken())
 }
 
 fn file_name(key: &Key) -> String {

@@ -267,7 +267,7 @@ fn a_file_of_something_else_is_a_miss_and_is_healed() {
 fn an_entry_that_lies_under_a_right_checksum_is_a_miss_and_never_a_crash() {
     let patient = stub();
     let layout = Layout::of(&patient.good);
-    let mut lies: Vec<(&str, usize, Vec<u8>)> = vec![("version 4", 8, vec![4])];
+    let mut lies: Vec<(&str, usize, Vec<u8>)> = vec![("version 5", 8, vec![5])];
     for number in [0, 1, 0x7fff_ffff, u32::MAX] {
         let bytes = number.to_le_bytes().to_vec();
         lies.push(("metadata's length", META_LENGTH.start, bytes));

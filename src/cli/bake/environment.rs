@@ -74,6 +74,11 @@ pub fn recorded(
     Ok(wanted)
 }
 
+/// Whether a variable that an entry names may be set because that says so.
+pub fn is_harmless(family: &str, name: &str, value: &[u8]) -> bool {
+    may_be_set(of_family(family), name, value)
+}
+
 /// Whether a recipe may set a variable: one that is known by its full name, and names nothing that could be run or read.
 fn may_be_set(environment: &Environment, name: &str, value: &[u8]) -> bool {
     let mut known = environment.code.iter().chain(environment.identity);

@@ -105,7 +105,7 @@ pub fn work(
 }
 
 /// The streams for keys and answers, which the driver does not have.
-fn streams() -> std::io::Result<(File, File)> {
+pub fn streams() -> std::io::Result<(File, File)> {
     let nothing = File::options().read(true).write(true).open("/dev/null")?;
     let keys: OwnedFd = fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let answers: OwnedFd = fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;

@@ -450,12 +450,12 @@ fn listed(misses: &[Missed]) -> String {
             kernels => format!(": {}", name(kernels)),
         };
         format!(
-            "<div class=\"miss\"><p><b>{}</b>{kernels}</p>{words}<p class=\"soft\">{}, {}, {}, {}</p></div>\n",
+            "<div class=\"miss\"><p><b>{}</b>{kernels}</p>{words}<p class=\"soft\">{}, driver {}, compiled in {}, reason: {}</p></div>\n",
             name(&miss.program),
-            miss.reason,
-            name(&miss.driver),
             escaped(ago(miss.ago_ms).as_bytes()),
+            name(&miss.driver),
             time("compile_ns", miss.compile_ns),
+            miss.reason,
         )
     });
     format!("<div>{}</div>\n", shown.collect::<String>())

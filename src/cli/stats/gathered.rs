@@ -11,7 +11,7 @@ use crate::key::ingredients::Key;
 use crate::store::directory::FileFacts;
 use crate::store::filesystem::FileSystem;
 use crate::store::journal::now_ms;
-use crate::store::stats::{BY_DAY, Counted, Counter, DAY_MS, Rows, Statistics, Tag, Totals, date};
+use crate::store::stats::{BY_DAY, Counted, Counter, DAY_MS, Statistics, Tag, Totals, date};
 use crate::store::tiers::Tiers;
 use crate::store::{STATISTICS, Store};
 

@@ -111,7 +111,9 @@ fn main() -> ExitCode {
 }
 
 fn dispatch() -> Result<(), String> {
-    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments = std::env::args_os().skip(1);
+    let arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
+    let mut arguments: Vec<String> = arguments.collect();
     while arguments.first().is_some_and(|first| first == "--setenv") {
         let pair = arguments.get(1).and_then(|pair| pair.split_once('='));
         let (name, value) = pair.ok_or("--setenv needs NAME=VALUE")?;

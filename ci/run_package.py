@@ -1,0 +1,191 @@
+"""Installs the package in a new root of this distribution, as an administrator would, and uses it there as an ordinary user would.
+
+run_package.py FOLDER FIRST SECOND
+
+FOLDER keeps a root without the package; FIRST and SECOND are packages, the second a higher revision. The caller is root, in a
+mount and a process namespace of its own: with them all mounts go.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import stat
+import subprocess
+import sys
+
+DRIVER = ("ocl-icd-libopencl1", "pocl-opencl-icd", "clinfo", "clpeak")
+PROGRAM = ("clpeak", "--kernel-latency")
+USER = "person"
+# What package managers and the system itself write.
+OTHERS = (
+    "dev", "proc", "sys", "run", "tmp", "root", "home", "etc/ld.so.cache", "var/cache/ldconfig", "var/cache/apt", "var/cache/debconf",
+    "var/lib/apt", "var/lib/dpkg", "var/log", "packages",
+)  # fmt: skip
+REGISTRATION = "etc/OpenCL/vendors/oclcache.icd"
+
+
+def run(*argv, **options):
+    done = subprocess.run([str(word) for word in argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, argv))}: status {done.returncode}\n{done.stdout[-3000:]}")
+    return done.stdout
+
+
+def sources():
+    """Where apt has this distribution's packages from: of each place its URI, release and component."""
+    words = "$(ORIGIN)|$(CODENAME)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)"
+    lines = run("apt-get", "indextargets", "--format", words, "Created-By: Packages").splitlines()
+    of = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', pathlib.Path("/etc/os-release").read_text(), re.MULTILINE))
+    name, codename = of["ID"], of["VERSION_CODENAME"]
+    rows = [line.split("|") for line in lines]
+    found = [row[2:] for row in rows if row[0].lower() == name and row[1].startswith(codename)]
+    return codename, list(dict.fromkeys(map(tuple, found)))
+
+
+def make_base(base):
+    """A root with a loader, a driver and programs, without the package."""
+    codename, places = sources()
+    main = next((uri for uri, release, _ in places if release == codename), None)
+    if main is None:
+        sys.exit(f"apt knows no place of {codename}: is /etc/apt/sources.list as the distribution made it?")
+    new = base.with_suffix(".new")
+    shutil.rmtree(new, ignore_errors=True)
+    print(f"making a root of {codename}", flush=True)
+    run("debootstrap", "--variant=minbase", codename, new, main)
+    text = "".join(f"deb {uri} {release} {component}\n" for uri, release, component in places)
+    (new / "etc/apt/sources.list").write_text(text)
+    for name in ("resolv.conf", "hosts"):
+        shutil.copy(f"/etc/{name}", new / "etc" / name)
+    root = Root(new)
+    root.apt("update")
+    root.apt("install", *DRIVER)
+    root.inside("useradd", "--create-home", USER)
+    root.unmount()
+    new.rename(base)
+
+
+class Root:
+    """A root to run programs in."""
+
+    def __init__(self, path):
+        self.path = path
+        for name in ("proc", "sys", "dev"):
+            run("mount", "--rbind" if name != "proc" else "--bind", f"/{name}", path / name)
+
+    def unmount(self):
+        for name in ("proc", "sys", "dev"):
+            run("umount", "--recursive", "--lazy", self.path / name)
+
+    def inside(self, *argv, user="root"):
+        home = "/root" if user == "root" else f"/home/{user}"
+        given = {"HOME": home, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+        group = user if user == "root" else ""
+        return run("chroot", f"--userspec={user}:{group}", self.path, *argv, env=given, cwd="/")
+
+    def user(self, *argv):
+        return self.inside(*argv, user=USER)
+
+    def apt(self, *argv):
+        return self.inside("apt-get", "-y", "-q", "--no-install-recommends", *argv)
+
+    def platforms(self):
+        return self.user("clinfo", "--raw", "--prop", "CL_PLATFORM_NAME")
+
+    def statistics(self):
+        return json.loads(self.user("oclcache", "stats", "--json"))
+
+    def tree(self):
+        """All files, by path, but for those that any package changes."""
+        found = {}
+        for folder, folders, files in os.walk(self.path):
+            here = pathlib.Path(folder).relative_to(self.path)
+            folders[:] = [name for name in folders if str(here / name) not in OTHERS]
+            for name in folders + files:
+                if str(here / name) in OTHERS:
+                    continue
+                path = pathlib.Path(folder, name)
+                state = path.lstat()
+                content = None
+                if stat.S_ISLNK(state.st_mode):
+                    content = os.readlink(path)
+                elif stat.S_ISREG(state.st_mode):
+                    content = hashlib.sha256(path.read_bytes()).hexdigest()
+                found[str(here / name)] = (state.st_mode, state.st_uid, state.st_gid, content)
+        return found
+
+
+def differences(before, after):
+    return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+
+
+def expect(condition, words):
+    if not condition:
+        sys.exit(f"FAILED  {words}")
+    print(f"ok      {words}", flush=True)
+
+
+def main():
+    folder, *packages = (pathlib.Path(word).resolve() for word in sys.argv[1:])
+    base, work = folder / "root", folder / "root.used"
+    if not base.exists():
+        make_base(base)
+    shutil.rmtree(work, ignore_errors=True)
+    run("cp", "--archive", "--reflink=auto", base, work)
+    root = Root(work)
+    try:
+        use(root, packages)
+    finally:
+        root.unmount()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def use(root, packages):
+    first, second = (f"/packages/{package.name}" for package in packages)
+    (root.path / "packages").mkdir()
+    for package in packages:
+        shutil.copy(package, root.path / "packages")
+    bare, before = root.platforms(), root.tree()
+    cache = root.path / f"home/{USER}/.cache/oclcache"
+
+    root.apt("install", first)
+    expect((root.path / REGISTRATION).exists(), "installed, with what it depends on from the distribution")
+    version = root.user("oclcache", "--version").strip()
+    expect(root.user("oclcache", "stats").strip() and not cache.exists(), f"{version} answers an ordinary user, and makes nothing yet")
+    expect(root.platforms() == bare, "clinfo lists each platform once, as before")
+    # clinfo has built a kernel.
+    earlier = root.statistics()["misses"]
+    root.user(*PROGRAM)
+    root.user("oclcache", "bake")
+    misses = root.statistics()["misses"]
+    expect(misses > earlier, f"{PROGRAM[0]} is compiled at its first run ({misses - earlier} misses)")
+    root.user(*PROGRAM)
+    warm = root.statistics()
+    expect(warm["hits"] > 0 and warm["misses"] == misses, f"and served at its second ({warm['hits']} hits)")
+    entries = warm["entries"]
+
+    root.apt("install", second)
+    revision = root.inside("dpkg-query", "-W", "-f", "${Version}", "oclcache")
+    expect(revision.endswith("-2"), f"upgraded to {revision}")
+    root.user(*PROGRAM)
+    later = root.statistics()
+    expect(later["entries"] == entries and later["misses"] == misses and later["hits"] > warm["hits"], "the cache stayed, and serves")
+
+    root.apt("remove", "oclcache")
+    left = differences(before, root.tree())
+    expect(left == [REGISTRATION], "removed, but for the configuration file, which Debian keeps until the purge")
+    expect(root.platforms() == bare, "without the library clinfo lists what it listed before")
+    words = root.apt("purge", "oclcache")
+    left = differences(before, root.tree())
+    expect(left == [], f"purged, and nothing is left {left or ''}")
+    expect(cache.exists() and ".cache/oclcache" in words, "but what the user has cached, and it says so")
+    root.user(*PROGRAM)
+    expect(root.platforms() == bare, "and programs run as before")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
+    main()

@@ -1,0 +1,371 @@
+//! Reads archives, which anybody may have made: members come one after the other, none is written anywhere by its name, and nothing
+//! grows without bounds.
+
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::rc::Rc;
+
+use tar::{Archive, EntryType};
+use zstd::stream::read::Decoder;
+
+use super::super::Failure;
+use super::interrupt::Interrupt;
+use super::{FORMAT, MANIFEST, Manifest, SEAL};
+use crate::log::text;
+use crate::store::LARGEST_ENTRY;
+
+/// The first bytes of a zstd frame (RFC 8878, 3.1.1).
+pub const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// What is decompressed of anything, in bytes, and how much more for each byte of the archive: sources shrink to a tenth, binaries
+/// with many zeros to a hundredth.
+const ALWAYS: u64 = 64 << 20;
+const TIMES: u64 = 400;
+/// The largest manifest, in bytes.
+const LARGEST_MANIFEST: u64 = 256 << 20;
+const LARGEST_SEAL: u64 = 1024;
+
+/// An archive that can be read more than once.
+pub struct Source {
+    /// As people know it.
+    name: String,
+    file: File,
+}
+
+/// What stands at the head of an archive.
+pub struct Head {
+    pub manifest: Manifest,
+    /// The bytes of the manifest, and the seal.
+    pub sealed: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Who goes through an archive.
+pub trait Visitor {
+    /// What stands first.
+    ///
+    /// # Errors
+    /// Nothing more is read.
+    fn head(&mut self, head: Head) -> Result<(), Failure>;
+
+    /// All else, in order.
+    ///
+    /// # Errors
+    /// Nothing more is read.
+    fn member(&mut self, member: &mut Member) -> Result<(), Failure>;
+}
+
+/// One member behind the head.
+pub struct Member<'a> {
+    /// Its number.
+    pub index: u64,
+    /// Its name, which means nothing to the file system.
+    pub name: Vec<u8>,
+    kind: EntryType,
+    size: u64,
+    content: &'a mut dyn Read,
+}
+
+impl Source {
+    /// Opens a file, or standard input for `-`, which is kept in a file without a name.
+    pub fn open(path: &Path) -> Result<Source, Failure> {
+        if path == OsStr::new("-") {
+            return Source::of_standard_input();
+        }
+        let shown = crate::log::path(path).to_string();
+        let cannot =
+            |error: io::Error| Failure::new(format_args!("cannot read `{shown}`: {error}"));
+        let kind = std::fs::metadata(path).map_err(cannot)?.file_type();
+        if kind.is_fifo() || kind.is_char_device() {
+            let words = "is not a regular file; give it as standard input: oclcache import - <";
+            return Err(Failure::new(format_args!("`{shown}` {words} {shown}")));
+        }
+        let file = File::open(path).map_err(cannot)?;
+        Source::checked(shown, file)
+    }
+
+    fn of_standard_input() -> Result<Source, Failure> {
+        let name = "standard input".to_owned();
+        let mut input = io::stdin().lock();
+        let mut start = Vec::new();
+        let cannot = |error: io::Error| Failure::new(format_args!("cannot read {name}: {error}"));
+        let first = (&mut input)
+            .take(MAGIC.len() as u64)
+            .read_to_end(&mut start);
+        first.map_err(cannot)?;
+        if start != MAGIC {
+            return Err(no_archive(&name));
+        }
+        let kept = tempfile::tempfile().and_then(|mut file| {
+            file.write_all(&start)?;
+            io::copy(&mut input, &mut file)?;
+            Ok(file)
+        });
+        #[allow(clippy::disallowed_methods)] // only named here
+        let temporary = std::env::temp_dir();
+        let file = kept.map_err(|error| {
+            let place = crate::log::path(&temporary).to_string();
+            Failure::new(format_args!(
+                "cannot keep {name} in `{place}`: {error}; TMPDIR names another place"
+            ))
+        })?;
+        Source::checked(name, file)
+    }
+
+    fn checked(name: String, mut file: File) -> Result<Source, Failure> {
+        let mut start = Vec::new();
+        let read = file
+            .rewind()
+            .and_then(|()| (&mut file).take(MAGIC.len() as u64).read_to_end(&mut start));
+        read.map_err(|error| Failure::new(format_args!("cannot read `{name}`: {error}")))?;
+        match start == MAGIC {
+            true => Ok(Source { name, file }),
+            false => Err(no_archive(&name)),
+        }
+    }
+
+    /// As people know it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Reads from the beginning to the end.
+    ///
+    /// # Errors
+    /// It is no archive, or not whole, or the visitor says so.
+    pub fn read(
+        &mut self,
+        interrupt: &Interrupt,
+        visitor: &mut dyn Visitor,
+    ) -> Result<(), Failure> {
+        let name = self.name.clone();
+        let broken = |error| broken(&name, &error);
+        self.file.seek(SeekFrom::Start(0)).map_err(broken)?;
+        let read = Rc::new(Cell::new(0));
+        let counted = Counted {
+            inner: BufReader::with_capacity(1 << 16, &self.file),
+            count: read.clone(),
+        };
+        let capped = Capped {
+            inner: Decoder::with_buffer(BufReader::new(counted)).map_err(broken)?,
+            read,
+            made: 0,
+        };
+        let mut archive = Archive::new(capped);
+        let mut pending = None;
+        let mut is_begun = false;
+        for (index, member) in archive.entries().map_err(broken)?.enumerate() {
+            interrupt.check()?;
+            let mut content = member.map_err(|error| match is_begun {
+                // What is not even the beginning of a tar.
+                false if too_much(&error).is_none() && !is_cut(&error) => no_archive(&name),
+                _ => broken(error),
+            })?;
+            let mut member = Member {
+                index: index as u64,
+                name: content.path_bytes().into_owned(),
+                kind: content.header().entry_type(),
+                size: content.size(),
+                content: &mut content,
+            };
+            if !is_begun {
+                is_begun = true;
+                if member.name != MANIFEST.as_bytes() {
+                    return Err(no_archive(&name));
+                }
+                let bytes = match member.bytes(LARGEST_MANIFEST) {
+                    Ok(bytes) => bytes,
+                    Err(trouble) => {
+                        let why = trouble.of_member(&name)?;
+                        let words = format!("the manifest of `{name}` {why}");
+                        return Err(Failure::new(words));
+                    }
+                };
+                pending = Some((manifest(&name, &bytes)?, bytes));
+                continue;
+            }
+            if let Some((manifest, bytes)) = pending.take() {
+                let is_seal = member.name == SEAL.as_bytes();
+                let seal = is_seal.then(|| member.bytes(LARGEST_SEAL).unwrap_or_default());
+                visitor.head(Head {
+                    manifest,
+                    sealed: seal.map(|seal| (bytes, seal)),
+                })?;
+                if is_seal {
+                    continue;
+                }
+            }
+            visitor.member(&mut member)?;
+        }
+        match pending {
+            Some((manifest, _)) => visitor.head(Head {
+                manifest,
+                sealed: None,
+            })?,
+            None if !is_begun => return Err(no_archive(&name)),
+            None => {}
+        }
+        // The frame has an end of its own, and a checksum.
+        io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(broken)?;
+        Ok(())
+    }
+}
+
+/// Why an archive cannot be read to its end.
+fn broken(name: &str, error: &io::Error) -> Failure {
+    match too_much(error) {
+        Some(TooMuch { read, made }) => Failure::new(format_args!(
+            "`{name}` becomes {made} bytes and more of {read}, which no archive of `oclcache export` does; nothing of it was imported"
+        )),
+        None => Failure::new(format_args!(
+            "`{name}` is truncated or damaged ({}); get it again from where it was exported",
+            text(error.to_string().as_bytes())
+        )),
+    }
+}
+
+fn no_archive(name: &str) -> Failure {
+    Failure::new(format_args!(
+        "`{name}` is no archive that `oclcache export` has made"
+    ))
+}
+
+fn manifest(name: &str, bytes: &[u8]) -> Result<Manifest, Failure> {
+    #[derive(serde::Deserialize)]
+    struct Version {
+        format: u32,
+    }
+    let version: Version = serde_json::from_slice(bytes).map_err(|_| no_archive(name))?;
+    if version.format != FORMAT {
+        return Err(Failure::new(format_args!(
+            "`{name}` has format {}, and this oclcache reads format {FORMAT}; use the same version of oclcache at both ends",
+            version.format
+        )));
+    }
+    serde_json::from_slice(bytes).map_err(|error| {
+        let why = error.to_string();
+        Failure::new(format_args!(
+            "the manifest of `{name}` is damaged: {}",
+            text(why.as_bytes())
+        ))
+    })
+}
+
+/// Why the content of a member is not read.
+pub enum Trouble {
+    /// It is nothing that an archive of ours has.
+    Unfit(String),
+    /// The archive ends, or cannot be read.
+    Broken(io::Error),
+}
+
+impl Trouble {
+    /// What it means for one member.
+    ///
+    /// # Errors
+    /// The whole is lost.
+    pub fn of_member(self, archive: &str) -> Result<String, Failure> {
+        match self {
+            Trouble::Unfit(why) => Ok(why),
+            Trouble::Broken(error) => Err(broken(archive, &error)),
+        }
+    }
+}
+
+impl Member<'_> {
+    /// The content of a regular member that is smaller than this.
+    pub fn bytes(&mut self, limit: u64) -> Result<Vec<u8>, Trouble> {
+        let unfit = |why: &str| Err(Trouble::Unfit(why.to_owned()));
+        match self.kind {
+            EntryType::Regular => {}
+            EntryType::Symlink | EntryType::Link => return unfit("is a link"),
+            EntryType::Char | EntryType::Block => return unfit("is a device"),
+            EntryType::Fifo => return unfit("is a FIFO"),
+            EntryType::Directory => return unfit("is a directory"),
+            EntryType::GNUSparse => return unfit("is a sparse file"),
+            _ => return unfit("is no regular file"),
+        }
+        if self.size >= limit.min(LARGEST_ENTRY) {
+            return unfit("is too large");
+        }
+        // As much as there is, whatever is said: what is read is counted.
+        let mut bytes = Vec::new();
+        self.content
+            .read_to_end(&mut bytes)
+            .map_err(Trouble::Broken)?;
+        match bytes.len() as u64 == self.size {
+            true => Ok(bytes),
+            false => Err(Trouble::Broken(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+}
+
+struct Counted<R> {
+    inner: R,
+    count: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = self.inner.read(buffer)?;
+        self.count.set(self.count.get() + length as u64);
+        Ok(length)
+    }
+}
+
+/// More came out of an archive than its size allows.
+#[derive(Debug)]
+struct TooMuch {
+    read: u64,
+    made: u64,
+}
+
+impl std::fmt::Display for TooMuch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes become {}", self.read, self.made)
+    }
+}
+
+impl std::error::Error for TooMuch {}
+
+fn is_cut(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::UnexpectedEof
+}
+
+/// Readers wrap errors in their own.
+fn too_much(error: &io::Error) -> Option<&TooMuch> {
+    let mut next: Option<&(dyn std::error::Error + 'static)> =
+        error.get_ref().map(|inner| inner as _);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        next = match error.downcast_ref::<io::Error>() {
+            Some(inner) => inner.get_ref().map(|inner| inner as _),
+            None => error.source(),
+        };
+    }
+    None
+}
+
+struct Capped<R> {
+    inner: R,
+    read: Rc<Cell<u64>>,
+    made: u64,
+}
+
+impl<R: Read> Read for Capped<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = self.inner.read(buffer)?;
+        self.made += length as u64;
+        let read = self.read.get();
+        if self.made > ALWAYS + TIMES * read {
+            let made = self.made;
+            return Err(io::Error::other(TooMuch { read, made }));
+        }
+        Ok(length)
+    }
+}

@@ -1,0 +1,87 @@
+//! By what a cache knows its own archives again: a key of its own, with which it authenticates their manifests.
+//!
+//! Who has the key can read and write the cache anyway. `oclcache clear` leaves it where it is; it goes with the directory.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::key::ingredients::hex;
+use crate::store::{ARCHIVE_KEY, Store, StoreError};
+
+const LENGTH: usize = 32;
+
+/// The key of a cache.
+pub struct Seal([u8; LENGTH]);
+
+impl Seal {
+    /// That of a cache; None if it has none.
+    pub fn of(store: &Store) -> Option<Seal> {
+        let bytes = store.root().read(ARCHIVE_KEY, LENGTH as u64 + 1).ok()??;
+        Some(Seal(bytes.try_into().ok()?))
+    }
+
+    /// That of a cache, made if there is none.
+    ///
+    /// # Errors
+    /// It cannot be written, or there is no random number.
+    pub fn make(store: &Store) -> Result<Option<Seal>, StoreError> {
+        if let Some(seal) = Seal::of(store) {
+            return Ok(Some(seal));
+        }
+        let mut key = [0; LENGTH];
+        let path = std::path::PathBuf::from("/dev/urandom");
+        let read = std::fs::File::open(&path)
+            .and_then(|mut random| std::io::Read::read_exact(&mut random, &mut key));
+        read.map_err(|error| StoreError {
+            action: "read",
+            path,
+            error,
+        })?;
+        store.write_archive_key(&key)?;
+        // Another process may have been faster, or slower: what stands there is the key.
+        Ok(Seal::of(store))
+    }
+
+    /// In hexadecimal digits.
+    pub fn sign(&self, manifest: &[u8]) -> String {
+        hex(&self.mac(manifest).finalize().into_bytes())
+    }
+
+    /// Compares in constant time.
+    pub fn is_of(&self, manifest: &[u8], signature: &[u8]) -> bool {
+        let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
+        let pairs = signature.trim_ascii().chunks(2);
+        let bytes: Option<Vec<u8>> = pairs
+            .map(|pair| match pair {
+                [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+                _ => None,
+            })
+            .collect();
+        bytes.is_some_and(|bytes| self.mac(manifest).verify_slice(&bytes).is_ok())
+    }
+
+    fn mac(&self, manifest: &[u8]) -> Hmac<Sha256> {
+        let mac = Hmac::<Sha256>::new_from_slice(&self.0);
+        mac.expect("a key may have any length")
+            .chain_update(manifest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_is_ones_own_if_nothing_of_it_or_of_its_seal_was_changed() {
+        let own = Seal([7; LENGTH]);
+        let signature = own.sign(b"manifest");
+        let verdict = |manifest: &[u8], signature: &str| own.is_of(manifest, signature.as_bytes());
+        assert!(verdict(b"manifest", &signature));
+        assert!(verdict(b"manifest", &format!("{signature}\n")));
+        assert!(!verdict(b"manifest.", &signature));
+        assert!(!verdict(b"manifest", &signature[2..]));
+        assert!(!verdict(b"manifest", ""));
+        assert!(!verdict(b"manifest", "x"));
+        assert!(!verdict(b"manifest", &Seal([8; LENGTH]).sign(b"manifest")));
+    }
+}

@@ -1,0 +1,198 @@
+//! `oclcache caches clear`.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::fs::AtFlags;
+
+use super::super::Failure;
+use super::super::output::{print, say, size};
+use super::place::{Opened, Surroundings};
+use super::table::{Base, CACHES, Cache};
+use super::walk::{Action, Found, through};
+use super::{Present, named, plural, present, summary};
+use crate::log::path;
+
+/// Of foreign files so many are named.
+const NAMED: usize = 10;
+
+/// Which caches are cleared.
+#[derive(Args)]
+pub struct Wanted {
+    /// The caches, by the names that `oclcache caches` shows
+    #[arg(value_name = "NAME", required_unless_present = "all")]
+    names: Vec<OsString>,
+    /// All that are known
+    #[arg(long, conflicts_with = "names")]
+    all: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+    /// Remove nothing, but tell what would go
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// A directory that is going to be cleared.
+struct Chosen {
+    cache: &'static Cache,
+    present: Present,
+}
+
+pub fn clear(wanted: &Wanted) -> Result<ExitCode, Failure> {
+    let surroundings = Surroundings::read();
+    let precious = surroundings.precious();
+    let caches: Vec<&'static Cache> = match wanted.all {
+        true => CACHES.iter().collect(),
+        false => wanted
+            .names
+            .iter()
+            .map(|name| named(name))
+            .collect::<Result<_, _>>()?,
+    };
+    let (mut chosen, mut refused) = (Vec::new(), 0);
+    for cache in caches {
+        for present in present(cache, &surroundings) {
+            let shown = path(&present.path).to_string();
+            if let Some(why) = present.refusal(cache, &precious) {
+                say(&format!("oclcache: `{shown}` is left: {why}"));
+                refused += 1;
+            } else if !present.is_empty_elsewhere() {
+                chosen.push(Chosen { cache, present });
+            }
+        }
+    }
+    let (plan, files, bytes) = plan(&chosen);
+    if wanted.dry_run {
+        print(plan.as_bytes())?;
+        say(&format!(
+            "oclcache: would remove {} ({})",
+            plural(files, "file", "files"),
+            size(bytes)
+        ));
+    } else if chosen.is_empty() {
+        say("oclcache: there is nothing to remove");
+    } else {
+        if !wanted.yes {
+            say(plan.trim_end());
+            ask(files, bytes)?;
+        }
+        refused += remove(&chosen, files);
+    }
+    match refused {
+        0 => Ok(ExitCode::SUCCESS),
+        _ => Err(Failure::new("not all was removed, as said above")),
+    }
+}
+
+/// What would go, for people, and how much that is.
+fn plan(chosen: &[Chosen]) -> (String, u64, u64) {
+    let (mut words, mut files, mut bytes) = (String::new(), 0, 0);
+    for one in chosen {
+        if let Ok((_, found)) = &one.present.found {
+            files += found.files;
+            bytes += found.bytes;
+            let shown = path(&one.present.path);
+            words += &format!("{}: {shown}: {}\n", one.cache.name, summary(found));
+        }
+    }
+    (words, files, bytes)
+}
+
+/// Asks whether to go on.
+fn ask(files: u64, bytes: u64) -> Result<(), Failure> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(Failure {
+            words: "nothing is removed: say --yes where nobody can be asked".to_owned(),
+            code: 2,
+        });
+    }
+    let question = format!(
+        "Remove {} ({})? [y/N] ",
+        plural(files, "file", "files"),
+        size(bytes)
+    );
+    let mut answer = String::new();
+    let asked = io::stderr().lock().write_all(question.as_bytes());
+    let read = asked.and_then(|()| io::stdin().lock().read_line(&mut answer));
+    match read {
+        Ok(_) if matches!(answer.trim(), "y" | "Y" | "yes") => Ok(()),
+        _ => Err(Failure::new("nothing is removed")),
+    }
+}
+
+/// Removes what was chosen. Returns how often something could not be removed.
+fn remove(chosen: &[Chosen], files: u64) -> u64 {
+    let bar = ProgressBar::new(files);
+    if let Ok(style) = ProgressStyle::with_template("{msg:10} {wide_bar} {pos}/{len}") {
+        bar.set_style(style);
+    }
+    let mut failures = 0;
+    for one in chosen {
+        let Ok((opened, _)) = &one.present.found else {
+            continue;
+        };
+        bar.set_message(one.cache.name);
+        let place = one.present.place;
+        let path = &one.present.path;
+        let removed = through(&opened.fd, path, place, Action::Remove, &bar);
+        bar.suspend(|| match removed {
+            Ok(found) => {
+                failures += found.failed.len() as u64;
+                report(one, &found, remove_directories(opened));
+            }
+            Err(why) => {
+                failures += 1;
+                let path = crate::log::path(path);
+                say(&format!("oclcache: `{path}` is left: {why}"));
+            }
+        });
+    }
+    bar.finish_and_clear();
+    failures
+}
+
+/// Removes a cache's directory and those that were made for it, if they are empty. Tells whether the former is gone.
+fn remove_directories(opened: &Opened) -> bool {
+    let mut gone = opened.above.iter().rev().map(|(above, name)| {
+        rustix::fs::unlinkat(above, name.as_os_str(), AtFlags::REMOVEDIR).is_ok()
+    });
+    let is_gone = gone.next().unwrap_or(false);
+    if is_gone {
+        let _ = gone.take_while(|gone| *gone).count();
+    }
+    is_gone
+}
+
+fn report(one: &Chosen, found: &Found, is_gone: bool) {
+    let shown = path(&one.present.path).to_string();
+    say(&format!(
+        "oclcache: {}: removed {} ({}) from `{shown}`",
+        one.cache.name,
+        plural(found.files, "file", "files"),
+        size(found.bytes)
+    ));
+    let left = |paths: &[PathBuf], why: &str| {
+        for path in paths.iter().take(NAMED) {
+            let path = crate::log::path(path);
+            say(&format!("oclcache: left `{path}`: {why}"));
+        }
+        if let more @ 1.. = paths.len().saturating_sub(NAMED) {
+            say(&format!("oclcache: left {more} more there: {why}"));
+        }
+    };
+    left(&found.foreign, &format!("it is not of {}", one.cache.name));
+    for (path, error) in found.failed.iter().take(NAMED) {
+        let path = crate::log::path(path);
+        say(&format!("oclcache: cannot remove `{path}`: {error}"));
+    }
+    if is_gone && let Base::Variable(variable @ "NEO_CACHE_DIR") = one.present.place.base {
+        say(&format!(
+            "oclcache: make `{shown}` again or unset {variable}: the driver has no cache while it is missing"
+        ));
+    }
+}

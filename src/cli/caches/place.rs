@@ -1,0 +1,157 @@
+//! Where the caches are for this user, in this environment.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::table::{Base, Place};
+
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// The environment that caches look at.
+pub struct Surroundings {
+    /// A variable's value.
+    pub variable: fn(&str) -> Option<OsString>,
+    passwd_home: Option<PathBuf>,
+}
+
+impl Surroundings {
+    /// Those of this process.
+    pub fn read() -> Surroundings {
+        Surroundings {
+            variable: |name| std::env::var_os(name).filter(|value| !value.is_empty()),
+            passwd_home: passwd_home(),
+        }
+    }
+
+    fn directory(&self, name: &str) -> Option<PathBuf> {
+        let value = (self.variable)(name).map(PathBuf::from);
+        value.filter(|path| path.is_absolute())
+    }
+
+    /// $HOME.
+    pub fn home(&self) -> Option<PathBuf> {
+        self.directory("HOME")
+    }
+
+    /// $XDG_CACHE_HOME, or where it is without.
+    pub fn cache_home(&self) -> Option<PathBuf> {
+        let below_home = || Some(self.home()?.join(".cache"));
+        self.directory("XDG_CACHE_HOME").or_else(below_home)
+    }
+
+    /// What a path begins with; None: not in this environment.
+    pub fn base(&self, base: Base) -> Option<PathBuf> {
+        match base {
+            Base::Variable(name) => self.directory(name),
+            Base::CacheHome => self.cache_home(),
+            Base::PasswdCacheHome => {
+                let below_home = || Some(self.passwd_home.as_ref()?.join(".cache"));
+                self.directory("XDG_CACHE_HOME").or_else(below_home)
+            }
+            Base::Home => self.home(),
+            Base::HomeCache => Some(self.home()?.join(".cache")),
+            Base::Temporary => self.cache_home().is_none().then(|| "/tmp".into()),
+        }
+    }
+
+    /// The whole path.
+    pub fn path(&self, place: &Place) -> Option<PathBuf> {
+        let mut path = self.base(place.base)?;
+        path.extend(place.below);
+        Some(path)
+    }
+
+    /// Directories that hold more than a cache, whatever a variable says.
+    pub fn precious(&self) -> Vec<PathBuf> {
+        let home = self.home();
+        let homes = home.iter().chain(&self.passwd_home);
+        let mut precious: Vec<PathBuf> = homes
+            .flat_map(|home| {
+                let below = [".cache", ".config", ".local", ".local/share"];
+                let below = below.map(|name| home.join(name));
+                home.ancestors()
+                    .map(PathBuf::from)
+                    .chain(below)
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        for name in [
+            "XDG_CACHE_HOME",
+            "XDG_CONFIG_HOME",
+            "XDG_DATA_HOME",
+            "XDG_STATE_HOME",
+            "XDG_RUNTIME_DIR",
+            "TMPDIR",
+        ] {
+            precious.extend(self.directory(name));
+        }
+        precious.extend(["/", "/tmp", "/var/tmp", "/dev/shm", "/usr", "/etc"].map(PathBuf::from));
+        precious
+    }
+}
+
+/// The home directory that the passwd file gives this user: what getpwuid says where no other service does.
+fn passwd_home() -> Option<PathBuf> {
+    let passwd = std::fs::read("/etc/passwd").ok()?;
+    let user = rustix::process::getuid().as_raw().to_string();
+    let mut lines = passwd.split(|byte| *byte == b'\n');
+    let home = lines.find_map(|line| {
+        let mut fields = line.split(|byte| *byte == b':').skip(2);
+        (fields.next()? == user.as_bytes()).then(|| fields.nth(2))?
+    })?;
+    let home = PathBuf::from(std::ffi::OsStr::from_bytes(home));
+    home.is_absolute().then_some(home)
+}
+
+/// A directory of a cache, open, and those that are above it and were made for it: each with the name that the next one has.
+pub struct Opened {
+    /// The directory.
+    pub fd: OwnedFd,
+    /// The directories above, from the base on, each with the name below it.
+    pub above: Vec<(OwnedFd, OsString)>,
+}
+
+/// Opens a cache's directory. The way to the base may have links, as `~/.cache` may be one; what is behind it has none. Ok(None):
+/// there is nothing.
+///
+/// # Errors
+/// Why it cannot be opened, for people.
+pub fn open(base: &Path, below: &[&str]) -> Result<Option<Opened>, String> {
+    // Of a variable's value the last part belongs to the cache.
+    let (base, first) = match (below, base.parent(), base.file_name()) {
+        ([], Some(parent), Some(name)) => (parent, Some(name.to_owned())),
+        ([], ..) => return Err("it is no cache's directory".to_owned()),
+        _ => (base, None),
+    };
+    let names = first.into_iter().chain(below.iter().map(OsString::from));
+    let follow = DIRECTORY.difference(OFlags::NOFOLLOW);
+    let cannot = |error: Errno| format!("it cannot be opened: {}", std::io::Error::from(error));
+    let mut fd = match rustix::fs::openat(CWD, base, follow, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        Err(error) => return Err(cannot(error)),
+    };
+    let mut above = Vec::new();
+    for name in names {
+        match rustix::fs::openat(&fd, &name, DIRECTORY, Mode::empty()) {
+            Ok(next) => above.push((std::mem::replace(&mut fd, next), name)),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP | Errno::NOTDIR) => {
+                return Err(format!(
+                    "`{}` is a link or no directory",
+                    crate::log::os(&name)
+                ));
+            }
+            Err(error) => return Err(cannot(error)),
+        }
+    }
+    Ok(Some(Opened { fd, above }))
+}

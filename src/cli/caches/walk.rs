@@ -1,0 +1,213 @@
+//! Goes through a cache's directory: counts what is the cache's, names what is not, and removes the former if that is wanted.
+//!
+//! Everything is done to names in directories that are open, none of which was reached by a link. What is on another file system
+//! or mounted there, and what belongs to another user, is foreign, whatever its name.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use indicatif::ProgressBar;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::structure::{Kind, Node};
+use super::table::Place;
+
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// What was found, and what became of it.
+#[derive(Default)]
+pub struct Found {
+    /// Files and links of the cache.
+    pub files: u64,
+    /// What they take on the disk, in bytes.
+    pub bytes: u64,
+    /// When the latest of them was written, in milliseconds since 1970.
+    pub newest: Option<u64>,
+    /// And the earliest.
+    pub oldest: Option<u64>,
+    /// Whether one of them is of a name that only this cache gives.
+    pub is_recognised: bool,
+    /// What is not the cache's.
+    pub foreign: Vec<PathBuf>,
+    /// What could not be listed or removed.
+    pub failed: Vec<(PathBuf, io::Error)>,
+}
+
+/// What is done to what is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing.
+    Look,
+    /// It is removed.
+    Remove,
+}
+
+/// Goes through a directory. The bar moves with each file.
+///
+/// # Errors
+/// Why it is not gone through, for people.
+pub fn through(
+    directory: &OwnedFd,
+    path: &Path,
+    place: &Place,
+    action: Action,
+    bar: &ProgressBar,
+) -> Result<Found, String> {
+    let user = rustix::process::geteuid().as_raw();
+    let stat = examine(directory.as_fd(), OsStr::new(""))
+        .map_err(|error| format!("it cannot be examined: {}", io::Error::from(error)))?;
+    if stat.stx_uid != user {
+        return Err(format!("it belongs to another user, {}", stat.stx_uid));
+    }
+    let mut walk = Walk {
+        action,
+        user,
+        is_shared: place.is_shared,
+        device: (stat.stx_dev_major, stat.stx_dev_minor),
+        bar,
+        found: Found::default(),
+    };
+    walk.directory(directory, path, place.tree, 0);
+    Ok(walk.found)
+}
+
+struct Walk<'a> {
+    action: Action,
+    user: u32,
+    /// Foreign things at the top are nobody's business.
+    is_shared: bool,
+    /// The file system.
+    device: (u32, u32),
+    bar: &'a ProgressBar,
+    found: Found,
+}
+
+impl Walk<'_> {
+    fn directory(&mut self, directory: &OwnedFd, path: &Path, nodes: &[Node], depth: usize) {
+        let names = match list(directory) {
+            Ok(names) => names,
+            Err(error) => return self.fail(path.to_owned(), error),
+        };
+        for name in names {
+            let path = path.join(&name);
+            let stat = match examine(directory.as_fd(), &name) {
+                Ok(stat) => stat,
+                Err(Errno::NOENT) => continue, // removed meanwhile
+                Err(error) => {
+                    self.fail(path, error);
+                    continue;
+                }
+            };
+            let file_type = FileType::from_raw_mode(stat.stx_mode.into());
+            let node = self.is_ours(&stat).then(|| choose(nodes, &name, file_type));
+            match node.flatten().map(|node| node.kind) {
+                Some(Kind::Directory(below)) => self.below(directory, &name, &path, below, depth),
+                Some(kind) => {
+                    self.found.is_recognised |= matches!(kind, Kind::Own);
+                    self.file(directory, &name, path, &stat);
+                }
+                None if self.is_shared && depth == 0 => {}
+                None => self.found.foreign.push(path),
+            }
+        }
+    }
+
+    fn below(
+        &mut self,
+        directory: &OwnedFd,
+        name: &OsStr,
+        path: &Path,
+        nodes: &[Node],
+        depth: usize,
+    ) {
+        let opened =
+            retry_on_intr(|| rustix::fs::openat(directory, name, DIRECTORY, Mode::empty()));
+        // What was examined may have been replaced since.
+        let opened = opened.and_then(|fd| Ok((examine(fd.as_fd(), OsStr::new(""))?, fd)));
+        match opened {
+            Ok((stat, fd)) if self.is_ours(&stat) => {
+                self.directory(&fd, path, nodes, depth + 1);
+                if self.action == Action::Remove {
+                    match rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR) {
+                        // What is foreign stays, and what another process has just made.
+                        Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT) => {}
+                        Err(error) => self.fail(path.to_owned(), error),
+                    }
+                }
+            }
+            Ok(_) | Err(Errno::LOOP | Errno::NOTDIR) => self.found.foreign.push(path.to_owned()),
+            Err(Errno::NOENT) => {}
+            Err(error) => self.fail(path.to_owned(), error),
+        }
+    }
+
+    fn file(&mut self, directory: &OwnedFd, name: &OsStr, path: PathBuf, stat: &Statx) {
+        if self.action == Action::Remove {
+            match retry_on_intr(|| rustix::fs::unlinkat(directory, name, AtFlags::empty())) {
+                Ok(()) => {}
+                Err(Errno::NOENT) => return,
+                Err(error) => return self.fail(path, error),
+            }
+        }
+        let seconds = u64::try_from(stat.stx_mtime.tv_sec).unwrap_or(0);
+        let written = seconds * 1000 + u64::from(stat.stx_mtime.tv_nsec) / 1_000_000;
+        self.bar.inc(1);
+        let found = &mut self.found;
+        found.files += 1;
+        found.bytes += stat.stx_blocks * 512;
+        found.newest = found.newest.max(Some(written));
+        found.oldest = Some(found.oldest.map_or(written, |oldest| oldest.min(written)));
+    }
+
+    /// Whether something belongs to the user and is where the cache is.
+    fn is_ours(&self, stat: &Statx) -> bool {
+        stat.stx_uid == self.user
+            && (stat.stx_dev_major, stat.stx_dev_minor) == self.device
+            // Of the same file system something may be mounted as well (Linux 5.8).
+            && !stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+    }
+
+    fn fail(&mut self, path: PathBuf, error: Errno) {
+        self.found.failed.push((path, error.into()));
+    }
+}
+
+/// What a name may stand for.
+fn choose<'a>(nodes: &'a [Node], name: &OsStr, file_type: FileType) -> Option<&'a Node> {
+    nodes.iter().find(|node| {
+        let is_kind = match node.kind {
+            Kind::Own | Kind::Common => file_type == FileType::RegularFile,
+            Kind::Link => file_type == FileType::Symlink,
+            Kind::Directory(_) => file_type == FileType::Directory,
+        };
+        is_kind && (node.name)(name.as_bytes())
+    })
+}
+
+/// What stands under a name, or what a descriptor is.
+fn examine(directory: BorrowedFd<'_>, name: &OsStr) -> Result<Statx, Errno> {
+    let flags = match name.is_empty() {
+        true => AtFlags::EMPTY_PATH,
+        false => AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT,
+    };
+    retry_on_intr(|| rustix::fs::statx(directory, name, flags, StatxFlags::BASIC_STATS))
+}
+
+fn list(directory: &OwnedFd) -> Result<Vec<OsString>, Errno> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(OsString::from_vec(name));
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}

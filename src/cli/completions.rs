@@ -1,0 +1,36 @@
+//! `oclcache completions`.
+
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use clap_complete::Shell;
+
+use super::output::print;
+use super::{Failure, help};
+
+/// A shell that can be told what there is to be typed.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Wanted {
+    /// In ~/.bashrc: source <(oclcache completions bash)
+    Bash,
+    /// As _oclcache in a directory of $fpath
+    Zsh,
+    /// As ~/.config/fish/completions/oclcache.fish
+    Fish,
+}
+
+pub fn completions(wanted: Wanted) -> Result<ExitCode, Failure> {
+    let shell = match wanted {
+        Wanted::Bash => Shell::Bash,
+        Wanted::Zsh => Shell::Zsh,
+        Wanted::Fish => Shell::Fish,
+    };
+    let mut script = Vec::new();
+    clap_complete::generate(
+        shell,
+        &mut help::for_people(&help::definition()),
+        "oclcache",
+        &mut script,
+    );
+    print(&script)
+}

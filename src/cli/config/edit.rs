@@ -1,0 +1,188 @@
+//! Changes one line of a configuration file and leaves all else as it is: comments, order and blanks.
+//!
+//! The file is written anew beside the old one and renamed, so that a program that starts meanwhile reads the one or the other.
+//! Where a link stands for it, as managers of such files make it, the file that it leads to is written, and the link stays.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use toml_edit::{DocumentMut, Item, Table, Value};
+
+use super::super::Failure;
+use crate::log::{path, text};
+
+/// A larger file is no configuration; the reader has the same limit.
+const LARGEST: u64 = 1 << 20;
+
+/// A configuration file that is being changed.
+pub struct Edited {
+    /// As it was named.
+    named: PathBuf,
+    /// Without links.
+    file: PathBuf,
+    document: DocumentMut,
+    mode: u32,
+}
+
+impl Edited {
+    /// Reads a file; one that is not there is empty.
+    pub fn open(named: &Path) -> Result<Edited, Failure> {
+        let shown = path(named);
+        let cannot =
+            |error: io::Error| Failure::new(format_args!("cannot read `{shown}`: {error}"));
+        let file = match named.canonicalize() {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if named.is_symlink() {
+                    return Err(Failure::new(format_args!(
+                        "`{shown}` is a link to nothing; remove it, or make what it leads to"
+                    )));
+                }
+                own_place(named)?;
+                return Ok(Edited {
+                    named: named.to_owned(),
+                    file: named.to_owned(),
+                    document: DocumentMut::new(),
+                    mode: 0o644,
+                });
+            }
+            Err(error) => return Err(cannot(error)),
+        };
+        // A FIFO would block.
+        let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
+        let opened = File::options().read(true).custom_flags(flags).open(&file);
+        let opened = opened.map_err(cannot)?;
+        let metadata = opened.metadata().map_err(cannot)?;
+        if !metadata.is_file() {
+            return Err(Failure::new(format_args!(
+                "`{shown}` is not a regular file; move it away"
+            )));
+        }
+        if metadata.uid() != rustix::process::geteuid().as_raw() {
+            return Err(Failure::new(format_args!(
+                "`{shown}` belongs to another user than the one who runs this command"
+            )));
+        }
+        let mut content = String::new();
+        let read = opened.take(LARGEST).read_to_string(&mut content);
+        if read.map_err(cannot)? as u64 == LARGEST {
+            return Err(Failure::new(format_args!("`{shown}` is too large")));
+        }
+        let document: DocumentMut = content.parse().map_err(|error: toml_edit::TomlError| {
+            let before = error.span().and_then(|span| content.get(..span.start));
+            let line = before.map_or(1, |before| before.matches('\n').count() + 1);
+            let why = text(error.message().as_bytes()).to_string();
+            Failure::new(format_args!(
+                "`{shown}` is not TOML: line {line}: {why}; correct it first"
+            ))
+        })?;
+        Ok(Edited {
+            named: named.to_owned(),
+            file,
+            document,
+            mode: metadata.mode() & 0o777,
+        })
+    }
+
+    /// Gives a key a value.
+    pub fn set(&mut self, keys: &[&str], mut value: Value) -> Result<(), Failure> {
+        let Some((key, tables)) = keys.split_last() else {
+            return Ok(());
+        };
+        let mut table = self.document.as_table_mut() as &mut dyn toml_edit::TableLike;
+        for name in tables {
+            let new = || {
+                let mut table = Table::new();
+                table.set_implicit(*name != tables[tables.len() - 1]);
+                Item::Table(table)
+            };
+            let below = table.entry(name).or_insert_with(new).as_table_like_mut();
+            table = below.ok_or_else(|| {
+                let (file, name) = (path(&self.named), text(name.as_bytes()));
+                Failure::new(format_args!(
+                    "`{name}` is no table in `{file}`; correct it first"
+                ))
+            })?;
+        }
+        match table.get_mut(key) {
+            // What is said beside the value stays.
+            Some(Item::Value(old)) => {
+                *value.decor_mut() = old.decor().clone();
+                *old = value;
+            }
+            _ => {
+                table.insert(key, Item::Value(value));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a key out. Tells whether it was there. Tables that have become empty go with it.
+    pub fn unset(&mut self, keys: &[&str]) -> bool {
+        fn remove(table: &mut dyn toml_edit::TableLike, keys: &[&str]) -> bool {
+            match keys {
+                [] => false,
+                [key] => table.remove(key).is_some(),
+                [name, rest @ ..] => {
+                    let below = table.get_mut(name).and_then(Item::as_table_like_mut);
+                    let Some(below) = below else {
+                        return false;
+                    };
+                    let removed = remove(below, rest);
+                    if removed && below.is_empty() {
+                        table.remove(name);
+                    }
+                    removed
+                }
+            }
+        }
+        remove(self.document.as_table_mut(), keys)
+    }
+
+    /// Puts it into its place.
+    pub fn write(&self) -> Result<(), Failure> {
+        let failed = |error: io::Error| {
+            let file = path(&self.named);
+            Failure::new(match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    format!("cannot write `{file}`: {error}; run this as the user whose file it is")
+                }
+                _ => format!("cannot write `{file}`: {error}"),
+            })
+        };
+        let directory = self.file.parent().unwrap_or(Path::new("/"));
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o755);
+        builder.create(directory).map_err(failed)?;
+        let temporary = tempfile::Builder::new()
+            .prefix(".config.toml-")
+            .permissions(fs::Permissions::from_mode(self.mode))
+            .tempfile_in(directory);
+        let mut temporary = temporary.map_err(failed)?;
+        let content = self.document.to_string();
+        let written = temporary.write_all(content.as_bytes());
+        // What a power cut leaves is the old file or the new one.
+        written
+            .and_then(|()| temporary.as_file().sync_all())
+            .map_err(failed)?;
+        let put = temporary.persist(&self.file);
+        put.map_err(|error| failed(error.error))?;
+        Ok(())
+    }
+}
+
+/// Under sudo HOME may still be the caller's, in whose directories root must leave no files.
+fn own_place(file: &Path) -> Result<(), Failure> {
+    let exists = |place: &Path| Some((place.to_owned(), fs::metadata(place).ok()?));
+    let found = file.ancestors().skip(1).find_map(exists);
+    match found {
+        Some((_, metadata)) if metadata.uid() == rustix::process::geteuid().as_raw() => Ok(()),
+        Some((place, _)) => Err(Failure::new(format_args!(
+            "`{}` belongs to another user than the one who runs this command",
+            path(&place)
+        ))),
+        None => Ok(()),
+    }
+}

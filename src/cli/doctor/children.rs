@@ -1,0 +1,162 @@
+//! Starts the doctor's workers, and hears what they say. Each has a private directory for the cache and for what drivers keep, so
+//! that nothing of the user's is touched.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::super::bake::process::{Silence, Worker};
+use super::super::bake::root::Root;
+use super::super::run::{LOADER_VARIABLES, vendors_directory};
+use super::worker::{Builds, Said};
+use crate::cache::RUN_VARIABLE;
+use crate::store::directory::Directory;
+
+/// Where drivers would keep caches of their own, and what turns those off. Each driver reads its own ones, and a driver whose own
+/// cache answers compiles nothing that could be measured.
+const OWN_CACHES: [(&str, &str); 5] = [
+    ("MESA_SHADER_CACHE_DISABLE", "true"),
+    ("MESA_GLSL_CACHE_DISABLE", "true"),
+    ("NEO_CACHE_PERSISTENT", "0"),
+    ("CUDA_CACHE_DISABLE", "1"),
+    ("AMD_COMGR_CACHE", "0"),
+];
+
+/// With these a worker's cache does what it can, whatever the user has set.
+const SETTINGS: [(&str, &str); 11] = [
+    ("OCLCACHE_DISABLE", "0"),
+    ("OCLCACHE_READONLY", "0"),
+    ("OCLCACHE_RECACHE", "0"),
+    ("OCLCACHE_VERIFY", "0"),
+    ("OCLCACHE_MUST_HIT", "0"),
+    ("OCLCACHE_RECORD", "inline"),
+    ("OCLCACHE_AUTOBAKE", "0"),
+    ("OCLCACHE_SYSTEM_DIRS", "none"),
+    ("OCLCACHE_MAX_SIZE", "0"),
+    ("OCLCACHE_MIN_FREE", "0"),
+    ("OCLCACHE_LOG", "off"),
+];
+
+/// How a worker comes to drivers.
+pub enum Way<'a> {
+    /// As a program that is started from this shell.
+    Shell,
+    /// Through us, to this driver.
+    Through { us: &'a Path, driver: &'a Path },
+    /// To this driver, without us.
+    Bare { driver: &'a Path },
+    /// It opens a driver itself, without a loader.
+    Itself { driver: &'a Path },
+}
+
+/// What a worker said.
+pub struct Heard {
+    /// In its order.
+    pub said: Vec<Said>,
+    /// Why it said no more: it has crashed, or hangs.
+    pub silence: Option<String>,
+}
+
+/// Those who start workers.
+pub struct Children<'a> {
+    /// How long a worker may take for one line.
+    pub limit: Duration,
+    /// Set when the user wants no more.
+    pub stop: &'a AtomicBool,
+}
+
+impl Children<'_> {
+    /// Has a worker do its work. `kept` has the cache of several.
+    pub fn hear(&self, way: &Way, builds: Builds, kept: &Root) -> Heard {
+        let mut said = Vec::new();
+        let silence = match self.start(way, builds, kept) {
+            Ok(worker) => self.listen(worker, &mut said),
+            Err(error) => {
+                let why = format!("no process can be started for it: {error}");
+                said.push(Said::Failed(why));
+                None
+            }
+        };
+        Heard { said, silence }
+    }
+
+    fn listen(&self, mut worker: Worker, said: &mut Vec<Said>) -> Option<String> {
+        loop {
+            match worker.answer(self.limit, self.stop) {
+                Ok(line) => match serde_json::from_str(&line) {
+                    Ok(Said::End) => {
+                        worker.end();
+                        return None;
+                    }
+                    Ok(one) => said.push(one),
+                    Err(_) => {
+                        worker.kill();
+                        return Some("it answers nonsense".to_owned());
+                    }
+                },
+                Err(silence @ Silence::TooLong) => {
+                    return Some(format!("it hangs: {}", silence.words(self.limit)));
+                }
+                Err(silence) => return Some(silence.words(self.limit)),
+            }
+        }
+    }
+
+    fn start(&self, way: &Way, builds: Builds, kept: &Root) -> io::Result<Worker> {
+        let other = |error: crate::store::StoreError| io::Error::other(error.to_string());
+        let root = Root::new()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .arg("doctor-worker")
+            .args(["--builds", name(builds)]);
+        let opened = Directory::create_all(root.path()).map_err(other)?;
+        let run = opened.create("run").map_err(other)?;
+        command
+            .env("OCLCACHE_DIR", kept.path().join("cache"))
+            .env(RUN_VARIABLE, run.path())
+            .env("POCL_CACHE_DIR", root.path().join("pocl"))
+            .envs(OWN_CACHES)
+            .envs(SETTINGS);
+        if !matches!(way, Way::Shell) {
+            for variable in LOADER_VARIABLES {
+                command.env_remove(variable);
+            }
+            command
+                .env_remove("OPENCL_LAYERS")
+                .env("OCLCACHE_MODE", "auto");
+        }
+        match way {
+            Way::Shell => {}
+            Way::Itself { driver } => {
+                command.arg("--driver").arg(driver);
+            }
+            Way::Through { us, driver } => {
+                let vendors = vendors_directory(&opened, us).map_err(other)?;
+                command.env("OCL_ICD_VENDORS", vendors);
+                command.env("OCLCACHE_VENDORS", driver);
+            }
+            Way::Bare { driver } => {
+                let vendors = vendors_directory(&opened, driver).map_err(other)?;
+                command.env("OCL_ICD_VENDORS", vendors);
+            }
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0);
+        let child: Child = command.spawn()?;
+        Ok(Worker::new(child, root))
+    }
+}
+
+fn name(builds: Builds) -> &'static str {
+    match builds {
+        Builds::None => "none",
+        Builds::First => "first",
+        Builds::All => "all",
+    }
+}

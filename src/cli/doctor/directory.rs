@@ -1,0 +1,178 @@
+//! The cache directory: whose it is, who may write it, and whether anything can be stored there. Nothing is made that stays.
+
+use std::fs::Metadata;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::fs::{Access, AtFlags, CWD, accessat, statvfs};
+use rustix::io::Errno;
+
+use super::super::output::size;
+use super::report::{Mend, Report};
+use crate::config::Config;
+use crate::log::path;
+use crate::store::directory::Directory;
+use crate::store::filesystem::FileSystem;
+use crate::store::{Limits, Store};
+
+const ABOUT: &str = "directory";
+/// What is written to see whether that can be done, in bytes: more than file systems keep beside a file's name.
+const PROBE: usize = 1 << 16;
+
+/// Whether this user may make files in a directory.
+pub fn is_writable(directory: &Path) -> bool {
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    accessat(CWD, directory, access, AtFlags::EACCESS).is_ok()
+}
+
+pub fn examine(config: &Config, report: &mut Report) {
+    let directory = match config.directory() {
+        Ok(directory) => directory,
+        Err(why) => {
+            let mend = Mend::command("export OCLCACHE_DIR=/path/to/a/directory")
+                .because("name a directory of yours");
+            return report.wrong(ABOUT, format!("there is none: {why}"), mend);
+        }
+    };
+    let shown = path(&directory).to_string();
+    let metadata = match std::fs::metadata(&directory) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return examine_missing(config, &directory, report);
+        }
+        Err(error) => {
+            let mend = Mend::words(format!("let yourself into the parents of `{shown}`"));
+            return report.wrong(ABOUT, format!("{shown} cannot be examined: {error}"), mend);
+        }
+    };
+    if let Err(error) = Directory::open(&directory) {
+        let error = error.to_string();
+        return report.wrong(ABOUT, error, mend(&directory, &metadata));
+    }
+    let mode = metadata.permissions().mode() & 0o7777;
+    let file_system = FileSystem::at(&directory).described();
+    let whose = format!("{shown}: yours, mode {mode:04o}, on {file_system}");
+    if config.readonly() {
+        report.good(ABOUT, whose);
+        return examine_content(&directory, report);
+    }
+    if mode & 0o200 == 0 {
+        let text = format!(
+            "{shown} has mode {mode:04o}: its owner may not write it, so nothing is stored"
+        );
+        return report.wrong(ABOUT, text, Mend::on("chmod u+w", &directory));
+    }
+    if let Err(error) = write_something(&directory) {
+        let mend = match Errno::from_io_error(&error) {
+            Some(Errno::NOSPC | Errno::DQUOT) => full(&directory),
+            Some(Errno::ROFS) => Mend::words(
+                "its file system is mounted read-only: mount it for writing, or set OCLCACHE_DIR to another directory, or `readonly = true`",
+            ),
+            _ => Mend::on("chmod u+rwx", &directory),
+        };
+        let text = format!("{shown}: nothing can be written there: {error}");
+        return report.wrong(ABOUT, text, mend);
+    }
+    report.good(ABOUT, whose);
+    examine_room(config, &directory, &directory, report);
+    examine_content(&directory, report);
+}
+
+/// It is made at the first miss, if it can be.
+fn examine_missing(config: &Config, directory: &Path, report: &mut Report) {
+    let shown = path(directory);
+    let parent = directory.ancestors().skip(1).find(|parent| parent.exists());
+    let parent = parent.unwrap_or(Path::new("/"));
+    if parent.is_dir() && is_writable(parent) {
+        let file_system = FileSystem::at(directory).described();
+        let text = format!("{shown}: made at the first miss, on {file_system}");
+        report.good(ABOUT, text);
+        return examine_room(config, directory, parent, report);
+    }
+    let text = format!(
+        "{shown} is not there and cannot be made: `{}` cannot be written",
+        path(parent)
+    );
+    let mend = Mend::command("export OCLCACHE_DIR=/path/to/a/directory")
+        .because("name another directory, or let yourself write there");
+    report.wrong(ABOUT, text, mend);
+}
+
+fn mend(directory: &Path, metadata: &Metadata) -> Mend {
+    let own = rustix::process::geteuid().as_raw();
+    if !metadata.is_dir() {
+        return Mend::on("rm", directory)
+            .because("remove what stands in its place, or set OCLCACHE_DIR to another directory");
+    }
+    if metadata.uid() != own {
+        let mend = Mend::on(&format!("sudo chown -R {own}"), directory);
+        return mend.because(
+            "take it over if you trust what is in it, or set OCLCACHE_DIR to a directory of yours",
+        );
+    }
+    Mend::on("chmod go-w", directory)
+}
+
+/// A file without a name, which is gone when it is closed.
+fn write_something(directory: &Path) -> std::io::Result<()> {
+    let mut file = tempfile::tempfile_in(directory)?;
+    file.write_all(&vec![b'o'; PROBE])?;
+    file.sync_data()
+}
+
+fn full(directory: &Path) -> Mend {
+    let words = format!(
+        "make room on the file system of `{}`, or set OCLCACHE_DIR to a directory on another; what the cache itself takes goes by",
+        path(directory)
+    );
+    Mend::command("oclcache gc --max-size 1G").because(words)
+}
+
+fn examine_room(config: &Config, directory: &Path, existing: &Path, report: &mut Report) {
+    const ABOUT: &str = "room";
+    let Ok(found) = statvfs(existing) else {
+        return; // some file systems do not tell
+    };
+    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    let (free, all) = (bytes(found.f_bavail), bytes(found.f_blocks));
+    if all == 0 {
+        return;
+    }
+    let least = Limits::of(config).free_of(all);
+    let text = format!("{} of {} are free", size(free), size(all));
+    if free >= least {
+        return report.good(ABOUT, text);
+    }
+    let text = format!(
+        "{text}, less than the {} that `min_free` leaves to others, so nothing is stored",
+        size(least)
+    );
+    let mend = match config.min_free() {
+        Some(_) => Mend::command("export OCLCACHE_MIN_FREE=auto")
+            .because("make room, or say that less is to stay free"),
+        None => full(directory),
+    };
+    report.wrong(ABOUT, text, mend);
+}
+
+fn examine_content(directory: &Path, report: &mut Report) {
+    const ABOUT: &str = "entries";
+    let entries = match Store::open_existing(directory) {
+        Ok(Some(store)) => store.entries(),
+        Ok(None) => return report.good(ABOUT, "none yet"),
+        Err(error) => Err(error),
+    };
+    match entries {
+        Ok(entries) => {
+            let bytes = entries.iter().map(|(_, facts)| facts.size).sum();
+            report.good(ABOUT, format!("{}, {}", entries.len(), size(bytes)));
+        }
+        Err(error) => report.wrong(
+            ABOUT,
+            error.to_string(),
+            Mend::on("ls -lR", directory)
+                .because("what is in the cache must be yours alone to write; look what is not"),
+        ),
+    }
+}

@@ -1,0 +1,310 @@
+//! Which drivers are registered, and whether each loads and can be hooked.
+
+use std::path::{Path, PathBuf};
+
+use super::super::bake::root::Root;
+use super::children::{Children, Way};
+use super::loader::Features;
+use super::report::{Mend, Report};
+use super::settings::policy;
+use super::worker::{Builds, OfDriver, OurCopy, Said};
+use crate::config::Config;
+use crate::front::vendors::{self, DEFAULT_DIRECTORY, is_bare_name};
+use crate::log::path;
+
+const ABOUT: &str = "driver";
+const VARIABLES: [&str; 3] = ["OCL_ICD_FILENAMES", "OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"];
+
+/// One registration.
+pub struct Registered {
+    /// The `.icd` file, or what else a variable names.
+    pub place: PathBuf,
+    /// What it names.
+    pub library: PathBuf,
+    /// What that is.
+    pub is: Is,
+    /// Whether the loader reads it, not only we.
+    pub by_loader: bool,
+}
+
+/// What a library is.
+#[derive(Clone)]
+pub enum Is {
+    /// A copy of ours.
+    Us,
+    /// A driver with so many devices.
+    Driver(usize),
+    /// Not usable.
+    Broken,
+}
+
+/// What one child tells of a library.
+pub enum Told {
+    Us(OurCopy),
+    Driver {
+        platforms: Vec<OfDriver>,
+        is_icd2: bool,
+    },
+    /// Why it cannot be used, and whether that ends every program that tries.
+    Broken(String, bool),
+}
+
+impl Told {
+    /// In short. What the user does not want to know of counts for nothing.
+    fn is(&self, is_wanted: bool) -> Is {
+        match self {
+            Told::Us(_) => Is::Us,
+            Told::Driver { platforms, .. } if is_wanted => {
+                Is::Driver(platforms.iter().map(|one| one.devices).sum())
+            }
+            Told::Driver { .. } => Is::Driver(0),
+            Told::Broken(..) => Is::Broken,
+        }
+    }
+}
+
+/// Looks at everything that is registered. `wanted` is part of the name of the drivers that are told of.
+pub fn examine(
+    config: &Config,
+    features: Option<&Features>,
+    wanted: Option<&str>,
+    children: &Children,
+    kept: &Root,
+    report: &mut Report,
+) -> Vec<Registered> {
+    let environment = |name: &str| std::env::var_os(name);
+    let of_loader = vendors::loader_sources(&environment);
+    let of_us = config.vendors().unwrap_or_default();
+    examine_variables(features, report);
+    let mut registered: Vec<Registered> = Vec::new();
+    let sources = of_loader.iter().map(|source| (source.as_path(), true));
+    let sources = sources.chain(of_us.iter().map(|source| (source.as_path(), false)));
+    let mut one = |source: &Path, by_loader: bool| {
+        for listed in vendors::listed(source) {
+            let library = match listed.library {
+                Ok(library) => library,
+                Err(why) => {
+                    unusable(&listed.place, source, &why, report);
+                    continue;
+                }
+            };
+            let is_known = |known: &&Registered| is_same(&known.library, &library);
+            let is = match registered.iter().find(is_known) {
+                Some(known) => {
+                    if by_loader && known.by_loader && matches!(known.is, Is::Driver(_)) {
+                        listed_twice(&listed.place, &known.place, report);
+                    }
+                    known.is.clone()
+                }
+                None => {
+                    let told = ask(&library, children, kept);
+                    let is_wanted = wanted
+                        .is_none_or(|wanted| is_named(&told, &listed.place, &library, wanted));
+                    if is_wanted {
+                        tell(config, &listed.place, &library, &told, report);
+                    }
+                    told.is(is_wanted)
+                }
+            };
+            registered.push(Registered {
+                place: listed.place,
+                library,
+                is,
+                by_loader,
+            });
+        }
+        registered.iter().all(|one| matches!(one.is, Is::Us))
+    };
+    let mut only_us = true;
+    for (source, by_loader) in sources {
+        only_us = one(source, by_loader);
+    }
+    // As the library does where the loader sees nothing but it.
+    if only_us && config.vendors().is_none() {
+        one(Path::new(DEFAULT_DIRECTORY), false);
+    }
+    let is_used = |one: &Registered| matches!(one.is, Is::Driver(devices) if devices > 0);
+    if !registered.iter().any(is_used) {
+        let text = match wanted {
+            Some(_) => "none of that name has a device",
+            None => "none that is registered has a device, so OpenCL programs find nothing",
+        };
+        let words = "install the driver of your device, or one for every processor (pocl-opencl-icd in Debian and Ubuntu)";
+        report.wrong(ABOUT, text, Mend::words(words));
+    }
+    registered
+}
+
+/// What a library is, as a process of its own finds it.
+pub fn ask(library: &Path, children: &Children, kept: &Root) -> Told {
+    let heard = children.hear(&Way::Itself { driver: library }, Builds::None, kept);
+    for said in heard.said {
+        match said {
+            Said::Driver { platforms, is_icd2 } => return Told::Driver { platforms, is_icd2 },
+            Said::Copies(copies) => {
+                if let Some(copy) = copies.into_iter().next() {
+                    return Told::Us(copy);
+                }
+            }
+            Said::Failed(why) => return Told::Broken(why, false),
+            _ => {}
+        }
+    }
+    let why = heard
+        .silence
+        .unwrap_or_else(|| "it says nothing".to_owned());
+    Told::Broken(why, true)
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().ok();
+    one == other || !is_bare_name(one) && real(one).is_some() && real(one) == real(other)
+}
+
+fn is_named(told: &Told, place: &Path, library: &Path, wanted: &str) -> bool {
+    let wanted = wanted.to_lowercase();
+    let in_path = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.to_lowercase().contains(&wanted)
+    };
+    let in_platform =
+        |one: &OfDriver| one.family == wanted || one.name.to_lowercase().contains(&wanted);
+    in_path(place)
+        || in_path(library)
+        || matches!(told, Told::Driver { platforms, .. } if platforms.iter().any(in_platform))
+}
+
+fn tell(config: &Config, place: &Path, library: &Path, told: &Told, report: &mut Report) {
+    let shown = path(place).to_string();
+    let (platforms, is_icd2) = match told {
+        Told::Us(_) => return, // a door
+        Told::Broken(why, is_fatal) => {
+            let text = format!("{shown} names {}: {why}", path(library));
+            let mend = removal(place, "install the driver's package again, or take it out");
+            return match is_fatal {
+                true => report.wrong(ABOUT, format!("{text}; so does every OpenCL program"), mend),
+                false => report.doubtful(ABOUT, text, mend),
+            };
+        }
+        Told::Driver { platforms, is_icd2 } => (platforms, is_icd2),
+    };
+    if platforms.is_empty() {
+        return report.good(
+            ABOUT,
+            format!("{shown} loads, and has no platform: there is no device for it"),
+        );
+    }
+    let kind = if *is_icd2 { ", ICD 2.0" } else { "" };
+    for platform in platforms {
+        let devices = match platform.devices {
+            0 => "no device".to_owned(),
+            1 => "1 device".to_owned(),
+            count => format!("{count} devices"),
+        };
+        let text = format!(
+            "{} ({}), {devices}{kind}, {shown}",
+            platform.name, platform.family
+        );
+        let nothing = "the driver is used as it is, without the cache; nothing but another version of it helps";
+        if !platform.has_version {
+            let text = format!(
+                "{text}: it does not tell its version of OpenCL, so nothing is known of its table"
+            );
+            report.doubtful(ABOUT, text, Mend::words(nothing));
+        } else if !platform.is_hooked {
+            let text = format!("{text}: its table of functions cannot be written");
+            report.doubtful(ABOUT, text, Mend::words(nothing));
+        } else if platform.is_refused {
+            let text = format!(
+                "{text}: it says that it is of ICD 2.0 and is not, so loaders that know that leave it out"
+            );
+            report.doubtful(ABOUT, text, Mend::words(nothing));
+        } else {
+            if platform.devices == 0 {
+                report.good(ABOUT, format!("{text}: nothing to be cached"));
+                continue;
+            }
+            report.good(ABOUT, format!("{text}: can be cached"));
+            let library = library.to_string_lossy();
+            let policy = policy(config, &platform.family, &library);
+            report.good("policy", format!("{}: {policy}", platform.name));
+        }
+    }
+}
+
+/// Loaders differ in what they take.
+fn examine_variables(features: Option<&Features>, report: &mut Report) {
+    let takes_files = features.is_none_or(|features| features.takes_files);
+    for name in VARIABLES {
+        let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) else {
+            continue;
+        };
+        let place = Path::new(&value);
+        let shown = crate::log::os(&value);
+        let unset = Mend::command(format!("unset {name}"));
+        let text = format!("{name} = {shown}");
+        match name {
+            "OCL_ICD_VENDORS" if !takes_files && place.exists() && !place.is_dir() => {
+                let text = format!("{text}, and this loader takes only a directory there");
+                report.wrong("variable", text, unset);
+            }
+            "OCL_ICD_FILENAMES" if takes_files => {
+                report.doubtful(
+                    "variable",
+                    format!("{text}, which this loader does not read"),
+                    unset,
+                );
+            }
+            "OPENCL_VENDOR_PATH" if !takes_files => {
+                report.doubtful(
+                    "variable",
+                    format!("{text}, which this loader does not read"),
+                    unset,
+                );
+            }
+            _ if place.exists() || is_bare_name(place) => report.good("variable", text),
+            _ => {} // said where it is read
+        }
+    }
+}
+
+fn unusable(place: &Path, source: &Path, why: &str, report: &mut Report) {
+    let shown = path(place).to_string();
+    let of_variable = VARIABLES
+        .into_iter()
+        .find(|name| std::env::var_os(name).is_some_and(|value| value == source));
+    match of_variable {
+        Some(name) if place == source => {
+            let text = format!("{name} names {shown}: {why}, so programs find no driver");
+            report.wrong("variable", text, Mend::command(format!("unset {name}")));
+        }
+        _ if place == Path::new(DEFAULT_DIRECTORY) => {} // said where there is no driver
+        _ => {
+            let mend = removal(
+                place,
+                "put the path of the driver's library into it, or remove it",
+            );
+            report.doubtful(ABOUT, format!("{shown}: {why}"), mend);
+        }
+    }
+}
+
+fn removal(place: &Path, words: &str) -> Mend {
+    let is_registration = place
+        .extension()
+        .is_some_and(|extension| extension == "icd");
+    match (is_registration, place.is_dir()) {
+        (false, _) => Mend::words(format!("{words} of the variable that names it")),
+        (true, true) => Mend::on("rmdir", place).by_who_may(place).because(words),
+        (true, false) => Mend::on("rm", place).by_who_may(place).because(words),
+    }
+}
+
+fn listed_twice(place: &Path, before: &Path, report: &mut Report) {
+    let text = format!(
+        "{} names the same driver as {}: some loaders list its platforms twice",
+        path(place),
+        path(before)
+    );
+    report.doubtful(ABOUT, text, removal(place, "one is enough"));
+}

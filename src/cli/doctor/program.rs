@@ -1,0 +1,94 @@
+//! Whether a program can have us in it at all.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+
+use object::elf::{EM_386, EM_AARCH64, EM_ARM, EM_RISCV, EM_X86_64};
+use object::read::elf::FileHeader;
+
+use super::super::run::{find_program, is_raised, is_static};
+use super::report::{Mend, Report};
+use crate::log::path;
+
+const ABOUT: &str = "program";
+
+pub fn examine(program: &OsStr, report: &mut Report) {
+    let Some(file) = find_program(program).filter(|file| file.is_file()) else {
+        let shown = crate::log::os(program);
+        let mend = Mend::words("give its path, or a name that PATH knows");
+        return report.wrong(ABOUT, format!("{shown} is not found"), mend);
+    };
+    let shown = path(&file).to_string();
+    if is_raised(&file) {
+        let text = format!(
+            "{shown} runs with raised privileges (setuid, setgid or file capabilities), so its environment and its caller's cache are not used"
+        );
+        let is_own = std::fs::metadata(&file)
+            .is_ok_and(|file| [0, file.uid()].contains(&rustix::process::geteuid().as_raw()));
+        let has_bits = std::fs::metadata(&file).is_ok_and(|file| file.mode() & 0o6000 != 0);
+        let command = if has_bits { "chmod ug-s" } else { "setcap -r" };
+        let mend = Mend::on(command, &file)
+            .by_owner(is_own)
+            .because("it gets no cache as long as it has them; if it needs none, take them away");
+        return report.wrong(ABOUT, text, mend);
+    }
+    if is_static(&file) {
+        let text =
+            format!("{shown} is statically linked, so it can load neither drivers nor the cache");
+        let mend = Mend::words(
+            "link it with libOpenCL.so (`-lOpenCL`, without `-static`), or take a build that is",
+        );
+        return report.wrong(ABOUT, text, mend);
+    }
+    let bytes = std::fs::read(&file).unwrap_or_default();
+    match machine(&bytes) {
+        None if bytes.starts_with(b"#!") => {
+            let interpreter = bytes[2..].split(|byte| *byte == b'\n').next();
+            let interpreter = crate::log::text(interpreter.unwrap_or_default()).to_string();
+            let interpreter = interpreter.trim();
+            report.good(
+                ABOUT,
+                format!("{shown} is a script of `{interpreter}`: what that loads counts"),
+            );
+        }
+        None => {
+            let mend = Mend::words("give the program that uses OpenCL");
+            report.doubtful(ABOUT, format!("{shown} is no ELF program"), mend);
+        }
+        Some(false) => {
+            let mend = Mend::words(
+                "take a build of the program for this machine, or build oclcache for that of the program",
+            );
+            report.wrong(
+                ABOUT,
+                format!("{shown} is built for another kind of machine than oclcache"),
+                mend,
+            );
+        }
+        Some(true) => report.good(
+            ABOUT,
+            format!("{shown} is dynamically linked and has no raised privileges"),
+        ),
+    }
+}
+
+/// Whether a program is for the kind of machine that we are built for; None: it is no program.
+fn machine(bytes: &[u8]) -> Option<bool> {
+    use object::elf::{FileHeader32, FileHeader64};
+    let own = match std::env::consts::ARCH {
+        "x86_64" => EM_X86_64,
+        "aarch64" => EM_AARCH64,
+        "riscv64" => EM_RISCV,
+        "x86" => EM_386,
+        "arm" => EM_ARM,
+        _ => return bytes.starts_with(b"\x7fELF").then_some(true),
+    };
+    let is_64 = cfg!(target_pointer_width = "64");
+    if let Ok(header) = FileHeader64::<object::Endianness>::parse(bytes) {
+        let endian = header.endian().ok()?;
+        return Some(is_64 && header.e_machine(endian) == own);
+    }
+    let header = FileHeader32::<object::Endianness>::parse(bytes).ok()?;
+    let endian = header.endian().ok()?;
+    Some(!is_64 && header.e_machine(endian) == own)
+}

@@ -1,0 +1,223 @@
+//! What the doctor found, and how it is shown.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::super::output;
+use crate::log;
+
+/// How well something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// As it should be.
+    Good,
+    /// The cache works, but less than it could, or not as one would expect.
+    Doubtful,
+    /// The cache cannot work for somebody who expects it to.
+    Wrong,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            State::Good => "ok",
+            State::Doubtful => "warning",
+            State::Wrong => "wrong",
+        }
+    }
+}
+
+/// What makes something well again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mend {
+    /// A sentence; empty if the command says it all.
+    words: String,
+    /// A command for a shell.
+    command: Option<String>,
+}
+
+impl Mend {
+    /// What a person has to do.
+    pub fn words(words: impl Into<String>) -> Mend {
+        Mend {
+            words: words.into(),
+            command: None,
+        }
+    }
+
+    /// What a shell has to do.
+    pub fn command(command: impl Into<String>) -> Mend {
+        Mend {
+            words: String::new(),
+            command: Some(command.into()),
+        }
+    }
+
+    /// What a shell has to do with a path, if the path can be written there; in words otherwise.
+    pub fn on(command: &str, path: &Path) -> Mend {
+        match quoted(path) {
+            Some(quoted) => Mend::command(format!("{command} {quoted}")),
+            None => Mend::words(format!("{command} `{}`", log::path(path))),
+        }
+    }
+
+    /// With a sentence before the command.
+    pub fn because(mut self, words: impl Into<String>) -> Mend {
+        self.words = words.into();
+        self
+    }
+
+    /// By root, if this user may not change what is in the directory of a path.
+    pub fn by_who_may(self, path: &Path) -> Mend {
+        self.by_owner(super::directory::is_writable(path.parent().unwrap_or(path)))
+    }
+
+    /// By root, if it is not this user's to do.
+    pub fn by_owner(mut self, is_own: bool) -> Mend {
+        if !is_own {
+            self.command = self.command.map(|command| format!("sudo {command}"));
+        }
+        self
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    about: &'static str,
+    state: State,
+    text: String,
+    mend: Option<Mend>,
+}
+
+/// All of them, in their order.
+#[derive(Default)]
+pub struct Report {
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    /// The text, here and below, is plain already.
+    pub fn good(&mut self, about: &'static str, text: impl Into<String>) {
+        self.add(about, State::Good, text.into(), None);
+    }
+
+    pub fn doubtful(&mut self, about: &'static str, text: impl Into<String>, mend: Mend) {
+        self.add(about, State::Doubtful, text.into(), Some(mend));
+    }
+
+    pub fn wrong(&mut self, about: &'static str, text: impl Into<String>, mend: Mend) {
+        self.add(about, State::Wrong, text.into(), Some(mend));
+    }
+
+    fn add(&mut self, about: &'static str, state: State, text: String, mend: Option<Mend>) {
+        self.findings.push(Finding {
+            about,
+            state,
+            text,
+            mend,
+        });
+    }
+
+    /// Whether anything is wrong.
+    pub fn is_wrong(&self) -> bool {
+        self.count(State::Wrong) > 0
+    }
+
+    fn count(&self, state: State) -> usize {
+        let of_state = self.findings.iter().filter(|found| found.state == state);
+        of_state.count()
+    }
+
+    /// One line each, with the mend below.
+    pub fn shown(&self) -> String {
+        let mut shown = String::new();
+        let longest = self.findings.iter().map(|found| found.about.len()).max();
+        let longest = longest.unwrap_or(0);
+        for found in &self.findings {
+            let word = format!("{:<7}", found.state.word());
+            let word = match found.state {
+                State::Good => output::good(word),
+                State::Doubtful => output::doubtful(word),
+                State::Wrong => output::bad(word),
+            };
+            let about = found.about;
+            let _ = writeln!(shown, "{word}  {about:<longest$}  {}", found.text);
+            let Some(mend) = &found.mend else {
+                continue;
+            };
+            let _ = write!(shown, "{:9}-> ", "");
+            let _ = match (&mend.command, mend.words.as_str()) {
+                (None, words) => writeln!(shown, "{words}"),
+                (Some(command), "") => writeln!(shown, "{}", output::heading(command)),
+                (Some(command), words) => writeln!(shown, "{words}: {}", output::heading(command)),
+            };
+        }
+        shown
+    }
+
+    /// In one line.
+    pub fn summary(&self) -> String {
+        let warnings = match self.count(State::Doubtful) {
+            0 => "no warnings".to_owned(),
+            1 => "1 warning".to_owned(),
+            count => format!("{count} warnings"),
+        };
+        match self.count(State::Wrong) {
+            0 if self.count(State::Doubtful) == 0 => "all is well".to_owned(),
+            0 => format!("nothing is wrong, {warnings}"),
+            1 => format!("1 thing is wrong, {warnings}"),
+            count => format!("{count} things are wrong, {warnings}"),
+        }
+    }
+
+    pub fn json(&self) -> Value {
+        let one = |found: &Finding| {
+            json!({
+                "about": found.about,
+                "state": found.state.word(),
+                "text": found.text,
+                "mend": found.mend.as_ref().map(|mend| json!({
+                    "words": (!mend.words.is_empty()).then_some(&mend.words),
+                    "command": mend.command,
+                })),
+            })
+        };
+        json!({
+            "well": !self.is_wrong(),
+            "findings": self.findings.iter().map(one).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// A path as a shell takes it; None if it cannot be shown as it is.
+pub fn quoted(path: &Path) -> Option<String> {
+    let text = path.to_str().filter(|text| !text.is_empty())?;
+    if !text.chars().all(log::is_plain) {
+        return None;
+    }
+    let is_safe = |letter: char| letter.is_ascii_alphanumeric() || "/._-+,:=@%".contains(letter);
+    Some(match text.chars().all(is_safe) && !text.starts_with('-') {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_gets_the_path_that_was_meant_or_none() {
+        for path in ["/a/b.icd", "/it's \"so\" $HOME `x`", "-rf", "/漢字 e"] {
+            let quoted = quoted(Path::new(path)).expect("it can be shown");
+            let mut echo = std::process::Command::new("sh");
+            let echo = echo.args(["-c", &format!("printf %s {quoted}")]).output();
+            assert_eq!(echo.expect("a shell").stdout, path.as_bytes());
+        }
+        assert_eq!(quoted(Path::new("/two\nlines")), None);
+        assert_eq!(quoted(Path::new("/\u{1b}[2J")), None);
+    }
+}

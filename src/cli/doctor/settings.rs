@@ -1,0 +1,110 @@
+//! The configuration: what its files are refused for, where each value that is not the default comes from, and what is turned off.
+
+use super::super::tiers;
+use super::report::{Mend, Report, quoted};
+use crate::cache::policy::decide;
+use crate::config::{Config, Name, Record, SETTINGS, Source};
+use crate::driver::profile;
+use crate::log::{os, path};
+use crate::store::Store;
+use crate::store::measures;
+
+const ABOUT: &str = "setting";
+
+pub fn examine(config: &Config, report: &mut Report) {
+    for complaint in &config.complaints {
+        let mend = Mend::words(
+            "correct the line, or take it out; the names are those of `oclcache config`",
+        );
+        report.doubtful("configuration", complaint.clone(), mend);
+    }
+    let mut is_default = true;
+    for setting in &SETTINGS {
+        let (value, source) = config.value(setting.name);
+        let from = match source {
+            Source::Default => continue,
+            Source::Environment => setting.variable.unwrap_or_default().to_owned(),
+            Source::SystemFile(file) | Source::File(file) => path(file).to_string(),
+        };
+        is_default = false;
+        let text = format!("{} = {} (from {from})", setting.key, os(value));
+        match hindrance(config, setting.name) {
+            None => report.good(ABOUT, text),
+            Some((what, true)) => {
+                report.wrong(
+                    ABOUT,
+                    format!("{text}: {what}"),
+                    unset(setting.name, source),
+                );
+            }
+            Some((what, false)) => {
+                report.doubtful(
+                    ABOUT,
+                    format!("{text}: {what}"),
+                    unset(setting.name, source),
+                );
+            }
+        }
+    }
+    if is_default && config.complaints.is_empty() {
+        report.good(
+            "configuration",
+            "nothing is set, all is as it is by default",
+        );
+    }
+    for tier in tiers(config).all() {
+        let shown = path(&tier.path);
+        match &tier.store {
+            Ok(_) => report.good("system_dirs", format!("{shown} is read")),
+            Err(why) => {
+                let words =
+                    "let only root write it and its parents, or leave it out of `system_dirs`";
+                report.doubtful(
+                    "system_dirs",
+                    format!("{shown} is not used: {why}"),
+                    Mend::words(words),
+                );
+            }
+        }
+    }
+}
+
+/// What a setting keeps from the cache, and whether that is all of it.
+fn hindrance(config: &Config, name: Name) -> Option<(&'static str, bool)> {
+    match name {
+        Name::Disable if config.disable() => Some(("the cache does nothing", true)),
+        Name::ReadOnly if config.readonly() => Some(("nothing new is stored", false)),
+        Name::Recache if config.recache() => Some(("nothing is served", false)),
+        Name::Record if config.record() == Record::Off => Some(("nothing new is stored", false)),
+        Name::Verify if config.verify() > 0 => Some(("hits are compiled as well", false)),
+        _ => None,
+    }
+}
+
+fn unset(name: Name, source: &Source) -> Mend {
+    let setting = &SETTINGS[name as usize];
+    match source {
+        Source::Default | Source::Environment => {
+            Mend::command(format!("unset {}", setting.variable.unwrap_or_default()))
+        }
+        Source::SystemFile(file) | Source::File(file) => {
+            let key = setting.key;
+            match quoted(file) {
+                Some(file) => Mend::command(format!("sed -i '/^ *{key} *=/d' {file}")),
+                None => Mend::words(format!("take `{key}` out of `{}`", path(file))),
+            }
+        }
+    }
+}
+
+/// When what a driver of this family builds is recorded, and why.
+pub fn policy(config: &Config, family: &str, library: &str) -> String {
+    let store = config.directory().ok();
+    let store = store.and_then(|directory| Store::open_existing(&directory).ok().flatten());
+    let known = store.as_ref().map(measures::list).unwrap_or_default();
+    let measured = known
+        .iter()
+        .find(|one| one.family == family && one.library == library);
+    let now_ms = store.map_or(0, |store| store.root().now_ms());
+    decide(config, profile::named(family).record, measured, now_ms).to_string()
+}

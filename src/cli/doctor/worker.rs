@@ -1,0 +1,281 @@
+//! A process of the doctor's that loads what may crash or hang it: a loader, or a driver. It tells what it sees in lines of JSON.
+//!
+//! Drivers print, so it answers where its standard output was, and has none.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{Resource, Rlimit, Signal};
+use serde::{Deserialize, Serialize};
+
+use super::super::Failure;
+use crate::cache::RUN_VARIABLE;
+use crate::front::loader::{self, Loader};
+use crate::front::own;
+use crate::log;
+use crate::store::directory::Directory;
+use crate::store::stats::{Counter, Statistics, run_directory};
+
+/// Long enough that compiling it takes longer than loading it.
+const SOURCE: &CStr = c"
+__kernel void oclcache_doctor(__global float *out, int count)
+{
+    size_t item = get_global_id(0);
+    float4 sum = (float4)(0.0f);
+    for (int i = 0; i < count; i++) {
+        float4 part = (float4)(sin((float)i), cos((float)i), sqrt((float)i), exp(-(float)i));
+        sum = fma(part, (float4)(1.0f / (i + 1)), sum);
+    }
+    out[item] = dot(sum, (float4)(1.0f));
+}
+";
+const KERNEL: &CStr = c"oclcache_doctor";
+
+/// What a worker is told by its arguments.
+#[derive(Args)]
+pub struct WorkerArguments {
+    /// A driver to look at; otherwise the loader is used
+    #[arg(long)]
+    driver: Option<PathBuf>,
+    /// On which devices something is built
+    #[arg(long, value_enum, default_value_t = Builds::None)]
+    builds: Builds,
+}
+
+/// On which devices something is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Builds {
+    None,
+    /// The first of each platform.
+    First,
+    All,
+}
+
+/// What a worker says, a line each. All texts are plain.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Said {
+    /// The loader that a program gets.
+    Loader(Option<PathBuf>),
+    /// Its name and version.
+    Words(String, String),
+    /// What the loader lists.
+    Platforms(Vec<Listed>),
+    /// The copies of our library that were loaded.
+    Copies(Vec<OurCopy>),
+    /// What became of a build.
+    Built(Built),
+    /// What the driver's platforms are.
+    Driver {
+        platforms: Vec<OfDriver>,
+        is_icd2: bool,
+    },
+    /// It cannot go on.
+    Failed(String),
+    /// It is done.
+    End,
+}
+
+/// A platform of the loader's.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Listed {
+    pub name: String,
+    /// It stands in the list before.
+    pub is_again: bool,
+}
+
+/// See `front::loader::Copy`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OurCopy {
+    pub path: PathBuf,
+    pub version: String,
+    pub is_layer: [bool; 2],
+}
+
+/// A build on one device.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Built {
+    pub platform: String,
+    pub device: String,
+    /// How long it took, in nanoseconds; or what failed.
+    pub took_ns: Result<u64, String>,
+    pub counted: Counted,
+}
+
+/// What was counted by us of a build.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    pub hits: u64,
+    pub misses: u64,
+    /// Names of reasons.
+    pub bypassed: Vec<String>,
+}
+
+/// See `front::own::ExaminedPlatform`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct OfDriver {
+    pub name: String,
+    pub family: String,
+    pub devices: usize,
+    pub is_hooked: bool,
+    pub has_version: bool,
+    pub is_refused: bool,
+}
+
+pub fn work(arguments: &WorkerArguments) -> Result<ExitCode, Failure> {
+    let mut answers = answers().map_err(Failure::new)?;
+    // Who started it is gone if it is, and a crash of the driver's is nobody's business.
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    let _ = rustix::process::setrlimit(Resource::Core, none);
+    let mut say = |said: &Said| {
+        let line = serde_json::to_string(said).map_err(Failure::new)?;
+        writeln!(answers, "{line}").map_err(Failure::new)
+    };
+    match &arguments.driver {
+        Some(library) => say(&examine(library))?,
+        None => {
+            if let Err(why) = use_loader(arguments.builds, &mut say)? {
+                say(&Said::Failed(why))?;
+            }
+        }
+    }
+    say(&Said::End)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The stream for answers, which the driver does not have.
+fn answers() -> std::io::Result<File> {
+    let nothing = File::options().read(true).write(true).open("/dev/null")?;
+    let answers: OwnedFd = fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+    rustix::stdio::dup2_stdout(&nothing)?;
+    Ok(answers.into())
+}
+
+fn plain(text: impl AsRef<[u8]>) -> String {
+    log::text(text.as_ref()).to_string()
+}
+
+fn examine(library: &Path) -> Said {
+    match own::examine(library) {
+        Ok(Some(examined)) => Said::Driver {
+            is_icd2: examined.is_icd2,
+            platforms: examined
+                .platforms
+                .into_iter()
+                .map(|platform| OfDriver {
+                    name: plain(platform.name),
+                    family: platform.family.to_owned(),
+                    devices: platform.devices,
+                    is_hooked: platform.is_hooked,
+                    has_version: platform.has_version,
+                    is_refused: platform.is_refused,
+                })
+                .collect(),
+        },
+        Ok(None) => copies(),
+        Err(why) => Said::Failed(plain(why)),
+    }
+}
+
+fn copies() -> Said {
+    let copies = loader::copies().into_iter().map(|copy| OurCopy {
+        path: copy.path,
+        version: plain(copy.version),
+        is_layer: copy.is_layer,
+    });
+    Said::Copies(copies.collect())
+}
+
+/// Lists, and builds, by the loader that is there. The inner result says why that ends early.
+fn use_loader(
+    builds: Builds,
+    say: &mut dyn FnMut(&Said) -> Result<(), Failure>,
+) -> Result<Result<(), String>, Failure> {
+    let loader = match Loader::open() {
+        Ok(loader) => loader,
+        Err(why) => return Ok(Err(plain(why))),
+    };
+    // All else opens drivers.
+    say(&Said::Loader(loader.file()))?;
+    let platforms = loader.platforms();
+    let listed = platforms
+        .iter()
+        .enumerate()
+        .map(|(index, platform)| Listed {
+            name: plain(loader.platform_name(*platform)),
+            is_again: platforms[..index].contains(platform),
+        });
+    say(&Said::Platforms(listed.collect()))?;
+    say(&copies())?;
+    if let Some((name, version)) = loader.words() {
+        say(&Said::Words(plain(name), plain(version)))?;
+    }
+    let run = std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
+    let mut before = Counts::read(run.as_ref());
+    for (index, platform) in platforms.iter().enumerate() {
+        let wanted = match builds {
+            _ if platforms[..index].contains(platform) => 0,
+            Builds::None => 0,
+            Builds::First => 1,
+            Builds::All => usize::MAX,
+        };
+        for device in loader.devices(*platform).into_iter().take(wanted) {
+            let took = loader.build(device, SOURCE, KERNEL);
+            let now = Counts::read(run.as_ref());
+            say(&Said::Built(Built {
+                platform: plain(loader.platform_name(*platform)),
+                device: plain(loader.device_name(device)),
+                took_ns: took.map(|took| u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)),
+                counted: now.since(&before),
+            }))?;
+            before = now;
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// What was counted in the whole run.
+#[derive(Default)]
+struct Counts {
+    hits: u64,
+    misses: u64,
+    bypassed: Vec<(&'static str, u64)>,
+}
+
+impl Counts {
+    fn read(run: Option<&Directory>) -> Counts {
+        let Some(run) = run.and_then(|run| Statistics::read_run(run).ok()) else {
+            return Counts::default();
+        };
+        let bypassed = run.totals.bypasses();
+        Counts {
+            hits: run.totals.get(Counter::Hits),
+            misses: run.totals.get(Counter::Misses) + run.totals.get(Counter::Failed),
+            bypassed: bypassed
+                .map(|(reason, count)| (reason.name(), count))
+                .collect(),
+        }
+    }
+
+    fn since(&self, before: &Counts) -> Counted {
+        let is_more = |(name, count): &&(&str, u64)| {
+            let known = before.bypassed.iter().find(|(known, _)| known == name);
+            known.is_none_or(|(_, known)| known < count)
+        };
+        let bypassed = self.bypassed.iter().filter(is_more);
+        Counted {
+            hits: self.hits.saturating_sub(before.hits),
+            misses: self.misses.saturating_sub(before.misses),
+            bypassed: bypassed.map(|(name, _)| (*name).to_owned()).collect(),
+        }
+    }
+}

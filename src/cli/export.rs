@@ -1,0 +1,455 @@
+//! `oclcache export`: entries as an archive.
+//!
+//! Entries are read once, into a file without a name, so that what the manifest says of them is what follows it, whatever other
+//! processes store meanwhile. The archive gets its name when it is whole.
+
+mod disclosure;
+mod private;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Read, Seek, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use serde_json::json;
+use tar::{Builder, EntryType, Header};
+use tempfile::NamedTempFile;
+use zstd::stream::write::Encoder;
+
+use super::archive::interrupt::{Interrupt, bar};
+use super::archive::read::MAGIC;
+use super::archive::seal::Seal;
+use super::archive::{FORMAT, Listed, MANIFEST, Manifest, SEAL, devices, member};
+use super::output::{plain, print_json, say, size};
+use super::{Failure, store};
+use crate::config::Config;
+use crate::key::ingredients::Key;
+use crate::store::entry::{Entry, EntryContent, Meta};
+use crate::store::{Lookup, Store};
+use disclosure::Disclosure;
+
+/// zstd's own default: a higher level takes ten times as long for a tenth of the size.
+const LEVEL: i32 = 3;
+
+/// What is exported, and whereto.
+#[derive(Args)]
+pub struct Wanted {
+    /// Only entries of drivers of this family, as `pocl`
+    #[arg(long, value_name = "NAME")]
+    driver: Option<String>,
+    /// Only entries for devices with this in their name
+    #[arg(long, value_name = "TEXT")]
+    device: Option<String>,
+    /// Only entries that this program has left
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
+    /// Only entries that are not older, as 12h or 30d
+    #[arg(long, value_name = "TIME", value_parser = super::parse_age)]
+    since: Option<Duration>,
+    /// Without sources, headers, build logs, paths, and values of options and variables; what cannot be without stays out
+    #[arg(long)]
+    no_source: bool,
+    /// Only tell what would be disclosed
+    #[arg(long)]
+    dry_run: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    /// The archive, as kernels.tar.zst; `-` is standard output
+    file: PathBuf,
+}
+
+/// What goes into the archive.
+struct Chosen {
+    listed: Vec<(Key, Listed)>,
+    /// Their bytes, one after the other.
+    spool: Option<File>,
+    disclosure: Disclosure,
+    /// What was left out, and how many.
+    left_out: Vec<(&'static str, u64)>,
+    damaged: u64,
+}
+
+pub fn export(wanted: &Wanted) -> Result<ExitCode, Failure> {
+    let is_stream = wanted.file == OsStr::new("-");
+    if is_stream && wanted.json && !wanted.dry_run {
+        let words = "standard output cannot be both the archive and JSON; name a file";
+        return Err(Failure {
+            words: words.into(),
+            code: 2,
+        });
+    }
+    if is_stream && !wanted.dry_run && io::stdout().is_terminal() {
+        let words = "an archive is nothing for a terminal; name a file";
+        return Err(Failure {
+            words: words.into(),
+            code: 2,
+        });
+    }
+    if !is_stream {
+        check_target(&wanted.file)?;
+    }
+    let Some(store) = store()? else {
+        return Err(Failure::new(
+            "there is nothing to export: the cache is empty",
+        ));
+    };
+    let interrupt = Interrupt::listen()?;
+    let chosen = choose(&store, wanted, &interrupt)?;
+    say(&format!("oclcache: {}", chosen.disclosure.words()));
+    for (what, count) in &chosen.left_out {
+        say(&format!("oclcache: left out: {count} {what}"));
+    }
+    if chosen.damaged > 0 {
+        say(&format!(
+            "oclcache: left out: {} damaged entries",
+            chosen.damaged
+        ));
+    }
+    if chosen.listed.is_empty() {
+        return Err(Failure::new(
+            "there is nothing to export: no entry is what was asked for; see `oclcache list`",
+        ));
+    }
+    let written = match wanted.dry_run {
+        true => None,
+        false if is_stream => Some(to_standard_output(
+            &store,
+            chosen.spool.as_ref(),
+            &chosen.listed,
+            &interrupt,
+        )?),
+        false => Some(to_file(&store, wanted, &chosen, &interrupt)?),
+    };
+    let shown = crate::log::path(&wanted.file).to_string();
+    if let Some(bytes) = written {
+        let count = chosen.listed.len();
+        say(&format!(
+            "oclcache: {count} entries exported to `{shown}`, {}",
+            size(bytes)
+        ));
+    }
+    if wanted.json {
+        return print_json(&json!({
+            "file": wanted.file.to_string_lossy(),
+            "written": written.is_some(),
+            "bytes": written,
+            "keys": chosen.listed.iter().map(|(key, _)| key.hex()).collect::<Vec<_>>(),
+            "discloses": chosen.disclosure.json(),
+            "left_out": chosen.left_out.iter().map(|(what, count)| json!({ "what": what, "count": count })).collect::<Vec<_>>(),
+            "damaged": chosen.damaged,
+        }));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is there is replaced if it is an archive, and is nobody else's affair.
+fn check_target(file: &Path) -> Result<(), Failure> {
+    let shown = crate::log::path(file).to_string();
+    let Ok(metadata) = std::fs::metadata(file) else {
+        return Ok(());
+    };
+    if metadata.is_dir() {
+        return Err(Failure::new(format_args!(
+            "`{shown}` is a directory; name a file in it, as `{shown}/kernels.tar.zst`"
+        )));
+    }
+    let kind = metadata.file_type();
+    if kind.is_fifo() || kind.is_char_device() || kind.is_block_device() || kind.is_socket() {
+        return Err(Failure::new(format_args!(
+            "`{shown}` is no regular file; write to standard output instead: oclcache export - > {shown}"
+        )));
+    }
+    let mut start = Vec::new();
+    let read =
+        File::open(file).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
+    match read {
+        Ok(_) if start.is_empty() || start == MAGIC => Ok(()),
+        Ok(_) => Err(Failure::new(format_args!(
+            "`{shown}` is there and is no archive; it is not replaced"
+        ))),
+        Err(error) => Err(Failure::new(format_args!(
+            "cannot read `{shown}`: {error}; it is not replaced"
+        ))),
+    }
+}
+
+impl Wanted {
+    fn wants(&self, meta: &Meta, now: u64) -> bool {
+        let has = |device: &str| {
+            let wanted = device.to_lowercase();
+            let names = devices(&meta.ingredients);
+            names
+                .iter()
+                .any(|name| name.to_lowercase().contains(&wanted))
+        };
+        self.driver
+            .as_ref()
+            .is_none_or(|family| *family == meta.driver_family)
+            && self.device.as_deref().is_none_or(has)
+            && self
+                .program
+                .as_ref()
+                .is_none_or(|name| *name == meta.executable)
+            && self
+                .since
+                .is_none_or(|age| meta.created >= now.saturating_sub(age.as_secs()))
+    }
+}
+
+fn choose(store: &Store, wanted: &Wanted, interrupt: &Interrupt) -> Result<Chosen, Failure> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |since| since.as_secs());
+    let place = place(&wanted.file);
+    let spool = match wanted.dry_run {
+        true => None,
+        false => Some(
+            tempfile::tempfile_in(&place).map_err(|error| cannot("write into", &place, &error))?,
+        ),
+    };
+    let mut chosen = Chosen {
+        listed: Vec::new(),
+        spool,
+        disclosure: Disclosure::default(),
+        left_out: Vec::new(),
+        damaged: 0,
+    };
+    let entries = store.entries()?;
+    let bar = bar(entries.len() as u64, "reading");
+    for (key, _) in entries {
+        interrupt.check()?;
+        bar.inc(1);
+        // Damaged ones have none, mostly.
+        if store
+            .read_meta(&key)
+            .is_some_and(|meta| !wanted.wants(&meta, now))
+        {
+            continue;
+        }
+        let entry = match store.look_up(&key) {
+            Lookup::Found(entry, _) | Lookup::Pending(entry) => *entry,
+            Lookup::Absent => continue,
+            Lookup::Unreadable(_) | Lookup::Bad(_) => {
+                chosen.damaged += 1;
+                continue;
+            }
+        };
+        if !wanted.wants(&entry.meta, now) {
+            continue;
+        }
+        let (meta, recipe) = match wanted.no_source {
+            false => (entry.meta.clone(), entry.recipe()),
+            true => match private::without_secrets(&entry) {
+                Ok(meta) => (meta, None),
+                Err(why) => {
+                    match chosen.left_out.iter_mut().find(|(known, _)| *known == why) {
+                        Some((_, count)) => *count += 1,
+                        None => chosen.left_out.push((why, 1)),
+                    }
+                    continue;
+                }
+            },
+        };
+        chosen.disclosure.add(&entry, &meta, recipe.as_ref());
+        let bytes = encoded(&key, &entry, &meta, recipe.as_ref());
+        let has_source = recipe.is_some();
+        chosen
+            .listed
+            .push((key, Listed::of(&key, &meta, has_source, &bytes)));
+        if let Some(spool) = &mut chosen.spool {
+            spool
+                .write_all(&bytes)
+                .map_err(|error| cannot("write into", &place, &error))?;
+        }
+    }
+    bar.finish_and_clear();
+    Ok(chosen)
+}
+
+/// The entry's file in an archive. What depends on who has it, and not on the program, is as in any other.
+fn encoded(
+    key: &Key,
+    entry: &Entry,
+    meta: &Meta,
+    recipe: Option<&crate::store::recipe::Recipe>,
+) -> Vec<u8> {
+    let content = EntryContent {
+        meta: &Meta {
+            imported: false,
+            ..meta.clone()
+        },
+        recipe,
+        binaries: entry.binaries().collect(),
+    };
+    content.encode(key)
+}
+
+fn place(file: &Path) -> PathBuf {
+    if file == OsStr::new("-") {
+        #[allow(clippy::disallowed_methods)] // the file has no name
+        return std::env::temp_dir();
+    }
+    match file.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn cannot(action: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::new(format_args!(
+        "cannot {action} `{}`: {error}",
+        crate::log::path(path)
+    ))
+}
+
+/// Writes beside the file, and gives it the name when it is whole. Tells its size.
+fn to_file(
+    store: &Store,
+    wanted: &Wanted,
+    chosen: &Chosen,
+    interrupt: &Interrupt,
+) -> Result<u64, Failure> {
+    let failed = |error: io::Error| cannot("write", &wanted.file, &error);
+    let made = tempfile::Builder::new()
+        .prefix(".oclcache-export-")
+        .tempfile_in(place(&wanted.file));
+    let temporary: NamedTempFile = made.map_err(failed)?;
+    let output = BufWriter::new(temporary.as_file());
+    write(
+        store,
+        chosen.spool.as_ref(),
+        &chosen.listed,
+        output,
+        interrupt,
+        &failed,
+    )?;
+    // A name for something that a power cut may empty is none: the next machine cannot make it again.
+    temporary.as_file().sync_all().map_err(failed)?;
+    let bytes = temporary.as_file().metadata().map_err(failed)?.len();
+    interrupt.check()?;
+    temporary
+        .persist(&wanted.file)
+        .map_err(|error| failed(error.error))?;
+    Ok(bytes)
+}
+
+fn to_standard_output(
+    store: &Store,
+    spool: Option<&File>,
+    listed: &[(Key, Listed)],
+    interrupt: &Interrupt,
+) -> Result<u64, Failure> {
+    struct Count<W>(W, u64);
+    impl<W: Write> Write for Count<W> {
+        fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+            let length = self.0.write(buffer)?;
+            self.1 += length as u64;
+            Ok(length)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            self.0.flush()
+        }
+    }
+    let failed =
+        |error: io::Error| Failure::new(format_args!("cannot write to standard output: {error}"));
+    let mut output = Count(BufWriter::new(io::stdout().lock()), 0);
+    write(store, spool, listed, &mut output, interrupt, &failed)?;
+    Ok(output.1)
+}
+
+fn write(
+    store: &Store,
+    spool: Option<&File>,
+    listed: &[(Key, Listed)],
+    output: impl Write,
+    interrupt: &Interrupt,
+    failed: &dyn Fn(io::Error) -> Failure,
+) -> Result<(), Failure> {
+    let manifest = Manifest {
+        format: FORMAT,
+        oclcache: env!("CARGO_PKG_VERSION").to_owned(),
+        created: listed
+            .iter()
+            .map(|(_, listed)| listed.created)
+            .max()
+            .unwrap_or(0),
+        entries: listed.iter().map(|(_, listed)| listed.clone()).collect(),
+    };
+    let created = manifest.created;
+    let manifest = serde_json::to_value(&manifest).map_err(Failure::new)?;
+    let manifest = plain(&manifest);
+    let mut encoder = Encoder::new(output, LEVEL).map_err(failed)?;
+    encoder.include_checksum(true).map_err(failed)?;
+    let mut archive = Builder::new(encoder);
+    append(
+        &mut archive,
+        MANIFEST,
+        created,
+        manifest.len() as u64,
+        manifest.as_bytes(),
+    )
+    .map_err(failed)?;
+    // A cache that is only read gets no key; then its archives are anybody's.
+    let config = Config::read();
+    let seal = match config.readonly() {
+        true => Seal::of(store),
+        false => Seal::make(store).unwrap_or_else(|error| {
+            say(&format!("oclcache: the archive is not sealed: {error}"));
+            None
+        }),
+    };
+    if let Some(seal) = seal {
+        let signature = seal.sign(manifest.as_bytes()) + "\n";
+        append(
+            &mut archive,
+            SEAL,
+            created,
+            signature.len() as u64,
+            signature.as_bytes(),
+        )
+        .map_err(failed)?;
+    }
+    let mut spool = spool.ok_or_else(|| Failure::new("nothing was read"))?;
+    spool.rewind().map_err(failed)?;
+    let bar = bar(listed.len() as u64, "writing");
+    for (key, listed) in listed {
+        interrupt.check()?;
+        bar.inc(1);
+        append(
+            &mut archive,
+            &member(key),
+            listed.created,
+            listed.size,
+            spool.take(listed.size),
+        )
+        .map_err(failed)?;
+    }
+    bar.finish_and_clear();
+    let encoder = archive.into_inner().map_err(failed)?;
+    encoder
+        .finish()
+        .and_then(|mut output| output.flush())
+        .map_err(failed)
+}
+
+fn append<W: Write>(
+    archive: &mut Builder<W>,
+    name: &str,
+    seconds: u64,
+    length: u64,
+    content: impl Read,
+) -> io::Result<()> {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(EntryType::Regular);
+    header.set_size(length);
+    header.set_mode(0o644);
+    header.set_mtime(seconds);
+    header.set_uid(0);
+    header.set_gid(0);
+    archive.append_data(&mut header, name, content)
+}

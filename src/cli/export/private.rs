@@ -1,0 +1,111 @@
+//! Entries without what their programs' authors and users may want to keep to themselves (`--no-source`).
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use memchr::memmem;
+
+use super::disclosure::user;
+use crate::cache::without_texts;
+use crate::key::ingredients::Kind;
+use crate::store::entry::{Entry, Meta};
+use crate::store::recipe::{Content, Operation, Recipe};
+
+/// Of a text, so many of its longest lines are looked for.
+const MOST_LINES: usize = 32;
+/// Shorter lines stand anywhere.
+const SHORTEST_LINE: usize = 20;
+
+/// The metadata that may be given away, or why the entry has to stay.
+///
+/// # Errors
+/// What its key or its binaries would disclose, for people.
+pub fn without_secrets(entry: &Entry) -> Result<Meta, &'static str> {
+    if entry.is_pending() {
+        return Err("recipes, which are nothing without their source");
+    }
+    let ingredients = &entry.meta.ingredients;
+    for one in ingredients {
+        match one.kind {
+            Kind::Environment => return Err("entries whose key has the value of a variable"),
+            Kind::WorkingDirectory => return Err("entries whose key has a directory (option -g)"),
+            // A place in a directory of the options begins with the number of that.
+            Kind::Include | Kind::Header if one.name.starts_with('/') => {
+                return Err("entries that include a file by its whole path");
+            }
+            _ => {}
+        }
+    }
+    let recipe = entry.recipe();
+    let secrets = secrets(&entry.meta, recipe.as_ref());
+    let library = Path::new(&entry.meta.driver_library).file_name();
+    let meta = Meta {
+        driver_library: library.unwrap_or_default().to_string_lossy().into_owned(),
+        ..without_texts(entry.meta.clone())
+    };
+    let encoded = postcard::to_stdvec(&meta).unwrap_or_default();
+    let texts = || entry.binaries().chain([encoded.as_slice()]);
+    let is_quoted = |secret: &[u8]| {
+        let finder = memmem::Finder::new(secret);
+        texts().any(|text| finder.find(text).is_some())
+    };
+    if secrets.iter().any(|secret| is_quoted(secret)) {
+        return Err("entries whose binaries quote their source or name its directories");
+    }
+    // PoCL's binaries name the file of its own cache that it has compiled.
+    let own = recipe
+        .as_ref()
+        .and_then(|recipe| recipe.own_cache.as_deref());
+    if own.is_some_and(|own| !user(own).is_empty() && is_quoted(own)) {
+        return Err(
+            "entries whose binaries name the driver's own cache, which is in a home; with that elsewhere (PoCL: POCL_CACHE_DIR) they can be compiled anew",
+        );
+    }
+    Ok(meta)
+}
+
+/// What must not be found in what is given away.
+fn secrets(meta: &Meta, recipe: Option<&Recipe>) -> BTreeSet<Vec<u8>> {
+    let mut secrets = BTreeSet::new();
+    for directory in meta.include_dirs.iter().flatten() {
+        secrets.extend(path(directory));
+    }
+    let Some(recipe) = recipe else {
+        return secrets;
+    };
+    let working_directory = recipe.working_directory.iter();
+    secrets.extend(working_directory.filter_map(|text| path(text)));
+    secrets.extend(recipe.text().into_iter().flat_map(lines));
+    for file in recipe
+        .files
+        .iter()
+        .filter(|file| !file.place.starts_with(b"driver"))
+    {
+        secrets.extend(path(&file.path));
+        if let Content::Text(text) = &file.content {
+            secrets.extend(lines(text));
+        }
+    }
+    if let Operation::Compile(headers) = &recipe.operation {
+        secrets.extend(headers.iter().flat_map(|(_, source)| lines(source)));
+    }
+    secrets
+}
+
+/// A path that tells something of a user.
+fn path(bytes: &[u8]) -> Option<Vec<u8>> {
+    let parts = bytes
+        .split(|byte| *byte == b'/')
+        .filter(|part| !part.is_empty());
+    (bytes.starts_with(b"/") && !bytes.starts_with(b"/usr/") && parts.count() > 1)
+        .then(|| bytes.to_vec())
+}
+
+/// The lines by which a text is known again.
+fn lines(text: &[u8]) -> Vec<Vec<u8>> {
+    let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    let mut lines: Vec<&[u8]> = lines.filter(|line| line.len() >= SHORTEST_LINE).collect();
+    lines.sort_by_key(|line| std::cmp::Reverse(line.len()));
+    lines.truncate(MOST_LINES);
+    lines.into_iter().map(<[u8]>::to_vec).collect()
+}

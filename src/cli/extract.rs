@@ -1,0 +1,265 @@
+//! `oclcache extract`: one entry as files.
+//!
+//! They are written beside the directory that was named, into one of a name that nobody knows, which gets the name when all is
+//! there. What programs have called things becomes the name of a file only as far as that is harmless (`names`).
+
+mod headers;
+mod names;
+mod rebuild;
+
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use opencl_sys::{CL_KERNEL_ARG_NAME, CL_KERNEL_ARG_TYPE_NAME, CL_PROGRAM_BUILD_LOG};
+
+use super::Failure;
+use super::archive::devices;
+use super::archive::interrupt::Interrupt;
+use super::output::say;
+use super::show::{find_entry, kind, value};
+use crate::key::ingredients::{Key, Kind};
+use crate::log::text;
+use crate::store::entry::{Answer, Answers, Entry, KernelFacts, Meta};
+use crate::store::recipe::{Base, Recipe};
+
+/// Which entry, and whereto.
+#[derive(Args)]
+pub struct Wanted {
+    /// The key, or as many of its first digits as make it clear
+    key: String,
+    /// A directory that is new or empty
+    directory: PathBuf,
+}
+
+pub fn extract(wanted: &Wanted) -> Result<ExitCode, Failure> {
+    let (key, _, entry) = find_entry(&wanted.key)?;
+    let target = std::path::absolute(&wanted.directory).map_err(Failure::new)?;
+    let shown = crate::log::path(&wanted.directory).to_string();
+    check_target(&target, &shown)?;
+    let cannot = |error: io::Error| Failure::new(format_args!("cannot write `{shown}`: {error}"));
+    let interrupt = Interrupt::listen()?;
+    let parent = target.parent().unwrap_or(Path::new("/"));
+    let made = tempfile::Builder::new()
+        .prefix(".oclcache-extract-")
+        .permissions(fs::Permissions::from_mode(0o700))
+        .tempdir_in(parent);
+    let made = made.map_err(cannot)?;
+    let lacking = write(made.path(), &key, &entry).map_err(cannot)?;
+    interrupt.check()?;
+    // One that is there must be empty, and no link.
+    fs::rename(made.path(), &target).map_err(cannot)?;
+    let _ = made.keep();
+    for words in &lacking {
+        say(&format!("oclcache: {words}"));
+    }
+    let count = names_in(&target);
+    say(&format!(
+        "oclcache: {} is in `{shown}`: {count}",
+        &key.hex()[..16]
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check_target(target: &Path, shown: &str) -> Result<(), Failure> {
+    let refused = |why: &str| {
+        Err(Failure::new(format_args!(
+            "`{shown}` {why}; name a directory that is new or empty"
+        )))
+    };
+    match fs::symlink_metadata(target) {
+        Err(_) => Ok(()),
+        Ok(metadata) if metadata.is_symlink() => refused("is a link"),
+        Ok(metadata) if !metadata.is_dir() => refused("is no directory"),
+        Ok(_) => match fs::read_dir(target) {
+            Ok(mut names) => match names.next() {
+                None => Ok(()),
+                Some(_) => refused("is not empty"),
+            },
+            Err(error) => refused(&format!("cannot be read ({error})")),
+        },
+    }
+}
+
+/// What stands at the top of the tree.
+fn names_in(directory: &Path) -> String {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names.join(", ")
+}
+
+/// Writes all files, and tells what lacks.
+fn write(top: &Path, key: &Key, entry: &Entry) -> io::Result<Vec<String>> {
+    let meta = &entry.meta;
+    let mut lacking = Vec::new();
+    let recipe = entry.recipe();
+    let recorded = recipe.as_ref().and_then(|recipe| recipe.options.as_deref());
+    let options = recorded.or(meta.options.as_deref()).unwrap_or_default();
+    fs::write(top.join("options.txt"), options)?;
+    fs::write(
+        top.join("environment.txt"),
+        environment(key, meta, recipe.as_ref()),
+    )?;
+    fs::write(top.join("build.log"), build_log(meta, options))?;
+    fs::write(top.join("kernels.txt"), kernels(meta))?;
+    fs::create_dir(top.join("binaries"))?;
+    let names = devices(&meta.ingredients);
+    for (index, binary) in entry.binaries().enumerate() {
+        let device = meta
+            .built
+            .get(index)
+            .and_then(|device| names.get(*device as usize));
+        let name = names::safe(device.map_or("device", String::as_str).as_bytes());
+        fs::write(
+            top.join("binaries").join(format!("{index}-{name}.bin")),
+            binary,
+        )?;
+    }
+    if entry.is_pending() {
+        lacking.push(
+            "there are no binaries: it is a recipe that `oclcache bake` makes an entry of"
+                .to_owned(),
+        );
+    }
+    let Some(recipe) = recipe else {
+        lacking.push("there is no source, so nothing compiles it again: it was stored without (OCLCACHE_STORE_SOURCE=0, or an archive without sources)".to_owned());
+        return Ok(lacking);
+    };
+    let file = match &recipe.base {
+        Base::Source(source) => {
+            fs::write(top.join("source.cl"), &**source)?;
+            "source.cl"
+        }
+        Base::Il(code, _) => {
+            fs::write(top.join("program.spv"), &**code)?;
+            "program.spv"
+        }
+        Base::Linked(keys) => {
+            let keys: Vec<String> = keys.iter().map(Key::hex).collect();
+            fs::write(top.join("inputs.txt"), keys.join("\n") + "\n")?;
+            lacking.push("it has no source of its own, so nothing compiles it again: it was linked from the programs whose keys are in inputs.txt; extract those".to_owned());
+            return Ok(lacking);
+        }
+    };
+    fs::create_dir(top.join("headers"))?;
+    let mut written = headers::write(top, &recipe)?;
+    lacking.append(&mut written.lacking);
+    if recipe.previous.is_some() {
+        lacking.push(
+            "it was built for other devices before, which rebuild.sh does not do again".to_owned(),
+        );
+    }
+    if recipe.devices.iter().any(|device| device.is_part) {
+        lacking.push("it was for a part of a device; rebuild.sh takes one of that name".to_owned());
+    }
+    fs::write(
+        top.join("rebuild.c"),
+        rebuild::program(&recipe, &written, file),
+    )?;
+    let script = top.join("rebuild.sh");
+    fs::write(&script, rebuild::script(meta, &mut lacking))?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    Ok(lacking)
+}
+
+/// Where it was compiled: variables as `NAME=VALUE`, and all else behind `#`.
+fn environment(key: &Key, meta: &Meta, recipe: Option<&Recipe>) -> String {
+    let mut shown = String::new();
+    let mut row = |name: &str, words: &str| {
+        let _ = writeln!(shown, "# {name:<18}{}", text(words.as_bytes()));
+    };
+    row("key", &key.hex());
+    row("program", &meta.executable);
+    row(
+        "driver",
+        &format!("{} ({})", meta.driver_family, meta.driver_library),
+    );
+    let directory = recipe.and_then(|recipe| recipe.working_directory.as_deref());
+    if let Some(directory) = directory {
+        row("working directory", &String::from_utf8_lossy(directory));
+    }
+    let is_of_place = |kind: Kind| {
+        matches!(
+            kind,
+            Kind::Device | Kind::Driver | Kind::Processor | Kind::Executable
+        )
+    };
+    for one in meta.ingredients.iter().filter(|one| is_of_place(one.kind)) {
+        let _ = writeln!(
+            shown,
+            "# {:<18}{} {}",
+            kind(one),
+            text(one.name.as_bytes()),
+            value(one)
+        );
+    }
+    for one in meta
+        .ingredients
+        .iter()
+        .filter(|one| one.kind == Kind::Environment)
+    {
+        let _ = writeln!(shown, "{}={}", text(one.name.as_bytes()), text(&one.value));
+    }
+    shown
+}
+
+/// What the compiler said, for each device.
+fn build_log(meta: &Meta, options: &[u8]) -> Vec<u8> {
+    let mut all = Vec::new();
+    for answers in &meta.facts.devices {
+        let Some(answer) = find(answers, CL_PROGRAM_BUILD_LOG) else {
+            continue;
+        };
+        let log = match answer {
+            Answer::Value(text) => text.clone(),
+            Answer::AroundOwnOptions(parts) => parts.join(options),
+            Answer::Withheld => b"(not stored)".to_vec(),
+            Answer::Error(_) | Answer::OwnOptions => continue,
+        };
+        let log = log.strip_suffix(b"\0").unwrap_or(&log);
+        all.extend(log);
+        if !log.is_empty() && !log.ends_with(b"\n") {
+            all.push(b'\n');
+        }
+    }
+    all
+}
+
+fn find(answers: &Answers, name: u32) -> Option<&Answer> {
+    answers
+        .iter()
+        .find(|(query, _)| *query == name)
+        .map(|(_, answer)| answer)
+}
+
+/// Each kernel on a line, with its arguments as far as they are known.
+fn kernels(meta: &Meta) -> String {
+    let mut shown = String::new();
+    for name in &meta.facts.kernel_names {
+        let arguments = meta.facts.kernel(name).map(arguments).unwrap_or_default();
+        let _ = writeln!(shown, "{}{arguments}", text(name));
+    }
+    shown
+}
+
+fn arguments(kernel: &KernelFacts) -> String {
+    let word = |answers: &Answers, name| match find(answers, name) {
+        Some(Answer::Value(value)) => text(value.strip_suffix(b"\0").unwrap_or(value)).to_string(),
+        _ => "?".to_owned(),
+    };
+    let arguments = kernel.arguments.iter().map(|argument| {
+        format!(
+            "{} {}",
+            word(argument, CL_KERNEL_ARG_TYPE_NAME),
+            word(argument, CL_KERNEL_ARG_NAME)
+        )
+    });
+    format!("({})", arguments.collect::<Vec<_>>().join(", "))
+}

@@ -1,0 +1,212 @@
+//! Which entries the drivers of this machine could be given: each registered driver is opened in a process of its own, which tells
+//! what stands in the keys of its programs.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use super::super::archive::devices;
+use super::super::archive::interrupt::Interrupt;
+use super::super::bake::process::Worker;
+use super::super::bake::root::Root;
+use super::super::bake::worker::{CLOSED, streams};
+use super::super::{Failure, directory};
+use crate::config::Config;
+use crate::driver::OpenError;
+use crate::front::own;
+use crate::key::ingredients::{Ingredient, Kind, hex};
+use crate::store::Store;
+use crate::store::digests::Digests;
+use crate::store::entry::Meta;
+
+/// How long a driver may take to open; some hash hundreds of megabytes then.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Names of ingredients that tell which of several devices a call is for (`cache::devices`).
+const CHOICE: [&str; 2] = ["root of device", "only for device"];
+
+/// Not for people.
+#[derive(Args)]
+pub struct DriverArguments {
+    #[arg(long)]
+    library: PathBuf,
+}
+
+/// One platform of a driver, as keys have it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Platform {
+    identity: Vec<Ingredient>,
+    /// Programs and configuration files that it would use from here.
+    files: Vec<Ingredient>,
+    devices: Vec<Vec<Ingredient>>,
+}
+
+/// The registered drivers, of which each is asked when an entry may be for it.
+pub struct Drivers<'a> {
+    interrupt: &'a Interrupt,
+    libraries: Vec<Library>,
+}
+
+struct Library {
+    /// As it is registered.
+    path: PathBuf,
+    /// Its platforms, or why it cannot be asked; None: it was not asked yet.
+    answer: Option<Result<Vec<Platform>, String>>,
+}
+
+/// Tells what a driver is, in a process that it may crash.
+pub fn describe(arguments: &DriverArguments) -> Result<ExitCode, Failure> {
+    let (_, mut answers) = streams().map_err(Failure::new)?;
+    let mut answer = |line: &str| writeln!(answers, "{line}").map_err(Failure::new);
+    let platforms = match own::open(&arguments.library) {
+        Ok(platforms) => platforms,
+        Err(why) => {
+            answer(&format!("{CLOSED}{}", why.replace('\n', " ")))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let store = directory(&Config::read())
+        .ok()
+        .and_then(|path| Store::open_existing(&path).ok()?);
+    let digests = Digests::new();
+    let digest = |path: &Path| digests.digest(store.as_ref(), path);
+    let mut found = Vec::new();
+    for application in &platforms {
+        let driver = application.hooked();
+        let (Some(identity), Some(surroundings)) =
+            (driver.identity(&digest), driver.surroundings(&digest))
+        else {
+            continue;
+        };
+        let devices = application.devices().unwrap_or_default();
+        let devices = devices.into_iter().filter_map(|device| {
+            let identity = driver.device_identities(&[device])?;
+            Some(identity.first()?.to_vec())
+        });
+        let files = surroundings
+            .into_iter()
+            .filter(|one| one.kind == Kind::Driver);
+        found.push(Platform {
+            identity: identity.to_vec(),
+            files: files.collect(),
+            devices: devices.collect(),
+        });
+    }
+    answer(&hex(&postcard::to_stdvec(&found).map_err(Failure::new)?))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ask(library: &Path, interrupt: &Interrupt) -> Result<Vec<Platform>, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let root = Root::new().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    command
+        .args(["describe-driver", "--library"])
+        .arg(library)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .process_group(0);
+    let child = command.spawn().map_err(|error| error.to_string())?;
+    let mut worker = Worker::new(child, root);
+    let line = worker.answer(LIMIT, interrupt.flag());
+    let line = line.map_err(|silence| silence.words(LIMIT))?;
+    worker.end();
+    if let Some(why) = line.strip_prefix(CLOSED) {
+        return match why == OpenError::Ourselves.to_string() {
+            true => Ok(Vec::new()),
+            false => Err(why.to_owned()),
+        };
+    }
+    let bytes: Option<Vec<u8>> = line
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok())
+        .collect();
+    let platforms = bytes.and_then(|bytes| postcard::from_bytes(&bytes).ok());
+    platforms.ok_or_else(|| "it answers nonsense".to_owned())
+}
+
+impl Platform {
+    /// Whether a key of these ingredients could be made with this driver.
+    fn fits(&self, ingredients: &[Ingredient]) -> bool {
+        let of_kinds = |kinds: &[Kind]| {
+            let kinds = kinds.to_vec();
+            ingredients
+                .iter()
+                .filter(move |one| kinds.contains(&one.kind))
+        };
+        let is_driver = self.identity.iter().all(|one| ingredients.contains(one))
+            && of_kinds(&[Kind::Driver])
+                .all(|one| self.identity.contains(one) || self.files.contains(one));
+        let mut there: BTreeSet<&[u8]> = BTreeSet::new();
+        let present = self
+            .devices
+            .iter()
+            .filter(|device| device.iter().all(|one| ingredients.contains(one)));
+        let mut all: Vec<&Ingredient> = Vec::new();
+        for device in present {
+            there.insert(&device[0].value);
+            all.extend(device);
+        }
+        is_driver
+            && !there.is_empty()
+            && of_kinds(&[Kind::Device, Kind::Processor])
+                .filter(|one| !CHOICE.contains(&one.name.as_str()))
+                .all(|one| all.contains(&one))
+    }
+}
+
+impl<'a> Drivers<'a> {
+    pub fn new(config: &Config, interrupt: &'a Interrupt) -> Drivers<'a> {
+        let libraries = own::registered(config).into_iter();
+        let libraries = libraries.map(|path| Library { path, answer: None });
+        Drivers {
+            interrupt,
+            libraries: libraries.collect(),
+        }
+    }
+
+    /// The registered library that an entry fits. Those are asked first that are called as the one that made it.
+    pub fn fitting(&mut self, meta: &Meta) -> Option<PathBuf> {
+        let made_by = Path::new(&meta.driver_library);
+        self.libraries.sort_by_key(|library| {
+            (
+                library.path != made_by,
+                library.path.file_name() != made_by.file_name(),
+            )
+        });
+        for library in &mut self.libraries {
+            let ask = || ask(&library.path, self.interrupt);
+            let answer = library.answer.get_or_insert_with(ask);
+            let mut platforms = answer.iter().flatten();
+            if platforms.any(|platform| platform.fits(&meta.ingredients)) {
+                return Some(library.path.clone());
+            }
+        }
+        None
+    }
+
+    /// Those that could not be asked, and why.
+    pub fn silent(self) -> Vec<(PathBuf, String)> {
+        let libraries = self.libraries.into_iter();
+        let silent = libraries.filter_map(|library| Some((library.path, library.answer?.err()?)));
+        silent.collect()
+    }
+}
+
+/// What an entry is for, for people.
+pub fn purpose(meta: &Meta) -> String {
+    format!(
+        "made by {} ({}) for {}",
+        meta.driver_family,
+        meta.driver_library,
+        devices(&meta.ingredients).join(", ")
+    )
+}

@@ -1,0 +1,153 @@
+//! What has become of each member of an archive.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::super::Failure;
+use super::super::output::{print_json, say};
+use crate::key::ingredients::Key;
+use crate::log::text;
+
+/// So many of each kind are listed for people.
+const SHOWN: usize = 20;
+
+/// What is known before anything is stored, and after.
+#[derive(Default)]
+pub struct Report {
+    pub archive: String,
+    /// The archive is this cache's own.
+    pub is_own: bool,
+    pub dry_run: bool,
+    pub taken: Vec<Key>,
+    /// Of them, recipes.
+    pub recipes: usize,
+    /// Were there already.
+    pub present: Vec<Key>,
+    /// For no driver of this machine, and for which.
+    pub unfit: Vec<(Key, String)>,
+    /// By the name of the member, and why.
+    pub refused: Vec<(Vec<u8>, String)>,
+    pub failed: Vec<(Key, String)>,
+    /// Entries that had to make room.
+    pub removed: u64,
+    /// Drivers that could not be asked.
+    pub silent: Vec<(PathBuf, String)>,
+    /// Where it was stored, if not in the user's cache.
+    pub system: Option<PathBuf>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let done = if self.dry_run {
+            "would be imported"
+        } else {
+            "imported"
+        };
+        write!(f, "{} {done}", self.taken.len())?;
+        if self.recipes > 0 {
+            write!(
+                f,
+                " ({} of them recipes for `oclcache bake --imported`)",
+                self.recipes
+            )?;
+        }
+        if !self.present.is_empty() {
+            write!(f, ", {} were there", self.present.len())?;
+        }
+        if !self.unfit.is_empty() {
+            write!(f, ", {} fit no driver of this machine", self.unfit.len())?;
+        }
+        write!(f, ", {} refused", self.refused.len())?;
+        if !self.failed.is_empty() {
+            write!(f, ", {} not stored", self.failed.len())?;
+        }
+        if self.removed > 0 {
+            write!(f, ", {} others removed to make room", self.removed)?;
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    /// Says it, and gives the exit code; `stopped` is why it did not come to its end.
+    pub fn finish(&self, as_json: bool, stopped: Option<Failure>) -> Result<ExitCode, Failure> {
+        for (library, why) in &self.silent {
+            let (library, why) = (crate::log::path(library), text(why.as_bytes()));
+            say(&format!(
+                "oclcache: the driver `{library}` cannot be asked: {why}"
+            ));
+        }
+        list(
+            "refused",
+            self.refused
+                .iter()
+                .map(|(name, why)| (text(name).to_string(), why)),
+        );
+        list(
+            "not stored",
+            self.failed.iter().map(|(key, why)| (key.hex(), why)),
+        );
+        if self.taken.is_empty() {
+            list(
+                "fits no driver",
+                self.unfit
+                    .iter()
+                    .map(|(key, why)| (key.hex()[..16].to_owned(), why)),
+            );
+        }
+        if as_json {
+            print_json(&self.json())?;
+        }
+        say(&format!("oclcache: {self}"));
+        if let Some(stopped) = stopped {
+            return Err(stopped);
+        }
+        if self.taken.is_empty() && self.present.is_empty() && !self.unfit.is_empty() {
+            return Err(Failure::new(
+                "nothing of it was made by a driver that is registered here; `--all` takes it in any case",
+            ));
+        }
+        match self.refused.is_empty() && self.failed.is_empty() {
+            true => Ok(ExitCode::SUCCESS),
+            false => Ok(ExitCode::FAILURE),
+        }
+    }
+
+    fn json(&self) -> Value {
+        let keys = |keys: &[Key]| keys.iter().map(Key::hex).collect::<Vec<_>>();
+        let reasons = |items: &[(Key, String)]| -> Vec<Value> {
+            let item = |(key, why): &(Key, String)| json!({ "key": key.hex(), "why": why });
+            items.iter().map(item).collect()
+        };
+        let refused = self
+            .refused
+            .iter()
+            .map(|(name, why)| json!({ "member": String::from_utf8_lossy(name), "why": why }));
+        json!({
+            "archive": self.archive,
+            "own": self.is_own,
+            "dry_run": self.dry_run,
+            "imported": keys(&self.taken),
+            "recipes": self.recipes,
+            "present": keys(&self.present),
+            "unfit": reasons(&self.unfit),
+            "refused": refused.collect::<Vec<_>>(),
+            "failed": reasons(&self.failed),
+            "removed": self.removed,
+            "system": self.system.as_ref().map(|path| path.to_string_lossy()),
+        })
+    }
+}
+
+fn list<'a>(what: &str, items: impl ExactSizeIterator<Item = (String, &'a String)>) {
+    let more = items.len().saturating_sub(SHOWN);
+    for (name, why) in items.take(SHOWN) {
+        say(&format!("{what}: {name}: {}", text(why.as_bytes())));
+    }
+    if more > 0 {
+        say(&format!("{what}: and {more} more; `--json` names all"));
+    }
+}

@@ -1,0 +1,497 @@
+//! `oclcache install` and `uninstall`: makes loaders find the library that belongs to this command, for one user or for all.
+//!
+//! For all, one file beside those of the drivers, or in the loader's directory of layers. For one user, a directory of drivers that
+//! has nothing but us, and one file of variables that names it, which the session reads (environment.d(5)); the loader then sees
+//! only us, and we load what it would have. A shell that the session does not start is given a line, since no shell's file is
+//! touched. Loaders have no directory of drivers of a user's own, and both take one directory in OCL_ICD_VENDORS.
+
+mod plan;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+
+use clap::Args;
+
+use super::doctor::{self, quoted};
+use super::output::{print, say, size};
+use super::{Failure, run};
+use crate::config::Config;
+use crate::log::path;
+use crate::store::Store;
+use crate::trust;
+use plan::{HEADER, Plan, registration};
+
+const ICD: &str = "oclcache.icd";
+const LAYER: &str = "oclcache.lay";
+const VARIABLES: &str = "50-oclcache.conf";
+const VENDORS: &str = "OCL_ICD_VENDORS";
+const LAYERS: &str = "OPENCL_LAYERS";
+const OWN_VENDORS: &str = "OCLCACHE_VENDORS";
+
+/// For whom, and how.
+#[derive(Args)]
+pub struct Wanted {
+    #[command(flatten)]
+    whose: Whose,
+    /// As a layer of the loader instead of a driver
+    #[arg(long)]
+    layer: bool,
+}
+
+/// For whom.
+#[derive(Args)]
+pub struct Whose {
+    /// For you only; the default, but for root
+    #[arg(long, conflicts_with = "system")]
+    user: bool,
+    /// For everybody on this machine; root's default
+    #[arg(long)]
+    system: bool,
+    /// Show what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// For packagers: what stands before all paths that are written, but not in what is written, as DESTDIR
+    #[arg(long, value_name = "DIR", hide = true, requires = "system")]
+    root: Option<PathBuf>,
+    /// For packagers: where loaders look for drivers
+    #[arg(
+        long,
+        value_name = "DIR",
+        hide = true,
+        default_value = "/etc/OpenCL/vendors"
+    )]
+    icd_dir: PathBuf,
+    /// For packagers: where loaders look for layers
+    #[arg(
+        long,
+        value_name = "DIR",
+        hide = true,
+        default_value = "/etc/OpenCL/layers"
+    )]
+    layer_dir: PathBuf,
+}
+
+impl Whose {
+    fn is_system(&self) -> bool {
+        self.system || !self.user && rustix::process::geteuid().is_root()
+    }
+
+    fn icd(&self) -> PathBuf {
+        self.icd_dir.join(ICD)
+    }
+
+    fn layer(&self) -> PathBuf {
+        self.layer_dir.join(LAYER)
+    }
+
+    fn root(&self) -> Result<Option<PathBuf>, Failure> {
+        for directory in [&self.icd_dir, &self.layer_dir] {
+            if !directory.is_absolute() {
+                let shown = path(directory);
+                return Err(Failure::new(format_args!(
+                    "`{shown}` is not an absolute path"
+                )));
+            }
+        }
+        let Some(root) = self.root.as_deref() else {
+            return Ok(None);
+        };
+        let real = root
+            .canonicalize()
+            .map_err(|error| Failure::new(format_args!("cannot use `{}`: {error}", path(root))));
+        real.map(Some)
+    }
+
+    /// What to do where something cannot be written.
+    fn next(&self, verb: &str, own: &Path) -> String {
+        match self.is_system() && !rustix::process::geteuid().is_root() {
+            true => {
+                let own = quoted(own).unwrap_or_else(|| "oclcache".to_owned());
+                format!("run `sudo {own} {verb} --system`, or leave out --system")
+            }
+            false => "see who may write there, and whether there is room".to_owned(),
+        }
+    }
+}
+
+/// Where what is of one user stands.
+struct Home {
+    vendors: PathBuf,
+    variables: PathBuf,
+}
+
+impl Home {
+    fn find() -> Result<Home, Failure> {
+        let variable = |name: &str| {
+            let path = std::env::var_os(name).map(PathBuf::from);
+            path.filter(|path| path.is_absolute())
+        };
+        let home = variable("HOME");
+        let of =
+            |xdg: &str, below: &str| variable(xdg).or_else(|| Some(home.as_ref()?.join(below)));
+        let (Some(data), Some(config)) = (
+            of("XDG_DATA_HOME", ".local/share"),
+            of("XDG_CONFIG_HOME", ".config"),
+        ) else {
+            return Err(Failure::new(
+                "HOME is not set, so it is not known where your files are; set it, or use --system",
+            ));
+        };
+        for place in [&data, &config] {
+            // Under sudo HOME may still be the caller's.
+            let known = place.ancestors().find_map(|place| {
+                let metadata = std::fs::metadata(place).ok()?;
+                Some((place, metadata.uid()))
+            });
+            if let Some((known, owner)) = known
+                && owner != rustix::process::geteuid().as_raw()
+            {
+                let known = path(known);
+                return Err(Failure::new(format_args!(
+                    "`{known}` belongs to another user than the one who runs this command; set HOME to yours, or use --system"
+                )));
+            }
+        }
+        Ok(Home {
+            vendors: data.join("oclcache/vendors"),
+            variables: config.join("environment.d").join(VARIABLES),
+        })
+    }
+
+    fn icd(&self) -> PathBuf {
+        self.vendors.join(ICD)
+    }
+}
+
+/// The directory that OCL_ICD_VENDORS has to name where it is registered for one user; None if it is not.
+pub fn of_user() -> Option<PathBuf> {
+    let home = Home::find().ok()?;
+    home.icd().is_file().then_some(home.vendors)
+}
+
+pub fn install(wanted: &Wanted) -> Result<ExitCode, Failure> {
+    let whose = &wanted.whose;
+    let root = whose.root()?;
+    let own = run::own_path()?;
+    let library = run::library(&own)?;
+    if whose.is_system() {
+        return install_for_all(wanted, root.as_deref(), &own, &library);
+    }
+    let registered = [whose.icd(), whose.layer()]
+        .into_iter()
+        .find(|file| std::fs::read(file).is_ok_and(|content| content == registration(&library)));
+    if let Some(registered) = registered.filter(|_| !whose.user) {
+        let registered = path(&registered);
+        say(&format!(
+            "oclcache: `{registered}` registers it for everybody already; nothing is written"
+        ));
+        return Ok(ExitCode::SUCCESS);
+    }
+    install_for_user(wanted, &own, &library)
+}
+
+fn install_for_all(
+    wanted: &Wanted,
+    root: Option<&Path>,
+    own: &Path,
+    library: &Path,
+) -> Result<ExitCode, Failure> {
+    let whose = &wanted.whose;
+    let mut plan = Plan::new(root);
+    let registered = match root {
+        // As it will be found.
+        Some(root) => match library.strip_prefix(root) {
+            Ok(below) => Path::new("/").join(below),
+            Err(_) => library.to_owned(),
+        },
+        None => {
+            trusted_by_all(library)?;
+            library.to_owned()
+        }
+    };
+    let suited = match root {
+        Some(_) => Suited::of_choice(wanted.layer),
+        None => Suited::find(wanted.layer, true)?,
+    };
+    let (file, other) = match suited.is_layer {
+        true => (whose.layer(), whose.icd()),
+        false => (whose.icd(), whose.layer()),
+    };
+    if !(root.is_none() && is_registered_by_name(&file, library)) {
+        plan.write(&file, registration(&registered))?;
+    }
+    // With both each call would come by twice.
+    plan.remove(&other)?;
+    let done = finish(&plan, whose, "install", own)?;
+    let how = match suited.is_layer {
+        true => "as a layer of the loader",
+        false => "beside the drivers",
+    };
+    say(&format!(
+        "oclcache: {done}registered for everybody, {how}{}",
+        suited.why()
+    ));
+    if root.is_none() {
+        say(
+            "oclcache: programs that start now are cached; `oclcache doctor` tells whether all is well",
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is registered for everybody is loaded by root's programs, too.
+fn trusted_by_all(library: &Path) -> Result<(), Failure> {
+    trust::open(library, trust::FILE, &[0]).map(drop).map_err(|why| {
+        let library = path(library);
+        Failure::new(format_args!(
+            "`{library}` is not registered for everybody: {why}; put the command and the library where only root can write, as `sudo icd/install` does, or use --user"
+        ))
+    })
+}
+
+/// Whether a file registers the library by its name alone, as packages do, and the dynamic linker finds it.
+fn is_registered_by_name(file: &Path, library: &Path) -> bool {
+    let name = library.file_name().unwrap_or_default();
+    let by_name = std::fs::read(file).is_ok_and(|content| content.trim_ascii() == name.as_bytes());
+    by_name && doctor::is_ours(Path::new(name))
+}
+
+fn install_for_user(wanted: &Wanted, own: &Path, library: &Path) -> Result<ExitCode, Failure> {
+    let home = Home::find()?;
+    let suited = Suited::find(wanted.layer, false)?;
+    let mut plan = Plan::new(None);
+    let variables: Vec<(&str, OsString)> = match suited.is_layer {
+        true => {
+            let others = std::env::var_os(LAYERS).unwrap_or_default();
+            let others = others.as_bytes().split(|byte| *byte == b':');
+            let others =
+                others.filter(|one| !one.is_empty() && *one != library.as_os_str().as_bytes());
+            let all: Vec<&[u8]> = [library.as_os_str().as_bytes()]
+                .into_iter()
+                .chain(others)
+                .collect();
+            vec![(LAYERS, OsString::from_vec(all.join(&b':')))]
+        }
+        false => {
+            let mut variables = vec![(VENDORS, home.vendors.clone().into())];
+            variables.extend(drivers(&home)?.map(|drivers| (OWN_VENDORS, drivers)));
+            variables
+        }
+    };
+    match suited.is_layer {
+        true => {
+            plan.remove(&home.icd())?;
+            forget_directories(&mut plan, &home);
+        }
+        false => plan.write(&home.icd(), registration(library))?,
+    }
+    plan.write(&home.variables, of_session(&variables)?)?;
+    let done = finish(&plan, &wanted.whose, "install", own)?;
+    say(&format!(
+        "oclcache: {done}registered for you, {}{}",
+        if suited.is_layer {
+            "as a layer of the loader"
+        } else {
+            "in front of the drivers"
+        },
+        suited.why()
+    ));
+    if wanted.whose.dry_run {
+        return Ok(ExitCode::SUCCESS);
+    }
+    say(&format!(
+        "oclcache: sessions read `{}` when they begin; a shell needs this, in its own file if it is to stay:",
+        path(&home.variables)
+    ));
+    for (name, value) in &variables {
+        let value = quoted(Path::new(value)).unwrap_or_default();
+        print(format!("export {name}={value}\n").as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The drivers that the loader would have seen, if those are not the registered ones.
+fn drivers(home: &Home) -> Result<Option<OsString>, Failure> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(drivers) = variable(OWN_VENDORS) {
+        return Ok(Some(drivers));
+    }
+    // As an earlier installation has it.
+    if variable(VENDORS).is_some_and(|vendors| home.vendors == Path::new(&vendors)) {
+        return Ok(None);
+    }
+    run::vendors()
+}
+
+/// Variables as environment.d(5) has them, where only what is plain needs no escaping.
+fn of_session(variables: &[(&str, OsString)]) -> Result<Vec<u8>, Failure> {
+    let mut content = format!("{HEADER}\n").into_bytes();
+    for (name, value) in variables {
+        let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,:=@%".contains(byte);
+        if !value.as_bytes().iter().all(is_plain) {
+            let value = path(Path::new(value));
+            return Err(Failure::new(format_args!(
+                "`{value}` has characters that a session's file of variables may not take as they are; use another place"
+            )));
+        }
+        content.extend([name.as_bytes(), b"=", value.as_bytes(), b"\n"].concat());
+    }
+    Ok(content)
+}
+
+/// Which way suits this machine.
+struct Suited {
+    is_layer: bool,
+    why: Option<&'static str>,
+}
+
+impl Suited {
+    fn of_choice(is_layer: bool) -> Suited {
+        Suited {
+            is_layer,
+            why: None,
+        }
+    }
+
+    /// Beside drivers that the loader calls through tables of its own, only a layer is called. In front of them all are reached.
+    fn find(is_layer: bool, is_system: bool) -> Result<Suited, Failure> {
+        if !is_layer && !is_system {
+            return Ok(Suited::of_choice(false));
+        }
+        let machine = doctor::look(&AtomicBool::new(false)).map_err(Failure::new)?;
+        let takes_layers = match is_system {
+            true => machine.layer_directory,
+            false => machine.layers,
+        };
+        match (is_layer, takes_layers) {
+            (true, true) => Ok(Suited::of_choice(true)),
+            (true, false) => Err(Failure::new(
+                "the loader of this machine reads no such layers (`oclcache doctor` tells what it supports); leave out --layer",
+            )),
+            (false, true) if machine.needs_layer => Ok(Suited {
+                is_layer: true,
+                why: Some("since it calls drivers of ICD 2.0 through tables of its own"),
+            }),
+            (false, _) => Ok(Suited::of_choice(false)),
+        }
+    }
+
+    fn why(&self) -> String {
+        self.why.map_or_else(String::new, |why| format!(", {why}"))
+    }
+}
+
+/// Shows what is done and does it, unless it is only to be shown. Gives what stands before the last words.
+fn finish(plan: &Plan, whose: &Whose, verb: &str, own: &Path) -> Result<&'static str, Failure> {
+    let shown = plan.shown();
+    if !shown.is_empty() {
+        say(shown.trim_end());
+    }
+    if whose.dry_run {
+        return Ok("nothing is done; it would be ");
+    }
+    plan.apply(&whose.next(verb, own))?;
+    Ok(if plan.is_empty() { "already " } else { "" })
+}
+
+fn forget_directories(plan: &mut Plan, home: &Home) {
+    plan.remove_directory(&home.vendors);
+    if let Some(directory) = home.vendors.parent() {
+        plan.remove_directory(directory);
+    }
+}
+
+pub fn uninstall(whose: &Whose) -> Result<ExitCode, Failure> {
+    let root = whose.root()?;
+    let own = run::own_path()?;
+    let mut plan = Plan::new(root.as_deref());
+    let mut vendors = None;
+    if whose.is_system() {
+        plan.remove(&whose.icd())?;
+        plan.remove(&whose.layer())?;
+        plan.remove_directory(&whose.layer_dir);
+    } else {
+        let home = Home::find()?;
+        plan.remove(&home.variables)?;
+        plan.remove(&home.icd())?;
+        forget_directories(&mut plan, &home);
+        if let Some(directory) = home.variables.parent() {
+            plan.remove_directory(directory);
+        }
+        vendors = Some(home.vendors);
+    }
+    let is_empty = plan.is_empty();
+    finish(&plan, whose, "uninstall", &own)?;
+    let for_whom = if whose.is_system() {
+        "everybody"
+    } else {
+        "you"
+    };
+    say(&match (is_empty, whose.dry_run) {
+        (true, _) => format!("oclcache: nothing is registered for {for_whom}"),
+        (false, true) => "oclcache: nothing is done".to_owned(),
+        (false, false) => format!("oclcache: no longer registered for {for_whom}"),
+    });
+    if root.is_none() {
+        tell_what_stays(whose);
+    }
+    let is_set = |name: &str, ours: &dyn Fn(&[u8]) -> bool| {
+        std::env::var_os(name).is_some_and(|value| ours(value.as_bytes()))
+    };
+    let of_vendors = |value: &[u8]| {
+        vendors
+            .as_ref()
+            .is_some_and(|own| own.as_os_str().as_bytes() == value)
+    };
+    if is_set(VENDORS, &of_vendors) {
+        say("oclcache: this session still looks there for drivers; for this shell:");
+        print(format!("unset {VENDORS} {OWN_VENDORS}\n").as_bytes())?;
+    }
+    if !whose.is_system()
+        && is_set(LAYERS, &|value| {
+            value.windows(11).any(|part| part == b"liboclcache")
+        })
+    {
+        say("oclcache: this session still has the layer; for this shell:");
+        print(format!("unset {LAYERS}\n").as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell_what_stays(whose: &Whose) {
+    let files = [whose.icd(), whose.layer()];
+    for file in files
+        .iter()
+        .filter(|file| !whose.is_system() && file.exists())
+    {
+        let file = path(file);
+        say(&format!(
+            "oclcache: `{file}` still registers it for everybody: sudo oclcache uninstall --system"
+        ));
+    }
+    let Ok(directory) = Config::read().directory() else {
+        return;
+    };
+    if !directory.exists() {
+        return;
+    }
+    let entries = Store::open_existing(&directory).ok().flatten();
+    let entries = entries.and_then(|store| store.entries().ok());
+    let bytes = entries
+        .unwrap_or_default()
+        .iter()
+        .map(|(_, facts)| facts.size)
+        .sum();
+    let shown = path(&directory);
+    let remove = quoted(&directory).map_or_else(String::new, |quoted| {
+        format!("; `rm -r {quoted}` removes it")
+    });
+    say(&format!(
+        "oclcache: the cache stays, {} in `{shown}`{remove}",
+        size(bytes)
+    ));
+}

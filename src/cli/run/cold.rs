@@ -1,0 +1,106 @@
+//! `oclcache run --cold`: one program as if it had never run: no cache of compiled kernels is read or written, ours or another's.
+//!
+//! What can be turned off is. Of the others an empty directory takes the place, which goes with the run. What only XDG_CACHE_HOME
+//! moves gets another one, in which all is linked that is no cache of kernels: models that were downloaded are still there.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use rustix::fs::{StatVfsMountFlags, statvfs};
+use tempfile::TempDir;
+
+use super::{exit_as, run_to_end};
+use crate::cli::Failure;
+use crate::cli::caches::Surroundings;
+use crate::cli::caches::table::{CACHES, Cache, Cold};
+use crate::cli::output::say;
+
+pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
+    let surroundings = Surroundings::read();
+    let cannot = |error| Failure::new(format_args!("cannot make an empty cache: {error}"));
+    let temporary = temporary(&surroundings).map_err(cannot)?;
+    let mut program = Command::new(&command[0]);
+    program.args(&command[1..]);
+    program.env("OCLCACHE_DISABLE", "1");
+    let mut hidden = Vec::new();
+    let (mut off, mut emptied, mut left) = (vec!["oclcache"], vec![], vec![]);
+    for cache in &CACHES {
+        for cold in cache.cold {
+            match cold {
+                Cold::Set(variable, value) => {
+                    program.env(variable, value);
+                }
+                Cold::Move(variable) => {
+                    let directory = temporary.path().join(cache.name);
+                    fs::create_dir_all(&directory).map_err(cannot)?;
+                    program.env(variable, directory);
+                }
+                Cold::Hide(name) => hidden.push(*name),
+            }
+        }
+        let is_emptied = |cold: &Cold| !matches!(cold, Cold::Set(..));
+        match cache.cold {
+            [] if is_there(cache, &surroundings) => left.push(cache.name),
+            [] => {}
+            cold if cold.iter().all(is_emptied) => emptied.push(cache.name),
+            _ => off.push(cache.name),
+        }
+    }
+    if let Some(cache_home) = surroundings.cache_home() {
+        let other = temporary.path().join("cache-home");
+        link_all_but(&cache_home, &other, &hidden).map_err(cannot)?;
+        program.env("XDG_CACHE_HOME", other);
+    }
+    if !quiet {
+        let mut words = format!(
+            "oclcache: cold run: off are the caches of {}; empty those of {}",
+            off.join(", "),
+            emptied.join(", ")
+        );
+        if !left.is_empty() {
+            words += &format!("; nothing turns off {}", left.join(", "));
+        }
+        say(&words);
+    }
+    let ended = run_to_end(&mut program, &command[0]);
+    drop(temporary);
+    exit_as(&ended?, false)
+}
+
+/// Whether a cache has a directory.
+fn is_there(cache: &Cache, surroundings: &Surroundings) -> bool {
+    let mut places = cache.places.iter();
+    places.any(|place| surroundings.path(place).is_some_and(|path| path.exists()))
+}
+
+/// A directory that goes with the run, from which programs can be loaded: PoCL loads kernels from its cache.
+fn temporary(surroundings: &Surroundings) -> std::io::Result<TempDir> {
+    let is_executable = |place: &PathBuf| {
+        let found = statvfs(place);
+        found.is_ok_and(|found| !found.f_flag.contains(StatVfsMountFlags::NOEXEC))
+    };
+    let usual = std::env::temp_dir();
+    let mut places = [Some(usual.clone()), surroundings.cache_home()]
+        .into_iter()
+        .flatten();
+    let place = places.find(is_executable).unwrap_or(usual);
+    tempfile::Builder::new()
+        .prefix("oclcache-cold-")
+        .tempdir_in(place)
+}
+
+/// Makes a directory of links to what is in another one, but for some names.
+fn link_all_but(of: &Path, directory: &Path, hidden: &[&str]) -> std::io::Result<()> {
+    fs::create_dir(directory)?;
+    // Where there is none or it cannot be read, there is nothing that a program would miss.
+    for entry in fs::read_dir(of).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if !hidden.iter().any(|hidden| name == *hidden) {
+            symlink(entry.path(), directory.join(&name))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! What the configuration files say of single programs.
+//!
+//! A program is the file that runs, so for a script it is the interpreter: the kernel knows no other name, and who wants a rule
+//! for one script sets OCLCACHE_DISABLE for it.
+
+use std::os::unix::ffi::OsStrExt;
+
+use super::{Config, Name, Source};
+
+/// A setting that a program can have.
+pub struct RuleSetting {
+    /// The key below `[program.NAME]`.
+    pub key: &'static str,
+    /// The setting of all programs that it stands for.
+    name: Name,
+    /// Whether it says the contrary of that.
+    is_contrary: bool,
+    /// What it means.
+    pub help: &'static str,
+}
+
+/// The settings that a program can have.
+pub const RULES: [RuleSetting; 2] = [
+    RuleSetting {
+        key: "cache",
+        name: Name::Disable,
+        is_contrary: true,
+        help: "false: forward everything this program does to the drivers, as OCLCACHE_DISABLE",
+    },
+    RuleSetting {
+        key: "store_source",
+        name: Name::StoreSource,
+        is_contrary: false,
+        help: "keep this program's sources, macro values and build logs in entries",
+    },
+];
+
+/// What a configuration file says of one program.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// The program's file name, as statistics show it.
+    pub program: String,
+    /// Which of [`RULES`].
+    pub key: &'static str,
+    /// What it says.
+    pub value: bool,
+    /// Which file.
+    pub source: Source,
+}
+
+impl Config {
+    /// What the files say of single programs, each once: the user's file stands above the system's.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        let is_last = |(index, rule): &(usize, &Rule)| {
+            let mut later = self.rules[index + 1..].iter();
+            !later.any(|other| (&other.program, other.key) == (&rule.program, rule.key))
+        };
+        let last = self.rules.iter().enumerate().filter(is_last);
+        last.map(|(_, rule)| rule)
+    }
+
+    /// Takes what is said of the running program.
+    pub(super) fn apply_rules(&mut self) {
+        if self.rules.is_empty() {
+            return;
+        }
+        let own = executable();
+        self.apply_rules_of(&String::from_utf8_lossy(&own));
+    }
+
+    fn apply_rules_of(&mut self, program: &str) {
+        let rules = std::mem::take(&mut self.rules);
+        for rule in rules.iter().filter(|rule| rule.program == program) {
+            if let Some(setting) = RULES.iter().find(|setting| setting.key == rule.key) {
+                let value = (rule.value != setting.is_contrary).to_string();
+                self.values[setting.name as usize] = (value.into(), rule.source.clone());
+            }
+        }
+        self.rules = rules;
+    }
+}
+
+/// The name of the running program's file.
+pub fn executable() -> Vec<u8> {
+    let path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    path.file_name()
+        .map(|name| name.as_bytes().to_vec())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// What a user's file with this text, and a variable, make of a program's settings: whether it is off, and whether it keeps
+    /// sources; and what is wrong with the file.
+    fn of(text: &str, disable: Option<&str>, program: &str) -> ((bool, bool), Vec<String>) {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        std::fs::create_dir(home.path().join("oclcache")).expect("made");
+        std::fs::write(home.path().join("oclcache/config.toml"), text).expect("written");
+        let variable = |name: &str| match name {
+            "XDG_CONFIG_HOME" => Some(home.path().into()),
+            _ => None,
+        };
+        let mut config = Config::read_from(&variable, None);
+        config.apply_rules_of(program);
+        // As in `read_from`, where this process has a name of its own.
+        if let Some(disable) = disable {
+            config.values[Name::Disable as usize] = (disable.into(), Source::Environment);
+        }
+        let settings = (config.disable(), config.store_source());
+        (settings, config.complaints)
+    }
+
+    #[test]
+    fn a_rule_holds_for_its_program_and_stands_above_what_holds_for_all() {
+        let text = "disable = true\n[program.darktable]\ncache = true\nstore_source = false\n\
+            [program.\"python3.11\"]\ncache = false\n";
+        for (program, settings) in [
+            ("darktable", (false, false)),
+            ("python3.11", (true, true)),
+            ("hashcat", (true, true)),
+        ] {
+            assert_eq!(of(text, None, program), (settings, vec![]), "{program}");
+        }
+        let text = "[program.\"python3.11\"]\ncache = false\n";
+        assert_eq!(of(text, None, "python3.11").0, (true, true));
+        assert_eq!(of(text, None, "python3").0, (false, true));
+        assert_eq!(of(text, Some("0"), "python3.11").0, (false, true));
+    }
+
+    #[test]
+    fn the_environment_stands_above_the_rule_of_the_running_program() {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let own = String::from_utf8_lossy(&executable()).into_owned();
+        let text = format!("[program.'{own}']\ncache = false\nstore_source = false\n");
+        std::fs::create_dir(home.path().join("oclcache")).expect("made");
+        std::fs::write(home.path().join("oclcache/config.toml"), text).expect("written");
+        let read = |disable: &str| {
+            let variable = |name: &str| match name {
+                "XDG_CONFIG_HOME" => Some(home.path().into()),
+                "OCLCACHE_DISABLE" => Some(disable.into()),
+                _ => None,
+            };
+            Config::read_from(&variable, None)
+        };
+        assert!(read("").disable() && !read("").store_source());
+        assert!(!read("0").disable() && !read("0").store_source());
+        assert!(matches!(read("").value(Name::Disable).1, Source::File(_)));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_rule_is_said_and_the_rest_is_taken() {
+        let good = "[program.good]\ncache = false\n";
+        for (wrong, words) in [
+            ("program = 1\n", "`program` must be a table"),
+            ("program.x = 1\n", "`program.x` must be a table"),
+            ("[program.x]\ncach = false\n", "did you mean `cache`?"),
+            (
+                "[program.x]\ncache = \"no\"\n",
+                "`program.x.cache` must be true or false",
+            ),
+            (
+                "[program.python3.11]\ncache = false\n",
+                "a name with dots stands in quotes",
+            ),
+            ("[program.'a/b']\ncache = false\n", "`program.a/b` must be"),
+            ("[program.'']\ncache = false\n", "`program.` must be"),
+            (
+                "[program.\"\\u001b[2J\"]\nx = 1\n",
+                "`program.\\u{1b}[2J.x` is no setting",
+            ),
+            ("stroe_source = false\n", "did you mean `store_source`?"),
+            ("[programs.x]\ncache = false\n", "did you mean `program`?"),
+        ] {
+            let text = match wrong.starts_with("program =") {
+                true => wrong.to_owned(),
+                false => format!("{wrong}{good}"),
+            };
+            let ((is_off, _), complaints) = of(&text, None, "good");
+            assert_eq!(is_off, text.contains(good), "{text}");
+            assert!(complaints[0].contains(words), "{complaints:?}");
+            assert_eq!(complaints.len(), 1, "{complaints:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_everybody_can_write_is_not_read() {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let file = home.path().join("oclcache/config.toml");
+        std::fs::create_dir(home.path().join("oclcache")).expect("made");
+        std::fs::write(&file, "readonly = true\n").expect("written");
+        let variable = |name: &str| (name == "XDG_CONFIG_HOME").then(|| home.path().into());
+        for (mode, is_read) in [(0o600, true), (0o664, true), (0o666, false), (0o602, false)] {
+            let permissions = PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(&file, permissions).expect("changed");
+            let config = Config::read_from(&variable, None);
+            assert_eq!(config.readonly(), is_read, "{mode:o}");
+            let said = config
+                .complaints
+                .iter()
+                .any(|said| said.contains("chmod o-w"));
+            assert_eq!(said, !is_read, "{:?}", config.complaints);
+        }
+    }
+}

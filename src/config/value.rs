@@ -1,0 +1,91 @@
+//! What the values of settings are, and whether a text is one.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::quantity;
+
+/// What the values of a setting are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Yes or no.
+    Switch,
+    /// Yes, no, or as is best.
+    SwitchOrAuto,
+    /// One of these words, of which the first is the default.
+    Word(&'static [&'static str]),
+    /// A whole number from 0 to 100.
+    Percent,
+    /// A number of bytes.
+    Size,
+    /// A number of bytes, or as is best.
+    SizeOrAuto,
+    /// A time.
+    Age,
+    /// One directory.
+    Directory,
+    /// Ids of users, with blanks between them.
+    Ids,
+    /// Anything.
+    Text,
+}
+
+/// What is written for yes and no. What the reader takes besides is said at `truth`.
+const SWITCHES: [&str; 8] = ["true", "false", "yes", "no", "on", "off", "1", "0"];
+
+impl Kind {
+    /// Whether a text is such a value.
+    pub fn accepts(self, value: &OsStr) -> bool {
+        let text = value.to_str();
+        let is = |word: &str| text.is_some_and(|text| text == word);
+        match self {
+            Kind::Switch => SWITCHES
+                .iter()
+                .any(|switch| value.eq_ignore_ascii_case(switch)),
+            Kind::SwitchOrAuto => is("auto") || Kind::Switch.accepts(value),
+            Kind::Word(words) => words.iter().any(|word| is(word)),
+            Kind::Percent => text.and_then(percent).is_some(),
+            Kind::Size => text.and_then(quantity::bytes).is_some(),
+            Kind::SizeOrAuto => is("auto") || Kind::Size.accepts(value),
+            Kind::Age => text.and_then(quantity::duration).is_some(),
+            Kind::Directory => Path::new(value).is_absolute(),
+            Kind::Ids => text.is_some_and(|text| text.split(' ').all(is_id)),
+            Kind::Text => !value.as_bytes().contains(&0),
+        }
+    }
+
+    /// Whether the default is taken for what is no such value. All that is no "no" is a "yes", and a directory that is none is
+    /// refused where it is used.
+    pub fn has_fallback(self) -> bool {
+        matches!(
+            self,
+            Kind::Word(_) | Kind::Percent | Kind::Size | Kind::SizeOrAuto | Kind::Age
+        )
+    }
+
+    /// What is wanted, for people.
+    pub fn wanted(self) -> String {
+        match self {
+            Kind::Switch => "true or false".to_owned(),
+            Kind::SwitchOrAuto => "true, false or auto".to_owned(),
+            Kind::Word(words) => format!("one of {}", words.join(", ")),
+            Kind::Percent => "a whole number from 0 to 100".to_owned(),
+            Kind::Size => "a size as 500M or 5Gi".to_owned(),
+            Kind::SizeOrAuto => "auto or a size as 500M or 5Gi".to_owned(),
+            Kind::Age => "a time as 12h or 30d, or 0".to_owned(),
+            Kind::Directory => "an absolute path".to_owned(),
+            Kind::Ids => "ids of users as \"1000 1001\"".to_owned(),
+            Kind::Text => "a text".to_owned(),
+        }
+    }
+}
+
+/// A share of a hundred.
+pub fn percent(text: &str) -> Option<u8> {
+    text.parse().ok().filter(|percent| *percent <= 100)
+}
+
+fn is_id(text: &str) -> bool {
+    text.parse::<u32>().is_ok()
+}

@@ -1,0 +1,369 @@
+//! The configuration file: `config get`, `set` and `unset` change one line and nothing else, rules hold for their program, and
+//! what is wrong is said.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::PathBuf;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use crate::snapshots::assert_shown;
+use crate::support::{Driver, Ran, Sandbox, Way, is_root, skipped};
+use crate::texts::{HOSTILE, assert_plain};
+
+const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
+const NOBODY: u32 = 65534;
+
+fn stub() -> Sandbox {
+    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
+}
+
+/// The user's file, with this text in it.
+fn file(sandbox: &Sandbox, text: &str) -> PathBuf {
+    fs::create_dir_all(sandbox.path("home/.config/oclcache")).expect("made");
+    sandbox.write("home/.config/oclcache/config.toml", text)
+}
+
+fn config(sandbox: &Sandbox, arguments: &[&str]) -> Ran {
+    let ran = sandbox.oclcache(&[&["config"], arguments].concat());
+    for output in [&ran.stdout, &ran.stderr] {
+        assert_plain(output.as_bytes());
+    }
+    ran
+}
+
+#[test]
+fn set_changes_one_line_and_leaves_the_rest_as_it_was() {
+    let sandbox = stub();
+    let before = "# mine\nreadonly = true # always\n\nmax_age = \"30d\"\n\n# games\n\
+        [program.\"a game\"]\ncache = false\n";
+    let file = file(&sandbox, before);
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o640)).expect("changed");
+    config(&sandbox, &["set", "readonly", "no"]).ok();
+    config(&sandbox, &["set", "max_size", "20Gi"]).ok();
+    config(&sandbox, &["set", "verify", "7"]).ok();
+    config(&sandbox, &["set", "program.python3.11.store_source", "off"]).ok();
+    config(&sandbox, &["unset", "program.a game.cache"]).ok();
+    let after = "# mine\nreadonly = false # always\n\nmax_age = \"30d\"\nmax_size = \"20Gi\"\nverify = 7\n\n\
+        [program.\"python3.11\"]\nstore_source = false\n";
+    assert_eq!(fs::read_to_string(&file).expect("read"), after);
+    let mode = file.metadata().expect("there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
+    let files = fs::read_dir(file.parent().expect("a directory")).expect("listed");
+    assert_eq!(files.count(), 1, "nothing else is left there");
+    for (key, value) in [
+        ("readonly", "false"),
+        ("max_size", "20Gi"),
+        ("verify", "7"),
+        ("max_age", "30d"),
+        ("program.python3.11.store_source", "false"),
+        ("mode", "auto"),
+    ] {
+        let ran = config(&sandbox, &["get", key]).ok();
+        assert_eq!((&*ran.stdout, &*ran.stderr), (&*format!("{value}\n"), ""));
+    }
+    assert_eq!(
+        config(&sandbox, &["get", "program.other.cache"]).code,
+        Some(3)
+    );
+    config(&sandbox, &["unset", "max_size"]).ok();
+    assert_eq!(config(&sandbox, &["get", "max_size"]).ok().stdout, "5Gi\n");
+    let again = config(&sandbox, &["unset", "max_size"]).ok();
+    assert!(
+        again.stderr.contains("max_size is not in `"),
+        "{}",
+        again.stderr
+    );
+}
+
+#[test]
+fn the_first_setting_makes_the_file_and_its_directory() {
+    let sandbox = stub();
+    let ran = config(&sandbox, &["set", "program.client.cache", "true"]).ok();
+    let file = sandbox.path("home/.config/oclcache/config.toml");
+    assert_eq!(
+        fs::read_to_string(&file).expect("read"),
+        "[program.client]\ncache = true\n"
+    );
+    assert!(ran.stderr.contains(file.to_str().expect("UTF-8")));
+    let mode = file.metadata().expect("there").permissions().mode();
+    assert_eq!(mode & 0o022, 0, "nobody else can write it");
+    config(&sandbox, &["unset", "program.client.cache"]).ok();
+    assert_eq!(fs::read_to_string(&file).expect("read"), "");
+}
+
+#[test]
+fn what_stands_above_the_file_is_said() {
+    let mut sandbox = stub();
+    sandbox.set("OCLCACHE_RECORD", "bake");
+    let ran = config(&sandbox, &["set", "record", "off"]).ok();
+    let above = "but `bake` is what is used here, from: environment, OCLCACHE_RECORD";
+    assert!(ran.stderr.contains(above), "{}", ran.stderr);
+    assert_eq!(config(&sandbox, &["get", "record"]).ok().stdout, "bake\n");
+    let ran = config(&sandbox, &["set", "verify", "3"]).ok();
+    assert!(!ran.stderr.contains("but"), "{}", ran.stderr);
+    sandbox.set("OCLCACHE_DISABLE", "0");
+    let ran = config(&sandbox, &["set", "program.client.cache", "false"]).ok();
+    assert!(
+        ran.stderr.contains("but OCLCACHE_DISABLE is set here"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn nonsense_is_refused_and_what_is_wanted_is_named() {
+    let sandbox = stub();
+    let text = "max_size = \"1Gi\"\n";
+    let file = file(&sandbox, text);
+    for (key, value, wanted) in [
+        ("max_size", "lots", "a size as 500M or 5Gi is wanted"),
+        ("min_free", "10%", "auto or a size as 500M or 5Gi is wanted"),
+        ("max_age", "7", "a time as 12h or 30d, or 0 is wanted"),
+        ("verify", "101", "a whole number from 0 to 100 is wanted"),
+        ("readonly", "maybe", "true or false is wanted"),
+        ("autobake", "sometimes", "true, false or auto is wanted"),
+        ("mode", "layer", "one of auto, icd, beside is wanted"),
+        ("dir", "cache", "an absolute path is wanted"),
+        ("trusted_owners", "1000", "use --system"),
+        ("program.x.cache", "auto", "true or false is wanted"),
+        ("program.x.dir", "/x", "`dir` is no setting of a program"),
+        ("program.a/b.cache", "true", "`a/b` is no file's name"),
+        ("max-size", "1Gi", "did you mean `max_size`?"),
+        ("program", "true", "is no setting"),
+        ("", "true", "is no setting"),
+    ] {
+        let ran = config(&sandbox, &["set", key, value]);
+        assert_eq!((ran.code, &*ran.stdout), (Some(2), ""), "{key}");
+        assert!(ran.stderr.contains(wanted), "{key}: {}", ran.stderr);
+    }
+    assert_eq!(config(&sandbox, &["get", "nonsense"]).code, Some(2));
+    assert_eq!(config(&sandbox, &["unset", "nonsense"]).code, Some(2));
+    assert_eq!(fs::read_to_string(file).expect("read"), text);
+}
+
+#[test]
+fn a_file_that_cannot_be_changed_is_named_and_left_as_it_is() {
+    let sandbox = stub();
+    let path = file(&sandbox, "");
+    let refused = |words: &str| {
+        let ran = config(&sandbox, &["set", "verify", "1"]);
+        assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+        assert!(ran.stderr.contains(words), "{}", ran.stderr);
+        assert!(ran.stderr.contains("config.toml`"), "{}", ran.stderr);
+    };
+    let broken = "verify = 1\nthis is = not [toml";
+    fs::write(&path, broken).expect("written");
+    refused("is not TOML: line 2");
+    assert_eq!(fs::read_to_string(&path).expect("read"), broken);
+    fs::write(&path, "verify = 1\nprogram = 3\n").expect("written");
+    let ran = config(&sandbox, &["set", "program.x.cache", "false"]);
+    assert!(
+        ran.stderr.contains("`program` is no table"),
+        "{}",
+        ran.stderr
+    );
+    fs::remove_file(&path).expect("removed");
+    fs::create_dir(&path).expect("made");
+    refused("is not a regular file");
+    fs::remove_dir(&path).expect("removed");
+    mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a FIFO");
+    refused("is not a regular file");
+    fs::remove_file(&path).expect("removed");
+    symlink("/missing/anywhere", &path).expect("linked");
+    refused("is a link to nothing");
+    fs::remove_file(&path).expect("removed");
+    fs::write(&path, "").expect("written");
+    if is_root() {
+        chown(&path, Some(NOBODY), None).expect("given away");
+        refused("belongs to another user");
+        fs::remove_file(&path).expect("removed");
+        chown(path.parent().expect("a directory"), Some(NOBODY), None).expect("given away");
+        let ran = config(&sandbox, &["set", "verify", "1"]);
+        assert!(
+            ran.stderr.contains("oclcache` belongs to another user"),
+            "{}",
+            ran.stderr
+        );
+        assert!(!path.exists());
+    } else {
+        skipped("a configuration file of another user (not root)");
+        fs::set_permissions(&path, PermissionsExt::from_mode(0)).expect("changed");
+        refused("cannot read");
+    }
+}
+
+#[test]
+fn a_link_to_a_file_stays_and_the_file_is_written() {
+    let sandbox = stub();
+    fs::create_dir_all(sandbox.path("home/.config/oclcache")).expect("made");
+    fs::create_dir(sandbox.path("dotfiles")).expect("made");
+    let real = sandbox.write("dotfiles/oclcache.toml", "# shared\nverify = 1\n");
+    let link = sandbox.path("home/.config/oclcache/config.toml");
+    symlink(&real, &link).expect("linked");
+    config(&sandbox, &["set", "verify", "2"]).ok();
+    assert!(link.is_symlink());
+    assert_eq!(
+        fs::read_to_string(&real).expect("read"),
+        "# shared\nverify = 2\n"
+    );
+}
+
+#[test]
+fn without_a_home_there_is_no_place_to_write_and_that_is_said() {
+    let sandbox = stub();
+    let run = |arguments: &[&str]| {
+        let mut command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+        sandbox.run(command.env_remove("HOME").arg("config").args(arguments))
+    };
+    let ran = run(&["set", "verify", "2"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stderr.contains("set HOME or XDG_CONFIG_HOME"),
+        "{}",
+        ran.stderr
+    );
+    run(&[]).ok();
+    assert_eq!(run(&["get", "verify"]).ok().stdout, "0\n");
+}
+
+#[test]
+fn a_rule_turns_the_cache_off_for_its_program_and_the_environment_on_again() {
+    let mut sandbox = stub();
+    let builds = |sandbox: &Sandbox| {
+        let ran = sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
+        ran.source_builds()
+    };
+    file(&sandbox, "[program.client]\ncache = false\n");
+    assert_eq!([builds(&sandbox), builds(&sandbox)], [1, 1]);
+    assert!(!sandbox.path("cache").exists());
+    sandbox.set("OCLCACHE_DISABLE", "0");
+    assert_eq!([builds(&sandbox), builds(&sandbox)], [1, 0]);
+    // What a site says of all programs.
+    file(&sandbox, "disable = true\n");
+    assert_eq!(builds(&sandbox), 0);
+    sandbox.variables.remove("OCLCACHE_DISABLE");
+    assert_eq!(builds(&sandbox), 1);
+    file(&sandbox, "disable = true\n[program.client]\ncache = true\n");
+    assert_eq!(builds(&sandbox), 0);
+    file(
+        &sandbox,
+        "[program.clien]\ncache = false\n[program.Client]\ncache = false\n",
+    );
+    assert_eq!(builds(&sandbox), 0);
+}
+
+#[test]
+fn a_rule_keeps_the_sources_of_its_program_out_of_the_cache() {
+    let sandbox = stub();
+    let secret = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; } // secret\n";
+    let is_kept = || {
+        sandbox.kernel(Way::Cached, secret, "-DN=1").ok();
+        let [entry] = <[PathBuf; 1]>::try_from(sandbox.entries()).expect("one entry");
+        let key = entry
+            .file_stem()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
+        let shown = sandbox.oclcache(&["show", "--source", &key]);
+        sandbox.oclcache(&["clear"]).ok();
+        shown.stdout.contains("secret")
+    };
+    assert!(is_kept());
+    file(&sandbox, "[program.client]\nstore_source = false\n");
+    assert!(!is_kept());
+}
+
+#[test]
+fn an_unknown_key_is_said_with_the_nearest_one_by_the_log_and_the_command() {
+    let sandbox = stub();
+    file(
+        &sandbox,
+        "max_sise = \"1Gi\"\nunheard_of = 1\n[program.x]\nstore_sources = false\n",
+    );
+    let ran = sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
+    let said = config(&sandbox, &[]).ok().stderr;
+    for output in [&ran.stderr, &said] {
+        for words in [
+            "`max_sise` is no setting; did you mean `max_size`?",
+            "`unheard_of` is no setting\n",
+            "`program.x.store_sources` is no setting of a program; did you mean `store_source`?",
+        ] {
+            assert!(output.contains(words), "{words}: {output}");
+        }
+    }
+}
+
+#[test]
+fn hostile_names_of_programs_are_written_as_they_are_and_shown_in_plain_characters() {
+    let sandbox = stub();
+    let mut written = 0;
+    for name in HOSTILE {
+        let key = [b"program.", name, b".cache"].concat();
+        let key = std::ffi::OsStr::from_bytes(&key);
+        let mut command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+        let ran = sandbox.run(command.args(["config", "set"]).arg(key).arg("false"));
+        assert_plain(ran.stderr.as_bytes());
+        let is_name = std::str::from_utf8(name).is_ok() && name != b"..";
+        assert_eq!(
+            ran.code,
+            Some(if is_name { 0 } else { 2 }),
+            "{}",
+            ran.stderr
+        );
+        written += usize::from(is_name);
+        let mut command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+        let ran = sandbox.run(command.args(["config", "get"]).arg(key));
+        assert_plain(ran.stdout.as_bytes());
+        assert_plain(ran.stderr.as_bytes());
+    }
+    assert!(written > 10);
+    let shown = config(&sandbox, &[]).ok();
+    assert_eq!(shown.stdout.matches(".cache = false").count(), written);
+    let json = config(&sandbox, &["--json"]).ok().stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let programs = json["programs"].as_object().expect("programs");
+    let text = |name: &&[u8]| std::str::from_utf8(name).ok().map(str::to_owned);
+    for name in HOSTILE.iter().filter_map(text).filter(|name| name != "..") {
+        assert_eq!(programs[&name]["cache"], false, "{name:?}");
+    }
+}
+
+#[test]
+fn what_config_shows() {
+    let mut sandbox = stub();
+    file(
+        &sandbox,
+        "max_sise = \"1Gi\"\nmax_size = \"1Gi\"\nmode = \"x\"\n[program.darktable]\ncache = false\n",
+    );
+    sandbox.set("OCLCACHE_RECACHE", "yes");
+    let ran = config(&sandbox, &[]).ok();
+    let is_varying = |line: &&str| !line.trim_start().starts_with("file system:");
+    let lines: Vec<&str> = ran.stdout.lines().filter(is_varying).collect();
+    let shown = format!("{}\n--- standard error\n{}", lines.join("\n"), ran.stderr);
+    assert_shown(&sandbox, "config", &shown);
+    let json = config(&sandbox, &["--json"]).ok();
+    assert_shown(&sandbox, "config_json", &json.stdout);
+    let said: Vec<String> = [
+        &["set", "verify", "2"][..],
+        &["set", "recache", "false"],
+        &["set", "verify", "half"],
+        &["get", "max_sise"],
+        &["unset", "verify"],
+        &["get", "--json", "max_size"],
+    ]
+    .iter()
+    .map(|arguments| {
+        let ran = config(&sandbox, arguments);
+        let code = ran.code.expect("a code");
+        format!(
+            "$ oclcache config {}\n{}{}[{code}]\n",
+            arguments.join(" "),
+            ran.stdout,
+            ran.stderr
+        )
+    })
+    .collect();
+    assert_shown(&sandbox, "config_set", &said.concat());
+}

@@ -1,0 +1,568 @@
+//! Faults that machines have. Each is planted, found, and mended as the doctor says.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::World;
+use crate::snapshots::assert_shown;
+use crate::support::{Way, built, copy_program, is_root, library, skipped};
+
+struct Fault {
+    /// What of the machine it is.
+    about: &'static str,
+    /// How bad it is.
+    state: &'static str,
+    /// What is said of it.
+    says: &'static str,
+    plant: fn(&mut World),
+    /// What a person does who is told in words; none where a command is told.
+    by_hand: Option<fn(&World) -> String>,
+}
+
+const WRONG: &str = "wrong";
+const WARNING: &str = "warning";
+/// What a program is that was built without a dynamic linker.
+const BARE_PROGRAM: &str = "void _start(void) { for (;;); }\n";
+const PROGRAM: &str = "int main(void) { return 0; }\n";
+const SHARED: [&str; 2] = ["-shared", "-fPIC"];
+
+/// Done as the words say, before the doctor looks again.
+fn remove(world: &World, name: &str) -> String {
+    format!("rm {}", world.sandbox.path(name).display())
+}
+
+fn configure(world: &World, content: &str) {
+    let directory = world.sandbox.path("home/.config/oclcache");
+    fs::create_dir_all(&directory).expect("made");
+    fs::write(directory.join("config.toml"), content).expect("written");
+}
+
+fn driver(world: &World, name: &str, source: &str) {
+    let library = world.compile(&format!("lib{name}.so"), source, &SHARED);
+    world.register(name, &library.display().to_string());
+}
+
+/// What programs are given for a loader.
+fn loader(world: &mut World, source: &str) {
+    let directory = world.sandbox.path("loader");
+    fs::create_dir_all(&directory).expect("made");
+    world.compile("loader/libOpenCL.so.1", source, &SHARED);
+    world.sandbox.set("LD_LIBRARY_PATH", directory);
+}
+
+fn cache(world: &World, mode: u32) -> PathBuf {
+    let cache = world.sandbox.path("cache");
+    fs::create_dir_all(&cache).expect("made");
+    fs::set_permissions(&cache, PermissionsExt::from_mode(mode)).expect("changed");
+    cache
+}
+
+const FAULTS: [Fault; 31] = [
+    Fault {
+        about: "loader",
+        state: WRONG,
+        says: "no program can load libOpenCL.so.1",
+        plant: |world| {
+            loader(world, "int unused;\n");
+            fs::write(
+                world.sandbox.path("loader/libOpenCL.so.1"),
+                "a text that is no library, and long enough to be looked at as one",
+            )
+            .expect("written");
+        },
+        by_hand: Some(|world| remove(world, "loader/libOpenCL.so.1")),
+    },
+    Fault {
+        about: "driver",
+        state: WARNING,
+        says: "cannot open shared object file",
+        plant: |world| drop(world.register("gone", "/nowhere/libgone.so")),
+        by_hand: None,
+    },
+    Fault {
+        about: "driver",
+        state: WARNING,
+        says: "this .icd file names no library",
+        plant: |world| drop(world.sandbox.write("drivers/empty.icd", "")),
+        by_hand: None,
+    },
+    Fault {
+        about: "driver",
+        state: WARNING,
+        says: "directory",
+        plant: |world| fs::create_dir(world.sandbox.path("drivers/it's one.icd")).expect("made"),
+        by_hand: None,
+    },
+    Fault {
+        about: "driver",
+        state: WARNING,
+        says: "names \\u{7f}\\u{0}\\u{1} garbage",
+        plant: |world| {
+            drop(
+                world
+                    .sandbox
+                    .write("drivers/garbage.icd", b"\x7f\x00\x01 garbage"),
+            )
+        },
+        by_hand: None,
+    },
+    Fault {
+        about: "driver",
+        state: WARNING,
+        says: "invalid ELF header",
+        plant: |world| {
+            let text = world.sandbox.write(
+                "libtext.so",
+                "no ELF file, but a text that is long enough to be looked at as one",
+            );
+            world.register("text", &text.display().to_string());
+        },
+        by_hand: None,
+    },
+    Fault {
+        about: "driver",
+        state: WARNING,
+        says: "wrong ELF class",
+        plant: |world| {
+            let library = world.compile("libother.so", "int unused;\n", &SHARED);
+            let mut bytes = fs::read(&library).expect("read");
+            bytes[4] = 3 - bytes[4]; // EI_CLASS
+            fs::write(&library, bytes).expect("written");
+            world.register("other", &library.display().to_string());
+        },
+        by_hand: None,
+    },
+    Fault {
+        about: "driver",
+        state: WARNING,
+        says: "has no clIcdGetPlatformIDsKHR",
+        plant: |world| {
+            driver(
+                world,
+                "symbol",
+                "int clGetPlatformInfo(void) { return 0; }\n",
+            )
+        },
+        by_hand: None,
+    },
+    Fault {
+        about: "driver",
+        state: WRONG,
+        says: "the driver crashed (signal 6)",
+        plant: |world| {
+            let abort = "#include <stdlib.h>\n__attribute__((constructor)) static void end(void) { abort(); }\n";
+            driver(world, "crash", abort);
+        },
+        by_hand: None,
+    },
+    Fault {
+        about: "driver",
+        state: WRONG,
+        says: "it hangs: it took longer than",
+        plant: |world| {
+            let wait = "#include <unistd.h>\n__attribute__((constructor)) static void wait_for_ever(void) { for (;;) pause(); }\n";
+            driver(world, "hang", wait);
+            world.arguments = vec!["--timeout".into(), "3s".into()];
+        },
+        by_hand: None,
+    },
+    Fault {
+        about: "driver",
+        state: WARNING,
+        says: "names the same driver as",
+        plant: |world| {
+            let stub = fs::read_to_string(world.sandbox.path("drivers/stub.icd")).expect("read");
+            world.register("stub-again", stub.trim());
+        },
+        by_hand: None,
+    },
+    Fault {
+        about: "driver",
+        state: WARNING,
+        says: "it says that it is of ICD 2.0 and is not",
+        plant: |world| world.sandbox.set("STUB_ICD2", "tag"),
+        by_hand: Some(|_| "unset STUB_ICD2".into()),
+    },
+    Fault {
+        about: "directory",
+        state: WRONG,
+        says: "others may write it",
+        plant: |world| drop(cache(world, 0o777)),
+        by_hand: None,
+    },
+    Fault {
+        about: "directory",
+        state: WRONG,
+        says: "its owner may not write it",
+        plant: |world| drop(cache(world, 0o500)),
+        by_hand: None,
+    },
+    Fault {
+        about: "directory",
+        state: WRONG,
+        says: "Not a directory",
+        plant: |world| drop(world.sandbox.write("cache", "a file")),
+        by_hand: None,
+    },
+    Fault {
+        about: "directory",
+        state: WRONG,
+        says: "neither OCLCACHE_DIR nor XDG_CACHE_HOME nor HOME is set",
+        plant: |world| {
+            world.sandbox.set("OCLCACHE_DIR", "");
+            world.sandbox.set("HOME", "");
+        },
+        by_hand: Some(|world| {
+            format!(
+                "export OCLCACHE_DIR={}",
+                world.sandbox.path("cache").display()
+            )
+        }),
+    },
+    Fault {
+        about: "room",
+        state: WRONG,
+        says: "so nothing is stored",
+        plant: |world| world.sandbox.set("OCLCACHE_MIN_FREE", "900000T"),
+        by_hand: None,
+    },
+    Fault {
+        about: "setting",
+        state: WARNING,
+        says: "readonly = 1 (from OCLCACHE_READONLY): nothing new is stored",
+        plant: |world| world.sandbox.set("OCLCACHE_READONLY", "1"),
+        by_hand: None,
+    },
+    Fault {
+        about: "setting",
+        state: WRONG,
+        says: "disable = 1 (from OCLCACHE_DISABLE): the cache does nothing",
+        plant: |world| world.sandbox.set("OCLCACHE_DISABLE", "1"),
+        by_hand: None,
+    },
+    Fault {
+        about: "setting",
+        state: WRONG,
+        says: "config.toml): the cache does nothing",
+        plant: |world| configure(world, "log = \"off\"\ndisable = true\n"),
+        by_hand: None,
+    },
+    Fault {
+        about: "configuration",
+        state: WARNING,
+        says: "`disabel`",
+        plant: |world| configure(world, "disabel = true\n"),
+        by_hand: Some(|world| remove(world, "home/.config/oclcache/config.toml")),
+    },
+    Fault {
+        about: "configuration",
+        state: WARNING,
+        says: "is not TOML: line 2",
+        plant: |world| configure(world, "readonly = false\n]damaged[\n"),
+        by_hand: Some(|world| remove(world, "home/.config/oclcache/config.toml")),
+    },
+    Fault {
+        about: "door",
+        state: WARNING,
+        says: "registers oclcache once more",
+        plant: |world| drop(world.register("us", &library().display().to_string())),
+        by_hand: None,
+    },
+    Fault {
+        about: "door",
+        state: WARNING,
+        says: "each call comes by twice",
+        plant: |world| {
+            world
+                .sandbox
+                .set("OPENCL_LAYERS", world.sandbox.path("bin/liboclcache.so"))
+        },
+        by_hand: None,
+    },
+    Fault {
+        about: "door",
+        state: WRONG,
+        says: "which this loader refuses as a layer",
+        plant: |world| {
+            // What Khronos' loader since 3.1 reads and asks for, and a copy of ours from before that.
+            let source = "int clGetPlatformIDs(unsigned n, void **p, unsigned *c) { if (c) *c = 0; return -1001; }\n\
+                const char *const names[] = {\"OPENCL_LAYERS\", \"OPENCL_LAYER_PATH\", \"clInitLayerWithProperties\"};\n";
+            loader(world, source);
+            let old = "const char *oclcache_version(void) { return \"0.0.1\"; }\nint clInitLayer(void) { return 0; }\n";
+            let old = world.compile("liboclcache-old.so", old, &SHARED);
+            world.sandbox.set("OPENCL_LAYERS", old);
+        },
+        by_hand: None,
+    },
+    Fault {
+        about: "door",
+        state: WARNING,
+        says: "it is registered nowhere that the loader reads",
+        plant: |world| {
+            fs::remove_file(world.sandbox.path("drivers/oclcache.icd")).expect("removed")
+        },
+        by_hand: Some(|_| "eval \"$(oclcache install --user 2> said)\"".into()),
+    },
+    Fault {
+        about: "door",
+        state: WRONG,
+        says: "it is registered for you, and OCL_ICD_VENDORS is not",
+        plant: |world| {
+            fs::remove_file(world.sandbox.path("drivers/oclcache.icd")).expect("removed");
+            world.shell("oclcache install --user >&2", &["--no-build"]);
+        },
+        by_hand: None,
+    },
+    Fault {
+        about: "platforms",
+        state: WRONG,
+        says: "`Stub` is listed twice",
+        plant: |world| world.sandbox.set("OCLCACHE_MODE", "icd"),
+        by_hand: None,
+    },
+    Fault {
+        about: "variable",
+        state: WRONG,
+        says: "this vendors path does not exist",
+        plant: |world| {
+            world
+                .sandbox
+                .set("OCL_ICD_VENDORS", world.sandbox.path("nowhere"))
+        },
+        by_hand: None,
+    },
+    Fault {
+        about: "program",
+        state: WRONG,
+        says: "is statically linked",
+        plant: |world| {
+            let program = world.compile("program", BARE_PROGRAM, &["-static", "-nostdlib"]);
+            world.arguments = vec![program.display().to_string()];
+        },
+        by_hand: Some(|world| {
+            let rebuilt = world.compile("rebuilt", PROGRAM, &[]);
+            format!(
+                "cp {} {}",
+                rebuilt.display(),
+                world.sandbox.path("program").display()
+            )
+        }),
+    },
+    Fault {
+        about: "program",
+        state: WRONG,
+        says: "runs with raised privileges",
+        plant: |world| {
+            let program = world.compile("program", PROGRAM, &[]);
+            fs::set_permissions(&program, PermissionsExt::from_mode(0o4755)).expect("changed");
+            world.arguments = vec![program.display().to_string()];
+        },
+        by_hand: None,
+    },
+];
+
+/// What is said of this fault.
+fn found<'f>(findings: &'f [Value], fault: &Fault) -> Option<&'f Value> {
+    findings.iter().find(|found| {
+        let says = found["text"].as_str().expect("a text").contains(fault.says);
+        found["about"] == fault.about && found["state"] == fault.state && says
+    })
+}
+
+/// Plants a fault, finds it, and mends it as is said.
+fn examine(world: &mut World, fault: &Fault) {
+    let says = fault.says;
+    (fault.plant)(world);
+    let findings = world.findings("");
+    let Some(fault_found) = found(&findings, fault) else {
+        panic!("`{says}` is not found in {findings:#?}");
+    };
+    let mend = &fault_found["mend"];
+    let before = match (fault.by_hand, mend["command"].as_str()) {
+        (Some(by_hand), command) => {
+            let words = mend["words"].as_str();
+            assert!(words.or(command).is_some(), "`{says}` has no mend");
+            by_hand(world)
+        }
+        (None, Some(command)) => format!("{command} || exit 99"),
+        (None, None) => panic!("`{says}` has no command: {mend}"),
+    };
+    let findings = world.findings(&before);
+    if let Some(still) = found(&findings, fault) {
+        panic!("`{says}` is not mended by `{before}`: {still}");
+    }
+}
+
+#[test]
+fn each_fault_is_found_and_what_is_said_mends_it() {
+    for fault in &FAULTS {
+        examine(&mut World::new(), fault);
+    }
+}
+
+#[test]
+fn faults_are_shown_with_their_mends() {
+    let mut world = World::new();
+    for says in [
+        "names no library",
+        "others may write it",
+        "OCLCACHE_DISABLE",
+        "once more",
+    ] {
+        let fault = FAULTS.iter().find(|fault| fault.says.contains(says));
+        (fault.expect("one of them").plant)(&mut world);
+    }
+    let ran = world.shell("", &["--no-build"]);
+    assert_eq!(ran.code, Some(1));
+    let shown = super::without(&ran.stdout, &["loader", "baker"]);
+    // Directories are listed in the order of the file system.
+    let mut lines: Vec<&str> = shown.lines().collect();
+    lines.retain(|line| !line.contains("once more") && !line.contains("one is enough"));
+    let shown = format!("{}\n\n{}", lines.join("\n"), ran.stderr);
+    assert_shown(&world.sandbox, "doctor-faults", &shown);
+}
+
+#[test]
+fn a_cache_that_belongs_to_another_is_told_and_taken_over() {
+    if !is_root() {
+        return skipped("a cache directory of another user (root can give one away)");
+    }
+    let fault = Fault {
+        about: "directory",
+        state: WRONG,
+        says: "it belongs to another user",
+        plant: |world| chown(cache(world, 0o700), Some(64123), Some(64123)).expect("given away"),
+        by_hand: None,
+    };
+    examine(&mut World::new(), &fault);
+}
+
+#[test]
+fn a_library_that_is_not_there_or_of_another_version_is_told() {
+    let missing = Fault {
+        about: "library",
+        state: WRONG,
+        says: "install it beside this command",
+        plant: |world| fs::remove_file(world.sandbox.path("bin/liboclcache.so")).expect("removed"),
+        by_hand: Some(|world| {
+            let beside = world.sandbox.path("bin/liboclcache.so");
+            format!("ln -sf {} {}", library().display(), beside.display())
+        }),
+    };
+    examine(&mut World::new(), &missing);
+    let other = Fault {
+        says: "is version 0.0.1, and this command is",
+        plant: |world| {
+            let beside = world.sandbox.path("bin/liboclcache.so");
+            fs::remove_file(&beside).expect("removed");
+            let old = "const char *oclcache_version(void) { return \"0.0.1\"; }\n";
+            world.compile("bin/liboclcache.so", old, &SHARED);
+        },
+        ..missing
+    };
+    examine(&mut World::new(), &other);
+}
+
+/// A place that nobody else can write, as installed programs have.
+fn place() -> Option<tempfile::TempDir> {
+    let own = rustix::process::geteuid().as_raw();
+    let is_good = |place: &Path| {
+        let metadata = place.metadata().expect("a directory");
+        [0, own].contains(&metadata.uid()) && metadata.mode() & 0o022 == 0
+    };
+    let is_private = built().ancestors().all(is_good);
+    is_private.then(|| tempfile::tempdir_in(built()).expect("a directory"))
+}
+
+#[test]
+fn a_command_that_others_can_write_is_told_and_mended() {
+    let Some(place) = place() else {
+        return skipped(
+            "a baker whose command others can write (there is no place that they cannot)",
+        );
+    };
+    let mut world = World::new();
+    let bin = place.path();
+    copy_program(env!("CARGO_BIN_EXE_oclcache"), &bin.join("oclcache"));
+    fs::hard_link(library(), bin.join("liboclcache.so")).expect("linked");
+    symlink("/bin/false", bin.join("sudo")).expect("linked");
+    fs::set_permissions(bin.join("oclcache"), PermissionsExt::from_mode(0o775)).expect("changed");
+    let path = format!(
+        "{}:{}",
+        bin.display(),
+        std::env::var("PATH").expect("a path")
+    );
+    world.sandbox.set("PATH", path);
+    let fault = Fault {
+        about: "baker",
+        state: WARNING,
+        says: "can be written by its group",
+        plant: |_| (),
+        by_hand: None,
+    };
+    examine(&mut world, &fault);
+}
+
+#[test]
+fn a_temporary_directory_that_is_none_is_told() {
+    let mut world = World::new();
+    world.sandbox.set("TMPDIR", world.sandbox.path("nowhere"));
+    let fault = Fault {
+        about: "temporary",
+        state: WRONG,
+        says: "no temporary directory can be made",
+        plant: |_| (),
+        by_hand: None,
+    };
+    examine(&mut world, &fault);
+}
+
+/// In a mount namespace of its own the cache directory is a small file system, with this done to it.
+fn on_a_file_system(script: &str) -> Option<Vec<Value>> {
+    let world = World::new();
+    let cache = cache(&world, 0o700);
+    let script = format!(
+        "mount -t tmpfs -o size=1m,mode=700 none {cache} && cd {cache} && {{ {script}; }} > /dev/null 2>&1\n\
+        exec oclcache doctor --json --no-build",
+        cache = cache.display()
+    );
+    let mut command = world.sandbox.command(Way::Bare, "unshare");
+    let output = command.args(["-m", "sh", "-c", &script]).output().ok()?;
+    let json: Value = serde_json::from_slice(&output.stdout).ok()?;
+    let is_mounted = !String::from_utf8_lossy(&output.stderr).contains("mount: ");
+    is_mounted.then(|| json["findings"].as_array().expect("a list").clone())
+}
+
+#[test]
+fn a_full_file_system_and_one_that_is_only_read_are_told() {
+    for (script, says) in [
+        ("cat /dev/zero > filler", "No space left on device"),
+        (
+            "mount -o remount,ro,size=1m none .",
+            "Read-only file system",
+        ),
+    ] {
+        let Some(findings) = on_a_file_system(script) else {
+            return skipped("a cache directory on a full disk (it needs to mount one)");
+        };
+        let fault = Fault {
+            about: "directory",
+            state: WRONG,
+            says,
+            plant: |_| (),
+            by_hand: None,
+        };
+        let found = found(&findings, &fault);
+        let found = found.unwrap_or_else(|| panic!("`{says}` is not found in {findings:#?}"));
+        assert!(found["mend"]["words"].is_string(), "{found}");
+    }
+    let findings = on_a_file_system("true").expect("mounted");
+    let is_well = |found: &&Value| found["about"] == "directory" && found["state"] == "ok";
+    assert!(
+        findings.iter().any(|found| is_well(&found)),
+        "{findings:#?}"
+    );
+}

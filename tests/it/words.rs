@@ -1,0 +1,379 @@
+//! What holds for all verbs: readers that go, disks that are full, homes and permissions that are missing, signals, and names and
+//! texts that were chosen to do harm.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example, tree};
+use crate::texts::{HOSTILE, assert_plain};
+
+const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
+const RUN: &str = env!("CARGO_BIN_EXE_oclcache");
+
+/// A command line or more of each verb. KEY is the key of an entry, NEW a file that is not there. Those with a mark write data.
+const LINES: [(&str, bool); 18] = [
+    ("stats", true),
+    ("stats --json", true),
+    ("list", true),
+    ("list --json", true),
+    ("show KEY", true),
+    ("show KEY --json", true),
+    ("show KEY --source", true),
+    ("explain", true),
+    ("explain KEY", true),
+    ("explain --json", true),
+    ("path", true),
+    ("config", true),
+    ("completions bash", true),
+    ("man", true),
+    ("bake --json", true),
+    ("bake", false),
+    ("gc", false),
+    ("run -q true", false),
+];
+
+fn stub() -> Sandbox {
+    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
+}
+
+/// A sandbox with an entry.
+fn filled() -> Sandbox {
+    let sandbox = stub();
+    sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
+    sandbox
+}
+
+/// A line as arguments.
+fn words(sandbox: &Sandbox, line: &str) -> Vec<OsString> {
+    let entry = sandbox.entries().pop();
+    let key = entry.as_deref().and_then(Path::file_stem);
+    let word = |word: &str| match word {
+        "KEY" => key.unwrap_or(OsStr::new("abcdef")).to_owned(),
+        "NEW" => sandbox.path("new").into(),
+        word => word.into(),
+    };
+    line.split(' ').map(word).collect()
+}
+
+/// The installed command, which finds its library.
+fn command(sandbox: &Sandbox, line: &str) -> Command {
+    let mut command = sandbox.command(Way::Cached, sandbox.installed());
+    command.args(words(sandbox, line));
+    command
+}
+
+fn output(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).stderr(Stdio::piped());
+    command.output().expect("run")
+}
+
+/// Nobody has forgotten a verb here.
+#[test]
+fn the_lines_are_of_all_verbs() {
+    let sandbox = stub();
+    let pages = sandbox.path("man");
+    sandbox
+        .oclcache(&["man", pages.to_str().expect("UTF-8")])
+        .ok();
+    let names = fs::read_dir(pages).expect("made").flatten();
+    let names = names.map(|page| page.file_name().into_string().expect("UTF-8"));
+    let verb = |name: String| Some(name.strip_suffix(".1")?.split('-').nth(1)?.to_owned());
+    let wanted: BTreeSet<String> = names.filter_map(verb).collect();
+    let verb = |line: &str| line.split(' ').next().map(str::to_owned);
+    let mut tried: BTreeSet<String> = LINES.iter().filter_map(|(line, _)| verb(line)).collect();
+    // It removes what the others need, see below.
+    tried.insert("clear".into());
+    assert_eq!(tried, wanted);
+}
+
+#[test]
+fn a_reader_that_has_gone_is_quiet_and_a_full_disk_is_said_by_all_verbs() {
+    let sandbox = filled();
+    for (line, writes) in LINES {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let gone = output(command(&sandbox, line).stdout(writer));
+        let said = String::from_utf8_lossy(&gone.stderr);
+        assert_eq!(gone.status.code(), Some(0), "{line}: {said}");
+        assert!(
+            !said.contains("pipe") && !said.contains("panic"),
+            "{line}: {said}"
+        );
+        let full = fs::File::options().write(true).open("/dev/full");
+        let full = output(command(&sandbox, line).stdout(full.expect("opened")));
+        let said = String::from_utf8_lossy(&full.stderr);
+        let wanted = if writes { 1 } else { 0 };
+        assert_eq!(full.status.code(), Some(wanted), "{line}: {said}");
+        assert_eq!(said.contains("standard output"), writes, "{line}: {said}");
+    }
+}
+
+/// The verb says what it lacks and what to do, and neither crashes nor leaves anything.
+#[track_caller]
+fn is_refused(command: &mut Command, line: &str, wanted: &[&str]) {
+    let output = output(command);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let code = output
+        .status
+        .code()
+        .unwrap_or_else(|| panic!("{line}: {said}"));
+    assert!(code < 100, "{line}: {code}: {said}");
+    assert_plain(&output.stderr);
+    for words in wanted {
+        assert!(said.contains(words), "{line}: {said}");
+    }
+}
+
+#[test]
+fn without_a_home_each_verb_says_what_to_set() {
+    let sandbox = filled();
+    let before = tree(&sandbox.path("cache"));
+    for (line, _) in LINES {
+        let needs_none = ["completions", "man", "config", "run"];
+        let wanted: &[&str] = match needs_none.iter().any(|verb| line.starts_with(verb)) {
+            true => &[],
+            false => &["OCLCACHE_DIR"],
+        };
+        let mut command = command(&sandbox, line);
+        command.env_remove("HOME").env_remove("OCLCACHE_DIR");
+        is_refused(&mut command, line, wanted);
+    }
+    assert_eq!(tree(&sandbox.path("cache")), before);
+}
+
+#[test]
+fn a_directory_that_others_may_write_is_named_and_left() {
+    let sandbox = filled();
+    let cache = sandbox.path("cache");
+    fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).expect("set");
+    let before = tree(&cache);
+    for (line, _) in LINES {
+        let needs_none = ["completions", "man", "path"];
+        let wanted = [cache.to_str().expect("UTF-8")];
+        let wanted: &[&str] = match needs_none.iter().any(|verb| line.starts_with(verb)) {
+            true => &[],
+            false => &wanted,
+        };
+        is_refused(&mut command(&sandbox, line), line, wanted);
+    }
+    assert_eq!(tree(&cache), before);
+}
+
+#[test]
+fn a_signal_ends_a_collection_and_leaves_no_files() {
+    let sandbox = filled();
+    for number in 2..40 {
+        sandbox
+            .kernel(Way::Cached, SOURCE, &format!("-DN={number}"))
+            .ok();
+    }
+    for wait in 0..6 {
+        let mut child = command(&sandbox, "gc --max-size 1");
+        let mut child = child.stderr(Stdio::null()).spawn().expect("run");
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("sent");
+        let status = child.wait().expect("ended");
+        assert!(status.signal() == Some(2) || status.success(), "{status}");
+        let left = tree(&sandbox.path("cache/v1/tmp"));
+        assert!(left.is_empty(), "{left:?}");
+        let list = sandbox.oclcache(&["list"]).ok().stdout;
+        assert!(!list.contains("damaged"), "{list}");
+    }
+    sandbox.oclcache(&["gc", "--max-size", "1"]).ok();
+    assert_eq!(sandbox.stat("entries"), 0);
+}
+
+#[test]
+fn arguments_that_are_wrong_are_named_with_what_was_meant() {
+    let sandbox = stub();
+    let ran = sandbox.oclcache(&["sats"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("'stats'"), "{}", ran.stderr);
+    for text in HOSTILE {
+        let text = OsStr::from_bytes(text);
+        for before in [
+            &[][..],
+            &["gc", "--max-size"],
+            &["show", "KEY"],
+            &["explain", "--last"],
+        ] {
+            let mut command = sandbox.command(Way::Cached, RUN);
+            let ran = output(command.args(before).arg(text));
+            assert_plain(&ran.stderr);
+            assert_plain(&ran.stdout);
+            assert!(ran.status.code().is_some_and(|code| code < 100));
+        }
+    }
+}
+
+/// Everything that a program, a person or a file can choose, chosen to do harm.
+struct Hostile {
+    sandbox: Sandbox,
+    program: PathBuf,
+}
+
+impl Hostile {
+    fn new(text: &[u8]) -> Hostile {
+        let mut sandbox = stub();
+        let text = OsStr::from_bytes(text);
+        let below = |sandbox: &Sandbox, name: &str| {
+            sandbox.path(name).join(match text.as_bytes() {
+                b".." => OsStr::new("..."),
+                _ => text,
+            })
+        };
+        for name in ["caches", "programs"] {
+            fs::create_dir(sandbox.path(name)).expect("made");
+        }
+        let program = below(&sandbox, "programs");
+        copy_program(example("client"), &program);
+        let cache = below(&sandbox, "caches");
+        sandbox.set("OCLCACHE_DIR", cache);
+        let spy = sandbox.path("spy").into_os_string().into_vec();
+        let vendors = [&spy[..], b":/nonexistent/", text.as_bytes()].concat();
+        sandbox.set("OCLCACHE_VENDORS", OsString::from_vec(vendors));
+        sandbox.set("OCLCACHE_SYSTEM_DIRS", below(&sandbox, "tiers"));
+        sandbox.set("OCLCACHE_LOG", "trace");
+        sandbox.set("OCLCACHE_LOG_FILE", sandbox.path("log"));
+        sandbox.set("OCLCACHE_RECORD", text);
+        sandbox.set("STUB_DEVICE_NAME", text);
+        sandbox.set("STUB_CODE", text);
+        let folder = sandbox.path("home/.config/oclcache");
+        fs::create_dir_all(&folder).expect("made");
+        let quoted = |character: char| format!("\\U{:08x}", u32::from(character));
+        let quoted: String = text.to_string_lossy().chars().map(quoted).collect();
+        let file = format!("log = \"{quoted}\"\nmax_age = \"{quoted}\"\n\"{quoted}\" = 1\n");
+        fs::write(folder.join("config.toml"), file).expect("written");
+        Hostile { sandbox, program }
+    }
+
+    /// Builds what the text can stand in: a comment, a header's name, a macro, an option, a source that fails.
+    fn build(&self, text: &[u8]) {
+        let comment = [b"/* ".as_slice(), text, b" */\n", SOURCE.as_bytes()].concat();
+        let name: Vec<u8> = text
+            .iter()
+            .copied()
+            .filter(|byte| !b"\"\n\r\\".contains(byte))
+            .collect();
+        let header = self.sandbox.path("headers").join(OsStr::from_bytes(&name));
+        let include = [b"#include \"".as_slice(), &name, b"\"\n", SOURCE.as_bytes()].concat();
+        let _ = fs::create_dir(self.sandbox.path("headers"));
+        if name != b".." {
+            fs::write(header, "/* a header */\n").expect("written");
+        }
+        let folder = self.sandbox.path("headers").into_os_string().into_vec();
+        let with_folder = [b"-DN=3 -I ".as_slice(), &folder].concat();
+        let with_macro = [b"-DN=1 -DX=".as_slice(), text].concat();
+        let failing = [b"#error ".as_slice(), text, b"\n"].concat();
+        for (source, options) in [
+            (&comment, &b"-DN=2"[..]),
+            (&comment, &with_macro),
+            (&comment, text),
+            (&include, &with_folder),
+            (&failing, b"-DN=4"),
+        ] {
+            self.run(source, options);
+        }
+    }
+
+    fn run(&self, source: &[u8], options: &[u8]) -> Ran {
+        let file = self.sandbox.write("kernel.cl", source);
+        let mut command = self.sandbox.command(Way::Cached, &self.program);
+        command.args(["run", "--kernel", "f", "--source"]).arg(file);
+        command.arg("--options").arg(OsStr::from_bytes(options));
+        self.sandbox.run(&mut command)
+    }
+
+    /// What a verb writes, which is plain.
+    fn shown(&self, arguments: &[&str]) -> Output {
+        let mut command = self.sandbox.command(Way::Cached, RUN);
+        let output = output(command.args(arguments));
+        assert_plain(&output.stdout);
+        assert_plain(&output.stderr);
+        output
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_slice(&self.shown(arguments).stdout).expect("JSON")
+    }
+}
+
+#[test]
+fn no_text_leaves_its_place_in_any_output() {
+    let mut macros = 0;
+    for text in HOSTILE {
+        let hostile = Hostile::new(text);
+        hostile.build(text);
+        let list = hostile.json(&["list", "--json"]);
+        let list = list.as_array().expect("a list");
+        assert!(!list.is_empty(), "{}", text.escape_ascii());
+        // Equal values come back, as far as JSON can hold them.
+        let name = hostile
+            .program
+            .file_name()
+            .expect("a name")
+            .to_string_lossy();
+        let names = list.iter().map(|row| row["program"].as_str());
+        assert!(names.into_iter().all(|it| it == Some(&*name)), "{list:?}");
+        let options = list.iter().filter_map(|row| row["options"].as_str());
+        for options in options.filter(|options| options.starts_with("-DN=1 ")) {
+            let macro_value = String::from_utf8_lossy(text);
+            assert_eq!(options, format!("-DN=1 -DX={macro_value}"));
+            macros += 1;
+        }
+        for (line, _) in LINES {
+            let is_of_data = !["completions", "man", "run", "path"]
+                .iter()
+                .any(|it| line.starts_with(it));
+            if is_of_data && !line.contains("KEY") {
+                let arguments: Vec<&str> = line.split(' ').collect();
+                let shown = hostile.shown(&arguments);
+                if line.ends_with("--json") {
+                    serde_json::from_slice::<Value>(&shown.stdout).expect("JSON");
+                }
+            }
+        }
+        // For `$(oclcache path)`.
+        let mut path = hostile.sandbox.command(Way::Cached, RUN);
+        let path = output(path.arg("path")).stdout;
+        let wanted = hostile.sandbox.variables["OCLCACHE_DIR"].as_bytes();
+        assert_eq!(path, [wanted, b"\n"].concat());
+        let explained = hostile.shown(&["explain", "--last", "1000"]).stdout;
+        let lines = String::from_utf8(explained).expect("UTF-8");
+        let heads = lines.lines().filter(|line| !line.starts_with(' ')).count();
+        assert_eq!(
+            heads,
+            hostile
+                .json(&["explain", "--last", "1000", "--json"])
+                .as_array()
+                .expect("a list")
+                .len()
+        );
+        for row in list {
+            let key = row["key"].as_str().expect("a key");
+            hostile.shown(&["show", key]);
+            hostile.shown(&["explain", key]);
+            hostile.json(&["show", key, "--json"]);
+            hostile.json(&["explain", key, "--json"]);
+        }
+        let log = fs::read(hostile.sandbox.path("log")).expect("a log");
+        assert_plain(&log);
+        for line in String::from_utf8(log).expect("UTF-8").lines() {
+            assert!(line.len() > 30 && line.as_bytes()[10] == b'T', "{line}");
+        }
+        assert!(!hostile.sandbox.path("pwned").exists() && !Path::new("pwned").exists());
+        hostile.shown(&["clear"]);
+        assert_eq!(hostile.json(&["list", "--json"]), serde_json::json!([]));
+    }
+    // The others are no options that a driver takes.
+    assert!(macros >= 3, "{macros}");
+}
