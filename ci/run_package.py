@@ -164,6 +164,8 @@ def use(root, packages):
     version = root.user("oclcache", "--version").strip()
     expect(root.user("oclcache", "stats").strip() and not cache.exists(), f"{version} answers an ordinary user, and makes nothing yet")
     expect(root.platforms() == bare, "clinfo lists each platform once, as before")
+    root.user("oclcache", "doctor")
+    expect(True, "the doctor finds nothing wrong, as it builds on each device")
     # clinfo has built a kernel.
     earlier = root.statistics()["misses"]
     root.user(*PROGRAM)
