@@ -193,6 +193,23 @@ fn what_is_not_ours_is_neither_replaced_nor_removed() {
 }
 
 #[test]
+fn what_a_package_has_registered_is_left_to_it() {
+    let world = fresh();
+    let vendors = world.sandbox.path("root/etc/OpenCL/vendors");
+    let icd = vendors.join("oclcache.icd");
+    fs::create_dir_all(&vendors).expect("made");
+    for library in ["liboclcache.so\n", "/usr/lib/oclcache/liboclcache.so\n"] {
+        fs::write(&icd, library).expect("written");
+        for verb in ["install --layer", "uninstall"] {
+            let refused = system(&world, verb);
+            let words = refused.stderr.as_str();
+            assert!(words.contains("remove the package"), "{verb}: {words}");
+            assert_eq!(fs::read(&icd).expect("it is left"), library.as_bytes());
+        }
+    }
+}
+
+#[test]
 fn where_nothing_can_be_written_the_path_and_the_next_step_are_told() {
     let world = fresh();
     fs::create_dir(world.sandbox.path("root")).expect("made");
