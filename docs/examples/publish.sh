@@ -12,7 +12,7 @@ export OCLCACHE_SYSTEM_DIRS=none
 oclcache bake
 if [ -z "$(oclcache list)" ]; then exit 0; fi
 archive=$OCLCACHE_DIR/kernels.tar.zst
+trap 'rm -f "$archive"' EXIT
 oclcache export "$archive"
 # One that this node's cache has exported needs no --trust.
 oclcache import --system "$SHARED" "$archive"
-rm -f "$archive"

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::doctor::{World, real_library};
 use crate::snapshots::assert_shown;
-use crate::support::{Ran, Way, example, is_root, skipped};
+use crate::support::{Ran, Way, copy_program, example, is_root, library, skipped};
 use crate::texts::{HOSTILE, assert_plain};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 7; }\n";
@@ -221,7 +221,10 @@ fn where_nothing_can_be_written_the_path_and_the_next_step_are_told() {
         "{}",
         refused.stderr
     );
-    // A library that others can write is not given to all; the place of the tests is such a one, or nothing is done anyway.
+    // A library that others can write is not given to all.
+    let copy = world.sandbox.path("bin/liboclcache.so");
+    fs::remove_file(&copy).expect("removed");
+    copy_program(library(), &copy);
     let refused = shell(
         &world,
         "chmod o+w bin && oclcache install --system --dry-run",
