@@ -66,7 +66,8 @@ pub fn seconds(nanoseconds: u64) -> String {
     match seconds {
         _ if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
         _ if seconds < 600.0 => format!("{seconds:.1} s"),
-        _ => format!("{:.1} min", seconds / 60.0),
+        _ if seconds < 7200.0 => format!("{:.1} min", seconds / 60.0),
+        _ => format!("{:.1} h", seconds / 3600.0),
     }
 }
 
@@ -231,9 +232,10 @@ mod tests {
             [
                 seconds(1_500_000),
                 seconds(41_200_000_000),
-                seconds(1_200_000_000_000)
+                seconds(1_200_000_000_000),
+                seconds(9_000_000_000_000)
             ],
-            ["1.5 ms", "41.2 s", "20.0 min"]
+            ["1.5 ms", "41.2 s", "20.0 min", "2.5 h"]
         );
     }
 }

@@ -76,7 +76,7 @@ fn may_replace(file: &Path) -> Result<(), Failure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => {
             return Err(Failure::new(format_args!(
-                "cannot look at `{shown}`: {error}"
+                "cannot look at `{shown}`: {error}; name another file"
             )));
         }
     };

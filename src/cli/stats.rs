@@ -23,7 +23,7 @@ pub struct Wanted {
     /// One table of all that was counted
     #[arg(long, value_enum, conflicts_with = "json")]
     pub by: Option<By>,
-    /// Only what was counted since then: a day as 2026-11-21, or a time ago as 7d; days are those of UTC
+    /// Only what was counted since then: a day as 2026-11-21, a month as 2026-11, or a time ago as 7d; days are those of UTC
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub since: Option<Since>,
     /// As JSON
@@ -49,10 +49,11 @@ fn parse_since(text: &str) -> Result<Since, &'static str> {
         return Ok(Since::DaysAgo(u32::try_from(days).unwrap_or(u32::MAX)));
     }
     // A day of the years that there can be, found by its date.
-    let is_it = |day: &u32| gathered::day(*day) == text;
+    let first = format!("{text}-01");
+    let is_it = |day: &u32| [text, &first].contains(&gathered::day(*day).as_str());
     let day = (1..60_000).find(is_it);
     day.map(Since::Day)
-        .ok_or("a day is wanted, as 2026-11-21, or a time ago, as 7d")
+        .ok_or("a day or month is wanted, as 2026-11-21 or 2026-11, or a time ago, as 7d")
 }
 
 pub fn stats(wanted: &Wanted) -> Result<ExitCode, Failure> {
@@ -92,6 +93,7 @@ mod tests {
     #[test]
     fn a_time_is_a_day_or_so_long_ago() {
         assert!(matches!(parse_since("2026-11-21"), Ok(Since::Day(20_778))));
+        assert!(matches!(parse_since("2026-11"), Ok(Since::Day(20_758))));
         assert!(matches!(parse_since("7d"), Ok(Since::DaysAgo(7))));
         assert!(matches!(parse_since("12h"), Ok(Since::DaysAgo(0))));
         for wrong in ["", "2026-13-01", "2025-02-29", "yesterday", "7", "-1d"] {

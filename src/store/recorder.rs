@@ -243,6 +243,29 @@ mod tests {
     }
 
     #[test]
+    fn what_threads_write_at_once_is_all_in_the_file() {
+        let (_temporary, directory) = directory(Path::new("/dev/shm"));
+        let written = Written::open(&directory, &own_name()).expect("opened");
+        let program = Program::new(b"app");
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (written, program) = (&written, &program);
+                scope.spawn(move || {
+                    for event in 0..200 {
+                        let device = [b'a' + (thread + event) % 3];
+                        let place = Place {
+                            driver: "pocl",
+                            device: &device,
+                        };
+                        written.record(program, place, &[Counter::Hits.by(1)]);
+                    }
+                });
+            }
+        });
+        assert_eq!(hits(&directory), 4 * 200);
+    }
+
+    #[test]
     fn what_stands_in_the_place_of_the_file_is_left_alone() {
         let (temporary, directory) = directory(Path::new("/dev/shm"));
         let elsewhere = temporary.path().join("elsewhere");

@@ -30,7 +30,7 @@ pub use file::{MAGIC, Place, Program, ROW, ROWS, WORDS, add};
 pub use folding::{Counted, DAY_MS};
 use folding::{LOCK, Lock, Round, counters};
 use owner::View;
-pub use rows::{Rows, Tag, date};
+pub use rows::{BY_DAY, Tag, date};
 
 const RUN_PREFIX: &str = "run-";
 

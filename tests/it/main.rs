@@ -36,6 +36,7 @@ mod policy;
 mod privilege;
 mod process;
 mod programs;
+mod report;
 mod run;
 mod sentinel;
 mod shells;

@@ -13,7 +13,7 @@ use crate::store::journal::{Ended, now_ms};
 use crate::store::stats::DAY_MS;
 
 /// How many of the costliest programs and of the latest misses are shown.
-const COSTLIEST: usize = 15;
+const COSTLIEST: usize = 10;
 const MISSES: usize = 25;
 /// How many differences of one kind are told.
 const OF_A_KIND: usize = 3;

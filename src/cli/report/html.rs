@@ -48,8 +48,8 @@ pub enum Cell {
     Number,
     /// A number that phones have no room for.
     Wide,
-    /// Words that phones have no room for.
-    WideName,
+    /// A bar that phones have no room for.
+    Plot,
 }
 
 impl Cell {
@@ -58,7 +58,7 @@ impl Cell {
             Cell::Name => "",
             Cell::Number => " class=\"n\"",
             Cell::Wide => " class=\"n w\"",
-            Cell::WideName => " class=\"w\"",
+            Cell::Plot => " class=\"plot w\"",
         }
     }
 }
@@ -89,9 +89,8 @@ pub fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut shown = String::new();
     for part in bytes.chunks(3) {
-        let mut three = [0; 4];
-        three[1..=part.len()].copy_from_slice(part);
-        let bits = u32::from_be_bytes(three);
+        let byte = |index: usize| u32::from(part.get(index).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
         for digit in 0..4 {
             match digit <= part.len() {
                 true => shown.push(DIGITS[(bits >> (18 - 6 * digit)) as usize & 63].into()),

@@ -109,7 +109,7 @@ fn cards(all: &Gathered) -> String {
             "saved",
             "Time saved",
             time("saved_ns", total.saved_ns()),
-            format!("{}, today", time("today_saved_ns", today.saved_ns())),
+            format!("{} today", time("today_saved_ns", today.saved_ns())),
         ),
         card(
             "hits",
@@ -228,7 +228,7 @@ fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
 
 /// What each program saved, from the most on.
 fn programs(all: &Gathered) -> String {
-    let mut groups = By::Program.groups(&all.counted.rows);
+    let mut groups = By::Program.groups(&all.counted);
     groups.retain(|(_, totals)| totals.builds() > 0);
     groups.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.saved_ns() + totals.compiled_ns()));
     if groups.is_empty() {
@@ -258,7 +258,7 @@ fn programs(all: &Gathered) -> String {
             ("misses", Cell::Wide),
             ("spent", Cell::Wide),
             ("saved", Cell::Number),
-            ("", Cell::WideName),
+            ("", Cell::Plot),
         ],
         rows,
     );
@@ -273,7 +273,7 @@ fn and_more(more: usize, command: &str) -> String {
 }
 
 fn devices(all: &Gathered) -> String {
-    let mut groups = By::Device.groups(&all.counted.rows);
+    let mut groups = By::Device.groups(&all.counted);
     groups.retain(|(_, totals)| totals.builds() > 0);
     if groups.is_empty() {
         return String::new();
@@ -332,7 +332,7 @@ fn costliest(entries: &[Costly]) -> String {
             ("kernels, and who had them built", Cell::Name),
             ("size", Cell::Wide),
             ("compile time", Cell::Number),
-            ("", Cell::WideName),
+            ("", Cell::Plot),
         ],
         rows,
     )
@@ -422,7 +422,23 @@ fn reasons(all: &Gathered) -> String {
     }
 }
 
+/// The first ones, and the others for those who want them.
 fn misses(misses: &[Missed]) -> String {
+    if misses.is_empty() {
+        return String::new();
+    }
+    let (first, others) = misses.split_at(misses.len().min(ROWS));
+    let shown = listed(first);
+    match others.len() {
+        0 => shown,
+        more => format!(
+            "{shown}<details><summary>{more} more</summary>\n{}</details>\n",
+            listed(others)
+        ),
+    }
+}
+
+fn listed(misses: &[Missed]) -> String {
     let shown = misses.iter().map(|miss| {
         let words: Vec<String> = miss.words.iter().map(|words| escaped(words.as_bytes())).collect();
         let words = match words.is_empty() {
@@ -434,13 +450,13 @@ fn misses(misses: &[Missed]) -> String {
             kernels => format!(": {}", name(kernels)),
         };
         format!(
-            "<div class=\"miss\"><p><b>{}</b>{kernels}</p>{words}<p class=\"soft\">{}, {}, {}, {}</p></div>\n",
+            "<div class=\"miss\"><p><b>{}</b>{kernels}</p>{words}<p class=\"soft\">{}, driver {}, compiled in {}, reason: {}</p></div>\n",
             name(&miss.program),
-            miss.reason,
-            name(&miss.driver),
             escaped(ago(miss.ago_ms).as_bytes()),
+            name(&miss.driver),
             time("compile_ns", miss.compile_ns),
+            miss.reason,
         )
     });
-    shown.collect()
+    format!("<div>{}</div>\n", shown.collect::<String>())
 }

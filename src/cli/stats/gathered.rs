@@ -11,7 +11,7 @@ use crate::key::ingredients::Key;
 use crate::store::directory::FileFacts;
 use crate::store::filesystem::FileSystem;
 use crate::store::journal::now_ms;
-use crate::store::stats::{Counted, Counter, DAY_MS, Rows, Statistics, Tag, Totals, date};
+use crate::store::stats::{BY_DAY, Counted, Counter, DAY_MS, Statistics, Tag, Totals, date};
 use crate::store::tiers::Tiers;
 use crate::store::{STATISTICS, Store};
 
@@ -45,9 +45,9 @@ pub enum By {
 
 impl By {
     /// What a row is named by; an empty one is not known.
-    pub fn names(self, tag: &Tag) -> Vec<String> {
+    fn names(self, tag: &Tag, today: u32) -> Vec<String> {
         match self {
-            By::Day => vec![day(tag.day)],
+            By::Day => vec![period(tag.day, today)],
             By::Program => vec![tag.program.clone()],
             By::Driver => vec![tag.driver.clone()],
             By::Device => vec![tag.driver.clone(), tag.device.clone()],
@@ -64,8 +64,8 @@ impl By {
     }
 
     /// The sums, by name; those of days from the earliest on, others from the most builds on.
-    pub fn groups(self, rows: &Rows) -> Vec<(Vec<String>, Totals)> {
-        let sums = rows.by(|tag| self.names(tag));
+    pub fn groups(self, counted: &Counted) -> Vec<(Vec<String>, Totals)> {
+        let sums = counted.rows.by(|tag| self.names(tag, counted.today));
         let mut groups: Vec<_> = sums.into_iter().collect();
         if self != By::Day {
             groups.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.builds()));
@@ -81,6 +81,15 @@ pub fn day(day: u32) -> String {
         0 => String::new(),
         _ => format!("{year:04}-{month:02}-{of_month:02}"),
     }
+}
+
+/// The day, or the month where days are not told apart any more.
+fn period(of: u32, today: u32) -> String {
+    let mut shown = day(of);
+    if of > 0 && today.saturating_sub(of) > BY_DAY {
+        shown.truncate("2026-11".len());
+    }
+    shown
 }
 
 /// The share of hits among builds that were looked up, in percent.
@@ -153,10 +162,10 @@ impl Gathered {
 
     /// All of it.
     pub fn to_json(&self) -> Value {
-        let rows = &self.counted.rows;
+        let (rows, today) = (&self.counted.rows, self.counted.today);
         let mut object = counters(&rows.total());
         let by = |by: By| -> Value {
-            let groups = by.groups(rows).into_iter();
+            let groups = by.groups(&self.counted).into_iter();
             let groups = groups.map(|(names, totals)| {
                 let names = by.fields().iter().zip(names);
                 named(names.map(|(field, name)| (*field, name)), &totals)
@@ -171,7 +180,9 @@ impl Gathered {
             ("by_program", by(By::Program)),
             (
                 "rows",
-                rows.iter().map(|(tag, row)| in_full(tag, row)).collect(),
+                rows.iter()
+                    .map(|(tag, row)| in_full(tag, row, today))
+                    .collect(),
             ),
             ("date", day(self.counted.today).into()),
             ("zeroed", self.counted.zeroed_ms.map(|ms| ms / 1000).into()),
@@ -226,9 +237,9 @@ fn named(names: impl Iterator<Item = (&'static str, String)>, totals: &Totals) -
     object.into()
 }
 
-fn in_full(tag: &Tag, totals: &Totals) -> Value {
+fn in_full(tag: &Tag, totals: &Totals, today: u32) -> Value {
     let names = [
-        ("day", day(tag.day)),
+        ("day", period(tag.day, today)),
         ("program", tag.program.clone()),
         ("driver", tag.driver.clone()),
         ("device", tag.device.clone()),

@@ -3,7 +3,7 @@
 use super::{By, Gathered, day, hit_rate};
 use crate::cli::output::{Column, Table, faint, good, heading, seconds, size, width};
 use crate::log::{path, text};
-use crate::store::stats::{Counter, Rows, Totals};
+use crate::store::stats::{Counter, Totals};
 
 /// How many rows a table has unless all are wanted.
 const PROGRAMS: usize = 8;
@@ -15,10 +15,9 @@ const LONGEST_NAME: &str = "compile time spent";
 /// All that is wanted, in sections.
 pub fn render(all: &Gathered, by: Option<By>, since: Option<u32>, verbose: bool) -> String {
     if let Some(by) = by {
-        return table(by, &all.counted.rows, usize::MAX).render(0, width());
+        return table(by, all, usize::MAX).render(0, width());
     }
-    let rows = &all.counted.rows;
-    let total = rows.total();
+    let total = all.counted.rows.total();
     let mut shown = glance(all, &total, since);
     let mut section = |title: &str, table: Table| {
         if !table.is_empty() {
@@ -50,9 +49,9 @@ pub fn render(all: &Gathered, by: Option<By>, since: Option<u32>, verbose: bool)
     section("Also", rare(&total, verbose));
     let most = |most: usize| if verbose { usize::MAX } else { most };
     if total.builds() > 0 {
-        section("By driver and device", table(By::Device, rows, usize::MAX));
-        section("By program", table(By::Program, rows, most(PROGRAMS)));
-        section("By day, in UTC", table(By::Day, rows, most(DAYS)));
+        section("By driver and device", table(By::Device, all, usize::MAX));
+        section("By program", table(By::Program, all, most(PROGRAMS)));
+        section("By day, in UTC", table(By::Day, all, most(DAYS)));
     }
     shown.push('\n');
     shown + &places(all).render(0, width())
@@ -201,8 +200,8 @@ fn rare(totals: &Totals, verbose: bool) -> Table {
 }
 
 /// A row for each day, program or device: those with the most builds, or the latest days.
-fn table(by: By, rows: &Rows, most: usize) -> Table {
-    let mut groups = by.groups(rows);
+fn table(by: By, all: &Gathered, most: usize) -> Table {
+    let mut groups = by.groups(&all.counted);
     let more = groups.len().saturating_sub(most);
     if by == By::Day {
         groups.reverse();

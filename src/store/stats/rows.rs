@@ -10,7 +10,7 @@ use super::counters::Totals;
 pub const OTHERS: &str = "(others)";
 
 /// Each day has rows of its own for so many days, then each month, and what is older is one.
-const BY_DAY: u32 = 35;
+pub const BY_DAY: u32 = 35;
 const BY_MONTH: u32 = 400;
 /// So many programs are told apart at most, and fewer where rows are more than so many.
 const MOST_PROGRAMS: usize = 200;
