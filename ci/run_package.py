@@ -1,8 +1,8 @@
 """Installs the package in a new root of this distribution, as an administrator would, and uses it there as an ordinary user would.
 
-run_package.py FOLDER FIRST SECOND
+run_package.py NAMESPACE FOLDER FIRST SECOND
 
-FOLDER keeps a root without the package; FIRST and SECOND are packages, the second a higher revision. The caller is root, in a
+NAMESPACE is that of the machine's mounts, which this must not run in. FOLDER keeps a root without the package; FIRST and SECOND are packages, the second a higher revision. The caller is root, in a
 mount and a process namespace of its own: with them all mounts go.
 """
 
@@ -62,6 +62,7 @@ def make_base(base):
     root = Root(new)
     root.apt("update")
     root.apt("install", *DRIVER)
+    root.apt("clean")
     root.inside("useradd", "--create-home", USER)
     root.unmount()
     new.rename(base)
@@ -72,12 +73,17 @@ class Root:
 
     def __init__(self, path):
         self.path = path
-        for name in ("proc", "sys", "dev"):
-            run("mount", "--rbind" if name != "proc" else "--bind", f"/{name}", path / name)
+        run("mount", "--bind", "/proc", path / "proc")
+        run("mount", "--bind", "/sys", path / "sys")
+        # Not the machine's own folder: the root is removed as a whole in the end.
+        run("mount", "-t", "tmpfs", "-o", "mode=755", "devices", path / "dev")
+        for name in ("null", "zero", "full", "random", "urandom", "tty"):
+            (path / "dev" / name).touch()
+            run("mount", "--bind", f"/dev/{name}", path / "dev" / name)
 
     def unmount(self):
         for name in ("proc", "sys", "dev"):
-            run("umount", "--recursive", "--lazy", self.path / name)
+            run("umount", "--recursive", self.path / name)
 
     def inside(self, *argv, user="root"):
         home = "/root" if user == "root" else f"/home/{user}"
@@ -128,7 +134,10 @@ def expect(condition, words):
 
 
 def main():
-    folder, *packages = (pathlib.Path(word).resolve() for word in sys.argv[1:])
+    outer, *words = sys.argv[1:]
+    if os.readlink("/proc/self/ns/mnt") == outer:
+        sys.exit("what this mounts must go with it: start it by ci/package --test")
+    folder, *packages = (pathlib.Path(word).resolve() for word in words)
     base, work = folder / "root", folder / "root.used"
     if not base.exists():
         make_base(base)
@@ -186,6 +195,6 @@ def use(root, packages):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4:
+    if len(sys.argv) != 5:
         sys.exit(__doc__)
     main()

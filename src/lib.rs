@@ -31,7 +31,7 @@
 //!   at exit: what is static is never dropped. The store's lock for one build of many processes is: who waits for that does so
 //!   for a bounded time.
 //! - No panic leaves a hook.
-//! - Nothing here links or calls libOpenCL. Drivers are never unloaded, nor is this library.
+//! - Nothing here links libOpenCL, and only `oclcache doctor` calls it. Drivers are never unloaded, nor is this library.
 //!
 //! # Modules
 //!

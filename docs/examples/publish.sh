@@ -9,17 +9,10 @@ set -eu
 export OCLCACHE_DIR=${NODE_LOCAL:-${TMPDIR:-/tmp}}/oclcache-$(id -u)
 export OCLCACHE_SYSTEM_DIRS=none
 
-# What the group may write is not read by anybody.
-umask 022
 oclcache bake
-from=$OCLCACHE_DIR/v1/entries
-to=$SHARED/v1/entries
-cd "$from"
-find . -name '*.entry' | while read -r entry; do
-    if [ -e "$to/$entry" ]; then continue; fi
-    mkdir -p "$to/${entry%/*}"
-    # Renamed into place, so that no rank of another job reads half of it. The node and the process are in the name.
-    part=$to/$entry.$(hostname).$$
-    cp "$entry" "$part"
-    mv "$part" "$to/$entry"
-done
+if [ -z "$(oclcache list)" ]; then exit 0; fi
+archive=$OCLCACHE_DIR/kernels.tar.zst
+trap 'rm -f "$archive"' EXIT
+oclcache export "$archive"
+# One that this node's cache has exported needs no --trust.
+oclcache import --system "$SHARED" "$archive"

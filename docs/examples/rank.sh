@@ -9,4 +9,6 @@ set -eu
 : "${SHARED:?is not set: the directory of entries that all nodes see}"
 export OCLCACHE_DIR=${NODE_LOCAL:-${TMPDIR:-/tmp}}/oclcache-$(id -u)
 export OCLCACHE_SYSTEM_DIRS=$SHARED
+# publish.sh bakes when the job has ended.
+export OCLCACHE_AUTOBAKE=0
 exec oclcache run -q "$@"

@@ -8,12 +8,14 @@
 //!
 //! Equal entries make equal archives: the order is given, and times are those at which programs were compiled.
 
-pub mod interrupt;
 pub mod read;
 pub mod seal;
 
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
+use super::Failure;
+use super::interrupt::Interrupt;
 use crate::key::ingredients::{Ingredient, Key, Kind, hex, sha256};
 use crate::store::entry::Meta;
 
@@ -105,4 +107,25 @@ pub fn devices(ingredients: &[Ingredient]) -> Vec<String> {
             String::from_utf8_lossy(name).trim().to_owned()
         })
         .collect()
+}
+
+/// Long work asks before each step.
+///
+/// # Errors
+/// The user wants no more.
+pub fn go_on(interrupt: &Interrupt) -> Result<(), Failure> {
+    match interrupt.came() {
+        true => Err(interrupt.failure("stopped")),
+        false => Ok(()),
+    }
+}
+
+/// A bar on a terminal, and nothing elsewhere. What is done at each step stands behind it.
+pub fn bar(steps: u64, doing: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    if let Ok(style) = ProgressStyle::with_template("{msg} {pos}/{len} {wide_bar}") {
+        bar.set_style(style);
+    }
+    bar.set_message(doing);
+    bar
 }

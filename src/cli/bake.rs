@@ -115,8 +115,8 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
         priority::lower();
     }
     let config = wanted.handed.config();
-    if config.readonly() || config.disable() {
-        let setting = if config.disable() {
+    if config.readonly() || config.disables_all() {
+        let setting = if config.disables_all() {
             "disable"
         } else {
             "readonly"

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 
 use super::Failure;
@@ -99,9 +99,8 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
 }
 
 /// The directories of a cache that are there, each once.
-fn present(cache: &'static Cache, surroundings: &Surroundings) -> Vec<Present> {
+fn present(cache: &'static Cache, surroundings: &Surroundings, bar: &ProgressBar) -> Vec<Present> {
     let mut seen = HashSet::new();
-    let hidden = ProgressBar::hidden();
     let mut present = Vec::new();
     for place in cache.places {
         let Some((base, path)) = surroundings.base(place.base).zip(surroundings.path(place)) else {
@@ -114,8 +113,7 @@ fn present(cache: &'static Cache, surroundings: &Surroundings) -> Vec<Present> {
                 if stat.is_ok_and(|stat| !seen.insert((stat.st_dev, stat.st_ino))) {
                     continue;
                 }
-                through(&opened.fd, &path, place, Action::Look, &hidden)
-                    .map(|found| (opened, found))
+                through(&opened.fd, &path, place, Action::Look, bar).map(|found| (opened, found))
             }
             Err(why) => Err(why),
         };
@@ -137,13 +135,24 @@ fn now_ms() -> u64 {
     since.map_or(0, |since| since.as_millis() as u64)
 }
 
+/// How many files were seen, for people who wait.
+fn looking() -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {pos} files") {
+        bar.set_style(style);
+    }
+    bar
+}
+
 fn list(json: bool) -> Result<ExitCode, Failure> {
     let surroundings = Surroundings::read();
     let precious = surroundings.precious();
+    let bar = looking();
     let all: Vec<(&'static Cache, Vec<Present>)> = CACHES
         .iter()
-        .map(|cache| (cache, present(cache, &surroundings)))
+        .map(|cache| (cache, present(cache, &surroundings, &bar)))
         .collect();
+    bar.finish_and_clear();
     if json {
         let all = all.iter();
         return print_json(

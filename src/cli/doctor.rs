@@ -18,22 +18,21 @@ mod worker;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
 
 use super::bake::root::Root;
+use super::interrupt::Interrupt;
 use super::output::{print, print_json, say};
 use super::{Failure, run};
 use crate::config::Config;
 use crate::front::vendors;
 use crate::log::path;
 use children::{Children, Way};
+pub use door::LAYER_DIRECTORY;
 use drivers::Told;
 pub use report::quoted;
 use report::{Mend, Report};
@@ -63,23 +62,18 @@ pub struct Wanted {
 }
 
 pub fn doctor(wanted: &Wanted) -> Result<ExitCode, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let ignored = run::ignored_signals();
-    let signals = [SIGINT, SIGTERM, SIGHUP].into_iter();
-    for signal in signals.filter(|signal| ignored >> (signal - 1) & 1 == 0) {
-        // A second one ends this process at once.
-        flag::register_conditional_default(signal, stop.clone()).map_err(Failure::new)?;
-        flag::register(signal, stop.clone()).map_err(Failure::new)?;
-    }
+    let interrupt = Interrupt::listen()?;
     let bar = ProgressBar::new_spinner();
     let children = Children {
         limit: wanted.timeout.unwrap_or(LIMIT),
-        stop: &stop,
+        stop: interrupt.flag(),
     };
     let mut report = Report::default();
     let config = Config::read();
     if let Some(program) = &wanted.program {
         program::examine(program, &mut report);
+        let name = Path::new(program).file_name().unwrap_or_default();
+        settings::examine_rules(&config, &name.to_string_lossy(), &mut report);
     }
     let library = match Root::new() {
         Ok(kept) => examine(wanted, &config, &children, &kept, &bar, &mut report)?,
@@ -96,8 +90,8 @@ pub fn doctor(wanted: &Wanted) -> Result<ExitCode, Failure> {
     settings::examine(&config, &mut report);
     baker::examine(&config, library.as_deref(), &mut report);
     bar.finish_and_clear();
-    if stop.load(Ordering::Relaxed) {
-        return Err(Failure::new("stopped"));
+    if interrupt.came() {
+        return Err(interrupt.failure("stopped"));
     }
     match wanted.json {
         true => print_json(&report.json())?,

@@ -20,10 +20,10 @@ use tar::{Builder, EntryType, Header};
 use tempfile::NamedTempFile;
 use zstd::stream::write::Encoder;
 
-use super::archive::interrupt::{Interrupt, bar};
 use super::archive::read::MAGIC;
 use super::archive::seal::Seal;
-use super::archive::{FORMAT, Listed, MANIFEST, Manifest, SEAL, devices, member};
+use super::archive::{FORMAT, Listed, MANIFEST, Manifest, SEAL, bar, devices, go_on, member};
+use super::interrupt::Interrupt;
 use super::output::{plain, print_json, say, size};
 use super::{Failure, store};
 use crate::config::Config;
@@ -221,7 +221,7 @@ fn choose(store: &Store, wanted: &Wanted, interrupt: &Interrupt) -> Result<Chose
     let entries = store.entries()?;
     let bar = bar(entries.len() as u64, "reading");
     for (key, _) in entries {
-        interrupt.check()?;
+        go_on(interrupt)?;
         bar.inc(1);
         // Damaged ones have none, mostly.
         if store
@@ -330,7 +330,7 @@ fn to_file(
     // A name for something that a power cut may empty is none: the next machine cannot make it again.
     temporary.as_file().sync_all().map_err(failed)?;
     let bytes = temporary.as_file().metadata().map_err(failed)?.len();
-    interrupt.check()?;
+    go_on(interrupt)?;
     temporary
         .persist(&wanted.file)
         .map_err(|error| failed(error.error))?;
@@ -418,7 +418,7 @@ fn write(
     spool.rewind().map_err(failed)?;
     let bar = bar(listed.len() as u64, "writing");
     for (key, listed) in listed {
-        interrupt.check()?;
+        go_on(interrupt)?;
         bar.inc(1);
         append(
             &mut archive,

@@ -18,8 +18,8 @@ use clap::Args;
 use opencl_sys::{CL_KERNEL_ARG_NAME, CL_KERNEL_ARG_TYPE_NAME, CL_PROGRAM_BUILD_LOG};
 
 use super::Failure;
-use super::archive::devices;
-use super::archive::interrupt::Interrupt;
+use super::archive::{devices, go_on};
+use super::interrupt::Interrupt;
 use super::output::say;
 use super::show::{find_entry, kind, value};
 use crate::key::ingredients::{Key, Kind};
@@ -50,7 +50,7 @@ pub fn extract(wanted: &Wanted) -> Result<ExitCode, Failure> {
         .tempdir_in(parent);
     let made = made.map_err(cannot)?;
     let lacking = write(made.path(), &key, &entry).map_err(cannot)?;
-    interrupt.check()?;
+    go_on(&interrupt)?;
     // One that is there must be empty, and no link.
     fs::rename(made.path(), &target).map_err(cannot)?;
     let _ = made.keep();

@@ -42,6 +42,13 @@ pub fn definition() -> Command {
     let groups = as_text(&command, width);
     command
         .term_width(width)
+        .mut_subcommands(|verb| match verb.has_subcommands() {
+            true => verb
+                .subcommand_value_name("VERB")
+                .subcommand_help_heading("Verbs")
+                .disable_help_subcommand(true),
+            false => verb,
+        })
         .help_template(format!(
             "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}\
              {header}Options:{header:#}\n{{options}}{{after-help}}",

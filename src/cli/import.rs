@@ -15,10 +15,10 @@ use std::process::ExitCode;
 use clap::Args;
 use indicatif::ProgressBar;
 
-use super::archive::interrupt::{Interrupt, bar};
 use super::archive::read::{Head, Member, Source, Visitor};
 use super::archive::seal::Seal;
-use super::archive::{Listed, key_of, member};
+use super::archive::{Listed, bar, key_of, member};
+use super::interrupt::Interrupt;
 use super::output::say;
 use super::{Failure, directory};
 use crate::config::Config;

@@ -5,11 +5,11 @@
 //! only us, and we load what it would have. A shell that the session does not start is given a line, since no shell's file is
 //! touched. Loaders have no directory of drivers of a user's own, and both take one directory in OCL_ICD_VENDORS.
 
+mod home;
 mod plan;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -20,14 +20,16 @@ use super::doctor::{self, quoted};
 use super::output::{print, say, size};
 use super::{Failure, run};
 use crate::config::Config;
+use crate::front::vendors::DEFAULT_DIRECTORY;
 use crate::log::path;
 use crate::store::Store;
 use crate::trust;
-use plan::{HEADER, Plan, registration};
+pub use home::of_user;
+use home::{Home, drivers, of_session};
+use plan::{Plan, registration};
 
 const ICD: &str = "oclcache.icd";
 const LAYER: &str = "oclcache.lay";
-const VARIABLES: &str = "50-oclcache.conf";
 const VENDORS: &str = "OCL_ICD_VENDORS";
 const LAYERS: &str = "OPENCL_LAYERS";
 const OWN_VENDORS: &str = "OCLCACHE_VENDORS";
@@ -62,7 +64,7 @@ pub struct Whose {
         long,
         value_name = "DIR",
         hide = true,
-        default_value = "/etc/OpenCL/vendors"
+        default_value = DEFAULT_DIRECTORY
     )]
     icd_dir: PathBuf,
     /// For packagers: where loaders look for layers
@@ -70,7 +72,7 @@ pub struct Whose {
         long,
         value_name = "DIR",
         hide = true,
-        default_value = "/etc/OpenCL/layers"
+        default_value = doctor::LAYER_DIRECTORY
     )]
     layer_dir: PathBuf,
 }
@@ -116,61 +118,6 @@ impl Whose {
             false => "see who may write there, and whether there is room".to_owned(),
         }
     }
-}
-
-/// Where what is of one user stands.
-struct Home {
-    vendors: PathBuf,
-    variables: PathBuf,
-}
-
-impl Home {
-    fn find() -> Result<Home, Failure> {
-        let variable = |name: &str| {
-            let path = std::env::var_os(name).map(PathBuf::from);
-            path.filter(|path| path.is_absolute())
-        };
-        let home = variable("HOME");
-        let of =
-            |xdg: &str, below: &str| variable(xdg).or_else(|| Some(home.as_ref()?.join(below)));
-        let (Some(data), Some(config)) = (
-            of("XDG_DATA_HOME", ".local/share"),
-            of("XDG_CONFIG_HOME", ".config"),
-        ) else {
-            return Err(Failure::new(
-                "HOME is not set, so it is not known where your files are; set it, or use --system",
-            ));
-        };
-        for place in [&data, &config] {
-            // Under sudo HOME may still be the caller's.
-            let known = place.ancestors().find_map(|place| {
-                let metadata = std::fs::metadata(place).ok()?;
-                Some((place, metadata.uid()))
-            });
-            if let Some((known, owner)) = known
-                && owner != rustix::process::geteuid().as_raw()
-            {
-                let known = path(known);
-                return Err(Failure::new(format_args!(
-                    "`{known}` belongs to another user than the one who runs this command; set HOME to yours, or use --system"
-                )));
-            }
-        }
-        Ok(Home {
-            vendors: data.join("oclcache/vendors"),
-            variables: config.join("environment.d").join(VARIABLES),
-        })
-    }
-
-    fn icd(&self) -> PathBuf {
-        self.vendors.join(ICD)
-    }
-}
-
-/// The directory that OCL_ICD_VENDORS has to name where it is registered for one user; None if it is not.
-pub fn of_user() -> Option<PathBuf> {
-    let home = Home::find().ok()?;
-    home.icd().is_file().then_some(home.vendors)
 }
 
 pub fn install(wanted: &Wanted) -> Result<ExitCode, Failure> {
@@ -285,7 +232,7 @@ fn install_for_user(wanted: &Wanted, own: &Path, library: &Path) -> Result<ExitC
     match suited.is_layer {
         true => {
             plan.remove(&home.icd())?;
-            forget_directories(&mut plan, &home);
+            home.forget_directories(&mut plan);
         }
         false => plan.write(&home.icd(), registration(library))?,
     }
@@ -312,35 +259,6 @@ fn install_for_user(wanted: &Wanted, own: &Path, library: &Path) -> Result<ExitC
         print(format!("export {name}={value}\n").as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The drivers that the loader would have seen, if those are not the registered ones.
-fn drivers(home: &Home) -> Result<Option<OsString>, Failure> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(drivers) = variable(OWN_VENDORS) {
-        return Ok(Some(drivers));
-    }
-    // As an earlier installation has it.
-    if variable(VENDORS).is_some_and(|vendors| home.vendors == Path::new(&vendors)) {
-        return Ok(None);
-    }
-    run::vendors()
-}
-
-/// Variables as environment.d(5) has them, where only what is plain needs no escaping.
-fn of_session(variables: &[(&str, OsString)]) -> Result<Vec<u8>, Failure> {
-    let mut content = format!("{HEADER}\n").into_bytes();
-    for (name, value) in variables {
-        let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,:=@%".contains(byte);
-        if !value.as_bytes().iter().all(is_plain) {
-            let value = path(Path::new(value));
-            return Err(Failure::new(format_args!(
-                "`{value}` has characters that a session's file of variables may not take as they are; use another place"
-            )));
-        }
-        content.extend([name.as_bytes(), b"=", value.as_bytes(), b"\n"].concat());
-    }
-    Ok(content)
 }
 
 /// Which way suits this machine.
@@ -398,13 +316,6 @@ fn finish(plan: &Plan, whose: &Whose, verb: &str, own: &Path) -> Result<&'static
     Ok(if plan.is_empty() { "already " } else { "" })
 }
 
-fn forget_directories(plan: &mut Plan, home: &Home) {
-    plan.remove_directory(&home.vendors);
-    if let Some(directory) = home.vendors.parent() {
-        plan.remove_directory(directory);
-    }
-}
-
 pub fn uninstall(whose: &Whose) -> Result<ExitCode, Failure> {
     let root = whose.root()?;
     let own = run::own_path()?;
@@ -418,7 +329,7 @@ pub fn uninstall(whose: &Whose) -> Result<ExitCode, Failure> {
         let home = Home::find()?;
         plan.remove(&home.variables)?;
         plan.remove(&home.icd())?;
-        forget_directories(&mut plan, &home);
+        home.forget_directories(&mut plan);
         if let Some(directory) = home.variables.parent() {
             plan.remove_directory(directory);
         }

@@ -36,7 +36,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, FromArgMatches, Parser, Subcommand};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueHint};
 
 use crate::config::Config;
 use crate::quantity;
@@ -53,7 +53,7 @@ use output::{print, say};
     args_conflicts_with_subcommands = true
 )]
 #[command(
-    after_help = "`oclcache VERB --help` tells more of a verb, with an example.\n\nExample: oclcache run clpeak --kernel-latency\nExample: oclcache stats\nExit code: 0 done, 1 failed, 2 wrong usage, 3 no such entry; of `run` the program's"
+    after_help = "New here: `oclcache run PROGRAM` needs no set-up, `oclcache install` makes it last, `oclcache stats` shows what it saved.\n`oclcache VERB --help` tells more of a verb, with an example.\n\nExample: oclcache run clpeak --kernel-latency\nExample: oclcache stats\nExit code: 0 done, 1 failed, 2 wrong usage, 3 no such entry; of `run` the program's"
 )]
 struct Arguments {
     #[command(flatten)]
@@ -106,7 +106,8 @@ enum Verb {
             required = true,
             trailing_var_arg = true,
             allow_hyphen_values = true,
-            value_name = "PROGRAM"
+            value_name = "PROGRAM",
+            value_hint = ValueHint::CommandWithArguments
         )]
         command: Vec<OsString>,
     },
@@ -204,8 +205,10 @@ enum Verb {
     /// Not for people
     #[command(hide = true)]
     DoctorWorker(doctor::WorkerArguments),
-    /// Register the library that belongs to this command, so that programs are cached without `oclcache run`
-    #[command(after_help = "Example: oclcache install --dry-run")]
+    /// Register the library, so that programs are cached without `oclcache run`
+    #[command(
+        after_help = "Example: oclcache install --dry-run\nExample: eval \"$(oclcache install --user)\""
+    )]
     Install(install::Wanted),
     /// Undo what `install` has done
     #[command(after_help = "Example: oclcache uninstall --dry-run")]

@@ -200,7 +200,7 @@ struct Place {
 impl Place {
     fn open(config: &Config, library: &Path) -> Result<Place, String> {
         let words = |error: crate::store::StoreError| error.to_string();
-        if config.readonly() || config.disable() {
+        if config.readonly() || config.disables_all() {
             return Place::temporary(library);
         }
         let opened = config.directory();
@@ -357,8 +357,14 @@ fn exit_as(status: &ExitStatus, missed: bool) -> Result<ExitCode, Failure> {
 
 fn summary(run: &Run, config: &Config, program: &OsStr) -> String {
     if run.processes == 0 {
-        let why = if config.disable() {
+        let file = find_program(program).and_then(|file| file.canonicalize().ok());
+        let name = file.as_deref().and_then(Path::file_name);
+        let name = name.map(|name| name.to_string_lossy().into_owned());
+        let why = if config.disables_all() {
             "the cache is disabled".to_owned()
+        } else if let Some(name) = name.filter(|name| config.disables_only(name)) {
+            let name = crate::log::text(name.as_bytes());
+            format!("a configuration file says `cache = false` of the program `{name}`")
         } else {
             why_not_loaded(program)
         };

@@ -19,10 +19,12 @@ pub struct RuleSetting {
     pub help: &'static str,
 }
 
+const CACHE: &str = "cache";
+
 /// The settings that a program can have.
 pub const RULES: [RuleSetting; 2] = [
     RuleSetting {
-        key: "cache",
+        key: CACHE,
         name: Name::Disable,
         is_contrary: true,
         help: "false: forward everything this program does to the drivers, as OCLCACHE_DISABLE",
@@ -57,6 +59,17 @@ impl Config {
         };
         let last = self.rules.iter().enumerate().filter(is_last);
         last.map(|(_, rule)| rule)
+    }
+
+    /// Whether no program is cached, as far as this process can know.
+    pub fn disables_all(&self) -> bool {
+        self.disable() && !self.rules().any(|rule| rule.key == CACHE && rule.value)
+    }
+
+    /// Whether a program is not cached because a file says so of it alone.
+    pub fn disables_only(&self, program: &str) -> bool {
+        let mut rules = self.rules();
+        rules.any(|rule| rule.key == CACHE && !rule.value && rule.program == program)
     }
 
     /// Takes what is said of the running program.

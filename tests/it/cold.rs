@@ -30,11 +30,10 @@ fn cold(sandbox: &Sandbox, program: &[&str]) -> Ran {
     let mut command = sandbox.command(Way::Bare, sandbox.installed());
     command.env("OCLCACHE_DIR", sandbox.path("cache"));
     let ran = sandbox.run(command.args(["run", "--cold"]).args(program));
-    let left: Vec<PathBuf> = tree(&sandbox.path("tmp")).into_keys().collect();
-    assert_eq!(
-        left,
-        [PathBuf::new(); 0],
-        "what was made for the run goes with it"
+    let left = tree(&sandbox.path("tmp"));
+    assert!(
+        left.is_empty(),
+        "what was made for the run is left: {left:?}"
     );
     ran
 }
@@ -107,28 +106,19 @@ fn pyopencl_compiles_in_a_cold_run_what_it_has_itself() {
         return skipped("PyOpenCL in a cold run (OCLCACHE_TEST_PYTHON is not set)");
     };
     // On PoCL it leaves caching to the driver.
-    for driver in [Driver::Rusticl, Driver::Pocl] {
-        let Some(sandbox) = sandbox(driver) else {
-            continue;
-        };
-        let program = ["-c", PROGRAM];
-        let python = python.to_str().expect("UTF-8");
-        let program = [&[python], &program[..]].concat();
-        let wanted = bare(&sandbox, &program);
-        if driver == Driver::Rusticl {
-            assert_eq!(
-                bare(&sandbox, &program).source_builds(),
-                0,
-                "its own cache serves"
-            );
-        }
-        let before = state(&sandbox);
-        for _ in 0..2 {
-            let ran = cold(&sandbox, &program).ok();
-            assert_eq!(ran.stdout, wanted.stdout);
-            assert!(ran.source_builds() > 0, "{:?}", ran.spied);
-            assert_eq!(state(&sandbox), before, "{driver:?}");
-        }
+    let Some(sandbox) = sandbox(Driver::Rusticl) else {
+        return;
+    };
+    let program = [python.to_str().expect("UTF-8"), "-c", PROGRAM];
+    let wanted = bare(&sandbox, &program);
+    let warm = bare(&sandbox, &program);
+    assert_eq!(warm.source_builds(), 0, "its own cache serves");
+    let before = state(&sandbox);
+    for _ in 0..2 {
+        let ran = cold(&sandbox, &program).ok();
+        assert_eq!(ran.stdout, wanted.stdout);
+        assert!(ran.source_builds() > 0, "{:?}", ran.spied);
+        assert_eq!(state(&sandbox), before);
     }
 }
 

@@ -5,11 +5,12 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::PathBuf;
+use std::process::Command;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::snapshots::assert_shown;
-use crate::support::{Driver, Ran, Sandbox, Way, is_root, skipped};
+use crate::support::{Driver, Ran, Sandbox, Way, example, is_root, skipped};
 use crate::texts::{HOSTILE, assert_plain};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
@@ -189,7 +190,7 @@ fn a_file_that_cannot_be_changed_is_named_and_left_as_it_is() {
         assert!(!path.exists());
     } else {
         skipped("a configuration file of another user (not root)");
-        fs::set_permissions(&path, PermissionsExt::from_mode(0)).expect("changed");
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o000)).expect("changed");
         refused("cannot read");
     }
 }
@@ -252,6 +253,85 @@ fn a_rule_turns_the_cache_off_for_its_program_and_the_environment_on_again() {
         "[program.clien]\ncache = false\n[program.Client]\ncache = false\n",
     );
     assert_eq!(builds(&sandbox), 0);
+}
+
+#[test]
+fn run_says_that_a_rule_has_turned_the_cache_off() {
+    let sandbox = stub();
+    let kernel = sandbox.write("kernel.cl", SOURCE);
+    let client = example("client");
+    let ran = |rule: &str| {
+        file(&sandbox, rule);
+        let mut command = sandbox.command(Way::Bare, sandbox.installed());
+        command
+            .env("OCLCACHE_DIR", sandbox.path("cache"))
+            .arg("run");
+        command
+            .arg(&client)
+            .args(["run", "--kernel", "f", "--options", "-DN=1", "--source"]);
+        sandbox.run(command.arg(&kernel)).ok().stderr
+    };
+    let off = ran("[program.client]\ncache = false\n");
+    assert!(
+        off.contains("says `cache = false` of the program `client`"),
+        "{off}"
+    );
+    let off = ran("disable = true\n");
+    assert!(off.contains("the cache is disabled"), "{off}");
+    // A site that caches this program only.
+    let on = ran("disable = true\n[program.client]\ncache = true\n");
+    assert!(on.contains("1 miss"), "{on}");
+    assert_eq!(sandbox.entries().len(), 1);
+    file(&sandbox, "");
+    assert_eq!(sandbox.stat("misses"), 1);
+}
+
+/// In a mount namespace, with an /etc of its own.
+#[test]
+fn the_systems_file_is_written_for_all_users_and_a_users_stands_above_it() {
+    let sandbox = stub();
+    let etc = sandbox.path("etc");
+    fs::create_dir(&etc).expect("made");
+    let script = "set -e; mount -t tmpfs -o mode=755 none \"$1\"; cp -a /etc/. \"$1\"; \
+        rm -rf \"$1/oclcache\"; mount --bind \"$1\" /etc; shift; \
+        \"$1\" config set --system trusted_owners '7 8'; \"$1\" config set --system verify 9; \
+        \"$1\" config set --system program.client.cache no; cat /etc/oclcache/config.toml; \
+        \"$1\" config set verify 3; \"$1\" config get verify; \"$1\" config set --system verify 4; \
+        \"$1\" config unset verify; \"$1\" config get verify; chmod 666 /etc/oclcache/config.toml; \
+        \"$1\" config get verify; \"$1\" config > /dev/null; \"$1\" config set --system verify 5; \
+        \"$1\" config get verify";
+    let mut command = sandbox.command(Way::Bare, "unshare");
+    command.args(["-m", "--", "sh", "-c"]);
+    let can = Command::new("unshare")
+        .args(["-m", "--", "mount", "-t", "tmpfs", "none"])
+        .arg(&etc)
+        .output();
+    if !can.is_ok_and(|output| output.status.success()) {
+        return skipped("config set --system (no mount namespace)");
+    }
+    command
+        .args([script, "sh"])
+        .arg(&etc)
+        .arg(env!("CARGO_BIN_EXE_oclcache"));
+    let ran = sandbox.run(&mut command).ok();
+    let written = "trusted_owners = [7, 8]\nverify = 9\n\n[program.client]\ncache = false\n";
+    assert_eq!(
+        ran.stdout,
+        format!("{written}3\n4\n0\n5\n"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.contains("but `3` is what is used here, from: "),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr
+            .contains("`/etc/oclcache/config.toml` is not read: "),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]

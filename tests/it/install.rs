@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::doctor::{World, real_library};
 use crate::snapshots::assert_shown;
-use crate::support::{Ran, Way, example, is_root, skipped};
+use crate::support::{Ran, Way, copy_program, example, is_root, library, skipped};
 use crate::texts::{HOSTILE, assert_plain};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 7; }\n";
@@ -193,6 +193,23 @@ fn what_is_not_ours_is_neither_replaced_nor_removed() {
 }
 
 #[test]
+fn what_a_package_has_registered_is_left_to_it() {
+    let world = fresh();
+    let vendors = world.sandbox.path("root/etc/OpenCL/vendors");
+    let icd = vendors.join("oclcache.icd");
+    fs::create_dir_all(&vendors).expect("made");
+    for library in ["liboclcache.so\n", "/usr/lib/oclcache/liboclcache.so\n"] {
+        fs::write(&icd, library).expect("written");
+        for verb in ["install --layer", "uninstall"] {
+            let refused = system(&world, verb);
+            let words = refused.stderr.as_str();
+            assert!(words.contains("remove the package"), "{verb}: {words}");
+            assert_eq!(fs::read(&icd).expect("it is left"), library.as_bytes());
+        }
+    }
+}
+
+#[test]
 fn where_nothing_can_be_written_the_path_and_the_next_step_are_told() {
     let world = fresh();
     fs::create_dir(world.sandbox.path("root")).expect("made");
@@ -204,7 +221,10 @@ fn where_nothing_can_be_written_the_path_and_the_next_step_are_told() {
         "{}",
         refused.stderr
     );
-    // A library that others can write is not given to all; the place of the tests is such a one, or nothing is done anyway.
+    // A library that others can write is not given to all.
+    let copy = world.sandbox.path("bin/liboclcache.so");
+    fs::remove_file(&copy).expect("removed");
+    copy_program(library(), &copy);
     let refused = shell(
         &world,
         "chmod o+w bin && oclcache install --system --dry-run",

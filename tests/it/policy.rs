@@ -103,7 +103,8 @@ fn the_setting_overrides_what_is_measured_and_nothing_is_measured_then() {
     says(&sandbox, "inside the miss: nothing is measured yet");
     sandbox.set("OCLCACHE_RECORD", "sometimes");
     let ran = sandbox.oclcache(&["config"]).ok();
-    let mistake = "`record` is `sometimes`, which is none of auto, inline, bake and off";
+    let mistake =
+        "`record` is `sometimes`, which is not one of auto, inline, bake, off; auto is taken";
     assert!(ran.stderr.contains(mistake), "{}", ran.stderr);
 }
 

@@ -7,7 +7,7 @@ use crate::support::{Sandbox, built};
 const VARYING: [(&str, &str); 9] = [
     (r"/entries/[0-9a-f]{2}/", "/entries/[KEY]/"),
     (r#""(bytes|created|compile_ns)": \d+"#, "\"$1\": [NUMBER]"),
-    (r"client \(\d+\)", "client ([NUMBER])"),
+    (r"client \(\d+\), kernels", "client ([NUMBER]), kernels"),
     (r"\b20\d\d-\d\d(-\d\d)?\b", "[DATE]"),
     (r"\b[0-9a-f]{16,64}\b", "[KEY]"),
     (r"\b\d+(\.\d+)? (µs|ms|s|min|h)\b", "[TIME]"),

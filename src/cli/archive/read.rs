@@ -13,8 +13,8 @@ use tar::{Archive, EntryType};
 use zstd::stream::read::Decoder;
 
 use super::super::Failure;
-use super::interrupt::Interrupt;
-use super::{FORMAT, MANIFEST, Manifest, SEAL};
+use super::super::interrupt::Interrupt;
+use super::{FORMAT, MANIFEST, Manifest, SEAL, go_on};
 use crate::log::text;
 use crate::store::LARGEST_ENTRY;
 
@@ -158,7 +158,7 @@ impl Source {
         let mut pending = None;
         let mut is_begun = false;
         for (index, member) in archive.entries().map_err(broken)?.enumerate() {
-            interrupt.check()?;
+            go_on(interrupt)?;
             let mut content = member.map_err(|error| match is_begun {
                 // What is not even the beginning of a tar.
                 false if too_much(&error).is_none() && !is_cut(&error) => no_archive(&name),

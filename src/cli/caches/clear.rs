@@ -14,7 +14,7 @@ use super::super::output::{print, say, size};
 use super::place::{Opened, Surroundings};
 use super::table::{Base, CACHES, Cache};
 use super::walk::{Action, Found, through};
-use super::{Present, named, plural, present, summary};
+use super::{Present, looking, named, plural, present, summary};
 use crate::log::path;
 
 /// Of foreign files so many are named.
@@ -55,17 +55,19 @@ pub fn clear(wanted: &Wanted) -> Result<ExitCode, Failure> {
             .collect::<Result<_, _>>()?,
     };
     let (mut chosen, mut refused) = (Vec::new(), 0);
+    let bar = looking();
     for cache in caches {
-        for present in present(cache, &surroundings) {
+        for present in present(cache, &surroundings, &bar) {
             let shown = path(&present.path).to_string();
             if let Some(why) = present.refusal(cache, &precious) {
-                say(&format!("oclcache: `{shown}` is left: {why}"));
+                bar.suspend(|| say(&format!("oclcache: `{shown}` is left: {why}")));
                 refused += 1;
             } else if !present.is_empty_elsewhere() {
                 chosen.push(Chosen { cache, present });
             }
         }
     }
+    bar.finish_and_clear();
     let (plan, files, bytes) = plan(&chosen);
     if wanted.dry_run {
         print(plan.as_bytes())?;

@@ -64,7 +64,10 @@ pub fn through(
     let stat = examine(directory.as_fd(), OsStr::new(""))
         .map_err(|error| format!("it cannot be examined: {}", io::Error::from(error)))?;
     if stat.stx_uid != user {
-        return Err(format!("it belongs to another user, {}", stat.stx_uid));
+        return Err(format!(
+            "it belongs to another user, {}; run this as that user",
+            stat.stx_uid
+        ));
     }
     let mut walk = Walk {
         action,

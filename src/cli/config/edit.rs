@@ -23,7 +23,8 @@ pub struct Edited {
     /// Without links.
     file: PathBuf,
     document: DocumentMut,
-    mode: u32,
+    /// Of the file that is there.
+    mode: Option<u32>,
 }
 
 impl Edited {
@@ -45,7 +46,7 @@ impl Edited {
                     named: named.to_owned(),
                     file: named.to_owned(),
                     document: DocumentMut::new(),
-                    mode: 0o644,
+                    mode: None,
                 });
             }
             Err(error) => return Err(cannot(error)),
@@ -62,7 +63,7 @@ impl Edited {
         }
         if metadata.uid() != rustix::process::geteuid().as_raw() {
             return Err(Failure::new(format_args!(
-                "`{shown}` belongs to another user than the one who runs this command"
+                "`{shown}` belongs to another user than the one who runs this command; run it as that user"
             )));
         }
         let mut content = String::new();
@@ -82,7 +83,8 @@ impl Edited {
             named: named.to_owned(),
             file,
             document,
-            mode: metadata.mode() & 0o777,
+            // Whoever can write it says which libraries are run.
+            mode: Some(metadata.mode() & 0o755),
         })
     }
 
@@ -158,9 +160,14 @@ impl Edited {
         builder.create(directory).map_err(failed)?;
         let temporary = tempfile::Builder::new()
             .prefix(".config.toml-")
-            .permissions(fs::Permissions::from_mode(self.mode))
+            .permissions(fs::Permissions::from_mode(0o644))
             .tempfile_in(directory);
         let mut temporary = temporary.map_err(failed)?;
+        if let Some(mode) = self.mode {
+            let permissions = fs::Permissions::from_mode(mode);
+            let changed = temporary.as_file().set_permissions(permissions);
+            changed.map_err(failed)?;
+        }
         let content = self.document.to_string();
         let written = temporary.write_all(content.as_bytes());
         // What a power cut leaves is the old file or the new one.
@@ -180,7 +187,7 @@ fn own_place(file: &Path) -> Result<(), Failure> {
     match found {
         Some((_, metadata)) if metadata.uid() == rustix::process::geteuid().as_raw() => Ok(()),
         Some((place, _)) => Err(Failure::new(format_args!(
-            "`{}` belongs to another user than the one who runs this command",
+            "`{}` belongs to another user than the one who runs this command; run it as that user",
             path(&place)
         ))),
         None => Ok(()),

@@ -10,20 +10,11 @@ use std::time::Duration;
 
 use super::super::bake::process::{Silence, Worker};
 use super::super::bake::root::Root;
+use super::super::caches::table::{CACHES, Cold};
 use super::super::run::{LOADER_VARIABLES, vendors_directory};
 use super::worker::{Builds, Said};
 use crate::cache::RUN_VARIABLE;
 use crate::store::directory::Directory;
-
-/// Where drivers would keep caches of their own, and what turns those off. Each driver reads its own ones, and a driver whose own
-/// cache answers compiles nothing that could be measured.
-const OWN_CACHES: [(&str, &str); 5] = [
-    ("MESA_SHADER_CACHE_DISABLE", "true"),
-    ("MESA_GLSL_CACHE_DISABLE", "true"),
-    ("NEO_CACHE_PERSISTENT", "0"),
-    ("CUDA_CACHE_DISABLE", "1"),
-    ("AMD_COMGR_CACHE", "0"),
-];
 
 /// With these a worker's cache does what it can, whatever the user has set.
 const SETTINGS: [(&str, &str); 11] = [
@@ -117,9 +108,16 @@ impl Children<'_> {
         command
             .env("OCLCACHE_DIR", kept.path().join("cache"))
             .env(RUN_VARIABLE, run.path())
-            .env("POCL_CACHE_DIR", root.path().join("pocl"))
-            .envs(OWN_CACHES)
             .envs(SETTINGS);
+        // A driver whose own cache answers compiles nothing that could be measured.
+        for cold in CACHES.iter().flat_map(|cache| cache.cold) {
+            match cold {
+                Cold::Set(variable, value) => command.env(variable, value),
+                Cold::Move(variable) => command.env(variable, root.path().join(variable)),
+                // Of programs, which are not run here.
+                Cold::Hide(_) => &mut command,
+            };
+        }
         if !matches!(way, Way::Shell) {
             for variable in LOADER_VARIABLES {
                 command.env_remove(variable);

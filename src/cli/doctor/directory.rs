@@ -168,11 +168,12 @@ fn examine_content(directory: &Path, report: &mut Report) {
             let bytes = entries.iter().map(|(_, facts)| facts.size).sum();
             report.good(ABOUT, format!("{}, {}", entries.len(), size(bytes)));
         }
-        Err(error) => report.wrong(
-            ABOUT,
-            error.to_string(),
-            Mend::on("ls -lR", directory)
-                .because("what is in the cache must be yours alone to write; look what is not"),
-        ),
+        // What root has once made there, or another user.
+        Err(error) => {
+            let own = rustix::process::geteuid().as_raw();
+            let mend = Mend::on(&format!("sudo chown -R {own}"), directory);
+            let words = "all that is in it must be yours, and yours alone to write; take it over if you trust it";
+            report.wrong(ABOUT, error.to_string(), mend.because(words));
+        }
     }
 }

@@ -19,7 +19,8 @@ use crate::log::path;
 const ABOUT: &str = "door";
 const LAYERS: &str = "OPENCL_LAYERS";
 const MODE: &str = "OCLCACHE_MODE";
-const LAYER_DIRECTORY: &str = "/etc/OpenCL/layers";
+/// Where loaders that have a directory of layers look for them.
+pub const LAYER_DIRECTORY: &str = "/etc/OpenCL/layers";
 
 /// Where a copy of us is registered as a layer.
 struct Layer {
@@ -165,13 +166,11 @@ fn inside(
 
 fn outside(ours: &[&Registered], report: &mut Report) {
     let elsewhere = crate::front::vendors::listed(Path::new(DEFAULT_DIRECTORY));
-    let is_ours = |library: &Path| {
-        let name = library.file_name().unwrap_or_default().as_bytes();
-        name.starts_with(b"liboclcache")
-    };
-    let registered = elsewhere
-        .into_iter()
-        .find(|one| one.library.as_ref().is_ok_and(|library| is_ours(library)));
+    let registered = elsewhere.into_iter().find(|one| {
+        one.library
+            .as_ref()
+            .is_ok_and(|library| drivers::is_named_as_us(library))
+    });
     let variable = ["OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"]
         .into_iter()
         .find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
@@ -248,8 +247,7 @@ fn examine_layers(
         // Others' layers are no drivers either.
         Told::Driver { .. } => false,
         Told::Broken(why, is_fatal) => {
-            let name = layer.library.to_string_lossy();
-            if is_fatal || name.contains("oclcache") {
+            if is_fatal || drivers::is_named_as_us(&layer.library) {
                 let text = format!("{} names {}: {why}", layer.place(), path(&layer.library));
                 report.wrong(
                     ABOUT,

@@ -1,5 +1,6 @@
 //! Which drivers are registered, and whether each loads and can be hooked.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::super::bake::root::Root;
@@ -178,6 +179,11 @@ fn tell(config: &Config, place: &Path, library: &Path, told: &Told, report: &mut
     let shown = path(place).to_string();
     let (platforms, is_icd2) = match told {
         Told::Us(_) => return, // a door
+        Told::Broken(why, _) if is_named_as_us(library) => {
+            let text = format!("{shown} registers oclcache as {}: {why}", path(library));
+            let words = "register it anew with `oclcache install`, or take it out";
+            return report.wrong("door", text, removal(place, words));
+        }
         Told::Broken(why, is_fatal) => {
             let text = format!("{shown} names {}: {why}", path(library));
             let mend = removal(place, "install the driver's package again, or take it out");
@@ -230,6 +236,12 @@ fn tell(config: &Config, place: &Path, library: &Path, told: &Told, report: &mut
             report.good("policy", format!("{}: {policy}", platform.name));
         }
     }
+}
+
+/// Whether a library has the name of ours.
+pub fn is_named_as_us(library: &Path) -> bool {
+    let name = library.file_name().unwrap_or_default().as_bytes();
+    name.starts_with(b"liboclcache")
 }
 
 /// Loaders differ in what they take.

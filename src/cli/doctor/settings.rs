@@ -1,11 +1,13 @@
 //! The configuration: what its files are refused for, where each value that is not the default comes from, and what is turned off.
 
+use std::path::Path;
+
 use super::super::tiers;
 use super::report::{Mend, Report, quoted};
 use crate::cache::policy::decide;
 use crate::config::{Config, Name, Record, SETTINGS, Source};
 use crate::driver::profile;
-use crate::log::{os, path};
+use crate::log::{os, path, text};
 use crate::store::Store;
 use crate::store::measures;
 
@@ -87,13 +89,39 @@ fn unset(name: Name, source: &Source) -> Mend {
         Source::Default | Source::Environment => {
             Mend::command(format!("unset {}", setting.variable.unwrap_or_default()))
         }
-        Source::SystemFile(file) | Source::File(file) => {
-            let key = setting.key;
-            match quoted(file) {
-                Some(file) => Mend::command(format!("sed -i '/^ *{key} *=/d' {file}")),
-                None => Mend::words(format!("take `{key}` out of `{}`", path(file))),
-            }
+        Source::SystemFile(_) => Mend::command(format!(
+            "sudo oclcache config unset {} --system",
+            setting.key
+        )),
+        Source::File(_) => Mend::command(format!("oclcache config unset {}", setting.key)),
+    }
+}
+
+/// What the configuration files say of a program.
+pub fn examine_rules(config: &Config, program: &str, report: &mut Report) {
+    for rule in config.rules().filter(|rule| rule.program == program) {
+        let from = match &rule.source {
+            Source::SystemFile(file) | Source::File(file) => path(file).to_string(),
+            Source::Default | Source::Environment => continue,
+        };
+        let name = text(program.as_bytes());
+        let text = format!("{name}: {} = {} (from {from})", rule.key, rule.value);
+        if rule.key != "cache" || rule.value {
+            report.good("rule", text);
+            continue;
         }
+        let mend = match (quoted(Path::new(program)), &rule.source) {
+            (None, _) => Mend::words(format!("take it out of `{from}`")),
+            (Some(name), Source::SystemFile(_)) => Mend::command(format!(
+                "sudo oclcache config unset program.{name}.cache --system"
+            )),
+            (Some(name), _) => Mend::command(format!("oclcache config unset program.{name}.cache")),
+        };
+        report.wrong(
+            "rule",
+            format!("{text}: the cache does nothing for it"),
+            mend,
+        );
     }
 }
 

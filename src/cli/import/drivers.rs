@@ -12,10 +12,10 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::super::archive::devices;
-use super::super::archive::interrupt::Interrupt;
 use super::super::bake::process::Worker;
 use super::super::bake::root::Root;
 use super::super::bake::worker::{CLOSED, streams};
+use super::super::interrupt::Interrupt;
 use super::super::{Failure, directory};
 use crate::config::Config;
 use crate::driver::OpenError;

@@ -69,13 +69,24 @@ impl Plan {
         Ok(())
     }
 
-    /// The file is to be gone, if it is ours; what is not stays, and is told.
+    /// The file is to be gone.
+    ///
+    /// # Errors
+    /// It is not ours, or a package's.
     pub fn remove(&mut self, file: &Path) -> Result<(), Failure> {
         let file = self.place(file);
-        if let Some(known) = read(&file)? {
-            ours(&file, &known)?;
-            self.steps.push(Step::Remove(file));
+        let Some(known) = read(&file)? else {
+            return Ok(());
+        };
+        ours(&file, &known)?;
+        // A package manager would take it for what somebody has changed.
+        if is_of_package(&known) {
+            return Err(Failure::new(format_args!(
+                "`{}` is of a package, by the place of the library: remove the package, or the file if there is none",
+                path(&file)
+            )));
         }
+        self.steps.push(Step::Remove(file));
         Ok(())
     }
 
@@ -175,6 +186,13 @@ fn ours(file: &Path, content: &[u8]) -> Result<(), Failure> {
         path(file),
         text(line)
     )))
+}
+
+/// Whether a registration names a library where package managers put them (Filesystem Hierarchy Standard 3.0, 4.1 and 4.9), or
+/// by its name alone.
+fn is_of_package(content: &[u8]) -> bool {
+    content.starts_with(LIBRARY)
+        || content.starts_with(b"/usr/") && !content.starts_with(b"/usr/local/")
 }
 
 fn write(file: &Path, content: &[u8]) -> io::Result<()> {

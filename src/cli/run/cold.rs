@@ -82,7 +82,7 @@ fn temporary(surroundings: &Surroundings) -> std::io::Result<TempDir> {
         let found = statvfs(place);
         found.is_ok_and(|found| !found.f_flag.contains(StatVfsMountFlags::NOEXEC))
     };
-    let usual = std::env::temp_dir();
+    let usual = tempfile::env::temp_dir();
     let mut places = [Some(usual.clone()), surroundings.cache_home()]
         .into_iter()
         .flatten();

@@ -1,33 +1,33 @@
 //! Faults that machines have. Each is planted, found, and mended as the doctor says.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use serde_json::Value;
 
 use super::World;
 use crate::snapshots::assert_shown;
-use crate::support::{Way, built, copy_program, is_root, library, skipped};
+use crate::support::library;
 
-struct Fault {
+pub struct Fault {
     /// What of the machine it is.
-    about: &'static str,
+    pub about: &'static str,
     /// How bad it is.
-    state: &'static str,
+    pub state: &'static str,
     /// What is said of it.
-    says: &'static str,
-    plant: fn(&mut World),
+    pub says: &'static str,
+    pub plant: fn(&mut World),
     /// What a person does who is told in words; none where a command is told.
-    by_hand: Option<fn(&World) -> String>,
+    pub by_hand: Option<fn(&World) -> String>,
 }
 
-const WRONG: &str = "wrong";
-const WARNING: &str = "warning";
+pub const WRONG: &str = "wrong";
+pub const WARNING: &str = "warning";
 /// What a program is that was built without a dynamic linker.
 const BARE_PROGRAM: &str = "void _start(void) { for (;;); }\n";
 const PROGRAM: &str = "int main(void) { return 0; }\n";
-const SHARED: [&str; 2] = ["-shared", "-fPIC"];
+pub const SHARED: [&str; 2] = ["-shared", "-fPIC"];
 
 /// Done as the words say, before the doctor looks again.
 fn remove(world: &World, name: &str) -> String {
@@ -53,14 +53,14 @@ fn loader(world: &mut World, source: &str) {
     world.sandbox.set("LD_LIBRARY_PATH", directory);
 }
 
-fn cache(world: &World, mode: u32) -> PathBuf {
+pub fn cache(world: &World, mode: u32) -> PathBuf {
     let cache = world.sandbox.path("cache");
     fs::create_dir_all(&cache).expect("made");
     fs::set_permissions(&cache, PermissionsExt::from_mode(mode)).expect("changed");
     cache
 }
 
-const FAULTS: [Fault; 31] = [
+const FAULTS: [Fault; 33] = [
     Fault {
         about: "loader",
         state: WRONG,
@@ -317,6 +317,13 @@ const FAULTS: [Fault; 31] = [
         by_hand: None,
     },
     Fault {
+        about: "door",
+        state: WRONG,
+        says: "registers oclcache as /nowhere/liboclcache.so",
+        plant: |world| drop(world.register("oclcache", "/nowhere/liboclcache.so")),
+        by_hand: None,
+    },
+    Fault {
         about: "platforms",
         state: WRONG,
         says: "`Stub` is listed twice",
@@ -331,6 +338,16 @@ const FAULTS: [Fault; 31] = [
             world
                 .sandbox
                 .set("OCL_ICD_VENDORS", world.sandbox.path("nowhere"))
+        },
+        by_hand: None,
+    },
+    Fault {
+        about: "rule",
+        state: WRONG,
+        says: "sh: cache = false",
+        plant: |world| {
+            configure(world, "[program.sh]\ncache = false\n");
+            world.arguments = vec!["sh".into()];
         },
         by_hand: None,
     },
@@ -365,7 +382,7 @@ const FAULTS: [Fault; 31] = [
 ];
 
 /// What is said of this fault.
-fn found<'f>(findings: &'f [Value], fault: &Fault) -> Option<&'f Value> {
+pub fn found<'f>(findings: &'f [Value], fault: &Fault) -> Option<&'f Value> {
     findings.iter().find(|found| {
         let says = found["text"].as_str().expect("a text").contains(fault.says);
         found["about"] == fault.about && found["state"] == fault.state && says
@@ -373,7 +390,7 @@ fn found<'f>(findings: &'f [Value], fault: &Fault) -> Option<&'f Value> {
 }
 
 /// Plants a fault, finds it, and mends it as is said.
-fn examine(world: &mut World, fault: &Fault) {
+pub fn examine(world: &mut World, fault: &Fault) {
     let says = fault.says;
     (fault.plant)(world);
     let findings = world.findings("");
@@ -423,146 +440,4 @@ fn faults_are_shown_with_their_mends() {
     lines.retain(|line| !line.contains("once more") && !line.contains("one is enough"));
     let shown = format!("{}\n\n{}", lines.join("\n"), ran.stderr);
     assert_shown(&world.sandbox, "doctor-faults", &shown);
-}
-
-#[test]
-fn a_cache_that_belongs_to_another_is_told_and_taken_over() {
-    if !is_root() {
-        return skipped("a cache directory of another user (root can give one away)");
-    }
-    let fault = Fault {
-        about: "directory",
-        state: WRONG,
-        says: "it belongs to another user",
-        plant: |world| chown(cache(world, 0o700), Some(64123), Some(64123)).expect("given away"),
-        by_hand: None,
-    };
-    examine(&mut World::new(), &fault);
-}
-
-#[test]
-fn a_library_that_is_not_there_or_of_another_version_is_told() {
-    let missing = Fault {
-        about: "library",
-        state: WRONG,
-        says: "install it beside this command",
-        plant: |world| fs::remove_file(world.sandbox.path("bin/liboclcache.so")).expect("removed"),
-        by_hand: Some(|world| {
-            let beside = world.sandbox.path("bin/liboclcache.so");
-            format!("ln -sf {} {}", library().display(), beside.display())
-        }),
-    };
-    examine(&mut World::new(), &missing);
-    let other = Fault {
-        says: "is version 0.0.1, and this command is",
-        plant: |world| {
-            let beside = world.sandbox.path("bin/liboclcache.so");
-            fs::remove_file(&beside).expect("removed");
-            let old = "const char *oclcache_version(void) { return \"0.0.1\"; }\n";
-            world.compile("bin/liboclcache.so", old, &SHARED);
-        },
-        ..missing
-    };
-    examine(&mut World::new(), &other);
-}
-
-/// A place that nobody else can write, as installed programs have.
-fn place() -> Option<tempfile::TempDir> {
-    let own = rustix::process::geteuid().as_raw();
-    let is_good = |place: &Path| {
-        let metadata = place.metadata().expect("a directory");
-        [0, own].contains(&metadata.uid()) && metadata.mode() & 0o022 == 0
-    };
-    let is_private = built().ancestors().all(is_good);
-    is_private.then(|| tempfile::tempdir_in(built()).expect("a directory"))
-}
-
-#[test]
-fn a_command_that_others_can_write_is_told_and_mended() {
-    let Some(place) = place() else {
-        return skipped(
-            "a baker whose command others can write (there is no place that they cannot)",
-        );
-    };
-    let mut world = World::new();
-    let bin = place.path();
-    copy_program(env!("CARGO_BIN_EXE_oclcache"), &bin.join("oclcache"));
-    fs::hard_link(library(), bin.join("liboclcache.so")).expect("linked");
-    symlink("/bin/false", bin.join("sudo")).expect("linked");
-    fs::set_permissions(bin.join("oclcache"), PermissionsExt::from_mode(0o775)).expect("changed");
-    let path = format!(
-        "{}:{}",
-        bin.display(),
-        std::env::var("PATH").expect("a path")
-    );
-    world.sandbox.set("PATH", path);
-    let fault = Fault {
-        about: "baker",
-        state: WARNING,
-        says: "can be written by its group",
-        plant: |_| (),
-        by_hand: None,
-    };
-    examine(&mut world, &fault);
-}
-
-#[test]
-fn a_temporary_directory_that_is_none_is_told() {
-    let mut world = World::new();
-    world.sandbox.set("TMPDIR", world.sandbox.path("nowhere"));
-    let fault = Fault {
-        about: "temporary",
-        state: WRONG,
-        says: "no temporary directory can be made",
-        plant: |_| (),
-        by_hand: None,
-    };
-    examine(&mut world, &fault);
-}
-
-/// In a mount namespace of its own the cache directory is a small file system, with this done to it.
-fn on_a_file_system(script: &str) -> Option<Vec<Value>> {
-    let world = World::new();
-    let cache = cache(&world, 0o700);
-    let script = format!(
-        "mount -t tmpfs -o size=1m,mode=700 none {cache} && cd {cache} && {{ {script}; }} > /dev/null 2>&1\n\
-        exec oclcache doctor --json --no-build",
-        cache = cache.display()
-    );
-    let mut command = world.sandbox.command(Way::Bare, "unshare");
-    let output = command.args(["-m", "sh", "-c", &script]).output().ok()?;
-    let json: Value = serde_json::from_slice(&output.stdout).ok()?;
-    let is_mounted = !String::from_utf8_lossy(&output.stderr).contains("mount: ");
-    is_mounted.then(|| json["findings"].as_array().expect("a list").clone())
-}
-
-#[test]
-fn a_full_file_system_and_one_that_is_only_read_are_told() {
-    for (script, says) in [
-        ("cat /dev/zero > filler", "No space left on device"),
-        (
-            "mount -o remount,ro,size=1m none .",
-            "Read-only file system",
-        ),
-    ] {
-        let Some(findings) = on_a_file_system(script) else {
-            return skipped("a cache directory on a full disk (it needs to mount one)");
-        };
-        let fault = Fault {
-            about: "directory",
-            state: WRONG,
-            says,
-            plant: |_| (),
-            by_hand: None,
-        };
-        let found = found(&findings, &fault);
-        let found = found.unwrap_or_else(|| panic!("`{says}` is not found in {findings:#?}"));
-        assert!(found["mend"]["words"].is_string(), "{found}");
-    }
-    let findings = on_a_file_system("true").expect("mounted");
-    let is_well = |found: &&Value| found["about"] == "directory" && found["state"] == "ok";
-    assert!(
-        findings.iter().any(|found| is_well(&found)),
-        "{findings:#?}"
-    );
 }

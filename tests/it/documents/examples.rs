@@ -40,7 +40,9 @@ pub fn add_mpirun(reader: &Reader) {
 }
 
 fn reader() -> Reader {
-    Reader::new(Driver::Stub).expect("the stub is built with the tests")
+    let mut reader = Reader::new(Driver::Stub).expect("the stub is built with the tests");
+    reader.counts = true;
+    reader
 }
 
 /// Resets the times of all files of the cache, as what restores it may do.
@@ -69,6 +71,7 @@ fn ranks_of_a_node_compile_once_and_other_nodes_and_later_jobs_not_at_all() {
         .type_in(&format!("rm -rf \"$HOME\"/node*\n{}", job(8)))
         .ok();
     assert_eq!(compilations(), 2, "nothing is compiled");
+    reader.type_in(publish).ok();
     // Ranks that do not write compile for themselves, as the page says.
     let alone = format!(
         "rm -rf \"$HOME\"/node* \"$SHARED\"/v1\nOCLCACHE_READONLY=1 {}",
@@ -126,6 +129,34 @@ fn a_directory_of_the_system_is_made_as_its_page_says() {
     assert_eq!(reader.sandbox.compilations(), 1);
     let served = format!("OCLCACHE_SYSTEM_DIRS={system} OCLCACHE_MUST_HIT=1 oclcache run PROGRAM");
     reader.type_in(&served).ok();
+}
+
+#[test]
+fn an_archive_fills_a_directory_of_the_system_as_its_pages_say() {
+    for name in ["docs/archives.md", "docs/containers-and-ci.md"] {
+        let reader = reader();
+        if !reader.is_trusted() {
+            return;
+        }
+        let pages = pages::all();
+        let page = pages.iter().find(|page| page.name == name).expect("a page");
+        let blocks = page.blocks();
+        let block = blocks
+            .iter()
+            .find(|block| block.text.contains(" import ") && block.word("run-by").is_some());
+        let system = reader.home().join("system").display().to_string();
+        let script = &block.expect("a block that needs root").text;
+        let script = script
+            .replace("sudo ", "")
+            .replace("/var/cache/oclcache", &system);
+        let export = "oclcache run --bake PROGRAM\noclcache export kernels.tar.zst\n";
+        reader.type_in(&format!("{export}{script}")).ok();
+        let served = format!(
+            "OCLCACHE_DIR=$HOME/other OCLCACHE_SYSTEM_DIRS={system} OCLCACHE_MUST_HIT=1 oclcache run PROGRAM"
+        );
+        reader.type_in(&served).ok();
+        assert_eq!(reader.sandbox.compilations(), 1);
+    }
 }
 
 /// The shell steps of a workflow: what follows `run:`, on its line or indented below it.

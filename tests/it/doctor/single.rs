@@ -1,0 +1,187 @@
+//! Faults that not every machine can have planted, or that are seen only where something is built.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::World;
+use super::faults::{Fault, SHARED, WARNING, WRONG, cache, examine, found};
+use crate::support::{Way, built, copy_program, example, is_root, library, skipped};
+
+#[test]
+fn a_cache_that_belongs_to_another_is_told_and_taken_over() {
+    if !is_root() {
+        return skipped("a cache directory of another user (root can give one away)");
+    }
+    let whole = Fault {
+        about: "directory",
+        state: WRONG,
+        says: "it belongs to another user",
+        plant: |world| chown(cache(world, 0o700), Some(64123), Some(64123)).expect("given away"),
+        by_hand: None,
+    };
+    examine(&mut World::new(), &whole);
+    let part = Fault {
+        about: "entries",
+        plant: |world| {
+            let below = cache(world, 0o700).join("v1");
+            fs::create_dir(&below).expect("made");
+            chown(below, Some(64123), Some(64123)).expect("given away");
+        },
+        ..whole
+    };
+    examine(&mut World::new(), &part);
+}
+
+#[test]
+fn a_library_that_is_not_there_or_of_another_version_is_told() {
+    let missing = Fault {
+        about: "library",
+        state: WRONG,
+        says: "install it beside this command",
+        plant: |world| fs::remove_file(world.sandbox.path("bin/liboclcache.so")).expect("removed"),
+        by_hand: Some(|world| {
+            let beside = world.sandbox.path("bin/liboclcache.so");
+            format!("ln -sf {} {}", library().display(), beside.display())
+        }),
+    };
+    examine(&mut World::new(), &missing);
+    let other = Fault {
+        says: "is version 0.0.1, and this command is",
+        plant: |world| {
+            let beside = world.sandbox.path("bin/liboclcache.so");
+            fs::remove_file(&beside).expect("removed");
+            let old = "const char *oclcache_version(void) { return \"0.0.1\"; }\n";
+            world.compile("bin/liboclcache.so", old, &SHARED);
+        },
+        ..missing
+    };
+    examine(&mut World::new(), &other);
+}
+
+/// A place that nobody else can write, as installed programs have.
+fn place() -> Option<tempfile::TempDir> {
+    let own = rustix::process::geteuid().as_raw();
+    let is_good = |place: &Path| {
+        let metadata = place.metadata().expect("a directory");
+        [0, own].contains(&metadata.uid()) && metadata.mode() & 0o022 == 0
+    };
+    let is_private = built().ancestors().all(is_good);
+    is_private.then(|| tempfile::tempdir_in(built()).expect("a directory"))
+}
+
+#[test]
+fn a_command_that_others_can_write_is_told_and_mended() {
+    let Some(place) = place() else {
+        return skipped(
+            "a baker whose command others can write (there is no place that they cannot)",
+        );
+    };
+    let mut world = World::new();
+    let bin = place.path();
+    copy_program(env!("CARGO_BIN_EXE_oclcache"), &bin.join("oclcache"));
+    fs::hard_link(library(), bin.join("liboclcache.so")).expect("linked");
+    symlink("/bin/false", bin.join("sudo")).expect("linked");
+    fs::set_permissions(bin.join("oclcache"), PermissionsExt::from_mode(0o775)).expect("changed");
+    let path = format!(
+        "{}:{}",
+        bin.display(),
+        std::env::var("PATH").expect("a path")
+    );
+    world.sandbox.set("PATH", path);
+    let fault = Fault {
+        about: "baker",
+        state: WARNING,
+        says: "can be written by its group",
+        plant: |_| (),
+        by_hand: None,
+    };
+    examine(&mut world, &fault);
+}
+
+#[test]
+fn a_temporary_directory_that_is_none_is_told() {
+    let mut world = World::new();
+    world.sandbox.set("TMPDIR", world.sandbox.path("nowhere"));
+    let fault = Fault {
+        about: "temporary",
+        state: WRONG,
+        says: "no temporary directory can be made",
+        plant: |_| (),
+        by_hand: None,
+    };
+    examine(&mut world, &fault);
+}
+
+/// In a mount namespace of its own the cache directory is a small file system, with this done to it.
+fn on_a_file_system(script: &str) -> Option<Vec<Value>> {
+    let world = World::new();
+    let cache = cache(&world, 0o700);
+    let script = format!(
+        "mount -t tmpfs -o size=1m,mode=700 none {cache} && cd {cache} && {{ {script}; }} > /dev/null 2>&1\n\
+        exec oclcache doctor --json --no-build",
+        cache = cache.display()
+    );
+    let mut command = world.sandbox.command(Way::Bare, "unshare");
+    let output = command.args(["-m", "sh", "-c", &script]).output().ok()?;
+    let json: Value = serde_json::from_slice(&output.stdout).ok()?;
+    let is_mounted = !String::from_utf8_lossy(&output.stderr).contains("mount: ");
+    is_mounted.then(|| json["findings"].as_array().expect("a list").clone())
+}
+
+#[test]
+fn a_full_file_system_and_one_that_is_only_read_are_told() {
+    for (script, says) in [
+        ("cat /dev/zero > filler", "No space left on device"),
+        (
+            "mount -o remount,ro,size=1m none .",
+            "Read-only file system",
+        ),
+    ] {
+        let Some(findings) = on_a_file_system(script) else {
+            return skipped("a cache directory on a full disk (it needs to mount one)");
+        };
+        let fault = Fault {
+            about: "directory",
+            state: WRONG,
+            says,
+            plant: |_| (),
+            by_hand: None,
+        };
+        let found = found(&findings, &fault);
+        let found = found.unwrap_or_else(|| panic!("`{says}` is not found in {findings:#?}"));
+        assert!(found["mend"]["words"].is_string(), "{found}");
+    }
+    let findings = on_a_file_system("true").expect("mounted");
+    let is_well = |found: &&Value| found["about"] == "directory" && found["state"] == "ok";
+    assert!(
+        findings.iter().any(|found| is_well(&found)),
+        "{findings:#?}"
+    );
+}
+
+#[test]
+fn a_driver_that_the_loader_calls_through_a_table_of_its_own_is_told_and_reached() {
+    let mut world = World::new();
+    let directory = world.sandbox.path("loader");
+    fs::create_dir(&directory).expect("made");
+    symlink(example("libloader.so"), directory.join("libOpenCL.so.1")).expect("linked");
+    world.sandbox.set("LD_LIBRARY_PATH", directory);
+    world.sandbox.set("STUB_ICD2", "1");
+    let says = "the loader calls its driver through a table of its own";
+    let told = world.shell("", &[]);
+    assert!(
+        told.code == Some(1) && told.stdout.contains(says),
+        "{}",
+        told.stdout
+    );
+    assert!(
+        told.stdout.contains("oclcache install --user\n"),
+        "{}",
+        told.stdout
+    );
+    let mended = world.shell("eval \"$(oclcache install --user)\"", &[]).ok();
+    assert!(!mended.stdout.contains(says), "{}", mended.stdout);
+}
