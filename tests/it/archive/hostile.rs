@@ -81,11 +81,7 @@ fn what_is_no_whole_archive_changes_nothing_and_is_named() {
             "truncated or damaged",
         ),
         ("bomb", bomb, "becomes"),
-        (
-            "long-name",
-            long_name,
-            "what names a member is too long",
-        ),
+        ("long-name", long_name, "what names a member is too long"),
     ];
     for (name, bytes, words) in cases {
         let file = to.write(name, bytes);

@@ -147,7 +147,11 @@ impl Tar {
 
     /// A member with a name of so many bytes.
     pub fn long_name(&mut self, length: usize) {
-        self.member(EntryType::GNULongName, b"././@LongLink", &vec![b'a'; length]);
+        self.member(
+            EntryType::GNULongName,
+            b"././@LongLink",
+            &vec![b'a'; length],
+        );
         self.file(b"a", b"");
     }
 
