@@ -72,7 +72,7 @@ pub fn import(wanted: &Wanted) -> Result<ExitCode, Failure> {
         Some(path) => path.clone(),
         None => directory(&config)?,
     };
-    // Who waits for standard input may be stopped at once.
+    // Whoever waits for standard input can be ended.
     let mut source = Source::open(&wanted.file)?;
     let interrupt = Interrupt::listen()?;
     let existing = match system.is_some() && !path.exists() {
