@@ -30,7 +30,7 @@ pub use file::{MAGIC, Place, Program, ROW, ROWS, WORDS, add};
 pub use folding::{Counted, DAY_MS};
 use folding::{LOCK, Lock, Round, counters};
 use owner::View;
-pub use rows::{BY_DAY, Rows, Tag, date};
+pub use rows::{BY_DAY, Tag, date};
 
 const RUN_PREFIX: &str = "run-";
 
@@ -163,6 +163,7 @@ mod tests {
 
     use super::super::recorder::Recorder;
     use super::folding::TOTAL;
+    use super::rows::Rows;
     use super::*;
     use crate::outcome::Bypass;
 
