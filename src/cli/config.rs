@@ -184,6 +184,7 @@ fn set(key: &Key, value: &OsStr, system: bool) -> Result<ExitCode, Failure> {
     })?;
     let value = key.value(typed).map_err(wrong)?;
     let file = file(system)?;
+    edit::make_place(&file)?;
     let mut edited = Edited::open(&file)?;
     let shown = value.to_string();
     edited.set(&key.path(), value)?;

@@ -290,6 +290,30 @@ fn a_variable_that_names_what_is_no_cache_loses_nothing() {
         assert_eq!(below(&photos), common.len());
         sandbox.variables.remove(variable);
     }
+    // Of a cache that is there, no more is removed than it has made.
+    let work = sandbox.path("work");
+    let theirs = [
+        "tempfile_results.csv",
+        "tempfile_2024run.txt",
+        "tempfile_iE8mvR.csv",
+    ];
+    plant(&work, &theirs.map(str::to_owned));
+    let program = format!("AB/{}", "CDEFGHIJKLMNO".repeat(3)[..37].to_owned());
+    let ours = [
+        format!("{program}/program.bc"),
+        "tempfile_iE8mvR.preproc.cl".to_owned(),
+    ];
+    plant(&work, &ours);
+    sandbox.set("POCL_CACHE_DIR", &work);
+    caches(&sandbox, &["clear", "pocl", "--yes"]).ok();
+    for (names, is_there) in [
+        (&theirs[..], true),
+        (&ours.each_ref().map(String::as_str)[..], false),
+    ] {
+        for name in names {
+            assert_eq!(work.join(name).exists(), is_there, "{name}");
+        }
+    }
     // A relative path and an empty directory are nothing either.
     sandbox.set("POCL_CACHE_DIR", "photos");
     caches(&sandbox, &["clear", "pocl", "--yes"]).ok();

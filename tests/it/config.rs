@@ -35,6 +35,27 @@ fn config(sandbox: &Sandbox, arguments: &[&str]) -> Ran {
 }
 
 #[test]
+fn of_changes_at_once_none_is_lost() {
+    let sandbox = stub();
+    let keys = ["a", "b", "c", "d", "e", "f"].map(|name| format!("program.{name}.cache"));
+    let running = keys.each_ref().map(|key| {
+        let mut command = sandbox.command(Way::Bare, env!("CARGO_BIN_EXE_oclcache"));
+        command.args(["config", "set", key, "false"]);
+        command.spawn().expect("run")
+    });
+    for mut one in running {
+        assert!(one.wait().expect("ended").success());
+    }
+    for key in &keys {
+        assert_eq!(
+            config(&sandbox, &["get", key]).ok().stdout,
+            "false\n",
+            "{key}"
+        );
+    }
+}
+
+#[test]
 fn set_changes_one_line_and_leaves_the_rest_as_it_was() {
     let sandbox = stub();
     let before = "# mine\nreadonly = true # always\n\nmax_age = \"30d\"\n\n# games\n\

@@ -342,7 +342,14 @@ const POCL: &[Node] = &[
     common(|name| {
         let rest = between(name, "tempfile_", "").or_else(|| between(name, "tempfile-", ""));
         let mut parts = rest.unwrap_or_default().split(|byte| *byte == b'.');
-        parts.next().is_some_and(is_random) && parts.next().is_none_or(<[u8]>::is_ascii)
+        let is_made = |name: &[u8]| name.len() == 6 && is_random(name);
+        let is_extension = |part: &[u8]| {
+            let known = POCL_FILES.iter().chain(&["preproc", "parallel"]);
+            known
+                .map(|known| known.as_bytes())
+                .any(|known| part == known)
+        };
+        parts.next().is_some_and(is_made) && parts.all(is_extension)
     }),
 ];
 
@@ -490,6 +497,8 @@ fn is_triton_key(name: &[u8]) -> bool {
     hex(name, 64) || is_base_32()
 }
 
+/// Containers have directories of such names as well, with files as `config.v2.json`.
+const TRITON_OWN: &[&str] = &["ttir", "ttgir", "llir", "cubin", "amdgcn", "hsaco"];
 const TRITON_FILES: &[&str] = &[
     "json", "ttir", "ttgir", "llir", "ptx", "cubin", "amdgcn", "hsaco", "spv", "zebin", "source",
     "so", "sass", "asm",
@@ -497,7 +506,8 @@ const TRITON_FILES: &[&str] = &[
 const TRITON: &[Node] = &[directory(
     is_triton_key,
     &[
-        own(|name| has_extension(name, TRITON_FILES)),
+        own(|name| has_extension(name, TRITON_OWN) || like(name, "__grp__", ".json")),
+        common(|name| has_extension(name, TRITON_FILES)),
         directory(
             |name| like(name, "tmp.pid_", ""),
             &[common(|name| has_extension(name, TRITON_FILES))],

@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, flock};
 use toml_edit::{DocumentMut, Item, Table, Value};
 
 use super::super::Failure;
@@ -25,6 +26,8 @@ pub struct Edited {
     document: DocumentMut,
     /// Of the file that is there.
     mode: Option<u32>,
+    /// Held until it is written, so that of two changes at once none is lost.
+    _lock: Option<File>,
 }
 
 impl Edited {
@@ -33,6 +36,7 @@ impl Edited {
         let shown = path(named);
         let cannot =
             |error: io::Error| Failure::new(format_args!("cannot read `{shown}`: {error}"));
+        let lock = lock(named);
         let file = match named.canonicalize() {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -47,6 +51,7 @@ impl Edited {
                     file: named.to_owned(),
                     document: DocumentMut::new(),
                     mode: None,
+                    _lock: lock,
                 });
             }
             Err(error) => return Err(cannot(error)),
@@ -85,6 +90,7 @@ impl Edited {
             document,
             // Whoever can write it says which libraries are run.
             mode: Some(metadata.mode() & 0o755),
+            _lock: lock,
         })
     }
 
@@ -145,19 +151,8 @@ impl Edited {
 
     /// Puts it into its place.
     pub fn write(&self) -> Result<(), Failure> {
-        let failed = |error: io::Error| {
-            let file = path(&self.named);
-            Failure::new(match error.kind() {
-                io::ErrorKind::PermissionDenied => {
-                    format!("cannot write `{file}`: {error}; run this as the user whose file it is")
-                }
-                _ => format!("cannot write `{file}`: {error}"),
-            })
-        };
+        let failed = |error| failed(&self.named, error);
         let directory = self.file.parent().unwrap_or(Path::new("/"));
-        let mut builder = fs::DirBuilder::new();
-        builder.recursive(true).mode(0o755);
-        builder.create(directory).map_err(failed)?;
         let temporary = tempfile::Builder::new()
             .prefix(".config.toml-")
             .permissions(fs::Permissions::from_mode(0o644))
@@ -178,6 +173,37 @@ impl Edited {
         put.map_err(|error| failed(error.error))?;
         Ok(())
     }
+}
+
+fn failed(named: &Path, error: io::Error) -> Failure {
+    let file = path(named);
+    Failure::new(match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            format!("cannot write `{file}`: {error}; run this as the user whose file it is")
+        }
+        _ => format!("cannot write `{file}`: {error}"),
+    })
+}
+
+/// Makes the directory in which the file is to stand.
+pub fn make_place(named: &Path) -> Result<(), Failure> {
+    let directory = named.parent().unwrap_or(Path::new("/"));
+    if !directory.exists() {
+        own_place(named)?;
+        let mut builder = fs::DirBuilder::new();
+        let made = builder.recursive(true).mode(0o755).create(directory);
+        made.map_err(|error| failed(named, error))?;
+    }
+    Ok(())
+}
+
+/// Locks the directory in which the file really stands. None where that cannot be, as on some network file systems.
+fn lock(named: &Path) -> Option<File> {
+    let real = named.canonicalize();
+    let file = real.as_deref().unwrap_or(named);
+    let directory = File::open(file.parent()?).ok()?;
+    flock(&directory, FlockOperation::LockExclusive).ok()?;
+    Some(directory)
 }
 
 /// Under sudo HOME may still be the caller's, in whose directories root must leave no files.

@@ -104,9 +104,9 @@ fn path(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The values of macros by which options are known again. Short ones, as names of types, stand anywhere.
-fn values(options: &[u8]) -> Vec<Vec<u8>> {
+fn values(options: &[u8]) -> BTreeSet<Vec<u8>> {
     let Ok(parsed) = options::parse(options) else {
-        return Vec::new();
+        return BTreeSet::new();
     };
     let definitions = parsed.definitions.iter();
     let values = definitions.filter_map(|one| one.splitn(2, |byte| *byte == b'=').nth(1));
@@ -138,6 +138,7 @@ mod tests {
         let told = values(
             b"-DN=42 -DT=float4 -D DATA=/home/u/data -DNAME=\\\"/srv/x/y\\\" -DNOTE=a_note_that_is_rather_long -w",
         );
+        let told: Vec<&[u8]> = told.iter().map(Vec::as_slice).collect();
         assert_eq!(
             told,
             [

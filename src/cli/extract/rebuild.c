@@ -174,8 +174,11 @@ int main(int count, char **arguments)
         header_names[header_count] = headers[header_count].name;
         header_programs[header_count] = from_source(context, text, size);
     }
-    for (each = 0; listed_count > 0 && !any && each < (unsigned)listed_count; each++)
+    for (each = 0; listed_count > 0 && !any && each < (unsigned)listed_count; each++) {
+        if (each >= MOST || listed[each] >= device_count)
+            fail("the recipe lists a device that there is not", 0);
         chosen[chosen_count++] = devices[listed[each]];
+    }
 
     if (getcwd(start, sizeof start) == NULL || chdir(working_directory) != 0)
         fail("the directory of the headers cannot be entered", 0);

@@ -150,7 +150,10 @@ fn over_time(all: &Gathered) -> String {
     });
     let days: Vec<_> = days.collect();
     let mut shown = pair("day", &days);
-    if by_day.keys().any(|day| *day > 0 && *day + DAYS <= today) {
+    if by_day
+        .keys()
+        .any(|day| *day > 0 && day.saturating_add(DAYS) <= today)
+    {
         let by_month = all.counted.rows.by(|tag| month(tag.day));
         let (year, now, _) = date(today);
         let months = (0..MONTHS).rev().map(|age| {

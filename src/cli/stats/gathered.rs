@@ -133,10 +133,11 @@ impl Gathered {
         self.counted.rows = self.counted.rows.of(|tag| tag.day >= day);
     }
 
-    /// What was counted today and on so many days before.
+    /// What was counted today and on so many days before; not what a clock that was wrong has put behind today.
     pub fn latest(&self, days: u32) -> Totals {
         let first = self.counted.today.saturating_sub(days);
-        self.counted.rows.of(|tag| tag.day >= first).total()
+        let days = first..=self.counted.today;
+        self.counted.rows.of(|tag| days.contains(&tag.day)).total()
     }
 
     /// What the entries take on the disk, in bytes.
