@@ -24,7 +24,7 @@ use super::archive::read::MAGIC;
 use super::archive::seal::Seal;
 use super::archive::{FORMAT, Listed, MANIFEST, Manifest, SEAL, bar, devices, go_on, member};
 use super::interrupt::Interrupt;
-use super::output::{plain, print_json, say, size};
+use super::output::{plain, plural, print_json, say, size};
 use super::{Failure, store};
 use crate::config::Config;
 use crate::key::ingredients::Key;
@@ -106,8 +106,8 @@ pub fn export(wanted: &Wanted) -> Result<ExitCode, Failure> {
     }
     if chosen.damaged > 0 {
         say(&format!(
-            "oclcache: left out: {} damaged entries",
-            chosen.damaged
+            "oclcache: left out: {}",
+            plural(chosen.damaged as u64, "damaged entry", "damaged entries")
         ));
     }
     if chosen.listed.is_empty() {
@@ -127,9 +127,9 @@ pub fn export(wanted: &Wanted) -> Result<ExitCode, Failure> {
     };
     let shown = crate::log::path(&wanted.file).to_string();
     if let Some(bytes) = written {
-        let count = chosen.listed.len();
+        let count = plural(chosen.listed.len() as u64, "entry", "entries");
         say(&format!(
-            "oclcache: {count} entries exported to `{shown}`, {}",
+            "oclcache: {count} exported to `{shown}`, {}",
             size(bytes)
         ));
     }

@@ -182,7 +182,7 @@ fn tell(config: &Config, place: &Path, library: &Path, told: &Told, report: &mut
         Told::Broken(why, _) if is_named_as_us(library) => {
             let text = format!("{shown} registers oclcache as {}: {why}", path(library));
             let words = "register it anew with `oclcache install`, or take it out";
-            return report.wrong("door", text, removal(place, words));
+            return report.wrong("programs", text, removal(place, words));
         }
         Told::Broken(why, is_fatal) => {
             let text = format!("{shown} names {}: {why}", path(library));
