@@ -18,7 +18,7 @@ import sys
 
 DRIVER = ("ocl-icd-libopencl1", "pocl-opencl-icd", "clinfo", "clpeak")
 PROGRAM = ("clpeak", "--kernel-latency")
-USER = "person"
+USER, OTHER = "person", "guest"
 # What package managers and the system itself write.
 OTHERS = (
     "dev", "proc", "sys", "run", "tmp", "root", "home", "etc/ld.so.cache", "var/cache/ldconfig", "var/cache/apt", "var/cache/debconf",
@@ -63,7 +63,8 @@ def make_base(base):
     root.apt("update")
     root.apt("install", *DRIVER)
     root.apt("clean")
-    root.inside("useradd", "--create-home", USER)
+    for name in (USER, OTHER):
+        root.inside("useradd", "--create-home", name)
     root.unmount()
     new.rename(base)
 
@@ -100,8 +101,8 @@ class Root:
     def platforms(self):
         return self.user("clinfo", "--raw", "--prop", "CL_PLATFORM_NAME")
 
-    def statistics(self):
-        return json.loads(self.user("oclcache", "stats", "--json"))
+    def statistics(self, user=USER):
+        return json.loads(self.inside("oclcache", "stats", "--json", user=user))
 
     def tree(self):
         """All files, by path, but for those that any package changes."""
@@ -164,6 +165,8 @@ def use(root, packages):
     version = root.user("oclcache", "--version").strip()
     expect(root.user("oclcache", "stats").strip() and not cache.exists(), f"{version} answers an ordinary user, and makes nothing yet")
     expect(root.platforms() == bare, "clinfo lists each platform once, as before")
+    words = root.user("oclcache", "doctor")
+    expect("nothing is wrong" in words, "the doctor finds nothing wrong, as it builds on each device")
     # clinfo has built a kernel.
     earlier = root.statistics()["misses"]
     root.user(*PROGRAM)
@@ -174,6 +177,16 @@ def use(root, packages):
     warm = root.statistics()
     expect(warm["hits"] > 0 and warm["misses"] == misses, f"and served at its second ({warm['hits']} hits)")
     entries = warm["entries"]
+
+    archive = f"home/{USER}/clpeak.tar.zst"
+    root.user("oclcache", "export", f"/{archive}")
+    printed = run("python3", "-B", "ci/package_kernels.py", root.path / archive, "--folder", root.path / "packages")
+    kernels = pathlib.Path(printed.splitlines()[-1])
+    root.apt("install", f"/packages/{kernels.name}")
+    root.inside(*PROGRAM, user=OTHER)
+    found = root.statistics(OTHER)
+    expect(found["misses"] == 0 and found["hits"] > 0, f"{kernels.name} serves another user's first run")
+    root.apt("purge", kernels.name.split("_")[0])
 
     root.apt("install", second)
     revision = root.inside("dpkg-query", "-W", "-f", "${Version}", "oclcache")

@@ -157,7 +157,7 @@ fn as_text(record: &Record, why: &Why, of_a_kind: usize) -> String {
                 ", compared with {} ({}, {})",
                 &key.hex()[..SHOWN_DIGITS],
                 text(meta.executable.as_bytes()),
-                ago(now.saturating_sub(meta.created * 1000)),
+                ago(now.saturating_sub(meta.created.saturating_mul(1000))),
             );
         }
         row(&words);

@@ -72,8 +72,9 @@ pub fn import(wanted: &Wanted) -> Result<ExitCode, Failure> {
         Some(path) => path.clone(),
         None => directory(&config)?,
     };
-    let interrupt = Interrupt::listen()?;
+    // Whoever waits for standard input can be ended.
     let mut source = Source::open(&wanted.file)?;
+    let interrupt = Interrupt::listen()?;
     let existing = match system.is_some() && !path.exists() {
         true => None,
         false => Store::open_existing(&path)?,

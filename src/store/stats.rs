@@ -163,6 +163,7 @@ mod tests {
 
     use super::super::recorder::Recorder;
     use super::folding::TOTAL;
+    use super::rows::Rows;
     use super::*;
     use crate::outcome::Bypass;
 

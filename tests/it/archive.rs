@@ -178,6 +178,50 @@ fn a_pending_recipe_that_was_imported_is_baked_only_when_that_is_asked_for() {
     assert_eq!(baked(&[]), "1 baked, 0 skipped, 0 failed");
 }
 
+/// Where its headers never were; a program that has them elsewhere is served.
+#[test]
+fn an_imported_recipe_is_baked_with_the_headers_that_came_with_it() {
+    for driver in [Driver::Stub, Driver::Pocl] {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        sandbox.set("OCLCACHE_RECORD", "bake");
+        sandbox.set("STUB_LOG", sandbox.path("stub.log"));
+        let builds = |sandbox: &Sandbox, place: &Path| {
+            std::fs::create_dir_all(place.join("inc")).expect("made");
+            std::fs::write(place.join("inc/part.h"), "#define PART 4\n").expect("written");
+            std::fs::write(place.join("beside.h"), "#define BESIDE 5\n").expect("written");
+            let source = "#include <part.h>\n#include \"beside.h\"\n\
+                __kernel void f(__global uint *out) { out[get_global_id(0)] = PART + BESIDE; }\n";
+            std::fs::write(place.join("kernel.cl"), source).expect("written");
+            let mut command = sandbox.command(Way::Cached, crate::support::example("client"));
+            command.args([
+                "run",
+                "--source",
+                "kernel.cl",
+                "--kernel",
+                "f",
+                "--options",
+                "-I inc",
+            ]);
+            sandbox.run(command.current_dir(place)).ok().source_builds()
+        };
+        let place = sandbox.path("place");
+        assert_eq!(builds(&sandbox, &place), 1);
+        let file = export(&sandbox, &[]);
+        let other = elsewhere(&sandbox, driver);
+        import(&other, &["--trust"], &file).ok();
+        std::fs::remove_dir_all(&place).expect("removed");
+        let ran = other.oclcache(&["bake", "--imported", "-v"]).ok();
+        assert!(
+            ran.stderr.contains(": 1 baked"),
+            "{driver:?}: {}",
+            ran.stderr
+        );
+        assert_eq!(builds(&other, &other.path("other/place")), 0, "{driver:?}");
+    }
+}
+
 #[test]
 fn an_archive_of_ones_own_needs_no_trust_and_any_other_does() {
     let sandbox = stub();

@@ -28,6 +28,11 @@ const TIMES: u64 = 400;
 /// The largest manifest, in bytes.
 const LARGEST_MANIFEST: u64 = 256 << 20;
 const LARGEST_SEAL: u64 = 1024;
+/// How much may stand between two members, in bytes: headers, and names that are longer than a header has room for. The tar crate
+/// keeps these in memory, whatever their length.
+const BETWEEN: u64 = 64 << 10;
+/// Of a name so many bytes are kept.
+const LONGEST_NAME: usize = 256;
 
 /// An archive that can be read more than once.
 pub struct Source {
@@ -67,6 +72,8 @@ pub struct Member<'a> {
     kind: EntryType,
     size: u64,
     content: &'a mut dyn Read,
+    /// How much of the content is left, at most.
+    unread: &'a mut u64,
 }
 
 impl Source {
@@ -149,27 +156,45 @@ impl Source {
             inner: BufReader::with_capacity(1 << 16, &self.file),
             count: read.clone(),
         };
+        let between = Rc::new(Cell::new(None));
         let capped = Capped {
             inner: Decoder::with_buffer(BufReader::new(counted)).map_err(broken)?,
             read,
             made: 0,
+            between: between.clone(),
         };
         let mut archive = Archive::new(capped);
         let mut pending = None;
         let mut is_begun = false;
-        for (index, member) in archive.entries().map_err(broken)?.enumerate() {
+        let mut members = archive.entries().map_err(broken)?.enumerate();
+        let mut unread = 0_u64;
+        loop {
+            between.set(Some(unread.saturating_add(BETWEEN)));
+            let next = members.next();
+            between.set(None);
+            let Some((index, member)) = next else { break };
             go_on(interrupt)?;
             let mut content = member.map_err(|error| match is_begun {
                 // What is not even the beginning of a tar.
                 false if too_much(&error).is_none() && !is_cut(&error) => no_archive(&name),
                 _ => broken(error),
             })?;
+            let kind = content.header().entry_type();
+            let size = content.size();
+            // What a sparse file has in the archive is less than its size.
+            unread = match kind {
+                EntryType::GNUSparse => content.header().entry_size().map_err(broken)?,
+                _ => size,
+            };
+            let mut path = content.path_bytes().into_owned();
+            path.truncate(LONGEST_NAME);
             let mut member = Member {
                 index: index as u64,
-                name: content.path_bytes().into_owned(),
-                kind: content.header().entry_type(),
-                size: content.size(),
+                name: path,
+                kind,
+                size,
                 content: &mut content,
+                unread: &mut unread,
             };
             if !is_begun {
                 is_begun = true;
@@ -296,6 +321,7 @@ impl Member<'_> {
         self.content
             .read_to_end(&mut bytes)
             .map_err(Trouble::Broken)?;
+        *self.unread = 0;
         match bytes.len() as u64 == self.size {
             true => Ok(bytes),
             false => Err(Trouble::Broken(io::ErrorKind::UnexpectedEof.into())),
@@ -355,6 +381,8 @@ struct Capped<R> {
     inner: R,
     read: Rc<Cell<u64>>,
     made: u64,
+    /// How much may be read until the next member; None: in a member, which has limits of its own.
+    between: Rc<Cell<Option<u64>>>,
 }
 
 impl<R: Read> Read for Capped<R> {
@@ -365,6 +393,12 @@ impl<R: Read> Read for Capped<R> {
         if self.made > ALWAYS + TIMES * read {
             let made = self.made;
             return Err(io::Error::other(TooMuch { read, made }));
+        }
+        if let Some(left) = self.between.get() {
+            let Some(left) = left.checked_sub(length as u64) else {
+                return Err(io::Error::other("what names a member is too long"));
+            };
+            self.between.set(Some(left));
         }
         Ok(length)
     }

@@ -53,7 +53,8 @@ pub fn moves_options(recipe: &Recipe) -> bool {
         && (recipe.options.as_ref()).is_some_and(|options| names_directories(options))
 }
 
-/// Lays out the headers below an empty directory.
+/// Lays out the headers below an empty directory. Those of a recipe `from_elsewhere` are not on this machine: they are what it says,
+/// and all its directories exist.
 ///
 /// # Errors
 /// Why it cannot be compiled as it was, for people.
@@ -62,6 +63,7 @@ pub fn lay_out(
     recipe: &Recipe,
     ingredients: &[Ingredient],
     driver_dirs: &[PathBuf],
+    from_elsewhere: bool,
 ) -> Result<Layout, String> {
     let failed = |error: io::Error| format!("its headers cannot be laid out: {error}");
     let working_directory = root.join("cwd").join(DEPTH);
@@ -113,8 +115,13 @@ pub fn lay_out(
             ours,
         }
     }));
-    check_disk(recipe, ingredients, &bases)?;
-    let mut tree = Tree::default();
+    if !from_elsewhere {
+        check_disk(recipe, ingredients, &bases)?;
+    }
+    let mut tree = Tree {
+        from_elsewhere,
+        ..Tree::default()
+    };
     for base in &bases {
         if let Some(ours) = &base.ours {
             tree.directory(&base.theirs, ours).map_err(failed)?;
@@ -210,6 +217,8 @@ fn digest(path: &Path) -> Option<[u8; 32]> {
 /// What is laid out.
 #[derive(Default)]
 struct Tree {
+    /// Nothing of this machine's stands for what was there.
+    from_elsewhere: bool,
     /// The directories of the application that have one here.
     directories: HashMap<(u64, u64), PathBuf>,
 }
@@ -217,6 +226,9 @@ struct Tree {
 impl Tree {
     /// Makes a directory that stands for one of the application's. What does not exist there does not here.
     fn directory(&mut self, theirs: &Path, ours: &Path) -> io::Result<()> {
+        if self.from_elsewhere {
+            return fs::create_dir_all(ours);
+        }
         let Ok(metadata) = fs::metadata(theirs) else {
             return Ok(());
         };
@@ -333,7 +345,7 @@ mod tests {
             working_directory: Some(work.as_os_str().as_bytes().into()),
             own_cache: None,
         };
-        let layout = lay_out(&root, &recipe, &[], &[]);
+        let layout = lay_out(&root, &recipe, &[], &[], false);
         (directory, layout)
     }
 

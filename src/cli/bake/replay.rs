@@ -209,7 +209,13 @@ impl Player<'_> {
         let application = making.application;
         let directories = application.hooked().include_dirs();
         let root = making.root.join(making.calls.to_string());
-        let laid = lay_out(&root, &recipe, &meta.ingredients, &directories);
+        let laid = lay_out(
+            &root,
+            &recipe,
+            &meta.ingredients,
+            &directories,
+            meta.imported,
+        );
         let Layout {
             working_directory,
             options,

@@ -241,7 +241,7 @@ impl Past {
             let last = self.earlier(record).rfind(is_its);
             return last.map(|other| other.time_ms);
         }
-        let created = meta.created * 1000;
+        let created = meta.created.saturating_mul(1000);
         (created <= record.time_ms).then_some(created)
     }
 }
@@ -249,7 +249,7 @@ impl Past {
 /// The miss that an entry began with, as far as the entry tells.
 pub fn record_of_entry(key: &Key, meta: &Meta) -> Record {
     Record {
-        time_ms: meta.created * 1000,
+        time_ms: meta.created.saturating_mul(1000),
         compile_ns: meta.compile_ns,
         executable: meta.executable.clone(),
         process: 0,

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use memchr::memmem;
 use serde_json::{Value, json};
 
 use super::super::output::{plural, size};
@@ -109,6 +110,14 @@ impl Disclosure {
                 &mut self.options,
                 recipe.options.as_deref().map_or(&[][..], |options| options),
             );
+        }
+        // PoCL's binaries name it, with or without the recipe.
+        let theirs = entry.recipe().and_then(|recipe| recipe.own_cache);
+        if let Some(own) = theirs.as_deref() {
+            let is_named = |binary: &[u8]| memmem::find(binary, own).is_some();
+            if entry.binaries().any(is_named) {
+                paths.push(own);
+            }
         }
         for path in paths.into_iter().filter(|path| path.starts_with(b"/")) {
             add(&mut self.paths, path);

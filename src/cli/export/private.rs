@@ -8,6 +8,7 @@ use memchr::memmem;
 use super::disclosure::user;
 use crate::cache::without_texts;
 use crate::key::ingredients::Kind;
+use crate::key::options;
 use crate::store::entry::{Entry, Meta};
 use crate::store::recipe::{Content, Operation, Recipe};
 
@@ -73,6 +74,7 @@ fn secrets(meta: &Meta, recipe: Option<&Recipe>) -> BTreeSet<Vec<u8>> {
     let Some(recipe) = recipe else {
         return secrets;
     };
+    secrets.extend(recipe.options.as_deref().into_iter().flat_map(values));
     let working_directory = recipe.working_directory.iter();
     secrets.extend(working_directory.filter_map(|text| path(text)));
     secrets.extend(recipe.text().into_iter().flat_map(lines));
@@ -101,6 +103,23 @@ fn path(bytes: &[u8]) -> Option<Vec<u8>> {
         .then(|| bytes.to_vec())
 }
 
+/// The values of macros by which options are known again. Short ones, as names of types, stand anywhere.
+fn values(options: &[u8]) -> Vec<Vec<u8>> {
+    let Ok(parsed) = options::parse(options) else {
+        return Vec::new();
+    };
+    let definitions = parsed.definitions.iter();
+    let values = definitions.filter_map(|one| one.splitn(2, |byte| *byte == b'=').nth(1));
+    let is_quote = |byte: &u8| matches!(byte, b'"' | b'\'' | b'\\');
+    let bare = values.map(|value| {
+        let start = value.iter().position(|byte| !is_quote(byte)).unwrap_or(0);
+        let end = value.iter().rposition(|byte| !is_quote(byte));
+        &value[start..end.map_or(start, |end| end + 1)]
+    });
+    let told = bare.filter(|value| value.len() >= SHORTEST_LINE || path(value).is_some());
+    told.map(<[u8]>::to_vec).collect()
+}
+
 /// The lines by which a text is known again.
 fn lines(text: &[u8]) -> Vec<Vec<u8>> {
     let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
@@ -108,4 +127,24 @@ fn lines(text: &[u8]) -> Vec<Vec<u8>> {
     lines.sort_by_key(|line| std::cmp::Reverse(line.len()));
     lines.truncate(MOST_LINES);
     lines.into_iter().map(<[u8]>::to_vec).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_macros_the_paths_and_what_is_long_are_known_again() {
+        let told = values(
+            b"-DN=42 -DT=float4 -D DATA=/home/u/data -DNAME=\\\"/srv/x/y\\\" -DNOTE=a_note_that_is_rather_long -w",
+        );
+        assert_eq!(
+            told,
+            [
+                &b"/home/u/data"[..],
+                b"/srv/x/y",
+                b"a_note_that_is_rather_long"
+            ]
+        );
+    }
 }

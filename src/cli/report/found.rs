@@ -107,7 +107,7 @@ impl Found {
             add(found.by_program.entry(program.clone()).or_default());
             let created_ms = meta
                 .as_ref()
-                .map_or(file.modified_ms, |meta| meta.created * 1000);
+                .map_or(file.modified_ms, |meta| meta.created.saturating_mul(1000));
             let days = now_ms().saturating_sub(created_ms) / DAY_MS;
             let age = AGES.iter().position(|(most, _)| days < *most);
             add(&mut found.by_age[age.unwrap_or(AGES.len() - 1)].1);

@@ -238,7 +238,9 @@ fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
 fn programs(all: &Gathered) -> String {
     let mut groups = By::Program.groups(&all.counted);
     groups.retain(|(_, totals)| totals.builds() > 0);
-    groups.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.saved_ns() + totals.compiled_ns()));
+    groups.sort_by_key(|(_, totals)| {
+        std::cmp::Reverse(totals.saved_ns().saturating_add(totals.compiled_ns()))
+    });
     if groups.is_empty() {
         return "<p>Nothing was built through the cache yet.</p>\n".to_owned();
     }

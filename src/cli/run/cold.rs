@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::{exit_as, run_to_end};
 use crate::cli::Failure;
 use crate::cli::caches::Surroundings;
-use crate::cli::caches::table::{CACHES, Cache, Cold};
+use crate::cli::caches::table::{Base, CACHES, Cache, Cold};
 use crate::cli::output::say;
 
 pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
@@ -45,6 +45,8 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
         match cache.cold {
             [] if is_there(cache, &surroundings) => left.push(cache.name),
             [] => {}
+            // hashcat's, where there is a ~/.hashcat.
+            cold if is_hidden(cold) && is_in_home(cache, &surroundings) => left.push(cache.name),
             cold if cold.iter().all(is_emptied) => emptied.push(cache.name),
             _ => off.push(cache.name),
         }
@@ -74,6 +76,21 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
 fn is_there(cache: &Cache, surroundings: &Surroundings) -> bool {
     let mut places = cache.places.iter();
     places.any(|place| surroundings.path(place).is_some_and(|path| path.exists()))
+}
+
+fn is_hidden(cold: &[Cold]) -> bool {
+    cold.iter().all(|cold| matches!(cold, Cold::Hide(_)))
+}
+
+/// Whether a cache has a directory that no XDG_CACHE_HOME moves.
+fn is_in_home(cache: &Cache, surroundings: &Surroundings) -> bool {
+    let mut places = cache.places.iter();
+    places.any(|place| {
+        let path = surroundings
+            .path(place)
+            .filter(|_| place.base == Base::Home);
+        path.is_some_and(|path| path.exists())
+    })
 }
 
 /// A directory that goes with the run, from which programs can be loaded: PoCL loads kernels from its cache.

@@ -17,8 +17,7 @@ const MOST_PROGRAMS: usize = 200;
 const MOST_ROWS: usize = 2048;
 
 /// By what counters are told apart. What is not known is empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tag {
     /// Days since 1970, UTC, for a month that of its first; 0 is not known or long ago.
     pub day: u32,
@@ -35,10 +34,13 @@ pub struct Tag {
 pub struct Rows(BTreeMap<Tag, Totals>);
 
 /// A row as it is written down.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Written {
-    #[serde(flatten)]
-    tag: Tag,
+    day: u32,
+    program: String,
+    driver: String,
+    device: String,
     counters: BTreeMap<String, u64>,
 }
 
@@ -117,17 +119,34 @@ impl Rows {
     }
 
     pub(super) fn to_written(&self) -> Vec<Written> {
-        let written = |(tag, row): (&Tag, &Totals)| Written {
-            tag: tag.clone(),
-            counters: row.to_map(),
+        let written = |(tag, row): (&Tag, &Totals)| {
+            let Tag {
+                day,
+                program,
+                driver,
+                device,
+            } = tag.clone();
+            Written {
+                day,
+                program,
+                driver,
+                device,
+                counters: row.to_map(),
+            }
         };
         self.0.iter().map(written).collect()
     }
 
     pub(super) fn from_written(written: Vec<Written>) -> Rows {
         let mut rows = Rows::default();
-        for Written { tag, counters } in written {
-            rows.add(tag, &Totals::from_map(&counters));
+        for row in written {
+            let tag = Tag {
+                day: row.day,
+                program: row.program,
+                driver: row.driver,
+                device: row.device,
+            };
+            rows.add(tag, &Totals::from_map(&row.counters));
         }
         rows
     }

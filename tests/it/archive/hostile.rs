@@ -38,6 +38,13 @@ fn what_is_no_whole_archive_changes_nothing_and_is_named() {
         tar.file(good.entry().0.as_bytes(), &vec![0; 80 << 20]);
         zstd::encode_all(&tar.bytes()[..], 19).expect("a frame")
     };
+    // What is in memory before anybody can ask how long it is.
+    let long_name = {
+        let mut tar = Tar::new();
+        tar.file(b"manifest.json", &good.members[0].1);
+        tar.long_name(2 << 20);
+        zstd::encode_all(&tar.bytes()[..], 1).expect("a frame")
+    };
     let newer = br#"{"format": 2, "entries": "other"}"#;
     let cases: Vec<(&str, Vec<u8>, &str)> = vec![
         ("empty", Vec::new(), "is no archive"),
@@ -74,6 +81,7 @@ fn what_is_no_whole_archive_changes_nothing_and_is_named() {
             "truncated or damaged",
         ),
         ("bomb", bomb, "becomes"),
+        ("long-name", long_name, "what names a member is too long"),
     ];
     for (name, bytes, words) in cases {
         let file = to.write(name, bytes);

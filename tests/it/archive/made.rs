@@ -145,6 +145,16 @@ impl Tar {
         self.0.append(&header, &[][..]).expect("appended");
     }
 
+    /// A member with a name of so many bytes.
+    pub fn long_name(&mut self, length: usize) {
+        self.member(
+            EntryType::GNULongName,
+            b"././@LongLink",
+            &vec![b'a'; length],
+        );
+        self.file(b"a", b"");
+    }
+
     pub fn bytes(self) -> Vec<u8> {
         self.0.into_inner().expect("finished")
     }
