@@ -107,7 +107,7 @@ pub fn export(wanted: &Wanted) -> Result<ExitCode, Failure> {
     if chosen.damaged > 0 {
         say(&format!(
             "oclcache: left out: {}",
-            plural(chosen.damaged as u64, "damaged entry", "damaged entries")
+            plural(chosen.damaged, "damaged entry", "damaged entries")
         ));
     }
     if chosen.listed.is_empty() {

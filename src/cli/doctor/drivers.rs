@@ -1,5 +1,6 @@
 //! Which drivers are registered, and whether each loads and can be hooked.
 
+use std::env;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -130,7 +131,12 @@ pub fn examine(
             Some(_) => "none of that name has a device",
             None => "none that is registered has a device, so OpenCL programs find nothing",
         };
-        let words = "install the driver of your device, or one for every processor (pocl-opencl-icd in Debian and Ubuntu)";
+        let install = "install the driver of your device, or one for every processor (pocl-opencl-icd in Debian and Ubuntu)";
+        let mut choosing = ["OCLCACHE_VENDORS"].into_iter().chain(VARIABLES);
+        let words = match choosing.find(|name| env::var_os(name).is_some()) {
+            Some(name) => format!("see whether {name} leaves your driver out; else {install}"),
+            None => install.to_owned(),
+        };
         report.wrong(ABOUT, text, Mend::words(words));
     }
     registered
