@@ -100,7 +100,9 @@ pub fn export(wanted: &Wanted) -> Result<ExitCode, Failure> {
     };
     let interrupt = Interrupt::listen()?;
     let chosen = choose(&store, wanted, &interrupt)?;
-    say(&format!("oclcache: {}", chosen.disclosure.words()));
+    if !chosen.listed.is_empty() {
+        say(&format!("oclcache: {}", chosen.disclosure.words()));
+    }
     for (what, count) in &chosen.left_out {
         say(&format!("oclcache: left out: {count} {what}"));
     }
