@@ -17,7 +17,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 
 use super::Failure;
-use super::output::{Column, Table, ago, doubtful, faint, heading, print, print_json, size, width};
+use super::output::{
+    Column, Table, ago, doubtful, faint, heading, plural, print, print_json, size, width,
+};
 use crate::log::{os, path};
 pub use place::Surroundings;
 use place::{Opened, open};
@@ -247,10 +249,6 @@ fn summary(found: &Found) -> String {
         );
     }
     words
-}
-
-fn plural(number: u64, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 fn as_json(

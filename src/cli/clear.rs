@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::keys::{find_key, no_entry};
 use super::list::row_as_text;
-use super::output::{print, say, size};
+use super::output::{plural, print, say, size};
 use super::{Failure, parse_age, store};
 use crate::key::ingredients::Key;
 use crate::log::text;
@@ -173,8 +173,4 @@ fn clear_all(store: &Store) -> Result<ExitCode, Failure> {
         )));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn plural(number: u64, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
 }

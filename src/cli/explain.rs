@@ -44,7 +44,7 @@ pub fn explain(key: Option<&str>, last: usize, json: bool) -> Result<ExitCode, F
             let rows = records.map(|(record, why)| as_text(record, &why, SHOWN_OF_A_KIND));
             let rows: Vec<String> = rows.collect();
             if rows.is_empty() {
-                say("oclcache: the journal is empty: nothing but hits since it began");
+                say("oclcache: the journal is empty: no program was compiled since it began");
             }
             print(rows.concat().as_bytes())
         }

@@ -24,7 +24,7 @@ use super::archive::read::MAGIC;
 use super::archive::seal::Seal;
 use super::archive::{FORMAT, Listed, MANIFEST, Manifest, SEAL, bar, devices, go_on, member};
 use super::interrupt::Interrupt;
-use super::output::{plain, print_json, say, size};
+use super::output::{plain, plural, print_json, say, size};
 use super::{Failure, store};
 use crate::config::Config;
 use crate::key::ingredients::Key;
@@ -100,14 +100,16 @@ pub fn export(wanted: &Wanted) -> Result<ExitCode, Failure> {
     };
     let interrupt = Interrupt::listen()?;
     let chosen = choose(&store, wanted, &interrupt)?;
-    say(&format!("oclcache: {}", chosen.disclosure.words()));
+    if !chosen.listed.is_empty() {
+        say(&format!("oclcache: {}", chosen.disclosure.words()));
+    }
     for (what, count) in &chosen.left_out {
         say(&format!("oclcache: left out: {count} {what}"));
     }
     if chosen.damaged > 0 {
         say(&format!(
-            "oclcache: left out: {} damaged entries",
-            chosen.damaged
+            "oclcache: left out: {}",
+            plural(chosen.damaged, "damaged entry", "damaged entries")
         ));
     }
     if chosen.listed.is_empty() {
@@ -127,9 +129,9 @@ pub fn export(wanted: &Wanted) -> Result<ExitCode, Failure> {
     };
     let shown = crate::log::path(&wanted.file).to_string();
     if let Some(bytes) = written {
-        let count = chosen.listed.len();
+        let count = plural(chosen.listed.len() as u64, "entry", "entries");
         say(&format!(
-            "oclcache: {count} entries exported to `{shown}`, {}",
+            "oclcache: {count} exported to `{shown}`, {}",
             size(bytes)
         ));
     }

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object};
 
-use super::output::{say, size};
+use super::output::{plural, say, size};
 use super::{Failure, directory};
 use crate::config::Config;
 use crate::driver::{build_id_value, sha256_value};
@@ -55,10 +55,6 @@ pub fn gc(max_size: Option<u64>, max_age: Option<Duration>) -> Result<ExitCode, 
         size(done.left_bytes)
     ));
     Ok(ExitCode::SUCCESS)
-}
-
-fn plural(number: u64, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 /// What files of drivers are now, and a bar for people who watch.

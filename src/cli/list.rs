@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::output::{print, print_json, printed, seconds, size};
+use super::output::{print_json, printed, say, seconds, size, width};
 use super::{Failure, store};
 use crate::key::ingredients::Key;
 use crate::log::text;
@@ -15,14 +15,18 @@ use crate::store::entry::Meta;
 pub(super) const SHOWN_DIGITS: usize = 16;
 
 pub fn list(json: bool) -> Result<ExitCode, Failure> {
-    let Some(store) = store()? else {
-        return if json {
-            print_json(&json!([]))
-        } else {
-            print(b"")
-        };
+    let store = store()?;
+    let entries = match &store {
+        Some(store) => store.entries()?,
+        None => Vec::new(),
     };
-    let entries = store.entries()?;
+    let Some(store) = store.filter(|_| !entries.is_empty()) else {
+        if json {
+            return print_json(&json!([]));
+        }
+        say("oclcache: the cache is empty; `oclcache run PROGRAM` fills it");
+        return Ok(ExitCode::SUCCESS);
+    };
     let mut rows = entries
         .iter()
         .map(|(key, file)| (key, file.size, store.read_meta(key)));
@@ -62,10 +66,10 @@ pub(super) fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>) -> Value {
 
 pub(super) fn row_as_text(key: &Key, bytes: u64, meta: Option<&Meta>) -> String {
     let key = &key.hex()[..SHOWN_DIGITS];
-    match meta {
-        None => format!("{key}  {:>10}  damaged\n", size(bytes)),
+    let row = match meta {
+        None => format!("{key}  {:>10}  damaged", size(bytes)),
         Some(meta) => format!(
-            "{key}  {:>10}  {:>9}  {}{:<10} {:<20} {}\n",
+            "{key}  {:>10}  {:>9}  {}{:<10} {:<20} {}",
             size(bytes),
             seconds(meta.compile_ns),
             if meta.is_pending() { "pending  " } else { "" },
@@ -73,7 +77,10 @@ pub(super) fn row_as_text(key: &Key, bytes: u64, meta: Option<&Meta>) -> String 
             text(meta.executable.as_bytes()).to_string(),
             kernels(&meta.facts.kernel_names),
         ),
-    }
+    };
+    // `show` has all names, so a row takes no second line of a terminal.
+    let most = width().unwrap_or(usize::MAX);
+    format!("{}\n", console::truncate_str(&row, most, "…"))
 }
 
 /// The first names, and how many more there are.

@@ -213,7 +213,7 @@ enum Verb {
     /// Undo what `install` has done
     #[command(after_help = "Example: oclcache uninstall --dry-run")]
     Uninstall(install::Whose),
-    /// Print what a shell completes the verbs and options of this command by
+    /// Print the completions of verbs and options for a shell
     #[command(
         after_help = "Example: oclcache completions bash > ~/.local/share/bash-completion/completions/oclcache"
     )]
@@ -221,7 +221,7 @@ enum Verb {
         /// The shell
         shell: completions::Wanted,
     },
-    /// Write the man pages of this command and its verbs, or print the first of them
+    /// Write the man pages of this command and its verbs, or print that of the command
     #[command(
         after_help = "Example: oclcache man ~/.local/share/man/man1\nExample: oclcache man | man -l -"
     )]

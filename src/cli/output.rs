@@ -81,6 +81,16 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
+/// A number of things, of which one has another name than many.
+pub fn plural(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", noun(number, one, many))
+}
+
+/// What so many things are called.
+pub fn noun<'a>(number: u64, one: &'a str, many: &'a str) -> &'a str {
+    if number == 1 { one } else { many }
+}
+
 /// How many columns standard output has; None: it is no terminal, so nothing needs to fit.
 pub fn width() -> Option<usize> {
     let terminal = Term::stdout();

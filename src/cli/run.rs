@@ -18,7 +18,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
-use super::output::{say, seconds};
+use super::output::{plural, say, seconds};
 use super::{Failure, tiers};
 use crate::cache::{RUN_VARIABLE, autobake};
 use crate::config::{Config, Name};
@@ -371,9 +371,6 @@ fn summary(run: &Run, config: &Config, program: &OsStr) -> String {
         return format!("no process used the cache: {why}");
     }
     let totals = &run.totals;
-    let plural = |count: u64, one: &str, many: &str| {
-        format!("{count} {}", if count == 1 { one } else { many })
-    };
     let builds =
         [Counter::Hits, Counter::Misses, Counter::Failed].map(|counter| totals.get(counter));
     if builds.iter().all(|count| *count == 0) && totals.bypassed() == 0 {

@@ -73,6 +73,13 @@ pub fn stats(wanted: &Wanted) -> Result<ExitCode, Failure> {
         json["since"] = since.map(day).into();
         return print_json(&json);
     }
+    if all.counted.rows.total().builds() == 0 {
+        let when = if since.is_some() { "since then" } else { "yet" };
+        say(&format!(
+            "oclcache: no build was counted {when}; `oclcache run PROGRAM` runs a program through the cache, \
+             `oclcache doctor` tells whether it can work"
+        ));
+    }
     print(sections::render(&all, wanted.by, since, wanted.verbose).as_bytes())
 }
 

@@ -10,11 +10,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::AtFlags;
 
 use super::super::Failure;
-use super::super::output::{print, say, size};
+use super::super::output::{plural, print, say, size};
 use super::place::{Opened, Surroundings};
 use super::table::{Base, CACHES, Cache};
 use super::walk::{Action, Found, through};
-use super::{Present, looking, named, plural, present, summary};
+use super::{Present, looking, named, present, summary};
 use crate::log::path;
 
 /// Of foreign files so many are named.

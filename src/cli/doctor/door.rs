@@ -16,7 +16,7 @@ use crate::cache::RUN_VARIABLE;
 use crate::front::vendors::DEFAULT_DIRECTORY;
 use crate::log::path;
 
-const ABOUT: &str = "door";
+const ABOUT: &str = "programs";
 const LAYERS: &str = "OPENCL_LAYERS";
 const MODE: &str = "OCLCACHE_MODE";
 /// Where loaders that have a directory of layers look for them.

@@ -1,5 +1,6 @@
 //! Which drivers are registered, and whether each loads and can be hooked.
 
+use std::env;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -130,7 +131,12 @@ pub fn examine(
             Some(_) => "none of that name has a device",
             None => "none that is registered has a device, so OpenCL programs find nothing",
         };
-        let words = "install the driver of your device, or one for every processor (pocl-opencl-icd in Debian and Ubuntu)";
+        let install = "install the driver of your device, or one for every processor (pocl-opencl-icd in Debian and Ubuntu)";
+        let mut choosing = ["OCLCACHE_VENDORS"].into_iter().chain(VARIABLES);
+        let words = match choosing.find(|name| env::var_os(name).is_some()) {
+            Some(name) => format!("see whether {name} leaves your driver out; else {install}"),
+            None => install.to_owned(),
+        };
         report.wrong(ABOUT, text, Mend::words(words));
     }
     registered
@@ -182,7 +188,7 @@ fn tell(config: &Config, place: &Path, library: &Path, told: &Told, report: &mut
         Told::Broken(why, _) if is_named_as_us(library) => {
             let text = format!("{shown} registers oclcache as {}: {why}", path(library));
             let words = "register it anew with `oclcache install`, or take it out";
-            return report.wrong("door", text, removal(place, words));
+            return report.wrong("programs", text, removal(place, words));
         }
         Told::Broken(why, is_fatal) => {
             let text = format!("{shown} names {}: {why}", path(library));

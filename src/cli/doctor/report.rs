@@ -1,6 +1,5 @@
 //! What the doctor found, and how it is shown.
 
-use std::fmt::Write;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -136,6 +135,7 @@ impl Report {
         let mut shown = String::new();
         let longest = self.findings.iter().map(|found| found.about.len()).max();
         let longest = longest.unwrap_or(0);
+        let width = output::width().unwrap_or(usize::MAX);
         for found in &self.findings {
             let word = format!("{:<7}", found.state.word());
             let word = match found.state {
@@ -143,17 +143,21 @@ impl Report {
                 State::Doubtful => output::doubtful(word),
                 State::Wrong => output::bad(word),
             };
-            let about = found.about;
-            let _ = writeln!(shown, "{word}  {about:<longest$}  {}", found.text);
+            let start = format!("{word}  {:<longest$}  ", found.about);
+            shown += &wrapped(start, found.text.split(' '), width);
             let Some(mend) = &found.mend else {
                 continue;
             };
-            let _ = write!(shown, "{:9}-> ", "");
-            let _ = match (&mend.command, mend.words.as_str()) {
-                (None, words) => writeln!(shown, "{words}"),
-                (Some(command), "") => writeln!(shown, "{}", output::heading(command)),
-                (Some(command), words) => writeln!(shown, "{words}: {}", output::heading(command)),
+            // A command is one piece, as it is to be typed.
+            let command = mend.command.as_ref().map(output::heading);
+            let words = match (&command, mend.words.as_str()) {
+                (Some(_), "") => String::new(),
+                (Some(_), words) => format!("{words}:"),
+                (None, words) => words.to_owned(),
             };
+            let words = words.split(' ').filter(|word| !word.is_empty());
+            let pieces = words.chain(command.as_deref());
+            shown += &wrapped(format!("{:9}-> ", ""), pieces, width);
         }
         shown
     }
@@ -192,6 +196,30 @@ impl Report {
     }
 }
 
+/// Pieces behind their start, in lines of this width, those after the first below the first piece.
+fn wrapped<'a>(start: String, pieces: impl Iterator<Item = &'a str>, width: usize) -> String {
+    /// Where fewer columns are left of a line, the next one begins further to the left.
+    const LEAST: usize = 40;
+    const LEFT: usize = 9;
+    let first = console::measure_text_width(&start);
+    let indent = if width < first + LEAST { LEFT } else { first };
+    let (mut text, mut column, mut is_first) = (start, first, true);
+    for piece in pieces {
+        let long = console::measure_text_width(piece);
+        if !is_first && column + 1 + long > width {
+            text += &format!("\n{:indent$}", "");
+            column = indent;
+        } else if !is_first {
+            text.push(' ');
+            column += 1;
+        }
+        text += piece;
+        column += long;
+        is_first = false;
+    }
+    text + "\n"
+}
+
 /// A path as a shell takes it; None if it cannot be shown as it is.
 pub fn quoted(path: &Path) -> Option<String> {
     let text = path.to_str().filter(|text| !text.is_empty())?;
@@ -208,6 +236,20 @@ pub fn quoted(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_end_where_the_terminal_does_and_commands_stay_whole() {
+        let pieces = || ["one", "two", "rm -r /a path"].into_iter();
+        let shown = |width| wrapped("ok  ".to_owned(), pieces(), width);
+        assert_eq!(shown(usize::MAX), "ok  one two rm -r /a path\n");
+        assert_eq!(shown(20), "ok  one two\n         rm -r /a path\n", "narrow");
+        let wide = wrapped("x ".repeat(10), "12345678 ".repeat(6).trim().split(' '), 62);
+        let line = "12345678 12345678 12345678 12345678";
+        assert!(
+            wide.starts_with(&format!("{}{line}\n{:20}1", "x ".repeat(10), "")),
+            "{wide}"
+        );
+    }
 
     #[test]
     fn a_shell_gets_the_path_that_was_meant_or_none() {

@@ -8,7 +8,7 @@ use std::path::Path;
 use memchr::memmem;
 use serde_json::{Value, json};
 
-use super::super::output::size;
+use super::super::output::{plural, size};
 use crate::key::ingredients::Kind;
 use crate::log::text;
 use crate::store::entry::{Answer, Entry, Meta};
@@ -128,8 +128,8 @@ impl Disclosure {
     /// For people.
     pub fn words(&self) -> String {
         let mut shown = format!(
-            "what is in {} entries, for whoever gets them:\n",
-            self.entries
+            "what is in {}, for whoever gets the archive:\n",
+            plural(self.entries, "entry", "entries")
         );
         let mut row = |name: &str, words: String| {
             shown += &format!("  {name:<19}{words}\n");

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use super::charts::{Bar, bars, part};
 use super::found::{Costly, Found, Missed, Space};
 use super::html::{Cell, base64, escaped, name, number, table};
-use crate::cli::output::{ago, seconds, size};
+use crate::cli::output::{ago, noun, seconds, size};
 use crate::cli::stats::{By, Gathered, day, hit_rate};
 use crate::log::path;
 use crate::store::stats::{Counter, Totals, date};
@@ -95,14 +95,20 @@ fn cards(all: &Gathered) -> String {
         None => "since the cache was made",
     };
     let taken = all.bytes();
+    let entries = all.entries.len() as u64;
     let most = match all.max_size {
         Some(most) => format!(
-            "of {}, {} entries{}",
+            "of {}, {} {}{}",
             escaped(size(most).as_bytes()),
-            count("entries", all.entries.len() as u64),
+            count("entries", entries),
+            noun(entries, "entry", "entries"),
             part(taken as f64, most as f64)
         ),
-        None => format!("{} entries", count("entries", all.entries.len() as u64)),
+        None => format!(
+            "{} {}",
+            count("entries", entries),
+            noun(entries, "entry", "entries")
+        ),
     };
     let cards = [
         card(
@@ -116,9 +122,11 @@ fn cards(all: &Gathered) -> String {
             "Hit rate",
             percent(&total),
             format!(
-                "{} hits, {} misses; {} today",
+                "{} {}, {} {}; {} today",
                 count("hits", total.get(Counter::Hits)),
+                noun(total.get(Counter::Hits), "hit", "hits"),
                 count("misses", total.get(Counter::Misses)),
+                noun(total.get(Counter::Misses), "miss", "misses"),
                 percent(&today)
             ),
         ),

@@ -265,14 +265,14 @@ const FAULTS: [Fault; 33] = [
         by_hand: Some(|world| remove(world, "home/.config/oclcache/config.toml")),
     },
     Fault {
-        about: "door",
+        about: "programs",
         state: WARNING,
         says: "registers oclcache once more",
         plant: |world| drop(world.register("us", &library().display().to_string())),
         by_hand: None,
     },
     Fault {
-        about: "door",
+        about: "programs",
         state: WARNING,
         says: "each call comes by twice",
         plant: |world| {
@@ -283,7 +283,7 @@ const FAULTS: [Fault; 33] = [
         by_hand: None,
     },
     Fault {
-        about: "door",
+        about: "programs",
         state: WRONG,
         says: "which this loader refuses as a layer",
         plant: |world| {
@@ -298,7 +298,7 @@ const FAULTS: [Fault; 33] = [
         by_hand: None,
     },
     Fault {
-        about: "door",
+        about: "programs",
         state: WARNING,
         says: "it is registered nowhere that the loader reads",
         plant: |world| {
@@ -307,7 +307,7 @@ const FAULTS: [Fault; 33] = [
         by_hand: Some(|_| "eval \"$(oclcache install --user 2> said)\"".into()),
     },
     Fault {
-        about: "door",
+        about: "programs",
         state: WRONG,
         says: "it is registered for you, and OCL_ICD_VENDORS is not",
         plant: |world| {
@@ -317,7 +317,7 @@ const FAULTS: [Fault; 33] = [
         by_hand: None,
     },
     Fault {
-        about: "door",
+        about: "programs",
         state: WRONG,
         says: "registers oclcache as /nowhere/liboclcache.so",
         plant: |world| drop(world.register("oclcache", "/nowhere/liboclcache.so")),
