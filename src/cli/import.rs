@@ -31,6 +31,9 @@ pub use drivers::{DriverArguments, describe};
 use drivers::{Drivers, purpose};
 use report::Report;
 
+/// An archive with more members that are no entries is none, and each is remembered with its reason.
+const MOST_REFUSED: usize = 10_000;
+
 /// What is imported, and whereto.
 #[derive(Args)]
 pub struct Wanted {
@@ -187,6 +190,12 @@ impl Visitor for Judge<'_> {
         self.bar.inc(1);
         match self.examine(found)? {
             Ok((key, entry, digest)) => self.decide(found.index, key, &entry, digest),
+            Err(_) if self.report.refused.len() >= MOST_REFUSED => {
+                return Err(Failure::new(format_args!(
+                    "`{}` is no archive of entries: {MOST_REFUSED} of its members are none; nothing was imported",
+                    self.archive
+                )));
+            }
             Err(why) => self.report.refused.push((found.name.clone(), why)),
         }
         Ok(())

@@ -76,7 +76,8 @@ pub fn run(quiet: bool, bake: bool, command: &[OsString]) -> Result<ExitCode, Fa
     // Inside another run, which counts them as its own.
     let is_outer = std::env::var_os(RUN_VARIABLE).is_none();
     let vendors = vendors.unwrap_or_else(|| config.value(Name::Vendors).0.clone());
-    if recipes > 0 && bake {
+    // Who has stopped the program waits for nothing more.
+    if recipes > 0 && bake && status.signal().is_none() {
         bake_now(&own, quiet, &config, &vendors);
     } else if recipes > 0
         && is_outer

@@ -93,12 +93,12 @@ impl Config {
     }
 }
 
-/// The name of the running program's file.
+/// The name of the running program's file, also where that was replaced meanwhile.
 pub fn executable() -> Vec<u8> {
     let path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-    path.file_name()
-        .map(|name| name.as_bytes().to_vec())
-        .unwrap_or_default()
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    // proc(5): what the kernel says of a file that has no name any more.
+    name.strip_suffix(b" (deleted)").unwrap_or(name).to_vec()
 }
 
 #[cfg(test)]

@@ -157,7 +157,7 @@ fn what_is_no_cache_of_kernels_is_where_it_was() {
     let mut command = sandbox.command(Way::Bare, sandbox.installed());
     assert_eq!(sandbox.run(command.args(wrong)).code, Some(2));
     assert_eq!(cold(&sandbox, &["/missing"]).code, Some(127));
-    assert_shown(&sandbox, "run_cold", &ran.stderr);
+    assert_shown(&sandbox, "run-cold", &ran.stderr);
 }
 
 #[test]

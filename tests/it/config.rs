@@ -445,7 +445,7 @@ fn what_config_shows() {
     let shown = format!("{}\n--- standard error\n{}", lines.join("\n"), ran.stderr);
     assert_shown(&sandbox, "config", &shown);
     let json = config(&sandbox, &["--json"]).ok();
-    assert_shown(&sandbox, "config_json", &json.stdout);
+    assert_shown(&sandbox, "config-json", &json.stdout);
     let said: Vec<String> = [
         &["set", "verify", "2"][..],
         &["set", "recache", "false"],
@@ -466,5 +466,5 @@ fn what_config_shows() {
         )
     })
     .collect();
-    assert_shown(&sandbox, "config_set", &said.concat());
+    assert_shown(&sandbox, "config-set", &said.concat());
 }

@@ -154,7 +154,7 @@ fn what_lacks_is_said() {
     assert!(ran.stderr.contains("there is no source"), "{}", ran.stderr);
     assert!(!to.join("source.cl").exists() && !to.join("rebuild.sh").exists());
     assert!(read(&to.join("options.txt")).contains("sha256:"));
-    assert_shown(&sandbox, "extract_without_source", &ran.stderr);
+    assert_shown(&sandbox, "extract-without-source", &ran.stderr);
 }
 
 #[test]

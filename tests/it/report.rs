@@ -248,7 +248,7 @@ fn the_file_is_the_users_own_and_no_other_file_is_written_over() {
     assert_eq!(tree(&here), before);
     assert_shown(
         &sandbox,
-        "report refused",
+        "report-refused",
         &report(&sandbox, &["theirs.html"], &[]).stderr,
     );
     assert_eq!(fs::read(theirs).expect("read"), b"<p>theirs</p>");
@@ -265,12 +265,12 @@ fn it_is_opened_in_the_browser_or_it_is_said_what_to_do() {
     let opened = fs::read_to_string(sandbox.path("browser.opened")).expect("opened");
     assert_eq!(Path::new(&opened), file);
     for (name, variables) in [
-        ("report without a display", &[][..]),
+        ("report-without-a-display", &[][..]),
         (
-            "report without a browser",
+            "report-without-a-browser",
             &[("BROWSER", "/nowhere/browser")],
         ),
-        ("report in a browser that fails", &[("BROWSER", "false")]),
+        ("report-in-a-browser-that-fails", &[("BROWSER", "false")]),
     ] {
         let ran = report(&sandbox, &["--open"], variables);
         assert_eq!((ran.code, file.exists()), (Some(1), true), "{name}");

@@ -231,12 +231,12 @@ fn people_see_what_matters_first_and_then_where_it_comes_from() {
             .filter(|line| !line.starts_with("file system"));
         assert_shown(&sandbox, name, &shown.collect::<Vec<_>>().join("\n"));
     };
-    shown("stats of nothing", &[]);
+    shown("stats-of-nothing", &[]);
     plant(&sandbox, &earlier());
     shown("stats", &[]);
-    shown("stats verbose", &["--verbose"]);
-    shown("stats by device", &["--by", "device"]);
-    shown("stats since", &["--since", "3d"]);
+    shown("stats-verbose", &["--verbose"]);
+    shown("stats-by-device", &["--by", "device"]);
+    shown("stats-since", &["--since", "3d"]);
     let short = sandbox.oclcache(&["-sv"]).ok().stdout;
     assert_eq!(short, sandbox.oclcache(&["stats", "-v"]).ok().stdout);
 }

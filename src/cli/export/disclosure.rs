@@ -205,7 +205,7 @@ fn examples(found: &Found) -> String {
 }
 
 /// Whose home a path is in.
-pub fn user(path: &[u8]) -> &[u8] {
+fn user(path: &[u8]) -> &[u8] {
     let mut parts = Path::new(OsStr::from_bytes(path)).iter().skip(1);
     match (parts.next().map(OsStr::as_bytes), parts.next()) {
         (Some(b"root"), _) => b"root",

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use memchr::memmem;
 
-use super::disclosure::user;
 use crate::cache::without_texts;
 use crate::key::ingredients::Kind;
 use crate::key::options;
@@ -16,6 +15,8 @@ use crate::store::recipe::{Content, Operation, Recipe};
 const MOST_LINES: usize = 32;
 /// Shorter lines stand anywhere.
 const SHORTEST_LINE: usize = 20;
+/// Directories in which a path tells of nobody's own.
+const SHARED: [&[u8]; 4] = [b"/tmp/", b"/var/tmp/", b"/var/cache/", b"/dev/shm/"];
 
 /// The metadata that may be given away, or why the entry has to stay.
 ///
@@ -37,8 +38,12 @@ pub fn without_secrets(entry: &Entry) -> Result<Meta, &'static str> {
             _ => {}
         }
     }
-    let recipe = entry.recipe();
-    let secrets = secrets(&entry.meta, recipe.as_ref());
+    let Some(recipe) = entry.recipe() else {
+        return Err(
+            "entries that were stored without their source: nobody knows what of it their binaries quote",
+        );
+    };
+    let secrets = secrets(&entry.meta, &recipe);
     let library = Path::new(&entry.meta.driver_library).file_name();
     let meta = Meta {
         driver_library: library.unwrap_or_default().to_string_lossy().into_owned(),
@@ -54,26 +59,22 @@ pub fn without_secrets(entry: &Entry) -> Result<Meta, &'static str> {
         return Err("entries whose binaries quote their source or name its directories");
     }
     // PoCL's binaries name the file of its own cache that it has compiled.
-    let own = recipe
-        .as_ref()
-        .and_then(|recipe| recipe.own_cache.as_deref());
-    if own.is_some_and(|own| !user(own).is_empty() && is_quoted(own)) {
+    let own = recipe.own_cache.as_deref();
+    let is_anybodys = |own: &[u8]| SHARED.iter().any(|place| own.starts_with(place));
+    if own.is_some_and(|own| !is_anybodys(own) && is_quoted(own)) {
         return Err(
-            "entries whose binaries name the driver's own cache, which is in a home; with that elsewhere (PoCL: POCL_CACHE_DIR) they can be compiled anew",
+            "entries whose binaries name the driver's own cache, which is in a place of yours; with that below /tmp (PoCL: POCL_CACHE_DIR) they can be compiled anew",
         );
     }
     Ok(meta)
 }
 
 /// What must not be found in what is given away.
-fn secrets(meta: &Meta, recipe: Option<&Recipe>) -> BTreeSet<Vec<u8>> {
+fn secrets(meta: &Meta, recipe: &Recipe) -> BTreeSet<Vec<u8>> {
     let mut secrets = BTreeSet::new();
     for directory in meta.include_dirs.iter().flatten() {
         secrets.extend(path(directory));
     }
-    let Some(recipe) = recipe else {
-        return secrets;
-    };
     secrets.extend(recipe.options.as_deref().into_iter().flat_map(values));
     let working_directory = recipe.working_directory.iter();
     secrets.extend(working_directory.filter_map(|text| path(text)));

@@ -15,6 +15,7 @@ use super::super::archive::devices;
 use super::super::bake::process::Worker;
 use super::super::bake::root::Root;
 use super::super::bake::worker::{CLOSED, streams};
+use super::super::caches::table::{CACHES, Cold};
 use super::super::interrupt::Interrupt;
 use super::super::{Failure, directory};
 use crate::config::Config;
@@ -113,6 +114,12 @@ fn ask(library: &Path, interrupt: &Interrupt) -> Result<Vec<Platform>, String> {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .process_group(0);
+    // PoCL writes into its own cache as soon as it is opened.
+    for cold in CACHES.iter().flat_map(|cache| cache.cold) {
+        if let Cold::Move(variable) = cold {
+            command.env(variable, root.path().join(variable));
+        }
+    }
     let child = command.spawn().map_err(|error| error.to_string())?;
     let mut worker = Worker::new(child, root);
     let line = worker.answer(LIMIT, interrupt.flag());

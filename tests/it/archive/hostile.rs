@@ -246,7 +246,7 @@ fn an_entry_is_believed_only_as_far_as_it_proves_itself() {
         "{}",
         ran.stderr
     );
-    assert_shown(&to, "import_refused", &ran.stderr);
+    assert_shown(&to, "import-refused", &ran.stderr);
 }
 
 #[test]

@@ -157,9 +157,9 @@ fn what_will_be_disclosed_is_said_first() {
     for secret in ["secret_value_of_a_macro", "secret_directory"] {
         assert!(ran.stderr.contains(secret), "{secret}: {}", ran.stderr);
     }
-    assert_shown(&sandbox, "export_dry_run", &ran.stderr);
+    assert_shown(&sandbox, "export-dry-run", &ran.stderr);
     let ran = sandbox
         .oclcache(&["export", "--no-source", "--dry-run", "kernels.tar.zst"])
         .ok();
-    assert_shown(&sandbox, "export_no_source", &ran.stderr);
+    assert_shown(&sandbox, "export-no-source", &ran.stderr);
 }
