@@ -133,7 +133,7 @@ fn a_share_of_none_builds_nothing_and_what_is_no_share_is_a_mistake() {
         sandbox.set("OCLCACHE_VERIFY", share);
         let ran = sandbox.kernel(Way::Cached, RIGHT, "").ok();
         assert_eq!(ran.source_builds(), 0, "{share}: {}", ran.stderr);
-        let is_mistake = ran.stderr.contains("no whole number from 0 to 100");
+        let is_mistake = ran.stderr.contains("not a whole number from 0 to 100");
         assert_eq!(is_mistake, share != "0", "{share}: {}", ran.stderr);
     }
 }
