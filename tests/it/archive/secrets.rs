@@ -142,9 +142,9 @@ fn what_cannot_be_without_stays_out_and_is_counted() {
     assert_eq!(
         left,
         [
+            "\"entries that were stored without their source: nobody knows what of it their binaries quote\"",
             "\"entries whose key has a directory (option -g)\"",
             "\"entries whose key has the value of a variable\"",
-            "\"entries that were stored without their source: nobody knows what of it their binaries quote\"",
             "\"recipes, which are nothing without their source\""
         ]
     );
