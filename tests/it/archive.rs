@@ -194,17 +194,8 @@ fn an_imported_recipe_is_baked_with_the_headers_that_came_with_it() {
             let source = "#include <part.h>\n#include \"beside.h\"\n\
                 __kernel void f(__global uint *out) { out[get_global_id(0)] = PART + BESIDE; }\n";
             std::fs::write(place.join("kernel.cl"), source).expect("written");
-            let mut command = sandbox.command(Way::Cached, crate::support::example("client"));
-            command.args([
-                "run",
-                "--source",
-                "kernel.cl",
-                "--kernel",
-                "f",
-                "--options",
-                "-I inc",
-            ]);
-            sandbox.run(command.current_dir(place)).ok().source_builds()
+            let mut command = sandbox.kernel_in(place, "-I inc");
+            sandbox.run(&mut command).ok().source_builds()
         };
         let place = sandbox.path("place");
         assert_eq!(builds(&sandbox, &place), 1);

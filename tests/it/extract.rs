@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::snapshots::assert_shown;
-use crate::support::{Driver, Ran, Sandbox, Way, example, skipped, tree};
+use crate::support::{Driver, Ran, Sandbox, Way, skipped, tree};
 use crate::texts::{HOSTILE, assert_plain};
 
 const SOURCE: &str = "#include <part.h>\n#include \"../beside.h\"\n\
@@ -21,17 +21,8 @@ fn compiled(sandbox: &Sandbox, directory: &str) -> PathBuf {
     fs::write(place.join("inc/part.h"), "#define PART 4\n").expect("written");
     fs::write(place.join("../beside.h"), "#define BESIDE 5\n").expect("written");
     fs::write(place.join("kernel.cl"), SOURCE).expect("written");
-    let mut command = sandbox.command(Way::Cached, example("client"));
-    command.args([
-        "run",
-        "--source",
-        "kernel.cl",
-        "--kernel",
-        "f",
-        "--options",
-        "-DN=1 -I inc",
-    ]);
-    sandbox.run(command.current_dir(&place)).ok();
+    let mut command = sandbox.kernel_in(&place, "-DN=1 -I inc");
+    sandbox.run(&mut command).ok();
     place
 }
 
@@ -228,17 +219,7 @@ fn names_that_do_harm_become_names_that_do_not() {
             false => [b"#define PART 6\n", &kernel[..]].concat(),
         };
         fs::write(place.join("kernel.cl"), source).expect("written");
-        let mut command = sandbox.command(Way::Cached, example("client"));
-        command.args([
-            "run",
-            "--source",
-            "kernel.cl",
-            "--kernel",
-            "f",
-            "--options",
-            "-I .",
-        ]);
-        let ran = sandbox.run(command.current_dir(&place));
+        let ran = sandbox.run(&mut sandbox.kernel_in(&place, "-I ."));
         let Some(entry) = sandbox.entries().pop() else {
             assert!(!ran.stderr.is_empty());
             continue;

@@ -322,6 +322,22 @@ impl Sandbox {
         )
     }
 
+    /// A client, ready to run, that runs the kernel `f` of the file `kernel.cl` of a directory, there and through the cache.
+    pub fn kernel_in(&self, place: &Path, options: &str) -> Command {
+        let mut command = self.command(Way::Cached, example("client"));
+        command.args([
+            "run",
+            "--source",
+            "kernel.cl",
+            "--kernel",
+            "f",
+            "--options",
+            options,
+        ]);
+        command.current_dir(place);
+        command
+    }
+
     /// What the stub driver compiled so far.
     pub fn compilations(&self) -> usize {
         let log = std::fs::read_to_string(self.path("stub.log")).unwrap_or_default();

@@ -40,19 +40,9 @@ fn sandbox(driver: Driver) -> Option<Sandbox> {
 #[track_caller]
 fn run(sandbox: &Sandbox, place: &Path, options: &str) -> Ran {
     let options = format!("{options} -I {}/inc", place.display());
-    let mut command = sandbox.command(Way::Cached, example("client"));
-    command.args([
-        "run",
-        "--source",
-        "kernel.cl",
-        "--kernel",
-        "f",
-        "--options",
-        &options,
-    ]);
+    let mut command = sandbox.kernel_in(place, &options);
     // It would be in the key.
-    command.env_remove("STUB_LOG");
-    sandbox.run(command.current_dir(place)).ok()
+    sandbox.run(command.env_remove("STUB_LOG")).ok()
 }
 
 /// All that is in an archive, texts decompressed.
