@@ -12,7 +12,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 
 use crate::snapshots::assert_shown;
-use crate::support::{Driver, Ran, Sandbox, Way, is_root, skipped, tree};
+use crate::support::{Driver, Ran, Sandbox, Way, is_root, plain_command, skipped, tree};
 use crate::texts::{HOSTILE, assert_plain};
 use planted::{plant, planted};
 
@@ -30,13 +30,6 @@ fn command(sandbox: &Sandbox) -> Command {
     let mut command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
     for variable in ["POCL_CACHE_DIR", "MESA_SHADER_CACHE_DIR"] {
         if !sandbox.variables.contains_key(variable) {
-            command.env_remove(variable);
-        }
-    }
-    for planted in planted() {
-        if let Some((variable, _)) = planted.variable
-            && !sandbox.variables.contains_key(variable)
-        {
             command.env_remove(variable);
         }
     }
@@ -202,10 +195,9 @@ fn on_a_terminal_it_is_asked_first() {
     plant(&kernels, &["shared.f5470456.kernel".to_owned()]);
     let answer = |answer: &str| {
         let own = command(&sandbox);
-        let mut script = Command::new("script");
+        let mut script = plain_command("script");
         let line = format!("{} caches clear hashcat", env!("CARGO_BIN_EXE_oclcache"));
-        script.args(["-qec", &line, "/dev/null"]).env_clear();
-        script.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        script.args(["-qec", &line, "/dev/null"]);
         for (name, value) in own.get_envs() {
             value.map(|value| script.env(name, value));
         }
@@ -436,18 +428,16 @@ fn what_is_mounted_in_a_cache_stays() {
         return skipped("what is mounted in another's cache (no mount namespace)");
     }
     let own = command(&sandbox);
-    let mut mounted = Command::new("unshare");
+    let mut mounted = plain_command("unshare");
     mounted
         .args(["-m", "--", "sh", "-c", script, "sh"])
         .args([&mine, &mesa]);
     mounted
         .arg(own.get_program())
-        .args(["caches", "clear", "mesa", "--yes"])
-        .env_clear();
+        .args(["caches", "clear", "mesa", "--yes"]);
     for (name, value) in own.get_envs() {
         value.map(|value| mounted.env(name, value));
     }
-    mounted.env("PATH", std::env::var_os("PATH").unwrap_or_default());
     let ran = sandbox.run(&mut mounted).ok();
     assert!(mine.join(shader).exists(), "{}", ran.stderr);
     assert!(

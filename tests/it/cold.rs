@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::snapshots::assert_shown;
-use crate::support::{Driver, Ran, Sandbox, Way, example, given, skipped, tree};
+use crate::support::{Driver, Ran, Sandbox, Way, example, given, plain_command, skipped, tree};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
 
@@ -255,12 +255,9 @@ fn what_drivers_and_programs_leave_is_known_to_the_last_file() {
 
 /// A command with the same environment and no arguments.
 fn list_again(command: &Command) -> Command {
-    let mut again = Command::new(command.get_program());
+    let mut again = plain_command(command.get_program());
     for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => again.env(name, value),
-            None => again.env_remove(name),
-        };
+        value.map(|value| again.env(name, value));
     }
     again
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{Driver, Sandbox, skipped};
+use crate::support::{Driver, Sandbox, plain_command, skipped};
 
 fn sandbox() -> Sandbox {
     Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
@@ -26,7 +26,7 @@ fn has(program: &str) -> bool {
 fn said(program: &[&str], script: &str, directory: &Path) -> String {
     std::fs::write(directory.join("script"), script).expect("written");
     let script = std::fs::File::open(directory.join("script")).expect("opened");
-    let mut command = Command::new(program[0]);
+    let mut command = plain_command(program[0]);
     command.args(&program[1..]).stdin(script);
     let output = command.current_dir(directory).output().expect(program[0]);
     let words = String::from_utf8_lossy(&output.stderr);
@@ -118,7 +118,7 @@ fn each_verb_has_a_man_page_that_says_what_its_help_says() {
             &["groff", "-man", "-ww", "-z", "-Tutf8"],
         ] {
             if has(reader[0]) {
-                let output = Command::new(reader[0])
+                let output = plain_command(reader[0])
                     .args(&reader[1..])
                     .arg(path)
                     .output();

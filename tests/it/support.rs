@@ -39,6 +39,19 @@ impl Driver {
     }
 }
 
+/// A program with nothing of this machine's environment but where commands and temporary files are. All else would make a test say
+/// something else on another machine: a `CI=true`, say, turns background baking off.
+pub fn plain_command(program: impl AsRef<Path>) -> Command {
+    let mut command = Command::new(program.as_ref());
+    command.env_clear().env("LC_ALL", "C.UTF-8");
+    for name in ["PATH", "TMPDIR", "LD_LIBRARY_PATH"] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    command
+}
+
 /// Says what is not tested, and why.
 #[allow(clippy::print_stderr)]
 pub fn skipped(what: impl std::fmt::Display) {
@@ -231,27 +244,10 @@ impl Sandbox {
         self.variables.insert(name.to_owned(), value.into());
     }
 
-    /// A program in this sandbox, ready to run: nothing of the caller's OpenCL set-up or home, an empty PoCL cache.
+    /// A program in this sandbox, ready to run: nothing of the caller's set-up or home, an empty PoCL cache.
     pub fn command(&self, way: Way, program: impl AsRef<Path>) -> Command {
         let run = self.runs.replace(self.runs.get() + 1);
-        let mut command = Command::new(program.as_ref());
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy().into_owned();
-            let ours = [
-                "OCL_",
-                "OPENCL_",
-                "OCLCACHE_",
-                "XDG_",
-                "POCL_",
-                "CL_",
-                "STUB_",
-                "RUSTICL_",
-                "MESA_",
-            ];
-            if ours.iter().any(|prefix| text.starts_with(prefix)) {
-                command.env_remove(name);
-            }
-        }
+        let mut command = plain_command(program);
         command
             .env("HOME", self.path("home"))
             .env("POCL_CACHE_DIR", self.path(&format!("pocl-{run}")))
