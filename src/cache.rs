@@ -26,6 +26,7 @@ mod memory;
 mod must_hit;
 mod of;
 mod one_build;
+mod opened;
 pub mod own;
 mod plan;
 pub mod policy;
@@ -50,17 +51,17 @@ use crate::driver::{BuildArguments, Driver, NotifyTarget, notify};
 use crate::log::text;
 use crate::outcome::{Bypass, Missed, Outcome, Query};
 use crate::shadow::{self, Ended, Inner, Origin, Ticket};
+use crate::store::Store;
 use crate::store::digests::Digests;
 use crate::store::journal::{Ended as Noted, Kept, now_ms};
 use crate::store::measures::Measures;
-use crate::store::recorder::Recorder;
-use crate::store::stats::{Counter, Event, Place, run_directory};
+use crate::store::stats::{Counter, Event, Place};
 use crate::store::tiers::Tiers;
-use crate::store::{Limits, STATISTICS, Store};
 use journal::kernel_names_after;
 use memory::Memory;
 use of::Of;
 use one_build::Turn;
+use opened::Opened;
 pub use plan::HeaderProgram;
 use plan::Plan;
 pub use record::without_texts;
@@ -75,11 +76,10 @@ static CACHE: OnceBox<Cache> = OnceBox::new();
 /// The cache of this process.
 pub struct Cache {
     config: Config,
-    store: Option<Store>,
+    opened: Opened,
     tiers: Tiers,
     digests: Digests,
     measures: Measures,
-    recorder: Option<Recorder>,
     memory: Memory,
     sources: Sources,
     /// When it was opened, in milliseconds since 1970.
@@ -103,7 +103,7 @@ pub struct BuildCall {
 /// Makes the process known to `oclcache run`, if it was started by that.
 pub fn announce() {
     if std::env::var_os(RUN_VARIABLE).is_some()
-        && let Some(recorder) = &Cache::get().recorder
+        && let Some(recorder) = Cache::get().opened.recorder()
     {
         recorder.announce();
     }
@@ -112,7 +112,11 @@ pub fn announce() {
 /// What a forked child does before all else.
 pub fn forked() {
     shadow::forked();
-    if let Some(store) = CACHE.get().and_then(|cache| cache.store.as_ref()) {
+    for store in CACHE
+        .get()
+        .into_iter()
+        .flat_map(|cache| cache.opened.stores())
+    {
         store.locks().forked();
     }
 }
@@ -228,65 +232,42 @@ impl Cache {
     }
 
     fn open(config: Config) -> Cache {
-        let store = match config.directory() {
-            Ok(path) => Self::open_store(&config, &path),
-            Err(why) => {
-                tracing::warn!(why, "the cache is off");
-                None
-            }
-        };
-        // Counters for `oclcache run` are written also for a read-only cache: the directory is the command's, not the cache's.
-        let run = std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
-        let written = store.as_ref().filter(|_| !config.readonly());
-        let statistics = written.and_then(|store| store.root().create(STATISTICS).ok());
-        // A child that is forked when the run is over counts with all others.
-        let counts = !bake::is_baker() && (run.is_some() || statistics.is_some());
-        let recorder = counts.then(|| Recorder::new(&plan::executable(), run, statistics));
+        let opened = Opened::new(&config);
         Cache {
             tiers: Tiers::new(config.system_dirs(), &config.trusted_owners()),
             config,
-            store,
+            opened,
             digests: Digests::new(),
             measures: Measures::default(),
-            recorder,
             memory: Memory::new(),
             sources: Sources::default(),
             opened_ms: now_ms(),
         }
     }
 
-    fn open_store(config: &Config, path: &Path) -> Option<Store> {
-        let opened = if config.readonly() {
-            Store::open_existing(path)
-        } else {
-            Store::open(path, Limits::of(config)).map(Some)
-        };
-        match opened {
-            Ok(Some(store)) => Some(store),
-            Ok(None) => {
-                tracing::warn!(directory = %crate::log::path(path), "the cache is off: there is no such directory to read");
-                None
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the cache is off");
-                None
-            }
-        }
+    /// The user's entries; None: the cache is off.
+    fn store(&self) -> Option<&Store> {
+        self.opened.store()
+    }
+
+    /// The same, unless it is only read.
+    fn written_store(&self) -> Option<&Store> {
+        self.store().filter(|_| !self.config.readonly())
     }
 
     fn count(&self, place: Place<'_>, events: &[Event]) {
-        if let Some(recorder) = &self.recorder {
+        if let Some(recorder) = self.opened.recorder() {
             recorder.record(place, events);
         }
     }
 
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
-        self.digests.digest(self.store.as_ref(), path)
+        self.digests.digest(self.store(), path)
     }
 
     /// Keeps digests of driver files for the next process.
     fn remember_digests(&self) {
-        if let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) {
+        if let Some(store) = self.written_store() {
             self.digests.save(store);
         }
     }

@@ -125,7 +125,7 @@ impl Cache {
             left(why);
             return true;
         }
-        let store = self.store.as_ref();
+        let store = self.store();
         let found = store.map(|store| store.look_up(&plan.key()));
         match found {
             Some(Lookup::Found(..)) if !again => {

@@ -32,7 +32,7 @@ impl Cache {
         ended: Ended,
         elapsed: Duration,
     ) {
-        let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
+        let Some(store) = self.written_store() else {
             return;
         };
         if bake::is_baker() {

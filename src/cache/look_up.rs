@@ -65,7 +65,7 @@ impl Cache {
 
     /// Whether there is anything to look up in.
     pub(super) fn has_entries(&self) -> bool {
-        self.store.is_some() || self.tiers.stores().next().is_some()
+        self.store().is_some() || self.tiers.stores().next().is_some()
     }
 
     /// An entry that is whole and fits: what was loaded before, else the user's, else one of the system's.
@@ -81,7 +81,7 @@ impl Cache {
             let others = entry.meta.include_dirs.as_ref();
             others.is_none_or(|directories| *directories == plan.recipe.include_dirs)
         };
-        let kept_for = self.store.as_ref().and_then(Store::kept_for);
+        let kept_for = self.store().and_then(Store::kept_for);
         let known = self.memory.get(&plan.key(), kept_for);
         if let Some(entry) = known.filter(|entry| fits(entry)) {
             return Some(Found { entry, file: None });
@@ -98,7 +98,7 @@ impl Cache {
         plan: &Plan,
         fits: &dyn Fn(&Entry) -> bool,
     ) -> Option<(Entry, FileFacts)> {
-        match self.store.as_ref().map(|store| store.look_up(&plan.key())) {
+        match self.store().map(|store| store.look_up(&plan.key())) {
             Some(Lookup::Found(entry, file)) if fits(&entry) => return Some((*entry, file)),
             Some(Lookup::Bad(defect)) => {
                 plan.missed_by(Missed::Damaged);
@@ -125,7 +125,7 @@ impl Cache {
         Found { entry, file }: Found,
     ) -> Option<Arc<Inner>> {
         let (key, is_of_system) = (plan.key(), entry.is_of_system);
-        let store = self.store.as_ref().filter(|_| !self.config.readonly());
+        let store = self.written_store();
         let stored = store.zip(file.as_ref());
         let loading = match stored.map(|(store, file)| store.admit(&key, file, is_of_system)) {
             None => None,
@@ -203,7 +203,7 @@ impl Cache {
         }
         tracing::warn!(key, %defect, "entry set aside");
         self.count(plan.place(), &[Counter::SetAside.by(1)]);
-        if let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly())
+        if let Some(store) = self.written_store()
             && let Err(error) = store.set_aside(&plan.key())
         {
             tracing::warn!(%error, "the entry stays where it is");

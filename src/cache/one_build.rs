@@ -96,7 +96,8 @@ impl Cache {
         goes_on: &dyn Fn() -> bool,
         mut find: impl FnMut() -> Option<T>,
     ) -> Waited<T> {
-        let store = self.store.as_ref().filter(|_| !self.config.readonly());
+        self.opened.open_again_if_lost(&self.config);
+        let store = self.written_store();
         let Some(store) = store.filter(|_| self.looks_up()) else {
             return Waited::Build(Turn::default());
         };

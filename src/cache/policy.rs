@@ -8,7 +8,6 @@ use crate::config::{self, Config};
 use crate::driver::Driver;
 use crate::driver::profile::Record;
 use crate::key::ingredients::key;
-use crate::store::Store;
 use crate::store::measures::{AGAIN, Measured, Sample, Times, Verdict};
 
 /// What happens after a miss.
@@ -159,10 +158,6 @@ impl Cache {
             let new = || self.unmeasured(driver);
             self.measures.add(store, driver.index(), new, sample, times);
         }
-    }
-
-    fn written_store(&self) -> Option<&Store> {
-        self.store.as_ref().filter(|_| !self.config.readonly())
     }
 
     /// None: nobody knows what it is.

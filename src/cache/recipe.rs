@@ -95,7 +95,7 @@ impl Cache {
         plan: &Plan,
         elapsed: Duration,
     ) -> Option<(Vec<Vec<u8>>, Kept)> {
-        let store = self.store.as_ref()?;
+        let store = self.store()?;
         let before = store.which_entry(&plan.key());
         let mut took = elapsed;
         let misses = match store.look_up(&plan.key()) {

@@ -64,7 +64,7 @@ impl Cache {
         if !is_alone() || crate::driver::is_ending() {
             return (Vec::new(), Kept::Nothing);
         }
-        let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
+        let Some(store) = self.written_store() else {
             return (kernel_names(driver, program), Kept::Nothing);
         };
         let decision = self.policy(driver);
@@ -213,7 +213,7 @@ impl Cache {
         include_dirs: Option<&[Vec<u8>]>,
         change: impl FnOnce(&mut Facts) -> bool,
     ) {
-        let Some(store) = self.store.as_ref().filter(|_| !self.config.readonly()) else {
+        let Some(store) = self.written_store() else {
             return;
         };
         let fits = |entry: &Entry| {

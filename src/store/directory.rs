@@ -237,6 +237,12 @@ impl Directory {
         }
     }
 
+    /// Whether it is nothing any more: it was removed, or an application has closed the descriptor.
+    pub fn is_lost(&self) -> bool {
+        let stat = fstat(&self.fd);
+        stat.map_or(true, |stat| file_id(&stat) != self.id || stat.st_nlink == 0)
+    }
+
     /// Opens what is there.
     fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         self.open_with_mode(name, flags, 0)

@@ -197,6 +197,11 @@ impl Store {
         Ok(root.map(|root| Store::of(root, None)))
     }
 
+    /// Whether it was removed, so that nothing can be stored in it any more, or an application has closed its descriptor.
+    pub fn is_lost(&self) -> bool {
+        self.root.is_lost()
+    }
+
     /// The directory of this format.
     pub fn root(&self) -> &Directory {
         &self.root

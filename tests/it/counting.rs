@@ -213,6 +213,39 @@ fn sixty_four_processes_at_once_are_summed_exactly() {
 }
 
 #[test]
+fn a_program_stores_and_counts_on_after_its_cache_was_removed() {
+    let sandbox = fresh();
+    let cache = sandbox.path("cache");
+    let mut turns = Turns::begin(&sandbox);
+    turns.turn("build 0 2", "built 2");
+    fs::remove_dir_all(&cache).expect("removed");
+    turns.turn("build 0 3", "built 3");
+    assert_counts(&sandbox, 0, 3);
+    let mut later = Turns::begin(&sandbox);
+    later.turn("build 0 4", "built 4");
+    assert_counts(&sandbox, 3, 3 + 1);
+    // What other programs have stored there since is found.
+    turns.turn("build 3 4", "built 1");
+    assert_counts(&sandbox, 3 + 1, 4);
+    // A child opens it for itself.
+    fs::remove_dir_all(&cache).expect("removed");
+    turns.turn("fork 0 1", "child 0");
+    turns.turn("build 0 2", "built 2");
+    assert_counts(&sandbox, 1, 1 + 1);
+    // Whoever goes on removing it has the last word, and the programs go on, too.
+    for _ in 0..20 {
+        fs::remove_dir_all(&cache).expect("removed");
+        turns.turn("build 0 1", "built 1");
+        if !cache.exists() {
+            break;
+        }
+    }
+    assert!(!cache.exists());
+    turns.turn("build 0 4", "built 4");
+    assert_eq!(turns.end(None).signal(), None);
+}
+
+#[test]
 fn a_full_disk_neither_ends_a_process_that_counts_nor_makes_it_count_wrong() {
     let sandbox = fresh();
     let disk = is_root()

@@ -122,6 +122,8 @@ fn nothing_is_written_to_what_has_the_number_of_a_descriptor_that_a_daemon_has_c
         "{:?}",
         tree(theirs.as_ref())
     );
+    // Of the two programs each is stored, the second one through a descriptor that was opened since.
+    assert_eq!((sandbox.entries().len(), sandbox.stat("misses")), (2, 2));
 }
 
 /// How the process ends, and what its handlers did before.

@@ -1,0 +1,107 @@
+//! What this process has open of the user's cache directory: the store, and the file of its counters.
+//!
+//! People remove the whole directory while programs run. A process that notices at a miss opens it again by its path, so that
+//! services that run for months store what they compile from then on.
+
+use std::path::Path;
+
+use once_cell::race::OnceBox;
+
+use super::{RUN_VARIABLE, bake, plan};
+use crate::config::Config;
+use crate::store::recorder::Recorder;
+use crate::store::stats::run_directory;
+use crate::store::{Limits, STATISTICS, Store};
+
+/// How often a process opens the directory again. What was lost before stays open, some descriptors each time: another thread may
+/// be using it.
+const MOST: usize = 16;
+
+/// The directory as it was opened once, and what was opened after that was lost.
+pub(super) struct Opened {
+    store: Option<Store>,
+    recorder: Option<Recorder>,
+    // Without a lock, which a child that is forked meanwhile would wait for: of two that are opened at once one is dropped unused.
+    again: OnceBox<Opened>,
+}
+
+impl Opened {
+    /// Opens what the configuration says.
+    pub fn new(config: &Config) -> Opened {
+        let store = match config.directory() {
+            Ok(path) => open_store(config, &path),
+            Err(why) => {
+                tracing::warn!(why, "the cache is off");
+                None
+            }
+        };
+        // Counters for `oclcache run` are written also for a read-only cache: the directory is the command's, not the cache's.
+        let run = std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
+        let written = store.as_ref().filter(|_| !config.readonly());
+        let statistics = written.and_then(|store| store.root().create(STATISTICS).ok());
+        // A child that is forked when the run is over counts with all others.
+        let counts = !bake::is_baker() && (run.is_some() || statistics.is_some());
+        Opened {
+            recorder: counts.then(|| Recorder::new(&plan::executable(), run, statistics)),
+            store,
+            again: OnceBox::new(),
+        }
+    }
+
+    /// All that was opened, in order.
+    fn all(&self) -> impl Iterator<Item = &Opened> {
+        std::iter::successors(Some(self), |opened| opened.again.get())
+    }
+
+    fn last(&self) -> &Opened {
+        self.all().last().unwrap_or(self)
+    }
+
+    /// The store; None: the cache is off.
+    pub fn store(&self) -> Option<&Store> {
+        self.last().store.as_ref()
+    }
+
+    /// All stores that were opened.
+    pub fn stores(&self) -> impl Iterator<Item = &Store> {
+        self.all().filter_map(|opened| opened.store.as_ref())
+    }
+
+    /// The counters; None: nothing is counted.
+    pub fn recorder(&self) -> Option<&Recorder> {
+        self.last().recorder.as_ref()
+    }
+
+    /// Opens the directory again, and makes it, if it is lost. Nothing is made for a cache that is only read.
+    pub fn open_again_if_lost(&self, config: &Config) {
+        let last = self.last();
+        if config.readonly() || !last.store.as_ref().is_some_and(Store::is_lost) {
+            return;
+        }
+        if self.all().count() > MOST {
+            return;
+        }
+        if last.again.set(Box::new(Opened::new(config))).is_ok() {
+            tracing::info!("the cache directory was removed, and is opened again");
+        }
+    }
+}
+
+fn open_store(config: &Config, path: &Path) -> Option<Store> {
+    let opened = if config.readonly() {
+        Store::open_existing(path)
+    } else {
+        Store::open(path, Limits::of(config)).map(Some)
+    };
+    match opened {
+        Ok(Some(store)) => Some(store),
+        Ok(None) => {
+            tracing::warn!(directory = %crate::log::path(path), "the cache is off: there is no such directory to read");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the cache is off");
+            None
+        }
+    }
+}
