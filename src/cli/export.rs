@@ -3,6 +3,7 @@
 //! Entries are read once, into a file without a name, so that what the manifest says of them is what follows it, whatever other
 //! processes store meanwhile. The archive gets its name when it is whole.
 
+mod chosen;
 mod disclosure;
 mod private;
 
@@ -12,7 +13,7 @@ use std::io::{self, BufWriter, IsTerminal, Read, Seek, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
@@ -22,15 +23,14 @@ use zstd::stream::write::Encoder;
 
 use super::archive::read::MAGIC;
 use super::archive::seal::Seal;
-use super::archive::{FORMAT, Listed, MANIFEST, Manifest, SEAL, bar, devices, go_on, member};
+use super::archive::{FORMAT, Listed, MANIFEST, Manifest, SEAL, bar, go_on, member};
 use super::interrupt::Interrupt;
 use super::output::{plain, plural, print_json, say, size};
 use super::{Failure, store};
 use crate::config::Config;
 use crate::key::ingredients::Key;
-use crate::store::entry::{Entry, EntryContent, Meta};
-use crate::store::{Lookup, Store};
-use disclosure::Disclosure;
+use crate::store::Store;
+use chosen::Chosen;
 
 /// zstd's own default: a higher level takes ten times as long for a tenth of the size.
 const LEVEL: i32 = 3;
@@ -63,17 +63,6 @@ pub struct Wanted {
     file: PathBuf,
 }
 
-/// What goes into the archive.
-struct Chosen {
-    listed: Vec<(Key, Listed)>,
-    /// Their bytes, one after the other.
-    spool: Option<File>,
-    disclosure: Disclosure,
-    /// What was left out, and how many.
-    left_out: Vec<(&'static str, u64)>,
-    damaged: u64,
-}
-
 pub fn export(wanted: &Wanted) -> Result<ExitCode, Failure> {
     let is_stream = wanted.file == OsStr::new("-");
     if is_stream && wanted.json && !wanted.dry_run {
@@ -99,7 +88,7 @@ pub fn export(wanted: &Wanted) -> Result<ExitCode, Failure> {
         ));
     };
     let interrupt = Interrupt::listen()?;
-    let chosen = choose(&store, wanted, &interrupt)?;
+    let chosen = Chosen::read(&store, wanted, &interrupt)?;
     if !chosen.listed.is_empty() {
         say(&format!("oclcache: {}", chosen.disclosure.words()));
     }
@@ -178,116 +167,6 @@ fn check_target(file: &Path) -> Result<(), Failure> {
             "cannot read `{shown}`: {error}; it is not replaced"
         ))),
     }
-}
-
-impl Wanted {
-    fn wants(&self, meta: &Meta, now: u64) -> bool {
-        let has = |device: &str| {
-            let wanted = device.to_lowercase();
-            let names = devices(&meta.ingredients);
-            names
-                .iter()
-                .any(|name| name.to_lowercase().contains(&wanted))
-        };
-        self.driver
-            .as_ref()
-            .is_none_or(|family| *family == meta.driver_family)
-            && self.device.as_deref().is_none_or(has)
-            && self
-                .program
-                .as_ref()
-                .is_none_or(|name| *name == meta.executable)
-            && self
-                .since
-                .is_none_or(|age| meta.created >= now.saturating_sub(age.as_secs()))
-    }
-}
-
-fn choose(store: &Store, wanted: &Wanted, interrupt: &Interrupt) -> Result<Chosen, Failure> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |since| since.as_secs());
-    let place = place(&wanted.file);
-    let spool = match wanted.dry_run {
-        true => None,
-        false => Some(
-            tempfile::tempfile_in(&place).map_err(|error| cannot("write into", &place, &error))?,
-        ),
-    };
-    let mut chosen = Chosen {
-        listed: Vec::new(),
-        spool,
-        disclosure: Disclosure::default(),
-        left_out: Vec::new(),
-        damaged: 0,
-    };
-    let entries = store.entries()?;
-    let bar = bar(entries.len() as u64, "reading");
-    for (key, _) in entries {
-        go_on(interrupt)?;
-        bar.inc(1);
-        // Damaged ones have none, mostly.
-        if store
-            .read_meta(&key)
-            .is_some_and(|meta| !wanted.wants(&meta, now))
-        {
-            continue;
-        }
-        let entry = match store.look_up(&key) {
-            Lookup::Found(entry, _) | Lookup::Pending(entry) => *entry,
-            Lookup::Absent => continue,
-            Lookup::Unreadable(_) | Lookup::Bad(_) => {
-                chosen.damaged += 1;
-                continue;
-            }
-        };
-        if !wanted.wants(&entry.meta, now) {
-            continue;
-        }
-        let (meta, recipe) = match wanted.no_source {
-            false => (entry.meta.clone(), entry.recipe()),
-            true => match private::without_secrets(&entry) {
-                Ok(meta) => (meta, None),
-                Err(why) => {
-                    match chosen.left_out.iter_mut().find(|(known, _)| *known == why) {
-                        Some((_, count)) => *count += 1,
-                        None => chosen.left_out.push((why, 1)),
-                    }
-                    continue;
-                }
-            },
-        };
-        chosen.disclosure.add(&entry, &meta, recipe.as_ref());
-        let bytes = encoded(&key, &entry, &meta, recipe.as_ref());
-        let has_source = recipe.is_some();
-        chosen
-            .listed
-            .push((key, Listed::of(&key, &meta, has_source, &bytes)));
-        if let Some(spool) = &mut chosen.spool {
-            spool
-                .write_all(&bytes)
-                .map_err(|error| cannot("write into", &place, &error))?;
-        }
-    }
-    bar.finish_and_clear();
-    Ok(chosen)
-}
-
-/// The entry's file in an archive. What depends on who has it, and not on the program, is as in any other.
-fn encoded(
-    key: &Key,
-    entry: &Entry,
-    meta: &Meta,
-    recipe: Option<&crate::store::recipe::Recipe>,
-) -> Vec<u8> {
-    let content = EntryContent {
-        meta: &Meta {
-            imported: false,
-            ..meta.clone()
-        },
-        recipe,
-        binaries: entry.binaries().collect(),
-    };
-    content.encode(key)
 }
 
 fn place(file: &Path) -> PathBuf {

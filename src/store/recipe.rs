@@ -139,4 +139,13 @@ impl Recipe {
             Base::Linked(_) => None,
         }
     }
+
+    /// The keys of what the program was made from: the programs that were linked, and the state before the call.
+    pub fn needed(&self) -> Vec<Key> {
+        let linked = match &self.base {
+            Base::Linked(keys) => keys.as_slice(),
+            Base::Source(_) | Base::Il(..) => &[],
+        };
+        linked.iter().chain(&self.previous).copied().collect()
+    }
 }

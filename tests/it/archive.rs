@@ -8,7 +8,7 @@ mod systems;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::support::{Driver, Ran, Sandbox, Way};
+use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = (uint)get_global_id(0) * 3 + N; }\n";
 
@@ -255,6 +255,38 @@ fn entries_of_another_driver_are_taken_only_with_all() {
     );
     let ran = import(&other, &["--trust", "--all"], &file).ok();
     assert_eq!(last(&ran), "1 imported, 0 refused");
+}
+
+#[test]
+fn with_a_linked_program_goes_what_it_was_linked_from_whoever_made_that() {
+    // Of a driver that nobody knows the program's name is in the key.
+    let Some(sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    let library = sandbox.write("library.cl", "uint three() { return 3; }\n");
+    let source =
+        "uint three();\n__kernel void f(__global uint *out) { out[get_global_id(0)] = three(); }\n";
+    let source = sandbox.write("source.cl", source);
+    let alone = sandbox.write("alone.cl", SOURCE);
+    let link = |sandbox: &Sandbox, program: &str, sources: &[&Path]| {
+        let copy = sandbox.path(program);
+        copy_program(example("client"), &copy);
+        let mut command = sandbox.command(Way::Cached, copy);
+        command.args(["linked", "--kernel", "f", "--options", "-DN=1"]);
+        for source in sources {
+            command.arg("--source").arg(source);
+        }
+        sandbox.run(&mut command).ok()
+    };
+    link(&sandbox, "first", &[&library, &alone]);
+    let wanted = link(&sandbox, "second", &[&library, &source]);
+    assert_eq!(sandbox.entries().len(), 5);
+    let file = export(&sandbox, &["--program", "second"]);
+    let other = elsewhere(&sandbox, Driver::Pocl);
+    let ran = import(&other, &["--trust"], &file).ok();
+    assert_eq!(last(&ran), "3 imported, 0 refused");
+    let ran = link(&other, "second", &[&library, &source]);
+    assert_eq!((ran.compiler_runs(), ran.stdout), (0, wanted.stdout));
 }
 
 #[test]
