@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{Stat, fstat};
@@ -30,6 +31,19 @@ pub fn may_reach(end: u64) -> Result<(), Errno> {
     }
 }
 
+/// The same with a number above those of the standard streams. Programs run with some of these closed, and what such a one prints would
+/// go into the file, or it would find the stream open.
+///
+/// # Errors
+/// There is no other number.
+pub fn beyond_streams(file: OwnedFd) -> Result<OwnedFd, Errno> {
+    const FIRST: RawFd = 3;
+    match file.as_raw_fd() {
+        ..FIRST => rustix::io::fcntl_dupfd_cloexec(&file, FIRST),
+        _ => Ok(file),
+    }
+}
+
 /// A file that stays open.
 #[derive(Debug)]
 pub struct KeptFile {
@@ -44,6 +58,7 @@ impl KeptFile {
     /// # Errors
     /// The system does not tell which one it is.
     pub fn new(file: File) -> io::Result<KeptFile> {
+        let file = File::from(beyond_streams(file.into())?);
         let id = file_id(&fstat(&file)?);
         let file = Some(file);
         Ok(KeptFile { file, id })
@@ -102,8 +117,6 @@ impl Drop for KeptFile {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::OwnedFd;
-
     use super::*;
 
     #[test]
@@ -128,10 +141,10 @@ mod tests {
         assert!((&kept).write_all(b"x").is_err());
         theirs.read_exact_at(&mut bytes, 0).expect("read");
         assert_eq!(bytes, *b"mine");
-        let raw = std::os::fd::AsRawFd::as_raw_fd(kept.file.as_ref().expect("open"));
+        let raw = kept.file.as_ref().expect("open").as_raw_fd();
         drop(kept);
         let link = std::fs::read_link(format!("/proc/self/fd/{raw}"));
-        let other = std::os::fd::AsRawFd::as_raw_fd(&again);
+        let other = again.as_raw_fd();
         let expected = std::fs::read_link(format!("/proc/self/fd/{other}"));
         assert_eq!(link.expect("not closed"), expected.expect("open"));
     }

@@ -12,13 +12,15 @@ use rustix::fs::{
 };
 use rustix::io::Result;
 
+use crate::kept::beyond_streams;
+
 /// What the store asks of the system. The methods are the system's own calls; each may fail with any error.
 ///
 /// Relative paths are below `at`.
 pub trait Disk: Debug + Send + Sync {
-    /// openat(2).
+    /// openat(2), with a descriptor that is no standard stream.
     fn open(&self, at: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
-        rustix::fs::openat(at, path, flags, mode)
+        rustix::fs::openat(at, path, flags, mode).and_then(beyond_streams)
     }
 
     /// fstat(2).

@@ -126,6 +126,20 @@ fn nothing_is_written_to_what_has_the_number_of_a_descriptor_that_a_daemon_has_c
     assert_eq!((sandbox.entries().len(), sandbox.stat("misses")), (2, 2));
 }
 
+#[test]
+fn streams_that_a_program_has_closed_stay_closed() {
+    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let log = sandbox.path("log");
+    for way in [Way::Bare, Way::Cached] {
+        let mut command = sandbox.command(way, example("client"));
+        command.arg("no-streams").env("OCLCACHE_LOG_FILE", &log);
+        let ran = sandbox.run(&mut command).ok();
+        let expected = "build: codes [0, 0]; open: [false, false, false]\n";
+        assert_eq!(ran.stdout, expected, "{way:?}");
+    }
+    assert_eq!(sandbox.entries().len(), 2);
+}
+
 /// How the process ends, and what its handlers did before.
 fn ending(ran: &Ran) -> (&str, Option<i32>) {
     let said = ran.stdout.split_once("the end\n");

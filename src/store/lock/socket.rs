@@ -8,6 +8,8 @@ use std::time::Duration;
 use rustix::io::{Errno, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use crate::kept::beyond_streams;
+
 /// Pending connections that a holder takes. Each question of who it is stays one until the lock is given back.
 const BACKLOG: i32 = 4096;
 
@@ -36,7 +38,8 @@ pub fn address(device: u64, inode: u64, byte: u64) -> Result<SocketAddrUnix> {
 
 fn socket() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    socket.and_then(beyond_streams)
 }
 
 /// The lock; None: the name is bound.

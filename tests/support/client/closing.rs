@@ -1,4 +1,4 @@
-//! What daemons do: all descriptors are closed, whoever has opened them, and the next ones get their numbers.
+//! Closed descriptors: all of them, whoever has opened them, as daemons do; or the standard streams.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -9,6 +9,32 @@ use crate::session::Session;
 /// More than a process of these tests has.
 const MOST: i32 = 64;
 
+/// `no-streams`: builds while the standard streams are closed, and tells which are still.
+pub fn no_streams(session: &Session) -> Result<(), String> {
+    // SAFETY: descriptors of this process; nothing prints meanwhile.
+    let output = unsafe { libc::fcntl(1, libc::F_DUPFD_CLOEXEC, MOST) };
+    for stream in 0..3 {
+        // SAFETY: as above.
+        unsafe { libc::close(stream) };
+    }
+    let codes = [1, 2].map(|number| {
+        let source = format!("__kernel void f(__global uint *out) {{ out[0] = {number}; }}\n");
+        let (program, _) = cl::program(session.context, &source);
+        let code = cl::build(program, None);
+        cl::release_program(program);
+        code
+    });
+    // SAFETY: asks only.
+    let open = [0, 1, 2].map(|stream| unsafe { libc::fcntl(stream, libc::F_GETFD) } != -1);
+    // SAFETY: the output's own number again.
+    if unsafe { libc::dup2(output, 1) } != 1 {
+        return Err("standard output is lost".to_owned());
+    }
+    println!("build: codes {codes:?}; open: {open:?}");
+    Ok(())
+}
+
+/// `closing DIRECTORY`: what daemons do, and then the next descriptors get the numbers.
 pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     let [directory] = arguments else {
         return Err("closing takes a directory".to_owned());

@@ -38,6 +38,7 @@
 //! | `keys --source FILE... [--options STRING] [--times N] [--threads N]` | the same builds again and again |
 //! | `waiting HOW FILE...` | what else a process may do while it builds, told when by its standard input |
 //! | `closing DIRECTORY` | builds of a process that closes all descriptors after each, and opens a directory with each number |
+//! | `no-streams` | builds while the standard streams are closed |
 //! | `turns` | what standard input says, line by line: builds, forks and ends |
 //! | `behind HOW` | builds, and ends as a program does that watches its children, or has closed all descriptors |
 //! | `bake ...` | writes what a process finds that was started behind a program into a file beside it, and waits there |
@@ -166,6 +167,7 @@ fn dispatch() -> Result<(), String> {
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),
         "closing" => closing::section(&session()?, arguments),
+        "no-streams" => closing::no_streams(&session()?),
         "waiting" => waiting::section(&session()?, arguments),
         "keys" => keys::section(&session()?, arguments),
         "many" => many::section(&session()?, arguments),
