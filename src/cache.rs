@@ -265,6 +265,14 @@ impl Cache {
         self.digests.digest(self.store(), path)
     }
 
+    /// The directory may be removed while the program runs.
+    fn open_again_if_lost(&self) {
+        if self.opened.open_again_if_lost(&self.config) {
+            self.digests.forget_saved();
+            self.remember_digests();
+        }
+    }
+
     /// Keeps digests of driver files for the next process.
     fn remember_digests(&self) {
         if let Some(store) = self.written_store() {

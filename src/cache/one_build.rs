@@ -96,7 +96,7 @@ impl Cache {
         goes_on: &dyn Fn() -> bool,
         mut find: impl FnMut() -> Option<T>,
     ) -> Waited<T> {
-        self.opened.open_again_if_lost(&self.config);
+        self.open_again_if_lost();
         let store = self.written_store();
         let Some(store) = store.filter(|_| self.looks_up()) else {
             return Waited::Build(Turn::default());

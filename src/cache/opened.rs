@@ -72,18 +72,18 @@ impl Opened {
         self.last().recorder.as_ref()
     }
 
-    /// Opens the directory again, and makes it, if it is lost. Nothing is made for a cache that is only read.
-    pub fn open_again_if_lost(&self, config: &Config) {
+    /// Opens the directory again, and makes it, if it is lost; tells whether it was. Nothing is made for a cache that is only read.
+    pub fn open_again_if_lost(&self, config: &Config) -> bool {
         let last = self.last();
-        if config.readonly() || !last.store.as_ref().is_some_and(Store::is_lost) {
-            return;
+        let is_lost = !config.readonly() && last.store.as_ref().is_some_and(Store::is_lost);
+        if !is_lost || self.all().count() > MOST {
+            return false;
         }
-        if self.all().count() > MOST {
-            return;
-        }
-        if last.again.set(Box::new(Opened::new(config))).is_ok() {
+        let opened = last.again.set(Box::new(Opened::new(config))).is_ok();
+        if opened {
             tracing::info!("the cache directory was removed, and is opened again");
         }
+        opened
     }
 }
 

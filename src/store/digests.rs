@@ -89,6 +89,12 @@ impl Digests {
         Ok(digest)
     }
 
+    /// All of it is to be written: into another store.
+    pub fn forget_saved(&self) {
+        let mut state = self.state.lock();
+        state.changed = state.remembered.is_some();
+    }
+
     /// Writes what was learnt since into the store.
     pub fn save(&self, store: &Store) {
         let mut state = self.state.lock();
@@ -200,6 +206,13 @@ mod tests {
         let digest = first.digest(Some(&store), &settled).expect("read");
         first.save(&store);
         assert_eq!(load(&store).expect("saved").len(), 1);
+        let another = directory.path().join("another");
+        let another = Store::open(&another, Limits::default()).expect("a store");
+        first.save(&another);
+        assert!(load(&another).is_none(), "saved once");
+        first.forget_saved();
+        first.save(&another);
+        assert_eq!(load(&another).expect("saved").len(), 1);
         assert_eq!(
             Digests::new().digest(Some(&store), &settled).expect("read"),
             digest
