@@ -326,11 +326,17 @@ mod tests {
         Key([byte; 32])
     }
 
-    fn got(attempt: Attempt) -> Guard {
-        match attempt {
-            Attempt::Got(guard) => guard,
-            other => panic!("{other:?}"),
+    /// A child that another test starts has a socket that was given back until it executes its program.
+    fn got(locks: &Locks, purpose: Purpose, key: &Key) -> Guard {
+        const ATTEMPTS: u32 = 1000;
+        for _ in 0..ATTEMPTS {
+            match locks.try_lock(purpose, key) {
+                Attempt::Got(guard) => return guard,
+                Attempt::Taken => std::thread::sleep(std::time::Duration::from_millis(10)),
+                Attempt::Unavailable => panic!("no lock works here"),
+            }
         }
+        panic!("it is not given back");
     }
 
     fn is_taken(attempt: &Attempt) -> bool {
@@ -356,14 +362,14 @@ mod tests {
     fn one_thread_has_it_and_the_next_one_gets_it() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let locks = Locks::new(directory(temporary.path()));
-        let guard = got(locks.try_lock(Purpose::Build, &key(1)));
+        let guard = got(&locks, Purpose::Build, &key(1));
         assert!(is_taken(&locks.try_lock(Purpose::Build, &key(1))));
-        let other_key = got(locks.try_lock(Purpose::Build, &key(2)));
-        let other_purpose = got(locks.try_lock(Purpose::Load, &key(1)));
-        let _evict = got(locks.try_lock(Purpose::Evict, &key(1)));
+        let other_key = got(&locks, Purpose::Build, &key(2));
+        let other_purpose = got(&locks, Purpose::Load, &key(1));
+        let _evict = got(&locks, Purpose::Evict, &key(1));
         assert!(is_taken(&locks.try_lock(Purpose::Evict, &key(2))));
         std::thread::spawn(|| drop(guard)).join().expect("dropped");
-        let _again = got(locks.try_lock(Purpose::Build, &key(1)));
+        let _again = got(&locks, Purpose::Build, &key(1));
         drop((other_key, other_purpose));
     }
 
@@ -371,8 +377,8 @@ mod tests {
     fn the_kernel_holds_what_is_held_and_no_more() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let locks = Locks::new(directory(temporary.path()));
-        let first = got(locks.try_lock(Purpose::Build, &key(255)));
-        let second = got(locks.try_lock(Purpose::Load, &key(128)));
+        let first = got(&locks, Purpose::Build, &key(255));
+        let second = got(&locks, Purpose::Load, &key(128));
         let file = temporary.path().join(NAME);
         let expected = [(1 << 62) - 1, 0x5010_1010_1010_1010];
         assert_eq!(locked(&file), expected);
@@ -386,14 +392,14 @@ mod tests {
     fn a_removed_file_is_made_anew_and_what_was_held_stays_held() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let locks = Locks::new(directory(temporary.path()));
-        let guard = got(locks.try_lock(Purpose::Build, &key(1)));
+        let guard = got(&locks, Purpose::Build, &key(1));
         let file = temporary.path().join(NAME);
         std::fs::remove_file(&file).expect("removed");
-        let _other = got(locks.try_lock(Purpose::Build, &key(2)));
+        let _other = got(&locks, Purpose::Build, &key(2));
         assert_eq!(locked(&file).len(), 1);
         assert!(is_taken(&locks.try_lock(Purpose::Build, &key(1))));
         drop(guard);
-        let _again = got(locks.try_lock(Purpose::Build, &key(1)));
+        let _again = got(&locks, Purpose::Build, &key(1));
         assert_eq!(locked(&file).len(), 2);
     }
 
@@ -403,18 +409,18 @@ mod tests {
         // As two processes: they share no table.
         let one = Locks::trusting(directory(temporary.path()), |_| false);
         let other = Locks::trusting(directory(temporary.path()), |_| false);
-        let guard = got(one.try_lock(Purpose::Build, &key(1)));
+        let guard = got(&one, Purpose::Build, &key(1));
         assert!(locked(&temporary.path().join(NAME)).is_empty());
         for _ in 0..3 {
             assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
         }
-        let _other_key = got(other.try_lock(Purpose::Build, &key(2)));
+        let _other_key = got(&other, Purpose::Build, &key(2));
         drop(guard);
-        let _guard = got(other.try_lock(Purpose::Build, &key(1)));
+        let _guard = got(&other, Purpose::Build, &key(1));
         assert!(is_taken(&one.try_lock(Purpose::Build, &key(1))));
         let elsewhere = tempfile::tempdir().expect("a temporary directory");
         let elsewhere = Locks::trusting(directory(elsewhere.path()), |_| false);
-        let _elsewhere = got(elsewhere.try_lock(Purpose::Build, &key(1)));
+        let _elsewhere = got(&elsewhere, Purpose::Build, &key(1));
     }
 
     #[test]
@@ -422,12 +428,12 @@ mod tests {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let parent = Locks::trusting(directory(temporary.path()), |_| false);
         let other = Locks::trusting(directory(temporary.path()), |_| false);
-        let inherited = got(parent.try_lock(Purpose::Build, &key(1)));
+        let inherited = got(&parent, Purpose::Build, &key(1));
         // As it is in a child, but that the parent's own descriptor is closed as well: as if that was killed.
         parent.0.state.lock().process = 0;
         parent.forked();
-        drop(got(other.try_lock(Purpose::Build, &key(1))));
-        let _childs = got(parent.try_lock(Purpose::Build, &key(1)));
+        drop(got(&other, Purpose::Build, &key(1)));
+        let _childs = got(&parent, Purpose::Build, &key(1));
         let mark = parent.mark_of(&key(1));
         inherited.mark();
         drop(inherited);
@@ -502,7 +508,7 @@ mod tests {
             place();
             let one = Locks::new(directory(temporary.path()));
             let other = Locks::new(directory(temporary.path()));
-            let guard = got(one.try_lock(Purpose::Build, &key(1)));
+            let guard = got(&one, Purpose::Build, &key(1));
             assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
             guard.mark();
             assert_eq!(one.mark_of(&key(1)), None);
@@ -518,7 +524,7 @@ mod tests {
         let locks = Locks::new(directory(temporary.path()));
         let other = Locks::new(directory(temporary.path()));
         let before = (locks.mark_of(&key(1)), locks.mark_of(&key(2)));
-        got(other.try_lock(Purpose::Build, &key(1))).mark();
+        got(&other, Purpose::Build, &key(1)).mark();
         assert_ne!(locks.mark_of(&key(1)), before.0);
         assert_eq!(locks.mark_of(&key(2)), before.1);
         assert!(before.0.is_some());
