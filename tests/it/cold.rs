@@ -212,7 +212,6 @@ fn what_drivers_and_programs_leave_is_known_to_the_last_file() {
                 command.env_remove(variable);
             }
         }
-        sandbox.run(&mut run).ok();
         let places = |sandbox: &Sandbox| {
             let output = sandbox
                 .run(list_again(&list).args(["caches", "--json"]))
@@ -225,8 +224,15 @@ fn what_drivers_and_programs_leave_is_known_to_the_last_file() {
                 .expect("it is known");
             found["places"].as_array().expect("places").clone()
         };
-        let [place] = <[serde_json::Value; 1]>::try_from(places(&sandbox)).expect("one place");
-        assert!(place["files"].as_u64() > Some(0), "{cache}: {place:#}");
+        // Mesa begins with an index, and writes the rest in a thread of its own, which the end of the process ends.
+        let least = if cache == "mesa" { 2 } else { 1 };
+        let left = (0..20).find_map(|_| {
+            sandbox.run(&mut run).ok();
+            let places = <[serde_json::Value; 1]>::try_from(places(&sandbox));
+            let [place] = places.expect("one place");
+            (place["files"].as_u64() >= Some(least)).then_some(place)
+        });
+        let place = left.expect(cache);
         assert_eq!(place["foreign"], 0, "{cache}: {place:#}");
         assert_eq!(place["variable"].as_str(), moved);
         sandbox

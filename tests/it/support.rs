@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -39,10 +39,21 @@ impl Driver {
     }
 }
 
-/// A program with nothing of this machine's environment but where commands and temporary files are. All else would make a test say
-/// something else on another machine: a `CI=true`, say, turns background baking off.
+/// A program with nothing of this machine's environment but where commands and temporary files are, and with no signal ignored. All
+/// else would make a test say something else on another machine: a `CI=true`, say, turns background baking off, and shells have
+/// what they start in the background ignore SIGINT.
+#[allow(unsafe_code)] // signals have no safe interface
 pub fn plain_command(program: impl AsRef<Path>) -> Command {
     let mut command = Command::new(program.as_ref());
+    let heed = || {
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: async-signal-safe, and a disposition that any process may have.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: what runs in the child allocates nothing and takes no lock.
+    unsafe { command.pre_exec(heed) };
     command.env_clear().env("LC_ALL", "C.UTF-8");
     for name in ["PATH", "TMPDIR", "LD_LIBRARY_PATH"] {
         if let Some(value) = std::env::var_os(name) {
