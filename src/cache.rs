@@ -126,6 +126,9 @@ pub type BuildBelow<'a> = &'a dyn Fn(Program, NotifyTarget) -> cl_int;
 
 /// clBuildProgram and clCompileProgram.
 pub fn build(call: &BuildCall, below: BuildBelow) -> cl_int {
+    if let Some(dead) = shadow::dead(call.program) {
+        return notify::outside(|| below(dead.program(), call.notify));
+    }
     let cache = Cache::get();
     let Some(ticket) = shadow::begin(call.program) else {
         cache.count_bypass(

@@ -163,7 +163,7 @@ impl Cache {
                 }
                 Some(inner.into())
             }
-            Err(restore::Failure::Entry(_)) => {
+            Err(restore::Failure::Entry(_) | restore::Failure::ContextGone) => {
                 plan.missed_by(Missed::Refused);
                 None
             }

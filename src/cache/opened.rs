@@ -4,6 +4,7 @@
 //! services that run for months store what they compile from then on.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use once_cell::race::OnceBox;
 
@@ -13,8 +14,8 @@ use crate::store::recorder::Recorder;
 use crate::store::stats::run_directory;
 use crate::store::{Limits, STATISTICS, Store};
 
-/// How often a process opens the directory again. What was lost before stays open, some descriptors each time: another thread may
-/// be using it.
+/// How often a process opens the directory again, or tries to. What was lost before stays open, some descriptors each time: another
+/// thread may be using it.
 const MOST: usize = 16;
 
 /// The directory as it was opened once, and what was opened after that was lost.
@@ -23,6 +24,8 @@ pub(super) struct Opened {
     recorder: Option<Recorder>,
     // Without a lock, which a child that is forked meanwhile would wait for: of two that are opened at once one is dropped unused.
     again: OnceBox<Opened>,
+    /// How often the directory was opened again, or could not be.
+    tries: AtomicUsize,
 }
 
 impl Opened {
@@ -45,6 +48,7 @@ impl Opened {
             recorder: counts.then(|| Recorder::new(&plan::executable(), run, statistics)),
             store,
             again: OnceBox::new(),
+            tries: AtomicUsize::new(0),
         }
     }
 
@@ -76,14 +80,20 @@ impl Opened {
     pub fn open_again_if_lost(&self, config: &Config) -> bool {
         let last = self.last();
         let is_lost = !config.readonly() && last.store.as_ref().is_some_and(Store::is_lost);
-        if !is_lost || self.all().count() > MOST {
+        if !is_lost || self.tries.load(Ordering::Relaxed) >= MOST {
             return false;
         }
-        let opened = last.again.set(Box::new(Opened::new(config))).is_ok();
-        if opened {
+        let opened = Opened::new(config);
+        // Who removes it may be at it, or the process may have no descriptor left: the next miss tries again.
+        let is_there = opened.store.is_some();
+        if is_there && last.again.set(Box::new(opened)).is_err() {
+            return false; // another thread was faster
+        }
+        self.tries.fetch_add(1, Ordering::Relaxed);
+        if is_there {
             tracing::info!("the cache directory was removed, and is opened again");
         }
-        opened
+        is_there
     }
 }
 

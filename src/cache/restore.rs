@@ -18,6 +18,9 @@ pub enum Failure {
     Entry(Defect),
     /// The driver has no memory left; the entry may be good.
     Resources(cl_int),
+    /// The application has released the context, which only its program holds: the driver makes no other in it (measured on Intel's
+    /// CPU runtime).
+    ContextGone,
 }
 
 /// A program that is released unless it is kept.
@@ -140,6 +143,7 @@ fn failure(code: cl_int, why: &'static str) -> Failure {
         CL_OUT_OF_HOST_MEMORY | CL_OUT_OF_RESOURCES | CL_MEM_OBJECT_ALLOCATION_FAILURE => {
             Failure::Resources(code)
         }
+        CL_INVALID_CONTEXT => Failure::ContextGone,
         _ => Failure::Entry(Defect::Refused(why)),
     }
 }

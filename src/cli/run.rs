@@ -244,6 +244,11 @@ impl Place {
     }
 
     fn finish(self) -> Result<Run, Failure> {
+        if self.run.is_lost() {
+            return Err(Failure::new(
+                "the cache directory was removed while the program ran: nobody knows what was compiled, and what it started afterwards found no OpenCL driver",
+            ));
+        }
         let run = match &self.statistics {
             Some(statistics) => {
                 // Inside another run, which counts these processes as its own.

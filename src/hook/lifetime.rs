@@ -22,7 +22,7 @@ super::hooks! {
         }
     };
     /// Slot 29.
-    clReleaseProgram(program: cl_program) -> cl_int = |_driver, below| match shadow::program_released(Program::new(program)) {
+    clReleaseProgram(program: cl_program) -> cl_int = |driver, below| match shadow::program_released(Program::new(program)) {
         Release::Forward => notify::outside(|| below.call()),
         Release::Last(inner) => {
             let code = notify::outside(|| below.call());
@@ -35,6 +35,7 @@ super::hooks! {
             }
             CL_SUCCESS
         }
+        Release::Dead(inner) => below.instead(|| driver.release_program(inner.program())),
     };
     /// Slot 36.
     clRetainKernel(kernel: cl_kernel) -> cl_int = |_driver, below| {

@@ -75,6 +75,13 @@ struct ProgramState {
     recipe: Option<Arc<Recipe>>,
 }
 
+impl ProgramState {
+    /// Whether the driver takes it for dead, since kernels do not keep a program there.
+    fn is_dead(&self) -> bool {
+        self.kept && !self.driver.profile.kernels_keep_program
+    }
+}
+
 /// What a program was made from.
 #[derive(Clone)]
 pub enum Origin {
@@ -202,7 +209,7 @@ pub fn program_retained(program: Program) -> Retain {
     let Some(known) = state.programs.get_mut(&program) else {
         return Retain::Forward;
     };
-    if known.kept && !known.driver.profile.kernels_keep_program {
+    if known.is_dead() {
         return known.inner.clone().map_or(Retain::Forward, Retain::Dead);
     }
     known.references += 1;
@@ -222,6 +229,8 @@ pub enum Release {
     /// The driver is told later, when the last kernel goes. Where kernels do not keep their program, P' is released now: it
     /// answers for P from then on as P would, dead but in memory, since loaders read the first word of every handle.
     Keep(Option<Arc<Inner>>),
+    /// The program is dead to the driver already, as this P' is.
+    Dead(Arc<Inner>),
 }
 
 /// The application gives a reference back.
@@ -230,6 +239,9 @@ pub fn program_released(program: Program) -> Release {
     let Some(known) = state.programs.get_mut(&program) else {
         return Release::Forward;
     };
+    if known.is_dead() {
+        return known.inner.clone().map_or(Release::Forward, Release::Dead);
+    }
     if known.kept {
         // One release too many. Before the kernels go, the driver would have a program with no reference of the
         // application's, too; it decides.
@@ -253,6 +265,13 @@ pub fn program_released(program: Program) -> Release {
     };
     known.kept = true;
     Release::Keep(known.inner.clone().filter(|_| !kernels_keep))
+}
+
+/// The P' of a program that is dead to the driver, as it is: see [`Release::Keep`].
+pub fn dead(program: Program) -> Option<Arc<Inner>> {
+    let state = STATE.read();
+    let known = state.programs.get(&program)?;
+    known.inner.clone().filter(|_| known.is_dead())
 }
 
 /// Remembers a kernel of a known program; `inner` is the program that it was made from, if not P itself.

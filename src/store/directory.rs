@@ -45,6 +45,8 @@ pub struct Directory {
     /// Which directory it is.
     id: FileId,
     path: PathBuf,
+    /// Its file system counts links: what was removed has none.
+    has_links: bool,
     /// Of what is made in it: never wider than its own.
     mode: RawMode,
     is_writable: bool,
@@ -214,6 +216,7 @@ impl Directory {
             return Ok(Directory {
                 disk,
                 id: file_id(&stat),
+                has_links: stat.st_nlink > 0,
                 fd,
                 path,
                 mode: PRIVATE | stat.st_mode & WIDEST,
@@ -239,8 +242,8 @@ impl Directory {
 
     /// Whether it is nothing any more: it was removed, or an application has closed the descriptor.
     pub fn is_lost(&self) -> bool {
-        let stat = fstat(&self.fd);
-        stat.map_or(true, |stat| file_id(&stat) != self.id || stat.st_nlink == 0)
+        let is_removed = |stat: &Stat| self.has_links && stat.st_nlink == 0;
+        fstat(&self.fd).map_or(true, |stat| file_id(&stat) != self.id || is_removed(&stat))
     }
 
     /// Opens what is there.

@@ -232,14 +232,24 @@ fn a_program_stores_and_counts_on_after_its_cache_was_removed() {
     turns.turn("fork 0 1", "child 0");
     turns.turn("build 0 2", "built 2");
     assert_counts(&sandbox, 1, 1 + 1);
-    // Whoever goes on removing it has the last word, and the programs go on, too.
-    for _ in 0..20 {
+    // What stands in its way for a time does not turn the cache off for good.
+    fs::remove_dir_all(&cache).expect("removed");
+    fs::write(&cache, "a file").expect("written");
+    turns.turn("build 5 6", "built 1");
+    fs::remove_file(&cache).expect("removed");
+    turns.turn("build 6 8", "built 2");
+    assert_counts(&sandbox, 0, 2);
+    // Whoever goes on removing it has the last word, and the programs go on, too. What is built is always new: a hit opens nothing.
+    let mut opened = 0;
+    for number in 10..30 {
         fs::remove_dir_all(&cache).expect("removed");
-        turns.turn("build 0 1", "built 1");
+        turns.turn(&format!("build {number} {}", number + 1), "built 1");
         if !cache.exists() {
             break;
         }
+        opened += 1;
     }
+    assert_eq!(opened, 16 - 4, "four times before");
     assert!(!cache.exists());
     turns.turn("build 0 4", "built 4");
     assert_eq!(turns.end(None).signal(), None);

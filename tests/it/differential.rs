@@ -9,6 +9,7 @@
 //! | what an application sees | sections |
 //! |---|---|
 //! | a program lives until it is released and its kernels are gone; CL_KERNEL_PROGRAM after its release | `lifetime`, `link` |
+//! | a program that is built when its context was released; calls on one that died before its kernels | `outlived` |
 //! | reference counts of programs, with kernels and their clones | `lifetime`, `facts`, `recycled` |
 //! | references of contexts | `facts`, `lifetime`, `link`, `contexts`, `unload` |
 //! | addresses that are used again, at once | `lifetime`, `recycled`, `threads` |
@@ -160,6 +161,8 @@ fn expected(setup: Setup, section: &[&str]) -> usize {
         // of a part that no build has named is asked of a real build.
         (Intel, _, "parts") => 8,
         (Pocl, 1, "parts") => 14,
+        // No program can be made in a context that was released; calls on programs that are dead.
+        (Intel, _, "outlived") => 4,
         // A failing build and what follows it.
         (Rusticl, _, "unload") => 4,
         (Intel, _, "unload") => 3,
@@ -305,6 +308,23 @@ fn run() {
 #[test]
 fn lifetime() {
     same_in_all_ways(&["lifetime"]);
+}
+
+#[test]
+fn outlived() {
+    same_in_all_ways(&["outlived"]);
+}
+
+#[test]
+fn no_entry_is_set_aside_for_a_context_that_was_released() {
+    for setup in SETUPS {
+        if let Some(sandbox) = setup.sandbox() {
+            for _ in 0..2 {
+                sandbox.client(Way::Cached, &["outlived"]).ok();
+            }
+            assert_eq!(sandbox.stat("set_aside"), 0, "{setup:?}");
+        }
+    }
 }
 
 #[test]

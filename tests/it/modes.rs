@@ -235,3 +235,16 @@ fn a_program_that_runs_without_the_cache_cannot_be_vouched_for() {
         assert!(ran.stderr.contains("without the cache"), "{}", ran.stderr);
     }
 }
+
+#[test]
+fn a_run_whose_cache_was_removed_says_so_and_cannot_be_vouched_for() {
+    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let cache = sandbox.path("cache").display().to_string();
+    for (must_hit, code) in [("0", 0), ("1", 125)] {
+        let script = format!("{} && rm -rf '{cache}'", client(&sandbox, RIGHT, ""));
+        let ran = run(&sandbox, must_hit, &script);
+        assert_eq!(ran.code, Some(code), "{}", ran.stderr);
+        let says_so = ran.stderr.contains("the cache directory was removed");
+        assert!(says_so, "{}", ran.stderr);
+    }
+}

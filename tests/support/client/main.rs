@@ -10,6 +10,7 @@
 //! | `run [--source FILE --kernel NAME [--then FILE=NEW]] [--options STRING]` | results of kernels; then again with NEW in FILE |
 //! | `linked --kernel NAME --source FILE... [--header NAME=FILE]... [--options STRING]` | a program of compiled files |
 //! | `lifetime` | kernels that outlive programs, reference counts, clones |
+//! | `outlived` | programs whose context was released, or that were released before their kernels |
 //! | `rebuild` | building a program again, with and without live kernels, after failures |
 //! | `failing` | builds that fail |
 //! | `callback` | builds with a callback |
@@ -84,6 +85,7 @@ mod link_calls;
 mod load;
 mod many;
 mod odd;
+mod outlived;
 mod plugins;
 mod queries;
 mod rebuild;
@@ -131,6 +133,7 @@ fn dispatch() -> Result<(), String> {
         "run" => run::section(&session()?, arguments),
         "linked" => run::linked(&session()?, arguments),
         "lifetime" => lifetime::section(&session()?),
+        "outlived" => outlived::section(&session()?),
         "rebuild" => rebuild::section(&session()?),
         "failing" => failing::section(&session()?),
         "callback" => callback::section(&session()?),
