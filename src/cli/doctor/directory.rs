@@ -9,12 +9,13 @@ use rustix::fs::{Access, AtFlags, CWD, accessat, statvfs};
 use rustix::io::Errno;
 
 use super::super::output::size;
+use super::content;
 use super::report::{Mend, Report};
 use crate::config::Config;
 use crate::log::path;
+use crate::store::Limits;
 use crate::store::directory::Directory;
 use crate::store::filesystem::FileSystem;
-use crate::store::{Limits, Store};
 
 const ABOUT: &str = "directory";
 /// What is written to see whether that can be done, in bytes: more than file systems keep beside a file's name.
@@ -42,7 +43,13 @@ pub fn examine(config: &Config, report: &mut Report) {
             return examine_missing(config, &directory, report);
         }
         Err(error) => {
-            let mend = Mend::words(format!("let yourself into the parents of `{shown}`"));
+            let mend = match error.kind() {
+                ErrorKind::PermissionDenied => {
+                    Mend::words(format!("let yourself into the parents of `{shown}`"))
+                }
+                _ => Mend::command("export OCLCACHE_DIR=/path/to/a/directory")
+                    .because("name another directory"),
+            };
             return report.wrong(ABOUT, format!("{shown} cannot be examined: {error}"), mend);
         }
     };
@@ -55,7 +62,7 @@ pub fn examine(config: &Config, report: &mut Report) {
     let whose = format!("{shown}: yours, mode {mode:04o}, on {file_system}");
     if config.readonly() {
         report.good(ABOUT, whose);
-        return examine_content(&directory, report);
+        return content::examine(&directory, config.readonly(), report);
     }
     if mode & 0o200 == 0 {
         let text = format!(
@@ -76,7 +83,7 @@ pub fn examine(config: &Config, report: &mut Report) {
     }
     report.good(ABOUT, whose);
     examine_room(config, &directory, &directory, report);
-    examine_content(&directory, report);
+    content::examine(&directory, config.readonly(), report);
 }
 
 /// It is made at the first miss, if it can be.
@@ -154,26 +161,4 @@ fn examine_room(config: &Config, directory: &Path, existing: &Path, report: &mut
         None => full(directory),
     };
     report.wrong(ABOUT, text, mend);
-}
-
-fn examine_content(directory: &Path, report: &mut Report) {
-    const ABOUT: &str = "entries";
-    let entries = match Store::open_existing(directory) {
-        Ok(Some(store)) => store.entries(),
-        Ok(None) => return report.good(ABOUT, "none yet"),
-        Err(error) => Err(error),
-    };
-    match entries {
-        Ok(entries) => {
-            let bytes = entries.iter().map(|(_, facts)| facts.size).sum();
-            report.good(ABOUT, format!("{}, {}", entries.len(), size(bytes)));
-        }
-        // What root has once made there, or another user.
-        Err(error) => {
-            let own = rustix::process::geteuid().as_raw();
-            let mend = Mend::on(&format!("sudo chown -R {own}"), directory);
-            let words = "all that is in it must be yours, and yours alone to write; take it over if you trust it";
-            report.wrong(ABOUT, error.to_string(), mend.because(words));
-        }
-    }
 }

@@ -1,8 +1,8 @@
 //! Faults that machines have. Each is planted, found, and mended as the doctor says.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -45,6 +45,25 @@ fn driver(world: &World, name: &str, source: &str) {
     world.register(name, &library.display().to_string());
 }
 
+/// A cache with this file in a directory of entries, as something else than the cache has left it.
+fn content(world: &World, leave: fn(&Path)) {
+    let shard = cache(world, 0o700).join("v1/entries/4f");
+    fs::create_dir_all(&shard).expect("made");
+    let below = [".", "v1", "v1/entries", "v1/entries/4f"];
+    for directory in below.map(|name| world.sandbox.path("cache").join(name)) {
+        fs::set_permissions(directory, PermissionsExt::from_mode(0o700)).expect("changed");
+    }
+    let entry = shard.join("one.entry");
+    fs::write(&entry, "").expect("written");
+    fs::set_permissions(&entry, PermissionsExt::from_mode(0o600)).expect("changed");
+    leave(&entry);
+}
+
+fn change(path: Option<&Path>, mode: u32) {
+    let path = path.expect("a path");
+    fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("changed");
+}
+
 /// What programs are given for a loader.
 fn loader(world: &mut World, source: &str) {
     let directory = world.sandbox.path("loader");
@@ -60,7 +79,7 @@ pub fn cache(world: &World, mode: u32) -> PathBuf {
     cache
 }
 
-const FAULTS: [Fault; 33] = [
+const FAULTS: [Fault; 39] = [
     Fault {
         about: "loader",
         state: WRONG,
@@ -205,6 +224,62 @@ const FAULTS: [Fault; 33] = [
         state: WRONG,
         says: "Not a directory",
         plant: |world| drop(world.sandbox.write("cache", "a file")),
+        by_hand: None,
+    },
+    Fault {
+        about: "directory",
+        state: WRONG,
+        says: "file/cache cannot be examined",
+        plant: |world| {
+            let file = world.sandbox.write("file", "no directory");
+            world.sandbox.set("OCLCACHE_DIR", file.join("cache"));
+        },
+        by_hand: Some(|world| {
+            format!(
+                "export OCLCACHE_DIR={}",
+                world.sandbox.path("cache").display()
+            )
+        }),
+    },
+    Fault {
+        about: "entries",
+        state: WRONG,
+        says: "v1/entries/4f`: others may write it",
+        plant: |world| content(world, |entry| change(entry.parent(), 0o775)),
+        by_hand: None,
+    },
+    Fault {
+        about: "entries",
+        state: WRONG,
+        says: "one.entry`: others may write it",
+        plant: |world| content(world, |entry| change(Some(entry), 0o666)),
+        by_hand: None,
+    },
+    Fault {
+        about: "entries",
+        state: WRONG,
+        says: "one.entry`: you may not read or write it",
+        plant: |world| content(world, |entry| change(Some(entry), 0)),
+        by_hand: None,
+    },
+    Fault {
+        about: "entries",
+        state: WRONG,
+        says: "v1/entries/4f`: you may not read or write it",
+        plant: |world| content(world, |entry| change(entry.parent(), 0o500)),
+        by_hand: None,
+    },
+    Fault {
+        about: "entries",
+        state: WRONG,
+        says: "it is a link",
+        plant: |world| {
+            content(world, |entry| {
+                let shard = entry.parent().expect("a shard");
+                fs::rename(shard, shard.with_extension("moved")).expect("moved");
+                symlink("4f.moved", shard).expect("linked");
+            });
+        },
         by_hand: None,
     },
     Fault {

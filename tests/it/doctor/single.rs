@@ -33,6 +33,18 @@ fn a_cache_that_belongs_to_another_is_told_and_taken_over() {
         ..whole
     };
     examine(&mut World::new(), &part);
+    let one = Fault {
+        about: "entries",
+        plant: |world| {
+            let statistics = cache(world, 0o700).join("v1/stats");
+            fs::create_dir_all(&statistics).expect("made");
+            let below = statistics.parent().expect("a directory");
+            fs::set_permissions(below, PermissionsExt::from_mode(0o700)).expect("changed");
+            chown(&statistics, Some(64123), Some(64123)).expect("given away");
+        },
+        ..whole
+    };
+    examine(&mut World::new(), &one);
 }
 
 #[test]
