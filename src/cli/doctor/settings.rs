@@ -1,6 +1,7 @@
 //! The configuration: what its files are refused for, where each value that is not the default comes from, and what is turned off.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::super::tiers;
 use super::report::{Mend, Report, quoted};
@@ -12,12 +13,20 @@ use crate::store::Store;
 use crate::store::measures;
 
 const ABOUT: &str = "setting";
+/// What is less holds no program's kernels, in bytes: a number without its `G` is meant otherwise.
+const LEAST_SIZE: u64 = 1 << 20;
+/// When an entry was last used is written at most once in this time.
+const LEAST_AGE: Duration = Duration::from_secs(3600);
 
 pub fn examine(config: &Config, report: &mut Report) {
     for complaint in &config.complaints {
-        let mend = Mend::words(
-            "correct the line, or take it out; the names are those of `oclcache config`",
-        );
+        let is_unread = complaint.starts_with("cannot read") || complaint.contains("is not read:");
+        let mend = Mend::words(match is_unread {
+            true => {
+                "until it is a file that you can read and nobody else can write, nothing of it holds"
+            }
+            false => "correct it there, or take it out; the names are those of `oclcache config`",
+        });
         report.doubtful("configuration", complaint.clone(), mend);
     }
     let mut is_default = true;
@@ -78,6 +87,12 @@ fn hindrance(config: &Config, name: Name) -> Option<(&'static str, bool)> {
         Name::ReadOnly if config.readonly() => Some(("nothing new is stored", false)),
         Name::Recache if config.recache() => Some(("nothing is served", false)),
         Name::Record if config.record() == Record::Off => Some(("nothing new is stored", false)),
+        Name::MaxSize if config.max_size().is_some_and(|most| most < LEAST_SIZE) => {
+            Some(("hardly an entry fits", false))
+        }
+        Name::MaxAge if config.max_age().is_some_and(|most| most < LEAST_AGE) => {
+            Some(("entries that are in use go as well", false))
+        }
         Name::Verify if config.verify() > 0 => Some(("hits are compiled as well", false)),
         _ => None,
     }

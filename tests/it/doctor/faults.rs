@@ -79,7 +79,7 @@ pub fn cache(world: &World, mode: u32) -> PathBuf {
     cache
 }
 
-const FAULTS: [Fault; 39] = [
+const FAULTS: [Fault; 45] = [
     Fault {
         about: "loader",
         state: WRONG,
@@ -326,6 +326,27 @@ const FAULTS: [Fault; 39] = [
         by_hand: None,
     },
     Fault {
+        about: "setting",
+        state: WARNING,
+        says: "max_size = 5 (from OCLCACHE_MAX_SIZE): hardly an entry fits",
+        plant: |world| world.sandbox.set("OCLCACHE_MAX_SIZE", "5"),
+        by_hand: None,
+    },
+    Fault {
+        about: "setting",
+        state: WARNING,
+        says: "max_age = 30m (from OCLCACHE_MAX_AGE): entries that are in use go as well",
+        plant: |world| world.sandbox.set("OCLCACHE_MAX_AGE", "30m"),
+        by_hand: None,
+    },
+    Fault {
+        about: "configuration",
+        state: WARNING,
+        says: "`OCLCACHE_VERIFY`: `verify` is `all`",
+        plant: |world| world.sandbox.set("OCLCACHE_VERIFY", "all"),
+        by_hand: Some(|_| "unset OCLCACHE_VERIFY".into()),
+    },
+    Fault {
         about: "configuration",
         state: WARNING,
         says: "`disabel`",
@@ -406,6 +427,19 @@ const FAULTS: [Fault; 39] = [
         by_hand: None,
     },
     Fault {
+        about: "platforms",
+        state: WRONG,
+        says: "finds none, though there are drivers",
+        plant: |world| {
+            let registration = world.sandbox.path("drivers/stub.icd");
+            let library = fs::read_to_string(&registration).expect("read");
+            fs::remove_file(registration).expect("removed");
+            world.sandbox.set("OCLCACHE_VENDORS", library.trim());
+            world.sandbox.set("OCLCACHE_MODE", "beside");
+        },
+        by_hand: None,
+    },
+    Fault {
         about: "variable",
         state: WRONG,
         says: "this vendors path does not exist",
@@ -441,6 +475,30 @@ const FAULTS: [Fault; 39] = [
                 rebuilt.display(),
                 world.sandbox.path("program").display()
             )
+        }),
+    },
+    Fault {
+        about: "program",
+        state: WRONG,
+        says: "may be run by nobody",
+        plant: |world| {
+            let program = world.compile("program", PROGRAM, &[]);
+            fs::set_permissions(&program, PermissionsExt::from_mode(0o644)).expect("changed");
+            world.arguments = vec![program.display().to_string()];
+        },
+        by_hand: None,
+    },
+    Fault {
+        about: "program",
+        state: WRONG,
+        says: "a script of `/nowhere/sh`, which is not there",
+        plant: |world| {
+            let script = world.sandbox.write("script", "#!/nowhere/sh\n");
+            world.arguments = vec![script.display().to_string()];
+        },
+        by_hand: Some(|world| {
+            let script = world.sandbox.path("script");
+            format!("echo '#!/bin/sh' > {}", script.display())
         }),
     },
     Fault {

@@ -45,6 +45,23 @@ fn a_cache_that_belongs_to_another_is_told_and_taken_over() {
         ..whole
     };
     examine(&mut World::new(), &one);
+    let home = Fault {
+        says: "nowhere` is not there, and `",
+        about: "directory",
+        plant: |world| {
+            let other = world.sandbox.path("other");
+            fs::create_dir(&other).expect("made");
+            chown(&other, Some(64123), Some(64123)).expect("given away");
+            world.sandbox.set("HOME", other.join("nowhere"));
+            world.sandbox.set("OCLCACHE_DIR", "");
+        },
+        by_hand: Some(|world| {
+            let cache = world.sandbox.path("cache");
+            format!("export OCLCACHE_DIR={}", cache.display())
+        }),
+        ..whole
+    };
+    examine(&mut World::new(), &home);
 }
 
 #[test]
