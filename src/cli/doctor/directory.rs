@@ -13,9 +13,9 @@ use super::content;
 use super::report::{Mend, Report};
 use crate::config::Config;
 use crate::log::path;
-use crate::store::Limits;
 use crate::store::directory::Directory;
 use crate::store::filesystem::FileSystem;
+use crate::store::{Limits, Store};
 
 const ABOUT: &str = "directory";
 /// What is written to see whether that can be done, in bytes: more than file systems keep beside a file's name.
@@ -53,11 +53,16 @@ pub fn examine(config: &Config, report: &mut Report) {
             return report.wrong(ABOUT, format!("{shown} cannot be examined: {error}"), mend);
         }
     };
+    let mode = metadata.permissions().mode() & 0o7777;
+    let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
+    if metadata.is_dir() && is_own && mode & 0o500 != 0o500 {
+        let text = format!("{shown} has mode {mode:04o}: its owner may not read it");
+        return report.wrong(ABOUT, text, Mend::on("chmod u+rwx", &directory));
+    }
     if let Err(error) = Directory::open(&directory) {
         let error = error.to_string();
         return report.wrong(ABOUT, error, mend(&directory, &metadata));
     }
-    let mode = metadata.permissions().mode() & 0o7777;
     let file_system = FileSystem::at(&directory).described();
     let whose = format!("{shown}: yours, mode {mode:04o}, on {file_system}");
     if config.readonly() {
@@ -130,10 +135,20 @@ fn write_something(directory: &Path) -> std::io::Result<()> {
 
 fn full(directory: &Path) -> Mend {
     let words = format!(
-        "make room on the file system of `{}`, or set OCLCACHE_DIR to a directory on another; what the cache itself takes goes by",
+        "make room on the file system of `{}`, or set OCLCACHE_DIR to a directory on another",
         path(directory)
     );
-    Mend::command("oclcache gc --max-size 1G").because(words)
+    let store = Store::open_existing(directory).ok().flatten();
+    let entries = store.and_then(|store| store.entries().ok());
+    let taken: u64 = entries.map_or(0, |entries| {
+        entries.iter().map(|(_, file)| file.taken()).sum()
+    });
+    match (taken / 2) >> 20 {
+        0 => Mend::words(words),
+        half => Mend::command(format!("oclcache gc --max-size {half}Mi")).because(format!(
+            "{words}; half of what the cache itself takes goes by"
+        )),
+    }
 }
 
 fn examine_room(config: &Config, directory: &Path, existing: &Path, report: &mut Report) {

@@ -79,7 +79,7 @@ pub fn cache(world: &World, mode: u32) -> PathBuf {
     cache
 }
 
-const FAULTS: [Fault; 45] = [
+const FAULTS: [Fault; 46] = [
     Fault {
         about: "loader",
         state: WRONG,
@@ -217,6 +217,13 @@ const FAULTS: [Fault; 45] = [
         state: WRONG,
         says: "its owner may not write it",
         plant: |world| drop(cache(world, 0o500)),
+        by_hand: None,
+    },
+    Fault {
+        about: "directory",
+        state: WRONG,
+        says: "has mode 0000: its owner may not read it",
+        plant: |world| drop(cache(world, 0)),
         by_hand: None,
     },
     Fault {
