@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::super::tiers;
 use super::report::{Mend, Report, quoted};
+use crate::cache::RUN_VARIABLE;
 use crate::cache::policy::decide;
-use crate::config::{Config, Name, Record, SETTINGS, Source};
+use crate::config::{Config, Name, Record, SETTINGS, Source, meant};
 use crate::driver::profile;
 use crate::log::{os, path, text};
 use crate::store::Store;
@@ -29,6 +30,7 @@ pub fn examine(config: &Config, report: &mut Report) {
         });
         report.doubtful("configuration", complaint.clone(), mend);
     }
+    examine_names(report);
     let mut is_default = true;
     for setting in &SETTINGS {
         let (value, source) = config.value(setting.name);
@@ -77,6 +79,31 @@ pub fn examine(config: &Config, report: &mut Report) {
                 );
             }
         }
+    }
+}
+
+/// Variables that are named as ours, and that nobody reads.
+fn examine_names(report: &mut Report) {
+    let known = || SETTINGS.iter().filter_map(|setting| setting.variable);
+    for (name, _) in std::env::vars_os() {
+        let Some(name) = name.to_str().filter(|name| name.starts_with("OCLCACHE_")) else {
+            continue;
+        };
+        // Of `run`, and of those who build or test it.
+        let is_other = name == RUN_VARIABLE
+            || ["OCLCACHE_DEFAULT_", "OCLCACHE_TEST_"]
+                .iter()
+                .any(|others| name.starts_with(others));
+        if is_other || known().any(|known| known == name) {
+            continue;
+        }
+        let hint = meant(name, known());
+        let shown = format!("`{}` is no setting{hint}", text(name.as_bytes()));
+        let mend = match quoted(Path::new(name)) {
+            Some(name) => Mend::command(format!("unset {name}")),
+            None => Mend::words("unset it"),
+        };
+        report.doubtful("variable", shown, mend);
     }
 }
 

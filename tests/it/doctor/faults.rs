@@ -79,7 +79,7 @@ pub fn cache(world: &World, mode: u32) -> PathBuf {
     cache
 }
 
-const FAULTS: [Fault; 46] = [
+const FAULTS: [Fault; 47] = [
     Fault {
         about: "loader",
         state: WRONG,
@@ -352,6 +352,13 @@ const FAULTS: [Fault; 46] = [
         says: "`OCLCACHE_VERIFY`: `verify` is `all`",
         plant: |world| world.sandbox.set("OCLCACHE_VERIFY", "all"),
         by_hand: Some(|_| "unset OCLCACHE_VERIFY".into()),
+    },
+    Fault {
+        about: "variable",
+        state: WARNING,
+        says: "`OCLCACHE_DISABEL` is no setting; did you mean `OCLCACHE_DISABLE`?",
+        plant: |world| world.sandbox.set("OCLCACHE_DISABEL", "1"),
+        by_hand: None,
     },
     Fault {
         about: "configuration",
