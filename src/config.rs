@@ -131,8 +131,14 @@ impl Config {
         {
             let (value, source) = &config.values[setting.name as usize];
             if *source != Source::Default && !setting.kind.accepts(value) {
+                let from = match source {
+                    Source::SystemFile(file) | Source::File(file) => {
+                        crate::log::path(file).to_string()
+                    }
+                    _ => setting.variable.unwrap_or_default().to_owned(),
+                };
                 let complaint = format!(
-                    "`{}` is `{}`, which is not {}; {} is taken",
+                    "`{from}`: `{}` is `{}`, which is not {}; {} is taken",
                     setting.key,
                     crate::log::os(value),
                     setting.kind.wanted(),
@@ -302,10 +308,17 @@ impl Config {
             Some((_, metadata)) if metadata.uid() == rustix::process::geteuid().as_raw() => {
                 Ok(default)
             }
-            Some((parent, _)) => Err(format!(
-                "`{}` belongs to another user than the one who runs this program; set OCLCACHE_DIR",
-                crate::log::path(parent)
-            )),
+            Some((parent, _)) => {
+                let base = self.cache_home.as_ref().or(self.home.as_ref());
+                let missing = base.filter(|base| !base.exists());
+                let missing =
+                    missing.map(|base| format!("`{}` is not there, and ", crate::log::path(base)));
+                Err(format!(
+                    "{}`{}` belongs to another user than the one who runs this program; set OCLCACHE_DIR",
+                    missing.unwrap_or_default(),
+                    crate::log::path(parent)
+                ))
+            }
             None => Err(format!(
                 "`{}` has no existing parent; make one, or set OCLCACHE_DIR",
                 crate::log::path(&default)

@@ -6,6 +6,7 @@
 mod baker;
 mod builds;
 mod children;
+mod content;
 mod directory;
 mod door;
 mod drivers;

@@ -395,7 +395,7 @@ fn tell_what_stays(whose: &Whose) {
     let bytes = entries
         .unwrap_or_default()
         .iter()
-        .map(|(_, facts)| facts.size)
+        .map(|(_, facts)| facts.taken())
         .sum();
     let shown = path(&directory);
     let remove = quoted(&directory).map_or_else(String::new, |quoted| {

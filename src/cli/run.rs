@@ -281,9 +281,12 @@ pub(super) fn vendors_directory(
 
 fn spawn(command: &mut Command, name: &OsStr) -> Result<Child, Failure> {
     command.spawn().map_err(|error| {
-        let name = path(Path::new(name));
+        let name = path(Path::new(name)).to_string();
         // As shells have it: 127 not found, 126 not runnable.
         let (code, step) = match error.kind() {
+            std::io::ErrorKind::NotFound if name.starts_with('-') => {
+                (127, "the options of `run` stand in `oclcache run --help`")
+            }
             std::io::ErrorKind::NotFound => (127, "name a program of PATH, or one by its path"),
             _ => (126, "is it a program, and may you run it?"),
         };

@@ -25,7 +25,7 @@ use fs2::FileExt;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::directory::{Directory, FileFacts};
+use super::directory::Directory;
 use super::entry::{compress, decompress};
 use super::{Cleared, StoreError};
 use crate::kept::may_reach;
@@ -245,7 +245,7 @@ fn first(bytes: &[u8]) -> Option<(Option<Record>, usize)> {
 /// A file cannot be removed.
 pub(super) fn clear(root: &Directory, cleared: &mut Cleared) -> Result<(), StoreError> {
     for name in [NAME, OLD] {
-        let Some(FileFacts { size, .. }) = root.facts(name) else {
+        let Some(facts) = root.facts(name) else {
             continue;
         };
         // Another process may remove it meanwhile, and a third one begin anew.
@@ -255,7 +255,7 @@ pub(super) fn clear(root: &Directory, cleared: &mut Cleared) -> Result<(), Store
             cleared.foreign += u64::from(root.facts(name).is_some());
         } else if root.remove(name)? {
             cleared.files += 1;
-            cleared.bytes += size;
+            cleared.bytes += facts.taken();
         }
     }
     Ok(())

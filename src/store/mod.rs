@@ -496,7 +496,7 @@ fn tag(cache: &Directory, root: &Directory) -> Result<(), StoreError> {
 pub struct Cleared {
     /// Files removed.
     pub files: u64,
-    /// Their sizes, in bytes.
+    /// What they took on the disk, in bytes.
     pub bytes: u64,
     /// Files that were left because they are not the cache's.
     pub foreign: u64,
@@ -518,12 +518,12 @@ fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), S
         let ours = named && start.is_some_and(is_ours);
         match directory
             .facts(&name)
-            .map(|facts| facts.size)
+            .map(|facts| facts.taken())
             .filter(|_| ours)
         {
-            Some(size) if directory.remove(&name)? => {
+            Some(taken) if directory.remove(&name)? => {
                 cleared.files += 1;
-                cleared.bytes += size;
+                cleared.bytes += taken;
             }
             Some(_) => {}
             None if ours => {} // removed in between

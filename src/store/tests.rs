@@ -90,6 +90,8 @@ fn clear_leaves_foreign_files_and_follows_no_link() {
 #[test]
 fn clear_removes_what_a_power_cut_left() {
     let (_directory, store) = filled();
+    let entries = store.entries().expect("listed");
+    let taken: u64 = entries.iter().map(|(_, file)| file.taken()).sum();
     let shard = store.root().path().join(ENTRIES).join("01");
     for (number, content) in [(4, [].as_slice()), (5, b"ocl"), (6, &[0; 100])] {
         let name = format!("{}.entry", key(number).hex());
@@ -97,6 +99,7 @@ fn clear_removes_what_a_power_cut_left() {
     }
     let cleared = store.clear().expect("cleared");
     assert_eq!((cleared.files, cleared.foreign), (4, 0));
+    assert!(cleared.bytes >= taken, "{} of {taken}", cleared.bytes);
 }
 
 #[test]

@@ -161,6 +161,7 @@ fn what_is_wrong_is_named_with_the_next_step() {
         &["gc", "--max-size", "much"],
         &["bake", "--jobs", "0"],
         &["run", "/nonexistent/program"],
+        &["run", "--verbose", "program"],
         &["run", "/"],
         &["man", "/dev/null"],
         &["completions", "tcsh"],

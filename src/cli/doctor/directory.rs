@@ -9,6 +9,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat, statvfs};
 use rustix::io::Errno;
 
 use super::super::output::size;
+use super::content;
 use super::report::{Mend, Report};
 use crate::config::Config;
 use crate::log::path;
@@ -42,20 +43,31 @@ pub fn examine(config: &Config, report: &mut Report) {
             return examine_missing(config, &directory, report);
         }
         Err(error) => {
-            let mend = Mend::words(format!("let yourself into the parents of `{shown}`"));
+            let mend = match error.kind() {
+                ErrorKind::PermissionDenied => {
+                    Mend::words(format!("let yourself into the parents of `{shown}`"))
+                }
+                _ => Mend::command("export OCLCACHE_DIR=/path/to/a/directory")
+                    .because("name another directory"),
+            };
             return report.wrong(ABOUT, format!("{shown} cannot be examined: {error}"), mend);
         }
     };
+    let mode = metadata.permissions().mode() & 0o7777;
+    let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
+    if metadata.is_dir() && is_own && mode & 0o500 != 0o500 {
+        let text = format!("{shown} has mode {mode:04o}: its owner may not read it");
+        return report.wrong(ABOUT, text, Mend::on("chmod u+rwx", &directory));
+    }
     if let Err(error) = Directory::open(&directory) {
         let error = error.to_string();
         return report.wrong(ABOUT, error, mend(&directory, &metadata));
     }
-    let mode = metadata.permissions().mode() & 0o7777;
     let file_system = FileSystem::at(&directory).described();
     let whose = format!("{shown}: yours, mode {mode:04o}, on {file_system}");
     if config.readonly() {
         report.good(ABOUT, whose);
-        return examine_content(&directory, report);
+        return content::examine(&directory, config.readonly(), report);
     }
     if mode & 0o200 == 0 {
         let text = format!(
@@ -76,7 +88,7 @@ pub fn examine(config: &Config, report: &mut Report) {
     }
     report.good(ABOUT, whose);
     examine_room(config, &directory, &directory, report);
-    examine_content(&directory, report);
+    content::examine(&directory, config.readonly(), report);
 }
 
 /// It is made at the first miss, if it can be.
@@ -123,10 +135,20 @@ fn write_something(directory: &Path) -> std::io::Result<()> {
 
 fn full(directory: &Path) -> Mend {
     let words = format!(
-        "make room on the file system of `{}`, or set OCLCACHE_DIR to a directory on another; what the cache itself takes goes by",
+        "make room on the file system of `{}`, or set OCLCACHE_DIR to a directory on another",
         path(directory)
     );
-    Mend::command("oclcache gc --max-size 1G").because(words)
+    let store = Store::open_existing(directory).ok().flatten();
+    let entries = store.and_then(|store| store.entries().ok());
+    let taken: u64 = entries.map_or(0, |entries| {
+        entries.iter().map(|(_, file)| file.taken()).sum()
+    });
+    match (taken / 2) >> 20 {
+        0 => Mend::words(words),
+        half => Mend::command(format!("oclcache gc --max-size {half}Mi")).because(format!(
+            "{words}; half of what the cache itself takes goes by"
+        )),
+    }
 }
 
 fn examine_room(config: &Config, directory: &Path, existing: &Path, report: &mut Report) {
@@ -154,26 +176,4 @@ fn examine_room(config: &Config, directory: &Path, existing: &Path, report: &mut
         None => full(directory),
     };
     report.wrong(ABOUT, text, mend);
-}
-
-fn examine_content(directory: &Path, report: &mut Report) {
-    const ABOUT: &str = "entries";
-    let entries = match Store::open_existing(directory) {
-        Ok(Some(store)) => store.entries(),
-        Ok(None) => return report.good(ABOUT, "none yet"),
-        Err(error) => Err(error),
-    };
-    match entries {
-        Ok(entries) => {
-            let bytes = entries.iter().map(|(_, facts)| facts.size).sum();
-            report.good(ABOUT, format!("{}, {}", entries.len(), size(bytes)));
-        }
-        // What root has once made there, or another user.
-        Err(error) => {
-            let own = rustix::process::geteuid().as_raw();
-            let mend = Mend::on(&format!("sudo chown -R {own}"), directory);
-            let words = "all that is in it must be yours, and yours alone to write; take it over if you trust it";
-            report.wrong(ABOUT, error.to_string(), mend.because(words));
-        }
-    }
 }

@@ -292,11 +292,32 @@ fn takes(features: &Features, layer: &Layer, copy: &OurCopy, report: &mut Report
     true
 }
 
+/// Drivers work, and a program sees none of them.
+fn none_is_listed(report: &mut Report) {
+    let set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let vendors = ["OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"];
+    let is_missing =
+        |name: &&str| std::env::var_os(name).is_some_and(|at| !Path::new(&at).exists());
+    if vendors.iter().filter(|name| set(name)).any(is_missing) {
+        return; // said where it is read
+    }
+    let mut names = [MODE].into_iter().chain(vendors);
+    let mend = match names.find(set) {
+        Some(name) => Mend::command(format!("unset {name}")),
+        None => Mend::words(
+            "`mode = beside` lists none where the loader opens oclcache alone; else see what is said of the drivers",
+        ),
+    };
+    let text = "a program that is started from this shell finds none, though there are drivers";
+    report.wrong("platforms", text, mend);
+}
+
 fn examine_platforms(known: &Known, is_inside: bool, report: &mut Report) {
     let platforms = known.heard.said.iter().find_map(|said| match said {
         Said::Platforms(platforms) => Some(platforms),
         _ => None,
     });
+    let is_told = platforms.is_some();
     let platforms = platforms.map_or(&[][..], Vec::as_slice);
     let again: BTreeSet<&str> = platforms
         .iter()
@@ -319,6 +340,10 @@ fn examine_platforms(known: &Known, is_inside: bool, report: &mut Report) {
             "platforms",
             format!("each is listed once: {}", names.join(", ")),
         );
+    }
+    let is_usable = |one: &Registered| matches!(one.is, Is::Driver(devices) if devices > 0);
+    if is_told && names.is_empty() && known.registered.iter().any(is_usable) {
+        none_is_listed(report);
     }
     for said in &known.heard.said {
         let Said::Built(built) = said else {

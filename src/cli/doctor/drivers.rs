@@ -298,10 +298,16 @@ fn unusable(place: &Path, source: &Path, why: &str, report: &mut Report) {
         }
         _ if place == Path::new(DEFAULT_DIRECTORY) => {} // said where there is no driver
         _ => {
-            let mend = removal(
-                place,
-                "put the path of the driver's library into it, or remove it",
-            );
+            let is_there = place.symlink_metadata().is_ok();
+            let mend = match place.extension().is_some_and(|end| end == "icd") && is_there {
+                true => removal(
+                    place,
+                    "put the path of the driver's library into it, or remove it",
+                ),
+                false => Mend::words(
+                    "correct the setting that names it; `oclcache config` shows `vendors` and where it is set",
+                ),
+            };
             report.doubtful(ABOUT, format!("{shown}: {why}"), mend);
         }
     }
@@ -312,7 +318,7 @@ fn removal(place: &Path, words: &str) -> Mend {
         .extension()
         .is_some_and(|extension| extension == "icd");
     match (is_registration, place.is_dir()) {
-        (false, _) => Mend::words(format!("{words} of the variable that names it")),
+        (false, _) => Mend::words(format!("{words}; a variable or a setting names it")),
         (true, true) => Mend::on("rmdir", place).by_who_may(place).because(words),
         (true, false) => Mend::on("rm", place).by_who_may(place).because(words),
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use object::elf::{EM_386, EM_AARCH64, EM_ARM, EM_RISCV, EM_X86_64};
 use object::read::elf::FileHeader;
@@ -15,20 +16,21 @@ const ABOUT: &str = "program";
 pub fn examine(program: &OsStr, report: &mut Report) {
     let Some(file) = find_program(program).filter(|file| file.is_file()) else {
         let shown = crate::log::os(program);
-        let mend = Mend::words("give its path, or a name that PATH knows");
-        return report.wrong(ABOUT, format!("{shown} is not found"), mend);
+        let (what, words) = match Path::new(program).is_dir() {
+            true => ("is a directory", "give the program in it"),
+            false => ("is not found", "give its path, or a name that PATH knows"),
+        };
+        return report.wrong(ABOUT, format!("{shown} {what}"), Mend::words(words));
     };
     let shown = path(&file).to_string();
     if is_raised(&file) {
         let text = format!(
             "{shown} runs with raised privileges (setuid, setgid or file capabilities), so its environment and its caller's cache are not used"
         );
-        let is_own = std::fs::metadata(&file)
-            .is_ok_and(|file| [0, file.uid()].contains(&rustix::process::geteuid().as_raw()));
         let has_bits = std::fs::metadata(&file).is_ok_and(|file| file.mode() & 0o6000 != 0);
         let command = if has_bits { "chmod ug-s" } else { "setcap -r" };
         let mend = Mend::on(command, &file)
-            .by_owner(is_own)
+            .by_owner(is_own(&file))
             .because("it gets no cache as long as it has them; if it needs none, take them away");
         return report.wrong(ABOUT, text, mend);
     }
@@ -41,11 +43,18 @@ pub fn examine(program: &OsStr, report: &mut Report) {
         return report.wrong(ABOUT, text, mend);
     }
     let bytes = std::fs::read(&file).unwrap_or_default();
+    let is_runnable = std::fs::metadata(&file).is_ok_and(|file| file.mode() & 0o111 != 0);
     match machine(&bytes) {
         None if bytes.starts_with(b"#!") => {
             let interpreter = bytes[2..].split(|byte| *byte == b'\n').next();
             let interpreter = crate::log::text(interpreter.unwrap_or_default()).to_string();
             let interpreter = interpreter.trim();
+            let command = interpreter.split_whitespace().next().unwrap_or_default();
+            if !Path::new(command).exists() {
+                let text = format!("{shown} is a script of `{interpreter}`, which is not there");
+                let mend = Mend::words("correct its first line, or install what that names");
+                return report.wrong(ABOUT, text, mend);
+            }
             report.good(
                 ABOUT,
                 format!("{shown} is a script of `{interpreter}`: what that loads counts"),
@@ -65,11 +74,22 @@ pub fn examine(program: &OsStr, report: &mut Report) {
                 mend,
             );
         }
+        Some(true) if !is_runnable => report.wrong(
+            ABOUT,
+            format!("{shown} may be run by nobody"),
+            Mend::on("chmod +x", &file).by_owner(is_own(&file)),
+        ),
         Some(true) => report.good(
             ABOUT,
             format!("{shown} is dynamically linked and has no raised privileges"),
         ),
     }
+}
+
+/// Whether this user may change the mode of a file.
+fn is_own(file: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    std::fs::metadata(file).is_ok_and(|file| [0, file.uid()].contains(&own))
 }
 
 /// Whether a program is for the kind of machine that we are built for; None: it is no program.

@@ -1,25 +1,36 @@
 //! The configuration: what its files are refused for, where each value that is not the default comes from, and what is turned off.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::super::tiers;
 use super::report::{Mend, Report, quoted};
+use crate::cache::RUN_VARIABLE;
 use crate::cache::policy::decide;
-use crate::config::{Config, Name, Record, SETTINGS, Source};
+use crate::config::{Config, Name, Record, SETTINGS, Source, meant};
 use crate::driver::profile;
 use crate::log::{os, path, text};
 use crate::store::Store;
 use crate::store::measures;
 
 const ABOUT: &str = "setting";
+/// What is less holds no program's kernels, in bytes: a number without its `G` is meant otherwise.
+const LEAST_SIZE: u64 = 1 << 20;
+/// When an entry was last used is written at most once in this time.
+const LEAST_AGE: Duration = Duration::from_secs(3600);
 
 pub fn examine(config: &Config, report: &mut Report) {
     for complaint in &config.complaints {
-        let mend = Mend::words(
-            "correct the line, or take it out; the names are those of `oclcache config`",
-        );
+        let is_unread = complaint.starts_with("cannot read") || complaint.contains("is not read:");
+        let mend = Mend::words(match is_unread {
+            true => {
+                "until it is a file that you can read and nobody else can write, nothing of it holds"
+            }
+            false => "correct it there, or take it out; the names are those of `oclcache config`",
+        });
         report.doubtful("configuration", complaint.clone(), mend);
     }
+    examine_names(report);
     let mut is_default = true;
     for setting in &SETTINGS {
         let (value, source) = config.value(setting.name);
@@ -71,6 +82,31 @@ pub fn examine(config: &Config, report: &mut Report) {
     }
 }
 
+/// Variables that are named as ours, and that nobody reads.
+fn examine_names(report: &mut Report) {
+    let known = || SETTINGS.iter().filter_map(|setting| setting.variable);
+    for (name, _) in std::env::vars_os() {
+        let Some(name) = name.to_str().filter(|name| name.starts_with("OCLCACHE_")) else {
+            continue;
+        };
+        // Of `run`, and of those who build or test it.
+        let is_other = name == RUN_VARIABLE
+            || ["OCLCACHE_DEFAULT_", "OCLCACHE_TEST_"]
+                .iter()
+                .any(|others| name.starts_with(others));
+        if is_other || known().any(|known| known == name) {
+            continue;
+        }
+        let hint = meant(name, known());
+        let shown = format!("`{}` is no setting{hint}", text(name.as_bytes()));
+        let mend = match quoted(Path::new(name)) {
+            Some(name) => Mend::command(format!("unset {name}")),
+            None => Mend::words("unset it"),
+        };
+        report.doubtful("variable", shown, mend);
+    }
+}
+
 /// What a setting keeps from the cache, and whether that is all of it.
 fn hindrance(config: &Config, name: Name) -> Option<(&'static str, bool)> {
     match name {
@@ -78,6 +114,12 @@ fn hindrance(config: &Config, name: Name) -> Option<(&'static str, bool)> {
         Name::ReadOnly if config.readonly() => Some(("nothing new is stored", false)),
         Name::Recache if config.recache() => Some(("nothing is served", false)),
         Name::Record if config.record() == Record::Off => Some(("nothing new is stored", false)),
+        Name::MaxSize if config.max_size().is_some_and(|most| most < LEAST_SIZE) => {
+            Some(("hardly an entry fits", false))
+        }
+        Name::MaxAge if config.max_age().is_some_and(|most| most < LEAST_AGE) => {
+            Some(("entries that are in use go as well", false))
+        }
         Name::Verify if config.verify() > 0 => Some(("hits are compiled as well", false)),
         _ => None,
     }

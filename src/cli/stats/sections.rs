@@ -165,7 +165,7 @@ fn rare(totals: &Totals, verbose: bool) -> Table {
     };
     for (name, counter) in [
         ("hits from system directories", Counter::SystemHits),
-        ("builds left to be baked", Counter::Recipes),
+        ("recipes stored", Counter::Recipes),
         ("entries not stored", Counter::NotStored),
         ("entries set aside", Counter::SetAside),
         ("entries evicted", Counter::Evicted),

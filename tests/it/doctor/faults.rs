@@ -1,8 +1,8 @@
 //! Faults that machines have. Each is planted, found, and mended as the doctor says.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -45,6 +45,25 @@ fn driver(world: &World, name: &str, source: &str) {
     world.register(name, &library.display().to_string());
 }
 
+/// A cache with this file in a directory of entries, as something else than the cache has left it.
+fn content(world: &World, leave: fn(&Path)) {
+    let shard = cache(world, 0o700).join("v1/entries/4f");
+    fs::create_dir_all(&shard).expect("made");
+    let below = [".", "v1", "v1/entries", "v1/entries/4f"];
+    for directory in below.map(|name| world.sandbox.path("cache").join(name)) {
+        fs::set_permissions(directory, PermissionsExt::from_mode(0o700)).expect("changed");
+    }
+    let entry = shard.join("one.entry");
+    fs::write(&entry, "").expect("written");
+    fs::set_permissions(&entry, PermissionsExt::from_mode(0o600)).expect("changed");
+    leave(&entry);
+}
+
+fn change(path: Option<&Path>, mode: u32) {
+    let path = path.expect("a path");
+    fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("changed");
+}
+
 /// What programs are given for a loader.
 fn loader(world: &mut World, source: &str) {
     let directory = world.sandbox.path("loader");
@@ -60,7 +79,7 @@ pub fn cache(world: &World, mode: u32) -> PathBuf {
     cache
 }
 
-const FAULTS: [Fault; 33] = [
+const FAULTS: [Fault; 47] = [
     Fault {
         about: "loader",
         state: WRONG,
@@ -203,8 +222,71 @@ const FAULTS: [Fault; 33] = [
     Fault {
         about: "directory",
         state: WRONG,
+        says: "has mode 0000: its owner may not read it",
+        plant: |world| drop(cache(world, 0)),
+        by_hand: None,
+    },
+    Fault {
+        about: "directory",
+        state: WRONG,
         says: "Not a directory",
         plant: |world| drop(world.sandbox.write("cache", "a file")),
+        by_hand: None,
+    },
+    Fault {
+        about: "directory",
+        state: WRONG,
+        says: "file/cache cannot be examined",
+        plant: |world| {
+            let file = world.sandbox.write("file", "no directory");
+            world.sandbox.set("OCLCACHE_DIR", file.join("cache"));
+        },
+        by_hand: Some(|world| {
+            format!(
+                "export OCLCACHE_DIR={}",
+                world.sandbox.path("cache").display()
+            )
+        }),
+    },
+    Fault {
+        about: "entries",
+        state: WRONG,
+        says: "v1/entries/4f`: others may write it",
+        plant: |world| content(world, |entry| change(entry.parent(), 0o775)),
+        by_hand: None,
+    },
+    Fault {
+        about: "entries",
+        state: WRONG,
+        says: "one.entry`: others may write it",
+        plant: |world| content(world, |entry| change(Some(entry), 0o666)),
+        by_hand: None,
+    },
+    Fault {
+        about: "entries",
+        state: WRONG,
+        says: "one.entry`: you may not read or write it",
+        plant: |world| content(world, |entry| change(Some(entry), 0)),
+        by_hand: None,
+    },
+    Fault {
+        about: "entries",
+        state: WRONG,
+        says: "v1/entries/4f`: you may not read or write it",
+        plant: |world| content(world, |entry| change(entry.parent(), 0o500)),
+        by_hand: None,
+    },
+    Fault {
+        about: "entries",
+        state: WRONG,
+        says: "it is a link",
+        plant: |world| {
+            content(world, |entry| {
+                let shard = entry.parent().expect("a shard");
+                fs::rename(shard, shard.with_extension("moved")).expect("moved");
+                symlink("4f.moved", shard).expect("linked");
+            });
+        },
         by_hand: None,
     },
     Fault {
@@ -248,6 +330,34 @@ const FAULTS: [Fault; 33] = [
         state: WRONG,
         says: "config.toml): the cache does nothing",
         plant: |world| configure(world, "log = \"off\"\ndisable = true\n"),
+        by_hand: None,
+    },
+    Fault {
+        about: "setting",
+        state: WARNING,
+        says: "max_size = 5 (from OCLCACHE_MAX_SIZE): hardly an entry fits",
+        plant: |world| world.sandbox.set("OCLCACHE_MAX_SIZE", "5"),
+        by_hand: None,
+    },
+    Fault {
+        about: "setting",
+        state: WARNING,
+        says: "max_age = 30m (from OCLCACHE_MAX_AGE): entries that are in use go as well",
+        plant: |world| world.sandbox.set("OCLCACHE_MAX_AGE", "30m"),
+        by_hand: None,
+    },
+    Fault {
+        about: "configuration",
+        state: WARNING,
+        says: "`OCLCACHE_VERIFY`: `verify` is `all`",
+        plant: |world| world.sandbox.set("OCLCACHE_VERIFY", "all"),
+        by_hand: Some(|_| "unset OCLCACHE_VERIFY".into()),
+    },
+    Fault {
+        about: "variable",
+        state: WARNING,
+        says: "`OCLCACHE_DISABEL` is no setting; did you mean `OCLCACHE_DISABLE`?",
+        plant: |world| world.sandbox.set("OCLCACHE_DISABEL", "1"),
         by_hand: None,
     },
     Fault {
@@ -331,6 +441,19 @@ const FAULTS: [Fault; 33] = [
         by_hand: None,
     },
     Fault {
+        about: "platforms",
+        state: WRONG,
+        says: "finds none, though there are drivers",
+        plant: |world| {
+            let registration = world.sandbox.path("drivers/stub.icd");
+            let library = fs::read_to_string(&registration).expect("read");
+            fs::remove_file(registration).expect("removed");
+            world.sandbox.set("OCLCACHE_VENDORS", library.trim());
+            world.sandbox.set("OCLCACHE_MODE", "beside");
+        },
+        by_hand: None,
+    },
+    Fault {
         about: "variable",
         state: WRONG,
         says: "this vendors path does not exist",
@@ -366,6 +489,30 @@ const FAULTS: [Fault; 33] = [
                 rebuilt.display(),
                 world.sandbox.path("program").display()
             )
+        }),
+    },
+    Fault {
+        about: "program",
+        state: WRONG,
+        says: "may be run by nobody",
+        plant: |world| {
+            let program = world.compile("program", PROGRAM, &[]);
+            fs::set_permissions(&program, PermissionsExt::from_mode(0o644)).expect("changed");
+            world.arguments = vec![program.display().to_string()];
+        },
+        by_hand: None,
+    },
+    Fault {
+        about: "program",
+        state: WRONG,
+        says: "a script of `/nowhere/sh`, which is not there",
+        plant: |world| {
+            let script = world.sandbox.write("script", "#!/nowhere/sh\n");
+            world.arguments = vec![script.display().to_string()];
+        },
+        by_hand: Some(|world| {
+            let script = world.sandbox.path("script");
+            format!("echo '#!/bin/sh' > {}", script.display())
         }),
     },
     Fault {

@@ -33,6 +33,35 @@ fn a_cache_that_belongs_to_another_is_told_and_taken_over() {
         ..whole
     };
     examine(&mut World::new(), &part);
+    let one = Fault {
+        about: "entries",
+        plant: |world| {
+            let statistics = cache(world, 0o700).join("v1/stats");
+            fs::create_dir_all(&statistics).expect("made");
+            let below = statistics.parent().expect("a directory");
+            fs::set_permissions(below, PermissionsExt::from_mode(0o700)).expect("changed");
+            chown(&statistics, Some(64123), Some(64123)).expect("given away");
+        },
+        ..whole
+    };
+    examine(&mut World::new(), &one);
+    let home = Fault {
+        says: "nowhere` is not there, and `",
+        about: "directory",
+        plant: |world| {
+            let other = world.sandbox.path("other");
+            fs::create_dir(&other).expect("made");
+            chown(&other, Some(64123), Some(64123)).expect("given away");
+            world.sandbox.set("HOME", other.join("nowhere"));
+            world.sandbox.set("OCLCACHE_DIR", "");
+        },
+        by_hand: Some(|world| {
+            let cache = world.sandbox.path("cache");
+            format!("export OCLCACHE_DIR={}", cache.display())
+        }),
+        ..whole
+    };
+    examine(&mut World::new(), &home);
 }
 
 #[test]
@@ -120,7 +149,7 @@ fn on_a_file_system(script: &str) -> Option<Vec<Value>> {
     let world = World::new();
     let cache = cache(&world, 0o700);
     let script = format!(
-        "mount -t tmpfs -o size=1m,mode=700 none {cache} && cd {cache} && {{ {script}; }} > /dev/null 2>&1\n\
+        "mount -t tmpfs -o size=4m,mode=700 none {cache} && cd {cache} && {{ {script}; }} > /dev/null 2>&1\n\
         exec oclcache doctor --json --no-build",
         cache = cache.display()
     );
@@ -136,7 +165,7 @@ fn a_full_file_system_and_one_that_is_only_read_are_told() {
     for (script, says) in [
         ("cat /dev/zero > filler", "No space left on device"),
         (
-            "mount -o remount,ro,size=1m none .",
+            "mount -o remount,ro,size=4m none .",
             "Read-only file system",
         ),
     ] {
@@ -154,6 +183,17 @@ fn a_full_file_system_and_one_that_is_only_read_are_told() {
         let found = found.unwrap_or_else(|| panic!("`{says}` is not found in {findings:#?}"));
         assert!(found["mend"]["words"].is_string(), "{found}");
     }
+    // What there is of entries is what can go.
+    let entry = format!("v1/entries/4f/{}.entry", "4f".repeat(32));
+    let full = format!(
+        "mkdir -p v1/entries/4f && head -c 3M /dev/zero > {entry} && cat /dev/zero > filler"
+    );
+    let findings = on_a_file_system(&full).expect("mounted");
+    let gc = "oclcache gc --max-size 1Mi";
+    assert!(
+        findings.iter().any(|found| found["mend"]["command"] == gc),
+        "{findings:#?}"
+    );
     let findings = on_a_file_system("true").expect("mounted");
     let is_well = |found: &&Value| found["about"] == "directory" && found["state"] == "ok";
     assert!(
