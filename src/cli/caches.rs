@@ -140,7 +140,7 @@ fn now_ms() -> u64 {
 /// How many files were seen, for people who wait.
 fn looking() -> ProgressBar {
     let bar = ProgressBar::new_spinner();
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {pos} files") {
+    if let Ok(style) = ProgressStyle::with_template("{spinner} files: {pos}") {
         bar.set_style(style);
     }
     bar

@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object};
 
+use super::interrupt::Interrupt;
 use super::output::{plural, say, size};
 use super::{Failure, directory};
 use crate::config::Config;
@@ -33,7 +34,8 @@ pub fn gc(max_size: Option<u64>, max_age: Option<Duration>) -> Result<ExitCode, 
         return Ok(ExitCode::SUCCESS);
     }
     let store = Store::open(&path, limits)?;
-    let mut watched = Watched::new();
+    let interrupt = Interrupt::listen()?;
+    let mut watched = Watched::new(&interrupt);
     let done = store.collect(&limits, &mut watched)?;
     watched.bar.finish_and_clear();
     let mut words = format!(
@@ -49,6 +51,10 @@ pub fn gc(max_size: Option<u64>, max_age: Option<Duration>) -> Result<ExitCode, 
             words += &format!(", {} {what}", plural(files, "file", "files"));
         }
     }
+    if done.stopped {
+        say(&words);
+        return Err(interrupt.failure("stopped"));
+    }
     let left = plural(done.left, "entry", "entries");
     say(&format!(
         "{words}; left: {left} ({})",
@@ -58,26 +64,28 @@ pub fn gc(max_size: Option<u64>, max_age: Option<Duration>) -> Result<ExitCode, 
 }
 
 /// What files of drivers are now, and a bar for people who watch.
-struct Watched {
+struct Watched<'a> {
+    interrupt: &'a Interrupt,
     /// By path: how the library would stand in a key, by build-id or by content.
     libraries: HashMap<String, Option<Vec<Vec<u8>>>>,
     bar: ProgressBar,
 }
 
-impl Watched {
-    fn new() -> Watched {
+impl Watched<'_> {
+    fn new(interrupt: &Interrupt) -> Watched<'_> {
         let bar = ProgressBar::new(0);
         if let Ok(style) = ProgressStyle::with_template("{msg:9} {wide_bar} {pos}/{len}") {
             bar.set_style(style);
         }
         Watched {
+            interrupt,
             libraries: HashMap::new(),
             bar,
         }
     }
 }
 
-impl Collector for Watched {
+impl Collector for Watched<'_> {
     fn is_installed(&mut self, meta: &Meta) -> bool {
         let path = meta.driver_library.as_str();
         if !Path::new(path).is_absolute() {
@@ -96,10 +104,11 @@ impl Collector for Watched {
         })
     }
 
-    fn progress(&mut self, what: &'static str, done: usize, of: usize) {
+    fn progress(&mut self, what: &'static str, done: usize, of: usize) -> bool {
         self.bar.set_length(of as u64);
         self.bar.set_position(done as u64);
         self.bar.set_message(what);
+        !self.interrupt.came()
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Collected {
     pub left: u64,
     /// What they take, in bytes.
     pub left_bytes: u64,
+    /// It was told to stop before it was done; what is left was not counted.
+    pub stopped: bool,
 }
 
 /// What the collection needs to know and to tell.
@@ -39,8 +41,8 @@ pub trait Collector {
     /// host.
     fn is_installed(&mut self, meta: &Meta) -> bool;
 
-    /// So many of so many steps are done.
-    fn progress(&mut self, what: &'static str, done: usize, of: usize);
+    /// So many of so many steps are done. Tells whether to go on.
+    fn progress(&mut self, what: &'static str, done: usize, of: usize) -> bool;
 }
 
 struct Candidate {
@@ -65,10 +67,27 @@ impl Store {
             leftovers: self.sweep()?,
             ..Collected::default()
         };
+        let collected = self.collect_entries(limits, collector, &mut done);
+        if let Some(sizes) = self.sizes() {
+            (0..SHARDS).for_each(|shard| self.count_again(sizes, shard));
+        }
+        done.stopped = !collected?;
+        Ok(done)
+    }
+
+    /// Tells whether it was done to the end. The sizes are not counted.
+    fn collect_entries(
+        &self,
+        limits: &Limits,
+        collector: &mut dyn Collector,
+        done: &mut Collected,
+    ) -> Result<bool, StoreError> {
         let now = self.root.now_ms();
         let mut kept = Vec::new();
         for shard in 0..SHARDS {
-            collector.progress("listing", shard, SHARDS);
+            if !collector.progress("listing", shard, SHARDS) {
+                return Ok(false);
+            }
             let Some(directory) = self.shard(shard)? else {
                 continue;
             };
@@ -79,7 +98,7 @@ impl Store {
                     key,
                 };
                 if limits.is_too_old(candidate.used_ms, now) {
-                    self.collect_one(&candidate, &mut done)?;
+                    self.collect_one(&candidate, done)?;
                 } else {
                     kept.push(candidate);
                 }
@@ -89,23 +108,25 @@ impl Store {
         let too_large = limits.max_size.map_or(0, |most| size.saturating_sub(most));
         let excess = too_large.max(self.shortage(limits, 0));
         if excess > 0 {
-            kept = self.in_order(kept, collector);
+            let Some(ordered) = self.in_order(kept, collector) else {
+                return Ok(false);
+            };
+            kept = ordered;
         }
         let mut freed = 0;
         for (index, entry) in kept.iter().enumerate() {
             if freed < excess {
-                collector.progress("removing", index, kept.len());
-                self.collect_one(entry, &mut done)?;
+                if !collector.progress("removing", index, kept.len()) {
+                    return Ok(false);
+                }
+                self.collect_one(entry, done)?;
                 freed += entry.bytes;
             } else {
                 done.left += 1;
                 done.left_bytes += entry.bytes;
             }
         }
-        if let Some(sizes) = self.sizes() {
-            (0..SHARDS).for_each(|shard| self.count_again(sizes, shard));
-        }
-        Ok(done)
+        Ok(true)
     }
 
     /// Removes an entry; the sizes are counted at the end.
@@ -119,14 +140,19 @@ impl Store {
         Ok(())
     }
 
-    /// The first to go first: what is no entry, what no driver is there for, then by how much compilation each byte spares.
-    fn in_order(&self, entries: Vec<Candidate>, collector: &mut dyn Collector) -> Vec<Candidate> {
+    /// The first to go first: what is no entry, what no driver is there for, then by how much compilation each byte spares. None: it
+    /// was told to stop.
+    fn in_order(
+        &self,
+        entries: Vec<Candidate>,
+        collector: &mut dyn Collector,
+    ) -> Option<Vec<Candidate>> {
         let is_network = self.root.file_system().is_network();
         let of = entries.len();
         let mut ranked = Vec::with_capacity(of);
         for (index, entry) in entries.into_iter().enumerate() {
-            if index % 256 == 0 {
-                collector.progress("reading", index, of);
+            if index % 256 == 0 && !collector.progress("reading", index, of) {
+                return None;
             }
             let meta = self.read_meta(&entry.key);
             let meta = meta.filter(|meta| is_network || collector.is_installed(meta));
@@ -143,7 +169,7 @@ impl Store {
                 .unwrap_or(Ordering::Equal)
                 .then_with(by_use)
         });
-        ranked.into_iter().map(|(_, entry)| entry).collect()
+        Some(ranked.into_iter().map(|(_, entry)| entry).collect())
     }
 
     /// Removes the directories of other formats beside this one's that nobody has used for long. Returns how many files went.

@@ -151,3 +151,33 @@ fn a_directory_with_other_things_in_it_is_not_called_a_cache() {
     names.sort();
     assert_eq!(names, ["letter", VERSION_DIRECTORY]);
 }
+
+#[test]
+fn a_collection_that_is_stopped_leaves_sizes_as_they_are() {
+    struct Once;
+    impl collect::Collector for Once {
+        fn is_installed(&mut self, _: &Meta) -> bool {
+            true
+        }
+
+        fn progress(&mut self, what: &'static str, done: usize, _: usize) -> bool {
+            (what, done) != ("removing", 1)
+        }
+    }
+    let (_directory, store) = filled();
+    let facts = facts();
+    for number in 2..5 {
+        let published = store.publish(&key(number), &content(&facts, &[b"binary"]));
+        published.expect("published");
+    }
+    let limits = Limits {
+        max_size: Some(1),
+        ..Limits::default()
+    };
+    let done = store.collect(&limits, &mut Once).expect("collected");
+    assert_eq!((done.entries, done.stopped), (1, true));
+    let entries = store.entries().expect("listed");
+    let taken: u64 = entries.iter().map(|(_, file)| file.taken()).sum();
+    assert_eq!(entries.len(), 3);
+    assert_eq!(store.sizes().expect("kept").total(), taken);
+}

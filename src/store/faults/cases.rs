@@ -361,7 +361,9 @@ impl Collector for Quiet {
         true
     }
 
-    fn progress(&mut self, _: &'static str, _: usize, _: usize) {}
+    fn progress(&mut self, _: &'static str, _: usize, _: usize) -> bool {
+        true
+    }
 }
 
 fn published(store: &Store) {
