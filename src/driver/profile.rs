@@ -215,4 +215,11 @@ mod tests {
             assert_eq!(of(&platform(name, vendor, suffix)).family, family);
         }
     }
+
+    /// Oclgrind ends the process when a kernel is created that calls an undefined function, although the program was built.
+    #[test]
+    fn no_kernel_of_oclgrind_is_created_unasked() {
+        let oclgrind = of(&platform("Oclgrind", "University of Bristol", "oclg"));
+        assert_eq!(oclgrind.kernel_facts, KernelFacts::WhenCreated);
+    }
 }

@@ -259,7 +259,8 @@ pub(super) static PROFILES: [Profile; 8] = [
         recognise: |platform| contains(&platform.name, "Oclgrind"),
         // Program.cpp: LLVM's bitcode is written twice, once to tell its size. Kernels are interpreted.
         record: Record::Measured,
-        kernel_facts: KernelFacts::AfterBuild, // measured
+        // It ends the process when a kernel is created that calls a function which nobody defined; the build succeeds. Measured.
+        kernel_facts: KernelFacts::WhenCreated,
         refuses_debug: false,
         context_counts_programs: Some(true), // measured
         kernels_keep_program: true,
