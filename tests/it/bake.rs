@@ -6,7 +6,7 @@ mod stale;
 
 use std::path::{Path, PathBuf};
 
-use crate::support::{Driver, Ran, Sandbox, Way, example, tree};
+use crate::support::{Driver, Ran, Sandbox, Way, tree};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = (uint)get_global_id(0) * 3 + 1; }\n";
 
@@ -214,17 +214,5 @@ fn a_link_of_compiled_objects_is_baked_with_all_that_it_is_made_from() {
 /// The program of a source that stands in the working directory.
 #[track_caller]
 fn in_directory(sandbox: &Sandbox, directory: &Path, options: &str) -> Ran {
-    let mut command = sandbox.command(Way::Cached, example("client"));
-    command
-        .args([
-            "run",
-            "--source",
-            "kernel.cl",
-            "--kernel",
-            "f",
-            "--options",
-            options,
-        ])
-        .current_dir(directory);
-    sandbox.run(&mut command).ok()
+    sandbox.run(&mut sandbox.kernel_in(directory, options)).ok()
 }
