@@ -19,15 +19,13 @@ import measure
 
 # Programs that take less seconds than this are run thrice, others once, unless that one run would fail the program.
 SHORT = 10.0
-# Of a program that cannot be baked so many runs miss.
-MISSES = 3
 HEAD = ["program", "driver", "loader", "builds", "hits", "misses", "bypassed", "compiled", "edited", "bare", "warm", "verdict"]
 NOTES = """
 builds: calls that succeeded in the warm run (and those that failed); hits, misses and bypassed are theirs. compiled: how
 often the driver compiled or linked in the warm run, and in the bare one, by a library that stands before the driver and knows
 nothing of oclcache. edited: misses after one byte was added to a header of the program's. bare, warm: seconds of the whole
 program, medians; they do not count for the verdict on rusticl, which compiles when a kernel is created. The warm run is the
-second one; the fourth where a program cannot be baked (hashcat on PoCL, whose headers have absolute names).
+second one.
 """
 RESULT = clients.COMPAT / "compat.json"
 
@@ -119,11 +117,9 @@ def measure_client(client, driver, icd, runs, timed):
         bare = bench.run(argv, cached=False, may_fail=True)
         with measure.fresh_home() as home:
             cold, cold_count = bench.counted_run(argv, home=home, may_fail=True, LD_DEBUG="files", LD_DEBUG_OUTPUT=str(trace))
-            # What cannot be baked is stored inside the third miss.
-            more = MISSES - 1 if json.loads(bench.bake(home, "--json").output)["skipped"] else 0
-            again = [bench.run(argv, cached=True, home=home, may_fail=True) for _ in range(more)]
+            bench.bake(home)
         warm, count = bench.counted_run(argv, may_fail=True)
-        outputs, bare_seconds, warm_seconds = [bare, cold, *again, warm], [bare.seconds], [warm.seconds]
+        outputs, bare_seconds, warm_seconds = [bare, cold, warm], [bare.seconds], [warm.seconds]
 
         decided = warm.seconds <= bare.seconds
         wanted = runs or (1 if bare.seconds >= SHORT and decided else 3)

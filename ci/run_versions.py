@@ -1,5 +1,9 @@
-"""ci/store versions: two libraries with different versions of the format on one root: FOLDER LIBRARY COMMAND VERSION, the other's."""
+"""ci/store versions: libraries and commands of other versions beside this one on one root: FOLDER {NAME LIBRARY COMMAND DIRECTORY}...
 
+DIRECTORY is where the other version keeps its entries: a directory of its own, or this one's, where only keys differ.
+"""
+
+import json
 import pathlib
 import sys
 
@@ -9,35 +13,91 @@ import stores
 KEYS = 50
 
 
-def state(place):
-    """All that is in the directory of its version, but for counters, which each process adds to its own."""
-    root = place.cache / place.version
-    found = ((path, path.lstat()) for path in root.rglob("*") if "stats" not in path.relative_to(root).parts)
-    return {path: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in found}
+def entries(place):
+    """The entries of its version, and what tells whether a file was touched."""
+    found = {}
+    for path in place.entry_files():
+        stat = path.lstat()
+        found[path] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    return found
 
 
-def main():
-    folder, library, command, version = pathlib.Path(sys.argv[1]).resolve(), *sys.argv[2:5]
-    ours = stores.Place(folder / "ours", KEYS)
-    theirs = stores.Place(folder / "theirs", KEYS, library=pathlib.Path(library).resolve(), command=pathlib.Path(command).resolve(), cache=ours.cache, version=version)
-    running = [(place, place.build("--seed", seed, "--seconds", 3)) for place in (ours, theirs) for seed in (1, 2)]
+def unchanged(before, place, what):
+    after = entries(place)
+    lost = [path for path, state in before.items() if after.get(path) != state]
+    if lost:
+        raise stores.Failed(f"{what} has changed {len(lost)} of {len(before)} entries of {place.folder.name}: {lost[0].name}")
+
+
+def damaged(place):
+    return [row["key"] for row in json.loads(place.oclcache("list", "--json")) if row["damaged"]]
+
+
+def served(place, what):
+    compiled = place.compiled(lambda: place.finish(place.build()))
+    if compiled:
+        raise stores.Failed(f"{compiled} of {KEYS} programs of {place.folder.name} are compiled again after {what}")
+
+
+def side_by_side(ours, theirs):
+    """Both fill one root at once; then each does all that it can, and the other is served as before."""
+    running = [(place, place.build("--seed", seed, "--seconds", 3)) for place in (theirs, ours) for seed in (1, 2)]
     for place, process in running:
         place.finish(process)
     for place in ours, theirs:
         place.heal()
-        if place.check_entries() != KEYS:
-            raise stores.Failed(f"{len(place.entry_files())} of {KEYS} entries are in {place.version}")
+        if damaged(place):
+            raise stores.Failed(f"{place.folder.name} calls {len(damaged(place))} entries damaged")
     for place, other in (ours, theirs), (theirs, ours):
-        before = state(other)
+        before = entries(other)
         place.heal()
-        place.oclcache("gc")
+        for arguments in ("gc",), ("stats",), ("list",), ("bake", "--pending"):
+            place.oclcache(*arguments)
+            unchanged(before, other, f"`oclcache {' '.join(arguments)}` of {place.folder.name}")
+        served(other, f"all that {place.folder.name} does")
+        if ours.version != theirs.version:
+            place.oclcache("clear")
+            unchanged(before, other, f"`oclcache clear` of {place.folder.name}")
+            place.heal()
+
+
+def upgraded(ours, theirs):
+    """A program of the old version goes on while another one is there, which is left, and comes again."""
+    old = theirs.build("--seed", 3, "--seconds", 4)
+    for _ in range(3):
+        ours.finish(ours.build())
+        ours.oclcache("gc")
+    theirs.finish(old)
+    served(ours, "an upgrade")
+    served(theirs, "a downgrade")
+    served(ours, "a second upgrade")
+
+
+def recipes(ours, theirs):
+    """What one version has left to be baked: another one's baker bakes it or leaves it, and harms nobody."""
+    for place, other in (ours, theirs), (theirs, ours):
         place.oclcache("clear")
-        if state(other) != before:
-            raise stores.Failed(f"{other.version} has changed by what another version did")
-        if other.compiled(lambda: other.finish(other.build())):
-            raise stores.Failed(f"what is in {other.version} is not served any more")
-        place.heal()
-    print(f"v1 and {version}: {KEYS} programs each, at once on one root; gc and clear of one leave the other")
+        other.oclcache("clear")
+        place.finish(place.build(OCLCACHE_RECORD="bake"))
+        before = entries(place)
+        for _ in range(2):
+            other.oclcache("bake", "--pending")
+        if ours.version != theirs.version:
+            unchanged(before, place, f"the baker of {other.folder.name}")
+        place.oclcache("bake", "--pending")
+        served(place, f"the bakers of both, {other.folder.name} first")
+
+
+def main():
+    folder, others = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]
+    for name, library, command, version in zip(*[iter(others)] * 4):
+        ours = stores.Place(folder / name / "this", KEYS)
+        theirs = stores.Place(
+            folder / name / name, KEYS, library=pathlib.Path(library).resolve(), command=pathlib.Path(command).resolve(), cache=ours.cache, version=version
+        )
+        for check in side_by_side, upgraded, recipes:
+            check(ours, theirs)
+        print(f"this version and {name}, in v1 and {version}: {KEYS} programs each on one root, at once, in turns, baked by the other's baker")
 
 
 if __name__ == "__main__":

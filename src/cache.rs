@@ -17,6 +17,7 @@
 pub mod answer;
 pub mod autobake;
 pub mod bake;
+mod bakeable;
 mod devices;
 mod headers;
 mod journal;
@@ -37,6 +38,7 @@ mod sources;
 mod verify;
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -46,6 +48,7 @@ use opencl_sys::*;
 
 use crate::cl::{Device, Program};
 use crate::config::Config;
+use crate::driver::identity::FileMemory;
 use crate::driver::notify::Held;
 use crate::driver::{BuildArguments, Driver, NotifyTarget, notify};
 use crate::log::text;
@@ -53,7 +56,8 @@ use crate::outcome::{Bypass, Missed, Outcome, Query};
 use crate::shadow::{self, Ended, Inner, Origin, Ticket};
 use crate::store::Store;
 use crate::store::digests::Digests;
-use crate::store::journal::{Ended as Noted, Kept, now_ms};
+use crate::store::driver_names;
+use crate::store::journal::{Ended as Noted, Kept};
 use crate::store::measures::Measures;
 use crate::store::stats::{Counter, Event, Place};
 use crate::store::tiers::Tiers;
@@ -82,8 +86,6 @@ pub struct Cache {
     measures: Measures,
     memory: Memory,
     sources: Sources,
-    /// When it was opened, in milliseconds since 1970.
-    opened_ms: u64,
 }
 
 /// The arguments of a clBuildProgram or clCompileProgram call, as far as they could be read without judging them.
@@ -130,49 +132,22 @@ pub fn build(call: &BuildCall, below: BuildBelow) -> cl_int {
         return notify::outside(|| below(dead.program(), call.notify));
     }
     let cache = Cache::get();
-    let Some(ticket) = shadow::begin(call.program) else {
-        cache.count_bypass(
-            &Of::default(),
-            Bypass::NotFromSource,
-            Vec::new(),
-            Duration::ZERO,
-        );
+    let Some(ticket) = shadow::begin(call.program).map(Box::new) else {
+        cache.count_not_from_source();
         // The driver's own affair: callbacks that it makes are outside of our hooks.
         return notify::outside(|| below(call.program, call.notify));
     };
-    let started = Instant::now();
-    let plan = if call.odd {
-        Err(Bypass::UnusualArguments)
-    } else {
-        cache.plan(&ticket, &call.arguments, call.headers.as_deref())
-    };
-    tracing::debug!(key_ns = nanoseconds(started.elapsed()), "planned");
-    if cache.is_refused_by_baker(plan.as_ref().map_err(|reason| *reason)) {
+    let plan = cache.plan_call(&ticket, call);
+    if cache.is_refused_by_baker(plan.as_deref().map_err(|reason| *reason)) {
         shadow::ended(&ticket, Ended::Refused, None, None);
         return CL_INVALID_OPERATION;
     }
-    let started = Instant::now();
     let mut turn = Turn::default();
-    if let Ok(plan) = &plan {
-        let inner = match cache.hit(&ticket, plan) {
-            Some(inner) => Some(inner),
-            None => cache.wait(&ticket, plan).found_or(&mut turn),
-        };
-        if let Some(inner) = inner {
-            match shadow::publish(&ticket, inner.clone()) {
-                Ok(()) => {
-                    cache.count_hit(plan, &inner, started.elapsed());
-                    drop(inner);
-                    call.notify.call(call.program);
-                    return CL_SUCCESS;
-                }
-                // Another thread builds the same program: the driver sorts that out.
-                Err(unpublished) => {
-                    plan.missed_by(Missed::ConcurrentBuild);
-                    drop(unpublished);
-                }
-            }
-        }
+    if let Ok(plan) = &plan
+        && cache.serve(&ticket, plan, &mut turn)
+    {
+        call.notify.call(call.program);
+        return CL_SUCCESS;
     }
     cache.build_by_driver(ticket, plan, turn, call, below)
 }
@@ -228,6 +203,22 @@ impl Drop for HeldKernel {
     }
 }
 
+impl FileMemory for Cache {
+    fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
+        self.digests.digest(self.store(), path)
+    }
+
+    fn names(&self, libraries: &[u8; 32]) -> Option<File> {
+        driver_names::open(self.store()?, libraries)
+    }
+
+    fn remember_names(&self, libraries: &[u8; 32], names: &[u8]) {
+        if let Some(store) = self.written_store() {
+            driver_names::save(store, libraries, names);
+        }
+    }
+}
+
 impl Cache {
     /// The cache of this process, opened at the first build.
     pub fn get() -> &'static Cache {
@@ -244,7 +235,6 @@ impl Cache {
             measures: Measures::default(),
             memory: Memory::new(),
             sources: Sources::default(),
-            opened_ms: now_ms(),
         }
     }
 
@@ -262,10 +252,6 @@ impl Cache {
         if let Some(recorder) = self.opened.recorder() {
             recorder.record(place, events);
         }
-    }
-
-    fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
-        self.digests.digest(self.store(), path)
     }
 
     /// The directory may be removed while the program runs.
@@ -300,11 +286,52 @@ impl Cache {
         );
     }
 
+    #[inline(never)] // what it keeps on the stack is not below the driver's compiler
+    fn count_not_from_source(&self) {
+        self.count_bypass(
+            &Of::default(),
+            Bypass::NotFromSource,
+            Vec::new(),
+            Duration::ZERO,
+        );
+    }
+
+    #[inline(never)] // as above
+    fn plan_call(&self, ticket: &Ticket, call: &BuildCall) -> Result<Box<Plan>, Bypass> {
+        let started = Instant::now();
+        let plan = match call.odd {
+            true => Err(Bypass::UnusualArguments),
+            false => self.plan(ticket, &call.arguments, call.headers.as_deref()),
+        };
+        tracing::debug!(key_ns = nanoseconds(started.elapsed()), "planned");
+        plan
+    }
+
+    /// Serves a program from the cache; false: the driver is to build it.
+    #[inline(never)] // as above
+    fn serve(&self, ticket: &Ticket, plan: &Plan, turn: &mut Turn) -> bool {
+        let started = Instant::now();
+        let inner = self.hit(ticket, plan);
+        let Some(inner) = inner.or_else(|| self.wait(ticket, plan).found_or(turn)) else {
+            return false;
+        };
+        match shadow::publish(ticket, inner.clone()) {
+            Ok(()) => self.count_hit(plan, &inner, started.elapsed()),
+            // Another thread builds the same program: the driver sorts that out.
+            Err(unpublished) => {
+                plan.missed_by(Missed::ConcurrentBuild);
+                drop(unpublished);
+                return false;
+            }
+        }
+        true
+    }
+
     /// The driver builds the application's program; what succeeds after a look-up is recorded.
     fn build_by_driver(
         &'static self,
-        ticket: Ticket,
-        plan: Result<Plan, Bypass>,
+        ticket: Box<Ticket>,
+        plan: Result<Box<Plan>, Bypass>,
         turn: Turn,
         call: &BuildCall,
         below: BuildBelow,
@@ -312,6 +339,22 @@ impl Cache {
         if matches!(ticket.origin, Origin::Linked) {
             return self.change_linked(ticket, call, below);
         }
+        let (refusable, held, finish) = self.prepare_build(ticket, plan, turn, call);
+        let program = call.program;
+        let below = |target| (program, below(program, target));
+        notify::wrapped(Some(program), call.notify, refusable, held, &below, finish).1
+    }
+
+    /// What is told and done for a build by the driver: whether it may be refused, what lives until it is, and what follows. A
+    /// function of its own, since its frame would lie below the driver's on a stack that is the application's.
+    #[inline(never)]
+    fn prepare_build(
+        &'static self,
+        ticket: Box<Ticket>,
+        plan: Result<Box<Plan>, Bypass>,
+        turn: Turn,
+        call: &BuildCall,
+    ) -> (bool, Option<notify::Held>, notify::Finish) {
         let held = self.prepare_change(&ticket);
         // While the application is in the call: later the program may be gone.
         let of = match &plan {
@@ -319,7 +362,6 @@ impl Cache {
             Err(_) => Of::program(ticket.driver, ticket.program, &call.arguments),
         };
         let refusable = ticket.built && plan::has_kernels(&ticket);
-        let program = call.program;
         let devices = call.arguments.devices.clone();
         let started = Instant::now();
         let finish = Box::new(move |_, code: Option<cl_int>| {
@@ -328,15 +370,14 @@ impl Cache {
                 turn.published();
             }
         });
-        let below = |target| (program, below(program, target));
-        notify::wrapped(Some(program), call.notify, refusable, held, &below, finish).1
+        (refusable, held, finish)
     }
 
     /// What follows a build by the driver, before the application hears of it. Tells whether there is an entry of it now.
     fn built(
         &self,
         ticket: &Ticket,
-        plan: Result<Plan, Bypass>,
+        plan: Result<Box<Plan>, Bypass>,
         of: &Of,
         devices: Option<Vec<Device>>,
         code: Option<cl_int>,
@@ -356,7 +397,7 @@ impl Cache {
         let how = verdict(ticket.driver, ticket.program, devices.as_deref(), code);
         if how != Ended::Built {
             shadow::ended(ticket, how, None, None);
-            self.count_failed(of, plan.as_ref().ok(), elapsed);
+            self.count_failed(of, plan.as_deref().ok(), elapsed);
             return false;
         }
         match plan {
@@ -437,13 +478,24 @@ impl Cache {
             return None;
         }
         shadow::stand_aside(ticket);
-        if !plan::has_inner_kernels(ticket, inner) {
+        self.held_kernel(ticket, inner, ticket.program)
+    }
+
+    /// A kernel of `judged`, which the driver judges in place of what serves and which has no kernel yet, if kernels of what serves
+    /// are alive. Which kernels count is the driver's to say: rusticl builds over clones and over kernels that only commands hold,
+    /// PoCL does not (measured).
+    fn held_kernel(&self, ticket: &Ticket, inner: &Inner, judged: Program) -> Option<Held> {
+        if !answer::executes(inner)
+            || !plan::has_inner_kernels(ticket, inner)
+            || !restore::refuses_to_build_again(inner)
+        {
             return None;
         }
+        let driver = ticket.driver;
         let facts = inner.facts();
         let name = CString::new(facts.kernel_names.first()?.clone()).ok()?;
-        let kernel = ticket.driver.create_kernel(ticket.program, &name).ok()?;
-        Some(Box::new(HeldKernel(ticket.driver, kernel)))
+        let kernel = driver.create_kernel(judged, &name).ok()?;
+        Some(Box::new(HeldKernel(driver, kernel)))
     }
 }
 

@@ -7,8 +7,9 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
-use rustix::fs::{Stat, fstat};
+use rustix::fs::{FlockOperation, Stat, flock, fstat};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -79,6 +80,44 @@ impl KeptFile {
     /// It ends before, or somebody has closed it.
     pub fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
         self.open()?.0.read_exact_at(bytes, at)
+    }
+
+    /// [`FileExt::write_all_at`], of bytes that are there.
+    ///
+    /// # Errors
+    /// As for [`KeptFile::write_all_at`], or somebody has made the file shorter: [`io::ErrorKind::UnexpectedEof`].
+    pub fn overwrite_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        let (file, stat) = self.open()?;
+        let end = at.saturating_add(bytes.len() as u64);
+        if u64::try_from(stat.st_size).unwrap_or(0) < end {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        file.write_all_at(bytes, at)
+    }
+
+    /// Does something while no other process does it with this file, or, where one keeps the lock (flock(2)) for long or there are
+    /// none, all the same. Threads are not kept from each other.
+    pub fn alone<T>(&self, body: impl FnOnce() -> T) -> T {
+        const ATTEMPTS: u32 = 16;
+        const PAUSE: Duration = Duration::from_millis(1);
+        for attempt in 0..ATTEMPTS {
+            let Ok((file, _)) = self.open() else {
+                break;
+            };
+            match flock(file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {
+                    let done = body();
+                    // Not left to the end of the descriptor, of which a forked child may have a copy.
+                    if let Ok((file, _)) = self.open() {
+                        let _ = flock(file, FlockOperation::Unlock);
+                    }
+                    return done;
+                }
+                Err(Errno::WOULDBLOCK) if attempt + 1 < ATTEMPTS => std::thread::sleep(PAUSE),
+                Err(_) => break,
+            }
+        }
+        body()
     }
 
     /// [`FileExt::write_all_at`].

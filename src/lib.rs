@@ -36,7 +36,7 @@
 //! # Modules
 //!
 //! Imports point one way: `front` -> `hook` -> `cache` -> `shadow`, `key`, `store`, `driver` -> `cl`. `key` and `store` know
-//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork`, `generation`, `detach`, `priority`,
+//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork`, `generation`, `detach`, `priority`, `reserve`,
 //! `store::lock` and `store::mapping` only.
 //!
 //! - `front`: the doors by which loaders come, and which drivers there are.
@@ -49,6 +49,8 @@
 //! - `cl`: the ABI.
 //! - `outcome`, `config`, `log`: what can become of a build, the settings, and what is said to people.
 //! - `stamp`: whether a file is still the one that was read.
+//! - `fallible`: buffers of sizes that somebody else chose.
+//! - `reserve`: the allocator, which has a little left where the system has nothing.
 //! - `priority`: of work that nobody waits for.
 //! - `quantity`: sizes and times as people write them.
 //! - `trust`: whether nobody untrusted can write a path.
@@ -58,12 +60,16 @@
 //! - `generation`: which of the processes that were forked from one another this is.
 //! - `cli`: the `oclcache` command.
 
+#[global_allocator]
+static ALLOCATOR: reserve::WithReserve = reserve::WithReserve;
+
 mod cache;
 mod cl;
 pub mod cli;
 mod config;
 mod detach;
 mod driver;
+mod fallible;
 mod fork;
 mod front;
 mod generation;
@@ -74,6 +80,7 @@ mod log;
 mod outcome;
 mod priority;
 mod quantity;
+mod reserve;
 mod shadow;
 mod stamp;
 mod store;

@@ -123,6 +123,16 @@ pub fn text(bytes: &[u8]) -> Text<'_> {
     Text(bytes)
 }
 
+/// Shows foreign bytes in the lines that they have, tabs included.
+pub fn lines(bytes: &[u8]) -> String {
+    let lines = bytes.split(|byte| *byte == b'\n').map(|line| {
+        let parts = line.split(|byte| *byte == b'\t');
+        let parts: Vec<String> = parts.map(|part| text(part).to_string()).collect();
+        parts.join("\t")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Shows a path.
 pub fn path(path: &Path) -> Text<'_> {
     Text(path.as_os_str().as_bytes())
@@ -182,5 +192,9 @@ mod tests {
         );
         assert_eq!(text(b"\xff\xfe").to_string(), r"\xff\xfe");
         assert_eq!(text("grün 雪".as_bytes()).to_string(), "grün 雪");
+        assert_eq!(
+            lines(b"\tint a;\r\n\n\x1b[2J"),
+            "\tint a;\\u{d}\n\n\\u{1b}[2J"
+        );
     }
 }

@@ -53,11 +53,15 @@ pub enum Bypass {
     UnresolvedInclude = 20,
     /// The headers are more, larger or deeper than the cache follows.
     TooManyHeaders = 21,
+    /// There is no memory for what the cache would do.
+    NoMemory = 22,
+    /// It is not known which functions answer the driver's calls of the C library and its mathematics.
+    UnidentifiedFunction = 23,
 }
 
 impl Bypass {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Bypass; 22] = [
+    pub const ALL: [Bypass; 24] = [
         Bypass::ReadsFile,
         Bypass::UsesTimeOrFileName,
         Bypass::UnknownDirective,
@@ -80,6 +84,8 @@ impl Bypass {
         Bypass::UnknownIl,
         Bypass::UnresolvedInclude,
         Bypass::TooManyHeaders,
+        Bypass::NoMemory,
+        Bypass::UnidentifiedFunction,
     ];
 
     /// The name in statistics and logs; stable.
@@ -107,6 +113,8 @@ impl Bypass {
             Bypass::UnknownIl => "unknown_il",
             Bypass::UnresolvedInclude => "unresolved_include",
             Bypass::TooManyHeaders => "too_many_headers",
+            Bypass::NoMemory => "no_memory",
+            Bypass::UnidentifiedFunction => "unidentified_function",
         }
     }
 
@@ -123,7 +131,7 @@ impl Bypass {
                 "a preprocessor directive that is not known here; please report it"
             }
             Bypass::OptionReadsFile => {
-                "an option, or a variable of the driver's that holds options, makes the compiler read a file that cannot be told here; put the text into the source"
+                "an option, or a variable of the driver's that holds options or directories of headers (`CPATH`), makes the compiler read a file that cannot be told here; put the text into the source"
             }
             Bypass::UnknownOption => {
                 "a build option that is not known to be harmless; please report it"
@@ -173,6 +181,123 @@ impl Bypass {
             Bypass::TooManyHeaders => {
                 "the headers are more, larger or deeper than the cache follows; include less"
             }
+            Bypass::NoMemory => {
+                "the process has too little memory or address space left for the cache; raise its limit"
+            }
+            Bypass::UnidentifiedFunction => {
+                "a library audits the program (`LD_AUDIT`), or code in no known library answers for a function that the driver calls; run without it"
+            }
+        }
+    }
+}
+
+/// Why what a miss has made can never be stored by `oclcache bake`, on a driver whose binaries are fetched by nobody else.
+///
+/// The numbers are stored in the journal: append, never reorder, never reuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum NotBakeable {
+    /// Sources are private, so there is no recipe.
+    NoSources = 0,
+    /// A header is another by now, or cannot be read.
+    HeaderChanged = 1,
+    /// Several devices, of which some are parts.
+    DevicePart = 2,
+    /// A device does not tell its name, by which it would be found again.
+    UnknownDevice = 3,
+    /// A variable or a configuration file is not what it was when the driver was opened.
+    EnvironmentChanged = 4,
+    /// A variable in the key that the baker does not inherit.
+    NotInherited = 5,
+    /// A preloaded library, or a layer of a loader, in the key.
+    AddedLibrary = 6,
+    /// The name of the program is in the key, and is no name of a file.
+    ProgramName = 7,
+    /// A program that it is made from is not stored.
+    InputNotStored = 8,
+    /// There is an entry of the key, whose texts name other include directories.
+    OtherDirectories = 9,
+    /// It can only be compiled in a directory that others can write, and programs or libraries are looked for there.
+    UnsafeDirectory = 10,
+    /// The driver died when it was asked for the binary.
+    DriverDied = 11,
+    /// It was tried, and failed each time.
+    BakingFailed = 12,
+}
+
+impl NotBakeable {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [NotBakeable; 13] = [
+        NotBakeable::NoSources,
+        NotBakeable::HeaderChanged,
+        NotBakeable::DevicePart,
+        NotBakeable::UnknownDevice,
+        NotBakeable::EnvironmentChanged,
+        NotBakeable::NotInherited,
+        NotBakeable::AddedLibrary,
+        NotBakeable::ProgramName,
+        NotBakeable::InputNotStored,
+        NotBakeable::OtherDirectories,
+        NotBakeable::UnsafeDirectory,
+        NotBakeable::DriverDied,
+        NotBakeable::BakingFailed,
+    ];
+
+    /// The name in `explain --json`; stable.
+    pub fn name(self) -> &'static str {
+        match self {
+            NotBakeable::NoSources => "no_sources",
+            NotBakeable::HeaderChanged => "header_changed",
+            NotBakeable::DevicePart => "device_part",
+            NotBakeable::UnknownDevice => "unknown_device",
+            NotBakeable::EnvironmentChanged => "environment_changed",
+            NotBakeable::NotInherited => "not_inherited",
+            NotBakeable::AddedLibrary => "added_library",
+            NotBakeable::ProgramName => "program_name",
+            NotBakeable::InputNotStored => "input_not_stored",
+            NotBakeable::OtherDirectories => "other_directories",
+            NotBakeable::UnsafeDirectory => "unsafe_directory",
+            NotBakeable::DriverDied => "driver_died",
+            NotBakeable::BakingFailed => "baking_failed",
+        }
+    }
+
+    /// What it means and what to do, for people; docs/misses.md has the same words.
+    pub fn help(self) -> &'static str {
+        match self {
+            NotBakeable::NoSources => {
+                "sources are not kept (`store_source`), so the baker has nothing to compile; set it, or set `record` to `inline`"
+            }
+            NotBakeable::HeaderChanged => "a header was changed or removed right after the build",
+            NotBakeable::DevicePart => {
+                "built for several devices, of which some are parts of others; make a context for each"
+            }
+            NotBakeable::UnknownDevice => "a device does not tell its name; please report it",
+            NotBakeable::EnvironmentChanged => {
+                "the program changed a variable or file of the driver's after the driver was opened; set it before the program starts"
+            }
+            NotBakeable::NotInherited => {
+                "a variable is in the key that the baker does not inherit (`OCL_ICD_*`, `OPENCL_LAYER*`); unset it"
+            }
+            NotBakeable::AddedLibrary => {
+                "a preloaded library or a layer of the loader is in the key, which the baker does not load; unset `LD_PRELOAD` or `OPENCL_LAYERS`"
+            }
+            NotBakeable::ProgramName => {
+                "the driver looks at the name of the program, which is no name of a file"
+            }
+            NotBakeable::InputNotStored => {
+                "it is made from a program that is not stored; `oclcache explain` tells why that is not"
+            }
+            NotBakeable::OtherDirectories => {
+                "there is an entry of it whose build log names other include directories; use the same directories"
+            }
+            NotBakeable::UnsafeDirectory => {
+                "its headers are found from a working directory that others can write, and `PATH` or `LD_LIBRARY_PATH` has relative directories; write them out"
+            }
+            NotBakeable::DriverDied => "the driver died when it was asked for its binary",
+            NotBakeable::BakingFailed => {
+                "`oclcache bake` tried it in vain; `oclcache bake --all -v` tries again and says why"
+            }
         }
     }
 }
@@ -199,7 +324,7 @@ pub enum Missed {
     Unreadable = 6,
     /// No driver has loaded the entry before, and another process is trying now whether it can be.
     BeingTried = 7,
-    /// The driver has no room for the program of the entry.
+    /// The driver has no room for the program of the entry, or may not write the files that loading it takes.
     NoRoom = 8,
     /// OCLCACHE_RECACHE is set.
     Recache = 9,
@@ -408,17 +533,32 @@ mod tests {
     }
 
     #[test]
-    fn its_page_explains_each_reason_in_these_words() {
+    fn reasons_against_baking_keep_their_numbers_and_have_distinct_names() {
+        let mut names = std::collections::HashSet::new();
+        for (number, reason) in NotBakeable::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, number);
+            assert!(names.insert(reason.name()), "{}", reason.name());
+        }
+    }
+
+    /// The rows of the table below a heading of docs/misses.md.
+    fn rows(heading: &str) -> Vec<[&'static str; 2]> {
         let page = include_str!("../docs/misses.md");
-        let (_, section) = page.split_once("## Bypass reasons").expect("a section");
+        let (_, section) = page.split_once(heading).expect("a section");
         let section = section.split("\n## ").next().unwrap_or_default();
-        let rows: Vec<[&str; 2]> = section
+        section
             .lines()
             .filter_map(|line| line.strip_prefix("| `")?.strip_suffix('|'))
             .map(|row| <[&str; 2]>::from(row.split_once("` ").expect("two columns")))
             .map(|columns| columns.map(|column| column.trim_matches(['|', ' '])))
-            .collect();
+            .collect()
+    }
+
+    #[test]
+    fn its_page_explains_each_reason_in_these_words() {
         let reasons = Bypass::ALL.map(|reason| [reason.name(), reason.help()]);
-        assert_eq!(rows, reasons);
+        assert_eq!(rows("## Bypass reasons"), reasons);
+        let reasons = NotBakeable::ALL.map(|reason| [reason.name(), reason.help()]);
+        assert_eq!(rows("## What cannot be baked"), reasons);
     }
 }

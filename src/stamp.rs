@@ -2,8 +2,12 @@
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+
+const SETTLED_SECONDS: i64 = 2;
 
 /// Device and inode.
 pub type FileId = (u64, u64);
@@ -27,6 +31,19 @@ impl Stamp {
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         }
+    }
+
+    /// Of what a path leads to; None: nothing is there.
+    pub fn at(path: &Path) -> Option<Stamp> {
+        Some(Stamp::of(&std::fs::metadata(path).ok()?))
+    }
+
+    /// Whether the file cannot change any more without a change of its times.
+    pub fn is_settled(&self) -> bool {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs() as i64);
+        now - self.changed_at() > SETTLED_SECONDS
     }
 
     /// When it last changed in any way, in seconds since 1970.

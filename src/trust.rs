@@ -6,12 +6,16 @@
 //! sticky directory as /tmp is written by everybody like any other: there the right name may be taken before its owner comes.
 //! An access control list that lets more users write shows in the bits of the group (acl(5), its mask).
 
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, Stat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
+
+use crate::stamp::FileId;
 
 /// A directory to find others in. Nobody needs to read it for that.
 pub const DIRECTORY: OFlags = OFlags::PATH
@@ -24,6 +28,11 @@ pub const FILE: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
+
+/// Part of a path, or a link in it.
+const PART: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// As many as the kernel follows in a path.
+const MOST_LINKS: u32 = 40;
 
 /// Opens what stands at a path, if neither it nor a parent can be written by anyone but these users. Links in the path are
 /// resolved first; None if there is nothing.
@@ -63,27 +72,127 @@ pub fn open(path: &Path, flags: OFlags, owners: &[u32]) -> Result<Option<OwnedFd
     refusal.map_or(Ok(Some(fd)), Err)
 }
 
-/// The real path of a directory that belongs to this user, if nobody else can write it or put another in its place: parents are
-/// root's or the user's, and what others may write of them is sticky.
+/// The real path of a directory that belongs to this user, if nobody else can write it or put another in its place.
 pub fn own_directory(path: &Path) -> Option<PathBuf> {
-    let user = rustix::process::geteuid().as_raw();
     let real = path.canonicalize().ok()?;
-    let is_own = real.ancestors().enumerate().all(|(index, place)| {
-        let Ok(stat) = rustix::fs::lstat(place) else {
-            return false;
-        };
-        let is_directory = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir();
-        let is_trusted = match index {
-            0 => distrust(&stat, &[user]).is_none(),
-            _ => {
-                let is_sticky = stat.st_mode & 0o1000 != 0;
-                [0, user].contains(&stat.st_uid)
-                    && (is_sticky || distrust(&stat, &[0, user]).is_none())
-            }
-        };
-        is_directory && is_trusted
+    let stat = walk(&real, &mut distrust_on_the_way).ok()?;
+    let user = rustix::process::geteuid().as_raw();
+    let is_directory = FileType::from_raw_mode(stat.st_mode).is_dir();
+    (is_directory && distrust(&stat, &[user]).is_none()).then_some(real)
+}
+
+/// Why somebody else than root and the effective user may have written the open file that a path named, if that may be.
+///
+/// All that the path goes through is judged, links and the directories that hold them included. It must lead to the open file
+/// still: what is judged is what was read.
+pub fn distrust_of_own_file(path: &Path, open: FileId) -> Option<String> {
+    let stat = match walk(path, &mut distrust_on_the_way) {
+        Ok(stat) => stat,
+        Err(why) => return Some(why),
+    };
+    let shown = crate::log::path(path);
+    if (stat.st_dev, stat.st_ino) != open {
+        return Some(format!("`{shown}` was replaced while it was read"));
+    }
+    let why = distrust(&stat, &own_users())?;
+    Some(format!("`{shown}` {why}"))
+}
+
+/// The first part of a path that belongs to neither root nor the effective user. What is not there belongs to nobody.
+pub fn foreign_part(path: &Path) -> Option<PathBuf> {
+    let mut foreign = None;
+    let _ = walk(path, &mut |place, stat| {
+        let is_foreign = !own_users().contains(&stat.st_uid);
+        foreign = is_foreign.then(|| place.to_owned());
+        is_foreign.then(String::new)
     });
-    is_own.then_some(real)
+    foreign
+}
+
+fn own_users() -> [u32; 2] {
+    [0, rustix::process::geteuid().as_raw()]
+}
+
+/// Of a directory or link that leads to what is meant: links have no mode, and in a sticky directory nobody can replace what
+/// belongs to another, which is judged next.
+fn distrust_on_the_way(_: &Path, stat: &Stat) -> Option<String> {
+    let is_directory = FileType::from_raw_mode(stat.st_mode).is_dir();
+    let counts_mode = is_directory && stat.st_mode & 0o1000 == 0;
+    let mode = if counts_mode { stat.st_mode } else { 0 };
+    distrust_parts(stat.st_uid, mode, stat.st_gid, &own_users())
+}
+
+/// Goes along an absolute path from the root on, each part opened relative to the one before, and links followed by hand.
+/// Gives what is known of the last part, which is no link.
+///
+/// # Errors
+/// What `judge` says of a part, or why it cannot be examined, with its place, for people.
+fn walk(
+    path: &Path,
+    judge: &mut dyn FnMut(&Path, &Stat) -> Option<String>,
+) -> Result<Stat, String> {
+    let cannot = |place: &Path, error: Errno| {
+        let error = io::Error::from(error);
+        format!("`{}` cannot be examined: {error}", crate::log::path(place))
+    };
+    let mut examine = |at: BorrowedFd<'_>, name: &OsStr, place: &Path| {
+        let opened = rustix::fs::openat(at, name, PART, Mode::empty());
+        let stat = opened.and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd)));
+        let (stat, fd) = stat.map_err(|error| cannot(place, error))?;
+        match judge(place, &stat) {
+            Some(why) => Err(format!("`{}` {why}", crate::log::path(place))),
+            None => Ok((fd, stat)),
+        }
+    };
+    let mut rest: Vec<OsString> = parts(path).rev().collect();
+    let mut place = PathBuf::from("/");
+    let (mut fd, mut stat) = examine(CWD, place.as_os_str(), &place)?;
+    let mut links = 0;
+    while let Some(name) = rest.pop() {
+        let next = match name == ".." {
+            true => place.parent().unwrap_or(&place).to_owned(),
+            false => place.join(&name),
+        };
+        let (opened, found) = examine(fd.as_fd(), &name, &next)?;
+        if !FileType::from_raw_mode(found.st_mode).is_symlink() {
+            (fd, stat, place) = (opened, found, next);
+            continue;
+        }
+        links += 1;
+        if links > MOST_LINKS {
+            return Err(cannot(&next, Errno::LOOP));
+        }
+        let target = rustix::fs::readlinkat(&opened, "", Vec::new());
+        let target = target.map_err(|error| cannot(&next, error))?;
+        let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+        if target.is_absolute() {
+            place = PathBuf::from("/");
+            (fd, stat) = examine(CWD, place.as_os_str(), &place)?;
+        }
+        rest.extend(parts(target).rev());
+    }
+    Ok(stat)
+}
+
+/// The names in a path, which is taken as absolute.
+fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
+    path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    })
+}
+
+/// Whether this process may work in a directory that somebody else has chosen: programs and libraries are not looked for there,
+/// or it is the user's own. A part of these variables that is empty or relative is there (execvp(3), ld.so(8)).
+pub fn can_be_entered(directory: &Path) -> bool {
+    let is_searched = |variable: &str| {
+        let places = std::env::var_os(variable).unwrap_or_default();
+        let places = places.as_encoded_bytes();
+        let mut parts = places.split(|byte| matches!(byte, b':' | b';'));
+        !places.is_empty() && parts.any(|part| !part.starts_with(b"/"))
+    };
+    !(is_searched("PATH") || is_searched("LD_LIBRARY_PATH")) || own_directory(directory).is_some()
 }
 
 fn judge(fd: &OwnedFd, place: &Path, owners: &[u32]) -> Option<String> {
@@ -96,13 +205,16 @@ fn judge(fd: &OwnedFd, place: &Path, owners: &[u32]) -> Option<String> {
 
 /// Why something is not trusted, if it is not: it belongs to none of these users, or others can write it.
 pub fn distrust(stat: &Stat, owners: &[u32]) -> Option<String> {
-    if !owners.contains(&stat.st_uid) {
-        let owner = stat.st_uid;
+    distrust_parts(stat.st_uid, stat.st_mode, stat.st_gid, owners)
+}
+
+fn distrust_parts(owner: u32, mode: RawMode, group: u32, owners: &[u32]) -> Option<String> {
+    if !owners.contains(&owner) {
         Some(format!("belongs to user {owner}, who is not trusted"))
-    } else if stat.st_mode & 0o002 != 0 {
+    } else if mode & 0o002 != 0 {
         Some("can be written by everybody".to_owned())
-    } else if stat.st_mode & 0o020 != 0 {
-        Some(format!("can be written by its group, {}", stat.st_gid))
+    } else if mode & 0o020 != 0 {
+        Some(format!("can be written by its group, {group}"))
     } else {
         None
     }
@@ -202,6 +314,67 @@ pub mod tests {
         let link = temporary.path().join("link");
         symlink(&own, &link).expect("linked");
         assert_eq!(own_directory(&link), own.canonicalize().ok());
+    }
+
+    fn file_id(path: &Path) -> FileId {
+        let stat = rustix::fs::stat(path).expect("there");
+        (stat.st_dev, stat.st_ino)
+    }
+
+    #[test]
+    fn a_file_is_ones_own_if_nobody_else_can_write_it_or_anything_on_the_way() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let at = |name: &str| temporary.path().join(name);
+        create_dir(at("home")).expect("made");
+        create_dir(at("dotfiles")).expect("made");
+        write(at("dotfiles/config"), "").expect("written");
+        symlink("../dotfiles/./config", at("home/config")).expect("linked");
+        symlink(at("home"), at("link")).expect("linked");
+        let said = |name: &str| distrust_of_own_file(&at(name), file_id(&at(name)));
+        for name in [
+            "dotfiles/config",
+            "home/config",
+            "link/config",
+            "home/../link/config",
+        ] {
+            assert_eq!(said(name), None, "{name}");
+            assert_eq!(foreign_part(&at(name)), None, "{name}");
+        }
+        for (place, mode, why) in [
+            ("home", 0o775, "can be written by its group"),
+            ("dotfiles", 0o777, "can be written by everybody"),
+            ("dotfiles/config", 0o664, "can be written by its group"),
+        ] {
+            let usual = at(place).metadata().expect("there").permissions();
+            set_permissions(at(place), PermissionsExt::from_mode(mode)).expect("changed");
+            let said = said("link/config").expect("a reason");
+            let begins = at(if place == "dotfiles/config" {
+                "link/config"
+            } else {
+                place
+            });
+            let begins = format!("`{}` {why}", begins.display());
+            assert!(said.starts_with(&begins), "{said}");
+            set_permissions(at(place), usual).expect("changed");
+        }
+        let replaced = distrust_of_own_file(&at("home/config"), file_id(&at("home")));
+        assert!(replaced.is_some_and(|why| why.ends_with("was replaced while it was read")));
+        symlink("loop", at("loop")).expect("linked");
+        assert!(distrust_of_own_file(&at("loop/x"), (0, 0)).is_some());
+        if rustix::process::geteuid().is_root() {
+            for place in ["home", "dotfiles", "dotfiles/config"] {
+                chown(at(place), Some(4242), None).expect("given away");
+                let said = said("home/config").expect("a reason");
+                assert!(said.contains("belongs to user 4242"), "{said}");
+                assert_eq!(foreign_part(&at("home/config")), Some(at(place)));
+                chown(at(place), Some(0), None).expect("taken back");
+            }
+            // A link is its owner's to change, whatever it leads to.
+            std::os::unix::fs::lchown(at("home/config"), Some(4242), None).expect("given away");
+            assert!(said("home/config").is_some());
+        } else {
+            skipped("files of other users (only root can give them away)");
+        }
     }
 
     #[test]

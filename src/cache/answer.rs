@@ -12,7 +12,7 @@ use super::own::{Own, answered, ask_own_kernel};
 use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, PROGRAM_QUERIES};
 use super::restore::binary_type;
 use super::{Cache, devices};
-use crate::cl::info::{Number, Reply};
+use crate::cl::info::{Ask, Number, Reply};
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::Driver;
 use crate::outcome::Query;
@@ -34,7 +34,12 @@ pub fn program_info(
     if is_dead(driver, view.kept) {
         return Some(driver.forward_program_info(inner.program(), name, reply));
     }
-    Some(match name {
+    if let Some(twin) = inner.changed_twin() {
+        return Some(driver.forward_program_info(twin, name, reply));
+    }
+    // Of P itself, as many bytes as its binaries' sizes have, if the driver lists all.
+    let ask_devices = |reply| driver.forward_program_info(program, CL_PROGRAM_DEVICES, reply);
+    let given = match name {
         CL_PROGRAM_CONTEXT
         | CL_PROGRAM_SOURCE
         | CL_PROGRAM_IL
@@ -46,19 +51,23 @@ pub fn program_info(
                 .iter()
                 .flat_map(|binary| binary.len().to_value())
                 .collect();
-            reply.give(&sizes)
+            reply.give(&sizes, &ask_devices)
         }
-        CL_PROGRAM_BINARIES => reply.give_binaries(&inner.binaries()),
-        name if PROGRAM_QUERIES.contains(&name) => {
-            let find = |facts: &Facts| find(&facts.program, name);
-            match answered(driver, program, &inner, program_query(name), find) {
-                Some(answer) if !asks_nothing(&answer, reply) => give(answer, &inner, reply),
-                Some(_) => driver.forward_program_info(inner.program(), name, reply),
-                None => driver.forward_program_info(made_for_real(program, &inner), name, reply),
+        CL_PROGRAM_BINARIES => reply.give_binaries(&inner.binaries(), &ask_devices),
+        name => {
+            let ask = |reply| driver.forward_program_info(inner.program(), name, reply);
+            if !PROGRAM_QUERIES.contains(&name) {
+                return Some(ask(reply));
             }
+            let find = |facts: &Facts| find(&facts.program, name);
+            let query = program_query(name);
+            let answer = answered(driver, program, &inner, query, find);
+            answer.and_then(|answer| give_or_ask(answer, program, &inner, query, reply, &ask))
         }
-        _ => driver.forward_program_info(inner.program(), name, reply),
-    })
+    };
+    Some(given.unwrap_or_else(|| {
+        driver.forward_program_info(made_for_real(program, &inner), name, reply)
+    }))
 }
 
 /// As it is counted.
@@ -85,7 +94,7 @@ fn build_query(name: cl_program_build_info) -> Query {
 }
 
 /// References to P, and what stands for them: on drivers that count kernels, those of each P' that P ever had count as
-/// kernels of P. Our own references do not.
+/// kernels of P, as do those of a twin. Our own references do not.
 fn reference_count(
     driver: &Driver,
     program: Program,
@@ -93,15 +102,21 @@ fn reference_count(
     reply: Reply,
 ) -> Option<cl_int> {
     let inners = shadow::inners(program);
-    if inners.is_empty() {
+    let twin = view.inner.as_ref().and_then(|inner| inner.changed_twin());
+    if inners.is_empty() && twin.is_none() {
         return None;
     }
     let mut references = driver.program_references(program).ok()?;
     for inner in &inners {
         references += driver.program_references(inner.program()).ok()?;
     }
-    let ours = cl_uint::try_from(inners.len()).ok()? + cl_uint::from(view.kept);
-    Some(reply.give(&references.saturating_sub(ours).to_value()))
+    if let Some(twin) = twin {
+        references += driver.program_references(twin).ok()?;
+    }
+    let ours = inners.len() + usize::from(twin.is_some()) + usize::from(view.kept);
+    let ours = cl_uint::try_from(ours).ok()?;
+    let ask = |reply| driver.forward_program_info(program, CL_PROGRAM_REFERENCE_COUNT, reply);
+    reply.give(&references.saturating_sub(ours).to_value(), &ask)
 }
 
 /// clGetProgramBuildInfo; None: the driver answers for P itself.
@@ -114,11 +129,15 @@ pub fn build_info(
 ) -> Option<cl_int> {
     let view = shadow::view(program)?;
     if view.busy && name == CL_PROGRAM_BUILD_STATUS {
-        return Some(reply.give(&CL_BUILD_IN_PROGRESS.to_value()));
+        let ask = |reply| driver.forward_build_info(program, device, name, reply);
+        return reply.give(&CL_BUILD_IN_PROGRESS.to_value(), &ask);
     }
     let inner = view.inner?;
     if is_dead(driver, view.kept) {
         return Some(driver.forward_build_info(inner.program(), device, name, reply));
+    }
+    if let Some(twin) = inner.changed_twin() {
+        return Some(driver.forward_build_info(twin, device, name, reply));
     }
     let Some(index) = device_index(driver, &inner, device) else {
         // Of what is no device of the program, P says what it would say if it was built; but some drivers answer for any part of
@@ -126,20 +145,23 @@ pub fn build_info(
         driver.build_status(program, device).ok()?;
         let _own = Cache::get().own(program, &inner, Query::OtherDevice);
         let own = made_for_real(program, &inner);
-        return Some(driver.forward_build_info(own, device, name, reply));
+        let ask = |reply| driver.forward_build_info(own, device, name, reply);
+        let given = recorded_of_alike(driver, own, &inner, device, name)
+            .and_then(|answer| give(answer, &inner, reply, &ask));
+        return Some(given.unwrap_or_else(|| ask(reply)));
     };
     if !BUILD_QUERIES.contains(&name) {
         return Some(driver.forward_build_info(inner.program(), device, name, reply));
     }
     let find = |facts: &Facts| find(facts.devices.get(index)?, name);
-    Some(
-        match answered(driver, program, &inner, build_query(name), find) {
-            Some(answer) if !asks_nothing(&answer, reply) => give(answer, &inner, reply),
-            Some(_) => driver.forward_build_info(inner.program(), device, name, reply),
-            // Of a device that was not built, nothing is recorded.
-            None => driver.forward_build_info(made_for_real(program, &inner), device, name, reply),
-        },
-    )
+    let ask = |reply| driver.forward_build_info(inner.program(), device, name, reply);
+    let query = build_query(name);
+    let given = answered(driver, program, &inner, query, find)
+        .and_then(|answer| give_or_ask(answer, program, &inner, query, reply, &ask));
+    Some(given.unwrap_or_else(|| {
+        // Of a device that was not built, nothing is recorded.
+        driver.forward_build_info(made_for_real(program, &inner), device, name, reply)
+    }))
 }
 
 /// Which of the program's devices is meant, if the handle is known to be one of a device: the program has it, or the application
@@ -154,6 +176,29 @@ fn device_index(driver: &Driver, inner: &Inner, device: Device) -> Option<usize>
     is_device
         .then(|| devices::index(driver, inner.devices(), device))
         .flatten()
+}
+
+/// What was recorded of the devices of the program of which P, built for real, says what it says of this one. PoCL has no log of
+/// a program whose binary the process has loaded before (measured), and takes a part of a device for that device.
+fn recorded_of_alike(
+    driver: &Driver,
+    own: Program,
+    inner: &Inner,
+    device: Device,
+    name: cl_program_build_info,
+) -> Option<Answer> {
+    let said = driver.build_info(own, device, name).ok()?;
+    let facts = inner.facts();
+    let is_alike = |index: &usize| {
+        let other = inner.devices().get(*index);
+        other.is_some_and(|other| driver.build_info(own, *other, name).as_ref() == Ok(&said))
+    };
+    let alike = inner.built().into_iter().filter(is_alike);
+    let mut recorded = alike.map(|index| find(facts.devices.get(index)?, name));
+    let first = recorded.next()??;
+    recorded
+        .all(|other| other.as_ref() == Some(&first))
+        .then_some(first)
 }
 
 /// What answers where the entry does not: P, which has been built for real by now if it could be, or a link's twin.
@@ -173,15 +218,22 @@ pub fn kernel_info(
     }
     let (program, inner) = shadow::kernel_origin(kernel)?;
     if name == CL_KERNEL_PROGRAM {
-        if !inner.is_apart() {
+        if !inner.is_apart() && inner.twin().is_none() {
             return None;
         }
-        return Some(reply.give(&program.to_value()));
+        let ask = |reply| driver.forward_kernel_info(kernel, name, reply);
+        return reply.give(&program.to_value(), &ask);
     }
     let kernel_name = function_name(driver, kernel)?;
-    let find = |facts: &Facts| known(&facts.kernel(kernel_name.as_bytes())?.attributes);
-    if let Some(answer) = find(&inner.facts()) {
-        return Some(give(answer, &inner, reply));
+    let is_changed = inner.changed_twin().is_some();
+    let find = |facts: &Facts| {
+        let kernel = facts.kernel(kernel_name.as_bytes())?;
+        known(&kernel.attributes).filter(|_| !is_changed)
+    };
+    let ask = |reply| driver.forward_kernel_info(kernel, name, reply);
+    let given = find(&inner.facts()).and_then(|answer| give(answer, &inner, reply, &ask));
+    if given.is_some() {
+        return given;
     }
     let query = Query::KernelAttributes;
     ask_own_kernel(driver, program, &inner, &kernel_name, query, &|own| {
@@ -199,7 +251,7 @@ pub fn kernel_arg_info(
 ) -> Option<cl_int> {
     let (program, inner) = shadow::kernel_origin(kernel)?;
     let kernel_name = function_name(driver, kernel)?;
-    if ARGUMENT_QUERIES.contains(&name) {
+    if ARGUMENT_QUERIES.contains(&name) && inner.changed_twin().is_none() {
         let find = |facts: &Facts| {
             let kernel = facts.kernel(kernel_name.as_bytes())?;
             find(
@@ -210,8 +262,15 @@ pub fn kernel_arg_info(
                 name,
             )
         };
-        if let Some(answer) = find(&inner.facts()) {
-            return Some(give(answer, &inner, reply));
+        let ask = |reply| driver.forward_kernel_arg_info(kernel, index, name, reply);
+        // Of kernels that were made from binaries Intel's CPU runtime has no such facts. It treats their names as it would these.
+        let ask_name = |reply| driver.forward_kernel_info(kernel, CL_KERNEL_FUNCTION_NAME, reply);
+        let given = find(&inner.facts()).and_then(|answer| {
+            let given = give(answer.clone(), &inner, reply, &ask);
+            given.or_else(|| give(answer, &inner, reply, &ask_name))
+        });
+        if given.is_some() {
+            return given;
         }
     }
     let query = Query::KernelArgInfo;
@@ -245,7 +304,8 @@ pub enum Executing {
     /// P itself, or what serves it.
     Itself(Program),
     /// What the driver has made for real: of compiled objects and libraries the driver itself says why there are no kernels,
-    /// since those that were made from binaries may have some (measured on rusticl).
+    /// since those that were made from binaries may have some (measured on rusticl), and of the result of a link after a call that
+    /// failed to change it, since one that was made from a binary may take that otherwise.
     Own(Own),
 }
 
@@ -258,13 +318,25 @@ impl Executing {
         }
     }
 
-    /// Where its kernels come from, if from what serves P.
+    /// Where its kernels come from, if from what serves P or a twin.
     pub fn origin(&self, inner: &Option<Arc<Inner>>) -> Option<Arc<Inner>> {
         match self {
             Executing::Itself(_) => inner.clone(),
-            Executing::Own(_) => None,
+            Executing::Own(_) => inner.clone().filter(|inner| !inner.is_apart()),
         }
     }
+
+    /// Whether the driver has made it for real.
+    pub fn is_own(&self) -> bool {
+        matches!(self, Executing::Own(_))
+    }
+}
+
+/// Whether kernels are made of what serves P; else of what the driver makes for real.
+pub fn executes(inner: &Inner) -> bool {
+    let first = inner.built().first().copied().unwrap_or(0);
+    let executable = CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int;
+    !inner.has_failed() && binary_type(&inner.facts(), first).is_none_or(|kind| kind == executable)
 }
 
 /// The program that kernels of `program` are made of, where `inner` serves it.
@@ -272,9 +344,7 @@ pub fn executing(program: Program, inner: Option<&Arc<Inner>>) -> Executing {
     let Some(inner) = inner else {
         return Executing::Itself(program);
     };
-    let first = inner.built().first().copied().unwrap_or(0);
-    let executable = CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int;
-    if binary_type(&inner.facts(), first).is_none_or(|kind| kind == executable) {
+    if executes(inner) {
         return Executing::Itself(inner.program());
     }
     match Cache::get().own(program, inner, Query::CreateKernel) {
@@ -301,28 +371,42 @@ fn known(answer: &Answer) -> Option<Answer> {
     (*answer != Answer::Withheld).then(|| answer.clone())
 }
 
-/// Whether an error was recorded and the application asks for neither value nor size: some drivers then find nothing wrong
-/// (measured: Intel's CPU runtime), so the driver is asked just so.
-fn asks_nothing(answer: &Answer, reply: Reply) -> bool {
-    matches!(answer, Answer::Error(_)) && reply.value.is_null() && reply.size_ret.is_null()
+/// Gives what was recorded of a program. Where that is an error and the application wants no value, and names room for one or no
+/// place for the size, some drivers find nothing wrong (measured: Intel's CPU runtime), so the driver is asked just so. None: only
+/// the program that the driver makes for real can say, which there is now if it could be made.
+fn give_or_ask(
+    answer: Answer,
+    program: Program,
+    inner: &Arc<Inner>,
+    query: Query,
+    reply: Reply,
+    ask: Ask,
+) -> Option<cl_int> {
+    let is_error = matches!(answer, Answer::Error(_));
+    if is_error && reply.value.is_null() && (reply.size > 0 || reply.size_ret.is_null()) {
+        return Some(ask(reply));
+    }
+    let given = give(answer, inner, reply, ask);
+    if given.is_none() {
+        Cache::get().own(program, inner, query);
+    }
+    given
 }
 
-fn give(answer: Answer, inner: &Inner, reply: Reply) -> cl_int {
+/// None: only the driver can say, of the program that it makes for real.
+fn give(answer: Answer, inner: &Inner, reply: Reply, ask: Ask) -> Option<cl_int> {
+    let options = inner.recipe().arguments.options.as_ref();
     match answer {
-        Answer::Value(value) => reply.give(&value),
-        Answer::OwnOptions => reply.give(
-            inner
-                .recipe()
-                .arguments
-                .options
-                .as_ref()
-                .map_or(b"\0", |options| options.as_bytes_with_nul()),
-        ),
-        Answer::AroundOwnOptions(parts) => {
-            let options = inner.recipe().arguments.options.as_ref();
-            reply.give(&parts.join(options.map_or(b"".as_slice(), |options| options.as_bytes())))
+        Answer::Value(value) => reply.give(&value, ask),
+        Answer::OwnOptions => {
+            let options = options.map_or(b"\0".as_slice(), |options| options.as_bytes_with_nul());
+            reply.give(options, ask)
         }
-        Answer::Error(code) => code,
-        Answer::Withheld => CL_INVALID_VALUE,
+        Answer::AroundOwnOptions(parts) => {
+            let options = options.map_or(b"".as_slice(), |options| options.as_bytes());
+            reply.give(&parts.join(options), ask)
+        }
+        Answer::Error(code) => Some(code),
+        Answer::Withheld => None,
     }
 }

@@ -33,8 +33,14 @@ const JOBS: [&str; 3] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 const CI: &str = "CI";
 
 /// Variables that do not reach who bakes: ours, those of the ICD loaders, and what would load into it what was meant for the
-/// application.
-const REMOVED: [&str; 5] = ["OCLCACHE_", "OCL_ICD_", "OPENCL_", "LD_PRELOAD", "LD_AUDIT"];
+/// application. Drivers have others that begin with `OPENCL_` (Intel's CPU runtime: OPENCL_PROGRAM_COMPILE_OPTIONS).
+const REMOVED: [&str; 5] = [
+    "OCLCACHE_*",
+    "OCL_ICD_*",
+    "OPENCL_LAYER*",
+    "LD_PRELOAD",
+    "LD_AUDIT",
+];
 
 /// The option of `oclcache bake` for who is started here: nobody waits for it, or reads what it says.
 pub const DETACHED: &str = "--detached";
@@ -105,7 +111,7 @@ fn ready(config: &Config) -> Result<Ready, String> {
     let library = path_of(born as fn() as usize).ok_or("the library's path is not known")?;
     let command = command(&library)?;
     Ok(Ready {
-        start: bake(&command, config, &Driver::libraries())?,
+        start: bake(&command, config, &config::list(&Driver::libraries()))?,
         generation: birth.generation,
     })
 }
@@ -233,10 +239,13 @@ pub fn handed(config: &Config, vendors: &OsStr) -> Result<Vec<OsString>, String>
     Ok(arguments)
 }
 
-fn is_removed(name: &OsStr) -> bool {
+/// Whether a variable does not reach who bakes.
+pub fn is_removed(name: &OsStr) -> bool {
     let name = name.as_bytes();
-    REMOVED.iter().any(|removed| match removed.ends_with('_') {
-        true => name.starts_with(removed.as_bytes()),
-        false => name == removed.as_bytes(),
-    })
+    REMOVED
+        .iter()
+        .any(|removed| match removed.strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix.as_bytes()),
+            None => name == removed.as_bytes(),
+        })
 }

@@ -4,7 +4,6 @@
 //! The baker says before each call what that is to make ([`begin`]), and asks afterwards what has become of it ([`end`]). A call
 //! that would make anything else never comes to the driver.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Cache;
@@ -192,9 +191,9 @@ pub fn is_of_driver(
     ingredients: &[Ingredient],
 ) -> Option<bool> {
     let cache = Cache::get();
-    let digest = |path: &Path| cache.digest(path);
-    let identity = driver.identity(&digest)?;
-    let surroundings = driver.surroundings(&digest)?;
+    let identity = driver.identity(cache)?;
+    let is_il = ingredients.iter().any(|one| one.kind == Kind::Il);
+    let surroundings = driver.surroundings(is_il, cache)?.ingredients;
     let devices = driver.device_identities(devices)?;
     let is_of_driver = |one: &&Ingredient| one.kind == Kind::Driver;
     let files: Vec<&Ingredient> = identity
@@ -246,6 +245,8 @@ fn named(one: &Ingredient) -> String {
         Kind::WorkingDirectory => "the working directory, which is in the key,".to_owned(),
         Kind::Options => "what its options say".to_owned(),
         Kind::Input | Kind::Previous => "a program that it is made from".to_owned(),
+        Kind::Functions => format!("which library answers for functions of the driver ({name})"),
+        Kind::FloatingPoint => format!("the floating-point state ({name})"),
         Kind::Source | Kind::Operation | Kind::Header | Kind::Il | Kind::Constant => {
             "what it is made from".to_owned()
         }

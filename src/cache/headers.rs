@@ -2,11 +2,11 @@
 
 use std::ffi::CString;
 
-use opencl_sys::CL_PROGRAM_SOURCE;
+use opencl_sys::{CL_OUT_OF_HOST_MEMORY, CL_PROGRAM_SOURCE};
 
 use crate::cl::Program;
 use crate::driver::Driver;
-use crate::key::include::{self, Closure, Inputs};
+use crate::key::include::{self, Closure, Followed, Inputs};
 use crate::key::options::Options;
 use crate::outcome::Bypass;
 use crate::shadow::{self, Header, Recipe, Ticket};
@@ -38,12 +38,12 @@ pub fn texts(
     source: &[u8],
     headers: &[Header],
     options: Option<&Options>,
-) -> Result<Closure, Bypass> {
+) -> Result<Followed, Bypass> {
     let embedded: Vec<(&[u8], &[u8])> = headers
         .iter()
         .map(|header| (header.name.as_bytes(), header.source.as_slice()))
         .collect();
-    include::closure(&Inputs {
+    include::follow(&Inputs {
         source,
         embedded: &embedded,
         options,
@@ -59,7 +59,7 @@ pub fn around(driver: &Driver, options: Option<&Options>) -> Option<Closure> {
     if driver.profile.implicit_includes.is_empty() && forced.is_empty() {
         return Some(Closure::default());
     }
-    let around = texts(driver, &[], &[], options).ok()?;
+    let around = texts(driver, &[], &[], options).ok()?.closure;
     let finds_a_file = around.files().next().is_some();
     (!finds_a_file).then_some(around)
 }
@@ -73,9 +73,13 @@ pub fn are_unchanged(recipe: &Recipe) -> bool {
 /// The source as the driver has it. It must have the length that the application gave, since some drivers could compile
 /// more than they show (OpenCL 3.0, 5.8.7: NUL characters within strings are left out of CL_PROGRAM_SOURCE).
 pub fn source_text(driver: &Driver, program: Program, length: usize) -> Result<Vec<u8>, Bypass> {
-    let mut source = driver
-        .program_info(program, CL_PROGRAM_SOURCE)
-        .map_err(|_| Bypass::NotFromSource)?;
+    let mut source =
+        driver
+            .program_info(program, CL_PROGRAM_SOURCE)
+            .map_err(|code| match code {
+                CL_OUT_OF_HOST_MEMORY => Bypass::NoMemory,
+                _ => Bypass::NotFromSource,
+            })?;
     if source.pop() != Some(0) || source.len() != length {
         return Err(Bypass::UnusualArguments);
     }

@@ -11,12 +11,13 @@ use super::{Cache, bake, restore};
 use crate::cl::Context;
 use crate::driver::profile::Rebuild;
 use crate::driver::{self, Driver, NotifyTarget};
+use crate::kept;
 use crate::log::text;
 use crate::outcome::Missed;
 use crate::shadow::{self, Inner, Standing, Ticket};
 use crate::store::directory::FileFacts;
 use crate::store::entry::{Defect, Entry};
-use crate::store::sentinel::Admission;
+use crate::store::sentinel::{Admission, Loading};
 use crate::store::stats::Counter;
 use crate::store::{Lookup, Store};
 
@@ -124,53 +125,80 @@ impl Cache {
         plan: &Plan,
         Found { entry, file }: Found,
     ) -> Option<Arc<Inner>> {
-        let (key, is_of_system) = (plan.key(), entry.is_of_system);
-        let store = self.written_store();
-        let stored = store.zip(file.as_ref());
-        let loading = match stored.map(|(store, file)| store.admit(&key, file, is_of_system)) {
-            None => None,
-            Some(Admission::Granted(loading)) => loading,
-            Some(Admission::Postponed) => {
-                plan.missed_by(Missed::BeingTried);
-                return None;
-            }
-            Some(Admission::Refused(defect, _lock)) => {
-                plan.missed_by(Missed::Refused);
-                self.set_aside(plan, &defect, is_of_system);
-                return None;
-            }
-        };
-        let started = Instant::now();
-        let restored = restore::restore(driver, context, standing, plan, entry.clone());
-        if restored.is_ok() {
-            self.measure_load(driver, entry.meta.compile_ns, started.elapsed());
+        // PoCL writes the files of a binary into its cache when it loads it: beyond the process's limit on the size of files that
+        // ends the application, and a file that is cut off does so when a kernel is made of it (measured).
+        let bytes: usize = entry.binaries().map(<[u8]>::len).sum();
+        if driver.profile.keeps_a_cache() && kept::may_reach(bytes as u64).is_err() {
+            plan.missed_by(Missed::NoRoom);
+            return None;
         }
-        match (&restored, stored) {
-            (Ok(_), Some((store, file))) if !is_of_system => store.prove(&key, file),
+        let loading = self.admit(plan, &entry, file.as_ref())?;
+        let started = Instant::now();
+        let restored = restore::restore(driver, context, standing, plan, &entry);
+        let took = started.elapsed();
+        self.judge(plan, &entry, file.as_ref(), &restored);
+        drop(loading);
+        let inner = restored.ok()?;
+        self.measure_load(driver, entry.meta.compile_ns, took);
+        let inner = self.verified(inner, plan)?;
+        if file.is_some() {
+            self.memory.put(&plan.key(), &entry);
+        }
+        Some(Arc::from(inner))
+    }
+
+    /// Whether a driver may be given an entry; what comes back is dropped when the driver has taken or refused it.
+    #[inline(never)] // what it keeps on the stack is not below the driver
+    fn admit(
+        &self,
+        plan: &Plan,
+        entry: &Entry,
+        file: Option<&FileFacts>,
+    ) -> Option<Option<Box<Loading>>> {
+        let stored = self.written_store().zip(file);
+        let Some((store, file)) = stored else {
+            return Some(None);
+        };
+        match store.admit(&plan.key(), file, entry.is_of_system) {
+            Admission::Granted(loading) => Some(loading.map(Box::new)),
+            Admission::Postponed => {
+                plan.missed_by(Missed::BeingTried);
+                None
+            }
+            Admission::Refused(defect, _lock) => {
+                plan.missed_by(Missed::Refused);
+                self.set_aside(plan, &defect, entry.is_of_system);
+                None
+            }
+        }
+    }
+
+    /// Remembers what a driver has made of an entry.
+    #[inline(never)] // as above
+    fn judge(
+        &self,
+        plan: &Plan,
+        entry: &Entry,
+        file: Option<&FileFacts>,
+        restored: &Result<Box<Inner>, restore::Failure>,
+    ) {
+        match (restored, self.written_store().zip(file)) {
+            (Ok(_), Some((store, file))) if !entry.is_of_system => store.prove(&plan.key(), file),
             // What is on disk now may be another.
-            (Err(_), _) if file.is_none() => self.memory.forget(&key),
+            (Err(_), _) if file.is_none() => self.memory.forget(&plan.key()),
             (Err(restore::Failure::Entry(defect)), _) => {
-                self.set_aside(plan, defect, is_of_system);
+                self.set_aside(plan, defect, entry.is_of_system);
             }
             _ => {}
         }
-        drop(loading);
         match restored {
-            Ok(inner) => {
-                let inner = self.verified(inner, plan)?;
-                if file.is_some() {
-                    self.memory.put(&key, &entry);
-                }
-                Some(inner.into())
-            }
+            Ok(_) => {}
             Err(restore::Failure::Entry(_) | restore::Failure::ContextGone) => {
                 plan.missed_by(Missed::Refused);
-                None
             }
             Err(restore::Failure::Resources(code)) => {
                 plan.missed_by(Missed::NoRoom);
                 tracing::warn!(key = %plan.key_prefix(), code, "the driver has no room for the cached program");
-                None
             }
         }
     }

@@ -171,7 +171,7 @@ mod tests {
             recipe: None,
             binaries: vec![&binary],
         };
-        let bytes = content.encode(&key(number));
+        let bytes = content.encode(&key(number)).expect("memory");
         Arc::new(Entry::parse(bytes, Some(&key(number))).expect("valid"))
     }
 

@@ -203,11 +203,13 @@ impl Cache {
         key == Ok(inner.key())
     }
 
-    /// Builds a served P that is to be linked for real; if that cannot be, or would make something else by now, gives what is to be
-    /// linked in its place (measured on rusticl: a file that has appeared in the working directory is read instead of an embedded header).
+    /// Builds a served P that is to be linked for real; if that cannot be, or would make something else by now, gives what serves it,
+    /// which is to be linked in its place, as is a twin that has changed (measured on rusticl: a file that has appeared in the working directory is read instead of an embedded header).
     pub(super) fn in_place_of(&self, input: Program) -> Option<Arc<Inner>> {
-        let inner = shadow::view(input)?.inner;
-        let inner = inner.filter(|inner| inner.is_apart())?;
+        let inner = shadow::view(input)?.inner?;
+        if !inner.is_apart() {
+            return inner.changed_twin().map(|_| inner);
+        }
         if !inner.is_materialised() && self.still_holds(&inner) {
             self.make_own(input, Query::Link);
         }
@@ -264,7 +266,8 @@ pub fn answered(
     find(&inner.facts())
 }
 
-/// Asks a kernel of the program that the driver makes for real; None: that cannot be, so the kernel that there is answers.
+/// Asks a kernel of the program that the driver makes for real; None: that cannot be, so the kernel that there is answers. What is
+/// learnt is kept, but for a twin that has changed.
 pub fn ask_own_kernel(
     driver: &Driver,
     program: Program,
@@ -280,7 +283,7 @@ pub fn ask_own_kernel(
     let fresh = kernel_facts(driver, kernel);
     driver.release_kernel(kernel);
     drop(own);
-    if let Some(fresh) = fresh {
+    if let Some(fresh) = fresh.filter(|_| inner.changed_twin().is_none()) {
         let mut facts = (*inner.facts()).clone();
         if facts.kernel(&fresh.name).is_none() {
             facts.kernels.push(fresh.clone());

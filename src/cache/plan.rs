@@ -13,18 +13,26 @@ use super::headers::{are_unchanged, around, header, source_text, texts};
 use super::sources;
 use crate::cl::{Context, Device, Program};
 pub(super) use crate::config::executable;
-use crate::driver::environment::adds_headers;
+use crate::driver::environment::Reads;
 use crate::driver::profile::Rebuild;
 use crate::driver::{BuildArguments, Driver, device};
 use crate::key::include::Closure;
 use crate::key::ingredients::{Ingredient, Key, Kind, key, sha256};
 use crate::key::options::{self, Options};
+use crate::key::source::{before_digits, is_spelled_by_environment};
 use crate::outcome::{Bypass, Missed};
+use crate::reserve::has_room;
 use crate::shadow::{self, Base, Constants, Inner, Operation, Origin, Recipe, Ticket};
 use crate::store::stats::Place;
 
 /// Sources, intermediate languages and options beyond this are left to the driver, in bytes.
 const LARGEST_TEXT: usize = 64 << 20;
+
+/// How many times the length of its texts a call may need at once: the source and its key, with lines joined, as an entry that is
+/// read or written.
+const PEAK_TIMES: usize = 6;
+/// Shorter texts find room in what allocators keep.
+const SMALL: usize = 128 << 10;
 
 /// A call whose result is known by its key.
 pub struct Plan {
@@ -107,12 +115,13 @@ pub type HeaderProgram = (CString, Program);
 
 impl Cache {
     /// Plans a build or compilation of a program that is not being built otherwise. `headers`: see [`super::BuildCall`].
+    #[inline(never)] // what it keeps on the stack is not below the driver's compiler
     pub(super) fn plan(
         &self,
         ticket: &Ticket,
         arguments: &BuildArguments,
         headers: Option<&[HeaderProgram]>,
-    ) -> Result<Plan, Bypass> {
+    ) -> Result<Box<Plan>, Bypass> {
         if ticket.concurrent {
             return Err(Bypass::ConcurrentBuild);
         }
@@ -129,6 +138,16 @@ impl Cache {
             return Err(Bypass::BuiltBefore);
         }
         let driver = ticket.driver;
+        let length = match &ticket.origin {
+            Origin::Source(length) => length.unwrap_or(0),
+            _ => 0,
+        };
+        let options = arguments.options.as_ref();
+        let options = options.map_or(0, |options| options.as_bytes().len());
+        let texts = length + options;
+        if texts > SMALL && !has_room(PEAK_TIMES.saturating_mul(texts)) {
+            return Err(Bypass::NoMemory);
+        }
         let base = match &ticket.origin {
             Origin::Source(length) => {
                 let length = length.ok_or(Bypass::UnusualArguments)?;
@@ -164,16 +183,26 @@ impl Cache {
     }
 
     /// Plans a link. Inputs of another context are left to the driver, which may refuse them (measured: Intel's CPU runtime).
+    #[inline(never)] // as above
     pub(super) fn plan_link(
         &self,
         driver: &'static Driver,
         context: Context,
         arguments: &BuildArguments,
         inputs: &[Program],
-    ) -> Result<Plan, Bypass> {
+    ) -> Result<Box<Plan>, Bypass> {
         let inputs: Vec<Arc<Recipe>> = inputs
             .iter()
-            .map(|input| shadow::recipe(*input, context).ok_or(Bypass::UnknownInput))
+            .map(|input| {
+                let recipe = shadow::recipe(*input, context).ok_or(Bypass::UnknownInput)?;
+                // Its key may leave out digits that what it is linked with can tell.
+                match (&recipe.base, &recipe.operation) {
+                    (Base::Source(text), Operation::Build) if before_digits(text).is_some() => {
+                        Err(Bypass::UnknownInput)
+                    }
+                    _ => Ok(recipe),
+                }
+            })
             .collect::<Result<_, _>>()?;
         if inputs.iter().map(|input| input.weight).sum::<usize>() >= Recipe::LARGEST_WEIGHT
             || inputs
@@ -222,7 +251,7 @@ impl Cache {
         operation: Operation,
         arguments: &BuildArguments,
         previous: Option<Arc<Recipe>>,
-    ) -> Result<Plan, Bypass> {
+    ) -> Result<Box<Plan>, Bypass> {
         if !self.has_entries() {
             return Err(Bypass::NoCacheDirectory);
         }
@@ -257,6 +286,11 @@ impl Cache {
             }
             _ => None,
         };
+        let is_random = matches!(&base, Base::Source(text) if before_digits(text).is_some());
+        // Another program that is linked with this one may know the name.
+        let is_alone = matches!(operation, Operation::Build);
+        let is_free = is_random && is_alone && !is_spelled_by_environment();
+        let known = known.filter(|known| is_free || known.keyed.1.is_empty());
         let known = known.and_then(|known| Some((known, around(driver, options.as_ref())?)));
         let (closure, keyed) = match (&mut base, known) {
             (Base::Source(text), Some((known, closure))) => {
@@ -264,11 +298,16 @@ impl Cache {
                 (closure, known.keyed)
             }
             (Base::Source(text), None) => {
-                let closure = texts(driver, text, headers, options.as_ref())?;
-                let keyed = sources::keyed(text);
+                let followed = texts(driver, text, headers, options.as_ref())?;
+                let closure = followed.closure;
+                let is_free = is_free
+                    && !followed.spells_random_name
+                    && options.as_ref().is_none_or(|options| !options.debug);
+                let keyed = sources::keyed(text, is_free);
                 let is_alone = |around: Closure| headers.is_empty() && around.is_like(&closure);
                 if around(driver, options.as_ref()).is_some_and(is_alone) {
-                    self.sources.remember(text, options_bytes, implicit, keyed);
+                    self.sources
+                        .remember(text, options_bytes, implicit, keyed)?;
                 }
                 (closure, keyed)
             }
@@ -277,14 +316,18 @@ impl Cache {
         let device_identities = driver
             .device_identities(&devices)
             .ok_or(Bypass::UnidentifiedDevice)?;
-        let driver_identity = driver
-            .identity(&|path| self.digest(path))
-            .ok_or(Bypass::UnidentifiedDriver)?;
+        let driver_identity = driver.identity(self).ok_or(Bypass::UnidentifiedDriver)?;
         let surroundings = driver
-            .surroundings(&|path| self.digest(path))
+            .surroundings(matches!(base, Base::Il(..)), self)
             .ok_or(Bypass::UnidentifiedDriver)?;
+        let bindings = driver.bindings(self)?;
         self.remember_digests();
-        if matches!(base, Base::Source(_)) && adds_headers(&surroundings) {
+        let reads_unknown = match surroundings.reads {
+            Reads::Nothing => false,
+            Reads::HeadersElsewhere => !headers.is_empty() || closure.names_any(),
+            Reads::Files => true,
+        };
+        if matches!(base, Base::Source(_)) && reads_unknown {
             return Err(Bypass::OptionReadsFile);
         }
 
@@ -329,11 +372,14 @@ impl Cache {
                 .iter()
                 .map(|previous| Ingredient::new(Kind::Previous, "", previous.key.0)),
         );
-        ingredients.extend(surroundings);
+        ingredients.extend(surroundings.ingredients);
+        ingredients.extend(driver.float_state());
         if driver.profile.looks_at_executable {
             ingredients.push(Ingredient::new(Kind::Executable, "", executable()));
         }
-        let devices_and_driver = device_identities.into_iter().chain([driver_identity]);
+        let devices_and_driver = device_identities
+            .into_iter()
+            .chain([driver_identity, bindings]);
         let parts: Vec<_> = [ingredients.into()]
             .into_iter()
             .chain(devices_and_driver)
@@ -350,7 +396,7 @@ impl Cache {
             arguments: arguments.clone(),
             previous,
         };
-        Ok(Plan {
+        Ok(Box::new(Plan {
             parts,
             family: driver.profile.family,
             missed: AtomicU8::new(Missed::Absent as u8),
@@ -358,7 +404,7 @@ impl Cache {
             devices,
             targets,
             recipe: Arc::new(recipe),
-        })
+        }))
     }
 }
 
@@ -420,10 +466,14 @@ pub(super) fn has_kernels(ticket: &Ticket) -> bool {
             .is_some_and(|inner| has_inner_kernels(ticket, inner))
 }
 
-/// Whether some of them are kernels of P'.
+/// Whether some of them are kernels of the program that was made from binaries: of P', or of a link's result, which is the
+/// application's own.
 pub(super) fn has_inner_kernels(ticket: &Ticket, inner: &Inner) -> bool {
-    inner.is_apart()
-        && (ticket.inner_kernels > 0 || has_more_references(ticket.driver, inner.program(), 1))
+    let (kernels, ours) = match inner.is_apart() {
+        true => (ticket.inner_kernels, 1),
+        false => (ticket.kernels, ticket.references),
+    };
+    kernels > 0 || has_more_references(ticket.driver, inner.program(), ours)
 }
 
 fn has_more_references(driver: &Driver, program: Program, ours: cl_uint) -> bool {

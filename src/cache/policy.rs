@@ -3,11 +3,16 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::bake::is_baker;
+use super::plan::Plan;
 use super::{Cache, nanoseconds};
 use crate::config::{self, Config};
 use crate::driver::Driver;
 use crate::driver::profile::Record;
 use crate::key::ingredients::key;
+use crate::store::Store;
+use crate::store::attempts::{Fetch, Fetching};
+use crate::store::journal::Kept;
 use crate::store::measures::{AGAIN, Measured, Sample, Times, Verdict};
 
 /// What happens after a miss.
@@ -33,8 +38,10 @@ pub struct Decision {
 enum Why {
     Setting,
     Profile,
-    /// What would be baked has no recipe: sources are not stored.
+    /// What would be baked has no recipe, since sources are not stored, and fetching a binary compiles.
     NoRecipes,
+    /// The same where fetching a binary costs nothing: then nobody needs a recipe.
+    NoRecipesNeeded,
     /// Nobody has measured anything yet.
     Unknown,
     Recorded(Times),
@@ -59,9 +66,15 @@ pub fn decide(
         (config::Record::Auto, Record::Measured, None) => (Policy::InMiss, Why::Unknown),
     };
     match policy {
-        Policy::Baked if !config.store_source() => Decision {
-            policy: Policy::InMiss,
-            why: Why::NoRecipes,
+        Policy::Baked if !config.store_source() => match profile {
+            Record::InMiss => Decision {
+                policy: Policy::InMiss,
+                why: Why::NoRecipesNeeded,
+            },
+            Record::Baked | Record::Measured => Decision {
+                policy: Policy::Off,
+                why: Why::NoRecipes,
+            },
         },
         _ => Decision { policy, why },
     }
@@ -82,6 +95,13 @@ fn by_measures(measured: &Measured, now_ms: u64) -> (Policy, Why) {
     }
 }
 
+impl Decision {
+    /// Whether nothing is stored because sources are not, which what would be stored is baked from.
+    pub fn lacks_recipes(&self) -> bool {
+        self.why == Why::NoRecipes
+    }
+}
+
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.policy {
@@ -96,7 +116,10 @@ impl fmt::Display for Decision {
             }
             (Why::Profile, _) => f.write_str("fetching a binary compiles every kernel (profile)"),
             (Why::NoRecipes, _) => {
-                f.write_str("without sources (`store_source`) nothing can be baked, though fetching a binary is dear")
+                f.write_str("without sources (`store_source`) nothing can be baked, so nothing is stored")
+            }
+            (Why::NoRecipesNeeded, _) => {
+                f.write_str("without sources (`store_source`) nothing can be baked, and fetching a binary costs next to nothing (profile)")
             }
             (Why::Unknown, _) => f.write_str("nothing is measured yet"),
             (Why::Recorded(times), _) => {
@@ -138,6 +161,38 @@ impl Cache {
         )
     }
 
+    /// Writes down that the driver is asked for a binary: it may die of that (measured: PoCL 3.1, of a kernel with a name of 255
+    /// characters), and must not do so twice. Where fetching is known to cost nothing there is nothing to fear, and a baker is
+    /// watched by who started it.
+    ///
+    /// # Errors
+    /// It is not to be asked.
+    pub(super) fn begin_fetch<'a>(
+        &self,
+        store: &'a Store,
+        driver: &Driver,
+        plan: &Plan,
+    ) -> Result<Option<Fetching<'a>>, Kept> {
+        if is_baker() || driver.profile.record == Record::InMiss {
+            return Ok(None);
+        }
+        match store.begin_fetch(&plan.key()) {
+            Ok(Fetch::Granted(fetching)) => Ok(Some(fetching)),
+            Ok(Fetch::Taken) => {
+                self.not_stored(plan, &"another process or thread is storing it");
+                Err(Kept::Nothing)
+            }
+            Ok(Fetch::Refused(reason)) => {
+                self.not_stored(plan, &reason.help());
+                Err(Kept::not_bakeable(reason))
+            }
+            Err(error) => {
+                self.not_stored(plan, &error);
+                Err(Kept::Nothing)
+            }
+        }
+    }
+
     /// A program was built and then recorded in this time.
     pub(super) fn measure_recording(&self, driver: &Driver, build: Duration, recording: Duration) {
         let times = Times::of(nanoseconds(build), nanoseconds(recording));
@@ -162,7 +217,7 @@ impl Cache {
 
     /// None: nobody knows what it is.
     fn unmeasured(&self, driver: &Driver) -> Option<Measured> {
-        let identity = driver.identity(&|path| self.digest(path))?;
+        let identity = driver.identity(self)?;
         let library = driver.library().to_string_lossy().into_owned();
         Some(Measured::new(
             driver.profile.family,

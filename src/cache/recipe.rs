@@ -11,25 +11,26 @@ use opencl_sys::CL_DEVICE_NAME;
 
 use super::plan::Plan;
 use super::record::kernel_names;
-use super::{Cache, autobake};
+use super::{Cache, autobake, bakeable};
 use crate::cl::{Device, Program};
 use crate::driver::Driver;
 use crate::key::ingredients::sha256;
+use crate::outcome::{Missed, NotBakeable};
 use crate::shadow::{self, Operation};
-use crate::store::Lookup;
 use crate::store::entry::{EntryContent, Facts};
-use crate::store::journal::{Kept, now_ms};
+use crate::store::journal::Kept;
 use crate::store::recipe::{self, Content, DeviceName, HeaderFile, Recipe, Text};
 use crate::store::stats::Counter;
-
-/// At so many misses a pending recipe is not waited for any longer: nobody bakes here.
-const MOST_MISSES: u32 = 3;
+use crate::store::{Lookup, Store};
 
 impl Cache {
-    /// How the plan's program can be made again; None if sources are private, or a header has changed.
-    pub(super) fn recipe(&self, driver: &Driver, plan: &Plan) -> Option<Recipe> {
+    /// How the plan's program can be made again.
+    ///
+    /// # Errors
+    /// Why it cannot be told.
+    pub(super) fn recipe(&self, driver: &Driver, plan: &Plan) -> Result<Recipe, NotBakeable> {
         if !self.config.store_source() {
-            return None;
+            return Err(NotBakeable::NoSources);
         }
         let call = &plan.recipe;
         let base = match &call.base {
@@ -59,13 +60,14 @@ impl Cache {
                 listed
                     .iter()
                     .map(|device| Some(place(device)? as u32))
-                    .collect::<Option<_>>()?,
+                    .collect::<Option<_>>()
+                    .ok_or(NotBakeable::UnknownDevice)?,
             ),
             None => None,
         };
         let options = call.arguments.options.as_ref();
         let working_directory = call.closure.working_directory();
-        Some(Recipe {
+        Ok(Recipe {
             base,
             operation,
             options: options.map(|options| options.as_bytes().into()),
@@ -76,80 +78,107 @@ impl Cache {
                     let is_part = driver.root_device(*device) != *device;
                     Some(DeviceName { name, is_part })
                 })
-                .collect::<Option<_>>()?,
+                .collect::<Option<_>>()
+                .ok_or(NotBakeable::UnknownDevice)?,
             listed,
             previous: call.previous.as_ref().map(|previous| previous.key),
-            files: files(plan)?,
+            files: files(plan).ok_or(NotBakeable::HeaderChanged)?,
             working_directory: working_directory.map(|path| path.as_os_str().as_bytes().into()),
             own_cache: (driver.own_cache()).map(|path| path.as_os_str().as_bytes().into()),
         })
     }
 
-    /// Leaves a miss of a driver whose binaries are dear to `oclcache bake`: stores its recipe, without binaries. None: it is to
-    /// be recorded at once, since it cannot be made again, since there is an entry which does not serve, or since nobody has
-    /// baked it for some time.
+    /// Leaves a miss of a driver whose binaries are dear to `oclcache bake`: stores its recipe, without binaries. What no baker can
+    /// make again is not stored, and that is told at once; nothing is ever fetched here.
     pub(super) fn leave_to_baker(
         &self,
+        store: &Store,
         driver: &Driver,
         program: Program,
         plan: &Plan,
         elapsed: Duration,
-    ) -> Option<(Vec<Vec<u8>>, Kept)> {
-        let store = self.store()?;
-        let before = store.which_entry(&plan.key());
-        let mut took = elapsed;
-        let misses = match store.look_up(&plan.key()) {
-            Lookup::Found(..) => return None,
-            Lookup::Pending(pending) => {
-                let (misses, last_ms) = pending.meta.misses;
-                if !is_after(self.opened_ms, last_ms, now_ms()) {
-                    return Some((kernel_names(driver, program), Kept::Recipe));
-                }
-                // The driver's own cache has it by now.
-                took = took.max(Duration::from_nanos(pending.meta.compile_ns));
-                misses + 1
+    ) -> (Vec<Vec<u8>>, Kept) {
+        let names = kernel_names(driver, program);
+        let kept = match self.leave(store, driver, plan, &names, elapsed) {
+            Ok(kept) => kept,
+            Err(reason) => {
+                self.not_stored(plan, &reason.help());
+                Kept::not_bakeable(reason)
             }
-            Lookup::Absent | Lookup::Unreadable(_) | Lookup::Bad(_) => 1,
         };
-        if misses >= MOST_MISSES {
-            return None;
+        (names, kept)
+    }
+
+    fn leave(
+        &self,
+        store: &Store,
+        driver: &Driver,
+        plan: &Plan,
+        names: &[Vec<u8>],
+        elapsed: Duration,
+    ) -> Result<Kept, NotBakeable> {
+        let key = plan.key();
+        let before = store.which_entry(&key);
+        let pending = match store.look_up(&key) {
+            // Its owner wants it made anew.
+            Lookup::Found(..) if self.config.recache() => None,
+            Lookup::Found(..) if plan.missed() == Missed::OtherDirectories => {
+                return Err(NotBakeable::OtherDirectories);
+            }
+            // It serves others, or this process later.
+            Lookup::Found(..) => return Ok(Kept::Entry),
+            Lookup::Pending(pending) => Some(pending),
+            Lookup::Absent | Lookup::Unreadable(_) | Lookup::Bad(_) => None,
+        };
+        if let Some(reason) = bakeable::refusal(driver, plan) {
+            return Err(reason);
         }
         let recipe = self.recipe(driver, plan)?;
+        if let Some(reason) = bakeable::of_recipe(store, &recipe, plan) {
+            return Err(reason);
+        }
+        if let Some(reason) = store.given_up(&key) {
+            return Err(reason);
+        }
+        if let Some(pending) = &pending
+            && !pending.meta.imported
+            && pending.recipe().as_ref() == Some(&recipe)
+        {
+            self.count(plan.place(), &[Counter::Recipes.by(1)]);
+            autobake::recipe_written(&self.config);
+            return Ok(Kept::Recipe);
+        }
+        // The driver's own cache has it by now.
+        let took = pending.map_or(elapsed, |pending| {
+            elapsed.max(Duration::from_nanos(pending.meta.compile_ns))
+        });
         let facts = Facts {
-            kernel_names: kernel_names(driver, program),
+            kernel_names: names.to_vec(),
             ..Facts::default()
         };
-        let names = facts.kernel_names.clone();
-        let mut meta = self.meta(driver, plan, facts, took);
-        meta.misses = (misses, now_ms());
+        let meta = self.meta(driver, plan, facts, took);
         let content = EntryContent {
             meta: &meta,
             recipe: Some(&recipe),
             binaries: Vec::new(),
         };
         // Somebody may have baked it meanwhile.
-        if store.which_entry(&plan.key()) != before {
-            return Some((names, Kept::Recipe));
+        if store.which_entry(&key) != before {
+            return Ok(Kept::Recipe);
         }
-        match store.publish(&plan.key(), &content) {
+        Ok(match store.publish(&key, &content) {
             Ok(removed) => {
                 let events = [Counter::Recipes.by(1), Counter::Evicted.by(removed)];
                 self.count(plan.place(), &events);
                 autobake::recipe_written(&self.config);
-                Some((names, Kept::Recipe))
+                Kept::Recipe
             }
             Err(error) => {
                 self.not_stored(plan, &error);
-                Some((names, Kept::Nothing))
+                Kept::Nothing
             }
-        }
+        })
     }
-}
-
-/// Whether a process was opened after a miss, so that whoever bakes had a chance between them. A miss of the future was noted
-/// before the clock was set back.
-fn is_after(opened_ms: u64, miss_ms: u64, now_ms: u64) -> bool {
-    opened_ms > miss_ms || miss_ms > now_ms
 }
 
 /// The header files of a plan with their contents; None if one has another by now.
@@ -179,17 +208,4 @@ fn files(plan: &Plan) -> Option<Vec<HeaderFile>> {
         });
     }
     Some(files)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn misses_of_processes_that_began_before_are_one_unless_the_clock_was_set_back() {
-        assert!(is_after(20, 10, 30));
-        assert!(!is_after(10, 10, 30));
-        assert!(!is_after(5, 10, 30));
-        assert!(is_after(5, 40, 30));
-    }
 }

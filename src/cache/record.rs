@@ -15,6 +15,7 @@ use crate::driver::profile::KernelFacts as When;
 use crate::driver::{BuildArguments, Driver};
 use crate::key::ingredients::Key;
 use crate::key::source::RANDOM_NAME;
+use crate::outcome::NotBakeable;
 use crate::shadow::Operation;
 use crate::store::Lookup;
 use crate::store::entry::{Answer, Answers, Entry, EntryContent, Facts, KernelFacts, Meta};
@@ -72,16 +73,22 @@ impl Cache {
             Policy::InMiss => {}
             Policy::Off => {
                 self.not_stored(plan, &decision);
-                return (kernel_names(driver, program), Kept::Nothing);
+                let kept = match decision.lacks_recipes() {
+                    true => Kept::not_bakeable(NotBakeable::NoSources),
+                    false => Kept::Nothing,
+                };
+                return (kernel_names(driver, program), kept);
             }
-            Policy::Baked => {
-                if let Some(left) = self.leave_to_baker(driver, program, plan, elapsed) {
-                    return left;
-                }
-            }
+            Policy::Baked => return self.leave_to_baker(store, driver, program, plan, elapsed),
         }
+        let fetching = match self.begin_fetch(store, driver, plan) {
+            Ok(fetching) => fetching,
+            Err(kept) => return (kernel_names(driver, program), kept),
+        };
         let started = Instant::now();
-        let binaries = match binaries(driver, program, plan) {
+        let binaries = binaries(driver, program, plan);
+        drop(fetching);
+        let binaries = match binaries {
             Ok(binaries) => binaries,
             Err(why) => {
                 self.not_stored(plan, &why);
@@ -104,7 +111,7 @@ impl Cache {
             );
             return (names, Kept::Nothing);
         }
-        if !driver.is_unchanged(&plan.ingredients(), &|path| self.digest(path)) {
+        if !driver.is_unchanged(&plan.ingredients(), self) {
             self.not_stored(
                 plan,
                 &"the driver or its environment changed while it compiled",
@@ -114,7 +121,7 @@ impl Cache {
         if !is_alone() {
             return (names, Kept::Nothing);
         }
-        let recipe = self.recipe(driver, plan);
+        let recipe = self.recipe(driver, plan).ok();
         // Whoever records what others missed may have built it from a cache of the driver's.
         let missed = match store.look_up(&plan.key()) {
             Lookup::Pending(pending) => Some(pending.meta),
@@ -451,6 +458,8 @@ pub fn kernel_facts(driver: &Driver, kernel: Kernel) -> Option<KernelFacts> {
 fn answer(answered: Result<Vec<u8>, cl_int>) -> Answer {
     match answered {
         Ok(value) => Answer::Value(value),
+        // There may be memory the next time.
+        Err(CL_OUT_OF_HOST_MEMORY) => Answer::Withheld,
         Err(code) => Answer::Error(code),
     }
 }

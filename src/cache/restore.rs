@@ -9,7 +9,7 @@ use super::plan::Plan;
 use crate::cl::info::Number;
 use crate::cl::{Context, Device, Program};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
-use crate::shadow::{Inner, Standing};
+use crate::shadow::{Inner, Recipe, Standing};
 use crate::store::entry::{Answer, Defect, Entry, Facts};
 
 /// Why there is no program.
@@ -41,10 +41,38 @@ pub fn restore(
     context: Context,
     standing: Standing,
     plan: &Plan,
-    entry: Arc<Entry>,
-) -> Result<Inner, Failure> {
-    let refused = |why| Failure::Entry(Defect::Refused(why));
-    let binaries: Vec<&[u8]> = entry.binaries().collect();
+    entry: &Arc<Entry>,
+) -> Result<Box<Inner>, Failure> {
+    let built = built_for(plan, entry)?;
+    let fresh = Fresh(driver, create(driver, context, &built, entry)?);
+    let first = entry.meta.built[0] as usize;
+    let kind = binary_type(&entry.meta.facts, first);
+    let executable = kind.is_none_or(|kind| kind == CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int);
+    if executable {
+        build(driver, fresh.1, plan)?;
+    }
+    check(driver, fresh.1, &built, kind, executable, &entry.meta.facts)?;
+    let program = fresh.1;
+    std::mem::forget(fresh);
+    let (devices, recipe) = (plan.devices.clone(), plan.recipe.clone());
+    let inner = Inner::new(
+        driver,
+        program,
+        standing,
+        context,
+        devices,
+        recipe,
+        entry.clone(),
+    );
+    Ok(Box::new(inner))
+}
+
+fn refused(why: &'static str) -> Failure {
+    Failure::Entry(Defect::Refused(why))
+}
+
+/// The devices that an entry has binaries for.
+fn built_for(plan: &Plan, entry: &Entry) -> Result<Vec<Device>, Failure> {
     let built: Option<Vec<Device>> = entry
         .meta
         .built
@@ -52,39 +80,57 @@ pub fn restore(
         .map(|index| plan.devices.get(*index as usize).copied())
         .collect();
     let built = built.ok_or(refused("it is for other devices"))?;
-    let facts = &entry.meta.facts;
-    if built.is_empty()
-        || binaries.len() != built.len()
-        || facts.devices.len() != plan.devices.len()
+    match built.is_empty()
+        || entry.binaries().len() != built.len()
+        || entry.meta.facts.devices.len() != plan.devices.len()
     {
-        return Err(refused("it is for another number of devices"));
+        true => Err(refused("it is for another number of devices")),
+        false => Ok(built),
     }
+}
+
+// Each call into the driver's loader stands in a function of its own, so that little of ours is on the stack below it.
+#[inline(never)]
+fn create(
+    driver: &Driver,
+    context: Context,
+    built: &[Device],
+    entry: &Entry,
+) -> Result<Program, Failure> {
+    let binaries: Vec<&[u8]> = entry.binaries().collect();
     let before = driver
         .wants_context_references()
         .then(|| driver.context_references(context));
     let program = driver
-        .create_program_with_binary(context, &built, &binaries)
+        .create_program_with_binary(context, built, &binaries)
         .map_err(|code| failure(code, "the driver does not take the binary"))?;
-    let fresh = Fresh(driver, program);
     if let Some(Ok(before)) = before
         && let Ok(after) = driver.context_references(context)
     {
         driver.note_context_references(after > before);
     }
-    let first = entry.meta.built[0] as usize;
-    let kind = binary_type(facts, first);
-    let executable = kind.is_none_or(|kind| kind == CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int);
-    if executable {
-        let arguments = BuildArguments {
-            devices: None,
-            options: plan.recipe.arguments.options.clone(),
-        };
-        let code = driver.build_program(program, &arguments, NotifyTarget::NONE);
-        if code != CL_SUCCESS {
-            return Err(failure(code, "the driver cannot build the binary"));
-        }
+    Ok(program)
+}
+
+#[inline(never)]
+fn build(driver: &Driver, program: Program, plan: &Plan) -> Result<(), Failure> {
+    match build_executable(driver, program, &plan.recipe) {
+        CL_SUCCESS => Ok(()),
+        code => Err(failure(code, "the driver cannot build the binary")),
     }
-    for &device in &built {
+}
+
+/// Whether the program is the one that was recorded, by what the driver says of it.
+#[inline(never)]
+fn check(
+    driver: &Driver,
+    program: Program,
+    built: &[Device],
+    kind: Option<cl_int>,
+    executable: bool,
+    facts: &Facts,
+) -> Result<(), Failure> {
+    for &device in built {
         if executable && driver.build_status(program, device) != Ok(CL_BUILD_SUCCESS) {
             return Err(refused("the binary is not built"));
         }
@@ -106,16 +152,20 @@ pub fn restore(
             return Err(refused("it has other kernels than were recorded"));
         }
     }
-    std::mem::forget(fresh);
-    Ok(Inner::new(
-        driver,
-        program,
-        standing,
-        context,
-        plan.devices.clone(),
-        plan.recipe.clone(),
-        entry,
-    ))
+    Ok(())
+}
+
+fn build_executable(driver: &Driver, program: Program, recipe: &Recipe) -> cl_int {
+    let arguments = BuildArguments {
+        devices: None,
+        options: recipe.arguments.options.clone(),
+    };
+    driver.build_program(program, &arguments, NotifyTarget::NONE)
+}
+
+/// Whether the driver refuses to build a program again that was made from an entry. If it does not, the program is what it was.
+pub fn refuses_to_build_again(inner: &Inner) -> bool {
+    build_executable(inner.driver(), inner.program(), inner.recipe()) == CL_INVALID_OPERATION
 }
 
 /// CL_PROGRAM_BINARY_TYPE of a device, as it was recorded; None where the driver does not tell.

@@ -5,8 +5,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::fallible;
 use crate::fork::Mutex;
 use crate::key::source;
+use crate::outcome::Bypass;
 use crate::shadow::Text;
 
 /// How many are remembered.
@@ -75,21 +77,24 @@ impl Sources {
     }
 
     /// Remembers a source that was not found.
+    ///
+    /// # Errors
+    /// There is no memory for it.
     pub fn remember(
         &self,
         text: &Text,
         options: Option<&[u8]>,
         implicit: &'static [&'static str],
         keyed: ([u8; 32], &'static str),
-    ) {
+    ) -> Result<(), Bypass> {
         let source = Source {
             text: text.clone(),
-            options: options.map(<[u8]>::to_vec),
+            options: options.map(fallible::copy).transpose()?,
             implicit,
             keyed,
         };
         if source.bytes() > MOST_BYTES / 2 {
-            return;
+            return Ok(());
         }
         let mut gone = Vec::new();
         let mut known = self.0.lock();
@@ -104,13 +109,19 @@ impl Sources {
         }
         drop(known);
         drop(gone);
+        Ok(())
     }
 }
 
-/// What stands in the key of a source.
-pub fn keyed(text: &[u8]) -> ([u8; 32], &'static str) {
-    let (text, name) = source::keyed(text);
-    (crate::key::ingredients::sha256(text), name)
+/// What stands in the key of a source. `random_name_is_free`: nothing else of the build could tell the digits of PyOpenCL's
+/// variable.
+pub fn keyed(text: &[u8], random_name_is_free: bool) -> ([u8; 32], &'static str) {
+    let before = source::before_digits(text).filter(|_| random_name_is_free);
+    let name = before.map_or("", |_| "but for PyOpenCL's variable");
+    (
+        crate::key::ingredients::sha256(before.unwrap_or(text)),
+        name,
+    )
 }
 
 #[cfg(test)]
@@ -118,7 +129,9 @@ mod tests {
     use super::*;
 
     fn remember(sources: &Sources, text: &[u8], options: Option<&[u8]>) {
-        sources.remember(&Arc::new(text.to_vec()), options, &[], keyed(text));
+        let remembered =
+            sources.remember(&Arc::new(text.to_vec()), options, &[], keyed(text, true));
+        remembered.expect("memory");
     }
 
     #[test]

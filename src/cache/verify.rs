@@ -83,7 +83,7 @@ struct Shown {
 
 impl Cache {
     /// What was restored, unless its turn has come and a build from source is something else.
-    pub(super) fn verified(&self, inner: Inner, plan: &Plan) -> Option<Inner> {
+    pub(super) fn verified(&self, inner: Box<Inner>, plan: &Plan) -> Option<Box<Inner>> {
         let percent = self.config.verify();
         let hit = HITS.fetch_add(1, Ordering::Relaxed);
         let process = std::process::id();

@@ -2,7 +2,9 @@
 
 use std::ffi::c_void;
 
-use opencl_sys::{CL_INVALID_VALUE, CL_SUCCESS, cl_int};
+use opencl_sys::{CL_INVALID_VALUE, CL_OUT_OF_HOST_MEMORY, CL_SUCCESS, cl_int};
+
+use crate::fallible;
 
 /// No answer of a program or kernel query is larger; a driver that says so is not believed (a PoCL 3.1 program with two
 /// devices reports garbage sizes for the one that was not built).
@@ -30,12 +32,12 @@ macro_rules! numbers {
         }
     )*};
 }
-numbers!(i32, u32, u64, usize);
+numbers!(u16, i32, u32, u64, usize);
 
 /// Asks twice: for the size, then for the bytes.
 ///
 /// # Errors
-/// The driver's error code, or CL_INVALID_VALUE for a size beyond [`LARGEST_ANSWER`] or one that changes in between.
+/// The driver's error code, CL_OUT_OF_HOST_MEMORY where there is no room for the answer, or CL_INVALID_VALUE for a size beyond [`LARGEST_ANSWER`] or one that changes in between.
 pub fn ask(query: impl Fn(usize, *mut c_void, *mut usize) -> cl_int) -> Result<Vec<u8>, cl_int> {
     let mut size = 0;
     let code = query(0, std::ptr::null_mut(), &mut size);
@@ -48,7 +50,8 @@ pub fn ask(query: impl Fn(usize, *mut c_void, *mut usize) -> cl_int) -> Result<V
     if size == 0 {
         return Ok(Vec::new());
     }
-    let mut bytes = vec![0; size];
+    let mut bytes = fallible::with_capacity(size).map_err(|_| CL_OUT_OF_HOST_MEMORY)?;
+    bytes.resize(size, 0);
     let mut written = size;
     let code = query(size, bytes.as_mut_ptr().cast(), &mut written);
     if code != CL_SUCCESS {
@@ -72,9 +75,55 @@ pub struct Reply {
     pub size_ret: *mut usize,
 }
 
+/// Asks the driver for a value that it has itself, in place of one that was recorded.
+pub type Ask<'a> = &'a dyn Fn(Reply) -> cl_int;
+
 impl Reply {
-    /// Answers with a recorded value as a driver would: CL_INVALID_VALUE if the buffer is too small.
-    pub fn give(self, bytes: &[u8]) -> cl_int {
+    /// Answers with a value that the driver would give of another program than the one that there is, which `ask` asks. Where the
+    /// application's arguments leave no room for the value, or want none, the code and what is written are the driver's: PoCL
+    /// tells the size of names that do not fit (measured). None: the value does not fit, and the driver has none of that kind to
+    /// judge by.
+    pub fn give(self, bytes: &[u8], ask: Ask) -> Option<cl_int> {
+        let fits = !self.value.is_null() && self.size >= bytes.len();
+        let wants_size = self.value.is_null() && self.size == 0 && !self.size_ret.is_null();
+        if fits || wants_size {
+            return Some(self.answer(bytes));
+        }
+        let mut own = 0;
+        let size_only = Reply {
+            size: 0,
+            value: std::ptr::null_mut(),
+            size_ret: &mut own,
+        };
+        let has_own = ask(size_only) == CL_SUCCESS && own > 0;
+        match (has_own, self.value.is_null()) {
+            (true, true) => Some(self.ask_with(self.size, bytes.len(), ask)),
+            (false, true) => Some(self.answer(bytes)),
+            (true, false) => Some(self.ask_with(self.size.min(own - 1), bytes.len(), ask)),
+            (false, false) => None,
+        }
+    }
+
+    /// The driver's answer in its own words, but for the size of the value.
+    fn ask_with(self, size: usize, length: usize, ask: Ask) -> cl_int {
+        const UNTOUCHED: usize = usize::MAX;
+        let mut written = UNTOUCHED;
+        let code = ask(Reply {
+            size,
+            value: self.value,
+            size_ret: match self.size_ret.is_null() {
+                true => self.size_ret,
+                false => &mut written,
+            },
+        });
+        if written != UNTOUCHED {
+            self.write_size(length);
+        }
+        code
+    }
+
+    /// Answers a query of our own: CL_INVALID_VALUE if the buffer is too small.
+    pub fn answer(self, bytes: &[u8]) -> cl_int {
         if !self.value.is_null() {
             if self.size < bytes.len() {
                 return CL_INVALID_VALUE;
@@ -85,39 +134,39 @@ impl Reply {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.value.cast(), bytes.len())
             };
         }
-        if !self.size_ret.is_null() {
-            // SAFETY: a `param_value_size_ret` that is not NULL points to a size_t, by the same specification.
-            unsafe { self.size_ret.write(bytes.len()) };
-        }
+        self.write_size(bytes.len());
         CL_SUCCESS
     }
 
-    /// Answers CL_PROGRAM_BINARIES: the value is an array of pointers, each to room for the binary of one device.
+    fn write_size(self, length: usize) {
+        if !self.size_ret.is_null() {
+            // SAFETY: a `param_value_size_ret` that is not NULL points to a size_t, by the same specification.
+            unsafe { self.size_ret.write(length) };
+        }
+    }
+
+    /// Answers CL_PROGRAM_BINARIES: the value is an array of pointers, each to room for the binary of one device. `ask` as in
+    /// [`Reply::give`].
     ///
     /// A NULL pointer in the array leaves that device out (OpenCL 3.0, 5.8.7); PoCL 3.1 and rusticl 22.3 crash there,
     /// which no application can want.
-    pub fn give_binaries(self, binaries: &[&[u8]]) -> cl_int {
+    pub fn give_binaries(self, binaries: &[&[u8]], ask: Ask) -> Option<cl_int> {
         let size = size_of_val(binaries) / 2;
-        if !self.value.is_null() {
-            if self.size < size {
-                return CL_INVALID_VALUE;
-            }
-            for (index, binary) in binaries.iter().enumerate() {
-                // SAFETY: `param_value` points to `size` bytes, an array of one pointer for each device; each that is not
-                // NULL points to as many bytes as CL_PROGRAM_BINARY_SIZES told for the device (OpenCL 3.0, 5.8.7).
-                unsafe {
-                    let room = self.value.cast::<*mut u8>().add(index).read_unaligned();
-                    if !room.is_null() {
-                        std::ptr::copy_nonoverlapping(binary.as_ptr(), room, binary.len());
-                    }
+        if self.value.is_null() || self.size < size {
+            return self.give(&vec![0; size], ask);
+        }
+        for (index, binary) in binaries.iter().enumerate() {
+            // SAFETY: `param_value` points to `size` bytes, an array of one pointer for each device; each that is not
+            // NULL points to as many bytes as CL_PROGRAM_BINARY_SIZES told for the device (OpenCL 3.0, 5.8.7).
+            unsafe {
+                let room = self.value.cast::<*mut u8>().add(index).read_unaligned();
+                if !room.is_null() {
+                    std::ptr::copy_nonoverlapping(binary.as_ptr(), room, binary.len());
                 }
             }
         }
-        if !self.size_ret.is_null() {
-            // SAFETY: as in `give`.
-            unsafe { self.size_ret.write(size) };
-        }
-        CL_SUCCESS
+        self.write_size(size);
+        Some(CL_SUCCESS)
     }
 }
 
@@ -135,8 +184,24 @@ mod tests {
         assert_eq!(answer, Err(CL_INVALID_VALUE));
     }
 
+    /// A driver whose own value has this many bytes, and which tells the size also where that does not fit.
+    fn driver(length: usize) -> impl Fn(Reply) -> cl_int {
+        move |reply: Reply| {
+            // SAFETY: the pointers of these tests are NULL or point to their variables.
+            unsafe {
+                if !reply.size_ret.is_null() {
+                    reply.size_ret.write(length);
+                }
+            }
+            match !reply.value.is_null() && reply.size < length {
+                true => CL_INVALID_VALUE,
+                false => CL_SUCCESS,
+            }
+        }
+    }
+
     #[test]
-    fn a_buffer_that_is_too_small_is_refused_and_not_written() {
+    fn a_buffer_that_is_too_small_is_judged_by_the_driver_and_not_written() {
         let mut buffer = [7u8; 4];
         let mut size = 99;
         let reply = Reply {
@@ -144,10 +209,18 @@ mod tests {
             value: buffer.as_mut_ptr().cast(),
             size_ret: &mut size,
         };
-        assert_eq!(reply.give(b"abc"), CL_INVALID_VALUE);
+        let silent = |reply: Reply| match reply.value.is_null() {
+            true => driver(3)(reply),
+            false => CL_INVALID_VALUE,
+        };
+        assert_eq!(reply.give(b"abc", &silent), Some(CL_INVALID_VALUE));
         assert_eq!((buffer, size), ([7; 4], 99));
+        // Also where the driver's own value would fit.
+        assert_eq!(reply.give(b"abc", &driver(1)), Some(CL_INVALID_VALUE));
+        assert_eq!((buffer, size), ([7; 4], 3));
+        assert_eq!(reply.give(b"abc", &|_| -1), None);
         let reply = Reply { size: 4, ..reply };
-        assert_eq!(reply.give(b"abc"), CL_SUCCESS);
+        assert_eq!(reply.give(b"abc", &|_| -1), Some(CL_SUCCESS));
         assert_eq!((&buffer[..3], size), (b"abc".as_slice(), 3));
     }
 
@@ -161,11 +234,11 @@ mod tests {
             value: rooms.as_mut_ptr().cast(),
             size_ret: &mut size,
         };
-        assert_eq!(reply.give_binaries(&[b"one", b"two"]), CL_SUCCESS);
+        let (binaries, ask) = ([b"one".as_slice(), b"two"], driver(16));
+        assert_eq!(reply.give_binaries(&binaries, &ask), Some(CL_SUCCESS));
         assert_eq!((&first, size), (b"one", 16));
-        assert_eq!(
-            Reply { size: 15, ..reply }.give_binaries(&[b"one", b"two"]),
-            CL_INVALID_VALUE
-        );
+        let short = Reply { size: 15, ..reply };
+        let code = short.give_binaries(&binaries, &ask);
+        assert_eq!(code, Some(CL_INVALID_VALUE));
     }
 }

@@ -65,7 +65,7 @@ pub fn clear(wanted: &Wanted) -> Result<ExitCode, Failure> {
     let bytes: u64 = chosen.iter().map(|(_, file, _)| file.taken()).sum();
     if wanted.dry_run {
         let row = |(key, file, meta): &(Key, FileFacts, Option<Meta>)| {
-            row_as_text(key, file.taken(), meta.as_ref())
+            row_as_text(key, file.taken(), meta.as_ref(), false)
         };
         let rows: String = chosen.iter().map(row).collect();
         let done = print(rows.as_bytes())?;

@@ -51,6 +51,7 @@ mod tests {
 
     use super::*;
     use crate::cache::autobake::{self, DETACHED};
+    use crate::config;
 
     #[derive(Parser)]
     struct Bake {
@@ -68,13 +69,17 @@ mod tests {
             _ => None,
         };
         let config = Config::read_with(&given);
-        let arguments = autobake::handed(&config, "/a.icd:/b".as_ref()).expect("a cache");
+        let arguments =
+            autobake::handed(&config, &config::list(&["/a.icd", "/b:c"])).expect("a cache");
         let own = ["bake".into(), DETACHED.into()];
         let parsed = Bake::parse_from(own.into_iter().chain(arguments));
         let arrived = parsed.handed.config();
         assert!(parsed.handed.detached);
         assert_eq!(arrived.directory(), config.directory());
-        assert_eq!(arrived.vendors(), Some(vec!["/a.icd".into(), "/b".into()]));
+        assert_eq!(
+            arrived.vendors(),
+            Some(vec!["/a.icd".into(), "/b:c".into()])
+        );
         let limits = |config: &Config| (config.max_size(), config.min_free(), config.max_age());
         assert_eq!(limits(&arrived), limits(&config));
         assert_eq!(limits(&arrived).0, Some(7_000_000));

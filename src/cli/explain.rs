@@ -16,6 +16,7 @@ use super::output::{ago, print, print_json, say};
 use super::{Failure, store};
 use crate::key::ingredients::Key;
 use crate::log::text;
+use crate::outcome::NotBakeable;
 use crate::store::journal::{self, Ended, Kept, Record};
 use difference::Difference;
 pub(super) use why::Past;
@@ -102,7 +103,7 @@ fn as_json(record: &Record, why: &Why) -> Value {
         Ended::Miss { kept, .. } => Some(match kept {
             Kept::Entry => "entry",
             Kept::Recipe => "recipe",
-            Kept::Nothing => "nothing",
+            Kept::Nothing | Kept::NotBakeable(_) => "nothing",
         }),
         _ => None,
     };
@@ -117,6 +118,7 @@ fn as_json(record: &Record, why: &Why) -> Value {
         "kernels": record.kernel_names.iter().map(|name| shown(name)).collect::<Vec<_>>(),
         "outcome": outcome(&record.ended),
         "kept": kept,
+        "not_stored": why.not_stored.as_ref().map(|why| why.reason.map_or("unknown", NotBakeable::name)),
         "key": build.map(|build| build.key.hex()),
         "options": build.and_then(|build| build.options.as_deref()).map(shown),
         "reason": why.reason,
@@ -190,10 +192,6 @@ pub(super) fn words(why: &Why, of_a_kind: usize) -> Vec<String> {
             said.push(format!("and {more} more differences of the {}", first.kind));
         }
     }
-    if !why.is_stored {
-        said.push(
-            "not stored, so it will be compiled again; OCLCACHE_LOG=warn says why".to_owned(),
-        );
-    }
+    said.extend(why.not_stored.iter().map(|why| why.words.clone()));
     said
 }

@@ -22,7 +22,7 @@ use super::archive::{devices, go_on};
 use super::interrupt::Interrupt;
 use super::output::say;
 use super::show::{find_entry, kind, value};
-use crate::key::ingredients::{Key, Kind};
+use crate::key::ingredients::{Key, Kind, digest_of};
 use crate::log::text;
 use crate::store::entry::{Answer, Answers, Entry, KernelFacts, Meta};
 use crate::store::recipe::{Base, Recipe};
@@ -205,7 +205,15 @@ fn environment(key: &Key, meta: &Meta, recipe: Option<&Recipe>) -> String {
         .iter()
         .filter(|one| one.kind == Kind::Environment)
     {
-        let _ = writeln!(shown, "{}={}", text(one.name.as_bytes()), text(&one.value));
+        let name = text(one.name.as_bytes());
+        let _ = match digest_of(&one.value) {
+            Some(_) => writeln!(
+                shown,
+                "# {name} was set; only its digest is stored: {}",
+                value(one)
+            ),
+            None => writeln!(shown, "{name}={}", text(&one.value)),
+        };
     }
     shown
 }

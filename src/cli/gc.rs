@@ -9,13 +9,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object};
 
+use super::bake::root;
 use super::interrupt::Interrupt;
 use super::output::{plural, say, size};
-use super::{Failure, directory};
+use super::{Failure, directory, install, run};
 use crate::config::Config;
 use crate::driver::{build_id_value, sha256_value};
 use crate::key::ingredients::{Kind, sha256};
 use crate::store::collect::Collector;
+use crate::store::directory::Directory;
 use crate::store::entry::Meta;
 use crate::store::{Limits, Store};
 
@@ -29,11 +31,17 @@ pub fn gc(max_size: Option<u64>, max_age: Option<Duration>) -> Result<ExitCode, 
     if let Some(age) = max_age {
         limits.max_age = (!age.is_zero()).then_some(age);
     }
+    root::clear_leftovers();
+    let places = install::data_directory().map(|place| Directory::open(&place));
+    if let Some(Ok(Some(place))) = places {
+        run::forget_vendors(&place);
+    }
     if Store::open_existing(&path)?.is_none() {
         say("oclcache: the cache is empty");
         return Ok(ExitCode::SUCCESS);
     }
     let store = Store::open(&path, limits)?;
+    run::forget_vendors(store.root());
     let interrupt = Interrupt::listen()?;
     let mut watched = Watched::new(&interrupt);
     let done = store.collect(&limits, &mut watched)?;

@@ -408,5 +408,5 @@ fn open_system(path: &Path, config: &Config) -> Result<Store, Failure> {
         min_free: config.min_free(),
         ..Limits::default()
     };
-    Ok(Store::open(path, limits)?)
+    Ok(Store::open_shared(path, limits)?)
 }

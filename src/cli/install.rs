@@ -329,6 +329,7 @@ pub fn uninstall(whose: &Whose) -> Result<ExitCode, Failure> {
         let home = Home::find()?;
         plan.remove(&home.variables)?;
         plan.remove(&home.icd())?;
+        home.forget_runs(&mut plan);
         home.forget_directories(&mut plan);
         if let Some(directory) = home.variables.parent() {
             plan.remove_directory(directory);
@@ -371,6 +372,11 @@ pub fn uninstall(whose: &Whose) -> Result<ExitCode, Failure> {
         print(format!("unset {LAYERS}\n").as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The directory in which `--user` makes one of drivers, and `oclcache run` others. None: it is not known, or another user's.
+pub fn data_directory() -> Option<PathBuf> {
+    Some(Home::find().ok()?.vendors.parent()?.to_owned())
 }
 
 fn tell_what_stays(whose: &Whose) {

@@ -27,25 +27,29 @@ pub fn list(json: bool) -> Result<ExitCode, Failure> {
         say("oclcache: the cache is empty; `oclcache run PROGRAM` fills it");
         return Ok(ExitCode::SUCCESS);
     };
-    let mut rows = entries
-        .iter()
-        .map(|(key, file)| (key, file.size, store.read_meta(key)));
+    let mut rows = entries.iter().map(|(key, file)| {
+        let meta = store.read_meta(key);
+        let given_up = meta.as_ref().is_some_and(Meta::is_pending) && store.given_up(key).is_some();
+        (key, file.size, meta, given_up)
+    });
     if json {
         return print_json(
             &rows
-                .map(|(key, bytes, meta)| row_as_json(key, bytes, meta.as_ref()))
+                .map(|(key, bytes, meta, given_up)| {
+                    row_as_json(key, bytes, meta.as_ref(), given_up)
+                })
                 .collect(),
         );
     }
     // Row by row: there may be a million, and `head` may read them.
     let mut output = io::stdout().lock();
-    let written = rows.try_for_each(|(key, bytes, meta)| {
-        output.write_all(row_as_text(key, bytes, meta.as_ref()).as_bytes())
+    let written = rows.try_for_each(|(key, bytes, meta, given_up)| {
+        output.write_all(row_as_text(key, bytes, meta.as_ref(), given_up).as_bytes())
     });
     printed(written)
 }
 
-pub(super) fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>) -> Value {
+pub(super) fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>, given_up: bool) -> Value {
     let lossy = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
     match meta {
         None => json!({ "key": key.hex(), "bytes": bytes, "damaged": true }),
@@ -54,6 +58,7 @@ pub(super) fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>) -> Value {
             "bytes": bytes,
             "damaged": false,
             "pending": meta.is_pending(),
+            "given_up": given_up,
             "created": meta.created,
             "compile_ns": meta.compile_ns,
             "driver": meta.driver_family,
@@ -64,7 +69,7 @@ pub(super) fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>) -> Value {
     }
 }
 
-pub(super) fn row_as_text(key: &Key, bytes: u64, meta: Option<&Meta>) -> String {
+pub(super) fn row_as_text(key: &Key, bytes: u64, meta: Option<&Meta>, given_up: bool) -> String {
     let key = &key.hex()[..SHOWN_DIGITS];
     let row = match meta {
         None => format!("{key}  {:>10}  damaged", size(bytes)),
@@ -72,7 +77,11 @@ pub(super) fn row_as_text(key: &Key, bytes: u64, meta: Option<&Meta>) -> String 
             "{key}  {:>10}  {:>9}  {}{:<10} {:<20} {}",
             size(bytes),
             seconds(meta.compile_ns),
-            if meta.is_pending() { "pending  " } else { "" },
+            match (given_up, meta.is_pending()) {
+                (true, _) => "given up ",
+                (false, true) => "pending  ",
+                (false, false) => "",
+            },
             text(meta.driver_family.as_bytes()).to_string(),
             text(meta.executable.as_bytes()).to_string(),
             kernels(&meta.facts.kernel_names),

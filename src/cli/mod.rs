@@ -30,7 +30,7 @@ mod stats;
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -356,7 +356,7 @@ pub fn main() -> ExitCode {
 /// The bytes as they are for who reads them, and what a person can read on a terminal.
 fn path() -> Result<ExitCode, Failure> {
     let path = directory(&Config::read())?;
-    if output::width().is_some() {
+    if io::stdout().is_terminal() {
         return print(format!("{}\n", crate::log::path(&path)).as_bytes());
     }
     print(&[path.as_os_str().as_bytes(), b"\n"].concat())

@@ -3,7 +3,7 @@
 //! Colours stand on terminals only, and not where NO_COLOR is set or TERM is dumb.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use console::{Alignment, Style, Term};
@@ -14,6 +14,15 @@ use super::Failure;
 pub fn print(data: &[u8]) -> Result<ExitCode, Failure> {
     let mut output = io::stdout().lock();
     printed(output.write_all(data).and_then(|()| output.flush()))
+}
+
+/// Writes a text of somebody else's to standard output: to a terminal, which would obey them, without its control characters and
+/// those that hide others, which are shown as escapes; elsewhere byte by byte.
+pub fn print_foreign(text: &[u8]) -> Result<ExitCode, Failure> {
+    match io::stdout().is_terminal() {
+        true => print(crate::log::lines(text).as_bytes()),
+        false => print(text),
+    }
 }
 
 pub fn printed(written: io::Result<()>) -> Result<ExitCode, Failure> {

@@ -4,9 +4,10 @@
 //! OCLCACHE_VENDORS. It is a directory since that is what all loaders take.
 
 pub mod cold;
+mod place;
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -18,19 +19,18 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
+use super::Failure;
 use super::output::{plural, say, seconds};
-use super::{Failure, tiers};
 use crate::cache::{RUN_VARIABLE, autobake};
-use crate::config::{Config, Name};
+use crate::config::{self, Config, Name};
 use crate::log::path;
-use crate::store::directory::Directory;
-use crate::store::stats::{Counter, Run, Statistics, run_directory};
-use crate::store::{Limits, STATISTICS, Store};
+use crate::store::stats::{Counter, Run};
+use place::Place;
+pub(super) use place::{forget_vendors, made_vendors, vendors_directory};
 
 /// Where the library stands, if the package was built for a place of its own.
 const BUILT_LIBRARY: Option<&str> = option_env!("OCLCACHE_DEFAULT_LIBRARY");
 const LIBRARY: &str = "liboclcache.so";
-const REGISTERED: &str = "oclcache.icd";
 /// The exit code of a program that ended well and should have compiled nothing, beside 126 and 127 as shells have them.
 const MISSED: u8 = 125;
 /// The variables by which loaders find drivers.
@@ -139,23 +139,18 @@ pub(super) fn library(command: &Path) -> Result<PathBuf, Failure> {
 /// What the loader would have read, for OCLCACHE_VENDORS; None: the default directory, or the user has said already.
 pub(super) fn vendors() -> Result<Option<OsString>, Failure> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let split = |list: &OsStr| -> Vec<OsString> {
-        list.as_bytes()
-            .split(|byte| *byte == b':')
-            .filter(|part| !part.is_empty())
-            .map(|part| OsStr::from_bytes(part).into())
-            .collect()
-    };
     if let Some(list) = variable("OCLCACHE_VENDORS") {
-        for source in split(&list) {
-            absolute("OCLCACHE_VENDORS", &source)?;
+        for source in config::paths(&list) {
+            absolute("OCLCACHE_VENDORS", source.as_os_str())?;
         }
         return Ok(None);
     }
-    let mut sources = Vec::new();
-    let files = variable("OCL_ICD_FILENAMES");
-    for file in files.iter().flat_map(|files| split(files)) {
-        sources.push(absolute("OCL_ICD_FILENAMES", &file)?);
+    let mut sources: Vec<PathBuf> = Vec::new();
+    // The loader's own list, in which no path can have a colon.
+    let files = variable("OCL_ICD_FILENAMES").unwrap_or_default();
+    let files = files.as_bytes().split(|byte| *byte == b':');
+    for file in files.filter(|file| !file.is_empty()) {
+        sources.push(absolute("OCL_ICD_FILENAMES", OsStr::from_bytes(file))?);
     }
     let named = ["OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"]
         .into_iter()
@@ -166,117 +161,21 @@ pub(super) fn vendors() -> Result<Option<OsString>, Failure> {
         // Files come in addition to the default directory.
         None => sources.push("/etc/OpenCL/vendors".into()),
     }
-    Ok(Some(OsString::from_vec(
-        sources
-            .iter()
-            .map(|source| source.as_bytes())
-            .collect::<Vec<_>>()
-            .join(&b':'),
-    )))
+    Ok(Some(config::list(&sources)))
 }
 
 /// The source with a path that holds in any working directory.
-fn absolute(variable: &str, source: &OsStr) -> Result<OsString, Failure> {
+fn absolute(variable: &str, source: &OsStr) -> Result<PathBuf, Failure> {
     if !source.as_bytes().contains(&b'/') && !Path::new(source).exists() {
-        return Ok(source.to_owned()); // a library, or a registered .icd file, by its name
+        return Ok(source.into()); // a library, or a registered .icd file, by its name
     }
     match Path::new(source).canonicalize() {
-        Ok(absolute) => Ok(absolute.into()),
+        Ok(absolute) => Ok(absolute),
         Err(error) => Err(Failure::new(format_args!(
             "{variable} names `{}`, which cannot be used: {error}; correct it or unset {variable}",
             path(Path::new(source))
         ))),
     }
-}
-
-/// Where one run keeps what it needs: the permanent vendors directory, and a directory for its processes' counters.
-struct Place {
-    vendors: PathBuf,
-    run: Directory,
-    /// The statistics that the run's are added to; a read-only cache has none.
-    statistics: Option<Directory>,
-    temporary: Option<tempfile::TempDir>,
-}
-
-impl Place {
-    fn open(config: &Config, library: &Path) -> Result<Place, String> {
-        let words = |error: crate::store::StoreError| error.to_string();
-        if config.readonly() || config.disables_all() {
-            return Place::temporary(library);
-        }
-        let opened = config.directory();
-        let open = |path: PathBuf| Store::open(&path, Limits::of(config)).map_err(words);
-        let store = match opened.and_then(open) {
-            Ok(store) => store,
-            // Entries of the system serve also who has no cache.
-            Err(_) if tiers(config).stores().next().is_some() => {
-                return Place::temporary(library);
-            }
-            Err(why) => return Err(why),
-        };
-        let vendors = vendors_directory(store.root(), library).map_err(words)?;
-        let statistics = store.root().create(STATISTICS).map_err(words)?;
-        let run = Statistics::new(&statistics).begin_run().map_err(words)?;
-        Ok(Place {
-            vendors,
-            run,
-            statistics: Some(statistics),
-            temporary: None,
-        })
-    }
-
-    /// A place that goes with the run.
-    fn temporary(library: &Path) -> Result<Place, String> {
-        let words = |error: crate::store::StoreError| error.to_string();
-        let temporary = tempfile::Builder::new()
-            .prefix("oclcache-")
-            .tempdir()
-            .map_err(|error| error.to_string())?;
-        let root = Directory::create_all(temporary.path()).map_err(words)?;
-        let vendors = vendors_directory(&root, library).map_err(words)?;
-        let run = root.create("run").map_err(words)?;
-        Ok(Place {
-            vendors,
-            run,
-            statistics: None,
-            temporary: Some(temporary),
-        })
-    }
-
-    fn finish(self) -> Result<Run, Failure> {
-        if self.run.is_lost() {
-            return Err(Failure::new(
-                "the cache directory was removed while the program ran: nobody knows what was compiled, and what it started afterwards found no OpenCL driver",
-            ));
-        }
-        let run = match &self.statistics {
-            Some(statistics) => {
-                // Inside another run, which counts these processes as its own.
-                let outer =
-                    std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
-                Statistics::new(statistics).end_run(&self.run, outer.as_ref())?
-            }
-            None => Statistics::read_run(&self.run)?,
-        };
-        drop(self.temporary);
-        Ok(run)
-    }
-}
-
-/// The vendors directory for a library. It stays: a process of the run may outlive it, and starts others.
-pub(super) fn vendors_directory(
-    root: &Directory,
-    library: &Path,
-) -> Result<PathBuf, crate::store::StoreError> {
-    let digits = xxhash_rust::xxh3::xxh3_64(library.as_os_str().as_bytes());
-    let directory = root.create(&format!("vendors-{digits:016x}"))?;
-    // The loader follows whatever stands there.
-    directory.write_once(
-        &directory,
-        REGISTERED,
-        &[library.as_os_str().as_bytes(), b"\n"].concat(),
-    )?;
-    Ok(directory.path().to_owned())
 }
 
 fn spawn(command: &mut Command, name: &OsStr) -> Result<Child, Failure> {

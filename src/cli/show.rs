@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::keys::{choose_key, no_entry};
-use super::output::{print, print_json, seconds, size};
+use super::output::{print, print_foreign, print_json, seconds, size};
 use super::{Failure, store, tiers};
 use crate::cl::info::Number;
 use crate::config::Config;
 use crate::driver::profile;
-use crate::key::ingredients::{Ingredient, Key, Kind, hex};
+use crate::key::ingredients::{Ingredient, Key, Kind, digest_of, hex};
 use crate::log::text;
 use crate::store::entry::Entry;
 use crate::store::{Lookup, Store};
@@ -27,7 +27,7 @@ pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure>
             )
         };
         let recipe = entry.recipe().ok_or_else(missing)?;
-        return print(recipe.text().unwrap_or_default());
+        return print_foreign(recipe.text().unwrap_or_default());
     }
     if json {
         let mut object = as_json(&entry);
@@ -107,6 +107,10 @@ pub(super) fn value(ingredient: &Ingredient) -> String {
             Some(blank) => format!("{} {}", text(&bytes[..blank]), hex(&bytes[blank + 1..])),
             None => hex(bytes),
         },
+        // What the value is may be a password.
+        Kind::Environment if digest_of(bytes).is_some() => {
+            format!("sha256 {}", hex(&digest_of(bytes).unwrap_or_default()))
+        }
         Kind::Device if ingredient.name.ends_with("features") => features(bytes),
         _ => match str::from_utf8(bytes.strip_suffix(b"\0").unwrap_or(bytes)) {
             Ok(words) if words.chars().all(|character| !character.is_control()) => {
@@ -270,11 +274,12 @@ mod tests {
             recipe: None,
             binaries: vec![b"binary"],
         };
-        let entry = Entry::parse(content.encode(&key), Some(&key)).expect("an entry");
-        let list = row_as_text(&key, 1, Some(&meta));
+        let entry =
+            Entry::parse(content.encode(&key).expect("memory"), Some(&key)).expect("an entry");
+        let list = row_as_text(&key, 1, Some(&meta), false);
         let show = as_text(&entry);
         assert_eq!((list.lines().count(), show.lines().count()), (1, 7 + 7));
-        let json = [row_as_json(&key, 1, Some(&meta)), as_json(&entry)];
+        let json = [row_as_json(&key, 1, Some(&meta), false), as_json(&entry)];
         for (value, shown) in json.iter().map(|value| (value, plain(value))) {
             assert_eq!(
                 serde_json::from_str::<Value>(&shown).ok().as_ref(),

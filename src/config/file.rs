@@ -6,14 +6,18 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::table::{BUILT_CONFIG_DIR, BUILT_SYSTEM_CONFIG_DIR};
-use super::{Config, Name, RULES, Rule, SETTINGS, Source, expand_home};
+use super::{Config, Name, ObeyedFrom, RULES, Rule, SETTINGS, Source, expand_home};
 use crate::log::{path, text};
+use crate::stamp::FileId;
 use crate::trust;
 
 const NAME: &str = "config.toml";
 const ROOT: u32 = 0;
 /// A larger file is no configuration, in bytes.
 const LARGEST: u64 = 1 << 20;
+
+/// In a complaint about settings that another user may have written, behind their names and before the reason.
+pub const IGNORED: &str = "ignored because";
 
 /// Names that are more alike than this may be meant.
 const LIKE: f64 = 0.8;
@@ -43,7 +47,7 @@ impl Config {
             Ok(None) => {}
             Ok(Some(opened)) => {
                 let source = Source::SystemFile(file.to_owned());
-                self.take(file, read(opened.into()), &source);
+                self.take(file, read(opened.into()), &source, &|| None);
             }
             Err(why) => {
                 let file = path(file);
@@ -52,7 +56,8 @@ impl Config {
         }
     }
 
-    /// Takes the settings of the user's file.
+    /// Takes the settings of the user's file. HOME may be another user's, as under sudo: what could make this process load, open
+    /// or reach something is taken only if nobody else can have written it.
     pub(super) fn read_user_file(&mut self, file: &Path) {
         // Without O_NONBLOCK, a FIFO would block the application.
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
@@ -61,13 +66,24 @@ impl Config {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             opened => {
                 let source = Source::File(file.to_owned());
-                let content = opened.and_then(own).and_then(read);
-                self.take(file, content, &source);
+                let opened = opened.and_then(own);
+                let id = opened.as_ref().map_or((0, 0), |(_, id)| *id);
+                let content = opened.and_then(|(opened, _)| read(opened));
+                // Looked at where it matters only: most files have no such setting.
+                let distrust = || trust::distrust_of_own_file(file, id);
+                self.take(file, content, &source, &distrust);
             }
         }
     }
 
-    fn take(&mut self, file: &Path, content: io::Result<String>, source: &Source) {
+    /// `distrust` tells why a file is not trusted with what it names.
+    fn take(
+        &mut self,
+        file: &Path,
+        content: io::Result<String>,
+        source: &Source,
+        distrust: &dyn Fn() -> Option<String>,
+    ) {
         let shown = path(file);
         let content = match content {
             Ok(content) => content,
@@ -90,18 +106,39 @@ impl Config {
                     .push(format!("`{shown}` is not TOML: line {line}: {why}"));
             }
         };
+        let mut guarded = Vec::new();
         for (key, value) in table {
             if key == "program" {
                 self.take_rules(file, &value, source);
                 continue;
             }
             match setting(&key, &value, source) {
-                Ok((name, value)) => self.values[name as usize] = (value.into(), source.clone()),
+                Ok((name, value)) => match SETTINGS[name as usize].obeyed_from {
+                    ObeyedFrom::Own => guarded.push((name, value)),
+                    _ => self.values[name as usize] = (value.into(), source.clone()),
+                },
                 Err(why) => {
                     let key = text(key.as_bytes());
                     self.complaints.push(format!("`{shown}`: `{key}` {why}"));
                 }
             }
+        }
+        if guarded.is_empty() {
+            return;
+        }
+        if let Some(why) = distrust() {
+            let keys = guarded.iter().map(|(name, _)| {
+                let key = SETTINGS[*name as usize].key;
+                format!("`{key}`")
+            });
+            let keys: Vec<String> = keys.collect();
+            let are = if keys.len() == 1 { "is" } else { "are" };
+            let keys = keys.join(", ");
+            let complaint = format!("`{shown}`: {keys} {are} {IGNORED} {why}");
+            return self.complaints.push(complaint);
+        }
+        for (name, value) in guarded {
+            self.values[name as usize] = (value.into(), source.clone());
         }
     }
 
@@ -154,9 +191,10 @@ impl Config {
 }
 
 /// What everybody can write is nobody's settings: they name libraries that are run.
-fn own(file: File) -> io::Result<File> {
-    match file.metadata()?.mode() & 0o002 {
-        0 => Ok(file),
+fn own(file: File) -> io::Result<(File, FileId)> {
+    let metadata = file.metadata()?;
+    match metadata.mode() & 0o002 {
+        0 => Ok((file, (metadata.dev(), metadata.ino()))),
         _ => Err(io::Error::other(
             "everybody can write it; `chmod o-w` it, since it names libraries that your programs run",
         )),
@@ -184,13 +222,13 @@ fn setting(key: &str, value: &toml::Value, source: &Source) -> Result<(Name, Str
             .map(|setting| setting.key)
             .chain(["program"])
     };
-    let name = setting
-        .ok_or_else(|| format!("is no setting{}", meant(key, keys())))?
-        .name;
+    let setting = setting.ok_or_else(|| format!("is no setting{}", meant(key, keys())))?;
+    let is_of_system = setting.obeyed_from == ObeyedFrom::System;
+    if is_of_system && !matches!(source, Source::SystemFile(_)) {
+        return Err("is taken from the system's configuration file only".to_owned());
+    }
+    let name = setting.name;
     let value = match (name, value) {
-        (Name::TrustedOwners, _) if !matches!(source, Source::SystemFile(_)) => {
-            return Err("is taken from the system's configuration file only".to_owned());
-        }
         (Name::TrustedOwners, value) => ids(value)
             .ok_or("must be a list of user ids as [1000, 1001]; names are not looked up")?,
         (_, toml::Value::String(text)) => text.clone(),

@@ -19,6 +19,14 @@ pub struct RuleSetting {
     pub help: &'static str,
 }
 
+#[cfg(test)]
+impl RuleSetting {
+    /// The setting of all programs that it stands for.
+    pub fn setting(&self) -> &'static super::Setting {
+        &super::SETTINGS[self.name as usize]
+    }
+}
+
 const CACHE: &str = "cache";
 
 /// The settings that a program can have.

@@ -43,6 +43,18 @@ pub enum Name {
     LogFile,
 }
 
+/// From which configuration files a setting is obeyed. The environment and the system's file are always trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObeyedFrom {
+    /// Also from a user's file that another user owns or can write: nothing is loaded, opened or reached that it names.
+    Any,
+    /// From a user's file only if nobody but root and the effective user can write it: it names code, files, directories, hosts or
+    /// keys.
+    Own,
+    /// From the system's file only, and from no variable.
+    System,
+}
+
 /// One row of the table.
 #[derive(Debug)]
 pub struct Setting {
@@ -52,6 +64,8 @@ pub struct Setting {
     pub key: &'static str,
     /// What its values are.
     pub kind: Kind,
+    /// From which files it is obeyed.
+    pub obeyed_from: ObeyedFrom,
     /// The environment variable. None: the setting is taken from the system's configuration file only.
     pub variable: Option<&'static str>,
     /// The value if it is set nowhere.
@@ -75,6 +89,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::Dir,
         key: "dir",
         kind: Kind::Directory,
+        obeyed_from: ObeyedFrom::Own,
         variable: Some("OCLCACHE_DIR"),
         default: match BUILT_DIR {
             Some(built) => built,
@@ -86,6 +101,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::Disable,
         key: "disable",
         kind: Kind::Switch,
+        obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_DISABLE"),
         default: "false",
         help: "forward everything to the drivers and touch nothing",
@@ -94,6 +110,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::ReadOnly,
         key: "readonly",
         kind: Kind::Switch,
+        obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_READONLY"),
         default: "false",
         help: "serve from the cache, never write",
@@ -102,6 +119,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::Recache,
         key: "recache",
         kind: Kind::Switch,
+        obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_RECACHE"),
         default: "false",
         help: "build everything and overwrite what is stored",
@@ -110,6 +128,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::StoreSource,
         key: "store_source",
         kind: Kind::Switch,
+        obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_STORE_SOURCE"),
         default: "true",
         help: "keep sources, macro values and build logs in entries; otherwise digests of them",
@@ -118,6 +137,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::Record,
         key: "record",
         kind: Kind::Word(&["auto", "inline", "bake", "off"]),
+        obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_RECORD"),
         default: "auto",
         help: "when binaries are stored. inline: inside the miss; bake: later, by `oclcache bake`; off: never; auto: as is best for the driver",
@@ -126,6 +146,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::Autobake,
         key: "autobake",
         kind: Kind::SwitchOrAuto,
+        obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_AUTOBAKE"),
         default: "auto",
         help: "whether a program that leaves something to bake starts a baker; auto: not in a batch job or container, which would end it",
@@ -134,6 +155,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::Verify,
         key: "verify",
         kind: Kind::Percent,
+        obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_VERIFY"),
         default: "0",
         help: "percent of the hits that are also built from source and compared",
@@ -142,6 +164,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::MustHit,
         key: "must_hit",
         kind: Kind::Switch,
+        obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_MUST_HIT"),
         default: "false",
         help: "say on standard error what is compiled; `oclcache run` then ends with 125",
@@ -150,6 +173,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::MaxSize,
         key: "max_size",
         kind: Kind::Size,
+        obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_MAX_SIZE"),
         default: "5Gi",
         help: "the size that the entries may take on the disk, as 500M or 5Gi; 0: no limit",
@@ -158,6 +182,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::MinFree,
         key: "min_free",
         kind: Kind::SizeOrAuto,
+        obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_MIN_FREE"),
         default: "auto",
         help: "nothing is stored and entries are removed where less than this is free; auto: 1 % of the file system, at most 1Gi",
@@ -166,6 +191,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::MaxAge,
         key: "max_age",
         kind: Kind::Age,
+        obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_MAX_AGE"),
         default: "0",
         help: "entries that were not used for this time are removed, as 12h or 30d; 0: never for that",
@@ -174,6 +200,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::SystemDirs,
         key: "system_dirs",
         kind: Kind::Text,
+        obeyed_from: ObeyedFrom::Own,
         variable: Some("OCLCACHE_SYSTEM_DIRS"),
         default: "/usr/share/oclcache:/var/cache/oclcache",
         help: "directories of entries that are only read, separated by colons, if nobody untrusted can write them",
@@ -182,6 +209,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::TrustedOwners,
         key: "trusted_owners",
         kind: Kind::Ids,
+        obeyed_from: ObeyedFrom::System,
         variable: None,
         default: "",
         help: "ids of users beside root and the one who runs a program whose system_dirs are read; only in the system's file",
@@ -190,6 +218,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::Vendors,
         key: "vendors",
         kind: Kind::Text,
+        obeyed_from: ObeyedFrom::Own,
         variable: Some("OCLCACHE_VENDORS"),
         default: "",
         help: "the real drivers: directories, .icd files or libraries, separated by colons; empty: the registered ones",
@@ -198,6 +227,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::Mode,
         key: "mode",
         kind: Kind::Word(&["auto", "icd", "beside"]),
+        obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_MODE"),
         default: "auto",
         help: "icd: report the drivers' platforms; beside: only cache; auto: report what the loader does not load itself",
@@ -206,6 +236,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::Log,
         key: "log",
         kind: Kind::Text,
+        obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_LOG"),
         default: "off",
         help: "a level (error, warn, info, debug, trace) or filter",
@@ -214,6 +245,7 @@ pub const SETTINGS: [Setting; 18] = [
         name: Name::LogFile,
         key: "log_file",
         kind: Kind::Text,
+        obeyed_from: ObeyedFrom::Own,
         variable: Some("OCLCACHE_LOG_FILE"),
         default: "",
         help: "appended to instead of standard error",

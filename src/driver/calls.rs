@@ -11,6 +11,7 @@ use opencl_sys::*;
 use super::Driver;
 use crate::cl::info::{Number, Reply, ask};
 use crate::cl::{Context, Device, Kernel, Notify, Platform, Program};
+use crate::fallible::with_capacity;
 
 /// The arguments of a clBuildProgram call but for the callback, kept for later.
 #[derive(Clone, Debug)]
@@ -188,7 +189,12 @@ impl Driver {
         {
             return Err(CL_INVALID_VALUE);
         }
-        let mut binaries: Vec<Vec<u8>> = sizes.iter().map(|size| vec![0; *size]).collect();
+        let room = |size: &usize| {
+            let mut binary = with_capacity(*size).map_err(|_| CL_OUT_OF_HOST_MEMORY)?;
+            binary.resize(*size, 0);
+            Ok(binary)
+        };
+        let mut binaries: Vec<Vec<u8>> = sizes.iter().map(room).collect::<Result<_, cl_int>>()?;
         let mut rooms: Vec<*mut u8> = binaries
             .iter_mut()
             .map(|binary| binary.as_mut_ptr())
@@ -310,6 +316,19 @@ impl Driver {
     pub fn wants_context_references(&self) -> bool {
         self.profile.context_counts_programs.is_none()
             && self.context_counts.load(Ordering::Relaxed) == 0
+    }
+
+    /// clGetContextInfo, answered to the application.
+    pub fn forward_context_info(
+        &self,
+        context: Context,
+        name: cl_context_info,
+        reply: Reply,
+    ) -> cl_int {
+        call!(
+            self,
+            clGetContextInfo(context.raw(), name, reply.size, reply.value, reply.size_ret)
+        )
     }
 
     /// clGetProgramInfo, answered to the application.

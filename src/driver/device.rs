@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use opencl_sys::*;
 
-use super::Driver;
+use super::{Driver, processor};
 use crate::cl::info::Number;
 use crate::cl::{Device, Platform};
 use crate::key::ingredients::{Ingredient, Kind};
@@ -116,7 +116,7 @@ impl Driver {
         let kind = self.device_info(device, CL_DEVICE_TYPE).ok()?;
         let kind: cl_device_type = Number::from_value(&kind)?;
         if kind & CL_DEVICE_TYPE_CPU != 0 {
-            ingredients.extend(processor()?);
+            ingredients.extend(processor::ingredients(self.profile.processor)?);
         }
         Some(ingredients)
     }
@@ -133,39 +133,6 @@ fn feature_names(features: &[u8]) -> Vec<u8> {
         names.push(0);
     }
     names
-}
-
-/// The processor's model and features: code for a CPU device is made for them, and a home directory may be shared by
-/// different hosts. The first processor stands for all.
-fn processor() -> Option<Vec<Ingredient>> {
-    use std::io::Read;
-    let mut text = Vec::new();
-    // The description of one processor is at most a few KiB; with hundreds of them the file takes milliseconds to read.
-    std::fs::File::open("/proc/cpuinfo")
-        .ok()?
-        .take(16 << 10)
-        .read_to_end(&mut text)
-        .ok()?;
-    let text = String::from_utf8_lossy(&text);
-    let first = text.split("\n\n").next()?;
-    let wanted = [
-        "vendor_id",
-        "cpu family",
-        "model",
-        "model name",
-        "stepping",
-        "flags",
-        "Features",
-        "CPU implementer",
-        "CPU part",
-    ];
-    let ingredients: Vec<_> = first
-        .lines()
-        .filter_map(|line| line.split_once(':'))
-        .filter(|(name, _)| wanted.contains(&name.trim()))
-        .map(|(name, value)| Ingredient::new(Kind::Processor, name.trim(), value.trim()))
-        .collect();
-    (!ingredients.is_empty()).then_some(ingredients)
 }
 
 #[cfg(test)]

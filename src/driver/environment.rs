@@ -1,28 +1,49 @@
 //! What is around a call and changes what a driver compiles: environment variables, configuration files, and programs that
 //! it runs. An application may change any of them at any time, so they are looked at in each call.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Driver;
-use super::identity::{FileDigest, sha256_value};
+use super::files::needed_by;
+use super::identity::{DriverNames, FileMemory, sha256_value};
+use super::names::Scanned;
+use super::neutral as key_neutral;
 use super::profile::Profile;
-use super::profile::variables::{Effect, LAYERS};
+use super::profile::variables::{Effect, LAYERS, is_neutral};
 use crate::fork::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
+use crate::stamp::Stamp;
 
 /// A file that is larger is no configuration file.
 const LARGEST_CONFIGURATION: u64 = 1 << 20;
 
-/// Variables and configuration files at one moment. None: a file is no configuration file.
-pub type Surroundings = Option<Vec<Ingredient>>;
+/// Variables and configuration files at one moment.
+#[derive(Clone)]
+pub struct Moment {
+    /// As they stand in memory, each with its NUL.
+    variables: Vec<u8>,
+    /// None: a file is no configuration file.
+    configuration: Option<Vec<Ingredient>>,
+}
 
-/// Those that a driver of this kind looks at, now.
-pub fn surroundings(profile: &Profile, suffix: &[u8], known: &Variables) -> Surroundings {
-    let mut ingredients = known.wanted(profile, suffix);
+impl Moment {
+    /// What a driver of this kind looks at, now.
+    pub fn now(profile: &Profile) -> Moment {
+        Moment {
+            variables: environment(),
+            configuration: configuration(profile),
+        }
+    }
+}
+
+fn configuration(profile: &Profile) -> Option<Vec<Ingredient>> {
+    let mut ingredients = Vec::new();
     for name in profile.configuration {
         if let Some(content) = configuration_file(name) {
             let value = sha256_value(&sha256(&content?));
@@ -40,57 +61,184 @@ pub struct Variables(Mutex<Snapshot>);
 struct Snapshot {
     /// As they stand in memory, each with its NUL.
     all: Vec<u8>,
-    wanted: Vec<Ingredient>,
     /// Counts the changes.
     changes: u64,
     /// The programs that the driver runs, and when they were found.
-    tools: Option<(Instant, Vec<Ingredient>)>,
+    tools: Option<(Instant, Tools)>,
+    chosen: Option<Chosen>,
+}
+
+/// The programs that a driver runs.
+#[derive(Clone, Default)]
+struct Tools {
+    ingredients: Vec<Ingredient>,
+    /// They and the libraries that they need.
+    names: Arc<DriverNames>,
+    /// Their own, or none while something of what is watched could change without being seen to.
+    paths: Vec<PathBuf>,
+    /// What must stay as it was.
+    watched: Arc<BTreeMap<PathBuf, Stamp>>,
+}
+
+/// Those of the variables that are in the key.
+struct Chosen {
+    /// How often names of the driver's libraries had been added.
+    names: usize,
+    /// The names of its tools.
+    tools: Arc<DriverNames>,
+    now: Arc<Around>,
+    /// Of those at the moment when the driver was opened.
+    then: Arc<Around>,
+}
+
+/// Part of a key that is around a call.
+#[derive(Clone, Default)]
+pub struct Around {
+    /// What enters the key.
+    pub ingredients: Vec<Ingredient>,
+    /// What a compiler would read besides. It is told from values, of which a key may have digests only.
+    pub reads: Reads,
+}
+
+/// What variables make a compiler read which the text of a program does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reads {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Headers that a program names, in directories that nobody looks into here.
+    HeadersElsewhere,
+    /// Headers and other files that options name, whatever the program is.
+    Files,
+}
+
+/// What decides whether a variable is in the key.
+struct Choice<'a> {
+    profile: &'a Profile,
+    suffix: &'a [u8],
+    libraries: &'a DriverNames,
+    tools: &'a Arc<DriverNames>,
 }
 
 impl Variables {
-    fn wanted(&self, profile: &Profile, suffix: &[u8]) -> Vec<Ingredient> {
+    /// The programs that were found not longer ago than this, or are found now, with the variables as they are.
+    fn tools(&self, age: Duration, find: impl FnOnce(&Tools) -> Option<Tools>) -> Option<Tools> {
         let mut known = self.0.lock();
         if !is_environment(&known.all) {
-            let all = environment();
-            let variables = all.split(|byte| *byte == 0).filter_map(variable);
-            let mut wanted: Vec<Ingredient> = variables
-                .filter(|(name, value)| is_wanted(profile, suffix, name, value))
-                .map(|(name, value)| {
-                    Ingredient::new(Kind::Environment, name.to_string_lossy(), value.as_bytes())
-                })
-                .collect();
-            wanted.sort_by(|one, other| one.name.cmp(&other.name));
             *known = Snapshot {
-                all,
-                wanted,
+                all: environment(),
                 changes: known.changes + 1,
-                tools: None,
+                ..Snapshot::default()
             };
         }
-        known.wanted.clone()
-    }
-
-    /// The programs that were found not longer ago than this, or are found now, with the variables as they are.
-    fn tools(
-        &self,
-        age: Duration,
-        find: impl FnOnce() -> Option<Vec<Ingredient>>,
-    ) -> Option<Vec<Ingredient>> {
-        let known = self.0.lock();
-        match &known.tools {
+        let before = match &known.tools {
             Some((found, tools)) if found.elapsed() < age => return Some(tools.clone()),
-            _ => {}
-        }
+            Some((_, tools)) => tools.clone(),
+            None => Tools::default(),
+        };
         let changes = known.changes;
         drop(known);
         let now = Instant::now();
-        let tools = find()?;
+        let tools = find(&before)?;
         let mut known = self.0.lock();
         if known.changes == changes {
             known.tools = Some((now, tools.clone()));
         }
         Some(tools)
     }
+
+    /// Those that are in the key, now and when the driver was opened.
+    fn chosen(&self, opened: &Moment, choice: &Choice) -> [Arc<Around>; 2] {
+        let names = choice.libraries.changes();
+        let mut known = self.0.lock();
+        match &known.chosen {
+            Some(chosen) if chosen.names == names && Arc::ptr_eq(&chosen.tools, choice.tools) => {}
+            _ => {
+                let now = Arc::new(choice.of(&known.all));
+                let then = match opened.variables == known.all {
+                    true => now.clone(),
+                    false => Arc::new(choice.of(&opened.variables)),
+                };
+                let tools = choice.tools.clone();
+                known.chosen = Some(Chosen {
+                    names,
+                    tools,
+                    now,
+                    then,
+                });
+            }
+        }
+        let chosen = known.chosen.as_ref();
+        chosen.map_or_else(Default::default, |chosen| {
+            [chosen.now.clone(), chosen.then.clone()]
+        })
+    }
+}
+
+impl Choice<'_> {
+    /// Those of the variables that are in the key, by name.
+    fn of(&self, all: &[u8]) -> Around {
+        let variables = || all.split(|byte| *byte == 0).filter_map(variable);
+        let mut chosen = Around::default();
+        for (name, value) in variables() {
+            let (name, value) = (name.to_string_lossy(), value.as_bytes());
+            let Some(enters) = self.enters(&name, value, variables) else {
+                continue;
+            };
+            chosen.reads = chosen.reads.max(reads(&name, value));
+            let value = match enters {
+                Enters::AsText => value.to_vec(),
+                Enters::AsDigest => sha256_value(&sha256(value)),
+            };
+            let one = Ingredient::new(Kind::Environment, name, value);
+            chosen.ingredients.push(one);
+        }
+        chosen
+            .ingredients
+            .sort_by(|one, other| one.name.cmp(&other.name));
+        chosen
+    }
+
+    /// None: it is not in the key.
+    fn enters<'v, All>(
+        &self,
+        name: &str,
+        value: &[u8],
+        variables: impl Fn() -> All,
+    ) -> Option<Enters>
+    where
+        All: Iterator<Item = (&'v OsStr, &'v OsStr)>,
+    {
+        let environment = self.profile.environment;
+        let by_suffix = || {
+            let rest = name.as_bytes().strip_prefix(self.suffix);
+            self.profile.suffix_variables
+                && !self.suffix.is_empty()
+                && rest.is_some_and(|rest| rest.starts_with(b"_"))
+        };
+        let by_case = || {
+            let is_read =
+                |switch: &str| variables().any(|(name, value)| name == switch && value != "0");
+            is_camel_case(name) && environment.camel_case.is_some_and(is_read)
+        };
+        let is_known = match environment.effect(name).or_else(|| LAYERS.effect(name)) {
+            Some(Effect::Code | Effect::Identity) => true,
+            Some(Effect::Neutral) => return None,
+            None => by_suffix() || by_case(),
+        };
+        if is_known {
+            return (!environment.is_default(name, value)).then_some(Enters::AsText);
+        }
+        let occurs = || self.libraries.has(name.as_bytes()) || self.tools.has(name.as_bytes());
+        (!is_neutral(name) && occurs()).then_some(Enters::AsDigest)
+    }
+}
+
+/// How a variable is in the key.
+enum Enters {
+    AsText,
+    /// Nobody says what it is for, so it may be a password.
+    AsDigest,
 }
 
 unsafe extern "C" {
@@ -142,6 +290,14 @@ fn variable(text: &[u8]) -> Option<(&OsStr, &OsStr)> {
     Some((OsStr::from_bytes(name), OsStr::from_bytes(value)))
 }
 
+/// How the names of what was otherwise when the driver was opened end.
+const CHANGED: &str = "when the driver was opened";
+
+/// Whether this part of a key tells that something was otherwise when the driver was opened.
+pub fn has_changed(one: &Ingredient) -> bool {
+    one.name.ends_with(CHANGED)
+}
+
 /// What was otherwise at an earlier moment.
 fn differences(then: &[Ingredient], now: &[Ingredient]) -> Vec<Ingredient> {
     let is_there = |list: &[Ingredient], wanted: &Ingredient| {
@@ -149,40 +305,14 @@ fn differences(then: &[Ingredient], now: &[Ingredient]) -> Vec<Ingredient> {
             .any(|one| (one.kind, &one.name) == (wanted.kind, &wanted.name))
     };
     let others = then.iter().filter(|one| !now.contains(one)).map(|one| {
-        let name = format!("{} when the driver was opened", one.name);
+        let name = format!("{} {CHANGED}", one.name);
         Ingredient::new(one.kind, name, one.value.as_slice())
     });
     let new = now.iter().filter(|one| !is_there(then, one)).map(|one| {
-        let name = format!("{}, not there when the driver was opened", one.name);
+        let name = format!("{}, not there {CHANGED}", one.name);
         Ingredient::new(one.kind, name, [])
     });
     others.chain(new).collect()
-}
-
-fn is_wanted(profile: &Profile, suffix: &[u8], name: &OsStr, value: &OsStr) -> bool {
-    let environment = profile.environment;
-    let Some(text) = name.to_str() else {
-        return false;
-    };
-    let by_suffix = || {
-        let rest = text.as_bytes().strip_prefix(suffix);
-        profile.suffix_variables
-            && !suffix.is_empty()
-            && rest.is_some_and(|rest| rest.starts_with(b"_"))
-    };
-    let by_case = || {
-        is_camel_case(text)
-            && environment
-                .camel_case
-                .and_then(std::env::var_os)
-                .is_some_and(|value| value != "0")
-    };
-    let changes = match environment.effect(text).or_else(|| LAYERS.effect(text)) {
-        Some(Effect::Code | Effect::Identity) => true,
-        Some(Effect::Neutral) => false,
-        None => by_suffix() || by_case(),
-    };
-    changes && !environment.is_default(text, value.as_bytes())
 }
 
 /// Whether a name is of the form `LikeThis`.
@@ -239,54 +369,135 @@ impl Driver {
     pub(super) fn surroundings_at_most(
         &self,
         age: Duration,
-        digest: FileDigest,
-    ) -> Option<Vec<Ingredient>> {
+        is_il: bool,
+        memory: &dyn FileMemory,
+    ) -> Option<Around> {
         let profile = self.profile;
-        let mut ingredients = surroundings(profile, &self.suffix, &self.variables)?;
+        let find = |before: &Tools| Tools::find(profile.tools, before, memory);
+        let tools = self.variables.tools(age, find)?;
+        let choice = Choice {
+            profile,
+            suffix: &self.suffix,
+            libraries: self.names(memory)?,
+            tools: &tools.names,
+        };
+        let [now, then] = self.variables.chosen(&self.opened_in, &choice);
+        let reads = now.reads.max(then.reads);
+        let mut ingredients = now.ingredients.clone();
+        let mut then = then.ingredients.clone();
+        ingredients.extend(configuration(profile)?);
+        then.extend(self.opened_in.configuration.clone()?);
         let named: Vec<PathBuf> = ingredients
             .iter()
             .filter(|one| one.kind == Kind::Environment)
             .filter(|one| profile.environment.names_file(&one.name))
             .map(|one| OsStr::from_bytes(&one.value).into())
             .collect();
-        ingredients.extend(differences(self.opened_in.as_ref()?, &ingredients));
+        ingredients.extend(differences(&then, &ingredients));
         for path in named.into_iter().filter(|path| path.is_file()) {
-            ingredients.push(file(&path, digest)?);
+            ingredients.push(file(&path, memory)?);
         }
-        if profile.tools.is_empty() {
-            return Some(ingredients);
+        ingredients.extend(tools.ingredients);
+        if is_il {
+            ingredients.extend(self.il_files(memory)?);
         }
-        let find = || {
-            let paths = profile.tools.iter().filter_map(|tool| program(tool));
-            paths.map(|path| file(&path, digest)).collect()
-        };
-        ingredients.extend(self.variables.tools(age, find)?);
-        Some(ingredients)
+        Some(Around { ingredients, reads })
     }
 }
 
-/// Whether a variable hands the compiler options which define macros, or name headers or where they are. What they would mean for
-/// a program is not followed.
-pub fn adds_headers(surroundings: &[Ingredient]) -> bool {
-    let adds = |one: &Ingredient| {
-        let name = one.name.to_ascii_uppercase();
-        let mut words = one
-            .value
-            .split(|byte| byte.is_ascii_whitespace() || b"\"',;".contains(byte));
-        let names_header = |word: &[u8]| {
-            let options: [&[u8]; 6] = [b"-I", b"-i", b"-D", b"-U", b"--", b"@"];
-            options.iter().any(|option| word.starts_with(option))
+impl Tools {
+    /// Those that the search path leads to, and the libraries that they would load; what is known of them already is kept.
+    ///
+    /// The dynamic linker's directories are walked through only where something in them changed: that takes 760 system calls for
+    /// `ld` (measured with strace on PoCL), which a hit would pay each time.
+    fn find(tools: &[&str], before: &Tools, memory: &dyn FileMemory) -> Option<Tools> {
+        let paths: Vec<PathBuf> = tools.iter().filter_map(|tool| program(tool)).collect();
+        let is_unchanged = |(path, stamp): (&PathBuf, &Stamp)| Stamp::at(path) == Some(*stamp);
+        if paths == before.paths && before.watched.iter().all(is_unchanged) {
+            return Some(before.clone());
+        }
+        let needed = needed_by(&paths);
+        let mut ingredients = Vec::new();
+        let mut scanned = Vec::new();
+        for path in &paths {
+            let tool = file(path, memory)?;
+            scanned.push(Scanned {
+                identity: tool.value.clone(),
+                path: path.clone(),
+            });
+            ingredients.push(tool);
+        }
+        for (path, name) in needed.libraries {
+            let identity = sha256_value(&memory.digest(&path).ok()?);
+            if !key_neutral::is_neutral(name.as_bytes()) {
+                ingredients.push(Ingredient::new(Kind::Driver, name, identity.as_slice()));
+            }
+            scanned.push(Scanned { identity, path });
+        }
+        // Paths mean nothing for the key.
+        ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
+        ingredients.dedup();
+        let names = match before.ingredients == ingredients {
+            true => before.names.clone(),
+            false => Arc::new(DriverNames::of(scanned, memory)),
         };
-        one.kind == Kind::Environment
-            && (name.contains("OPTIONS") || name.contains("FLAGS"))
-            && words.any(names_header)
-    };
-    surroundings.iter().any(adds)
+        let is_settled = needed.watched.values().all(Stamp::is_settled);
+        Some(Tools {
+            ingredients,
+            names,
+            paths: if is_settled { paths } else { Vec::new() },
+            watched: Arc::new(needed.watched),
+        })
+    }
 }
 
-fn file(path: &Path, digest: FileDigest) -> Option<Ingredient> {
+/// What a variable that is in the key makes a compiler read: options that define macros, or name headers, directories or other
+/// files. What they would mean for a program is not followed.
+fn reads(name: &str, value: &[u8]) -> Reads {
+    let name = name.to_ascii_uppercase();
+    if name.ends_with("INCLUDE_PATH") || name.ends_with("CPATH") {
+        // Clang and GCC take an empty one as none.
+        return match value {
+            [] => Reads::Nothing,
+            _ => Reads::HeadersElsewhere,
+        };
+    }
+    let has_options = ["OPT", "FLAGS", "ARGS"]
+        .iter()
+        .any(|part| name.contains(part));
+    let mut words = value
+        .split(|byte| byte.is_ascii_whitespace() || b"\"',;".contains(byte))
+        // CCC_OVERRIDE_OPTIONS of clang's driver has options behind such.
+        .map(|word| {
+            let signs = word.iter().take_while(|byte| b"+^".contains(byte));
+            &word[signs.count()..]
+        });
+    let reads_file = |word: &[u8]| {
+        let begins = |options: &[&[u8]]| options.iter().any(|option| word.starts_with(option));
+        let names_file = || word.contains(&b'/') || !word.starts_with(b"-") && word.contains(&b'.');
+        begins(OPTIONS_OF_HEADERS)
+            || has_options && (begins(&[b"-i", b"-U", b"--", b"@"]) || names_file())
+    };
+    match words.any(reads_file) {
+        true => Reads::Files,
+        false => Reads::Nothing,
+    }
+}
+
+/// These are told in any variable, whatever its name says.
+const OPTIONS_OF_HEADERS: &[&[u8]] = &[
+    b"-I",
+    b"-D",
+    b"-include",
+    b"-imacros",
+    b"-isystem",
+    b"-iquote",
+    b"-idirafter",
+];
+
+fn file(path: &Path, memory: &dyn FileMemory) -> Option<Ingredient> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let value = sha256_value(&digest(path).ok()?);
+    let value = sha256_value(&memory.digest(path).ok()?);
     Some(Ingredient::new(Kind::Driver, name, value))
 }
 
@@ -311,13 +522,51 @@ mod tests {
     }
 
     #[test]
-    fn options_from_outside_that_name_headers_are_told() {
-        let adds = |name, value| adds_headers(&[Ingredient::new(Kind::Environment, name, value)]);
-        assert!(adds("POCL_EXTRA_BUILD_FLAGS", "-w -I/opt/include"));
-        assert!(adds("AMD_OCL_BUILD_OPTIONS_APPEND", "-include a.h"));
-        assert!(adds("InjectInternalBuildOptions", "-DHEADER=<a.h>"));
-        assert!(!adds("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable -w"));
-        assert!(!adds("POCL_DEVICES", "-I"));
+    fn options_from_outside_that_name_headers_or_files_are_told() {
+        for (name, value) in [
+            ("POCL_EXTRA_BUILD_FLAGS", "-w -I/opt/include"),
+            ("POCL_EXTRA_BUILD_FLAGS", "@options"),
+            ("POCL_EXTRA_BUILD_FLAGS", "-Xclang /opt/pass.so"),
+            ("POCL_EXTRA_BUILD_FLAGS", "-mlink-builtin-bitcode a.bc"),
+            ("POCL_ARGS_CLANG", "-fprofile-use=/tmp/a"),
+            ("AMD_OCL_BUILD_OPTIONS_APPEND", "-include a.h"),
+            ("InjectInternalBuildOptions", "-DHEADER=<a.h>"),
+            ("OPENCL_PROGRAM_COMPILE_OPTIONS", "-I/opt/include"),
+            ("CCC_OVERRIDE_OPTIONS", "+-I. ^-include"),
+            ("SOMETHING_ELSE", "-I/opt/include"),
+            ("SOMETHING_ELSE", "-w,-include,a.h"),
+        ] {
+            assert_eq!(
+                reads(name, value.as_bytes()),
+                Reads::Files,
+                "{name}={value}"
+            );
+        }
+        for (name, value) in [
+            ("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable -w -cl-std=CL1.2"),
+            ("POCL_DEVICES", "cpu"),
+            ("POCL_PATH_CLANG", "/usr/bin/clang"),
+            ("LESS", "-iMR --mouse"),
+            ("CPATH", ""),
+        ] {
+            assert_eq!(
+                reads(name, value.as_bytes()),
+                Reads::Nothing,
+                "{name}={value}"
+            );
+        }
+        for name in [
+            "CPATH",
+            "C_INCLUDE_PATH",
+            "CPLUS_INCLUDE_PATH",
+            "OBJC_INCLUDE_PATH",
+        ] {
+            assert_eq!(
+                reads(name, b"/opt/include"),
+                Reads::HeadersElsewhere,
+                "{name}"
+            );
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The files that a profile names, beside the libraries that a driver needs: found, and watched for changes.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -10,13 +10,15 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
+use super::elf::Elf;
 use super::profile::Files;
+use crate::stamp::Stamp;
 
 /// Finds the files of a profile.
 pub struct Search<'a> {
     real: &'a RealPaths,
-    /// The real directories of the libraries that hold functions of the driver, by the path that the dynamic linker used and by
-    /// the real one: drivers look beside the first (measured: PoCL) or the second (Intel's CPU runtime).
+    /// The directories of the libraries that hold functions of the driver, by the path that the dynamic linker used and by the
+    /// real one: drivers look beside the first (measured: PoCL) or the second (Intel's CPU runtime).
     beside: Vec<PathBuf>,
     /// Those above them, by both paths as well.
     above: Vec<PathBuf>,
@@ -26,9 +28,17 @@ pub struct Search<'a> {
     linked: OnceCell<Vec<(PathBuf, Vec<Entry>)>>,
 }
 
-/// Files by their real path, with the shortest of the names that lead there: that of `libx.so.1` stays when `libx.so.1.2`
-/// is followed by `libx.so.1.3`.
-pub type Found = BTreeMap<PathBuf, String>;
+/// Files by their real path.
+pub type Found = BTreeMap<PathBuf, NamedFile>;
+
+/// How a file was found.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NamedFile {
+    /// The shortest of the names that lead there: that of `libx.so.1` stays when `libx.so.1.2` is followed by `libx.so.1.3`.
+    pub name: String,
+    /// The paths that lead there, links and all: any of them may be pointed elsewhere.
+    pub paths: BTreeSet<PathBuf>,
+}
 
 /// What stands in a directory.
 struct Entry {
@@ -86,13 +96,10 @@ impl<'a> Search<'a> {
                 named.extend(path.parent().map(Path::to_owned));
             }
         }
-        let beside: BTreeSet<PathBuf> = named
-            .iter()
-            .filter_map(|path| real.directory(path))
-            .collect();
+        let is_there = |path: &&PathBuf| real.directory(path).is_some();
         Search {
             real,
-            beside: Vec::from_iter(beside),
+            beside: named.iter().filter(is_there).cloned().collect(),
             above: named
                 .iter()
                 .filter_map(|path| path.parent())
@@ -156,14 +163,15 @@ impl<'a> Search<'a> {
     }
 
     /// Adds a file whose name matches.
-    fn take(&self, directory: &Path, entry: &Entry, pattern: &str, found: &mut Found) {
+    fn take(&self, place: &Path, entry: &Entry, pattern: &str, found: &mut Found) {
         let name = entry.name.to_string_lossy();
         if !matches(pattern, &name) {
             return;
         }
-        let Some(directory) = self.real.directory(directory) else {
+        let Some(directory) = self.real.directory(place) else {
             return;
         };
+        let named = place.join(&entry.name);
         let mut path = directory.join(&entry.name);
         if !entry.is_plain {
             match std::fs::canonicalize(&path) {
@@ -172,9 +180,13 @@ impl<'a> Search<'a> {
             }
         }
         let name = name.into_owned();
-        let known = found.entry(path).or_insert_with(|| name.clone());
-        if (name.len(), &name) < (known.len(), known) {
-            *known = name;
+        let known = found.entry(path).or_insert_with(|| NamedFile {
+            name: name.clone(),
+            paths: BTreeSet::new(),
+        });
+        known.paths.insert(named);
+        if (name.len(), &name) < (known.name.len(), &known.name) {
+            known.name = name;
         }
     }
 }
@@ -228,13 +240,87 @@ fn expand(path: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// What the dynamic linker would load.
+#[derive(Default)]
+pub struct Needed {
+    /// The real paths of libraries, and the names by which they are needed.
+    pub libraries: BTreeMap<PathBuf, String>,
+    /// What was looked at, as it was just before: while all of this stays, so do the libraries. Directories are among it, since a
+    /// library may come to stand in one.
+    pub watched: BTreeMap<PathBuf, Stamp>,
+}
+
+impl Needed {
+    /// Whether the file or directory is there.
+    fn watch(&mut self, path: PathBuf) -> bool {
+        let Some(stamp) = Stamp::at(&path) else {
+            return false;
+        };
+        self.watched.entry(path).or_insert(stamp);
+        true
+    }
+}
+
+/// The libraries that files need which are not loaded yet, and what those need in turn, by name and real path: what the
+/// dynamic linker would find, for this processor. Where a name is in several of its directories, all of them: which one comes
+/// first is not decided here.
+pub fn needed_by(files: &[PathBuf]) -> Needed {
+    let mut found = Needed::default();
+    if files.is_empty() {
+        return found;
+    }
+    found.watch(LINKER_CACHE.into());
+    let mut directories: Vec<PathBuf> = Vec::new();
+    for directory in linker_directories() {
+        if found.watch(directory.clone()) {
+            directories.push(directory);
+        }
+    }
+    let mut queue: VecDeque<PathBuf> = files.iter().cloned().collect();
+    while let Some(path) = queue.pop_front() {
+        found.watch(path.clone());
+        let Ok(Some(elf)) = Elf::open(&path) else {
+            continue;
+        };
+        let Ok(needs) = elf.needs(&path) else {
+            continue;
+        };
+        for directory in &needs.directories {
+            found.watch(directory.clone());
+        }
+        for name in needs.libraries {
+            let name = OsStr::from_bytes(&name);
+            for directory in needs.directories.iter().chain(&directories) {
+                let named = directory.join(name);
+                if !found.watch(named.clone()) {
+                    continue;
+                }
+                let Ok(library) = std::fs::canonicalize(named) else {
+                    continue;
+                };
+                let is_for_it = |other: Elf| other.is_for_machine_of(&elf);
+                if !found.libraries.contains_key(&library)
+                    && Elf::open(&library).is_ok_and(|other| other.is_some_and(is_for_it))
+                {
+                    let name = name.to_string_lossy().into_owned();
+                    found.libraries.insert(library.clone(), name);
+                    queue.push_back(library);
+                }
+            }
+        }
+    }
+    found
+}
+
+const LINKER_CACHE: &str = "/etc/ld.so.cache";
+
 /// Where the dynamic linker looks for a library that is opened by its name (ld.so(8)): LD_LIBRARY_PATH, the directories in
 /// its cache, and the default ones.
 fn linker_directories() -> Vec<PathBuf> {
     let variable = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let mut found: Vec<PathBuf> = std::env::split_paths(&variable).collect();
     // Paths of libraries as NUL-terminated strings stand at the end of the cache; whatever is not one names no directory.
-    let cache = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
+    let cache = std::fs::read(LINKER_CACHE).unwrap_or_default();
     let strings = cache.split(|byte| *byte == 0);
     let mut cached: Vec<&Path> = strings
         .filter(|string| string.starts_with(b"/"))
@@ -298,7 +384,11 @@ mod tests {
         for directory in expand(&root.join("gcc/*/*")) {
             search.list(&directory, "libx.so*", &mut found);
         }
-        let expected = (root.join("gcc/x86/12/libx.so.1.2"), "libx.so.1".to_owned());
-        assert_eq!(Vec::from_iter(found), [expected]);
+        let paths = ["libx.so.1", "libx.so.1.2"].map(|name| root.join("gcc/x86/12").join(name));
+        let expected = NamedFile {
+            name: "libx.so.1".to_owned(),
+            paths: paths.clone().into(),
+        };
+        assert_eq!(Vec::from_iter(found), [(paths[1].clone(), expected)]);
     }
 }

@@ -11,7 +11,8 @@
 //! * Intel: /proc/self/environ, which has the variables, and descriptions of the machine in /proc and /sys;
 //! * rusticl: the files of Mesa's shader cache, and clang's `opencl-c-base.h`, which is one of the headers of a program.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,15 +20,30 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Driver;
-use super::files::{Found, RealPaths, Search, matches};
+use super::elf::Elf;
+use super::environment::Around;
+use super::files::{Found, NamedFile, RealPaths, Search, matches, needed_by};
 use super::loaded::{self, Object};
+use super::names::{Names, Scanned};
 use super::neutral::is_neutral;
 use super::profile::Files;
+use crate::fork::Mutex;
+pub use crate::key::ingredients::sha256_value;
 use crate::key::ingredients::{Ingredient, Kind};
 use crate::stamp::Stamp;
 
-/// The SHA-256 of a file's content.
-pub type FileDigest<'a> = &'a dyn Fn(&Path) -> io::Result<[u8; 32]>;
+/// What is remembered of the files of drivers from process to process.
+pub trait FileMemory {
+    /// The SHA-256 of a file's content.
+    ///
+    /// # Errors
+    /// The file cannot be read, or changes meanwhile.
+    fn digest(&self, path: &Path) -> io::Result<[u8; 32]>;
+    /// The names that occur in a list of libraries, as [`FileMemory::remember_names`] got them.
+    fn names(&self, libraries: &[u8; 32]) -> Option<File>;
+    /// Keeps the names that occur in a list of libraries.
+    fn remember_names(&self, libraries: &[u8; 32], names: &[u8]);
+}
 
 /// How long what was seen of the driver's files is taken to hold: a look at each costs as much as a key. A
 /// hit is then as if it had come by so much earlier, and nothing is stored without another look.
@@ -40,6 +56,8 @@ pub type DriverIdentity = Arc<[Ingredient]>;
 pub struct Identity {
     ingredients: DriverIdentity,
     files: Vec<Watched>,
+    /// The names that occur in its libraries.
+    names: DriverNames,
     /// How many libraries had been loaded when they were last looked through.
     loads: AtomicU64,
     taken: Instant,
@@ -50,7 +68,10 @@ pub struct Identity {
 }
 
 struct Watched {
+    /// As the driver may name it: a link in it can be pointed elsewhere.
     path: PathBuf,
+    /// What that led to.
+    real: PathBuf,
     stamp: Stamp,
     digest: [u8; 32],
 }
@@ -59,38 +80,34 @@ impl Driver {
     /// The driver's part of the key, taken at the first call; at later ones it is seen whether it still holds.
     ///
     /// None: a file could not be read or was replaced while the driver used it, so what compiles is not provable.
-    pub fn identity(&self, digest: FileDigest) -> Option<DriverIdentity> {
-        self.identity_at_most(HOLDS, digest)
+    pub fn identity(&self, memory: &dyn FileMemory) -> Option<DriverIdentity> {
+        self.identity_at_most(HOLDS, memory)
     }
 
     /// The part of a key that the surroundings of this call are.
-    pub fn surroundings(&self, digest: FileDigest) -> Option<Vec<Ingredient>> {
-        self.surroundings_at_most(HOLDS, digest)
+    ///
+    /// `is_il`: it is of a program that is made from an intermediate language.
+    pub fn surroundings(&self, is_il: bool, memory: &dyn FileMemory) -> Option<Around> {
+        self.surroundings_at_most(HOLDS, is_il, memory)
     }
 
     /// Whether the driver is what it was when a key was made of these ingredients, and what is around it: a variable or file that
     /// is gone by now is as good a reason not to trust the key as a new one.
-    pub fn is_unchanged(&self, ingredients: &[Ingredient], digest: FileDigest) -> bool {
+    pub fn is_unchanged(&self, ingredients: &[Ingredient], memory: &dyn FileMemory) -> bool {
+        let is_il = ingredients.iter().any(|one| one.kind == Kind::Il);
         let (Some(identity), Some(surroundings)) = (
-            self.identity_at_most(Duration::ZERO, digest),
-            self.surroundings_at_most(Duration::ZERO, digest),
+            self.identity_at_most(Duration::ZERO, memory),
+            self.surroundings_at_most(Duration::ZERO, is_il, memory),
         ) else {
             return false;
         };
-        is_same(ingredients, &identity, &surroundings)
+        is_same(ingredients, &identity, &surroundings.ingredients)
+            && self.has_bindings(ingredients, memory)
     }
 
     /// The identity as it was seen not longer ago than this.
-    fn identity_at_most(&self, age: Duration, digest: FileDigest) -> Option<DriverIdentity> {
-        let known = match self.identity.get() {
-            Some(known) => known,
-            None => {
-                // Without a lock, since hashing can take a second. Two threads that both do it find the same.
-                let taken = self.take_identity(digest);
-                self.identity.get_or_init(|| Box::new(taken))
-            }
-        };
-        let known = known.as_ref()?;
+    fn identity_at_most(&self, age: Duration, memory: &dyn FileMemory) -> Option<DriverIdentity> {
+        let known = self.known_identity(memory)?;
         if known.broken.load(Ordering::Relaxed) {
             return None;
         }
@@ -99,7 +116,7 @@ impl Driver {
         if u128::from(since) < age.as_millis() {
             return Some(known.ingredients.clone());
         }
-        if let Err(path) = self.still_holds(known, digest) {
+        if let Err(path) = self.still_holds(known, memory) {
             let file = crate::log::path(&path);
             tracing::warn!(%file, "this file changed while the driver used it: nothing is cached any more");
             known.broken.store(true, Ordering::Relaxed);
@@ -109,33 +126,51 @@ impl Driver {
         Some(known.ingredients.clone())
     }
 
-    fn still_holds(&self, known: &Identity, digest: FileDigest) -> Result<(), PathBuf> {
+    fn known_identity(&self, memory: &dyn FileMemory) -> Option<&Identity> {
+        let known = match self.identity.get() {
+            Some(known) => known,
+            None => {
+                // Without a lock, since hashing can take a second. Two threads that both do it find the same.
+                let taken = self.take_identity(memory);
+                self.identity.get_or_init(|| Box::new(taken))
+            }
+        };
+        known.as_ref()
+    }
+
+    /// The names that occur in the driver's libraries.
+    pub(super) fn names(&self, memory: &dyn FileMemory) -> Option<&DriverNames> {
+        Some(&self.known_identity(memory)?.names)
+    }
+
+    fn still_holds(&self, known: &Identity, memory: &dyn FileMemory) -> Result<(), PathBuf> {
         for file in &known.files {
-            if stamp_of(&file.path) != Some(file.stamp)
-                && digest(&file.path).ok() != Some(file.digest)
+            if Stamp::at(&file.path) != Some(file.stamp)
+                && memory.digest(&file.path).ok() != Some(file.digest)
             {
                 return Err(file.path.clone());
             }
         }
-        let by_name = |files: &Files| matches!(files, Files::Library(_));
         let loads = loaded::changes().loads;
-        if known.loads.load(Ordering::Relaxed) != loads && self.profile.files.iter().any(by_name) {
-            for object in loaded::objects() {
+        if known.loads.load(Ordering::Relaxed) != loads {
+            let objects = loaded::objects();
+            for object in &objects {
                 let is_of_the_driver = self.profile.files.iter().any(|files| match files {
                     Files::Library(pattern) => object.is_named(|name| matches(pattern, name)),
                     _ => false,
                 });
                 let path = std::fs::canonicalize(&object.path).unwrap_or_default();
-                if is_of_the_driver && !known.files.iter().any(|file| file.path == path) {
-                    return Err(object.path);
+                if is_of_the_driver && !known.files.iter().any(|file| file.real == path) {
+                    return Err(object.path.clone());
                 }
             }
+            self.add_names_of_late(known, objects, memory);
             known.loads.store(loads, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    fn take_identity(&self, digest: FileDigest) -> Option<Identity> {
+    fn take_identity(&self, memory: &dyn FileMemory) -> Option<Identity> {
         let functions = self.functions();
         let own = |object: &Object| functions.iter().any(|function| object.contains(*function));
         let taken = Instant::now();
@@ -165,11 +200,10 @@ impl Driver {
                 _ => search.add(*files, &mut found),
             }
         }
-        let preloaded = Preloaded::of_process();
+        // Of several layers that are ours, the functions below one may be those of another.
         let is_start = |object: &Object| {
-            own(object)
+            own(object) && !object.is_oclcache()
                 || plug_ins.contains_key(place(object))
-                || preloaded.has(object)
                 || self.layer.is_some() && object.is_layer_of_another()
         };
         let closure = loaded::closure(objects, is_start);
@@ -180,39 +214,62 @@ impl Driver {
 
         let mut ingredients = Vec::new();
         let mut files = Vec::new();
+        let mut scanned = Vec::new();
         for object in closure.iter().filter(|object| object.is_in_a_file()) {
             if is_neutral(&object.name) || found.contains_key(place(object)) {
+                // Only its names matter, so it may have been replaced.
+                scanned.extend(scanned_object(object, memory));
                 continue;
             }
             let value = match &object.build_id {
                 Some(build_id) => build_id_value(build_id),
-                None => sha256_value(&self.content(object, &object.path, digest)?),
+                None => sha256_value(&self.content(object, &object.path, memory)?),
             };
+            scanned.push(Scanned {
+                identity: value.clone(),
+                path: object.path.clone(),
+            });
             let name = String::from_utf8_lossy(&object.name);
             ingredients.push(Ingredient::new(Kind::Driver, name, value));
         }
         let objects = loaded::objects();
-        for (path, name) in found {
-            let stamp = stamp_of(&path)?;
+        let opened_later: Vec<PathBuf> = found.keys().cloned().collect();
+        for (path, file) in found {
+            let stamp = Stamp::at(&path)?;
             let is_it = |object: &&Object| places.get(&object.path) == Some(&path);
             let object = objects.iter().find(is_it);
             let content = match object {
-                Some(object) => self.content(object, &path, digest)?,
-                None => read(&path, digest)?,
+                Some(object) => self.content(object, &path, memory)?,
+                None => read(&path, memory)?,
             };
-            ingredients.push(Ingredient::new(Kind::Driver, name, sha256_value(&content)));
-            files.push(Watched {
-                path,
+            ingredients.push(Ingredient::new(
+                Kind::Driver,
+                file.name,
+                sha256_value(&content),
+            ));
+            files.extend(file.paths.into_iter().map(|named| Watched {
+                path: named,
+                real: path.clone(),
                 stamp,
                 digest: content,
-            });
+            }));
         }
         // The order of loading and of directory entries means nothing.
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
         ingredients.dedup();
+        let is_loaded: BTreeSet<&PathBuf> = closure.iter().map(place).collect();
+        let needed = needed_by(&opened_later).libraries.into_keys();
+        for path in opened_later.iter().cloned().chain(needed) {
+            if !is_loaded.contains(&path) && Elf::open(&path).is_ok_and(|elf| elf.is_some()) {
+                let identity = sha256_value(&read(&path, memory)?);
+                scanned.push(Scanned { identity, path });
+            }
+        }
+        let names = DriverNames::of(scanned, memory);
         Some(Identity {
             ingredients: ingredients.into(),
             files,
+            names,
             loads: AtomicU64::new(loads),
             taken,
             checked: AtomicU64::new(0),
@@ -220,14 +277,93 @@ impl Driver {
         })
     }
 
+    /// Libraries of the driver may have been opened since: those that it opens itself, and what they need.
+    fn add_names_of_late(&self, known: &Identity, objects: Vec<Object>, memory: &dyn FileMemory) {
+        let functions = self.functions();
+        let real = RealPaths::default();
+        let is_start = |object: &Object| {
+            functions.iter().any(|function| object.contains(*function))
+                || real
+                    .of(&object.path)
+                    .is_some_and(|path| known.files.iter().any(|file| file.real == path))
+        };
+        let closure = loaded::closure(objects, is_start);
+        let late = closure.iter().filter(|object| object.is_in_a_file());
+        let late = late.filter(|object| !known.names.has_path(&object.path));
+        let late = late.filter_map(|object| scanned_object(object, memory));
+        known.names.add(late.collect(), memory);
+    }
+
+    /// What translates an intermediate language for the driver.
+    pub(super) fn il_files(&self, memory: &dyn FileMemory) -> Option<Vec<Ingredient>> {
+        let files = self.profile.il_files;
+        let real = RealPaths::default();
+        let search = Search::new(files, std::iter::once(self.library.as_path()), &real);
+        let mut found = Found::new();
+        for files in files {
+            search.add(*files, &mut found);
+        }
+        let ingredient = |(path, file): (PathBuf, NamedFile)| {
+            let value = sha256_value(&read(&path, memory)?);
+            Some(Ingredient::new(Kind::Driver, file.name, value))
+        };
+        found.into_iter().map(ingredient).collect()
+    }
+
     /// The content of a library, if what is at its path is what is in memory.
-    fn content(&self, object: &Object, path: &Path, digest: FileDigest) -> Option<[u8; 32]> {
+    fn content(&self, object: &Object, path: &Path, memory: &dyn FileMemory) -> Option<[u8; 32]> {
         if object.is_what_stands_at_its_path() {
-            return read(path, digest);
+            return read(path, memory);
         }
         let library = crate::log::path(&object.path);
         tracing::warn!(%library, "this library was replaced since it was loaded: nothing is cached");
         None
+    }
+}
+
+/// The names that occur in a driver's libraries, and in those that it opened later.
+#[derive(Default)]
+pub struct DriverNames(Mutex<Vec<(Vec<Scanned>, Names)>>);
+
+impl DriverNames {
+    /// Those of these libraries.
+    pub(super) fn of(libraries: Vec<Scanned>, memory: &dyn FileMemory) -> DriverNames {
+        let names = DriverNames::default();
+        names.add(libraries, memory);
+        names
+    }
+
+    /// Adds the names of libraries, but for those that are known.
+    fn add(&self, mut libraries: Vec<Scanned>, memory: &dyn FileMemory) {
+        libraries.retain(|library| !self.has_library(library));
+        libraries.sort();
+        libraries.dedup();
+        if !libraries.is_empty() {
+            let names = Names::of(&libraries, memory);
+            self.0.lock().push((libraries, names));
+        }
+    }
+
+    fn has_library(&self, library: &Scanned) -> bool {
+        let known = self.0.lock();
+        let mut known = known.iter().flat_map(|(libraries, _)| libraries);
+        known.any(|one| one.identity == library.identity)
+    }
+
+    fn has_path(&self, path: &Path) -> bool {
+        let known = self.0.lock();
+        let mut known = known.iter().flat_map(|(libraries, _)| libraries);
+        known.any(|one| one.path == path)
+    }
+
+    /// Whether the name may be one that the driver asks for.
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.0.lock().iter().any(|(_, names)| names.has(name))
+    }
+
+    /// How often libraries were added.
+    pub fn changes(&self) -> usize {
+        self.0.lock().len()
     }
 }
 
@@ -238,13 +374,19 @@ fn is_same(key: &[Ingredient], identity: &[Ingredient], surroundings: &[Ingredie
     surroundings.iter().all(|one| key.contains(one)) && key.iter().filter(is_of_them).all(is_there)
 }
 
-/// None: the file is not there.
-fn stamp_of(path: &Path) -> Option<Stamp> {
-    Some(Stamp::of(&std::fs::metadata(path).ok()?))
+/// None: it cannot be read.
+fn scanned_object(object: &Object, memory: &dyn FileMemory) -> Option<Scanned> {
+    let identity = match &object.build_id {
+        Some(build_id) => build_id_value(build_id),
+        None => sha256_value(&memory.digest(&object.path).ok()?),
+    };
+    let path = object.path.clone();
+    Some(Scanned { identity, path })
 }
 
-fn read(path: &Path, digest: FileDigest) -> Option<[u8; 32]> {
-    digest(path)
+fn read(path: &Path, memory: &dyn FileMemory) -> Option<[u8; 32]> {
+    memory
+        .digest(path)
         .inspect_err(|error| {
             tracing::warn!(file = %crate::log::path(path), %error, "a file of the driver cannot be read: nothing is cached");
         })
@@ -254,39 +396,6 @@ fn read(path: &Path, digest: FileDigest) -> Option<[u8; 32]> {
 /// How the build-id of a library stands in a key.
 pub fn build_id_value(build_id: &[u8]) -> Vec<u8> {
     [b"build-id ", build_id].concat()
-}
-
-/// How the content of a file stands in a key.
-pub fn sha256_value(digest: &[u8; 32]) -> Vec<u8> {
-    [b"sha256 ", digest.as_slice()].concat()
-}
-
-/// The libraries that were loaded before all others and may stand in for functions of any (ld.so(8)).
-struct Preloaded(Vec<Vec<u8>>);
-
-impl Preloaded {
-    fn of_process() -> Preloaded {
-        use std::os::unix::ffi::OsStringExt;
-        let mut names = std::env::var_os("LD_PRELOAD")
-            .unwrap_or_default()
-            .into_vec();
-        names.push(b':');
-        names.extend(std::fs::read("/etc/ld.so.preload").unwrap_or_default());
-        let names = names.split(|byte| byte.is_ascii_whitespace() || *byte == b':');
-        Preloaded(
-            names
-                .filter(|name| !name.is_empty())
-                .map(<[u8]>::to_vec)
-                .collect(),
-        )
-    }
-
-    fn has(&self, object: &Object) -> bool {
-        use std::os::unix::ffi::OsStrExt;
-        let path = object.path.as_os_str().as_bytes();
-        let named = |name: &Vec<u8>| path == name.as_slice() || object.name == *name;
-        self.0.iter().any(named)
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Read from the mapped image, not from the file: the file may have been replaced since it was loaded.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -26,7 +26,10 @@ pub struct Object {
     needed: Vec<Vec<u8>>,
     /// The GNU build-id.
     pub build_id: Option<Vec<u8>>,
-    ranges: Vec<std::ops::Range<usize>>,
+    /// Where its segments are.
+    pub ranges: Vec<std::ops::Range<usize>>,
+    /// What is added to the addresses in it.
+    pub base: usize,
 }
 
 impl Object {
@@ -50,11 +53,14 @@ impl Object {
             .any(is_one)
     }
 
-    /// Whether it is a loader layer, and not this library.
+    /// Whether it is this library or a copy of it, at any path. That edits nothing, and names all variables that the profiles know.
+    pub fn is_oclcache(&self) -> bool {
+        exports(&self.path, c"oclcache_active")
+    }
+
+    /// Whether it is a loader layer, and not this library or a copy of it.
     pub fn is_layer_of_another(&self) -> bool {
-        self.is_in_a_file()
-            && !self.contains(read as *const () as usize)
-            && exports(&self.path, c"clInitLayer")
+        self.is_in_a_file() && !self.is_oclcache() && exports(&self.path, c"clInitLayer")
     }
 
     /// Whether the file at the path is the one that was loaded, so that its content tells what is in memory.
@@ -106,27 +112,41 @@ impl Mapping {
 
 /// Those of the libraries that are chosen, and all that they need, as loaded.
 pub fn closure(objects: Vec<Object>, is_start: impl Fn(&Object) -> bool) -> Vec<Object> {
-    let mut queue: VecDeque<usize> = (0..objects.len())
-        .filter(|&index| is_start(&objects[index]))
-        .collect();
-    let mut rest: Vec<Option<Object>> = objects.into_iter().map(Some).collect();
-    let mut found = Vec::new();
-    while let Some(index) = queue.pop_front() {
-        let Some(object) = rest[index].take() else {
-            continue;
-        };
-        for needed in &object.needed {
-            queue.extend((0..rest.len()).filter(|&index| {
-                rest[index].as_ref().is_some_and(|other| {
-                    other.name == *needed
-                        || other
-                            .path
-                            .file_name()
-                            .is_some_and(|name| name.as_bytes() == needed)
-                })
-            }));
+    let reached = closure_by_root(&objects, is_start);
+    let mut objects: Vec<Option<Object>> = objects.into_iter().map(Some).collect();
+    let reached = reached.into_iter();
+    reached
+        .filter_map(|(index, _)| objects[index].take())
+        .collect()
+}
+
+/// The same by their indices, each with that of the chosen one that needs it first.
+pub fn closure_by_root(
+    objects: &[Object],
+    is_start: impl Fn(&Object) -> bool,
+) -> Vec<(usize, usize)> {
+    let mut by_name: HashMap<&[u8], Vec<usize>> = HashMap::new();
+    for (index, object) in objects.iter().enumerate() {
+        let file = object.path.file_name().map(OsStr::as_bytes);
+        let file = file.filter(|file| *file != object.name);
+        for name in [Some(object.name.as_slice()), file].into_iter().flatten() {
+            by_name.entry(name).or_default().push(index);
         }
-        found.push(object);
+    }
+    let mut is_found = vec![false; objects.len()];
+    let mut found = Vec::new();
+    let starts = (0..objects.len()).filter(|index| is_start(&objects[*index]));
+    for start in starts {
+        let mut queue = VecDeque::from([start]);
+        while let Some(index) = queue.pop_front() {
+            if std::mem::replace(&mut is_found[index], true) {
+                continue;
+            }
+            let needed = objects[index].needed.iter();
+            let needed = needed.filter_map(|name| by_name.get(name.as_slice()));
+            queue.extend(needed.flatten());
+            found.push((index, start));
+        }
     }
     found
 }
@@ -222,14 +242,14 @@ pub fn objects() -> Vec<Object> {
     objects
 }
 
-type Visit = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+pub(super) type Visit = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
 
 /// Calls the function for each object that is loaded, until it gives another number than 0.
 ///
 /// # Safety
 /// The data are what the function wants.
 #[allow(clippy::disallowed_methods)] // the one place
-unsafe fn iterate(visit: Visit, data: *mut c_void) {
+pub(super) unsafe fn iterate(visit: Visit, data: *mut c_void) {
     // SAFETY: the function has the type that dl_iterate_phdr(3) wants and, by the caller, gets the data that it wants.
     fork::without_forks(|| unsafe { libc::dl_iterate_phdr(Some(visit), data) });
 }
@@ -267,6 +287,7 @@ unsafe fn read(info: &libc::dl_phdr_info) -> Object {
         needed: Vec::new(),
         build_id: None,
         ranges: Vec::new(),
+        base,
     };
     // SAFETY: `dlpi_phnum` headers, by dl_iterate_phdr(3).
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) };
@@ -342,7 +363,8 @@ unsafe fn dynamic(base: usize, start: usize, size: usize, object: &mut Object) {
     object.name = find(DT_SONAME).map(string).unwrap_or_default();
 }
 
-fn build_id(notes: &[u8], align: usize) -> Option<Vec<u8>> {
+/// The GNU build-id among the notes of a segment.
+pub fn build_id(notes: &[u8], align: usize) -> Option<Vec<u8>> {
     let word = |offset: usize| u32::from_value(notes.get(offset..offset + 4)?);
     let align = if align == 8 { 8 } else { 4 };
     let mut offset = 0;

@@ -5,23 +5,30 @@
 
 #![allow(unsafe_code)] // calls through the driver's function pointers; each block says why it is sound
 
+mod additions;
 mod application;
+mod bindings;
 mod calls;
 pub mod device;
+mod elf;
+mod elf_image;
 pub mod environment;
 mod files;
+mod float_state;
 pub mod identity;
 mod include;
 pub mod layer;
 mod library;
 mod loaded;
 mod making;
+mod names;
 mod neutral;
 pub mod notify;
 mod patch;
+mod processor;
 pub mod profile;
+mod watched_functions;
 
-use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -33,8 +40,10 @@ use crate::cl::Platform;
 use crate::cl::dispatch::{Slot, Table};
 use crate::fork::Mutex;
 pub use application::Application;
+use bindings::Bindings;
 pub use calls::{BuildArguments, NotifyTarget};
-use environment::Surroundings;
+use environment::Moment;
+pub use float_state::FloatState;
 use identity::Identity;
 pub use identity::{build_id_value, sha256_value};
 pub use library::{Library, OpenError};
@@ -81,7 +90,10 @@ pub struct Driver {
     suffix: Vec<u8>,
     identity: OnceBox<Option<Identity>>,
     /// What was around the driver when it was opened.
-    opened_in: Surroundings,
+    opened_in: Moment,
+    /// The floating-point state of the thread that opened it, or first saw it: the driver's own threads may have it.
+    opened_with: FloatState,
+    bindings: Bindings,
     /// See [`environment::Variables`].
     variables: environment::Variables,
     devices: Mutex<device::Devices>,
@@ -104,7 +116,6 @@ impl Driver {
         recognition: &Recognition,
     ) -> Driver {
         let profile = profile::of(recognition);
-        let variables = environment::Variables::default();
         Driver {
             index,
             table,
@@ -117,8 +128,10 @@ impl Driver {
             profile,
             suffix: recognition.suffix.clone(),
             identity: OnceBox::new(),
-            opened_in: environment::surroundings(profile, &recognition.suffix, &variables),
-            variables,
+            opened_in: Moment::now(profile),
+            opened_with: FloatState::of_thread(),
+            bindings: Bindings::default(),
+            variables: environment::Variables::default(),
             devices: Mutex::default(),
             clang_resources: Mutex::default(),
             context_counts: AtomicU8::new(0),
@@ -142,6 +155,8 @@ impl Driver {
             suffix: self.suffix.clone(),
             identity: OnceBox::new(),
             opened_in: self.opened_in.clone(),
+            opened_with: self.opened_with,
+            bindings: Bindings::default(),
             variables: environment::Variables::default(),
             devices: Mutex::default(),
             clang_resources: Mutex::default(),
@@ -164,10 +179,10 @@ impl Driver {
     }
 
     /// The libraries of all that are known, separated by colons as the setting `vendors` has them.
-    pub fn libraries() -> OsString {
-        let mut libraries: Vec<&OsStr> = Driver::all().map(|one| one.library.as_os_str()).collect();
+    pub fn libraries() -> Vec<&'static Path> {
+        let mut libraries: Vec<&Path> = Driver::all().map(|one| one.library.as_path()).collect();
         libraries.dedup();
-        libraries.join(OsStr::new(":"))
+        libraries
     }
 
     /// The number that selects this driver's hooks.

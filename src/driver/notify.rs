@@ -167,14 +167,46 @@ pub fn wrapped(
         return (program, code);
     }
     let judged_by = refusable.then(this_thread);
-    let (number, target) = wait(Pending {
+    let (number, target) = wait(finish, notify, known_as, judged_by, held);
+    let (program, code) = below(target);
+    returned(number, program, code);
+    (program, code)
+}
+
+// What goes before and after the driver's call has functions of its own: their frames are gone while that runs, on a stack that
+// is the application's.
+
+#[inline(never)]
+fn wait(
+    finish: Finish,
+    target: NotifyTarget,
+    known_as: Option<Program>,
+    judged_by: Option<usize>,
+    held: Option<Held>,
+) -> (usize, NotifyTarget) {
+    let mut waiting = WAITING.lock();
+    waiting.last += 1;
+    let number = waiting.last;
+    let pending = Pending {
         finish: Some(finish),
-        target: notify,
+        target,
         known_as,
         judged_by,
         held,
-    });
-    let (program, code) = below(target);
+    };
+    waiting.pending.insert(number, pending);
+    (
+        number,
+        NotifyTarget {
+            function: Some(arrived),
+            user_data: number as *mut c_void,
+        },
+    )
+}
+
+/// The function has returned.
+#[inline(never)]
+fn returned(number: usize, program: Program, code: cl_int) {
     // Who is left: calls that were judged by what they return; and errors without a callback (measured: Intel's CPU runtime,
     // for an invalid option). A driver that calls back after an error, later, still finds the application's callback.
     let (finish, held) = {
@@ -197,21 +229,6 @@ pub fn wrapped(
     if let Some(finish) = finish {
         finish(program, Some(code));
     }
-    (program, code)
-}
-
-fn wait(pending: Pending) -> (usize, NotifyTarget) {
-    let mut waiting = WAITING.lock();
-    waiting.last += 1;
-    let number = waiting.last;
-    waiting.pending.insert(number, pending);
-    (
-        number,
-        NotifyTarget {
-            function: Some(arrived),
-            user_data: number as *mut c_void,
-        },
-    )
 }
 
 impl NotifyTarget {

@@ -58,6 +58,17 @@ pub enum Record {
     Measured,
 }
 
+/// What of a processor changes the code for a device that is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessorFacts {
+    /// Nothing: the binary is for no processor.
+    None,
+    /// Its model and instruction set, as LLVM detects them (Host.cpp: getHostCPUName and getHostCPUFeatures).
+    Model,
+    /// These and its stepping.
+    Stepping,
+}
+
 /// What a program has of its earlier build when it is built again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rebuild {
@@ -131,6 +142,10 @@ pub struct Profile {
     pub include_dirs: &'static [IncludeDir],
     /// Names that the compiler includes in every program, looked up like the program's own.
     pub implicit_includes: &'static [&'static str],
+    /// Files that change the code of programs that are made from an intermediate language, and of no others.
+    pub il_files: &'static [Files],
+    /// What of the processor is in the key, for devices that are one.
+    pub processor: ProcessorFacts,
     /// Whether the compiler looks at the name of the running program.
     pub looks_at_executable: bool,
 }

@@ -36,8 +36,8 @@ extern "C" fn clGetLayerInfo(
         size_ret,
     };
     match name {
-        CL_LAYER_API_VERSION => reply.give(&CL_LAYER_API_VERSION_100.to_value()),
-        CL_LAYER_NAME => reply.give(b"oclcache\0"),
+        CL_LAYER_API_VERSION => reply.answer(&CL_LAYER_API_VERSION_100.to_value()),
+        CL_LAYER_NAME => reply.answer(b"oclcache\0"),
         _ => CL_INVALID_VALUE,
     }
 }

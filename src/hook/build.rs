@@ -8,6 +8,7 @@ use opencl_sys::*;
 use crate::cache::{self, BuildCall, HeaderProgram};
 use crate::cl::{Device, Notify, Program};
 use crate::driver::{BuildArguments, NotifyTarget};
+use crate::fallible::copy;
 
 super::hooks! {
     /// Slot 30.
@@ -108,7 +109,13 @@ pub(super) unsafe fn read_arguments(
         distinct.len() < count as usize
     });
     // SAFETY: by the contract.
-    let options = (!options.is_null()).then(|| CString::from(unsafe { CStr::from_ptr(options) }));
+    let written = (!options.is_null()).then(|| unsafe { CStr::from_ptr(options) });
+    let options = written.and_then(|written| {
+        let bytes = copy(written.to_bytes_with_nul()).ok()?;
+        CString::from_vec_with_nul(bytes).ok()
+    });
+    // There is no memory for them.
+    odd |= written.is_some() && options.is_none();
     (BuildArguments { devices, options }, odd)
 }
 

@@ -88,5 +88,6 @@ fn context_info(
         .ok()
         .filter(|ours| *ours > 0)?;
     let references = driver.context_references(context).ok()?;
-    Some(reply.give(&references.saturating_sub(ours).to_value()))
+    let ask = |reply| driver.forward_context_info(context, name, reply);
+    reply.give(&references.saturating_sub(ours).to_value(), &ask)
 }

@@ -25,13 +25,15 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use super::ingredients::{Ingredient, Kind};
-use super::macros::{Definition, Macros};
+use super::macros::{Macros, OperandTokens, Spent};
 use super::options::Options;
-use super::source::{Operand, Texts};
+use super::source::{self, Operand, Texts};
+use crate::fallible::{copy, push};
 use crate::outcome::Bypass;
-use crate::stamp::FileId;
+use crate::stamp::{FileId, Stamp};
 use place::{Files, Found, look};
 
 /// How many places are looked at.
@@ -98,6 +100,11 @@ struct Place {
 }
 
 impl Closure {
+    /// Whether the program, or the compiler of itself, names a header.
+    pub fn names_any(&self) -> bool {
+        !self.places.is_empty()
+    }
+
     /// What enters the key, in the order in which it was found: by content, not by path or time.
     pub fn ingredients(&self) -> impl Iterator<Item = Ingredient> {
         self.places.iter().map(|place| {
@@ -184,7 +191,7 @@ impl Closure {
         let mut files = HashMap::new();
         let mut room = MOST_BYTES;
         let mut is_same = |(index, place): (usize, &Place)| {
-            let now = look(&place.path, &mut room);
+            let now = look(&place.path, &mut room, |_| None);
             now.is_ok_and(|(now, _)| same(&place.found, &now.known_from(index, &mut files)))
         };
         self.places.is_empty()
@@ -193,20 +200,28 @@ impl Closure {
     }
 }
 
+/// What was found of a program.
+#[derive(Debug, Default)]
+pub struct Followed {
+    /// The files.
+    pub closure: Closure,
+    /// Whether the digits of the random name that the source ends with could be told by something else that is compiled.
+    pub spells_random_name: bool,
+}
+
 /// Follows the headers of a program, and judges all texts together.
 ///
 /// # Errors
 /// Why the texts and files do not say everything about what is compiled.
-pub fn closure(inputs: &Inputs) -> Result<Closure, Bypass> {
-    let mut walk = Walk::new(inputs);
-    let mut definitions = Vec::new();
+pub fn follow(inputs: &Inputs) -> Result<Followed, Bypass> {
+    let mut walk = Walk::new(inputs)?;
     if let Some(options) = inputs.options {
         for definition in &options.definitions {
             let operands = walk.texts.add(definition.as_slice())?;
             walk.follow(operands, None, 0)?;
-            definitions.extend(Definition::of_option(definition));
         }
     }
+    let source = walk.texts.len();
     for text in [inputs.source]
         .into_iter()
         .chain(inputs.embedded.iter().map(|(_, text)| *text))
@@ -218,38 +233,29 @@ pub fn closure(inputs: &Inputs) -> Result<Closure, Bypass> {
     let forced = options
         .iter()
         .flat_map(|options| &options.forced_includes)
-        .cloned();
-    let implicit = inputs.implicit.iter().map(|name| name.as_bytes().to_vec());
+        .map(Vec::as_slice);
+    let implicit = inputs.implicit.iter().map(|name| name.as_bytes());
     for name in forced.chain(implicit) {
-        walk.request(&name, None, 0)?;
+        walk.request(name, None, 0)?;
     }
     walk.read_on()?;
-    // A file that is found by a computed name may define what makes others.
-    let (mut rounds, mut steps) = (0, 0);
-    while !walk.computed.is_empty() {
-        rounds += 1;
-        if rounds > MOST_ROUNDS {
-            return Err(Bypass::TooManyHeaders);
-        }
-        let (places, texts) = (walk.closure.places.len(), walk.texts.len());
-        let all = Macros::new(definitions.iter().cloned().chain(walk.texts.definitions()?));
-        let mut unresolved = Ok(());
-        for (operand, beside, depth) in walk.computed.clone() {
-            match all.names(&operand, &mut steps) {
-                Ok(names) => names
-                    .iter()
-                    .try_for_each(|name| walk.request(name, beside.as_ref(), depth))?,
-                Err(reason) => unresolved = Err(reason),
-            }
-        }
-        walk.read_on()?;
-        if (places, texts) == (walk.closure.places.len(), walk.texts.len()) {
-            unresolved?;
-            break;
-        }
-    }
+    walk.compute_names(options)?;
     walk.texts.finish()?;
-    Ok(walk.closure)
+    let spells_random_name = match source::before_digits(inputs.source) {
+        None => false,
+        Some(before) => {
+            let before = before.len() - source::RANDOM_NAME.len();
+            let names = inputs.embedded.iter().map(|(name, _)| *name);
+            let options = options.iter().map(|options| options.written());
+            let words = names.chain(options);
+            walk.texts
+                .could_spell_random_name((source, before), words)?
+        }
+    };
+    Ok(Followed {
+        closure: walk.closure,
+        spells_random_name,
+    })
 }
 
 /// A directory in which headers are looked for.
@@ -280,27 +286,40 @@ impl Base {
     }
 }
 
+/// A file that was found.
+struct Queued {
+    /// Its directory.
+    directory: Base,
+    depth: usize,
+    /// Its first place.
+    file: usize,
+    /// Its text; None: it was read at its first place.
+    text: Option<Vec<u8>>,
+}
+
 struct Walk<'a> {
     closure: Closure,
     texts: Texts<'a>,
     bases: Vec<Base>,
     has_embedded: bool,
     /// Directories, below each base, of the names of embedded headers.
-    below: Vec<Vec<u8>>,
+    below: Vec<&'a [u8]>,
     requested: HashSet<Vec<u8>>,
     seen: HashSet<Vec<u8>>,
     files: Files,
     /// Files by themselves and by the directories that they were found in: what stands beside them is known.
     read: HashMap<(FileId, FileId), usize>,
-    /// Texts of files whose headers are to be followed, with the directory of each and its depth.
-    queue: VecDeque<(Base, Vec<u8>, usize)>,
+    /// The headers that files name, each file by its first place.
+    named: HashMap<usize, Rc<[Operand]>>,
+    /// Files whose headers are to be followed.
+    queue: VecDeque<Queued>,
     /// Operands that macros make names of, with the directory of the including file and its depth.
-    computed: Vec<(Vec<u8>, Option<Base>, usize)>,
+    computed: Vec<(Vec<u8>, Option<Rc<Base>>, usize)>,
     room: u64,
 }
 
 impl<'a> Walk<'a> {
-    fn new(inputs: &Inputs<'a>) -> Walk<'a> {
+    fn new(inputs: &Inputs<'a>) -> Result<Walk<'a>, Bypass> {
         let mut bases = vec![Base {
             name: b"cwd".to_vec(),
             path: PathBuf::new(),
@@ -310,10 +329,8 @@ impl<'a> Walk<'a> {
             .map_or(&[][..], |options| &options.include_dirs);
         for (index, directory) in include_dirs.iter().enumerate() {
             let path = PathBuf::from(OsStr::from_bytes(directory));
-            bases.push(Base {
-                name: format!("-I{index}").into_bytes(),
-                path,
-            });
+            let name = format!("-I{index}").into_bytes();
+            push(&mut bases, Base { name, path })?;
         }
         for (index, directory) in inputs.driver_dirs.iter().enumerate() {
             bases.push(Base {
@@ -323,11 +340,12 @@ impl<'a> Walk<'a> {
         }
         let below = inputs.embedded.iter().filter_map(|(name, _)| {
             let end = name.iter().rposition(|byte| *byte == b'/')?;
-            Some(name[..end].to_vec())
+            Some(&name[..end])
         });
-        Walk {
+        let mut seen = HashSet::new();
+        Ok(Walk {
             has_embedded: !inputs.embedded.is_empty(),
-            below: below.collect(),
+            below: below.filter(|below| seen.insert(*below)).collect(),
             closure: Closure {
                 places: Vec::new(),
                 working_directory: inputs.working_directory.to_owned(),
@@ -338,23 +356,64 @@ impl<'a> Walk<'a> {
             seen: HashSet::new(),
             files: HashMap::new(),
             read: HashMap::new(),
+            named: HashMap::new(),
             queue: VecDeque::new(),
             computed: Vec::new(),
             room: MOST_BYTES,
+        })
+    }
+
+    /// Makes names of operands, and follows them. A file that is found by a computed name may define what makes others.
+    fn compute_names(&mut self, options: Option<&Options>) -> Result<(), Bypass> {
+        if self.computed.is_empty() {
+            return Ok(());
         }
+        let mut macros = Macros::default();
+        for definition in options.iter().flat_map(|options| &options.definitions) {
+            macros.add_option(definition)?;
+        }
+        let mut spent = Spent::default();
+        let mut operands: Vec<OperandTokens> = Vec::new();
+        for _ in 0..MOST_ROUNDS {
+            let (places, texts) = (self.closure.places.len(), self.texts.len());
+            self.texts.new_definitions(|text| macros.add(text))?;
+            for (operand, ..) in &self.computed[operands.len()..] {
+                push(&mut operands, macros.operand(operand)?)?;
+            }
+            let mut unresolved = Ok(());
+            for (index, operand) in operands.iter().enumerate() {
+                let (_, beside, depth) = &self.computed[index];
+                let (beside, depth) = (beside.clone(), *depth);
+                match macros.names(operand, &mut spent) {
+                    Ok(names) => names
+                        .iter()
+                        .try_for_each(|name| self.request(name, beside.as_deref(), depth))?,
+                    Err(Bypass::NoMemory) => return Err(Bypass::NoMemory),
+                    Err(reason) => unresolved = Err(reason),
+                }
+                spent.check()?;
+            }
+            self.read_on()?;
+            if (places, texts) == (self.closure.places.len(), self.texts.len()) {
+                return unresolved;
+            }
+        }
+        Err(Bypass::TooManyHeaders)
     }
 
     /// Looks for what a text names; `beside` is the directory of the file that it was read from.
     fn follow(
         &mut self,
-        operands: Vec<Operand>,
-        beside: Option<&Base>,
+        operands: impl IntoIterator<Item = Operand>,
+        beside: Option<&Rc<Base>>,
         depth: usize,
     ) -> Result<(), Bypass> {
         for operand in operands {
             match operand {
-                Operand::Name(name) => self.request(&name, beside, depth)?,
-                Operand::Computed(tokens) => self.computed.push((tokens, beside.cloned(), depth)),
+                Operand::Name(name) => self.request(&name, beside.map(Rc::as_ref), depth)?,
+                Operand::Computed(tokens) => {
+                    push(&mut self.computed, (tokens, beside.cloned(), depth))?;
+                }
             }
         }
         Ok(())
@@ -380,12 +439,17 @@ impl<'a> Walk<'a> {
         if let Some(directory) = beside {
             self.look(directory.join(name), depth)?;
         }
-        if self.requested.insert(name.to_vec()) {
+        if !self.requested.contains(name) {
+            self.requested
+                .try_reserve(1)
+                .map_err(|_| Bypass::NoMemory)?;
+            self.requested.insert(copy(name)?);
             self.check_directories()?;
-            for base in self.bases.clone() {
-                self.look(base.join(name), depth)?;
-                for below in self.below.clone() {
-                    self.look(base.join(&below).join(name), depth)?;
+            for base in 0..self.bases.len() {
+                self.look(self.bases[base].join(name), depth)?;
+                for below in 0..self.below.len() {
+                    let directory = self.bases[base].join(self.below[below]);
+                    self.look(directory.join(name), depth)?;
                 }
             }
         }
@@ -408,41 +472,71 @@ impl<'a> Walk<'a> {
 
     /// Looks at a place.
     fn look(&mut self, place: Base, depth: usize) -> Result<(), Bypass> {
-        if !self.seen.insert(place.name.clone()) {
+        if self.seen.contains(&place.name) {
             return Ok(());
         }
+        let reserved = self.seen.try_reserve(1);
+        let reserved = reserved.and_then(|()| self.queue.try_reserve(1));
+        let reserved = reserved.and_then(|()| self.read.try_reserve(1));
+        let reserved = reserved.and_then(|()| self.files.try_reserve(1));
+        let reserved = reserved.and_then(|()| self.named.try_reserve(1));
+        reserved.map_err(|_| Bypass::NoMemory)?;
+        self.seen.insert(copy(&place.name)?);
         if self.seen.len() > MOST_PLACES || self.files.len() > MOST_FILES || depth > DEEPEST {
             return Err(Bypass::TooManyHeaders);
         }
         let path = self.closure.working_directory.join(&place.path);
-        let (found, text) = look(&path, &mut self.room)?;
-        let found = found.known_from(self.closure.places.len(), &mut self.files);
+        let index = self.closure.places.len();
+        let known = |stamp: &Stamp| {
+            let first = *self.files.get(&stamp.file)?;
+            match &self.closure.places[first].found {
+                Found::File {
+                    digest,
+                    stamp: then,
+                    ..
+                } if then == stamp => Some(*digest),
+                _ => None,
+            }
+        };
+        let (found, text) = look(&path, &mut self.room, known)?;
+        let found = found.known_from(index, &mut self.files);
         let mut again = None;
-        if let Found::File { stamp, .. } = &found {
+        if let Found::File { stamp, same_as, .. } = &found {
             let directory = path.parent().unwrap_or(Path::new("/"));
             let directory = std::fs::metadata(directory).map_err(|_| Bypass::ReadsFile)?;
             let directory = (directory.dev(), directory.ino());
-            let index = self.closure.places.len();
-            let known = *self.read.entry((stamp.file, directory)).or_insert(index);
-            again = (known != index).then_some(known);
+            let first = *self.read.entry((stamp.file, directory)).or_insert(index);
+            again = (first != index).then_some(first);
             if again.is_none() {
-                self.queue.push_back((place.parent(), text, depth + 1));
+                self.queue.push_back(Queued {
+                    directory: place.parent(),
+                    depth: depth + 1,
+                    file: same_as.unwrap_or(index),
+                    text,
+                });
             }
         }
-        self.closure.places.push(Place {
+        let place = Place {
             name: place.name,
             path,
             found,
             again,
-        });
-        Ok(())
+        };
+        push(&mut self.closure.places, place)
     }
 
     /// Follows what was found, until nothing new is.
     fn read_on(&mut self) -> Result<(), Bypass> {
-        while let Some((directory, text, depth)) = self.queue.pop_front() {
-            let operands = self.texts.add(Cow::Owned(text))?;
-            self.follow(operands, Some(&directory), depth)?;
+        while let Some(queued) = self.queue.pop_front() {
+            if let Some(text) = queued.text {
+                let operands = self.texts.add(Cow::Owned(text))?;
+                self.named.insert(queued.file, operands.into());
+            }
+            // A file that was written meanwhile is read again at its other place, and found changed when all is looked at again.
+            let operands = self.named.get(&queued.file).cloned();
+            let operands = operands.ok_or(Bypass::ReadsFile)?;
+            let directory = Rc::new(queued.directory);
+            self.follow(operands.iter().cloned(), Some(&directory), queued.depth)?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The version of the encoding and of the choice of ingredients.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The key of a build: equal keys mean that the driver would make an equal program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -90,6 +90,11 @@ pub enum Kind {
     Include = 14,
     /// The working directory, which debug information may hold.
     WorkingDirectory = 15,
+    /// A library that answers for functions of the driver's in place of the usual one, or which variants of a library's functions
+    /// answer.
+    Functions = 16,
+    /// A register that is not as at a program's start; the name says which, and when.
+    FloatingPoint = 17,
 }
 
 /// One part of a key, readable.
@@ -104,6 +109,24 @@ pub struct Ingredient {
 }
 
 impl Ingredient {
+    /// Begins the name of what says which variants of a library's functions were chosen.
+    pub const VARIANTS: &str = "variants of ";
+    /// Ends the name of a register as it was when the driver was opened.
+    pub const AT_OPENING: &str = " when the driver was opened";
+
+    /// Whether a process of our own on the same machine can have the same without being told to run another's code: not a library
+    /// that answers for functions of the driver's, and not a floating-point state that the driver was opened in.
+    pub fn is_reproducible(&self) -> bool {
+        match self.kind {
+            // The C library's mathematics are in each process of ours.
+            Kind::Functions => {
+                self.name.starts_with(Self::VARIANTS) || self.name.starts_with("libm.so")
+            }
+            Kind::FloatingPoint => !self.name.ends_with(Self::AT_OPENING),
+            _ => true,
+        }
+    }
+
     /// An ingredient.
     pub fn new(kind: Kind, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
         Self {
@@ -112,6 +135,19 @@ impl Ingredient {
             value: value.into(),
         }
     }
+}
+
+/// How a digest stands in a value, beside values that are text.
+const DIGEST: &[u8] = b"sha256 ";
+
+/// How the content of a file, or a text that nobody is to read, stands in a key.
+pub fn sha256_value(digest: &[u8; 32]) -> Vec<u8> {
+    [DIGEST, digest.as_slice()].concat()
+}
+
+/// The digest that a value is, if it was made by [`sha256_value`].
+pub fn digest_of(value: &[u8]) -> Option<[u8; 32]> {
+    value.strip_prefix(DIGEST)?.try_into().ok()
 }
 
 /// The key that the ingredients make.
@@ -155,6 +191,8 @@ mod tests {
             Ingredient::new(Kind::Previous, "", *b"key"),
             Ingredient::new(Kind::Include, "-I0/a.h", *b"digest"),
             Ingredient::new(Kind::WorkingDirectory, "", *b"/home"),
+            Ingredient::new(Kind::Functions, "libx.so", *b"exp 0x1"),
+            Ingredient::new(Kind::FloatingPoint, "MXCSR", *b"0x3f80"),
         ]
     }
 
@@ -162,11 +200,11 @@ mod tests {
     fn the_key_of_a_given_list_never_changes_without_a_new_version() {
         assert_eq!(
             key(&list()).hex(),
-            "4edc7cb04036ab1997b5adee954a1f2af097a63afcb25cb175e7f4dd44d87887"
+            "c1186074d2a9ca369fbe65dc66b84a36abc0608a8bf90931da8c54b6e3addde0"
         );
         assert_eq!(
             key(&[]).hex(),
-            "b2232a1bfc2f2d988f5889f5bd027b556f99651fe7009398e76eb9c66856cca8"
+            "8c60fa8c4ad65e2e7d07c4e2c715498ea89728c62e1065f5373fabf582415f52"
         );
     }
 
@@ -192,6 +230,17 @@ mod tests {
         let mut swapped = list();
         swapped.swap(0, 1);
         assert_ne!(key(&swapped), original);
+    }
+
+    #[test]
+    fn a_library_that_answers_and_the_state_of_an_earlier_thread_cannot_be_had_again() {
+        let is = |kind, name: &str| Ingredient::new(kind, name, *b"1").is_reproducible();
+        assert!(is(Kind::Driver, "libx.so"));
+        assert!(is(Kind::Functions, "variants of libm.so.6"));
+        assert!(is(Kind::Functions, "libm.so.6"));
+        assert!(!is(Kind::Functions, "libx.so"));
+        assert!(is(Kind::FloatingPoint, "MXCSR"));
+        assert!(!is(Kind::FloatingPoint, "MXCSR when the driver was opened"));
     }
 
     #[test]

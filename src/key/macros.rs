@@ -3,166 +3,219 @@
 //! Nobody but the driver knows which of several definitions holds where a directive stands, since conditions are not
 //! evaluated here. So each definition of a name is tried, and none as well, and every name that comes out counts. What a
 //! driver defines by itself is not known: a name that could be such a one leaves the directive unresolved.
+//!
+//! A definition is kept as it is written and parsed when an operand first needs it: a text of a megabyte may define a hundred
+//! thousand macros, of which an include directive uses two. What an expansion may cost is bounded by constants, and its state
+//! lives on the heap: the stack is the application's, however deep macros stand in one another.
 
+mod expansion;
+mod lex;
 mod predefined;
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
+use crate::fallible::{copy, push};
 use crate::outcome::Bypass;
-use predefined::could_be_predefined;
+use expansion::Expansion;
+use lex::{Kind, Lexemes, is_odd};
 
 /// How many steps the expansion of one operand may take.
 const MOST_STEPS: usize = 20_000;
 /// How many steps the expansion of all operands may take.
 const MOST_STEPS_OF_ALL: usize = 200_000;
-/// How deep it may go, on a stack of the application's.
+/// How many tokens the expansion of one operand may copy or compare.
+const MOST_WORK: usize = 1 << 18;
+/// How many the expansion of all operands may.
+const MOST_WORK_OF_ALL: usize = 1 << 21;
+/// How deep it may go; as many tokens may an operand come to have.
 const DEEPEST: usize = 400;
 /// How many different names may come out.
 const MOST_NAMES: usize = 64;
 /// How many definitions of one name are tried.
 const MOST_DEFINITIONS: usize = 64;
-/// How long a definition may be, in bytes.
+/// How long a definition, an operand or a token that is made may be, in bytes.
 const LONGEST: usize = 1 << 14;
 
 /// A preprocessing token (C99 6.4).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Token {
     kind: Kind,
-    text: Vec<u8>,
     /// Whether white space stands before it.
     spaced: bool,
-    /// The macros that it came from, which are not expanded in it again (C99 6.10.3.4).
-    hidden: Vec<Vec<u8>>,
+    /// Its text, by the number of that.
+    word: u32,
+    /// The macros that it came from, which are not expanded in it again (C99 6.10.3.4), by the number of that set.
+    hidden: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Identifier,
-    Number,
-    Literal,
-    Punctuator,
+/// The number of the set that holds no macro.
+const NONE_HIDDEN: u32 = 0;
+
+/// An operand of an include directive, ready to be expanded.
+pub struct OperandTokens(Vec<Token>);
+
+/// A macro that is understood.
+#[derive(Debug, PartialEq, Eq)]
+struct Definition {
+    /// How many parameters a function-like macro has; None: object-like.
+    parameters: Option<usize>,
+    /// The tokens, each with the index of the parameter that it names.
+    body: Vec<(Token, Option<usize>)>,
+    /// Whether the body has the parameter where its argument is expanded.
+    expands: Vec<bool>,
 }
 
-/// A macro.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Definition {
-    name: Vec<u8>,
-    /// Of a function-like macro; None: object-like.
-    parameters: Option<Vec<Vec<u8>>>,
-    body: Vec<Token>,
+/// All definitions of one name.
+#[derive(Default)]
+struct Named {
+    /// As they are written, each once.
+    written: Vec<Vec<u8>>,
     /// Whether it is not known what the macro makes, so that what uses it stays unresolved.
     opaque: bool,
+    /// The first of `written`, parsed.
+    parsed: Vec<Rc<Definition>>,
+    parsed_count: usize,
 }
 
-impl Definition {
-    /// What stands behind `#define`, up to the end of the directive. None: it defines nothing.
-    ///
-    /// A variable number of arguments is not understood: no name of a header was ever seen to need it.
-    pub fn parse(text: &[u8]) -> Option<Definition> {
-        let name = tokens(&text[..text.len().min(LONGEST)])
-            .into_iter()
-            .next()
-            .filter(|token| token.kind == Kind::Identifier)?
-            .text;
-        // Some compilers end the name before such a character.
-        let plain = name.iter().position(|byte| is_odd(*byte));
-        let opaque = |name: &[u8]| Definition {
-            name: name.to_vec(),
-            parameters: None,
-            body: Vec::new(),
-            opaque: true,
-        };
-        match plain {
-            Some(end) => Some(opaque(&name[..end])),
-            None if text.len() > LONGEST => Some(opaque(&name)),
-            None => Some(Definition::understood(text).unwrap_or_else(|| opaque(&name))),
-        }
-    }
-
-    fn understood(text: &[u8]) -> Option<Definition> {
-        let mut tokens = tokens(text).into_iter().peekable();
-        let name = tokens.next()?.text;
-        let mut parameters = None;
-        if tokens
-            .next_if(|token| token.is(b"(") && !token.spaced)
-            .is_some()
-        {
-            let mut names = Vec::new();
-            while tokens.next_if(|token| token.is(b")")).is_none() {
-                if !names.is_empty() && !tokens.next()?.is(b",") {
-                    return None;
-                }
-                names.push(
-                    tokens
-                        .next()
-                        .filter(|token| token.kind == Kind::Identifier)?
-                        .text,
-                );
-            }
-            parameters = Some(names);
-        }
-        Some(Definition {
-            name,
-            parameters,
-            body: tokens.collect(),
-            opaque: false,
-        })
-    }
-
-    /// A macro definition of the build options: `NAME`, `NAME=VALUE` or `NAME(PARAMETERS)=VALUE`.
-    pub fn of_option(text: &[u8]) -> Option<Definition> {
-        let mut text = text.to_vec();
-        match text.iter().position(|byte| *byte == b'=') {
-            Some(equals) => text[equals] = b' ',
-            None => text.extend(b" 1"),
-        }
-        Definition::parse(&text)
-    }
-}
-
-impl Token {
-    fn is(&self, text: &[u8]) -> bool {
-        self.kind != Kind::Literal && self.text == text
-    }
+/// What the expansions of all operands of a program have cost together.
+#[derive(Default)]
+pub struct Spent {
+    steps: usize,
+    work: usize,
 }
 
 /// Macros by name.
-pub struct Macros(HashMap<Vec<u8>, Vec<Definition>>);
+#[derive(Default)]
+pub struct Macros {
+    named: HashMap<u32, Named>,
+    words: Words,
+}
 
-impl Macros {
-    /// All of these definitions.
-    pub fn new(definitions: impl IntoIterator<Item = Definition>) -> Macros {
-        let mut macros: HashMap<Vec<u8>, Vec<Definition>> = HashMap::new();
-        for definition in definitions {
-            let known = macros.entry(definition.name.clone()).or_default();
-            if known.len() < MOST_DEFINITIONS {
-                if !known.contains(&definition) {
-                    known.push(definition);
-                }
-            } else {
-                known[0].opaque = true;
-            }
+/// Texts of tokens, by number.
+#[derive(Default)]
+struct Words {
+    numbers: HashMap<Rc<[u8]>, u32>,
+    texts: Vec<Rc<[u8]>>,
+}
+
+impl Spent {
+    /// Whether more may be spent.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn check(&self) -> Result<(), Bypass> {
+        match self.steps > MOST_STEPS_OF_ALL || self.work > MOST_WORK_OF_ALL {
+            true => Err(Bypass::UnresolvedInclude),
+            false => Ok(()),
         }
-        Macros(macros)
+    }
+}
+
+impl Words {
+    fn number(&mut self, text: &[u8]) -> Result<u32, Bypass> {
+        if let Some(number) = self.numbers.get(text) {
+            return Ok(*number);
+        }
+        let number = self.texts.len() as u32;
+        let text: Rc<[u8]> = text.into();
+        self.numbers.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
+        push(&mut self.texts, text.clone())?;
+        self.numbers.insert(text, number);
+        Ok(number)
     }
 
-    /// Every header name that an operand could come to be. `steps` counts those of all operands.
+    fn text(&self, token: Token) -> &[u8] {
+        &self.texts[token.word as usize]
+    }
+
+    fn is(&self, token: Token, text: &[u8]) -> bool {
+        token.kind != Kind::Literal && self.text(token) == text
+    }
+
+    fn tokens(&mut self, text: &[u8]) -> Result<Vec<Token>, Bypass> {
+        let mut tokens = Vec::new();
+        for lexeme in Lexemes::new(text) {
+            let token = Token {
+                kind: lexeme.kind,
+                spaced: lexeme.spaced,
+                word: self.number(lexeme.text)?,
+                hidden: NONE_HIDDEN,
+            };
+            push(&mut tokens, token)?;
+        }
+        Ok(tokens)
+    }
+}
+
+impl Macros {
+    /// Adds what stands behind `#define`, up to the end of the directive.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn add(&mut self, text: &[u8]) -> Result<(), Bypass> {
+        let first = Lexemes::new(&text[..text.len().min(LONGEST)]).next();
+        let Some(name) = first.filter(|lexeme| lexeme.kind == Kind::Identifier) else {
+            return Ok(()); // it defines nothing
+        };
+        // Some compilers end the name before such a character.
+        let plain = name.text.iter().position(|byte| is_odd(*byte));
+        let is_understood = plain.is_none() && text.len() <= LONGEST;
+        let name = &name.text[..plain.unwrap_or(name.text.len())];
+        let name = self.words.number(name)?;
+        self.named.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
+        let named = self.named.entry(name).or_default();
+        if !is_understood || named.written.len() >= MOST_DEFINITIONS {
+            named.opaque = true;
+        } else if !named.written.iter().any(|written| written == text) {
+            push(&mut named.written, copy(text)?)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a macro definition of the build options: `NAME`, `NAME=VALUE` or `NAME(PARAMETERS)=VALUE`.
+    ///
+    /// # Errors
+    /// See [`Macros::add`].
+    pub fn add_option(&mut self, text: &[u8]) -> Result<(), Bypass> {
+        match text.iter().position(|byte| *byte == b'=') {
+            Some(equals) => {
+                let mut text = copy(text)?;
+                text[equals] = b' ';
+                self.add(&text)
+            }
+            None => self.add(&[text, b" 1"].concat()),
+        }
+    }
+
+    /// The tokens of an operand.
+    ///
+    /// # Errors
+    /// It is longer than any expansion may come to be.
+    pub fn operand(&mut self, text: &[u8]) -> Result<OperandTokens, Bypass> {
+        if text.len() > LONGEST {
+            return Err(Bypass::UnresolvedInclude);
+        }
+        Ok(OperandTokens(self.words.tokens(text)?))
+    }
+
+    /// Every header name that an operand could come to be.
     ///
     /// # Errors
     /// [`Bypass::UnresolvedInclude`]: one of them may be a name that only the driver knows.
-    pub fn names(&self, operand: &[u8], steps: &mut usize) -> Result<Vec<Vec<u8>>, Bypass> {
-        let mut expansion = Expansion {
-            macros: self,
-            steps: 0,
-        };
-        let expanded = expansion.expand(&tokens(operand), 0)?;
-        *steps += expansion.steps;
-        if *steps > MOST_STEPS_OF_ALL {
-            return Err(Bypass::UnresolvedInclude);
-        }
+    pub fn names(
+        &mut self,
+        operand: &OperandTokens,
+        spent: &mut Spent,
+    ) -> Result<Vec<Vec<u8>>, Bypass> {
+        let mut expansion = Expansion::new(self);
+        let expanded = expansion.expand(&operand.0);
+        spent.steps += expansion.steps;
+        spent.work += expansion.work;
+        let expanded = expanded?;
         let mut names = Vec::new();
         for tokens in &expanded {
-            names.extend(header_name(tokens)?);
+            names.extend(self.header_name(tokens)?);
         }
         names.sort_unstable();
         names.dedup();
@@ -171,348 +224,149 @@ impl Macros {
             _ => Err(Bypass::UnresolvedInclude),
         }
     }
-}
 
-/// The name that the tokens of an include directive spell (C99 6.10.2); None: an error in every compiler.
-fn header_name(tokens: &[Token]) -> Result<Option<Vec<u8>>, Bypass> {
-    let Some((first, rest)) = tokens.split_first() else {
-        return Ok(None);
-    };
-    if first.kind == Kind::Literal {
-        let inside = first.text.strip_prefix(b"\"");
-        let inside = inside.and_then(|text| text.strip_suffix(b"\""));
-        return Ok(inside.map(<[u8]>::to_vec));
-    }
-    let end = rest.iter().position(|token| token.is(b">"));
-    let Some(end) = end.filter(|_| first.is(b"<")) else {
-        return Ok(None);
-    };
-    // `->`, `:>`, `>>` and the like are one token, which does not end the name.
-    let is_one_of = |token: &Token, others: &[u8]| {
-        token.kind == Kind::Punctuator && token.text.len() == 1 && others.contains(&token.text[0])
-    };
-    let before = end.checked_sub(1).map(|before| &rest[before]);
-    if !rest[end].spaced && before.is_some_and(|token| is_one_of(token, b"-:%"))
-        || rest
-            .get(end + 1)
-            .is_some_and(|token| !token.spaced && is_one_of(token, b">="))
-    {
-        return Err(Bypass::UnresolvedInclude);
-    }
-    // Each token with a blank before it wherever white space stands there, also before the first and the last (measured on
-    // PoCL and Intel's CPU runtime; clang's Preprocessor::LexHeaderName).
-    let mut name = Vec::new();
-    for token in &rest[..=end] {
-        if token.spaced {
-            name.push(b' ');
-        }
-        name.extend(&token.text);
-    }
-    name.pop();
-    Ok(Some(name))
-}
-
-struct Expansion<'a> {
-    macros: &'a Macros,
-    steps: usize,
-}
-
-impl<'a> Expansion<'a> {
-    fn definitions(&self, name: &[u8]) -> impl Iterator<Item = &'a Definition> + use<'a> {
-        self.macros.0.get(name).into_iter().flatten()
-    }
-
-    /// All that the tokens could be after expansion (C99 6.10.3, by hide sets).
-    fn expand(&mut self, tokens: &[Token], depth: usize) -> Result<Vec<Vec<Token>>, Bypass> {
-        self.steps += 1;
-        if self.steps > MOST_STEPS || depth > DEEPEST {
-            return Err(Bypass::UnresolvedInclude);
-        }
+    /// The name that the tokens of an include directive spell (C99 6.10.2); None: an error in every compiler.
+    fn header_name(&self, tokens: &[Token]) -> Result<Option<Vec<u8>>, Bypass> {
         let Some((first, rest)) = tokens.split_first() else {
-            return Ok(vec![Vec::new()]);
+            return Ok(None);
         };
-        let mut found = Vec::new();
-        let is_word = matches!(first.kind, Kind::Identifier | Kind::Number);
-        if is_word && first.text.iter().any(|byte| is_odd(*byte)) {
+        let words = &self.words;
+        if first.kind == Kind::Literal {
+            let inside = words.text(*first).strip_prefix(b"\"");
+            let inside = inside.and_then(|text| text.strip_suffix(b"\""));
+            return inside.map(copy).transpose();
+        }
+        let end = rest.iter().position(|token| words.is(*token, b">"));
+        let Some(end) = end.filter(|_| words.is(*first, b"<")) else {
+            return Ok(None);
+        };
+        // `->`, `:>`, `>>` and the like are one token, which does not end the name.
+        let is_one_of = |token: &Token, others: &[u8]| {
+            let text = words.text(*token);
+            token.kind == Kind::Punctuator && text.len() == 1 && others.contains(&text[0])
+        };
+        let before = end.checked_sub(1).map(|before| &rest[before]);
+        if !rest[end].spaced && before.is_some_and(|token| is_one_of(token, b"-:%"))
+            || rest
+                .get(end + 1)
+                .is_some_and(|token| !token.spaced && is_one_of(token, b">="))
+        {
             return Err(Bypass::UnresolvedInclude);
         }
-        if first.kind == Kind::Identifier && first.hidden.contains(&first.text) {
-            // Arguments from behind a macro's end: the standard leaves open what is still hidden (C99 6.10.3.4, note).
-            let takes_arguments =
-                |name: &Vec<u8>| self.definitions(name).any(|one| one.parameters.is_some());
-            if first.hidden.iter().any(takes_arguments) {
-                return Err(Bypass::UnresolvedInclude);
+        // Each token with a blank before it wherever white space stands there, also before the first and the last (measured
+        // on PoCL and Intel's CPU runtime; clang's Preprocessor::LexHeaderName).
+        let mut name = Vec::new();
+        let length = rest[..=end]
+            .iter()
+            .map(|token| words.text(*token).len() + 1);
+        name.try_reserve(length.sum())
+            .map_err(|_| Bypass::NoMemory)?;
+        for token in &rest[..=end] {
+            if token.spaced {
+                name.push(b' ');
             }
-        } else if first.kind == Kind::Identifier {
-            if could_be_predefined(&first.text) {
-                return Err(Bypass::UnresolvedInclude);
-            }
-            for definition in self.definitions(&first.text) {
-                for (taken, mut replaced) in self.replace(first, definition, rest, depth)? {
-                    if replaced.is_empty() && first.spaced {
-                        // The white space passes to the next token in some compilers (measured on PoCL and Intel's CPU runtime).
-                        return Err(Bypass::UnresolvedInclude);
-                    }
-                    replaced.extend_from_slice(&rest[taken..]);
-                    found.extend(self.expand(&replaced, depth + 1)?);
-                }
-            }
+            name.extend_from_slice(words.text(*token));
         }
-        for mut behind in self.expand(rest, depth + 1)? {
-            behind.insert(0, first.clone());
-            found.push(behind);
-        }
-        let mut different: Vec<Vec<Token>> = Vec::new();
-        for tokens in found {
-            if !different.contains(&tokens) {
-                different.push(tokens);
-            }
-        }
-        match different.len() > MOST_NAMES {
-            true => Err(Bypass::UnresolvedInclude),
-            false => Ok(different),
-        }
+        name.pop();
+        Ok(Some(name))
     }
 
-    /// What a macro could make of its name and, if it is function-like, of the arguments in `rest`, and how much of `rest`
-    /// those take; nothing without arguments.
-    fn replace(
-        &mut self,
-        name: &Token,
-        definition: &Definition,
-        rest: &[Token],
-        depth: usize,
-    ) -> Result<Vec<(usize, Vec<Token>)>, Bypass> {
-        if definition.opaque {
-            return Err(Bypass::UnresolvedInclude);
-        }
-        let parameters = definition.parameters.as_deref().unwrap_or_default();
-        let (arguments, taken) = match definition.parameters {
-            None => (Vec::new(), 0),
-            Some(_) => match arguments(rest) {
-                Some((arguments, taken)) if arguments.len() == parameters.len().max(1) => {
-                    (arguments, taken)
-                }
-                _ => return Ok(Vec::new()),
-            },
+    /// The definitions of a name.
+    ///
+    /// # Errors
+    /// It is not known what one of them makes.
+    fn definitions(&mut self, name: u32) -> Result<&[Rc<Definition>], Bypass> {
+        let Some(named) = self.named.get_mut(&name) else {
+            return Ok(&[]);
         };
-        // Each argument is expanded by itself first, where neither `#` nor `##` takes it as it is.
-        let mut combinations = vec![Vec::new()];
-        for (parameter, argument) in parameters.iter().zip(&arguments) {
-            let expanded = match definition.expands(parameter) {
-                true => self.expand(argument, depth + 1)?,
-                false => vec![Vec::new()],
-            };
-            let longer = combinations
-                .iter()
-                .flat_map(|combination: &Vec<Vec<Token>>| {
-                    expanded.iter().map(|tokens| {
-                        [combination.as_slice(), std::slice::from_ref(tokens)].concat()
-                    })
-                });
-            combinations = longer.collect();
-            if combinations.len() > MOST_NAMES {
-                return Err(Bypass::UnresolvedInclude);
+        while named.parsed_count < named.written.len() && !named.opaque {
+            match Definition::parse(&named.written[named.parsed_count], &mut self.words)? {
+                Some(definition) if !named.parsed.iter().any(|known| **known == definition) => {
+                    push(&mut named.parsed, Rc::new(definition))?;
+                }
+                Some(_) => {}
+                None => named.opaque = true,
             }
+            named.parsed_count += 1;
         }
-        let substituted = combinations.iter().map(|expanded| {
-            let mut made = definition.substitute(&arguments, expanded)?;
-            for token in &mut made {
-                token
-                    .hidden
-                    .extend(name.hidden.iter().cloned().chain([name.text.clone()]));
-            }
-            if let Some(first) = made.first_mut() {
-                first.spaced = name.spaced;
-            }
-            Ok((taken, made))
-        });
-        substituted.collect()
+        match named.opaque {
+            true => Err(Bypass::UnresolvedInclude),
+            false => Ok(&named.parsed),
+        }
     }
 }
 
 impl Definition {
-    fn parameter(&self, token: &Token) -> Option<usize> {
-        let mut parameters = self.parameters.iter().flatten();
-        let index = parameters.position(|name| *name == token.text)?;
-        (token.kind == Kind::Identifier).then_some(index)
-    }
-
-    /// Whether the body has the parameter where its argument is expanded.
-    fn expands(&self, parameter: &[u8]) -> bool {
-        (0..self.body.len()).any(|at| self.body[at].is(parameter) && !self.is_taken_as_it_is(at))
-    }
-
-    fn is_taken_as_it_is(&self, at: usize) -> bool {
-        let before = at.checked_sub(1).map(|before| &self.body[before]);
-        before.is_some_and(|before| before.is(b"#") || before.is(b"##"))
-            || self.body.get(at + 1).is_some_and(|next| next.is(b"##"))
-    }
-
-    /// The body with arguments in place of parameters (C99 6.10.3.1 to 6.10.3.3).
-    fn substitute(
-        &self,
-        arguments: &[Vec<Token>],
-        expanded: &[Vec<Token>],
-    ) -> Result<Vec<Token>, Bypass> {
-        let mut made: Vec<Token> = Vec::new();
-        let mut pastes = false;
-        let mut at = 0;
-        while let Some(token) = self.body.get(at) {
-            at += 1;
-            if token.is(b"##") && !pastes && !made.is_empty() {
-                pastes = true;
-                continue;
-            }
-            let mut new = match self.parameter(token) {
-                Some(index) if self.is_taken_as_it_is(at - 1) => arguments[index].clone(),
-                Some(index) => expanded[index].clone(),
-                None if token.is(b"#") && self.parameters.is_some() => {
-                    let index = self.body.get(at).and_then(|token| self.parameter(token));
-                    at += 1;
-                    vec![string(&arguments[index.ok_or(Bypass::UnresolvedInclude)?])]
+    /// What stands behind `#define`; None: it is not understood. A variable number of arguments is not: no name of a header was
+    /// ever seen to need it.
+    fn parse(text: &[u8], words: &mut Words) -> Result<Option<Definition>, Bypass> {
+        let tokens = words.tokens(text)?;
+        let mut body = tokens.get(1..).unwrap_or_default();
+        let mut names: Option<HashMap<u32, usize>> = None;
+        let mut count = 0;
+        if let Some((first, rest)) = body.split_first()
+            && words.is(*first, b"(")
+            && !first.spaced
+        {
+            body = rest;
+            let mut parameters = HashMap::new();
+            loop {
+                match body {
+                    [end, rest @ ..] if words.is(*end, b")") => {
+                        body = rest;
+                        break;
+                    }
+                    [comma, rest @ ..] if count > 0 && words.is(*comma, b",") => body = rest,
+                    _ if count > 0 => return Ok(None),
+                    _ => {}
                 }
-                None => vec![token.clone()],
-            };
-            // Nothing is pasted to what stands around, and its white space passes on, each compiler in its own way.
-            if new.is_empty() && (self.is_taken_as_it_is(at - 1) || token.spaced && at > 1) {
-                return Err(Bypass::UnresolvedInclude);
-            }
-            if let Some(first) = new.first_mut() {
-                first.spaced = token.spaced;
-            }
-            if std::mem::take(&mut pastes)
-                && let (Some(left), Some(right)) = (made.last_mut(), new.first())
-            {
-                let pasted = tokens(&[left.text.as_slice(), &right.text].concat());
-                let [pasted] = pasted.as_slice() else {
-                    return Err(Bypass::UnresolvedInclude);
+                let Some((name, rest)) = body.split_first() else {
+                    return Ok(None);
                 };
-                (left.kind, left.text) = (pasted.kind, pasted.text.clone());
-                new.remove(0);
-            }
-            made.append(&mut new);
-        }
-        Ok(made)
-    }
-}
-
-/// The string that `#` makes of an argument (C99 6.10.3.2).
-fn string(argument: &[Token]) -> Token {
-    let mut text = b"\"".to_vec();
-    for (index, token) in argument.iter().enumerate() {
-        if token.spaced && index > 0 {
-            text.push(b' ');
-        }
-        for byte in &token.text {
-            if token.kind == Kind::Literal && matches!(byte, b'"' | b'\\') {
-                text.push(b'\\');
-            }
-            text.push(*byte);
-        }
-    }
-    text.push(b'"');
-    Token {
-        kind: Kind::Literal,
-        text,
-        spaced: false,
-        hidden: Vec::new(),
-    }
-}
-
-/// The arguments in parentheses at the beginning of `rest`, and how many tokens they take.
-fn arguments(rest: &[Token]) -> Option<(Vec<Vec<Token>>, usize)> {
-    if !rest.first()?.is(b"(") {
-        return None;
-    }
-    let mut arguments = vec![Vec::new()];
-    let mut open = 1;
-    for (index, token) in rest.iter().enumerate().skip(1) {
-        open += i32::from(token.is(b"(")) - i32::from(token.is(b")"));
-        match open {
-            0 => return Some((arguments, index + 1)),
-            1 if token.is(b",") => arguments.push(Vec::new()),
-            _ => arguments.last_mut()?.push(token.clone()),
-        }
-    }
-    None
-}
-
-/// The tokens of a text whose lines are joined; comments are white space.
-fn tokens(text: &[u8]) -> Vec<Token> {
-    let byte = |at: usize| text.get(at).copied().unwrap_or(b'\n');
-    let is_word =
-        |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || !byte.is_ascii();
-    let mut tokens = Vec::new();
-    let (mut at, mut spaced) = (0, false);
-    while at < text.len() {
-        let start = at;
-        let kind = match (byte(at), byte(at + 1)) {
-            (b'/', b'/') => break,
-            (b'/', b'*') => {
-                let end = text[at + 2..].windows(2).position(|pair| pair == b"*/");
-                at = end.map_or(text.len(), |end| at + 2 + end + 2);
-                spaced = true;
-                continue;
-            }
-            (blank, _) if blank.is_ascii_whitespace() || matches!(blank, 0 | 0x0B) => {
-                at += 1;
-                spaced = true;
-                continue;
-            }
-            (quote @ (b'"' | b'\''), _) => {
-                at += 1;
-                while at < text.len() && byte(at) != quote {
-                    at += 1 + usize::from(byte(at) == b'\\');
+                if name.kind != Kind::Identifier {
+                    return Ok(None);
                 }
-                at = (at + 1).min(text.len());
-                Kind::Literal
+                parameters.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
+                parameters.entry(name.word).or_insert(count);
+                count += 1;
+                body = rest;
             }
-            (first, next) if first.is_ascii_digit() || first == b'.' && next.is_ascii_digit() => {
-                // A preprocessing number (C99 6.4.8).
-                while is_word(byte(at))
-                    || byte(at) == b'.'
-                    || at > start && is_sign(byte(at - 1), byte(at))
-                {
-                    at += 1;
-                }
-                Kind::Number
-            }
-            (first, _) if is_word(first) => {
-                while is_word(byte(at)) {
-                    at += 1;
-                }
-                Kind::Identifier
-            }
-            (b'#', b'#') => {
-                at += 2;
-                Kind::Punctuator
-            }
-            _ => {
-                at += 1;
-                Kind::Punctuator
-            }
+            names = Some(parameters);
+        }
+        let mut definition = Definition {
+            parameters: names.is_some().then_some(count),
+            body: Vec::new(),
+            expands: Vec::new(),
         };
-        let text = text[start..at].to_vec();
-        tokens.push(Token {
-            kind,
-            text,
-            spaced,
-            hidden: Vec::new(),
-        });
-        spaced = false;
+        let reserved = definition.body.try_reserve_exact(body.len());
+        let reserved = reserved.and_then(|()| definition.expands.try_reserve_exact(count));
+        reserved.map_err(|_| Bypass::NoMemory)?;
+        definition.expands.resize(count, false);
+        let names = names.unwrap_or_default();
+        let parameter = |token: &Token| match token.kind {
+            Kind::Identifier => names.get(&token.word).copied(),
+            _ => None,
+        };
+        let body = body.iter().map(|token| (*token, parameter(token)));
+        definition.body.extend(body);
+        for at in 0..definition.body.len() {
+            if let Some(parameter) = definition.body[at].1
+                && !definition.is_taken_as_it_is(at, words)
+            {
+                definition.expands[parameter] = true;
+            }
+        }
+        Ok(Some(definition))
     }
-    tokens
-}
 
-/// Whether compilers differ in whether the byte can be a part of a word.
-fn is_odd(byte: u8) -> bool {
-    byte == b'$' || !byte.is_ascii()
-}
-
-/// Whether a sign belongs to the number that ends in the byte before it.
-fn is_sign(before: u8, sign: u8) -> bool {
-    matches!(before, b'e' | b'E' | b'p' | b'P') && matches!(sign, b'+' | b'-')
+    fn is_taken_as_it_is(&self, at: usize, words: &Words) -> bool {
+        let before = at.checked_sub(1).map(|before| self.body[before].0);
+        before.is_some_and(|before| words.is(before, b"#") || words.is(before, b"##"))
+            || self
+                .body
+                .get(at + 1)
+                .is_some_and(|(next, _)| words.is(*next, b"##"))
+    }
 }
 
 #[cfg(test)]

@@ -6,3 +6,4 @@ pub mod ingredients;
 pub mod macros;
 pub mod options;
 pub mod source;
+pub mod work;

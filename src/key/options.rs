@@ -19,12 +19,14 @@
 mod respelled;
 mod words;
 
+use std::collections::HashSet;
 use std::iter::Peekable;
 use std::ops::Range;
 
 use sha2::{Digest, Sha256};
-use words::{Reading, Word};
+use words::{Reading, Word, Words};
 
+use crate::fallible::{copy, push, with_capacity};
 use crate::outcome::Bypass;
 
 /// Stands for the directory of an include option. Options hold no NUL, so they cannot be mistaken for it.
@@ -51,6 +53,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// The options as they were given.
+    pub fn written(&self) -> &[u8] {
+        &self.written
+    }
+
     /// The options as they may be shown where the texts of programs are private: each value of a macro is
     /// replaced by `sha256:` and the first 16 hexadecimal digits of its digest.
     pub fn private(&self) -> Vec<u8> {
@@ -71,6 +78,7 @@ impl Options {
                 .collect();
             format!("sha256:{digits}").into_bytes()
         })
+        .unwrap_or_default()
     }
 }
 
@@ -81,21 +89,19 @@ impl Options {
 /// Why a result built with these options must not be cached.
 pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
     let mut parsed = Options {
-        written: options.to_vec(),
+        written: copy(options)?,
         ..Options::default()
     };
     let mut directories = Vec::new();
+    let mut known = HashSet::new();
     let is_only_reading = Reading::all(options).count() == 1;
     let mut is_clean = false;
     for reading in Reading::all(options) {
         let mut parser = Parser {
             options,
-            words: reading
-                .words(options)
-                .ok_or(Bypass::UnknownOption)?
-                .into_iter()
-                .peekable(),
+            words: reading.words(options)?.peekable(),
             parsed: &mut parsed,
+            known: &mut known,
             directories: &mut directories,
             is_only_reading,
             is_clean: true,
@@ -108,9 +114,9 @@ pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
     }
     let uncertain = options.iter().any(|byte| is_uncertain(*byte));
     parsed.normalised = if uncertain || parsed.debug {
-        options.to_vec()
+        copy(options)?
     } else {
-        replace(options, &directories, |_| DIRECTORY.to_vec())
+        replace(options, &directories, |_| DIRECTORY.to_vec())?
     };
     Ok(parsed)
 }
@@ -123,8 +129,10 @@ fn is_uncertain(byte: u8) -> bool {
 /// Reads the words of one reading.
 struct Parser<'a> {
     options: &'a [u8],
-    words: Peekable<std::vec::IntoIter<Word>>,
+    words: Peekable<Words<'a>>,
     parsed: &'a mut Options,
+    /// What other readings, or words before, have named: the first letter of what names it, and its name.
+    known: &'a mut HashSet<(u8, Vec<u8>)>,
     /// Where include directories stand.
     directories: &'a mut Vec<Range<usize>>,
     /// Whether no driver reads the options otherwise.
@@ -137,11 +145,15 @@ struct Parser<'a> {
 impl Parser<'_> {
     fn parse(&mut self) -> Result<(), Bypass> {
         while let Some(word) = self.words.next() {
+            let word = word?;
             match classify(&word.text) {
                 Class::Harmless => {}
                 Class::Debug => self.parsed.debug = true,
                 Class::Number => {
-                    let is_number = |next: &Word| next.text.iter().all(u8::is_ascii_digit);
+                    let is_number = |next: &Result<Word, _>| {
+                        let next = next.as_ref();
+                        next.is_ok_and(|next| next.text.iter().all(u8::is_ascii_digit))
+                    };
                     self.words.next_if(is_number);
                 }
                 Class::Refused(_)
@@ -152,8 +164,8 @@ impl Parser<'_> {
                 Class::Refused(reason) => return Err(reason),
                 Class::Argument(option) => {
                     let argument = match word.text.len() > option.len() {
-                        true => self.joined(word, option),
-                        false => self.words.next().ok_or(Bypass::UnknownOption)?,
+                        true => self.joined(word, option)?,
+                        false => self.words.next().ok_or(Bypass::UnknownOption)??,
                     };
                     self.argument(option, argument)?;
                 }
@@ -163,17 +175,17 @@ impl Parser<'_> {
     }
 
     /// The argument that stands in the option's own word.
-    fn joined(&self, word: Word, option: &[u8]) -> Word {
+    fn joined(&self, word: Word, option: &[u8]) -> Result<Word, Bypass> {
         // Quotes may stand anywhere before it: then the word as a whole stands for it.
         let written = &self.options[word.span.clone()];
         let start = match written.starts_with(option) {
             true => word.span.start + option.len(),
             false => word.span.start,
         };
-        Word {
+        Ok(Word {
             span: start..word.span.end,
-            text: word.text[option.len()..].to_vec(),
-        }
+            text: copy(&word.text[option.len()..])?,
+        })
     }
 
     fn argument(&mut self, option: &[u8], argument: Word) -> Result<(), Bypass> {
@@ -182,18 +194,22 @@ impl Parser<'_> {
         if text.is_empty() || text[0] == b'-' {
             return Err(Bypass::UnknownOption);
         }
-        let add = |list: &mut Vec<Vec<u8>>, text: Vec<u8>, again: bool| {
-            if again || !list.contains(&text) {
-                list.push(text);
+        let mut add = |list: &mut Vec<Vec<u8>>, kind: u8, text: Vec<u8>, again: bool| {
+            if !again {
+                self.known.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
+                if !self.known.insert((kind, copy(&text)?)) {
+                    return Ok(());
+                }
             }
+            push(list, text)
         };
         let is_only_reading = self.is_only_reading;
         match option {
             b"-I" | b"-isystem" | b"-iquote" | b"-idirafter" => {
-                add(&mut self.parsed.include_dirs, text, is_only_reading);
-                self.directories.push(span);
+                add(&mut self.parsed.include_dirs, b'I', text, is_only_reading)?;
+                push(self.directories, span)?;
             }
-            b"-include" | b"-imacros" => add(&mut self.parsed.forced_includes, text, false),
+            b"-include" | b"-imacros" => add(&mut self.parsed.forced_includes, b'i', text, false)?,
             b"-D" => {
                 // An open comment would reach into whatever a driver puts behind the definition.
                 if text.windows(2).any(|pair| matches!(pair, b"/*" | b"//")) {
@@ -201,9 +217,9 @@ impl Parser<'_> {
                 }
                 let written = &self.options[span.clone()];
                 if let Some(equals) = written.iter().position(|byte| *byte == b'=') {
-                    self.parsed.values.push(span.start + equals + 1..span.end);
+                    push(&mut self.parsed.values, span.start + equals + 1..span.end)?;
                 }
-                add(&mut self.parsed.definitions, text, is_only_reading);
+                add(&mut self.parsed.definitions, b'D', text, is_only_reading)?;
             }
             b"-x" if !matches!(text.as_slice(), b"cl" | b"clcpp" | b"spir" | b"spirv") => {
                 return Err(Bypass::UnknownOption);
@@ -214,8 +230,13 @@ impl Parser<'_> {
     }
 }
 
-fn replace(text: &[u8], spans: &[Range<usize>], with: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
-    let mut replaced = Vec::with_capacity(text.len());
+fn replace(
+    text: &[u8],
+    spans: &[Range<usize>],
+    with: impl Fn(&[u8]) -> Vec<u8>,
+) -> Result<Vec<u8>, Bypass> {
+    // What stands for a directory is at most as long as "-I" and a letter.
+    let mut replaced = with_capacity(text.len())?;
     let mut from = 0;
     for span in spans {
         replaced.extend_from_slice(&text[from..span.start]);
@@ -223,7 +244,7 @@ fn replace(text: &[u8], spans: &[Range<usize>], with: impl Fn(&[u8]) -> Vec<u8>)
         from = span.end;
     }
     replaced.extend_from_slice(&text[from..]);
-    replaced
+    Ok(replaced)
 }
 
 /// What an option does, as far as it matters here.
@@ -381,219 +402,4 @@ fn is_known_flag(name: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn accepted(options: &str) -> Options {
-        parse(options.as_bytes()).unwrap_or_else(|reason| panic!("{options:?}: {reason:?}"))
-    }
-
-    #[test]
-    fn harmless_options_stay_byte_for_byte() {
-        for options in [
-            "",
-            " \t ",
-            "  -cl-mad-enable   -w ",
-            "-D A -DB=2 -D C=3 -U D -UE",
-            "-cl-std=CL1.2 -cl-fast-relaxed-math -Werror -Wno-unused -Werror=implicit -O3 -O -Os",
-            "-fno-strict-aliasing -ffast-math -x cl -xspir -spir-std=1.2",
-            "-create-library -enable-link-options",
-            "-cl-nv-maxrregcount=32 -cl-nv-maxrregcount 32 -cl-nv-verbose",
-            "-ze-opt-large-register-file -cl-intel-256-GRF-per-thread",
-            "-DX=\"a\" -D'Y=1' -DZ=\\\"z\\\"",
-        ] {
-            let parsed = accepted(options);
-            assert_eq!(parsed.normalised, options.as_bytes());
-            assert!(!parsed.debug);
-        }
-    }
-
-    #[test]
-    fn include_directories_are_cut_out() {
-        let one = accepted("-I /home/a/lib -DX=1 -I/opt/x ");
-        assert_eq!(one.normalised, b"-I \0I -DX=1 -I\0I ");
-        assert_eq!(
-            one.include_dirs,
-            [b"/home/a/lib".to_vec(), b"/opt/x".to_vec()]
-        );
-        assert_eq!(one.normalised, accepted("-I /b -DX=1 -I. ").normalised);
-        assert_ne!(one.normalised, accepted("-I /b -DX=1 -I . ").normalised);
-        assert_ne!(one.normalised, accepted("-I /b -I. -DX=1 ").normalised);
-        assert_ne!(accepted("-I /a").normalised, accepted("").normalised);
-    }
-
-    #[test]
-    fn include_directories_stay_where_they_may_matter() {
-        for options in [
-            "-g -I /a",
-            "-I /a -g",
-            "-I\t/a",
-            "-I \"/a\"",
-            "-I /a -DX='1'",
-            "-I /a -cl-kernel-debug-enable",
-        ] {
-            let parsed = accepted(options);
-            assert_eq!(parsed.normalised, options.as_bytes());
-            assert!(parsed.include_dirs.contains(&b"/a".to_vec()));
-        }
-    }
-
-    #[test]
-    fn debug_information_is_noticed() {
-        for options in [
-            "-g",
-            "-g2",
-            "-gline-tables-only",
-            "-cl-opt-disable -g",
-            "-nv-line-info",
-        ] {
-            assert!(accepted(options).debug, "{options}");
-        }
-    }
-
-    #[test]
-    fn options_that_read_files_are_refused() {
-        for options in [
-            "-includea.h",
-            "-include-pch a",
-            "-isystem/a",
-            "-isysroot a",
-            "-iprefix a",
-            "--sysroot=/a",
-            "-B/a",
-            "-fplugin=a",
-            "-load a",
-            "-Xclang -include -Xclang a",
-            "@file",
-            "-g -s a.cl",
-            "-cl-mad-enable \"@file\"",
-            "\\-includea",
-            "-DA=1 -fmodules",
-        ] {
-            assert_eq!(
-                parse(options.as_bytes()),
-                Err(Bypass::OptionReadsFile),
-                "{options}"
-            );
-        }
-    }
-
-    #[test]
-    fn options_of_unknown_effect_are_refused() {
-        for options in [
-            "file.cl",
-            "-",
-            "-save-temps",
-            "-save-temps=/a",
-            "-mllvm -x",
-            "-Wp,-include,a",
-            "-Wl,a",
-            "-gsplit-dwarf",
-            "-ftime-trace",
-            "-fpreprocessed",
-            "-Dx -I",
-            "-D",
-            "-D -include",
-            "-I -g",
-            "-I-",
-            "-D X = 1",
-            "-x c-header",
-            "-dump-opt-llvm=/a",
-            "-cl-mad-enable 5",
-            "-cl-what=/a",
-            "-I \"a b",
-            "-include",
-            "-include -w",
-            "-DX=\"a -I\" b",
-            "-DX=\"\\\" -w\"",
-            "-DX='a -w'",
-            "-DX=/*",
-            "-DX=a//b",
-            "-o a",
-            "-v",
-            "-target x",
-        ] {
-            assert_eq!(
-                parse(options.as_bytes()),
-                Err(Bypass::UnknownOption),
-                "{options}"
-            );
-        }
-    }
-
-    #[test]
-    fn where_drivers_read_quotes_differently_each_reading_counts() {
-        let names = |list: &[&str]| -> Vec<Vec<u8>> {
-            list.iter().map(|name| name.as_bytes().to_vec()).collect()
-        };
-        for (options, directories) in [
-            ("-I \"a b\"", names(&["a b", "\"a"])),
-            (
-                "-I\"/usr/share/darktable/kernels\"",
-                names(&[
-                    "/usr/share/darktable/kernels",
-                    "\"/usr/share/darktable/kernels\"",
-                ]),
-            ),
-            ("-I a\\ b", names(&["a b", "a\\"])),
-            ("-I 'a b'", names(&["a b", "'a"])),
-            (
-                "-isystem a -iquote b -idirafter c -I d -I a",
-                names(&["a", "b", "c", "d", "a"]),
-            ),
-        ] {
-            let parsed = accepted(options);
-            assert_eq!(parsed.include_dirs, directories, "{options}");
-        }
-        assert_eq!(
-            accepted("-D\"X=1\"").definitions,
-            names(&["X=1", "\"X=1\""])
-        );
-        assert_eq!(
-            accepted("-DX=LE__ -DHEADER=<a.h>").definitions,
-            names(&["X=LE__", "HEADER=<a.h>"])
-        );
-        assert_eq!(accepted("-DX=\\ -w").definitions, names(&["X= -w", "X=\\"]));
-        assert_eq!(
-            accepted("-include a.h -imacros \"b.h\"").forced_includes,
-            names(&["a.h", "b.h", "\"b.h\""])
-        );
-        assert_eq!(accepted("-isystem a").normalised, b"-isystem \0I");
-    }
-
-    #[test]
-    fn private_options_show_no_values() {
-        assert_eq!(accepted("-I /a  -w").private(), b"-I /a  -w");
-        let shown = accepted("-DKEY=abc -D N -D M= -g").private();
-        let shown = String::from_utf8(shown).unwrap();
-        assert_eq!(
-            shown,
-            "-DKEY=sha256:ba7816bf8f01cfea -D N -D M=sha256:e3b0c44298fc1c14 -g"
-        );
-        let shown = accepted("-DKEY=\"secret word\" -w").private();
-        assert!(
-            !String::from_utf8(shown).unwrap().contains("secret"),
-            "a value of two words"
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_parsed(options in proptest::collection::vec(any::<u8>(), 0..60)) {
-            let _ = parse(&options);
-        }
-
-        #[test]
-        fn keys_are_equal_only_if_the_options_are_but_for_directories(
-            one in "(-I ?[ab] |-D[XY]=[12] | |-w |-g ){0,4}",
-            other in "(-I ?[ab] |-D[XY]=[12] | |-w |-g ){0,4}",
-        ) {
-            let (a, b) = (accepted(&one), accepted(&other));
-            let blind = |text: &str| text.replace("-Ib", "-Ia").replace("-I b", "-I a");
-            let same = one == other || !a.debug && !b.debug && blind(&one) == blind(&other);
-            prop_assert_eq!(a.normalised == b.normalised, same);
-        }
-    }
-}
+mod tests;

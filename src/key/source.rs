@@ -21,15 +21,19 @@
 
 mod lexer;
 mod pasting;
+mod random_name;
 mod scan;
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use lexer::{Lexer, READINGS, Token, join_lines};
-use pasting::{can_be_pasted, pieces};
-use scan::{contains, find};
+use pasting::Pieces;
+use random_name::Spelling;
+pub use random_name::{RANDOM_NAME, before_digits, is_spelled_by_environment};
+use scan::{contains, escape, find, find_in_any_case};
 
-use super::macros::Definition;
+use crate::fallible::{copy, push};
 use crate::outcome::Bypass;
 
 /// Names which make a result depend on more than the text.
@@ -66,34 +70,16 @@ const PRAGMA_WORDS: [&[u8]; 4] = [
 /// How many macros are looked at where names of headers are made of them.
 const MOST_DEFINITIONS: usize = 1 << 17;
 
-/// How the random names begin that PyOpenCL gives a variable at the end of sources.
-pub const RANDOM_NAME: &[u8] = b"pyopencl_defeat_cache_";
+/// How much is read of all texts in all their readings: so many bytes, and so many times their length. Texts that show most of
+/// the differences between compilers would be read 128 times.
+const MOST_READ: usize = 4 << 20;
+const MOST_TIMES_READ: usize = 4;
 
-/// What enters the key of a source, and what is to be noted with it.
-///
-/// PyOpenCL ends each source that its own cache misses with a variable of a random name, against the caches of drivers
-/// (pyopencl/cache.py). The name has no effect but that, so all such sources are keyed by what stands before its digits.
-pub fn keyed(source: &[u8]) -> (&[u8], &'static str) {
-    const BEFORE: &[u8] = b"\n\n__constant int pyopencl_defeat_cache_";
-    const DIGITS: usize = 32;
-    const BEHIND: &[u8] = b" = 0;";
-    let named = || {
-        let before = source.strip_suffix(BEHIND)?;
-        let (before, digits) = before.split_at(before.len().checked_sub(DIGITS)?);
-        let is_digit = |digit: &u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
-        let named = before.ends_with(BEFORE) && digits.iter().all(is_digit);
-        // A source that knows such names may mean something by them.
-        let rest = || &before[..before.len() - BEFORE.len()];
-        (named && find(rest(), RANDOM_NAME).is_none()).then_some(before)
-    };
-    match named() {
-        Some(before) => (before, "but for PyOpenCL's variable"),
-        None => (source, ""),
-    }
-}
+/// How many headers a text may name: more cannot be looked for.
+const MOST_OPERANDS: usize = 1 << 15;
 
 /// What an include directive, or a question for a header, names.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operand {
     /// A name that is written out, in quotes or angle brackets: drivers differ in where they look, so it is all the same.
     Name(Vec<u8>),
@@ -109,6 +95,12 @@ pub struct Texts<'a> {
     makes_strings: bool,
     runs_pragmas: bool,
     assembles: bool,
+    /// How long the texts are, and how much was read of them.
+    length: usize,
+    read: usize,
+    /// How many texts were searched for definitions, and how many there were.
+    searched: usize,
+    definitions: usize,
 }
 
 struct Text<'a> {
@@ -118,11 +110,21 @@ struct Text<'a> {
 }
 
 impl Text<'_> {
-    /// The text in each of its readings: with its lines joined, and the spans of it that are code.
-    fn readings<T>(&self, mut each: impl FnMut(&[u8], u8) -> Option<T>) -> Option<T> {
-        (0..READINGS)
-            .filter(|reading| reading & !self.met == 0)
-            .find_map(|reading| each(&join_lines(&self.bytes, reading, &mut 0), reading))
+    /// The text with its lines joined, in each of its readings.
+    fn readings(&self, each: impl FnMut(&[u8], u8) -> Result<(), Bypass>) -> Result<(), Bypass> {
+        self.readings_until(self.bytes.len(), each)
+    }
+
+    /// The same, of the first bytes of the text.
+    fn readings_until(
+        &self,
+        end: usize,
+        mut each: impl FnMut(&[u8], u8) -> Result<(), Bypass>,
+    ) -> Result<(), Bypass> {
+        for reading in (0..READINGS).filter(|reading| reading & !self.met == 0) {
+            each(&join_lines(&self.bytes[..end], reading, &mut 0)?, reading)?;
+        }
+        Ok(())
     }
 }
 
@@ -133,17 +135,22 @@ impl<'a> Texts<'a> {
     /// Why the texts could give a different result although their bytes are equal.
     pub fn add(&mut self, bytes: impl Into<Cow<'a, [u8]>>) -> Result<Vec<Operand>, Bypass> {
         let bytes = bytes.into();
-        let mut operands = Vec::new();
+        let mut operands = HashSet::new();
         let mut met = 0;
+        self.length += bytes.len();
         // Reading 0 is clang's. Each scan adds the differences it met, so every combination of them comes up.
         for reading in 0..READINGS {
             if reading & !met == 0 {
+                self.read += bytes.len();
+                if self.read > MOST_READ + MOST_TIMES_READ * self.length {
+                    return Err(Bypass::UnresolvedInclude);
+                }
                 self.judge(&bytes, reading, &mut met, &mut operands)?;
             }
         }
-        self.texts.push(Text { bytes, met });
+        push(&mut self.texts, Text { bytes, met })?;
+        let mut operands: Vec<_> = operands.into_iter().collect();
         operands.sort_unstable();
-        operands.dedup();
         Ok(operands)
     }
 
@@ -159,89 +166,118 @@ impl<'a> Texts<'a> {
     pub fn finish(&self) -> Result<(), Bypass> {
         let mut runs_pragmas = self.runs_pragmas;
         if self.pastes {
-            let mut words = Vec::new();
-            for text in &self.texts {
-                text.readings(|joined, reading| {
-                    let code = Lexer::code_of(joined, reading);
-                    let code = code.into_iter().map(|span| &joined[span]);
-                    words.extend(pieces(code).into_iter().map(<[u8]>::to_vec));
-                    None::<()>
-                });
-            }
-            words.sort_unstable();
-            words.dedup();
-            let words: Vec<_> = words.iter().map(Vec::as_slice).collect();
-            let pasted = |name: &[u8]| can_be_pasted(name, &words);
-            if let Some((_, reason)) = SPECIAL.iter().find(|(name, _)| pasted(name)) {
+            let mut pieces = Pieces::default();
+            self.each_code(|code| pieces.add(code))?;
+            if let Some((_, reason)) = SPECIAL.iter().find(|(name, _)| pieces.make(name)) {
                 return Err(*reason);
             }
-            runs_pragmas |= PRAGMA_OPERATORS.iter().any(|name| pasted(name));
+            runs_pragmas |= PRAGMA_OPERATORS.iter().any(|name| pieces.make(name));
         }
         // The operator's text can be made anywhere, by `#x` or in another text, so no place is left out.
         if runs_pragmas {
-            if PRAGMA_WORDS.iter().any(|word| self.any_has(word)) {
-                return Err(Bypass::ReadsFile);
-            }
-            let mentions = |text: &Text| text.readings(|joined, _| mentions_special(joined));
-            if let Some(reason) = self.texts.iter().find_map(mentions) {
+            let (mut reads, mut mentions) = (false, None);
+            self.each_text(|joined| {
+                reads |= PRAGMA_WORDS.iter().any(|word| contains(joined, word));
+                mentions = mentions.or_else(|| mentions_special(joined));
+            })?;
+            if let Some(reason) = reads.then_some(Bypass::ReadsFile).or(mentions) {
                 return Err(reason);
             }
         }
-        let assembles = self.assembles
-            || self.makes_strings
-                && self.any_has(b"asm")
-                && self.any_code(could_name_a_file_within);
-        match assembles && (self.pastes || self.any_has(b"asm")) {
+        if !self.assembles && !self.makes_strings {
+            return Ok(());
+        }
+        let (mut has_asm, mut assembles) = (false, self.assembles);
+        self.each_text(|joined| has_asm |= contains(joined, b"asm"))?;
+        if !assembles && has_asm {
+            self.each_code(|code| assembles |= could_name_a_file_within(code))?;
+        }
+        match assembles && (self.pastes || has_asm) {
             true => Err(Bypass::ReadsFile),
             false => Ok(()),
         }
     }
 
-    /// Whether this holds for a span of code, which is all but comments and literals.
-    fn any_code(&self, holds: impl Fn(&[u8]) -> bool) -> bool {
-        let has = |text: &Text| {
-            text.readings(|joined, reading| {
-                let code = Lexer::code_of(joined, reading);
-                let mut code = code.into_iter().map(|span| &joined[span]);
-                code.any(&holds).then_some(())
+    /// Each text with its lines joined, in each reading.
+    fn each_text(&self, mut each: impl FnMut(&[u8])) -> Result<(), Bypass> {
+        let mut texts = self.texts.iter();
+        texts.try_for_each(|text| {
+            text.readings(|joined, _| {
+                each(joined);
+                Ok(())
             })
-        };
-        self.texts.iter().any(|text| has(text).is_some())
+        })
     }
 
-    /// The macros that the texts define, whatever conditions stand around.
+    /// Each span of code, which is all but comments and literals, in each reading.
+    fn each_code(&self, mut each: impl FnMut(&[u8])) -> Result<(), Bypass> {
+        let mut texts = self.texts.iter();
+        texts.try_for_each(|text| {
+            text.readings(|joined, reading| Lexer::code_of(joined, reading, &mut |code| each(code)))
+        })
+    }
+
+    /// Whether one of the texts, or a word beside them, could spell the random name that the source ends with; `source` is the
+    /// source's number, and `before` its length up to the name.
     ///
     /// # Errors
-    /// They are too many to be tried.
-    pub fn definitions(&self) -> Result<Vec<Definition>, Bypass> {
-        let mut definitions = Vec::new();
-        for text in &self.texts {
+    /// There is no memory to tell.
+    pub fn could_spell_random_name<'w>(
+        &self,
+        (source, before): (usize, usize),
+        words: impl IntoIterator<Item = &'w [u8]>,
+    ) -> Result<bool, Bypass> {
+        let mut spelling = Spelling::default();
+        for word in words {
+            spelling.add(word);
+        }
+        for (index, text) in self.texts.iter().enumerate() {
+            let end = match index == source {
+                true => before,
+                false => text.bytes.len(),
+            };
+            text.readings_until(end, |joined, _| {
+                spelling.add(joined);
+                Ok(())
+            })?;
+        }
+        Ok(spelling.is_possible())
+    }
+
+    /// Gives `each` what stands behind `#define` in the texts that were added since, whatever conditions stand around.
+    ///
+    /// # Errors
+    /// They are too many to be tried, or there is no memory for them.
+    pub fn new_definitions(
+        &mut self,
+        mut each: impl FnMut(&[u8]) -> Result<(), Bypass>,
+    ) -> Result<(), Bypass> {
+        for text in &self.texts[self.searched..] {
             text.readings(|joined, reading| {
                 let mut lexer = Lexer::new(joined, reading);
                 while let Some(token) = lexer.next() {
-                    if let Token::Directive {
-                        name: b"define",
-                        first_on_line: true,
-                    } = token
-                    {
-                        definitions.extend(Definition::parse(lexer.rest_of_directive()));
-                        if definitions.len() > MOST_DEFINITIONS {
-                            return Some(());
+                    match token {
+                        Token::Directive {
+                            name: b"define",
+                            first_on_line: true,
+                        } => {
+                            self.definitions += 1;
+                            let definition = lexer.rest_of_directive();
+                            if self.definitions > MOST_DEFINITIONS || lexer.is_exhausted() {
+                                return Err(Bypass::UnresolvedInclude);
+                            }
+                            each(definition)?;
                         }
+                        // Such as in the text of `#error`, which the judgment passed over.
+                        Token::TooMuchOpen => return Err(Bypass::UnresolvedInclude),
+                        _ => {}
                     }
                 }
-                None
-            });
+                Ok(())
+            })?;
         }
-        match definitions.len() > MOST_DEFINITIONS {
-            true => Err(Bypass::UnresolvedInclude),
-            false => Ok(definitions),
-        }
-    }
-
-    fn any_has(&self, word: &[u8]) -> bool {
-        let has = |text: &Text| text.readings(|joined, _| contains(joined, word).then_some(()));
-        self.texts.iter().any(|text| has(text).is_some())
+        self.searched = self.texts.len();
+        Ok(())
     }
 
     /// Judges one text in one reading.
@@ -250,9 +286,9 @@ impl<'a> Texts<'a> {
         bytes: &[u8],
         reading: u8,
         met: &mut u8,
-        operands: &mut Vec<Operand>,
+        operands: &mut HashSet<Operand>,
     ) -> Result<(), Bypass> {
-        let joined = join_lines(bytes, reading, met);
+        let joined = join_lines(bytes, reading, met)?;
         let mut lexer = Lexer::new(&joined, reading);
         let mut last_define = None;
         let mut define_end = None;
@@ -264,7 +300,10 @@ impl<'a> Texts<'a> {
                     let in_macro = lexer.at() <= *define_end.get_or_insert_with(end)
                         || lexer.may_be_argument(name);
                     if let Some(operand) = question(&mut lexer, name, in_macro)? {
-                        operands.push(operand);
+                        add(operands, operand)?;
+                    }
+                    if lexer.is_exhausted() {
+                        return Err(Bypass::UnresolvedInclude);
                     }
                 }
                 Token::Name(name) => {
@@ -278,7 +317,11 @@ impl<'a> Texts<'a> {
                     first_on_line,
                 } => match directive(name) {
                     Known::Include => {
-                        operands.push(included(&mut lexer, first_on_line, name == b"embed")?);
+                        let operand = included(&mut lexer, first_on_line, name == b"embed")?;
+                        add(operands, operand)?;
+                        if lexer.is_exhausted() {
+                            return Err(Bypass::UnresolvedInclude);
+                        }
                     }
                     Known::Pragma if lexer.at() < pragma_end => {}
                     Known::Pragma => {
@@ -303,7 +346,7 @@ impl<'a> Texts<'a> {
                 Token::Paste => self.pastes = true,
                 Token::Literal(literal) => self.assembles |= could_name_a_file(literal),
                 // A raw string ends elsewhere, and undoes line splices, where the language has it.
-                Token::RawString | Token::TooManyQuotes => return Err(Bypass::UnknownDirective),
+                Token::RawString | Token::TooMuchOpen => return Err(Bypass::UnknownDirective),
                 // clang refuses names like `__FIL\u0045__`; another compiler may not.
                 Token::UniversalName => return Err(Bypass::UsesTimeOrFileName),
             }
@@ -313,18 +356,27 @@ impl<'a> Texts<'a> {
     }
 }
 
+fn add(operands: &mut HashSet<Operand>, operand: Operand) -> Result<(), Bypass> {
+    operands.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
+    operands.insert(operand);
+    match operands.len() > MOST_OPERANDS {
+        true => Err(Bypass::TooManyHeaders),
+        false => Ok(()),
+    }
+}
+
 /// The operand of an include directive.
 fn included(lexer: &mut Lexer, first_on_line: bool, embeds: bool) -> Result<Operand, Bypass> {
     if let Some(name) = lexer.header_name() {
         // What stands behind a name is ignored by some compilers, after a warning; parameters of `#embed` name no file.
         return match embeds || lexer.is_at_line_end() {
-            true => Ok(Operand::Name(name.to_vec())),
+            true => Ok(Operand::Name(copy(name)?)),
             false => Err(Bypass::UnresolvedInclude),
         };
     }
     let rest = lexer.rest_of_directive().trim_ascii();
     match first_on_line && !embeds && !rest.is_empty() {
-        true => Ok(Operand::Computed(rest.to_vec())),
+        true => Ok(Operand::Computed(copy(rest)?)),
         false => Err(Bypass::UnresolvedInclude),
     }
 }
@@ -346,8 +398,8 @@ fn question(lexer: &mut Lexer, name: &[u8], in_macro: bool) -> Result<Option<Ope
         return Err(Bypass::UnresolvedInclude);
     }
     match lexer.header_name() {
-        Some(name) => Ok(Some(Operand::Name(name.to_vec()))),
-        None => Ok(Some(Operand::Computed(inside.to_vec()))),
+        Some(name) => Ok(Some(Operand::Name(copy(name)?))),
+        None => Ok(Some(Operand::Computed(copy(inside)?))),
     }
 }
 
@@ -404,25 +456,43 @@ fn could_name_a_file(literal: &[u8]) -> bool {
     let tail = &literal[start..];
     let opens = (start == 0 && tail.len() > 2)
         || (start > 0 && literal[start - 1] == b'.' && !tail.is_empty());
-    let is_code =
-        |pair: &[u8]| pair[0] == b'\\' && (pair[1].is_ascii_digit() || b"xuUN".contains(&pair[1]));
+    let has_code = || {
+        let is_code = |byte: &u8| byte.is_ascii_digit() || b"xuUN".contains(byte);
+        let mut rest = literal;
+        while let Some(at) = escape(rest) {
+            rest = &rest[at + 1..];
+            if rest.first().is_some_and(is_code) {
+                return true;
+            }
+        }
+        false
+    };
+    let begins_with_tail = |word: &[u8]| {
+        let part = word.get(..tail.len());
+        part.is_some_and(|part| part.eq_ignore_ascii_case(tail))
+    };
     could_name_a_file_within(literal)
-        || contains(&literal.to_ascii_lowercase(), b"clude")
-        || literal.windows(2).any(is_code)
-        || (opens
-            && [&b"incbin"[..], b"include"]
-                .iter()
-                .any(|word| word.starts_with(&tail.to_ascii_lowercase())))
+        || find_in_any_case(literal, b"clude").is_some()
+        || has_code()
+        || (opens && (begins_with_tail(b"incbin") || begins_with_tail(b"include")))
 }
 
 /// Whether the text has what is a part of such a directive, or of a macro's definition. The assembler of clang takes directives
 /// in capitals, too.
 fn could_name_a_file_within(text: &[u8]) -> bool {
-    let text = text.to_ascii_lowercase();
     // PTX has `atom.inc.u32`.
-    let begins = |part: &[u8]| part.starts_with(b".inc") && !matches!(part[4], b'.' | b' ');
-    let parts: [&[u8]; 3] = [b"cbin", b".macro", b".irp"];
-    parts.iter().any(|part| contains(&text, part)) || text.windows(5).any(begins)
+    let mut rest = text;
+    while let Some(at) = find_in_any_case(rest, b".inc") {
+        rest = &rest[at + 4..];
+        if rest
+            .first()
+            .is_some_and(|next| !matches!(next, b'.' | b' '))
+        {
+            return true;
+        }
+    }
+    let mut parts = [&b"cbin"[..], b".macro", b".irp"].into_iter();
+    parts.any(|part| find_in_any_case(text, part).is_some())
 }
 
 #[cfg(test)]

@@ -171,6 +171,8 @@ pub enum Ended {
     Failed,
     /// The call was refused before it changed anything.
     Refused,
+    /// The twin of the result of a link has changed, which still is served.
+    Twin,
 }
 
 /// Ends a build or compilation that the driver did; `recorded` is the entry that it was recorded in, `recipe` what is known
@@ -187,6 +189,10 @@ pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>, recipe: Option<
                 if known.inner.is_none() && known.changes == ticket.changes {
                     known.inner = ticket.inner.clone();
                 }
+            }
+            Ended::Twin => {
+                known.changes += 1;
+                old_recipe = known.recipe.take();
             }
             Ended::Built | Ended::Failed => {
                 known.built = true;

@@ -58,6 +58,10 @@ pub struct Inner {
     released: AtomicBool,
     /// The handle of what the driver linked for real, for queries; 0 if it did not.
     twin: AtomicUsize,
+    /// A call has changed the twin: nothing that was recorded holds for it.
+    changed: AtomicBool,
+    /// One of these calls failed.
+    failed: AtomicBool,
 }
 
 impl Inner {
@@ -83,6 +87,8 @@ impl Inner {
             materialised: AtomicBool::new(false),
             released: AtomicBool::new(false),
             twin: AtomicUsize::new(0),
+            changed: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
         }
     }
 
@@ -197,6 +203,27 @@ impl Inner {
     pub fn twin(&self) -> Option<Program> {
         let twin = Program::new(self.twin.load(Ordering::Acquire) as *mut _);
         (!twin.is_null()).then_some(twin)
+    }
+
+    /// The twin, if a call has changed it: it answers for the application's program since.
+    pub fn changed_twin(&self) -> Option<Program> {
+        self.twin().filter(|_| self.changed.load(Ordering::Acquire))
+    }
+
+    /// What is linked in place of the application's program: a changed twin, or what serves it.
+    pub fn in_place(&self) -> Program {
+        self.changed_twin().unwrap_or(self.program)
+    }
+
+    /// Notes that a call has changed the twin.
+    pub fn set_changed(&self, failed: bool) {
+        self.failed.fetch_or(failed, Ordering::AcqRel);
+        self.changed.store(true, Ordering::Release);
+    }
+
+    /// Whether a call that was to change the twin has failed, so that kernels are made of it from then on, if there are any.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
     }
 
     /// Keeps what the driver linked for real, whose reference is ours. Of two threads that both had it linked, one wins.

@@ -98,14 +98,19 @@ struct KernelState {
     program: Program,
     program_id: u64,
     references: u32,
-    /// The program that executes it; None for a kernel of P itself.
+    /// What it comes from; None for a kernel of P itself.
     inner: Option<Arc<Inner>>,
+    /// It is a kernel of the twin of a link's result.
+    is_of_twin: bool,
 }
 
 impl KernelState {
-    /// Whether it is a kernel of a P', which keeps no P.
+    /// Whether it is a kernel of a program that is not the application's, and keeps no P. Where kernels keep no program, one of a
+    /// twin needs none.
     fn is_apart(&self) -> bool {
-        self.inner.as_ref().is_some_and(|inner| inner.is_apart())
+        self.inner.as_ref().is_some_and(|inner| {
+            inner.is_apart() || self.is_of_twin && inner.driver().profile.kernels_keep_program
+        })
     }
 }
 
@@ -274,8 +279,14 @@ pub fn dead(program: Program) -> Option<Arc<Inner>> {
     known.inner.clone().filter(|_| known.is_dead())
 }
 
-/// Remembers a kernel of a known program; `inner` is the program that it was made from, if not P itself.
-pub fn kernel_created(program: Program, kernel: Kernel, inner: Option<Arc<Inner>>) {
+/// Remembers a kernel of a known program; `inner` is the program that it was made from, if not P itself, or the one whose twin it
+/// was made from.
+pub fn kernel_created(
+    program: Program,
+    kernel: Kernel,
+    inner: Option<Arc<Inner>>,
+    is_of_twin: bool,
+) {
     let mut state = STATE.write();
     let stale = match state.programs.get(&program) {
         Some(known) => {
@@ -287,6 +298,7 @@ pub fn kernel_created(program: Program, kernel: Kernel, inner: Option<Arc<Inner>
                     program_id,
                     references: 1,
                     inner,
+                    is_of_twin,
                 },
             )
         }
@@ -303,6 +315,7 @@ pub fn kernel_cloned(source: Kernel, clone: Kernel) {
         Some(known) => {
             let (program, program_id, inner) =
                 (known.program, known.program_id, known.inner.clone());
+            let is_of_twin = known.is_of_twin;
             state.kernels.insert(
                 clone,
                 KernelState {
@@ -310,6 +323,7 @@ pub fn kernel_cloned(source: Kernel, clone: Kernel) {
                     program_id,
                     references: 1,
                     inner,
+                    is_of_twin,
                 },
             )
         }

@@ -1,19 +1,30 @@
 //! What the baker tries, so that a recipe which kills or stops it is not tried for ever: a small file for each, written before
-//! it is tried and removed when that has gone well.
+//! it is tried and removed when that has gone well. An application that fetches a binary itself, since its user wants that
+//! (`record = inline`), does the same: a driver that dies then dies once.
 //!
 //! ```text
 //! v1/baking/<key>    how often it was tried, and what became of it: `2 the driver crashed (signal 11)`
 //! ```
 
 use super::directory::Directory;
+use super::lock::{Attempt, Guard, Purpose};
+use super::sweep::is_blank;
 use super::{Store, StoreError, TEMPORARY};
 use crate::key::ingredients::Key;
+use crate::outcome::NotBakeable;
 
-const BAKING: &str = "baking";
+pub(super) const BAKING: &str = "baking";
 /// Reasons are short.
 const LARGEST: u64 = 4096;
 /// What stands there of a recipe that is being tried: whoever finds it later knows that it came to no end.
 const UNENDED: &str = "whoever baked it was killed";
+
+/// What stands there while an application's driver is asked for a binary.
+const FETCHING: &str = "the driver died in a program that asked for the binary";
+/// How the reasons of crashes in the baker begin.
+pub const CRASHED: &str = "the driver crashed";
+/// A recipe that failed so often is not tried again.
+const MAX_ATTEMPTS: u32 = 2;
 
 /// What is known of earlier attempts at a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,11 +36,54 @@ pub struct Attempts {
 }
 
 /// Whether a name is one of these files'.
-fn is_ours(name: &str) -> bool {
+pub(super) fn is_ours(name: &str) -> bool {
     Key::from_hex(name).is_some()
 }
 
+/// Whether an application may have its driver asked for a binary.
+pub enum Fetch<'a> {
+    /// It may; what is in here is to be dropped as soon as the driver has come back.
+    Granted(Fetching<'a>),
+    /// Another process or thread is at it.
+    Taken,
+    /// It was tried before: the driver has not come back, or the baker has given it up.
+    Refused(NotBakeable),
+}
+
+/// A driver is being asked for a binary.
+pub struct Fetching<'a> {
+    store: &'a Store,
+    key: Key,
+    // Given back after the file is removed.
+    _lock: Option<Guard>,
+}
+
+impl Drop for Fetching<'_> {
+    fn drop(&mut self) {
+        self.store.forget_attempts(&self.key);
+    }
+}
+
+/// Whether a file is certainly one of these: a line of ours, or what a power cut has left of one.
+fn is_left(directory: &Directory, name: &str) -> bool {
+    let bytes = directory.read(name, LARGEST).ok().flatten();
+    bytes.is_some_and(|bytes| is_blank(&bytes) || Attempts::parse(&bytes).is_some())
+}
+
 impl Attempts {
+    /// Why nothing comes of the recipe any more; None: it is tried again.
+    pub fn given_up(&self) -> Option<NotBakeable> {
+        (self.count >= MAX_ATTEMPTS || self.reason == FETCHING).then(|| self.verdict())
+    }
+
+    /// What the last attempt says of the recipe.
+    pub fn verdict(&self) -> NotBakeable {
+        match self.reason.starts_with(CRASHED) || self.reason == FETCHING {
+            true => NotBakeable::DriverDied,
+            false => NotBakeable::BakingFailed,
+        }
+    }
+
     fn parse(bytes: &[u8]) -> Option<Attempts> {
         let text = str::from_utf8(bytes).ok()?.trim_end();
         let (count, reason) = text.split_once(' ')?;
@@ -46,6 +100,11 @@ impl Store {
         let directory = self.root.open_below(BAKING).ok()??;
         let bytes = directory.read(&key.hex(), LARGEST).ok()??;
         Attempts::parse(&bytes)
+    }
+
+    /// Why nothing comes of a recipe any more; None: it is tried, or was never tried.
+    pub fn given_up(&self, key: &Key) -> Option<NotBakeable> {
+        self.attempts(key)?.given_up()
     }
 
     /// Another attempt begins.
@@ -73,6 +132,31 @@ impl Store {
         }
     }
 
+    /// To be asked before the driver of an application is asked for the binary of this key. Where no lock works, who is at it
+    /// cannot be told from who died.
+    ///
+    /// # Errors
+    /// It cannot be written down.
+    pub fn begin_fetch(&self, key: &Key) -> Result<Fetch<'_>, StoreError> {
+        let lock = match self.locks().try_lock(Purpose::Load, key) {
+            Attempt::Got(lock) => Some(lock),
+            Attempt::Taken => return Ok(Fetch::Taken),
+            Attempt::Unavailable => None,
+        };
+        if let Some(attempts) = self.attempts(key)
+            && let reason = attempts.verdict()
+            && (reason == NotBakeable::DriverDied || attempts.given_up().is_some())
+        {
+            return Ok(Fetch::Refused(reason));
+        }
+        self.write_attempts(key, 1, FETCHING)?;
+        Ok(Fetch::Granted(Fetching {
+            store: self,
+            key: *key,
+            _lock: lock,
+        }))
+    }
+
     fn write_attempts(&self, key: &Key, count: u32, reason: &str) -> Result<(), StoreError> {
         let directory = self.root.create(BAKING)?;
         let temporary = self.root.create(TEMPORARY)?;
@@ -90,7 +174,7 @@ pub(super) fn files(root: &Directory) -> Result<Option<(Directory, Vec<String>)>
         return Ok(None);
     };
     let mut names = directory.names()?;
-    names.retain(|name| is_ours(name) && directory.facts(name).is_some());
+    names.retain(|name| is_ours(name) && is_left(&directory, name));
     Ok(Some((directory, names)))
 }
 
@@ -120,5 +204,32 @@ mod tests {
         );
         assert_eq!(store.clear().expect("cleared").files, 1);
         assert_eq!(store.attempts(&key), None);
+    }
+
+    #[test]
+    fn a_driver_that_does_not_come_back_is_not_asked_again_and_one_that_does_leaves_nothing() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("cache");
+        let store = Store::open(&path, Limits::default()).expect("a store");
+        let key = Key([3; 32]);
+        let begin = || store.begin_fetch(&key).expect("written");
+        let Fetch::Granted(fetching) = begin() else {
+            panic!("nothing is known of it");
+        };
+        assert!(matches!(begin(), Fetch::Taken));
+        drop(fetching);
+        assert_eq!(store.attempts(&key), None);
+        // The process of this one is gone.
+        store.write_attempts(&key, 1, FETCHING).expect("written");
+        let died = NotBakeable::DriverDied;
+        assert!(matches!(begin(), Fetch::Refused(reason) if reason == died));
+        let given_up = store.attempts(&key).expect("an attempt").given_up();
+        assert_eq!(given_up, Some(died));
+        // A baker that was killed says nothing of the driver, unless that happens again.
+        store.write_attempts(&key, 1, UNENDED).expect("written");
+        assert!(matches!(begin(), Fetch::Granted(_)));
+        store.write_attempts(&key, 2, UNENDED).expect("written");
+        let failed = NotBakeable::BakingFailed;
+        assert!(matches!(begin(), Fetch::Refused(reason) if reason == failed));
     }
 }

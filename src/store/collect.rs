@@ -4,17 +4,33 @@ use std::cmp::Ordering;
 use std::path::Path;
 use std::time::Duration;
 
-use super::directory::Directory;
+use super::directory::{Directory, is_temporary};
 use super::evict::{Limits, used_ms};
-use super::sweep::is_past;
+use super::stats::Statistics;
+use super::sweep::{is_past, is_set_aside};
 use super::{
-    ENTRIES, SHARDS, Store, StoreError, VERSION_DIRECTORY, entries_of, file_name, shard_of,
+    ARCHIVE_KEY, ASIDE, ENTRIES, LOADING, SHARDS, STATISTICS, SUFFIX, Store, StoreError, TEMPORARY,
+    VERSION_DIRECTORY, attempts, digests, driver_names, entries_of, file_name, is_shard, sentinel,
+    shard_of,
 };
 use crate::key::ingredients::Key;
 use crate::store::entry::Meta;
 
 /// A format that nobody has used for this long is not used any more.
 const UNUSED: Duration = Duration::from_secs(30 * 86400);
+
+/// The files that are in the directory of a format, beside other directories.
+const FILES: [&str; 7] = [
+    "sizes",
+    "journal",
+    "journal.old",
+    "locks",
+    "drivers",
+    "swept",
+    ARCHIVE_KEY,
+];
+/// With this all magic numbers begin, of any format.
+const FAMILY: &[u8] = b"oclc";
 
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -190,10 +206,10 @@ impl Store {
             if number.is_some()
                 && name != VERSION_DIRECTORY
                 && modified.is_some_and(|modified| is_past(modified, UNUSED, now))
-                && let Some(directory) = cache.open_below(&name)?
-                && directory.open_below(ENTRIES)?.is_some()
+                && let Some(format) = cache.open_below(&name)?
+                && is_format(&format)?
             {
-                removed += remove_all(&directory)?;
+                removed += remove_format(&format)?;
                 cache.remove_directory(&name);
             }
         }
@@ -201,17 +217,66 @@ impl Store {
     }
 }
 
-/// Removes all that is in a directory, and follows no link. Returns how many files went.
-fn remove_all(directory: &Directory) -> Result<u64, StoreError> {
-    let mut removed = 0;
-    for name in directory.names()? {
-        match directory.open_below(&name)? {
-            Some(below) => {
-                removed += remove_all(&below)?;
-                directory.remove_directory(&name);
-            }
-            None => removed += u64::from(directory.remove(&name)?),
+/// Whether a directory is certainly one of a format of ours: it has a file with a magic number, or an entry.
+fn is_format(directory: &Directory) -> Result<bool, StoreError> {
+    if FILES.iter().any(|name| directory.begins_with(name, FAMILY)) {
+        return Ok(true);
+    }
+    let Some(entries) = directory.open_below(ENTRIES)? else {
+        return Ok(false);
+    };
+    for shard in entries.names()?.iter().filter(|name| is_shard(name)) {
+        if let Some(directory) = entries.open_below(shard)?
+            && (directory.names()?.iter())
+                .any(|name| is_entry(name) && directory.begins_with(name, FAMILY))
+        {
+            return Ok(true);
         }
     }
+    Ok(false)
+}
+
+fn is_entry(name: &str) -> bool {
+    name.strip_suffix(SUFFIX).and_then(Key::from_hex).is_some()
+}
+
+/// Removes what has a name of ours in the directory of a format, where it has it, and follows no link. All else stays, and what
+/// it is in. Returns how many files went.
+fn remove_format(format: &Directory) -> Result<u64, StoreError> {
+    let mut removed = 0;
+    let mut each = |directory: &Directory, is_ours: &dyn Fn(&str) -> bool| {
+        for name in directory.names()? {
+            if is_ours(&name) && directory.facts(&name).is_some() {
+                removed += u64::from(directory.remove(&name)?);
+            }
+        }
+        Ok::<_, StoreError>(())
+    };
+    if let Some(entries) = format.open_below(ENTRIES)? {
+        for shard in entries.names()?.iter().filter(|name| is_shard(name)) {
+            if let Some(directory) = entries.open_below(shard)? {
+                each(&directory, &is_entry)?;
+                entries.remove_directory(shard);
+            }
+        }
+        format.remove_directory(ENTRIES);
+    }
+    type IsOurs<'a> = &'a dyn Fn(&str) -> bool;
+    let directories: [(&str, IsOurs); 7] = [
+        (ASIDE, &is_set_aside),
+        (TEMPORARY, &is_temporary),
+        (LOADING, &sentinel::is_ours),
+        (attempts::BAKING, &attempts::is_ours),
+        (digests::DIRECTORY, &digests::is_host),
+        (driver_names::DIRECTORY, &driver_names::is_ours),
+        (STATISTICS, &Statistics::names),
+    ];
+    for (name, is_ours) in directories {
+        if let Some(directory) = format.open_below(name)? {
+            each(&directory, is_ours)?;
+            format.remove_directory(name);
+        }
+    }
+    each(format, &|name| FILES.contains(&name))?;
     Ok(removed)
 }

@@ -7,7 +7,6 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
@@ -16,20 +15,11 @@ use super::Store;
 use crate::fork::Mutex;
 use crate::stamp::Stamp;
 
-const DIRECTORY: &str = "digests";
+pub(super) const DIRECTORY: &str = "digests";
 /// A driver has some dozens of files; forgetting costs only time.
 const MOST_REMEMBERED: usize = 4096;
-const SETTLED_SECONDS: i64 = 2;
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: u32 = 4;
-
-/// Whether the file cannot change any more without a change of its times.
-fn is_settled(stamp: &Stamp) -> bool {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs() as i64);
-    now - stamp.changed_at() > SETTLED_SECONDS
-}
 
 type Remembered = Vec<(Stamp, [u8; 32])>;
 
@@ -78,7 +68,7 @@ impl Digests {
         if Stamp::of(&file.metadata()?) != stamp {
             return Err(io::Error::other("it changed while it was read"));
         }
-        if is_settled(&stamp) {
+        if stamp.is_settled() {
             let mut state = self.state.lock();
             let remembered = state.remembered.get_or_insert_default();
             let excess = (remembered.len() + 1).saturating_sub(MOST_REMEMBERED);
@@ -140,9 +130,16 @@ pub(super) fn host() -> String {
     )
 }
 
+/// Whether a name is one that [`host`] gives.
+pub(super) fn is_host(name: &str) -> bool {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    name.len() == 16 && name.bytes().all(is_digit)
+}
+
 fn sha256(file: &mut File) -> io::Result<[u8; 32]> {
     let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
+    // So small that it is met from the reserve where the system has nothing left.
+    let mut buffer = vec![0; 64 << 10];
     loop {
         match file.read(&mut buffer) {
             Ok(0) => return Ok(hash.finalize().into()),
@@ -163,7 +160,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let store =
             Store::open(&directory.path().join("cache"), Limits::default()).expect("a store");
-        let old = SystemTime::now() - std::time::Duration::from_secs(1000);
+        let old = std::time::SystemTime::now() - std::time::Duration::from_secs(1000);
         let write = |name: &str, content: &str| {
             let path = directory.path().join(name);
             std::fs::write(&path, content).expect("written");
@@ -198,7 +195,7 @@ mod tests {
         let settled = [settled.as_path(), Path::new("/bin/sh")]
             .into_iter()
             .find(|path| {
-                std::fs::metadata(path).is_ok_and(|metadata| is_settled(&Stamp::of(&metadata)))
+                std::fs::metadata(path).is_ok_and(|metadata| Stamp::of(&metadata).is_settled())
             })
             .expect("a settled file")
             .to_owned();

@@ -21,6 +21,14 @@ use crate::trust;
 /// With this the names of unfinished files begin.
 pub const TEMPORARY_PREFIX: &str = "new-";
 
+/// Whether a name is one of an unfinished file: `new-<process>-<serial number>`.
+pub fn is_temporary(name: &str) -> bool {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let numbers = name.strip_prefix(TEMPORARY_PREFIX);
+    let numbers = numbers.and_then(|numbers| numbers.split_once('-'));
+    numbers.is_some_and(|(process, serial)| is_number(process) && is_number(serial))
+}
+
 const DIRECTORY: OFlags = OFlags::DIRECTORY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC)
@@ -30,10 +38,10 @@ const FILE: OFlags = OFlags::NOFOLLOW
     .union(OFlags::CLOEXEC)
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY);
-/// Of a directory that is made where there was none. Below a directory that its owner lets others read, all can be read.
+/// Of what is made, whatever others may do with the directory that it is in: only the owner reads sources and options.
 const PRIVATE: RawMode = 0o700;
-/// Nobody but the owner writes, whatever the directory lets them.
-const WIDEST: RawMode = 0o755;
+/// Of what is made to be read by all users.
+const SHARED: RawMode = 0o755;
 /// Of files that even their owner does not write.
 const PROTECTED: RawMode = 0o444;
 
@@ -47,7 +55,7 @@ pub struct Directory {
     path: PathBuf,
     /// Its file system counts links: what was removed has none.
     has_links: bool,
-    /// Of what is made in it: never wider than its own.
+    /// Of what is made in it.
     mode: RawMode,
     is_writable: bool,
     /// To whom it and what is in it may belong, beside the effective user.
@@ -108,7 +116,9 @@ impl Directory {
         // The user may keep the cache elsewhere by a link in place of the directory, which O_NOFOLLOW would refuse.
         let flags = DIRECTORY - OFlags::NOFOLLOW;
         match retry_on_intr(|| disk.open(CWD, path, flags, Mode::empty())) {
-            Ok(fd) => Directory::checked(disk, fd, path.to_owned(), Arc::default()).map(Some),
+            Ok(fd) => {
+                Directory::checked(disk, fd, path.to_owned(), Arc::default(), PRIVATE).map(Some)
+            }
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(failed("open", path, error)),
         }
@@ -124,9 +134,15 @@ impl Directory {
         let Some(fd) = trust::open(path, trust::DIRECTORY, &owners)? else {
             return Ok(None);
         };
-        Directory::checked(Arc::new(System), fd, path.to_owned(), others.into())
-            .map(Some)
-            .map_err(|error| error.to_string())
+        Directory::checked(
+            Arc::new(System),
+            fd,
+            path.to_owned(),
+            others.into(),
+            PRIVATE,
+        )
+        .map(Some)
+        .map_err(|error| error.to_string())
     }
 
     /// Opens the directory, and makes it and its parents, for the owner only, if they are missing.
@@ -165,6 +181,12 @@ impl Directory {
         Directory::open_on(disk, path)?.ok_or_else(|| failed("open", path, Errno::NOENT))
     }
 
+    /// The same directory, in which all that is made can be read by all users, as far as the umask lets them.
+    pub fn shared(self) -> Directory {
+        let mode = SHARED;
+        Directory { mode, ..self }
+    }
+
     /// Opens the directory below this one, and makes it if it is missing.
     ///
     /// # Errors
@@ -193,7 +215,8 @@ impl Directory {
         let path = self.path.join(name);
         match self.open_at(name, DIRECTORY) {
             Ok(fd) => {
-                Directory::checked(self.disk.clone(), fd, path, self.others.clone()).map(Some)
+                let others = self.others.clone();
+                Directory::checked(self.disk.clone(), fd, path, others, self.mode).map(Some)
             }
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE) => Ok(None),
             Err(error) => Err(failed("open", &path, error)),
@@ -205,6 +228,7 @@ impl Directory {
         fd: OwnedFd,
         path: PathBuf,
         others: Arc<[u32]>,
+        mode: RawMode,
     ) -> Result<Directory, StoreError> {
         let stat = retry_on_intr(|| disk.stat_of(fd.as_fd()));
         let stat = stat.map_err(|error| failed("examine", &path, error))?;
@@ -219,7 +243,7 @@ impl Directory {
                 has_links: stat.st_nlink > 0,
                 fd,
                 path,
-                mode: PRIVATE | stat.st_mode & WIDEST,
+                mode,
                 is_writable: stat.st_mode & 0o200 != 0,
                 others,
             });
@@ -347,7 +371,8 @@ impl Directory {
     pub fn read_start(&self, name: &str, limit: usize) -> Option<Vec<u8>> {
         let fd = self.open_at(name, FILE | OFlags::RDONLY).ok()?;
         self.own_file(fd.as_fd()).ok()?;
-        let mut bytes = Vec::with_capacity(limit);
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(limit).ok()?;
         while bytes.len() < bytes.capacity() {
             match self.disk.read(fd.as_fd(), &mut bytes) {
                 Ok(0) => break,
@@ -357,6 +382,13 @@ impl Directory {
         }
         bytes.truncate(limit);
         Some(bytes)
+    }
+
+    /// A regular file of ours, to be read in parts; None if there is none.
+    pub fn open_to_read(&self, name: &str) -> Option<std::fs::File> {
+        let fd = self.open_at(name, FILE | OFlags::RDONLY).ok()?;
+        self.own_file(fd.as_fd()).ok()?;
+        Some(fd.into())
     }
 
     /// Whether a regular file begins with these bytes.

@@ -7,9 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps,
-};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Result;
 
 use crate::kept::beyond_streams;
@@ -43,11 +41,6 @@ pub trait Disk: Debug + Send + Sync {
         rustix::io::write(file, bytes)
     }
 
-    /// fallocate(2): from now on the first `size` bytes have their place on the disk.
-    fn allocate(&self, file: BorrowedFd<'_>, size: u64) -> Result<()> {
-        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size)
-    }
-
     /// mkdirat(2).
     fn make_directory(&self, at: BorrowedFd<'_>, path: &Path, mode: Mode) -> Result<()> {
         rustix::fs::mkdirat(at, path, mode)
@@ -62,17 +55,6 @@ pub trait Disk: Debug + Send + Sync {
         new: &Path,
     ) -> Result<()> {
         rustix::fs::renameat(from, name, to, new)
-    }
-
-    /// renameat2(2) with RENAME_NOREPLACE: fails with EEXIST if the new name is taken.
-    fn rename_to_new(
-        &self,
-        from: BorrowedFd<'_>,
-        name: &Path,
-        to: BorrowedFd<'_>,
-        new: &Path,
-    ) -> Result<()> {
-        rustix::fs::renameat_with(from, name, to, new, RenameFlags::NOREPLACE)
     }
 
     /// unlinkat(2), of a file or link.

@@ -18,11 +18,14 @@
 //! recipe, which no hit needs, is decompressed only when it is asked for.
 
 use std::cell::RefCell;
+use std::io;
 use std::ops::Range;
 
+use postcard::ser_flavors::Flavor;
+use postcard::serialize_with_flavor;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
-use zstd::bulk::Decompressor;
+use zstd::bulk::{Compressor, Decompressor};
 
 use super::recipe::Recipe;
 use crate::key::ingredients::{Ingredient, Key};
@@ -153,9 +156,8 @@ pub struct Meta {
     pub built: Vec<u32>,
     /// The driver lists binaries for these devices only (measured: PoCL 3.1 after a build for some).
     pub only_built_listed: bool,
-    /// How many times it was compiled while its recipe was pending, and when last, in milliseconds since 1970: processes that
-    /// began before count once.
-    pub misses: (u32, u64),
+    /// Zeros. Earlier versions counted here how often a recipe was left.
+    pub reserved: (u32, u64),
     /// Whether the binaries hold what the driver made when the application ran its kernels (PoCL: for work-group sizes), which it
     /// makes again otherwise.
     pub variants: bool,
@@ -184,14 +186,26 @@ pub struct EntryContent<'a> {
 
 impl EntryContent<'_> {
     /// The bytes of the file.
-    pub fn encode(&self, key: &Key) -> Vec<u8> {
-        let meta = postcard::to_stdvec(self.meta).expect("no type of Meta can fail to encode");
-        let meta = compress(&meta);
-        let recipe = self.recipe.map(|recipe| {
-            postcard::to_stdvec(recipe).expect("no type of Recipe can fail to encode")
-        });
-        let recipe = recipe.map(|recipe| compress(&recipe)).unwrap_or_default();
+    ///
+    /// # Errors
+    /// There is no memory for them.
+    pub fn encode(&self, key: &Key) -> io::Result<Vec<u8>> {
+        let meta = compress(&encoded(self.meta)?)?;
+        let recipe = match self.recipe {
+            Some(recipe) => compress(&encoded(recipe)?)?,
+            None => Vec::new(),
+        };
+        let parts = [
+            meta.len(),
+            recipe.len(),
+            HEAD,
+            CHECKSUM,
+            2 * size_of::<u32>(),
+        ];
+        let binaries = self.binaries.iter();
+        let binaries = binaries.map(|binary| binary.len() + size_of::<u64>());
         let mut bytes = Vec::new();
+        bytes.try_reserve_exact(parts.into_iter().chain(binaries).sum())?;
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend(key.0);
@@ -208,8 +222,35 @@ impl EntryContent<'_> {
         bytes.extend(&recipe);
         let checksum = xxh3_128(&bytes);
         bytes.extend(checksum.to_le_bytes());
-        bytes
+        Ok(bytes)
     }
+}
+
+/// The postcard encoding; recipes hold the texts of applications.
+fn encoded(value: &impl Serialize) -> io::Result<Vec<u8>> {
+    /// Bytes that say so when there is no memory for more.
+    struct Bytes(Vec<u8>);
+
+    impl Flavor for Bytes {
+        type Output = Vec<u8>;
+
+        fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+            let reserved = self.0.try_reserve(bytes.len());
+            reserved.map_err(|_| postcard::Error::SerializeBufferFull)?;
+            self.0.extend_from_slice(bytes);
+            Ok(())
+        }
+
+        fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+            self.try_extend(&[byte])
+        }
+
+        fn finalize(self) -> postcard::Result<Vec<u8>> {
+            Ok(self.0)
+        }
+    }
+    // No type of ours can fail to encode for any other reason.
+    serialize_with_flavor(value, Bytes(Vec::new())).map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
 
 /// A verified entry.
@@ -316,8 +357,15 @@ pub(super) fn parse_head(start: &[u8], key: &Key) -> Option<Meta> {
 }
 
 /// Level 1: a miss should not wait for it.
-pub(super) fn compress(bytes: &[u8]) -> Vec<u8> {
-    zstd::bulk::compress(bytes, 1).expect("a buffer of the needed size is allocated")
+///
+/// # Errors
+/// There is no memory for it.
+pub(super) fn compress(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut compressed = Vec::new();
+    compressed.try_reserve_exact(zstd::zstd_safe::compress_bound(bytes.len()))?;
+    Compressor::new(1)?.compress_to_buffer(bytes, &mut compressed)?;
+    compressed.shrink_to_fit();
+    Ok(compressed)
 }
 
 thread_local! {
@@ -330,6 +378,8 @@ pub(super) fn decompress(compressed: &[u8]) -> Option<Vec<u8>> {
     let size = usize::try_from(size)
         .ok()
         .filter(|size| *size <= LARGEST_TEXT)?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(size).ok()?;
     // The thread's local variables may be gone, since handlers of atexit build, too; or in use, where a handler of a signal does.
     let kept = DECOMPRESSOR.try_with(|decompressor| {
         let mut decompressor = decompressor.try_borrow_mut().ok()?;
@@ -337,11 +387,18 @@ pub(super) fn decompress(compressed: &[u8]) -> Option<Vec<u8>> {
             Some(made) => made,
             none => none.insert(Decompressor::new().ok()?),
         };
-        decompressor.decompress(compressed, size).ok()
+        decompressor
+            .decompress_to_buffer(compressed, &mut bytes)
+            .ok()
     });
-    kept.ok()
-        .flatten()
-        .or_else(|| zstd::bulk::decompress(compressed, size).ok())
+    if !matches!(kept, Ok(Some(_))) {
+        bytes.clear();
+        let mut decompressor = Decompressor::new().ok()?;
+        decompressor
+            .decompress_to_buffer(compressed, &mut bytes)
+            .ok()?;
+    }
+    Some(bytes)
 }
 
 struct Cursor<'a> {
@@ -396,7 +453,7 @@ pub(super) mod tests {
             compile_ns: 2,
             built: vec![0, 1, 2],
             only_built_listed: false,
-            misses: (1, 3),
+            reserved: (0, 0),
             variants: true,
             imported: true,
             facts: Facts {
@@ -468,7 +525,7 @@ pub(super) mod tests {
             recipe: Some(&recipe),
             ..content(&meta, &[b"one", b"", b"three"])
         };
-        let entry = Entry::parse(content.encode(&key), Some(&key)).expect("valid");
+        let entry = Entry::parse(content.encode(&key).expect("memory"), Some(&key)).expect("valid");
         assert_eq!(entry.meta, meta);
         assert_eq!(entry.recipe(), Some(recipe));
         assert!(!entry.is_pending());
@@ -482,7 +539,9 @@ pub(super) mod tests {
     fn any_changed_or_missing_byte_is_noticed() {
         let meta = facts();
         let key = Key([9; 32]);
-        let bytes = content(&meta, &[b"some binary"]).encode(&key);
+        let bytes = content(&meta, &[b"some binary"])
+            .encode(&key)
+            .expect("memory");
         for index in 0..bytes.len() {
             let mut flipped = bytes.clone();
             flipped[index] ^= 0x10;
@@ -503,7 +562,9 @@ pub(super) mod tests {
     fn an_entry_of_another_version_or_key_is_not_taken_even_with_a_right_checksum() {
         let meta = facts();
         let key = Key([9; 32]);
-        let mut bytes = content(&meta, &[b"some binary"]).encode(&key);
+        let mut bytes = content(&meta, &[b"some binary"])
+            .encode(&key)
+            .expect("memory");
         assert_eq!(
             Entry::parse(bytes.clone(), Some(&Key([8; 32]))).err(),
             Some(Defect::OtherKey)

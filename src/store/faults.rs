@@ -198,34 +198,6 @@ impl Disk for Faulty {
         })
     }
 
-    fn allocate(&self, file: BorrowedFd<'_>, size: u64) -> Result<()> {
-        self.call("fallocate", || System.allocate(file, size))
-    }
-
-    fn rename_to_new(
-        &self,
-        from: BorrowedFd<'_>,
-        name: &Path,
-        to: BorrowedFd<'_>,
-        new: &Path,
-    ) -> Result<()> {
-        self.call("rename", || System.rename_to_new(from, name, to, new))
-    }
-
-    fn make_directory(&self, at: BorrowedFd<'_>, path: &Path, mode: Mode) -> Result<()> {
-        self.call("mkdir", || System.make_directory(at, path, mode))
-    }
-
-    fn rename(
-        &self,
-        from: BorrowedFd<'_>,
-        name: &Path,
-        to: BorrowedFd<'_>,
-        new: &Path,
-    ) -> Result<()> {
-        self.call("rename", || System.rename(from, name, to, new))
-    }
-
     fn remove(&self, at: BorrowedFd<'_>, path: &Path) -> Result<()> {
         self.call("unlink", || System.remove(at, path))
     }

@@ -9,18 +9,12 @@ use rustix::fs::{StatFs, fstatfs, statfs};
 /// What a kind of file system is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Its blocks are its files' own: what was allocated once can be written again on a full disk. Measured on Linux 6.18
-    /// with files that were allocated, written out and mapped before the disk was full: no SIGBUS on ext2, ext3, ext4 (with
-    /// inline data as well) and XFS, also when the file was copied by reference before; SIGBUS on Btrfs at the first write,
-    /// and on ext2, ext3 and ext4 if the file is sparse.
-    InPlace,
-    /// Local, but a block is written elsewhere each time, or first copied from another layer. There is no promise of room for
-    /// that, and where it lacks, a write to a mapped page raises SIGBUS in the application.
-    CopyOnWrite,
+    /// This host's own.
+    Local,
     /// Other hosts may have it mounted, or a server in user space answers: neither locks, nor appending in one piece, nor
     /// that all see a file at once can be relied on.
     Network,
-    /// Local, and nothing else is known.
+    /// Nothing is known; it is taken for local.
     Unknown,
 }
 
@@ -28,14 +22,14 @@ enum Kind {
 /// Lustre, GPFS, BeeGFS, PanFS, StorNext, VMware's and GFS2 are not there; theirs are those that stat(1) of the GNU coreutils
 /// knows (src/stat.c, which says "remote" of them as well), ZFS's that of OpenZFS.
 const KNOWN: [(u32, &str, Kind); 29] = [
-    (0xef53, "ext", Kind::InPlace), // 2, 3 and 4 have one number
-    (0x5846_5342, "xfs", Kind::InPlace),
-    (0x0102_1994, "tmpfs", Kind::InPlace),
-    (0x9123_683e, "btrfs", Kind::CopyOnWrite),
-    (0xca45_1a4e, "bcachefs", Kind::CopyOnWrite),
-    (0x2fc1_2fc1, "zfs", Kind::CopyOnWrite),
-    (0xf2f5_2010, "f2fs", Kind::CopyOnWrite),
-    (0x794c_7630, "overlay", Kind::CopyOnWrite),
+    (0xef53, "ext", Kind::Local), // 2, 3 and 4 have one number
+    (0x5846_5342, "xfs", Kind::Local),
+    (0x0102_1994, "tmpfs", Kind::Local),
+    (0x9123_683e, "btrfs", Kind::Local),
+    (0xca45_1a4e, "bcachefs", Kind::Local),
+    (0x2fc1_2fc1, "zfs", Kind::Local),
+    (0xf2f5_2010, "f2fs", Kind::Local),
+    (0x794c_7630, "overlay", Kind::Local),
     (0x6969, "nfs", Kind::Network),
     (0x517b, "smb", Kind::Network),
     (0xff53_4d42, "cifs", Kind::Network),
@@ -86,13 +80,8 @@ impl FileSystem {
     /// Its name, and what is done without there, for people.
     pub fn described(self) -> String {
         match self.kind {
-            Kind::InPlace => self.to_string(),
-            Kind::CopyOnWrite | Kind::Unknown => {
-                format!("{self}: statistics written instead of mapped")
-            }
-            Kind::Network => {
-                format!("{self}: no locks relied on, statistics written instead of mapped")
-            }
+            Kind::Local | Kind::Unknown => self.to_string(),
+            Kind::Network => format!("{self}: no locks relied on"),
         }
     }
 
@@ -109,11 +98,6 @@ impl FileSystem {
     /// piece is relied on.
     pub fn is_network(self) -> bool {
         self.kind == Kind::Network
-    }
-
-    /// Whether a file whose blocks are all allocated can be mapped and written, and a full disk raises no SIGBUS.
-    pub fn may_be_mapped(self) -> bool {
-        self.kind == Kind::InPlace
     }
 }
 
@@ -138,22 +122,21 @@ mod tests {
 
     #[test]
     fn what_is_relied_on_follows_from_the_kind() {
-        for (magic, name, is_network, may_be_mapped) in [
-            (0xef53, "ext", false, true),
-            (0x0102_1994, "tmpfs", false, true),
-            (0x794c_7630, "overlay", false, false),
-            (0x9123_683e, "btrfs", false, false),
-            (0x6969, "nfs", true, false),
-            (0xff53_4d42, "cifs", true, false),
-            (0x6573_5546, "fuse", true, false),
-            (0x4d44, "unknown (0x4d44)", false, false),
-            (0, "unknown", false, false),
+        for (magic, name, is_network) in [
+            (0xef53, "ext", false),
+            (0x0102_1994, "tmpfs", false),
+            (0x794c_7630, "overlay", false),
+            (0x9123_683e, "btrfs", false),
+            (0x6969, "nfs", true),
+            (0xff53_4d42, "cifs", true),
+            (0x6573_5546, "fuse", true),
+            (0x4d44, "unknown (0x4d44)", false),
+            (0, "unknown", false),
         ] {
             let found = FileSystem::from_magic(magic);
-            let facts = (found.is_network(), found.may_be_mapped());
             assert_eq!(found.to_string(), name);
-            assert_eq!(found.described() == name, may_be_mapped);
-            assert_eq!(facts, (is_network, may_be_mapped), "{name}");
+            assert_eq!(found.described() == name, !is_network);
+            assert_eq!(found.is_network(), is_network, "{name}");
         }
     }
 

@@ -30,7 +30,7 @@ use super::entry::{compress, decompress};
 use super::{Cleared, StoreError};
 use crate::kept::may_reach;
 use crate::key::ingredients::{Ingredient, Key};
-use crate::outcome::Bypass;
+use crate::outcome::{Bypass, NotBakeable};
 
 const NAME: &str = "journal";
 const OLD: &str = "journal.old";
@@ -53,6 +53,28 @@ pub enum Kept {
     Recipe,
     /// Nothing.
     Nothing,
+    /// Nothing, and the baker never makes anything of it. The number of the reason, since a later version may know more of them.
+    NotBakeable(u8),
+}
+
+impl Kept {
+    /// Nothing, for this reason.
+    pub fn not_bakeable(reason: NotBakeable) -> Kept {
+        Kept::NotBakeable(reason as u8)
+    }
+
+    /// Why the baker never makes anything of it, if this version knows it.
+    pub fn reason(self) -> Option<NotBakeable> {
+        match self {
+            Kept::NotBakeable(number) => NotBakeable::ALL.get(usize::from(number)).copied(),
+            _ => None,
+        }
+    }
+
+    /// Whether there is anything of it.
+    pub fn is_something(self) -> bool {
+        matches!(self, Kept::Entry | Kept::Recipe)
+    }
 }
 
 /// What became of a build that was no hit.
@@ -172,7 +194,7 @@ fn open_with_room(root: &Directory) -> io::Result<File> {
 
 fn encode(record: &Record) -> io::Result<Vec<u8>> {
     let body = postcard::to_stdvec(record).map_err(io::Error::other)?;
-    let body = compress(&body);
+    let body = compress(&body)?;
     let mut bytes = Vec::with_capacity(MAGIC.len() + size_of::<u32>() + body.len() + CHECKSUM);
     bytes.extend(MAGIC);
     bytes.extend((body.len() as u32).to_le_bytes());

@@ -5,6 +5,7 @@ pub mod collect;
 pub mod digests;
 pub mod directory;
 pub mod disk;
+pub mod driver_names;
 pub mod entry;
 mod evict;
 #[cfg(test)]
@@ -12,7 +13,6 @@ mod faults;
 pub mod filesystem;
 pub mod journal;
 pub mod lock;
-pub mod mapping;
 pub mod measures;
 pub mod recipe;
 pub mod recorder;
@@ -20,6 +20,7 @@ pub mod sentinel;
 mod sizes;
 pub mod stats;
 mod sweep;
+mod tag;
 pub mod tiers;
 
 use std::path::{Path, PathBuf};
@@ -33,6 +34,8 @@ pub use evict::Limits;
 use lock::Locks;
 use once_cell::race::OnceBox;
 use sizes::{SHARDS, Sizes};
+use sweep::is_leftover;
+use tag::{CACHEDIR_TAG, tag};
 
 use crate::key::ingredients::Key;
 
@@ -115,7 +118,7 @@ pub enum Lookup {
 /// <cache directory>/v1/drivers                       what recording and loading took with each driver
 /// <cache directory>/v1/swept                         when leftovers were last cleared away
 /// <cache directory>/v1/archive-key                   by which its own archives are known again
-/// <cache directory>/v1/vendors-.../                  the vendors directory that `oclcache run` gives to programs
+/// <cache directory>/v1/vendors-.../                  the vendors directory of `oclcache run`, where the home cannot have it
 /// <cache directory>/v1/journal, journal.old          misses, bypasses and failures, appended without a lock
 /// ```
 #[derive(Debug)]
@@ -142,7 +145,18 @@ impl Store {
     /// # Errors
     /// As there.
     pub fn open_on(disk: Arc<dyn Disk>, path: &Path, limits: Limits) -> Result<Store, StoreError> {
-        let cache = Directory::create_all_on(disk, path)?;
+        Store::open_in(Directory::create_all_on(disk, path)?, limits)
+    }
+
+    /// [`Store::open`] for a directory whose entries all users are to read.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_shared(path: &Path, limits: Limits) -> Result<Store, StoreError> {
+        Store::open_in(Directory::create_all(path)?.shared(), limits)
+    }
+
+    fn open_in(cache: Directory, limits: Limits) -> Result<Store, StoreError> {
         let root = cache.create(VERSION_DIRECTORY)?;
         if let Err(error) = tag(&cache, &root) {
             tracing::debug!(%error, "the cache directory is not tagged as one");
@@ -269,7 +283,11 @@ impl Store {
         content: &EntryContent<'_>,
         is_proven: bool,
     ) -> Result<u64, StoreError> {
-        let bytes = content.encode(key);
+        let bytes = content.encode(key).map_err(|error| StoreError {
+            action: "store",
+            path: self.path_of(key),
+            error,
+        })?;
         let refused = |why: &str| StoreError {
             action: "store",
             path: self.path_of(key),
@@ -447,17 +465,17 @@ impl Store {
             for name in temporary
                 .names()?
                 .into_iter()
-                .filter(|name| name.starts_with(directory::TEMPORARY_PREFIX))
+                .filter(|name| is_leftover(&temporary, name))
             {
-                if temporary.facts(&name).is_some() && temporary.remove(&name)? {
+                if temporary.remove(&name)? {
                     cleared.files += 1;
                 }
             }
         }
         if let Some(loading) = self.root.open_below(LOADING)? {
             let names = loading.names()?.into_iter();
-            for name in names.filter(|name| sentinel::is_ours(name)) {
-                if loading.facts(&name).is_some() && loading.remove(&name)? {
+            for name in names.filter(|name| sentinel::is_left(&loading, name)) {
+                if loading.remove(&name)? {
                     cleared.files += 1;
                 }
             }
@@ -470,25 +488,6 @@ impl Store {
         journal::clear(&self.root, &mut cleared)?;
         Ok(cleared)
     }
-}
-
-/// Says that nothing in the directory needs a backup, unless something in it is not ours: a user may have put the cache into a
-/// directory that he has other things in.
-fn tag(cache: &Directory, root: &Directory) -> Result<(), StoreError> {
-    let temporary = root.create(TEMPORARY)?;
-    let is_format = |name: &str| {
-        let number = name.strip_prefix('v');
-        number.is_some_and(|number| number.parse::<u32>().is_ok())
-    };
-    if !cache.begins_with(TAG, CACHEDIR_TAG)
-        && cache
-            .names()?
-            .iter()
-            .all(|name| is_format(name) || name == TAG)
-    {
-        cache.write_by_rename(&temporary, TAG, CACHEDIR_TAG)?;
-    }
-    Ok(())
 }
 
 /// What [`Store::clear`] did.
@@ -565,10 +564,6 @@ fn is_shard(name: &str) -> bool {
             .bytes()
             .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
-
-const TAG: &str = "CACHEDIR.TAG";
-const CACHEDIR_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55\n\
-# This is the cache directory of oclcache, a compiler cache for OpenCL. It can be deleted at any time.\n";
 
 #[cfg(test)]
 mod tests;

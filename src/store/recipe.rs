@@ -2,11 +2,14 @@
 //! driver. It knows no OpenCL objects: devices are indices, programs are keys.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::key::ingredients::Key;
+use crate::key::ingredients::{Ingredient, Key, Kind};
 
 /// One call that made what an entry holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,7 +134,40 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
+/// How many `..` the name of a header may have that the baker lays out below a directory of its own.
+const MAX_PARENTS: usize = 9;
+
+/// Whether a place of a header ([`crate::key::include`]) could be outside of the directory that it names: that of an absolute name,
+/// and that of a name with more `..` than the baker's own directories are deep.
+pub fn is_outside(place: &[u8]) -> bool {
+    let mut parts = place.splitn(2, |byte| *byte == b'/');
+    let (Some(base), Some(below)) = (parts.next(), parts.next()) else {
+        return true;
+    };
+    let parents = below
+        .split(|byte| *byte == b'/')
+        .filter(|part| *part == b"..");
+    // An empty component would begin an absolute path.
+    base.is_empty() || below.starts_with(b"/") || parents.count() > MAX_PARENTS
+}
+
 impl Recipe {
+    /// The working directory of the application, if the compiler looked at it.
+    pub fn directory(&self, ingredients: &[Ingredient]) -> Option<PathBuf> {
+        let keyed = ingredients
+            .iter()
+            .find(|one| one.kind == Kind::WorkingDirectory);
+        let keyed = keyed.map(|one| one.value.as_slice());
+        let directory = self.working_directory.as_deref().or(keyed)?;
+        Some(OsStr::from_bytes(directory).into())
+    }
+
+    /// Whether it can be compiled in that directory only.
+    pub fn needs_directory(&self, ingredients: &[Ingredient]) -> bool {
+        let is_keyed = |one: &Ingredient| one.kind == Kind::WorkingDirectory;
+        ingredients.iter().any(is_keyed) || self.files.iter().any(|file| is_outside(&file.place))
+    }
+
     /// The text that the program is made from: its source or intermediate language.
     pub fn text(&self) -> Option<&[u8]> {
         match &self.base {
@@ -147,5 +183,21 @@ impl Recipe {
             Base::Source(_) | Base::Il(..) => &[],
         };
         linked.iter().chain(&self.previous).copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_out_of_their_directory_are_told() {
+        for inside in ["cwd/a.h", "-I0/sub/../a.h", "cwd/../../b.h", "driver0/a.h"] {
+            assert!(!is_outside(inside.as_bytes()), "{inside}");
+        }
+        let deep = format!("cwd/{}a.h", "../".repeat(MAX_PARENTS + 1));
+        for outside in ["/etc/a.h", "cwd//tmp/a.h", "a.h", "", deep.as_str()] {
+            assert!(is_outside(outside.as_bytes()), "{outside}");
+        }
     }
 }

@@ -56,6 +56,13 @@ pub(super) fn is_ours(name: &str) -> bool {
     key.and_then(Key::from_hex).is_some()
 }
 
+/// Whether a file is certainly one of these: by its name and what was written.
+pub(super) fn is_left(directory: &Directory, name: &str) -> bool {
+    let start = is_ours(name).then(|| directory.read_start(name, MOST_DEATHS as usize + 1));
+    let is_mark = |start: Vec<u8>| start.iter().all(|byte| matches!(byte, b'+' | 0));
+    start.flatten().is_some_and(is_mark)
+}
+
 impl Drop for Loading {
     fn drop(&mut self) {
         let _ = self.directory.remove(&self.name);

@@ -9,11 +9,10 @@
 //! publishes there leave them a little wrong, until the shard is listed the next time: when it is looked through for
 //! something to remove, and now and then when something is stored in it. Nothing but the limits of size depends on them.
 
-use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fmt, io};
 
 use super::directory::Directory;
-use super::mapping::Mapping;
+use crate::fork::Mutex;
 use crate::kept::KeptFile;
 
 /// How many shards there are: by the first byte of the key.
@@ -21,6 +20,8 @@ pub const SHARDS: usize = 256;
 const NAME: &str = "sizes";
 const MAGIC: &[u8; 8] = b"oclcsiz1";
 const COUNTERS: usize = 2 * SHARDS;
+/// Of the file.
+const LENGTH: usize = MAGIC.len() + COUNTERS * size_of::<u64>();
 /// Nobody has listed the shard yet.
 const UNKNOWN: u64 = 0;
 /// There is nothing in it.
@@ -28,15 +29,20 @@ const EMPTY: u64 = u64::MAX;
 /// More than any shard has, in bytes: a number that looks wrong.
 const ABSURD: u64 = 1 << 50;
 
-/// The counters of all shards, shared by all processes.
-#[derive(Debug)]
-pub struct Sizes(Counters);
+/// The counters of all shards, shared by all processes. They are read and written, never mapped: who cuts a mapped file ends
+/// the programs that touch it.
+pub struct Sizes {
+    file: KeptFile,
+    /// Of this process's threads; [`KeptFile::alone`] is for processes.
+    changing: Mutex<()>,
+    /// Whether locks answer at once.
+    is_local: bool,
+}
 
-#[derive(Debug)]
-enum Counters {
-    Mapped(Mapping),
-    /// Where a file may not be mapped. Two processes that write one counter at once lose one of the two changes.
-    Written(KeptFile),
+impl fmt::Debug for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Sizes").field(&self.file).finish()
+    }
 }
 
 impl Sizes {
@@ -45,16 +51,36 @@ impl Sizes {
     /// # Errors
     /// It cannot be made.
     pub fn open(root: &Directory) -> io::Result<Sizes> {
-        if let Some(mapping) = Mapping::open(root, NAME, MAGIC, COUNTERS)? {
-            return Ok(Sizes(Counters::Mapped(mapping)));
+        let sizes = Sizes {
+            file: KeptFile::new(root.open_or_create_file(NAME)?)?,
+            changing: Mutex::new(()),
+            is_local: !root.file_system().is_network(),
+        };
+        if !sizes.is_whole() {
+            sizes.alone(|| match sizes.is_whole() {
+                true => Ok(()),
+                false => sizes.begin_anew(),
+            })?;
         }
-        let file = KeptFile::new(root.open_or_create_file(NAME)?)?;
-        let mut magic = [0; MAGIC.len()];
-        if file.read_exact_at(&mut magic, 0).is_err() || magic != *MAGIC {
-            let fresh = [MAGIC.as_slice(), &[0; COUNTERS * size_of::<u64>()]].concat();
-            file.write_all_at(&fresh, 0)?;
+        Ok(sizes)
+    }
+
+    fn is_whole(&self) -> bool {
+        let mut found = [0; LENGTH];
+        self.file.read_exact_at(&mut found, 0).is_ok() && found.starts_with(MAGIC)
+    }
+
+    fn begin_anew(&self) -> io::Result<()> {
+        let fresh = [MAGIC.as_slice(), &[0; COUNTERS * size_of::<u64>()]].concat();
+        self.file.write_all_at(&fresh, 0)
+    }
+
+    fn alone<T>(&self, body: impl FnOnce() -> T) -> T {
+        let _thread = self.changing.lock();
+        match self.is_local {
+            true => self.file.alone(body),
+            false => body(),
         }
-        Ok(Sizes(Counters::Written(file)))
     }
 
     /// All bytes that are known of.
@@ -117,19 +143,12 @@ impl Sizes {
 
     fn snapshot(&self) -> [u64; COUNTERS] {
         let mut numbers = [0; COUNTERS];
-        match &self.0 {
-            Counters::Mapped(mapping) => {
-                for (number, counter) in numbers.iter_mut().zip(mapping.counters()) {
-                    *number = counter.load(Ordering::Relaxed);
-                }
-            }
-            Counters::Written(file) => {
-                let mut bytes = [0; COUNTERS * size_of::<u64>()];
-                if file.read_exact_at(&mut bytes, MAGIC.len() as u64).is_ok() {
-                    for (number, bytes) in numbers.iter_mut().zip(bytes.as_chunks().0) {
-                        *number = u64::from_le_bytes(*bytes);
-                    }
-                }
+        let mut bytes = [0; LENGTH];
+        if self.file.read_exact_at(&mut bytes, 0).is_ok()
+            && let Some(bytes) = bytes.strip_prefix(MAGIC)
+        {
+            for (number, bytes) in numbers.iter_mut().zip(bytes.as_chunks().0) {
+                *number = u64::from_le_bytes(*bytes);
             }
         }
         numbers
@@ -140,21 +159,17 @@ impl Sizes {
     }
 
     fn change(&self, index: usize, change: impl Fn(u64) -> u64) {
-        match &self.0 {
-            Counters::Mapped(mapping) => {
-                let counter: &AtomicU64 = &mapping.counters()[index];
-                let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |number| {
-                    Some(change(number))
-                });
+        self.alone(|| {
+            // Somebody has cut it.
+            if !self.is_whole() && self.begin_anew().is_err() {
+                return;
             }
-            Counters::Written(file) => {
-                let at = (MAGIC.len() + index * size_of::<u64>()) as u64;
-                let mut bytes = [0; size_of::<u64>()];
-                if file.read_exact_at(&mut bytes, at).is_ok() {
-                    let changed = change(u64::from_le_bytes(bytes));
-                    let _ = file.write_all_at(&changed.to_le_bytes(), at);
-                }
+            let at = (MAGIC.len() + index * size_of::<u64>()) as u64;
+            let mut bytes = [0; size_of::<u64>()];
+            if self.file.read_exact_at(&mut bytes, at).is_ok() {
+                let changed = change(u64::from_le_bytes(bytes));
+                let _ = self.file.write_all_at(&changed.to_le_bytes(), at);
             }
-        }
+        });
     }
 }

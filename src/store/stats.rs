@@ -24,12 +24,12 @@ mod rows;
 use std::path::Path;
 
 use super::StoreError;
-use super::directory::{Directory, TEMPORARY_PREFIX};
+use super::directory::{Directory, TEMPORARY_PREFIX, is_temporary};
 pub use counters::{Counter, Event, Totals};
 pub use file::{MAGIC, Place, Program, ROW, ROWS, WORDS, add};
 pub use folding::{Counted, DAY_MS};
-use folding::{LOCK, Lock, Round, counters};
-use owner::View;
+use folding::{LOCK, Lock, Round, TOTAL, counters};
+use owner::{View, is_name};
 pub use rows::{BY_DAY, Tag, date};
 
 const RUN_PREFIX: &str = "run-";
@@ -93,6 +93,11 @@ impl<'a> Statistics<'a> {
         }
     }
 
+    /// Whether a name in the directory is one of ours.
+    pub(super) fn names(name: &str) -> bool {
+        [LOCK, TOTAL].contains(&name) || is_name(name) || is_temporary(name)
+    }
+
     /// Makes a directory for the processes of one `oclcache run`.
     ///
     /// # Errors
@@ -128,7 +133,8 @@ impl<'a> Statistics<'a> {
         let _lock = Lock::wait(self.directory);
         let result = Self::read_run(run)?;
         let files = run.names()?.into_iter();
-        for file in files.filter(|name| !name.starts_with(TEMPORARY_PREFIX)) {
+        // What else is there is not ours, and may take the place of something that is not either.
+        for file in files.filter(|name| is_name(name)) {
             run.move_to(&file, outer.unwrap_or(self.directory))?;
         }
         let name = run.path().file_name().and_then(|name| name.to_str());
@@ -162,7 +168,6 @@ mod tests {
     use std::time::Duration;
 
     use super::super::recorder::Recorder;
-    use super::folding::TOTAL;
     use super::rows::Rows;
     use super::*;
     use crate::outcome::Bypass;
@@ -354,6 +359,19 @@ mod tests {
             std::fs::write(path.join(name), seven_hits()).expect("written");
             set_age(&path.join(name), 31);
         }
+        // Of a user who keeps things there.
+        for (name, content) in [
+            ("new-x".to_owned(), seven_hits()),
+            ("new-2-0".to_owned(), b"a chapter".to_vec()),
+            (dead_name(3), b"mine".to_vec()),
+        ] {
+            std::fs::write(path.join(&name), content).expect("written");
+            set_age(&path.join(&name), 60);
+        }
+        std::fs::create_dir(path.join("run-home")).expect("made");
+        std::fs::File::open(path.join("run-home"))
+            .and_then(|run| run.set_modified(std::time::UNIX_EPOCH))
+            .expect("dated");
         // A process on a full disk leaves it empty.
         std::fs::write(path.join(dead_name(2)), "").expect("written");
         std::fs::write(path.join("foreign"), seven_hits()).expect("written");
@@ -361,7 +379,12 @@ mod tests {
         assert_eq!(total(&statistics).get(Counter::Hits), 14);
         let mut left = directory.names().expect("listed");
         left.sort();
-        assert_eq!(left, ["foreign", LOCK, TOTAL]);
+        let mut kept = ["foreign", LOCK, "new-2-0", "new-x", "run-home", TOTAL]
+            .map(str::to_owned)
+            .to_vec();
+        kept.push(dead_name(3));
+        kept.sort();
+        assert_eq!(left, kept);
         assert_eq!(total(&statistics).get(Counter::Hits), 14);
     }
 

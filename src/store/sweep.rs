@@ -1,16 +1,24 @@
 //! Clears away what processes that were killed have left, now and then, in a process that has just stored something.
+//!
+//! The cache may be in a directory that a user has other things in, of any name. So a file goes only if it is certainly the cache's:
+//! its name has the 64 digits of a key, or its name and its content are such as only the cache makes. In doubt it stays.
 
 use std::io;
 use std::time::Duration;
 
-use super::directory::{Directory, TEMPORARY_PREFIX};
+use super::directory::{Directory, is_temporary};
 use super::evict::EVICTION;
 use super::lock::{Attempt, Purpose};
 use super::sentinel;
 use super::stats::Statistics;
 use super::{
-    ASIDE, LOADING, STATISTICS, Store, StoreError, TEMPORARY, VERSION_DIRECTORY, attempts,
+    ASIDE, CACHEDIR_TAG, LOADING, STATISTICS, SUFFIX, Store, StoreError, TEMPORARY,
+    VERSION_DIRECTORY, attempts,
 };
+use crate::key::ingredients::Key;
+
+/// With these the files begin that are written whole: with a magic number, as JSON, or as the tag.
+const STARTS: [&[u8]; 3] = [b"oclc", b"{\"rows\":", CACHEDIR_TAG];
 
 /// Modified when a sweep begins.
 const SWEPT: &str = "swept";
@@ -87,11 +95,11 @@ impl Store {
             Ok(names)
         };
         let mut names = old(&temporary, UNFINISHED)?;
-        names.retain(|name| name.starts_with(TEMPORARY_PREFIX));
+        names.retain(|name| is_leftover(&temporary, name));
         remove(&temporary, names)?;
         if let Some(loading) = self.root.open_below(LOADING)? {
             let mut names = old(&loading, LOAD)?;
-            names.retain(|name| sentinel::is_ours(name));
+            names.retain(|name| sentinel::is_left(&loading, name));
             remove(&loading, names)?;
         }
         if let Some((baking, mut names)) = attempts::files(&self.root)? {
@@ -101,6 +109,7 @@ impl Store {
         }
         if let Some(aside) = self.root.open_below(ASIDE)? {
             let mut names: Vec<_> = aside.names()?;
+            names.retain(|name| is_set_aside(name));
             names.sort_by_cached_key(|name| std::cmp::Reverse(aside.changed_ms(name)));
             let is_old = |name: &String| {
                 let changed = aside.changed_ms(name);
@@ -118,6 +127,30 @@ impl Store {
         }
         Ok(removed)
     }
+}
+
+/// Whether a file is certainly one that was not finished: by its name, and as far as it was written.
+pub(super) fn is_leftover(directory: &Directory, name: &str) -> bool {
+    const LONGEST: usize = 64;
+    let start = is_temporary(name).then(|| directory.read_start(name, LONGEST));
+    start.flatten().is_some_and(|start| {
+        let begins = |known: &&[u8]| start.starts_with(known) || known.starts_with(&start);
+        is_blank(&start) || STARTS.iter().any(begins)
+    })
+}
+
+/// What nobody misses, and a power cut leaves of a file: nothing, or zeros.
+pub(super) fn is_blank(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+/// Whether a name is one under which an entry is set aside.
+pub(super) fn is_set_aside(name: &str) -> bool {
+    let Some(name) = name.strip_suffix(SUFFIX) else {
+        return false;
+    };
+    let (key, number) = name.split_once('-').unwrap_or((name, "1"));
+    Key::from_hex(key).is_some() && matches!(number.as_bytes(), [b'1'..=b'7'])
 }
 
 /// Whether something is older than this. What is of the future was made before the clock was set back.

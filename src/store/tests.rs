@@ -1,4 +1,5 @@
 use super::entry::tests::{content, facts};
+use super::tag::TAG;
 use super::*;
 
 fn key(byte: u8) -> Key {
@@ -130,13 +131,14 @@ fn a_directory_that_others_may_write_is_refused() {
 fn a_directory_that_was_set_aside_keeps_nothing_else_from_being_swept() {
     let (_directory, store) = filled();
     let aside = store.root().path().join(ASIDE);
-    std::fs::create_dir_all(aside.join("first.entry")).expect("made");
+    let name = |number: u64| format!("{number:064x}.entry");
+    std::fs::create_dir_all(aside.join(name(999))).expect("made");
     std::thread::sleep(std::time::Duration::from_millis(20)); // the clock of the file system goes on
     for number in 0..300 {
-        std::fs::write(aside.join(format!("{number}")), "x").expect("written");
+        std::fs::write(aside.join(name(number)), "x").expect("written");
     }
     assert_eq!(store.sweep().expect("swept"), 300 - 256);
-    assert!(aside.join("first.entry").is_dir());
+    assert!(aside.join(name(999)).is_dir());
 }
 
 #[test]
@@ -150,6 +152,21 @@ fn a_directory_with_other_things_in_it_is_not_called_a_cache() {
         .collect();
     names.sort();
     assert_eq!(names, ["letter", VERSION_DIRECTORY]);
+}
+
+/// Who leaves caches out of a backup would lose what is beside it.
+#[test]
+fn another_programs_tag_and_a_directory_that_is_named_as_a_format_are_not_ours() {
+    for (name, content) in [("v2/thesis", "mine"), ("CACHEDIR.TAG", "mine")] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        std::fs::write(&path, content).expect("written");
+        Store::open(directory.path(), Limits::default()).expect("a store");
+        assert_eq!(std::fs::read(&path).expect("read"), b"mine");
+        let tag = std::fs::read(directory.path().join(TAG)).unwrap_or_default();
+        assert!(!tag.starts_with(b"Signature"), "{name}");
+    }
 }
 
 #[test]

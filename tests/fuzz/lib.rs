@@ -3,6 +3,8 @@
 // Each target uses a part of them.
 #![allow(dead_code)]
 
+#[path = "../../src/fallible.rs"]
+pub mod fallible;
 #[path = "../../src/key/mod.rs"]
 pub mod key;
 #[path = "../../src/outcome.rs"]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::bake::never_inside::{DIED, RESULT, deadly};
 use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example, is_root, library, skipped};
 use crate::tiers::trusted_place;
 
@@ -37,8 +38,12 @@ impl Behind {
 
     /// With this program in the command's place.
     fn with(test: &str, program: &Path) -> Option<Behind> {
+        Behind::on(test, program, Driver::Stub)
+    }
+
+    fn on(test: &str, program: &Path, driver: Driver) -> Option<Behind> {
         let place = trusted_place(test)?;
-        let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+        let mut sandbox = Sandbox::new(driver)?;
         let library_there = place.path().join("liboclcache.so");
         copy_program(library(), &library_there);
         copy_program(program, &place.path().join("oclcache"));
@@ -157,6 +162,8 @@ fn what_is_started_holds_nothing_of_the_program() {
             .env("OCLCACHE_MAX_SIZE", "7M")
             .env("LD_PRELOAD", "")
             .env("OPENCL_LAYERS", "")
+            // What a driver reads enters keys, so the baker needs it as well.
+            .env("OPENCL_PROGRAM_COMPILE_OPTIONS", "-DV=7")
             .env("KEPT", "this");
         behind.sandbox.run(&mut command).ok();
         let found = behind.found();
@@ -190,8 +197,10 @@ fn what_is_started_holds_nothing_of_the_program() {
                 .iter()
                 .any(|variable| variable.starts_with(prefix))
         };
-        assert!(begins("KEPT=this") && begins("HOME="), "{found}");
-        for removed in ["OCLCACHE_", "OCL_ICD_", "OPENCL_", "LD_PRELOAD"] {
+        for kept in ["KEPT=this", "HOME=", "OPENCL_PROGRAM_COMPILE_OPTIONS=-DV=7"] {
+            assert!(begins(kept), "{kept}: {found}");
+        }
+        for removed in ["OCLCACHE_", "OCL_ICD_", "OPENCL_LAYER", "LD_PRELOAD"] {
             assert!(!begins(removed), "{removed}: {found}");
         }
         behind.let_go();
@@ -438,6 +447,29 @@ fn what_one_process_missed_the_next_one_hits_with_nothing_else_done() {
         "{}",
         ran.stderr
     );
+}
+
+/// With nothing set: the baker dies twice, nobody else does, and then there is none any more.
+#[test]
+fn a_driver_that_dies_behind_a_program_is_left_alone() {
+    let real = Path::new(env!("CARGO_BIN_EXE_oclcache"));
+    let Some(mut behind) = Behind::on("bakers that die", real, Driver::Pocl) else {
+        return;
+    };
+    let own = behind.sandbox.path("own");
+    behind.sandbox.set("POCL_CACHE_DIR", own);
+    behind.sandbox.set("OCLCACHE_RECORD", "auto");
+    for number in 0..10 {
+        let ran = behind.sandbox.kernel(Way::Cached, &deadly(), "");
+        let stderr = &ran.stderr;
+        assert_eq!(ran.signal, None, "run {number}: {stderr}");
+        assert!(ran.stdout.contains(RESULT), "run {number}: {stderr}");
+        let left = behind.running().len();
+        assert!(left == 0 || number < 2, "run {number}");
+        behind.ended();
+    }
+    let explained = behind.sandbox.oclcache(&["explain"]).ok().stdout;
+    assert!(explained.contains(DIED), "{explained}");
 }
 
 /// `oclcache run` says where nobody will bake what was left.

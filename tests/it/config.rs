@@ -469,3 +469,95 @@ fn what_config_shows() {
     .collect();
     assert_shown(&sandbox, "config-set", &said.concat());
 }
+
+/// Under sudo, or with XDG_CONFIG_HOME set, the file may be anybody's: nothing is loaded or opened that such a one names.
+#[test]
+fn what_another_user_may_have_written_names_no_code_and_no_file() {
+    let mut sandbox = stub();
+    let log = sandbox.path("log");
+    let file = file(
+        &sandbox,
+        &format!(
+            "vendors = '{}'\nlog_file = '{}'\ndir = '{}'\nsystem_dirs = '/tmp'\nmax_size = '1G'\n",
+            sandbox.path("spy").display(),
+            log.display(),
+            sandbox.path("elsewhere").display()
+        ),
+    );
+    let [place, home] = ["home/.config/oclcache", "home"].map(|name| sandbox.path(name));
+    for name in ["OCLCACHE_VENDORS", "OCLCACHE_SYSTEM_DIRS", "OCLCACHE_DIR"] {
+        sandbox.set(name, "");
+    }
+    sandbox.set("XDG_CACHE_HOME", sandbox.path("xdg"));
+    fs::create_dir(sandbox.path("xdg")).expect("made");
+    let stub = Driver::Stub.library().expect("the stub");
+    // What is loaded where the file names nothing.
+    sandbox.set("OCL_ICD_FILENAMES", stub);
+    sandbox.set("OCLCACHE_MODE", "icd");
+    sandbox.set("CLIENT_PLATFORM", "Stub");
+    let obeys = || {
+        let ran = sandbox.kernel(Way::Cached, SOURCE, "-DN=3").ok();
+        let obeyed = [
+            !ran.spied.is_empty(),
+            log.exists(),
+            sandbox.path("elsewhere").exists(),
+        ];
+        let _ = fs::remove_file(&log);
+        let _ = fs::remove_dir_all(sandbox.path("elsewhere"));
+        assert_eq!(obeyed, [obeyed[0]; 3], "{}", ran.stderr);
+        let warnings = ran
+            .stderr
+            .lines()
+            .filter(|line| line.contains("ignored because"));
+        assert_eq!(warnings.count(), usize::from(!obeyed[0]), "{}", ran.stderr);
+        obeyed[0]
+    };
+    let says = |why: &str| {
+        let words =
+            format!("`dir`, `log_file`, `system_dirs`, `vendors` are ignored because `{why}");
+        let shown = config(&sandbox, &[]).ok();
+        assert!(shown.stderr.contains(&words), "{words}\n{}", shown.stderr);
+        assert_eq!(config(&sandbox, &["get", "max_size"]).ok().stdout, "1G\n");
+        assert_eq!(config(&sandbox, &["get", "vendors"]).ok().stdout, "\n");
+        let doctor = sandbox.oclcache(&["doctor", "--no-build"]).stdout;
+        let line = doctor.lines().find(|line| line.contains(&words));
+        assert!(
+            line.is_some_and(|line| line.starts_with("warning")),
+            "{doctor}"
+        );
+    };
+    assert!(obeys());
+    for changed in [&file, &place, &home] {
+        let usual = changed.metadata().expect("there").permissions();
+        fs::set_permissions(changed, PermissionsExt::from_mode(usual.mode() | 0o020)).expect("set");
+        assert!(!obeys(), "{}", changed.display());
+        says(&format!(
+            "{}` can be written by its group",
+            changed.display()
+        ));
+        fs::set_permissions(changed, usual).expect("changed");
+        assert!(obeys(), "{}", changed.display());
+    }
+    if !is_root() {
+        return skipped("a configuration file of another user (not root)");
+    }
+    for changed in [&file, &place, &home] {
+        chown(changed, Some(NOBODY), None).expect("given away");
+        assert!(!obeys(), "{}", changed.display());
+        says(&format!("{}` belongs to user {NOBODY}", changed.display()));
+        chown(changed, Some(0), None).expect("taken back");
+    }
+    // Nor does root write a file that somebody else's directory or link leads to.
+    let own = sandbox.write("own.toml", "max_size = '2G'\n");
+    fs::remove_file(&file).expect("removed");
+    symlink(&own, &file).expect("linked");
+    chown(&place, Some(NOBODY), None).expect("given away");
+    let ran = config(&sandbox, &["set", "max_size", "3G"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stderr.contains("belongs to another user"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(fs::read_to_string(own).expect("read"), "max_size = '2G'\n");
+}

@@ -91,6 +91,7 @@ fn places(cache: &Path) -> BTreeMap<usize, BTreeSet<PathBuf>> {
         "journal.old",
         "loading",
         "locks",
+        "names",
         "stats/total.json",
     ];
     let sometimes = sometimes.map(|name| cache.join("v1").join(name));
@@ -245,16 +246,16 @@ fn nothing_in_place_of_anything_is_followed_written_or_waited_for() {
     }
 }
 
-/// A directory that others may read gives them entries, and nothing that they could lock or learn of programs.
+/// A directory that others may read gives them nothing: what is made in it is its owner's alone.
 #[test]
-fn no_file_is_wider_than_its_directory_and_the_umask_allows() {
+fn no_file_can_be_read_by_others_whatever_its_directory_and_the_umask_allow() {
     let sandbox = stub();
     let cache = sandbox.path("cache");
     let source = sandbox.write("kernel.cl", SOURCE);
     for (directory, umask, entries, shards) in [
-        (0o755, "000", 0o644, 0o755),
-        (0o750, "000", 0o640, 0o750),
-        (0o755, "027", 0o640, 0o750),
+        (0o755, "000", 0o600, 0o700),
+        (0o750, "000", 0o600, 0o700),
+        (0o755, "027", 0o600, 0o700),
         (0o700, "000", 0o600, 0o700),
     ] {
         fs::create_dir(&cache).expect("made");

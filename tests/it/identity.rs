@@ -111,19 +111,6 @@ fn an_update_of_what_cannot_change_code_compiles_nothing() {
     }
 }
 
-/// It may stand in for functions of any other library.
-#[test]
-fn a_preloaded_library_compiles_again_unless_it_cannot_change_code() {
-    let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
-    assert_eq!(compilations(&sandbox), 1);
-    for (library, compiled) in [("libm.so.6", 1), ("libz.so.1", 0)] {
-        let directory = other_build(&sandbox, library, "preloaded");
-        sandbox.set("LD_PRELOAD", directory.join(library));
-        assert_eq!(compilations(&sandbox), compiled, "{library}");
-        assert_eq!(misses(&sandbox), 0, "{library}");
-    }
-}
-
 /// It may change what is compiled, whether it has functions of its own for that or not.
 #[test]
 fn another_layer_of_the_loader_compiles_again() {
@@ -227,6 +214,33 @@ fn a_file_of_the_driver_that_changes_while_it_runs_is_noticed() {
     // The next process has the changed file from the start.
     assert_eq!(compilations(&sandbox), 1);
     assert_eq!(misses(&sandbox), 0);
+}
+
+/// The driver reads by the path that it was opened by, whatever that leads to by then.
+#[test]
+fn a_link_above_the_drivers_files_that_is_pointed_elsewhere_is_noticed() {
+    let Some(mut sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    let copies = ["first", "second"].map(|name| DriverCopy::new(&sandbox, Driver::Pocl, name));
+    let [first, second] = copies.map(|copy| copy.expect("the driver is there"));
+    let header = second.files("/_kernel.h").pop().expect("a header");
+    let text = std::fs::read(&header).expect("read");
+    replace(&header, &[&text[..], b"\n"].concat());
+    let (current, next) = (sandbox.path("current"), sandbox.path("next"));
+    std::os::unix::fs::symlink(sandbox.path("first"), &current).expect("linked");
+    std::os::unix::fs::symlink(sandbox.path("second"), &next).expect("linked");
+    let library = first
+        .library
+        .strip_prefix(sandbox.path("first"))
+        .expect("below");
+    sandbox.set("SPY_DRIVER", current.join(library));
+    let edit = format!("{}={}", current.display(), next.display());
+    let source = sandbox.write("kernel.cl", SOURCE).display().to_string();
+    let arguments = ["run", "--source", &source, "--kernel", "f", "--then", &edit];
+    let ran = sandbox.client(Way::Cached, &arguments).ok();
+    assert_eq!(ran.source_builds(), 2, "log:\n{}", ran.stderr);
+    assert_eq!(sandbox.entries().len(), 1, "log:\n{}", ran.stderr);
 }
 
 #[test]

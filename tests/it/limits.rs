@@ -144,58 +144,104 @@ fn gc_removes_what_was_not_used_for_the_age() {
     assert_eq!(tree(&sandbox.path("cache/v1/entries")), before);
 }
 
+/// The cache may be in a directory that its user has other things in, also where the cache would have its own.
 #[test]
 fn gc_removes_old_formats_and_leftovers_and_nothing_else() {
     let sandbox = stub();
     build(&sandbox, 0);
     let cache = sandbox.path("cache");
-    let leave = |name: &str, old: Option<Duration>| {
+    let leave = |name: &str, content: &str, old: Option<Duration>| {
         let path = cache.join(name);
         fs::create_dir_all(path.parent().expect("a parent")).expect("made");
-        fs::write(&path, "x").expect("written");
+        fs::write(&path, content).expect("written");
         if let Some(old) = old {
             age(&path, old);
         }
     };
-    for name in [
-        "v0/entries/aa/x",
-        "v7/entries/aa/x",
-        "mine/x",
-        "v1x/x",
+    let key = "ab".repeat(32);
+    let entry = |format: &str| format!("{format}/entries/ab/{key}.entry");
+    let ours = [
+        (entry("v0"), "oclcache, of another version"),
+        (format!("v0/aside/{key}.entry"), "oclcache"),
+        ("v0/tmp/new-7-0".to_owned(), "oclcache"),
+        ("v0/stats/lock".to_owned(), ""),
+        ("v0/archive-key".to_owned(), "a key"),
+        ("v5/sizes".to_owned(), "oclcsiz9"),
+    ];
+    let theirs = [
+        "v2/entries/aa/x.entry",
+        "v6/notes",
         "v8/entries/x",
         "v9/x",
-    ] {
-        leave(name, None);
+        "mine/x",
+        "v1x/x",
+        "v1/aside/x.entry",
+        "v1/aside/notes",
+        "v1/stats/mine",
+        "v1/stats/new-x",
+        "v1/stats/new-3-4",
+        "v1/tmp/new-plan.txt",
+        "v1/tmp/new-3-4",
+        "v1/entries/ab/notes.txt",
+        "v1/entries/ab/new-chapter",
+    ];
+    for (name, content) in &ours {
+        leave(name, content, Some(60 * DAY));
     }
-    for name in ["v0", "mine", "v1x", "v8", "v9"] {
+    for name in theirs {
+        leave(name, "precious", Some(60 * DAY));
+    }
+    // In a place where a key would have it, and with another content.
+    let foreign = [format!("v1/loading/{key}"), format!("v1/baking/{key}")];
+    for name in &foreign {
+        leave(name, "precious", Some(60 * DAY));
+    }
+    leave(&entry("v6"), "oclcache", None);
+    leave(&entry("v7"), "oclcache", None);
+    let precious = sandbox.write("precious", "mine");
+    std::os::unix::fs::symlink(&precious, cache.join("v0/link")).expect("linked");
+    for name in ["v0", "v2", "v5", "v6", "v8", "v9", "mine", "v1x"] {
         age(&cache.join(name), 31 * DAY);
     }
-    let precious = sandbox.write("precious", "mine");
-    std::os::unix::fs::symlink(&precious, cache.join("v8/link")).expect("linked");
-    age(&cache.join("v8"), 31 * DAY);
-    let key = "ab".repeat(32);
-    leave("v1/tmp/new-1-1", Some(DAY));
-    leave("v1/tmp/new-1-2", None);
-    leave(&format!("v1/loading/{key}"), Some(10 * DAY));
+    leave("v1/tmp/new-1-1", "", Some(DAY));
+    leave("v1/tmp/new-1-3", "oclcache", Some(DAY));
+    leave("v1/tmp/new-1-2", "", None);
+    leave(
+        &format!("v1/loading/{}", "cd".repeat(32)),
+        "+",
+        Some(10 * DAY),
+    );
     let ran = sandbox.oclcache(&["gc"]).ok();
-    let words = "2 files that were left over";
+    let words = "3 files that were left over";
     assert!(ran.stderr.contains(words), "{}", ran.stderr);
-    let words = "3 files of formats that are not used any more";
+    let words = "7 files of formats that are not used any more";
     assert!(ran.stderr.contains(words), "{}", ran.stderr);
+    // A process that only builds removes no more.
+    assert!(!build(&sandbox, 0));
+    for (name, _) in &ours {
+        assert!(!cache.join(name).exists(), "{name}");
+    }
+    for name in theirs.into_iter().chain(foreign.iter().map(String::as_str)) {
+        let content = fs::read(cache.join(name));
+        assert_eq!(content.ok().as_deref(), Some(&b"precious"[..]), "{name}");
+    }
     for (name, there) in [
-        ("v0", false),
-        ("v8", false),
-        ("v7/entries/aa/x", true),
-        ("mine/x", true),
-        ("v9/x", true),
-        ("v1x/x", true),
+        ("v0/entries", false),
+        ("v0/link", true),
+        ("v5", false),
+        (&*entry("v6"), false),
+        (&*entry("v7"), true),
         ("v1/tmp/new-1-1", false),
         ("v1/tmp/new-1-2", true),
+        ("v1/tmp/new-1-3", false),
     ] {
-        assert_eq!(cache.join(name).exists(), there, "{name}");
+        assert_eq!(cache.join(name).symlink_metadata().is_ok(), there, "{name}");
     }
     assert_eq!(fs::read(precious).expect("read"), b"mine");
-    assert!(!build(&sandbox, 0));
+    sandbox.oclcache(&["clear"]);
+    for name in theirs.into_iter().chain(foreign.iter().map(String::as_str)) {
+        assert!(cache.join(name).exists(), "{name}");
+    }
 }
 
 #[test]
@@ -203,7 +249,7 @@ fn a_program_sweeps_now_and_then() {
     let sandbox = stub();
     build(&sandbox, 0);
     let leftover = sandbox.path("cache/v1/tmp/new-1-1");
-    fs::write(&leftover, "x").expect("written");
+    fs::write(&leftover, "oclcache").expect("written");
     age(&leftover, DAY);
     build(&sandbox, 1);
     assert!(leftover.exists(), "swept a moment ago");
@@ -264,4 +310,46 @@ fn a_program_that_may_write_no_large_file_is_not_ended_for_ours() {
         !build(&sandbox, 1),
         "where there is room for it, it is stored"
     );
+}
+
+/// PoCL writes the files of a binary when it loads it. A process that may write no files, or small ones only, is ended by that, and
+/// is not where the driver's own build fails.
+#[test]
+fn a_process_that_may_write_no_file_gets_what_the_driver_gives_it() {
+    for driver in Driver::ALL {
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let source = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 3; }\n";
+        for _ in 0..2 {
+            sandbox.kernel(Way::Cached, source, "").ok();
+        }
+        let hits = sandbox.stat("hits");
+        assert!(hits > 0, "{driver:?}");
+        // The spy would write a log.
+        let real = sandbox.path("real");
+        fs::create_dir(&real).expect("made");
+        sandbox.write("real/driver.icd", driver.library().expect("it is there"));
+        let source = sandbox.write("kernel.cl", source);
+        let run = |way, blocks: u32| {
+            let mut limited = sandbox.command(way, "sh");
+            if way == Way::Bare {
+                limited.env("OCL_ICD_VENDORS", &real);
+            }
+            limited
+                .env("OCLCACHE_VENDORS", &real)
+                .env_remove("STUB_LOG")
+                .args(["-c", "ulimit -f \"$0\" && exec \"$@\""])
+                .arg(blocks.to_string())
+                .arg(example("client"))
+                .args(["run", "--kernel", "f", "--options", "", "--source"])
+                .arg(&source);
+            let ran = sandbox.run(&mut limited);
+            (ran.stdout, ran.code, ran.signal)
+        };
+        for blocks in [0, 1, 8] {
+            let (bare, cached) = (run(Way::Bare, blocks), run(Way::Cached, blocks));
+            assert_eq!(cached, bare, "{driver:?}, {blocks} blocks");
+        }
+    }
 }

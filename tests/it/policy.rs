@@ -1,6 +1,7 @@
 //! When a miss is recorded: by the setting, by the driver's profile, and by what recording and loading took here.
 
-use crate::support::{Driver, Sandbox, Way};
+use crate::copies::update;
+use crate::support::{Driver, Sandbox, Way, copy_program, example};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
 
@@ -99,6 +100,15 @@ fn the_setting_overrides_what_is_measured_and_nothing_is_measured_then() {
         assert!(builds(&sandbox, number));
     }
     assert_eq!((sandbox.stat("stored"), sandbox.stat("misses")), (1, 4));
+    // Nobody knows what fetching would take here, and nobody wants it inside.
+    sandbox.set("OCLCACHE_RECORD", "bake");
+    sandbox.set("OCLCACHE_STORE_SOURCE", "0");
+    says(
+        &sandbox,
+        "off: without sources (`store_source`) nothing can be baked",
+    );
+    assert!(builds(&sandbox, 3) && builds(&sandbox, 3));
+    sandbox.variables.remove("OCLCACHE_STORE_SOURCE");
     sandbox.set("OCLCACHE_RECORD", "auto");
     says(&sandbox, "inside the miss: nothing is measured yet");
     sandbox.set("OCLCACHE_RECORD", "sometimes");
@@ -129,7 +139,10 @@ fn damaged_measurements_are_as_none_and_an_updated_driver_is_measured_anew() {
     // What was known is of another driver than the one that is there now.
     std::fs::write(&file, whole).expect("written");
     let mut updated = sandbox;
-    updated.set("LD_PRELOAD", "libm.so.6");
+    let copy = updated.path("libstub_driver.so");
+    copy_program(example("libstub_driver.so"), &copy);
+    update(&copy);
+    updated.set("SPY_DRIVER", copy);
     assert!(builds(&updated, 5));
     says(&updated, "inside the miss: recording took");
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::doors::LIST;
-use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example, python, skipped};
+use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example, python, skipped, tree};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
 
@@ -308,19 +308,21 @@ fn a_read_only_cache_is_served_and_summed_and_stays_as_it_is() {
     let sandbox = fresh();
     let client = client(&sandbox, "-DN=1");
     run(&sandbox, &words(&client)).ok();
-    let before = crate::support::tree(&sandbox.path("cache"));
+    let before = [sandbox.path("cache"), sandbox.path("home")].map(|place| tree(&place));
+    fs::create_dir(sandbox.path("tmp")).expect("made");
     let mut command = command(&sandbox, &words(&client));
     command
         .env("OCLCACHE_READONLY", "1")
-        .env("TMPDIR", sandbox.path("home"));
+        .env("TMPDIR", sandbox.path("tmp"));
     let ran = sandbox.run(&mut command).ok();
     assert!(
         ran.stderr.starts_with("oclcache: 1 hit, "),
         "{}",
         ran.stderr
     );
-    assert_eq!(crate::support::tree(&sandbox.path("cache")), before);
-    let left = fs::read_dir(sandbox.path("home")).expect("listed").count();
+    let after = [sandbox.path("cache"), sandbox.path("home")].map(|place| tree(&place));
+    assert_eq!(after, before);
+    let left = fs::read_dir(sandbox.path("tmp")).expect("listed").count();
     assert_eq!(left, 0, "temporary files are removed");
 }
 
@@ -349,8 +351,130 @@ fn the_library_is_found_in_lib_beside_bin_and_its_absence_is_explained() {
 #[test]
 fn the_program_ends_as_it_has_whatever_becomes_of_its_counters() {
     let sandbox = fresh();
-    let program = "touch \"$OCLCACHE_RUN/x\" && mkdir \"$OCLCACHE_RUN/../x\" && exit 3";
+    let program = "touch \"$OCLCACHE_RUN/0-0-1-1\" && mkdir \"$OCLCACHE_RUN/../0-0-1-1\" && exit 3";
     let ran = run(&sandbox, &["sh", "-c", program]);
     assert_eq!(ran.code, Some(3), "{}", ran.stderr);
     assert!(ran.stderr.contains("cannot move"), "{}", ran.stderr);
+}
+
+/// Lists are separated by colons, and paths may have any byte: those of drivers reach the program and whoever bakes behind it.
+#[test]
+fn a_path_of_a_driver_may_have_colons_and_backslashes() {
+    let sandbox = fresh();
+    let odd = sandbox.path("a:b\\:c \\");
+    fs::create_dir(&odd).expect("made");
+    let library = odd.join("libspy.so");
+    copy_program(example("libspy.so"), &library);
+    fs::write(odd.join("spy.icd"), format!("{}\n", library.display())).expect("written");
+    for (record, builds) in [("inline", 1), ("bake", 2)] {
+        let _ = fs::remove_dir_all(sandbox.path("cache"));
+        let client = client(&sandbox, "-DN=1");
+        let run = || {
+            let arguments = [&["--bake"], &words(&client)[..]].concat();
+            let mut command = command(&sandbox, &arguments);
+            command
+                .env("OCL_ICD_VENDORS", &odd)
+                .env("OCLCACHE_RECORD", record);
+            sandbox.run(&mut command).ok()
+        };
+        let first = run();
+        assert_eq!(first.source_builds(), builds, "{record}: {}", first.stderr);
+        let second = run();
+        assert_eq!(second.source_builds(), 0, "{record}: {}", second.stderr);
+        assert!(
+            second.stderr.contains("oclcache: 1 hit"),
+            "{}",
+            second.stderr
+        );
+    }
+}
+
+/// `rm -rf` of a cache is always allowed.
+#[test]
+fn what_a_run_starts_after_its_cache_was_removed_finds_its_drivers() {
+    let sandbox = fresh();
+    let one = client(&sandbox, "-DN=1").join(" ");
+    let cache = sandbox.path("cache").display().to_string();
+    let script = format!("{one} && rm -rf '{cache}' && {one}");
+    let ran = run(&sandbox, &["sh", "-c", &script]).ok();
+    let results = ran
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with("run: result"));
+    assert_eq!(results.count(), 2, "{}{}", ran.stdout, ran.stderr);
+    let says = "nobody knows what was compiled\n";
+    assert!(ran.stderr.ends_with(says), "{}", ran.stderr);
+}
+
+#[test]
+fn the_vendors_directory_of_a_run_is_private_and_in_the_cache_where_the_home_is_not_written() {
+    let sandbox = fresh();
+    let made = |ran: Ran| {
+        let place = ran.ok().stdout;
+        let place = Path::new(place.trim()).to_owned();
+        let mode = fs::metadata(&place).expect("there").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o700);
+        place
+    };
+    let shows = ["-q", "sh", "-c", "echo $OCL_ICD_VENDORS"];
+    let usual = made(run(&sandbox, &shows));
+    assert_eq!(
+        usual.parent(),
+        Some(&*sandbox.path("home/.local/share/oclcache"))
+    );
+    assert_eq!(made(run(&sandbox, &shows)), usual, "one for all runs");
+    let mut elsewhere = command(&sandbox, &shows);
+    elsewhere.env("XDG_DATA_HOME", "/proc/nowhere");
+    let place = made(sandbox.run(&mut elsewhere));
+    assert_eq!(place.parent(), Some(&*sandbox.path("cache/v1")));
+    if !crate::support::is_root() {
+        return skipped("`oclcache run` with the home of another user (not root)");
+    }
+    fs::remove_dir_all(sandbox.path("home/.local")).expect("removed");
+    std::os::unix::fs::chown(sandbox.path("home"), Some(65534), None).expect("given away");
+    let place = made(run(&sandbox, &shows));
+    assert_eq!(place.parent(), Some(&*sandbox.path("cache/v1")));
+    assert!(!sandbox.path("home/.local").exists());
+}
+
+#[test]
+fn vendors_directories_go_with_their_library_and_nothing_else_goes_with_them() {
+    let sandbox = fresh();
+    let home = sandbox.path("home/.local/share/oclcache");
+    let libraries = ["one", "two"].map(|name| {
+        let bin = sandbox.path(name);
+        fs::create_dir(&bin).expect("made");
+        copy_program(env!("CARGO_BIN_EXE_oclcache"), &bin.join("oclcache"));
+        copy_program(crate::support::library(), &bin.join("liboclcache.so"));
+        let mut command = sandbox.command(Way::Bare, bin.join("oclcache"));
+        command.args(["run", "-q", "sh", "-c", "echo $OCL_ICD_VENDORS"]);
+        let ran = sandbox
+            .run(command.env("OCLCACHE_DIR", sandbox.path("cache")))
+            .ok();
+        (bin, Path::new(ran.stdout.trim()).to_owned())
+    });
+    let [(bin, gone), (_, kept)] = libraries;
+    fs::remove_file(bin.join("liboclcache.so")).expect("removed");
+    // Of a user who has things of that name.
+    let registration = "/nowhere/liboclcache.so\n";
+    for name in ["vendors-0123456789abcdef", "vendors-photos", "vendors"] {
+        fs::create_dir(home.join(name)).expect("made");
+        fs::write(home.join(name).join("oclcache.icd"), registration).expect("written");
+    }
+    let beside = gone.join("notes");
+    fs::write(&beside, "mine").expect("written");
+    let gc = || {
+        sandbox.oclcache(&["gc"]).ok();
+        fs::read_dir(&home).expect("listed").count()
+    };
+    assert_eq!(gc(), 5, "with something else in it, it is not ours alone");
+    fs::remove_file(beside).expect("removed");
+    assert_eq!(gc(), 4);
+    assert!(!gone.exists() && kept.join("oclcache.icd").exists());
+    let ran = sandbox.oclcache(&["uninstall", "--user"]).ok();
+    assert!(
+        !kept.exists() && home.join("vendors-photos").exists(),
+        "{}",
+        ran.stderr
+    );
 }

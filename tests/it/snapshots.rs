@@ -4,7 +4,7 @@
 use crate::support::{Sandbox, built};
 
 /// What differs from run to run, and how it stands in the files.
-const VARYING: [(&str, &str); 9] = [
+const VARYING: [(&str, &str); 10] = [
     (r"/entries/[0-9a-f]{2}/", "/entries/[KEY]/"),
     (r#""(bytes|created|compile_ns)": \d+"#, "\"$1\": [NUMBER]"),
     (r"client \(\d+\), kernels", "client ([NUMBER]), kernels"),
@@ -13,6 +13,8 @@ const VARYING: [(&str, &str); 9] = [
     (r"\b\d+(\.\d+)? (µs|ms|s|min|h)\b", "[TIME]"),
     (r"\b\d+ (s|min|h|days) ago\b", "[AGO]"),
     (r"\b\d+(\.\d+)? (B|KiB|MiB|GiB)( +free)?\b", "[SIZE]"),
+    // Columns are as wide as their largest number.
+    (r" {2,}\[SIZE\]", "  [SIZE]"),
     (
         concat!(r"\b", env!("CARGO_PKG_VERSION"), r"\b"),
         "[VERSION]",

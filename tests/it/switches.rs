@@ -145,7 +145,14 @@ fn a_read_only_cache_serves_and_does_not_write_a_byte() {
         assert_eq!((ran.source_builds(), &ran.stdout), (0, &bare.stdout));
         let cache = sandbox.path("cache").display().to_string();
         assert!(trace.iter().any(|line| line.contains(&cache)));
-        let names = ["\"v1", "\"entries", "\"stats", "\"digests", "CACHEDIR"];
+        let names = [
+            "\"v1",
+            "\"entries",
+            "\"stats",
+            "\"digests",
+            "\"names",
+            "CACHEDIR",
+        ];
         let writes = [
             "O_WRONLY", "O_RDWR", "O_CREAT", "mkdir", "rename", "unlink", "chmod", "utime",
         ];

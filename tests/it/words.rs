@@ -14,7 +14,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::Value;
 
-use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example, tree};
+use crate::support::{
+    Driver, Ran, Sandbox, Way, copy_program, example, plain_command, skipped, tree,
+};
 use crate::texts::{HOSTILE, assert_plain};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
@@ -400,4 +402,48 @@ fn no_text_leaves_its_place_in_any_output() {
     }
     // The others are no options that a driver takes.
     assert!(macros >= 3, "{macros}");
+}
+
+/// A terminal obeys what it is shown, so it gets no byte as it is; a file gets each.
+#[test]
+fn no_verb_writes_what_a_terminal_obeys() {
+    if Command::new("script").arg("--version").output().is_err() {
+        return skipped("what verbs write to a terminal (no `script`)");
+    }
+    let is_obeyed = |text: &&[u8]| !text.is_ascii() || text.contains(&b'\x1b');
+    for text in HOSTILE.into_iter().filter(is_obeyed) {
+        let hostile = Hostile::new(text);
+        hostile.build(text);
+        let list = hostile.json(&["list", "--json"]);
+        let mut rows = list.as_array().expect("a list").iter();
+        let row = rows.find(|row| row["options"] == "-DN=2").expect("a row");
+        let key = row["key"].as_str().expect("a key");
+        let left_out = ["ARCHIVE", "completions", "man", "run", "gc"];
+        for (line, ..) in LINES {
+            if left_out.iter().any(|word| line.contains(word)) {
+                continue;
+            }
+            let line = line.replace("KEY", key).replace("NEW", "new");
+            let is_source = line.ends_with("--source");
+            // Colours and bars are the command's own; of bars, which are on standard error, a file has none.
+            let line = format!("NO_COLOR=1 {RUN} {line} 2>err");
+            let own = hostile.sandbox.command(Way::Cached, RUN);
+            let own = own
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?)));
+            let mut script = plain_command("script");
+            script.args(["-qec", &line, "/dev/null"]).envs(own);
+            script.current_dir(hostile.sandbox.path(""));
+            let shown = String::from_utf8(output(&mut script).stdout).expect("UTF-8");
+            let shown = shown.replace("\r\n", "\n").replace('\t', " ");
+            assert_plain(shown.as_bytes());
+            assert_plain(&fs::read(hostile.sandbox.path("err")).expect("read"));
+            assert!(!is_source || shown.contains("*/\n__kernel"), "{shown}");
+        }
+        let mut show = hostile.sandbox.command(Way::Cached, RUN);
+        let source = output(show.args(["show", key, "--source"])).stdout;
+        // As the client reads it.
+        let text = String::from_utf8_lossy(text);
+        assert_eq!(source, format!("/* {text} */\n{SOURCE}").as_bytes());
+    }
 }

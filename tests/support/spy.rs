@@ -91,9 +91,15 @@ fn origin(program: cl_program) -> Option<Origin> {
         .copied()
 }
 
+/// A variable of the spy's own. Its name is put together here, so that it is in no text of this library: the spy is among the
+/// libraries of the driver, and a variable that one of them names is in the key.
+fn variable(name: &str) -> Option<std::ffi::OsString> {
+    std::env::var_os(format!("SPY_{}", name.to_ascii_uppercase()))
+}
+
 /// Appends one line with one write, so that lines of several processes do not mix.
 fn log(line: &str) {
-    let Some(path) = std::env::var_os("SPY_LOG") else {
+    let Some(path) = variable("log") else {
         return;
     };
     if let Ok(mut file) = fs::File::options().append(true).create(true).open(path) {
@@ -108,7 +114,7 @@ fn driver() -> Option<&'static Driver> {
 
 /// Opens the real driver and patches the tables of its platforms.
 fn open() -> Option<Driver> {
-    let path = std::env::var_os("SPY_DRIVER")?;
+    let path = variable("driver")?;
     // SAFETY: a driver's constructors are run by every loader in the same way.
     let library = unsafe { Library::open(Some(path), RTLD_LAZY | RTLD_LOCAL) }.ok()?;
     let mut driver = Driver {

@@ -15,9 +15,6 @@ use crate::store::entry::Meta;
 use crate::store::{Lookup, Store};
 use crate::trust;
 
-/// A recipe that failed so often is not tried again.
-const MOST_ATTEMPTS: u32 = 2;
-
 /// One recipe, as people and the clock see it.
 #[derive(Clone, Debug)]
 pub struct Item {
@@ -104,7 +101,7 @@ pub fn collect(store: &Store, config: &Config, wanted: &Wanted) -> Result<Work, 
     for (key, meta) in found {
         let item = Item::of(key, &meta);
         if let Some(attempts) = store.attempts(&key).filter(|_| !wanted.all)
-            && attempts.count >= MOST_ATTEMPTS
+            && attempts.given_up().is_some()
         {
             let why = format!("it failed {} times ({})", attempts.count, attempts.reason);
             work.skipped.push((item, why));
@@ -138,7 +135,7 @@ fn place(
             };
             let recipe = entry.recipe();
             let recipe = recipe.ok_or("it was stored without its source (store_source)")?;
-            is_moved = headers::moves_options(&recipe);
+            is_moved = headers::moves_options(&recipe, &meta.ingredients, meta.imported);
             recipe.own_cache
         }
     };

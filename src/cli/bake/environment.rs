@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use crate::driver::environment::has_changed;
 use crate::driver::profile;
 use crate::driver::profile::variables::{Effect, Environment, LAYERS};
-use crate::key::ingredients::{Ingredient, Kind};
+use crate::key::ingredients::{Ingredient, Kind, digest_of, sha256};
 use crate::log::text;
 
 /// Variables, by name.
@@ -34,9 +35,6 @@ const NAMING: [&str; 14] = [
     "PRELOAD",
 ];
 
-/// What a variable's ingredient says where the variable changed while the program ran (`driver::environment`).
-const CHANGED: &str = "when the driver was opened";
-
 /// The variables of the entry's driver family.
 fn of_family(family: &str) -> &'static Environment {
     profile::named(family).environment
@@ -55,13 +53,35 @@ pub fn recorded(
     let mut wanted = Variables::new();
     for one in ingredients {
         let is_of_surroundings = matches!(one.kind, Kind::Environment | Kind::Driver);
-        if is_of_surroundings && one.name.ends_with(CHANGED) {
+        if is_of_surroundings && has_changed(one) {
             return Err("the program changed its environment while the driver was open".to_owned());
+        }
+        if !one.is_reproducible() {
+            let name = text(one.name.as_bytes());
+            return Err(match one.kind {
+                Kind::Functions => format!("{name} answered for functions of the driver"),
+                _ => format!("the floating-point state was another ({name})"),
+            });
         }
         if one.kind != Kind::Environment {
             continue;
         }
         let (name, value) = (OsStr::new(&one.name), OsStr::from_bytes(&one.value));
+        // A variable that no list names is known by its digest only, so it can be inherited and not set.
+        if let Some(digest) = digest_of(&one.value) {
+            match own.get(name) {
+                Some(own) if sha256(own.as_bytes()) == digest => {
+                    wanted.insert(name.to_owned(), own.clone());
+                    continue;
+                }
+                _ => {
+                    return Err(format!(
+                        "{} is not what it was, and only its digest is known",
+                        text(one.name.as_bytes())
+                    ));
+                }
+            }
+        }
         let is_own = own.get(name).is_some_and(|own| own == value);
         if !is_own && !may_be_set(environment, &one.name, &one.value) {
             let name = text(one.name.as_bytes());
@@ -111,6 +131,7 @@ pub fn neutral(family: &str, own: &Variables) -> Variables {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::ingredients::sha256_value;
 
     fn variable(name: &str, value: &str) -> Ingredient {
         Ingredient::new(Kind::Environment, name, value)
@@ -165,6 +186,23 @@ mod tests {
         }
         let changed = variable("POCL_DEVICES when the driver was opened", "basic");
         assert!(recorded("pocl", &[changed], &own(&[])).is_err());
+    }
+
+    #[test]
+    fn what_is_known_by_its_digest_is_inherited_or_named() {
+        let one = Ingredient::new(
+            Kind::Environment,
+            "CPATH",
+            sha256_value(&sha256(b"/opt/include")),
+        );
+        let recorded =
+            |own: &[(&str, &str)]| recorded("pocl", std::slice::from_ref(&one), &self::own(own));
+        let inherited = own(&[("CPATH", "/opt/include")]);
+        assert_eq!(recorded(&[("CPATH", "/opt/include")]), Ok(inherited));
+        for other in [&[][..], &[("CPATH", "/tmp")]] {
+            let refusal = recorded(other).expect_err("it cannot be set");
+            assert!(refusal.starts_with("CPATH is not what it was"), "{refusal}");
+        }
     }
 
     #[test]

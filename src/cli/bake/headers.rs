@@ -1,5 +1,10 @@
-//! Lays the headers of a recipe out in a private directory, so that a compiler finds there what it found for the application,
-//! and nothing at the paths that the recipe tells.
+//! Finds the directory in which a recipe is compiled: the application's own, while the headers there are what they were, with the
+//! application's own options. So the driver finds its own cache of the program as the application filled it, and logs name the
+//! same directories.
+//!
+//! What came with an archive was compiled on another machine, and a directory may be gone, or be one that nobody should work in
+//! ([`trust::can_be_entered`]). Then the headers are laid out in a private directory, so that a compiler finds there what it found
+//! for the application, and nothing at the paths that the recipe tells.
 //!
 //! Each directory of the options becomes one of its own, deep enough for names that begin with `..`, unless it is the same as an
 //! earlier one, which a link stands for then: compilers pass over a directory that they have searched, and so does the key.
@@ -16,12 +21,11 @@ use std::path::{Component, Path, PathBuf};
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 use crate::key::options;
 use crate::log::text;
-use crate::store::recipe::{Content, HeaderFile, Recipe};
+use crate::store::recipe::{Content, HeaderFile, Recipe, is_outside};
+use crate::trust;
 
-/// Above each directory, so that `..` leads nowhere else.
+/// Above each directory, so that `..` leads nowhere else: deeper than names that are not [`is_outside`] have `..`.
 const DEPTH: &str = "0/1/2/3/4/5/6/7/8/9";
-/// How many `..` a name may have.
-const MOST_PARENTS: usize = 9;
 
 /// Where a recipe is to be compiled.
 pub struct Layout {
@@ -43,17 +47,24 @@ struct Base {
     ours: Option<PathBuf>,
 }
 
+/// Whether a recipe is compiled in the directory of its application. Those `from_elsewhere` are not of this machine.
+pub fn is_in_place(recipe: &Recipe, ingredients: &[Ingredient], from_elsewhere: bool) -> bool {
+    let directory = recipe.directory(ingredients).filter(|_| !from_elsewhere);
+    directory.is_some_and(|directory| directory.is_dir() && trust::can_be_entered(&directory))
+}
+
 /// Whether a recipe is compiled with other options than the application's: those that name directories where it looked for
 /// headers.
-pub fn moves_options(recipe: &Recipe) -> bool {
+pub fn moves_options(recipe: &Recipe, ingredients: &[Ingredient], from_elsewhere: bool) -> bool {
     let names_directories = |options: &[u8]| {
         options::parse(options).is_ok_and(|options| !options.include_dirs.is_empty())
     };
     recipe.working_directory.is_some()
+        && !is_in_place(recipe, ingredients, from_elsewhere)
         && (recipe.options.as_ref()).is_some_and(|options| names_directories(options))
 }
 
-/// Lays out the headers below an empty directory. Those of a recipe `from_elsewhere` are not on this machine: they are what it says,
+/// The application's directory, or an empty one below which the headers are laid out. Those of a recipe `from_elsewhere` are not on this machine: they are what it says,
 /// and all its directories exist.
 ///
 /// # Errors
@@ -69,14 +80,13 @@ pub fn lay_out(
     let working_directory = root.join("cwd").join(DEPTH);
     fs::create_dir_all(&working_directory).map_err(failed)?;
     let options = recipe.options.as_ref().map(|options| options.to_vec());
-    let Some(theirs) = &recipe.working_directory else {
+    let Some(theirs) = recipe.directory(ingredients) else {
         return Ok(Layout {
             working_directory,
             options,
             is_moved: false,
         });
     };
-    let theirs = Path::new(OsStr::from_bytes(theirs));
     let parsed = options.as_deref().map(options::parse).transpose();
     let parsed = parsed.map_err(|reason| format!("its options: {}", reason.name()))?;
     let dirs = parsed
@@ -84,7 +94,7 @@ pub fn lay_out(
         .flat_map(|parsed| parsed.include_dirs.iter().enumerate());
     let mut bases = vec![Base {
         name: b"cwd".to_vec(),
-        theirs: theirs.to_owned(),
+        theirs: theirs.clone(),
         ours: Some(working_directory.clone()),
     }];
     bases.extend(dirs.map(|(index, directory)| Base {
@@ -97,14 +107,6 @@ pub fn lay_out(
         .flat_map(|base| &base.ours)
         .map(|ours| ours.as_os_str().as_bytes().to_vec())
         .collect();
-    let options = match &parsed {
-        Some(parsed) => Some(
-            parsed
-                .respelled(&own)
-                .ok_or("the names of its include directories are in the key")?,
-        ),
-        None => None,
-    };
     bases.extend(driver_dirs.iter().enumerate().map(|(index, directory)| {
         let ours = directory
             .is_relative()
@@ -118,6 +120,21 @@ pub fn lay_out(
     if !from_elsewhere {
         check_disk(recipe, ingredients, &bases)?;
     }
+    if is_in_place(recipe, ingredients, from_elsewhere) {
+        return Ok(Layout {
+            working_directory: theirs,
+            options,
+            is_moved: false,
+        });
+    }
+    let options = match &parsed {
+        Some(parsed) => Some(
+            parsed
+                .respelled(&own)
+                .ok_or("the names of its include directories are in the key")?,
+        ),
+        None => None,
+    };
     let mut tree = Tree {
         from_elsewhere,
         ..Tree::default()
@@ -132,7 +149,9 @@ pub fn lay_out(
         laid.push(tree.file(file, &bases, &laid)?);
     }
     for place in places(ingredients).filter(|(_, value)| *value == b"directory") {
-        if let Some((theirs, Some(ours))) = paths(place.0, &bases) {
+        if let Some(theirs) = their_path(place.0, &bases)
+            && let Some(Some(ours)) = our_path(place.0, &bases)
+        {
             tree.directory(&theirs, &ours).map_err(failed)?;
         }
     }
@@ -153,18 +172,25 @@ fn is_parent(part: &Component) -> bool {
     *part == Component::ParentDir
 }
 
-/// Where a place was, and where it is here; None: it was named by an absolute path, or could be outside of our directory.
-fn paths(place: &[u8], bases: &[Base]) -> Option<(PathBuf, Option<PathBuf>)> {
+/// Where a place was; None: in no directory that is known.
+fn their_path(place: &[u8], bases: &[Base]) -> Option<PathBuf> {
+    if place.starts_with(b"/") {
+        return Some(OsStr::from_bytes(place).into());
+    }
+    let (base, below) = split(place, bases)?;
+    Some(base.theirs.join(below))
+}
+
+/// Where a place is here, or would be: nothing if it is the driver's own. None: it could be outside of our directory.
+fn our_path(place: &[u8], bases: &[Base]) -> Option<Option<PathBuf>> {
+    let (base, below) = split(place, bases).filter(|_| !is_outside(place))?;
+    Some(base.ours.as_ref().map(|ours| ours.join(below)))
+}
+
+fn split<'a, 'b>(place: &'a [u8], bases: &'b [Base]) -> Option<(&'b Base, &'a Path)> {
     let slash = place.iter().position(|byte| *byte == b'/')?;
     let base = bases.iter().find(|base| base.name == place[..slash])?;
-    let below = Path::new(OsStr::from_bytes(&place[slash + 1..]));
-    let mut parts = below.components();
-    // An empty component would begin an absolute path.
-    if below.is_absolute() || parts.by_ref().filter(is_parent).count() > MOST_PARENTS {
-        return None;
-    }
-    let ours = base.ours.as_ref().map(|ours| ours.join(below));
-    Some((base.theirs.join(below), ours))
+    Some((base, Path::new(OsStr::from_bytes(&place[slash + 1..]))))
 }
 
 /// Nobody can hit what is made from headers that have changed since. Nothing is done with what is read but to compare it.
@@ -176,20 +202,13 @@ fn check_disk(recipe: &Recipe, ingredients: &[Ingredient], bases: &[Base]) -> Re
         ))
     };
     for file in &recipe.files {
-        let Some((theirs, _)) = paths(&file.place, bases) else {
-            let place = text(&file.place);
-            return Err(format!(
-                "it includes {place}, which is not in a directory of its own"
-            ));
-        };
-        if digest(&theirs) != Some(file.digest) {
+        let theirs = their_path(&file.place, bases);
+        if theirs.and_then(|theirs| digest(&theirs)) != Some(file.digest) {
             return changed(&file.place);
         }
     }
     for (place, _) in places(ingredients).filter(|(_, value)| value.is_empty()) {
-        if let Some((theirs, _)) = paths(place, bases)
-            && theirs.exists()
-        {
+        if their_path(place, bases).is_some_and(|theirs| theirs.exists()) {
             return changed(place);
         }
     }
@@ -263,7 +282,9 @@ impl Tree {
     ) -> Result<Option<PathBuf>, String> {
         let place = text(&file.place);
         let failed = |error: io::Error| format!("the header {place} cannot be laid out: {error}");
-        let Some((theirs, ours)) = paths(&file.place, bases) else {
+        let (Some(theirs), Some(ours)) =
+            (their_path(&file.place, bases), our_path(&file.place, bases))
+        else {
             return Err(format!(
                 "it includes {place}, which is not in a directory of its own"
             ));
@@ -309,7 +330,8 @@ mod tests {
     use super::*;
     use crate::store::recipe::{Base, Operation, Text};
 
-    /// A recipe with these headers, which stand where it says; their directory, and that in which it is laid out.
+    /// A recipe with these headers that came with an archive; the directory of this machine that it names, and that in which it is
+    /// laid out.
     fn laid_out(places: &[&str]) -> (tempfile::TempDir, Result<Layout, String>) {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (work, root) = (
@@ -345,7 +367,7 @@ mod tests {
             working_directory: Some(work.as_os_str().as_bytes().into()),
             own_cache: None,
         };
-        let layout = lay_out(&root, &recipe, &[], &[], false);
+        let layout = lay_out(&root, &recipe, &[], &[], true);
         (directory, layout)
     }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::super::output::seconds;
 use super::root::Root;
+use crate::store::attempts::CRASHED;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// How long it may take to end when there is nothing more to do.
@@ -148,7 +149,7 @@ impl Silence {
             }
             Silence::Stopped => "it was stopped".to_owned(),
             Silence::Ended(status) => match status.signal() {
-                Some(signal) => format!("the driver crashed (signal {signal})"),
+                Some(signal) => format!("{CRASHED} (signal {signal})"),
                 None => format!("the driver ended the process ({status})"),
             },
             Silence::Unknown(error) => format!("the worker is gone: {error}"),

@@ -12,7 +12,7 @@ use opencl_sys::{CL_DEVICE_NAME, CL_SUCCESS, cl_int};
 use super::headers::{Layout, lay_out};
 use crate::cache::bake::{self, Call, Done};
 use crate::cl::{Context, Device, Program};
-use crate::driver::{Application, BuildArguments, NotifyTarget};
+use crate::driver::{Application, BuildArguments, FloatState, NotifyTarget};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::store::entry::Meta;
@@ -148,8 +148,9 @@ impl Player<'_> {
 
     /// The devices by their names: of several of one name, in the platform's order.
     fn find_devices(&self, names: &[DeviceName]) -> Result<(&Application, Vec<Device>), Verdict> {
-        if names.iter().any(|device| device.is_part) {
-            return skip("it is for a part of a device");
+        // A device compiles as its parts do, and a key of one device does not tell them apart.
+        if names.len() > 1 && names.iter().any(|device| device.is_part) {
+            return skip("it is for several devices, of which some are parts");
         }
         let find = |application: &Application| {
             let mut free: Vec<(Device, Vec<u8>)> = application
@@ -192,7 +193,10 @@ impl Player<'_> {
         if making.calls > MOST_CALLS || depth > DEEPEST {
             return skip("it takes too many calls");
         }
-        if recipe.devices != making.names {
+        let names = |devices: &[DeviceName]| -> Vec<Vec<u8>> {
+            devices.iter().map(|device| device.name.clone()).collect()
+        };
+        if names(&recipe.devices) != names(&making.names) {
             return skip("it is made from programs for other devices");
         }
         let mut inputs = Vec::new();
@@ -241,6 +245,7 @@ impl Player<'_> {
             (None, base) => Some(create(making, base)?),
         };
         let operation = recipe.operation.clone();
+        let float_state = FloatState::enter(&meta.ingredients);
         bake::begin(Call {
             key: *key,
             meta,
@@ -263,6 +268,7 @@ impl Player<'_> {
             }
         };
         let done = bake::end();
+        drop(float_state);
         if matches!(operation, Operation::Link) {
             making.programs.extend(made.iter().copied());
         }

@@ -12,6 +12,8 @@ use tempfile::TempDir;
 use crate::trust;
 
 const PREFIX: &str = "oclcache-bake-";
+/// A file in each, which tells it from what others may have called so.
+const MARK: &str = ".made-by-oclcache";
 /// How often one is made: another baker may clear it away before it is locked.
 const ATTEMPTS: u32 = 5;
 
@@ -33,6 +35,7 @@ impl Root {
                 .prefix(PREFIX)
                 .permissions(Permissions::from_mode(0o700))
                 .tempdir()?;
+            File::create_new(directory.path().join(MARK))?;
             if let Some(lock) = lock(directory.path())
                 && directory.path().exists()
             {
@@ -67,7 +70,7 @@ pub fn clear_leftovers() {
     let is_left = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let of_user = |path: &PathBuf| path.symlink_metadata().is_ok_and(|it| it.uid() == user);
-        name.starts_with(PREFIX) && of_user(path)
+        name.starts_with(PREFIX) && of_user(path) && path.join(MARK).symlink_metadata().is_ok()
     };
     let paths = entries.into_iter().flatten().flatten();
     for path in paths.map(|entry| entry.path()).filter(is_left) {

@@ -13,6 +13,7 @@ use toml_edit::{DocumentMut, Item, Table, Value};
 
 use super::super::Failure;
 use crate::log::{path, text};
+use crate::trust;
 
 /// A larger file is no configuration; the reader has the same limit.
 const LARGEST: u64 = 1 << 20;
@@ -38,7 +39,10 @@ impl Edited {
             |error: io::Error| Failure::new(format_args!("cannot read `{shown}`: {error}"));
         let lock = lock(named);
         let file = match named.canonicalize() {
-            Ok(file) => file,
+            Ok(file) => {
+                own_parts(named)?;
+                file
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if named.is_symlink() {
                     return Err(Failure::new(format_args!(
@@ -67,9 +71,7 @@ impl Edited {
             )));
         }
         if metadata.uid() != rustix::process::geteuid().as_raw() {
-            return Err(Failure::new(format_args!(
-                "`{shown}` belongs to another user than the one who runs this command; run it as that user"
-            )));
+            return Err(of_another_user(named));
         }
         let mut content = String::new();
         let read = opened.take(LARGEST).read_to_string(&mut content);
@@ -208,14 +210,27 @@ fn lock(named: &Path) -> Option<File> {
 
 /// Under sudo HOME may still be the caller's, in whose directories root must leave no files.
 fn own_place(file: &Path) -> Result<(), Failure> {
-    let exists = |place: &Path| Some((place.to_owned(), fs::metadata(place).ok()?));
-    let found = file.ancestors().skip(1).find_map(exists);
-    match found {
-        Some((_, metadata)) if metadata.uid() == rustix::process::geteuid().as_raw() => Ok(()),
-        Some((place, _)) => Err(Failure::new(format_args!(
-            "`{}` belongs to another user than the one who runs this command; run it as that user",
-            path(&place)
-        ))),
-        None => Ok(()),
+    let exists = |place: &&Path| place.metadata().is_ok();
+    let Some(place) = file.ancestors().skip(1).find(exists) else {
+        return Ok(());
+    };
+    own_parts(place)?;
+    let owner = place.metadata().map(|metadata| metadata.uid()).ok();
+    match owner == Some(rustix::process::geteuid().as_raw()) {
+        true => Ok(()),
+        false => Err(of_another_user(place)),
     }
+}
+
+/// Whoever owns a directory or link on the way says which file it is that is written.
+fn own_parts(path: &Path) -> Result<(), Failure> {
+    let foreign = trust::foreign_part(path);
+    foreign.map_or(Ok(()), |place| Err(of_another_user(&place)))
+}
+
+fn of_another_user(place: &Path) -> Failure {
+    Failure::new(format_args!(
+        "`{}` belongs to another user than the one who runs this command; run it as that user",
+        path(place)
+    ))
 }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 
 use toml_edit::Value;
 
-use crate::config::{Kind, Name, RULES, SETTINGS, Setting, is_file_name, meant, truth};
+use crate::config::{Kind, ObeyedFrom, RULES, SETTINGS, Setting, is_file_name, meant, truth};
 use crate::log::{os, text};
 
 /// Which line of a configuration file.
@@ -104,6 +104,6 @@ impl Key {
 
     /// Whether it is taken from the system's file only.
     pub fn is_of_system(&self) -> bool {
-        matches!(self, Key::Setting(setting) if setting.name == Name::TrustedOwners)
+        matches!(self, Key::Setting(setting) if setting.obeyed_from == ObeyedFrom::System)
     }
 }

@@ -43,6 +43,7 @@ pub fn examine(config: &Config, library: Option<&Path>, report: &mut Report) {
     }
 }
 
+/// How many recipes wait for a baker that would try them.
 fn pending(config: &Config) -> usize {
     let store = config.directory().ok();
     let store = store.and_then(|directory| Store::open_existing(&directory).ok().flatten());
@@ -50,8 +51,10 @@ fn pending(config: &Config) -> usize {
         return 0;
     };
     let entries = store.entries().unwrap_or_default();
-    let metas = entries.iter().filter_map(|(key, _)| store.read_meta(key));
-    metas.filter(|meta| meta.is_pending()).count()
+    let is_left = |key| {
+        store.read_meta(key).is_some_and(|meta| meta.is_pending()) && store.given_up(key).is_none()
+    };
+    entries.iter().filter(|(key, _)| is_left(key)).count()
 }
 
 /// What makes a path one that nobody else can write: the first part of it that others can.

@@ -14,6 +14,7 @@ use super::super::caches::table::{CACHES, Cold};
 use super::super::run::{LOADER_VARIABLES, vendors_directory};
 use super::worker::{Builds, Said};
 use crate::cache::RUN_VARIABLE;
+use crate::config;
 use crate::store::directory::Directory;
 
 /// With these a worker's cache does what it can, whatever the user has set.
@@ -134,7 +135,7 @@ impl Children<'_> {
             Way::Through { us, driver } => {
                 let vendors = vendors_directory(&opened, us).map_err(other)?;
                 command.env("OCL_ICD_VENDORS", vendors);
-                command.env("OCLCACHE_VENDORS", driver);
+                command.env("OCLCACHE_VENDORS", config::list(&[driver]));
             }
             Way::Bare { driver } => {
                 let vendors = vendors_directory(&opened, driver).map_err(other)?;

@@ -5,7 +5,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::super::output::size;
+use super::super::output::{plural, size};
 use super::report::{Mend, Report};
 use crate::log::path;
 use crate::store::{Store, VERSION_DIRECTORY};
@@ -28,6 +28,14 @@ pub fn examine(directory: &Path, is_readonly: bool, report: &mut Report) {
     if let Some((fault, at)) = fault_below(&own, is_readonly, 0) {
         let (words, mend) = told(fault, &at, directory);
         return report.wrong(ABOUT, format!("cannot use `{}`: {words}", path(&at)), mend);
+    }
+    let readable = readable_below(directory, 0);
+    if readable > 0 {
+        let files = plural(readable, "file", "files");
+        let text = format!("others can read {files} in `{}`", path(directory));
+        let mend = Mend::on("chmod -R go-rwx", directory)
+            .because("sources and options are in entries; unless they are meant for others");
+        report.doubtful(ABOUT, text, mend);
     }
     let entries = match Store::open_existing(directory) {
         Ok(Some(store)) => store.entries(),
@@ -83,6 +91,26 @@ fn fault_below(at: &Path, is_readonly: bool, depth: u32) -> Option<(Fault, PathB
     }
     let mut names = std::fs::read_dir(at).ok()?.flatten();
     names.find_map(|name| fault_below(&name.path(), is_readonly, depth + 1))
+}
+
+/// How many files below a directory other users can read, if they can come to the directory itself.
+fn readable_below(at: &Path, depth: u32) -> u64 {
+    let Ok(metadata) = at.symlink_metadata() else {
+        return 0;
+    };
+    if metadata.is_file() {
+        return u64::from(metadata.mode() & 0o044 != 0);
+    }
+    // The cache directory itself may be a link to one.
+    let is_directory = metadata.is_dir() || depth == 0 && at.is_dir();
+    let mode = at.metadata().map_or(0, |metadata| metadata.mode());
+    if !is_directory || mode & 0o011 == 0 || depth > DEEPEST + 1 {
+        return 0;
+    }
+    let names = std::fs::read_dir(at).into_iter().flatten().flatten();
+    names
+        .map(|name| readable_below(&name.path(), depth + 1))
+        .sum()
 }
 
 fn fault_of(metadata: &Metadata, is_readonly: bool) -> Option<Fault> {

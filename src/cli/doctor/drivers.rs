@@ -8,9 +8,9 @@ use super::super::bake::root::Root;
 use super::children::{Children, Way};
 use super::loader::Features;
 use super::report::{Mend, Report};
-use super::settings::policy;
+use super::settings::{policy, unset};
 use super::worker::{Builds, OfDriver, OurCopy, Said};
-use crate::config::Config;
+use crate::config::{Config, Name};
 use crate::front::vendors::{self, DEFAULT_DIRECTORY, is_bare_name};
 use crate::log::path;
 
@@ -239,7 +239,14 @@ fn tell(config: &Config, place: &Path, library: &Path, told: &Told, report: &mut
             report.good(ABOUT, format!("{text}: can be cached"));
             let library = library.to_string_lossy();
             let policy = policy(config, &platform.family, &library);
-            report.good("policy", format!("{}: {policy}", platform.name));
+            let said = format!("{}: {policy}", platform.name);
+            match policy.lacks_recipes() {
+                true => {
+                    let source = &config.value(Name::StoreSource).1;
+                    report.doubtful("policy", said, unset(Name::StoreSource, source));
+                }
+                false => report.good("policy", said),
+            }
         }
     }
 }

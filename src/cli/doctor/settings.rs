@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::super::tiers;
 use super::report::{Mend, Report, quoted};
 use crate::cache::RUN_VARIABLE;
-use crate::cache::policy::decide;
-use crate::config::{Config, Name, Record, SETTINGS, Source, meant};
+use crate::cache::policy::{Decision, decide};
+use crate::config::{Config, IGNORED, Name, Record, SETTINGS, Source, meant};
 use crate::driver::profile;
 use crate::log::{os, path, text};
 use crate::store::Store;
@@ -22,11 +22,12 @@ const LEAST_AGE: Duration = Duration::from_secs(3600);
 pub fn examine(config: &Config, report: &mut Report) {
     for complaint in &config.complaints {
         let is_unread = complaint.starts_with("cannot read") || complaint.contains("is not read:");
-        let mend = Mend::words(match is_unread {
-            true => {
-                "until it is a file that you can read and nobody else can write, nothing of it holds"
-            }
-            false => "correct it there, or take it out; the names are those of `oclcache config`",
+        let mend = Mend::words(if is_unread {
+            "until it is a file that you can read and nobody else can write, nothing of it holds"
+        } else if complaint.contains(IGNORED) {
+            "what names code, files or directories is taken only from a file that is yours or root's, and that nobody else can write, nor a directory above it"
+        } else {
+            "correct it there, or take it out; the names are those of `oclcache config`"
         });
         report.doubtful("configuration", complaint.clone(), mend);
     }
@@ -125,7 +126,7 @@ fn hindrance(config: &Config, name: Name) -> Option<(&'static str, bool)> {
     }
 }
 
-fn unset(name: Name, source: &Source) -> Mend {
+pub(super) fn unset(name: Name, source: &Source) -> Mend {
     let setting = &SETTINGS[name as usize];
     match source {
         Source::Default | Source::Environment => {
@@ -168,7 +169,7 @@ pub fn examine_rules(config: &Config, program: &str, report: &mut Report) {
 }
 
 /// When what a driver of this family builds is recorded, and why.
-pub fn policy(config: &Config, family: &str, library: &str) -> String {
+pub fn policy(config: &Config, family: &str, library: &str) -> Decision {
     let store = config.directory().ok();
     let store = store.and_then(|directory| Store::open_existing(&directory).ok().flatten());
     let known = store.as_ref().map(measures::list).unwrap_or_default();
@@ -176,5 +177,5 @@ pub fn policy(config: &Config, family: &str, library: &str) -> String {
         .iter()
         .find(|one| one.family == family && one.library == library);
     let now_ms = store.map_or(0, |store| store.root().now_ms());
-    decide(config, profile::named(family).record, measured, now_ms).to_string()
+    decide(config, profile::named(family).record, measured, now_ms)
 }

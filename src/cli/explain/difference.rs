@@ -100,8 +100,11 @@ pub fn differences(before: Side, after: Side) -> Vec<Difference> {
 
 /// What is the driver's, and not the program's.
 fn is_drivers(kind: Kind) -> bool {
-    use Kind::{Device, Driver, Environment, Executable, Processor};
-    matches!(kind, Device | Driver | Environment | Executable | Processor)
+    use Kind::{Device, Driver, Environment, Executable, Functions, Processor};
+    matches!(
+        kind,
+        Device | Driver | Environment | Executable | Functions | Processor
+    )
 }
 
 /// What the application asks for stands before what it cannot change.
@@ -110,7 +113,11 @@ fn rank(kind: Kind) -> usize {
         Kind::Source | Kind::Il | Kind::Input => 0,
         Kind::Options | Kind::Operation | Kind::Constant => 1,
         Kind::Header | Kind::Include => 2,
-        Kind::Environment | Kind::Executable | Kind::WorkingDirectory => 3,
+        Kind::Environment
+        | Kind::Executable
+        | Kind::WorkingDirectory
+        | Kind::Functions
+        | Kind::FloatingPoint => 3,
         Kind::Driver => 4,
         Kind::Device | Kind::Previous => 5,
         Kind::Processor => 6,
@@ -274,6 +281,44 @@ fn words(pair: &Pair, same_kernels: bool, sides: [Side; 2]) -> String {
             became(before.as_deref(), after.as_deref())
         ),
         Kind::Options => "options changed".to_owned(),
+        Kind::Functions => match name.strip_prefix(Ingredient::VARIANTS) {
+            Some(library) => format!(
+                "{library}: the C library chose other variants of its functions (processor, GLIBC_TUNABLES)"
+            ),
+            None => functions(pair, &name),
+        },
+        Kind::FloatingPoint => {
+            let state = |value: &Option<String>| value.clone().unwrap_or("the default".to_owned());
+            format!(
+                "floating-point state, {name}: was {}, is {}",
+                state(&before),
+                state(&after)
+            )
+        }
+    }
+}
+
+/// A library that answers for functions of the driver's: preloaded, or one that the program is linked with.
+fn functions(pair: &Pair, name: &str) -> String {
+    let listed = |value: String| match value.split_once(": ") {
+        Some((_, functions)) => {
+            let names = functions
+                .split(", ")
+                .filter_map(|one| one.split(' ').next());
+            cut(&names.collect::<Vec<_>>().join(" "))
+        }
+        None => cut(&value),
+    };
+    match (pair.before, pair.after) {
+        (None, Some(after)) => format!(
+            "{name} answers for functions of the driver: {}",
+            listed(value(after))
+        ),
+        (Some(before), None) => format!(
+            "{name} no longer answers for functions of the driver: {}",
+            listed(value(before))
+        ),
+        _ => format!("{name}, which answers for functions of the driver, changed"),
     }
 }
 

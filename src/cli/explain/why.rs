@@ -1,11 +1,12 @@
 //! Why a build was no hit: which entry it is nearest to, and what keeps it from being that.
 
 use std::cmp::Reverse;
+use std::fmt::Write;
 
 use super::difference::{Difference, Side, differences};
 use crate::cli::output::ago;
 use crate::key::ingredients::{Ingredient, Key, Kind};
-use crate::outcome::Bypass;
+use crate::outcome::{Bypass, NotBakeable};
 use crate::store::entry::Meta;
 use crate::store::journal::{self, Build, Ended, Kept, Record};
 use crate::store::{Store, StoreError};
@@ -31,8 +32,25 @@ pub struct Why<'a> {
     pub nearest: Option<&'a (Key, Meta)>,
     /// What differs from that.
     pub differences: Vec<Difference>,
-    /// Whether the next equal build can be a hit; true of what is never stored.
-    pub is_stored: bool,
+    /// Why the next equal build cannot be a hit either; None also of what is never stored.
+    pub not_stored: Option<NotStored>,
+}
+
+/// Why a miss has left nothing that could ever be a hit.
+pub struct NotStored {
+    /// In one word, if it is known.
+    pub reason: Option<NotBakeable>,
+    /// In a sentence.
+    pub words: String,
+}
+
+impl NotStored {
+    fn by(reason: NotBakeable) -> NotStored {
+        NotStored {
+            reason: Some(reason),
+            words: format!("not stored: {}", reason.help()),
+        }
+    }
 }
 
 impl Why<'_> {
@@ -42,7 +60,7 @@ impl Why<'_> {
             words: words.into(),
             nearest: None,
             differences: Vec::new(),
-            is_stored: true,
+            not_stored: None,
         }
     }
 }
@@ -89,14 +107,39 @@ impl Past {
     /// Why a build was no hit. It need not stand in the journal.
     pub fn why(&self, record: &Record) -> Why<'_> {
         let mut why = self.reason(record);
-        why.is_stored = !matches!(
-            record.ended,
-            Ended::Miss {
-                kept: Kept::Nothing,
-                ..
-            }
-        );
+        why.not_stored = match (record.ended.clone(), &record.build) {
+            (Ended::Miss { kept, .. }, build) => self.not_stored(kept, build.as_ref()),
+            _ => None,
+        };
         why
+    }
+
+    /// Why nothing comes of a miss that has left this.
+    fn not_stored(&self, kept: Kept, build: Option<&Build>) -> Option<NotStored> {
+        match kept {
+            Kept::Entry => None,
+            Kept::Recipe => {
+                let key = build?.key;
+                let is_pending = self.entry(&key).is_none_or(Meta::is_pending);
+                let attempts = self.store.attempts(&key).filter(|_| is_pending)?;
+                let reason = attempts.given_up();
+                let mut not_stored = NotStored::by(attempts.verdict());
+                let tries = match reason {
+                    Some(_) => "",
+                    None => ", which is tried once more",
+                };
+                let _ = write!(not_stored.words, " ({}{tries})", attempts.reason);
+                Some(not_stored)
+            }
+            Kept::NotBakeable(_) | Kept::Nothing => Some(match kept.reason() {
+                Some(reason) => NotStored::by(reason),
+                None => NotStored {
+                    reason: None,
+                    words: "not stored, so it will be compiled again; OCLCACHE_LOG=warn says why"
+                        .to_owned(),
+                },
+            }),
+        }
     }
 
     fn reason(&self, record: &Record) -> Why<'_> {
@@ -153,7 +196,7 @@ impl Past {
                 words: String::new(),
                 nearest: Some(nearest),
                 differences,
-                is_stored: true,
+                not_stored: None,
             },
             None => Why::plain(
                 "never_seen",
@@ -192,18 +235,20 @@ impl Past {
             ),
             Ended::Miss {
                 kept: Kept::Recipe, ..
+            } if self.store.given_up(key).is_some() => Why::plain(
+                "not_stored",
+                format!("compiled {age} as well, but it could not be stored"),
+            ),
+            Ended::Miss {
+                kept: Kept::Recipe, ..
             } => Why::plain(
                 "not_baked",
                 format!("compiled {age} as well, and not baked since: `oclcache bake` does that"),
             ),
-            Ended::Miss {
-                kept: Kept::Nothing,
-                ..
-            } => Why::plain(
+            // What is said of this build says why.
+            Ended::Miss { kept, .. } if !kept.is_something() => Why::plain(
                 "not_stored",
-                format!(
-                    "compiled {age} as well, but it could not be stored; OCLCACHE_LOG=warn says why"
-                ),
+                format!("compiled {age} as well, but it could not be stored"),
             ),
             _ if aside => Why::plain(
                 "set_aside",
@@ -235,7 +280,7 @@ impl Past {
     fn stored_before(&self, key: &Key, meta: &Meta, record: &Record) -> Option<u64> {
         let is_its = |other: &&Record| {
             let same = other.build.as_ref().is_some_and(|build| build.key == *key);
-            same && matches!(other.ended, Ended::Miss { kept, .. } if kept != Kept::Nothing)
+            same && matches!(other.ended, Ended::Miss { kept, .. } if kept.is_something())
         };
         if self.records.iter().any(|other| is_its(&other)) {
             let last = self.earlier(record).rfind(is_its);
@@ -256,7 +301,10 @@ pub fn record_of_entry(key: &Key, meta: &Meta) -> Record {
         driver_family: meta.driver_family.clone(),
         kernel_names: meta.facts.kernel_names.clone(),
         ended: Ended::Miss {
-            kept: Kept::Entry,
+            kept: match meta.is_pending() {
+                true => Kept::Recipe,
+                false => Kept::Entry,
+            },
             recache: false,
         },
         build: Some(Build {

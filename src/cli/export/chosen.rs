@@ -142,5 +142,5 @@ fn encoded(key: &Key, entry: &Entry, meta: &Meta, recipe: Option<&Recipe>) -> Ve
         recipe,
         binaries: entry.binaries().collect(),
     };
-    content.encode(key)
+    content.encode(key).expect("memory for an entry")
 }

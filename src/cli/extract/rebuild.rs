@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::super::bake::environment::is_harmless;
 use super::headers::Headers;
-use crate::key::ingredients::Kind;
+use crate::key::ingredients::{Kind, digest_of};
 use crate::store::entry::Meta;
 use crate::store::recipe::{Base, Operation, Recipe};
 
@@ -35,6 +35,13 @@ pub fn script(meta: &Meta, lacking: &mut Vec<String>) -> String {
         .filter(|one| one.kind == Kind::Environment)
     {
         let value = str::from_utf8(&one.value).ok();
+        if digest_of(&one.value).is_some() {
+            lacking.push(format!(
+                "the variable {} is not set by rebuild.sh: only its digest is stored",
+                crate::log::text(one.name.as_bytes())
+            ));
+            continue;
+        }
         match value.filter(|_| is_harmless(&meta.driver_family, &one.name, &one.value)) {
             Some(value) => {
                 let quoted = value.replace('\'', "'\\''");

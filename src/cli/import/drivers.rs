@@ -2,7 +2,8 @@
 //! what stands in the keys of its programs.
 
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -20,10 +21,12 @@ use super::super::interrupt::Interrupt;
 use super::super::{Failure, directory};
 use crate::config::Config;
 use crate::driver::OpenError;
+use crate::driver::identity::FileMemory;
 use crate::front::own;
 use crate::key::ingredients::{Ingredient, Kind, hex};
 use crate::store::Store;
 use crate::store::digests::Digests;
+use crate::store::driver_names;
 use crate::store::entry::Meta;
 
 /// How long a driver may take to open; some hash hundreds of megabytes then.
@@ -61,6 +64,24 @@ struct Library {
     answer: Option<Result<Vec<Platform>, String>>,
 }
 
+/// What is remembered of drivers in a store that is only read.
+struct StoredMemory {
+    store: Option<Store>,
+    digests: Digests,
+}
+
+impl FileMemory for StoredMemory {
+    fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
+        self.digests.digest(self.store.as_ref(), path)
+    }
+
+    fn names(&self, libraries: &[u8; 32]) -> Option<File> {
+        driver_names::open(self.store.as_ref()?, libraries)
+    }
+
+    fn remember_names(&self, _libraries: &[u8; 32], _names: &[u8]) {}
+}
+
 /// Tells what a driver is, in a process that it may crash.
 pub fn describe(arguments: &DriverArguments) -> Result<ExitCode, Failure> {
     let (_, mut answers) = streams().map_err(Failure::new)?;
@@ -75,13 +96,15 @@ pub fn describe(arguments: &DriverArguments) -> Result<ExitCode, Failure> {
     let store = directory(&Config::read())
         .ok()
         .and_then(|path| Store::open_existing(&path).ok()?);
-    let digests = Digests::new();
-    let digest = |path: &Path| digests.digest(store.as_ref(), path);
+    let memory = StoredMemory {
+        store,
+        digests: Digests::new(),
+    };
     let mut found = Vec::new();
     for application in &platforms {
         let driver = application.hooked();
         let (Some(identity), Some(surroundings)) =
-            (driver.identity(&digest), driver.surroundings(&digest))
+            (driver.identity(&memory), driver.surroundings(true, &memory))
         else {
             continue;
         };
@@ -91,6 +114,7 @@ pub fn describe(arguments: &DriverArguments) -> Result<ExitCode, Failure> {
             Some(identity.first()?.to_vec())
         });
         let files = surroundings
+            .ingredients
             .into_iter()
             .filter(|one| one.kind == Kind::Driver);
         found.push(Platform {

@@ -9,6 +9,7 @@ use super::super::{Failure, run};
 use super::plan::{HEADER, Plan};
 use super::{ICD, OWN_VENDORS, VENDORS};
 use crate::log::path;
+use crate::store::directory::Directory;
 
 const VARIABLES: &str = "50-oclcache.conf";
 
@@ -69,6 +70,16 @@ impl Home {
         plan.remove_directory(&self.vendors);
         if let Some(directory) = self.vendors.parent() {
             plan.remove_directory(directory);
+        }
+    }
+
+    /// What `oclcache run` has made beside it goes.
+    pub fn forget_runs(&self, plan: &mut Plan) {
+        let place = self.vendors.parent().unwrap_or(&self.vendors);
+        let opened = Directory::open(place).ok().flatten();
+        for (name, _) in opened.iter().flat_map(run::made_vendors) {
+            plan.remove_known(&place.join(&name).join(ICD));
+            plan.remove_directory(&place.join(name));
         }
     }
 }

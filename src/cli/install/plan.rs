@@ -90,6 +90,12 @@ impl Plan {
         Ok(())
     }
 
+    /// The file, which is known to be ours, is to be gone.
+    pub fn remove_known(&mut self, file: &Path) {
+        let file = self.place(file);
+        self.steps.push(Step::Remove(file));
+    }
+
     /// The directory is to be gone, if it is empty then.
     pub fn remove_directory(&mut self, directory: &Path) {
         let directory = self.place(directory);

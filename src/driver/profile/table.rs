@@ -1,6 +1,8 @@
 //! The rows: what is known of each family of drivers, and where that is known from.
 
-use super::{Files, IncludeDir, KernelFacts, Profile, Rebuild, Record, contains, variables};
+use super::{
+    Files, IncludeDir, KernelFacts, ProcessorFacts, Profile, Rebuild, Record, contains, variables,
+};
 
 /// What clang takes by itself: its headers, `include` in the working directory where it was not told of them (measured on
 /// Intel's CPU runtime), and the directories of the system.
@@ -44,10 +46,6 @@ pub(super) static PROFILES: [Profile; 8] = [
             Files::PlugIns("pocl", "*.so"),
             // Measured: kernels are linked with `ld` and the archive of GCC, which has arithmetic of its own.
             Files::At("/usr/lib/gcc/*/*", "libgcc.a"),
-            Files::Library("libbfd*.so*"),
-            // pocl_llvm_build.cc, pocl_util.c: programs of SPIR-V are translated by the tool or by the library.
-            Files::At("/usr/bin", "llvm-spirv*"),
-            Files::Library("libLLVMSPIRVLib.so*"),
         ],
         tools: &["ld"], // measured
         configuration: &[],
@@ -55,6 +53,13 @@ pub(super) static PROFILES: [Profile; 8] = [
         include_dirs: &[IncludeDir::PoclCache, IncludeDir::At("include")],
         // Measured: its own copies of clang's headers are included by absolute names.
         implicit_includes: &[],
+        il_files: &[
+            // pocl_llvm_build.cc, pocl_util.c: programs of SPIR-V are translated by the tool or by the library. Sources are not:
+            // measured with strace on 3.1, neither is looked for.
+            Files::At("/usr/bin", "llvm-spirv*"),
+            Files::Library("libLLVMSPIRVLib.so*"),
+        ],
+        processor: ProcessorFacts::Model, // LLVM builds for the host
         looks_at_executable: false,
     },
     Profile {
@@ -92,6 +97,8 @@ pub(super) static PROFILES: [Profile; 8] = [
             IncludeDir::At("/usr/include"),
         ],
         implicit_includes: &[], // measured
+        il_files: &[],
+        processor: ProcessorFacts::Stepping, // unverified that it does not matter
         looks_at_executable: false,
     },
     Profile {
@@ -123,6 +130,8 @@ pub(super) static PROFILES: [Profile; 8] = [
         configuration: &["neo.config", "igdrcl.config"], // debug_settings_reader.cpp
         include_dirs: CLANG_INCLUDE_DIRS,
         implicit_includes: CLANG_IMPLICIT_INCLUDES,
+        il_files: &[],
+        processor: ProcessorFacts::Stepping, // unverified that it does not matter
         looks_at_executable: true, // ail_configuration.cpp: per-application code generation
     },
     Profile {
@@ -150,6 +159,8 @@ pub(super) static PROFILES: [Profile; 8] = [
         configuration: &[],
         include_dirs: CLANG_INCLUDE_DIRS,
         implicit_includes: CLANG_IMPLICIT_INCLUDES,
+        il_files: &[],
+        processor: ProcessorFacts::Stepping, // unverified that it does not matter
         looks_at_executable: true, // program.cpp: ParseAllOptions appends options per application
     },
     Profile {
@@ -180,6 +191,8 @@ pub(super) static PROFILES: [Profile; 8] = [
         configuration: &[],
         include_dirs: CLANG_INCLUDE_DIRS,
         implicit_includes: CLANG_IMPLICIT_INCLUDES,
+        il_files: &[],
+        processor: ProcessorFacts::Stepping, // unverified that it does not matter
         looks_at_executable: false,
     },
     Profile {
@@ -220,6 +233,8 @@ pub(super) static PROFILES: [Profile; 8] = [
         ],
         // Measured: looked for in the working directory and in each directory of the options before clang's own, in every build.
         implicit_includes: &["opencl-c-base.h"],
+        il_files: &[],
+        processor: ProcessorFacts::None, // measured: the binary is SPIR-V
         looks_at_executable: false,
     },
     Profile {
@@ -252,6 +267,8 @@ pub(super) static PROFILES: [Profile; 8] = [
         ],
         include_dirs: CLANG_INCLUDE_DIRS,
         implicit_includes: CLANG_IMPLICIT_INCLUDES,
+        il_files: &[],
+        processor: ProcessorFacts::Stepping, // unverified that it does not matter
         looks_at_executable: false,
     },
     Profile {
@@ -274,6 +291,8 @@ pub(super) static PROFILES: [Profile; 8] = [
         configuration: &[],
         include_dirs: CLANG_INCLUDE_DIRS,
         implicit_includes: CLANG_IMPLICIT_INCLUDES,
+        il_files: &[],
+        processor: ProcessorFacts::Stepping, // unverified that it does not matter
         looks_at_executable: false,
     },
 ];
@@ -297,5 +316,7 @@ pub(super) static UNKNOWN: Profile = Profile {
     configuration: &[],
     include_dirs: CLANG_INCLUDE_DIRS,
     implicit_includes: CLANG_IMPLICIT_INCLUDES,
+    il_files: &[],
+    processor: ProcessorFacts::Stepping, // unverified that it does not matter
     looks_at_executable: true,
 };

@@ -141,6 +141,9 @@ pub static POCL: Environment = Environment {
         "POCL_TBB_*",
         "POCL_REMOTE_*",
         "POCL_DISCOVERY*",
+        // PoCL 3.1 sets it when a program first asks for its devices (measured), so that hwloc opens no plug-ins. hwloc only counts
+        // processors and memory, which the devices tell.
+        "HWLOC_PLUGINS_PATH",
     ],
     // The second arguments of pocl_get_bool_option and pocl_get_string_option. POCL_WORK_GROUP_METHOD is not among them:
     // `loopvec` is what its manual calls the default, but WorkitemHandlerChooser.cc takes `auto` if nothing is set.
@@ -179,8 +182,13 @@ pub static INTEL_CPU: Environment = Environment {
         "CL_CONFIG_CPU_FORCE_LOCAL_MEM_SIZE",
         "CL_CONFIG_CPU_FORCE_MAX_WORK_GROUP_SIZE",
     ],
+    // Measured on 2026.2 with 0, 1, `true`, odd text, 2, nothing and `1GB`: logs, queries, sizes of binaries and results were the
+    // same. CL_CONFIG_DUMP_ASM and CL_CONFIG_USE_VTUNE are not here: they change the log.
     neutral: &[
-        "CL_CONFIG_DUMP_ASM",
+        // Asked for by libraries that are opened inside the first build: huge pages of TBB's allocator, and on which processors its
+        // threads run (documented). Measured with odd values: nothing changes.
+        "TBB_MALLOC_*",
+        "SYCL_CPU_PLACES",
         "CL_CONFIG_DUMP_BIN",
         "CL_CONFIG_DUMP_DISASSEMBLY",
         "CL_CONFIG_DUMP_FILE_NAME_PREFIX",
@@ -189,7 +197,6 @@ pub static INTEL_CPU: Environment = Environment {
         "CL_CONFIG_LOG_FILE",
         "CL_CONFIG_USER_LOGGER",
         "CL_CONFIG_USE_ITT_API",
-        "CL_CONFIG_USE_VTUNE",
         "CL_CONFIG_CPU_EMULATE_DEVICES",
         "CL_CONFIG_CPU_FORCE_GLOBAL_MEM_SIZE",
         "CL_CONFIG_CPU_FORCE_MAX_MEM_ALLOC_SIZE",
@@ -323,6 +330,7 @@ pub static RUSTICL: Environment = Environment {
         "RUSTICL_DEBUG", // how kernels are compiled and checked, not programs
         "MESA_SHADER_CACHE_*",
         "MESA_DISK_CACHE_*",
+        "MESA_GLSL_CACHE_*", // what they were called before
         // The stages behind SPIR-V.
         "MESA_SPIRV_*",
         "GALLIUM_OVERRIDE_CPU_CAPS",
@@ -333,6 +341,11 @@ pub static RUSTICL: Environment = Environment {
         "AMD_DEBUG",
         "INTEL_DEBUG",
         "INTEL_SIMD_DEBUG",
+        // It makes its compiler's options itself. Measured on 22.3: not asked for, and a header there is not found.
+        "CPATH",
+        "C_INCLUDE_PATH",
+        "CPLUS_INCLUDE_PATH",
+        "OBJC_INCLUDE_PATH",
     ],
     defaults: &[("CLC_DEBUG", ""), ("RUSTICL_FEATURES", "")],
     ..NONE
@@ -374,7 +387,11 @@ pub static CLVK: Environment = Environment {
 
 /// Oclgrind: the variables that its command sets (src/kernel/main.cpp).
 pub static OCLGRIND: Environment = Environment {
-    code: &["OCLGRIND_*"],
+    code: &[
+        "OCLGRIND_*",
+        // Measured on 21.10: debug information is always in the binary, with the working directory by this name.
+        "PWD",
+    ],
     neutral: &["OCLGRIND_LOG"],
     ..NONE
 };
@@ -400,6 +417,82 @@ pub static LAYERS: Environment = Environment {
     code: &["CLI_*"],
     ..NONE
 };
+
+/// Variables that change nothing for any driver, although their names occur in libraries, or may in those that cannot be read.
+///
+/// Where nothing else is said: measured bare on PoCL 3.1, Intel's CPU runtime 2026.2, rusticl 22.3 and Oclgrind 21.10 with a program
+/// that is built with a warning and one that is refused. Binary, log, all answers of the device and what a kernel computed were
+/// the same with odd values of the variable, but for paths in PoCL's log; of Oclgrind's refused program half of them were tried.
+static NEUTRAL: &[&str] = &[
+    // Set anew by each shell, terminal or session.
+    "_",
+    "SHLVL",
+    "OLDPWD",
+    // LLVM's name of the working directory. Measured with `-g` as well, where a link leads there: only Oclgrind's binary differs.
+    "PWD",
+    "SHELL",
+    "TERM",
+    "COLORTERM",
+    "STY",
+    "PS1",
+    "DISPLAY",
+    "INVOCATION_ID",
+    "USER",
+    "LOGNAME",
+    "HOST",
+    "HOSTNAME",
+    "UID",
+    "MAIL",
+    "NAME",
+    // Logs are not wrapped or colored: drivers have the compiler write into memory.
+    "LINES",
+    "COLUMNS",
+    "NO_COLOR",
+    // Where programs have files of their own. Those that a driver reads are in the key.
+    "HOME",
+    "XDG_*",
+    "TMPDIR",
+    "TMP",
+    "TEMP",
+    "TZ",
+    "EDITOR",
+    "VISUAL",
+    "CI",
+    // Nothing of what they name is run: PoCL's linker and libraries are in the key by what PATH and LD_LIBRARY_PATH lead to.
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    // The dynamic linker writes what it does, and binds the same (ld.so(8)). What it is bound to is in the key.
+    "LD_DEBUG",
+    "LD_DEBUG_OUTPUT",
+    "CC",
+    "CXX",
+    // How many threads work, which is asked of the device where a program can see it.
+    "OMP_NUM_THREADS",
+    // Messages of compilers are not translated, and they read and write numbers without the locale.
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "LOCPATH",
+    // Not measured: in no library of these drivers is such a name. They are here for libraries that cannot be read, since each session
+    // has others.
+    "SSH_*",
+    "SLURM_*",
+    "WINDOWID",
+    "BASH_FUNC_*",
+    "LS_COLORS",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "OCLCACHE_*",
+    // Of the loader: they choose drivers and layers, which are in the key.
+    "OCL_ICD_*",
+    "OPENCL_LAYERS",
+    "OPENCL_LAYER_PATH",
+];
+
+/// Whether a variable that no driver's list names changes nothing for any.
+pub fn is_neutral(name: &str) -> bool {
+    NEUTRAL.iter().any(|known| fits(known, name))
+}
 
 #[cfg(test)]
 mod tests {

@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::super::ingredients::sha256;
+use crate::fallible::with_capacity;
 use crate::outcome::Bypass;
 use crate::stamp::{FileId, Stamp};
 
@@ -37,8 +38,12 @@ impl Found {
     }
 }
 
-/// What stands at a path, with its text; `room` is how many bytes may be read.
-pub(super) fn look(path: &Path, room: &mut u64) -> Result<(Found, Vec<u8>), Bypass> {
+/// What stands at a path, with its text; `room` is how many bytes may be read. A file whose digest is `known` is not read.
+pub(super) fn look(
+    path: &Path,
+    room: &mut u64,
+    known: impl Fn(&Stamp) -> Option<[u8; 32]>,
+) -> Result<(Found, Option<Vec<u8>>), Bypass> {
     let is_nothing = |error: &std::io::Error| {
         // ENAMETOOLONG: no file can stand there, unless a relative path is short enough.
         match error.kind() {
@@ -49,11 +54,11 @@ pub(super) fn look(path: &Path, room: &mut u64) -> Result<(Found, Vec<u8>), Bypa
     };
     let metadata = match std::fs::metadata(path) {
         Ok(metadata) => metadata,
-        Err(error) if is_nothing(&error) => return Ok((Found::Nothing, Vec::new())),
+        Err(error) if is_nothing(&error) => return Ok((Found::Nothing, None)),
         Err(_) => return Err(Bypass::ReadsFile),
     };
     if metadata.is_dir() {
-        return Ok((Found::Directory, Vec::new()));
+        return Ok((Found::Directory, None));
     }
     // To open anything else could wait for ever, or do something.
     if !metadata.is_file() {
@@ -68,14 +73,23 @@ pub(super) fn look(path: &Path, room: &mut u64) -> Result<(Found, Vec<u8>), Bypa
     if !metadata.is_file() {
         return Err(Bypass::ReadsFile);
     }
-    let mut text = Vec::with_capacity(metadata.size().min(*room) as usize + 1);
+    let stamp = Stamp::of(&metadata);
+    if let Some(digest) = known(&stamp) {
+        let same_as = None;
+        let found = Found::File {
+            digest,
+            stamp,
+            same_as,
+        };
+        return Ok((found, None));
+    }
+    let mut text = with_capacity(metadata.size().min(*room) as usize + 1)?;
     file.take(room.saturating_add(1))
         .read_to_end(&mut text)
         .map_err(|_| Bypass::ReadsFile)?;
     *room = room
         .checked_sub(text.len() as u64)
         .ok_or(Bypass::TooManyHeaders)?;
-    let stamp = Stamp::of(&metadata);
     let digest = sha256(&text);
     Ok((
         Found::File {
@@ -83,6 +97,6 @@ pub(super) fn look(path: &Path, room: &mut u64) -> Result<(Found, Vec<u8>), Bypa
             stamp,
             same_as: None,
         },
-        text,
+        Some(text),
     ))
 }

@@ -10,7 +10,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 
 use super::super::ingredients::{Ingredient, Kind, key};
 use super::super::options;
-use super::{Inputs, closure};
+use super::{Inputs, follow};
 use crate::outcome::Bypass;
 
 #[path = "../../../tests/support/trees.rs"]
@@ -64,7 +64,7 @@ fn key_of(root: &Path, options: &str) -> Result<[u8; 32], Bypass> {
         driver_dirs: &[],
         implicit: &[],
     };
-    let closure = closure(&inputs)?;
+    let closure = follow(&inputs)?.closure;
     let options = Ingredient::new(Kind::Options, "", options.normalised);
     let ingredients: Vec<_> = [options].into_iter().chain(closure.ingredients()).collect();
     Ok(key(&ingredients).0)

@@ -25,14 +25,15 @@ impl Tree {
 
     fn closure(&self, source: &str, options: &str) -> Result<Closure, Bypass> {
         let options = options::parse(options.as_bytes())?;
-        closure(&Inputs {
+        let followed = follow(&Inputs {
             source: source.as_bytes(),
             embedded: &[],
             options: Some(&options),
             working_directory: self.0.path(),
             driver_dirs: &[],
             implicit: &[],
-        })
+        });
+        Ok(followed?.closure)
     }
 
     /// The places that were looked at; those where a file stands end in `!`.
@@ -241,7 +242,7 @@ fn there_is_an_end_to_what_is_followed() {
 #[test]
 fn what_stands_above_an_embedded_header_is_not_guessed() {
     let judged = |source: &str| {
-        closure(&Inputs {
+        follow(&Inputs {
             source: source.as_bytes(),
             embedded: &[(b"a.h", b"")],
             options: None,

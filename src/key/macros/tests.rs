@@ -1,8 +1,12 @@
 use super::*;
 
 fn found(operand: &str, definitions: &[&str]) -> Result<Vec<String>, Bypass> {
-    let parse = |text: &&str| Definition::parse(text.as_bytes()).expect("a definition");
-    let names = Macros::new(definitions.iter().map(parse)).names(operand.as_bytes(), &mut 0)?;
+    let mut macros = Macros::default();
+    for definition in definitions {
+        macros.add(definition.as_bytes())?;
+    }
+    let operand = macros.operand(operand.as_bytes())?;
+    let names = macros.names(&operand, &mut Spent::default())?;
     Ok(names
         .into_iter()
         .map(|name| String::from_utf8(name).expect("UTF-8"))
@@ -136,10 +140,74 @@ fn macros_that_expand_without_end_are_given_up() {
 
 #[test]
 fn definitions_of_options_have_their_value_behind_the_equals_sign() {
-    let of = |text: &[u8]| Definition::of_option(text);
-    assert_eq!(of(b"X=<a.h>"), Definition::parse(b"X <a.h>"));
-    assert_eq!(of(b"X"), Definition::parse(b"X 1"));
-    assert_eq!(of(b"M(x)=#x"), Definition::parse(b"M(x) #x"));
-    assert_eq!(of(b"'X=1"), None);
-    assert!(of(b"V(...)=x").is_some_and(|definition| definition.opaque));
+    let of = |option: &[u8], operand: &[u8]| {
+        let mut macros = Macros::default();
+        macros.add_option(option).expect("memory");
+        let operand = macros.operand(operand).expect("short");
+        macros.names(&operand, &mut Spent::default())
+    };
+    assert_eq!(of(b"X=<a.h>", b"X"), Ok(vec![b"a.h".to_vec()]));
+    assert_eq!(of(b"M(x)=#x", b"M(a.h)"), Ok(vec![b"a.h".to_vec()]));
+    let with_one = Ok(vec![b"1.h".to_vec(), b"X.h".to_vec()]);
+    assert_eq!(of(b"X", b"<X.h>"), with_one);
+    let undefined = Ok(vec![b"X.h".to_vec()]);
+    assert_eq!(of(b"'X=1", b"<X.h>"), undefined);
+    assert_eq!(of(b"V(...)=x", b"<V.h>"), Err(Bypass::UnresolvedInclude));
+}
+
+/// The stack is the application's.
+#[test]
+fn macros_that_stand_deep_in_one_another_are_expanded_on_a_small_stack() {
+    let expand = || {
+        for (length, is_found) in [(60, true), (390, false)] {
+            let chain = (1..=length).map(|index| format!("A{index} A{}", index - 1));
+            let chain: Vec<_> = chain.chain(["A0 <a.h>".to_owned()]).collect();
+            let chain: Vec<_> = chain.iter().map(String::as_str).collect();
+            let expected = is_found.then(|| vec!["a.h".to_owned()]);
+            let found = found(&format!("A{length}"), &chain);
+            assert_eq!(found, expected.ok_or(Bypass::UnresolvedInclude));
+        }
+        let nested = format!("{}a{}", "F(".repeat(90), ")".repeat(90));
+        let open = format!("<{nested}.h>");
+        assert_eq!(
+            found(&open, &["F(x) x"]),
+            UNRESOLVED,
+            "some stay as they are"
+        );
+        let chain = ["G(x) #x"];
+        check(&format!("G({nested})"), &chain, &[nested.as_str()]);
+    };
+    let small = std::thread::Builder::new().stack_size(48 << 10);
+    small.spawn(expand).expect("a thread").join().expect("room");
+}
+
+/// What the expansion of one operand costs is bounded by a constant, and definitions cost as much as they are long.
+#[test]
+fn no_macros_cost_more_than_linear_time() {
+    let cost = |count: usize| {
+        let definitions: Vec<_> = (0..count)
+            .map(|index| format!("D{index:06}(x, y) x y D{:06}(x y) x x x", index + 1))
+            .collect();
+        let (_, cost) = crate::key::work::of(|| {
+            let mut macros = Macros::default();
+            for definition in &definitions {
+                macros.add(definition.as_bytes()).expect("memory");
+            }
+            let mut spent = Spent::default();
+            for operand in ["D000000(a, b)", "D000001(D000001(a, b), c)"] {
+                let operand = macros.operand(operand.as_bytes()).expect("short");
+                assert_eq!(
+                    macros.names(&operand, &mut spent),
+                    Err(Bypass::UnresolvedInclude)
+                );
+            }
+        });
+        cost
+    };
+    let (once, twice) = (cost(20_000), cost(40_000));
+    assert!(twice <= 2 * once + 100, "{once}, then {twice}");
+    let string = "S(x) #x";
+    let nested = format!("{}\"{}", "T(".repeat(60), ")".repeat(60));
+    let (_, cost) = crate::key::work::of(|| found(&nested, &[string, "T(x) S(x)"]));
+    assert!(cost < 2 * MOST_WORK, "{cost}");
 }

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+use crate::fallible::push;
+use crate::outcome::Bypass;
+
 /// Which bytes hold words together.
 #[derive(Clone, Copy)]
 pub struct Reading {
@@ -37,49 +40,86 @@ impl Reading {
         })
     }
 
-    /// The words, in order; None: a quote is not closed, or there is nothing to escape.
-    pub fn words(self, options: &[u8]) -> Option<Vec<Word>> {
-        let mut words: Vec<Word> = Vec::new();
-        let mut open = None;
-        let mut in_word = false;
-        let mut bytes = options.iter().copied().enumerate();
-        while let Some((at, byte)) = bytes.next() {
-            let is_blank = byte.is_ascii_whitespace() || byte == 0x0B;
-            if is_blank && open.is_none() {
-                in_word = false;
-                continue;
-            }
-            if !in_word {
-                words.push(Word {
-                    span: at..at,
-                    text: Vec::new(),
-                });
-                in_word = true;
-            }
-            let word = words.last_mut()?;
-            word.span.end = at + 1;
-            match byte {
-                b'\\' if self.escapes && open != Some(b'\'') => {
-                    let (at, escaped) = bytes.next()?;
-                    word.span.end = at + 1;
-                    word.text.push(escaped);
-                }
-                b'"' | b'\''
-                    if if byte == b'"' {
-                        self.quotes
-                    } else {
-                        self.apostrophes
-                    } =>
-                {
-                    match open {
-                        None => open = Some(byte),
-                        Some(quote) if quote == byte => open = None,
-                        Some(_) => word.text.push(byte),
-                    }
-                }
-                _ => word.text.push(byte),
+    /// The words, in order.
+    ///
+    /// # Errors
+    /// A quote is not closed, or there is nothing to escape.
+    pub fn words(self, options: &[u8]) -> Result<Words<'_>, Bypass> {
+        let mut words = Words {
+            reading: self,
+            options,
+            at: 0,
+        };
+        while let Some((_, is_closed)) = words.pass(|_| Ok(()))? {
+            if !is_closed {
+                return Err(Bypass::UnknownOption);
             }
         }
-        open.is_none().then_some(words)
+        words.at = 0;
+        Ok(words)
+    }
+}
+
+/// The words of options in one reading.
+pub struct Words<'a> {
+    reading: Reading,
+    options: &'a [u8],
+    at: usize,
+}
+
+impl Words<'_> {
+    /// Passes over a word, and gives `each` the bytes that it says. Where it stands, and whether its quotes are closed.
+    fn pass(
+        &mut self,
+        mut each: impl FnMut(u8) -> Result<(), Bypass>,
+    ) -> Result<Option<(Range<usize>, bool)>, Bypass> {
+        let byte = |at: usize| self.options.get(at).copied();
+        let is_blank = |byte: u8| byte.is_ascii_whitespace() || byte == 0x0B;
+        let mut at = self.at;
+        while byte(at).is_some_and(is_blank) {
+            at += 1;
+        }
+        let start = at;
+        let mut open = None;
+        while let Some(next) = byte(at) {
+            if open.is_none() && is_blank(next) {
+                break;
+            }
+            at += 1;
+            let is_quote = match next {
+                b'"' => self.reading.quotes,
+                b'\'' => self.reading.apostrophes,
+                _ => false,
+            };
+            if next == b'\\' && self.reading.escapes && open != Some(b'\'') {
+                let Some(escaped) = byte(at) else {
+                    return Ok(Some((start..at, false)));
+                };
+                at += 1;
+                each(escaped)?;
+            } else if is_quote && open.is_none() {
+                open = Some(next);
+            } else if is_quote && open == Some(next) {
+                open = None;
+            } else {
+                each(next)?;
+            }
+        }
+        crate::key::work::count(at - self.at);
+        self.at = at;
+        Ok((at > start).then_some((start..at, open.is_none())))
+    }
+}
+
+impl Iterator for Words<'_> {
+    type Item = Result<Word, Bypass>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut text = Vec::new();
+        match self.pass(|byte| push(&mut text, byte)) {
+            Ok(Some((span, _))) => Some(Ok(Word { span, text })),
+            Ok(None) => None,
+            Err(reason) => Some(Err(reason)),
+        }
     }
 }

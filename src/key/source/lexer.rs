@@ -7,9 +7,12 @@
 //! text learns which differences mattered (`met`) and may read it again with those bits set.
 
 use std::borrow::Cow;
-use std::ops::Range;
+use std::cell::Cell;
 
 use super::scan::{Marks, contains, find, line_end, plain};
+use crate::fallible;
+use crate::key::work;
+use crate::outcome::Bypass;
 
 /// Trigraphs mean nothing (GNU modes and C++17; strict C99 has them).
 const NO_TRIGRAPHS: u8 = 1;
@@ -31,19 +34,28 @@ pub(super) const READINGS: u8 = 1 << 7;
 /// How long the operand of `__has_include` may be.
 const LONGEST_OPERAND: usize = 4096;
 
-/// How far unclosed quotes may be searched in vain, besides four times the text's length.
-const MAX_SEARCHED: usize = 1 << 16;
+/// How much may be read in search of ends that are not there, and of what stands before a name, besides four times the text's
+/// length.
+pub(super) const MAX_SEARCHED: usize = 1 << 16;
 
 /// Undoes trigraphs and line splices (phases 1 and 2) and makes each line end one line feed.
-pub(super) fn join_lines<'a>(text: &'a [u8], reading: u8, met: &mut u8) -> Cow<'a, [u8]> {
+///
+/// # Errors
+/// There is no memory for a copy.
+pub(super) fn join_lines<'a>(
+    text: &'a [u8],
+    reading: u8,
+    met: &mut u8,
+) -> Result<Cow<'a, [u8]>, Bypass> {
+    work::count(text.len());
     let is_odd = |byte, _| (byte == b'\\') | (byte == b'?') | (byte == b'\r');
     // A byte order mark is no part of the text.
     let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
     let mut at = plain(text, 0, is_odd);
     if at == text.len() {
-        return Cow::Borrowed(text);
+        return Ok(Cow::Borrowed(text));
     }
-    let mut joined = Vec::with_capacity(text.len());
+    let mut joined = fallible::with_capacity(text.len())?;
     joined.extend_from_slice(&text[..at]);
     while at < text.len() {
         let (mut byte, mut width) = (text[at], 1);
@@ -82,7 +94,7 @@ pub(super) fn join_lines<'a>(text: &'a [u8], reading: u8, met: &mut u8) -> Cow<'
         joined.extend_from_slice(&text[at..next]);
         at = next;
     }
-    Cow::Owned(joined)
+    Ok(Cow::Owned(joined))
 }
 
 /// The length of the line end, blanks before it included, which a backslash before `rest` would join over.
@@ -135,8 +147,9 @@ pub(super) enum Token<'a> {
     Literal(&'a [u8]),
     /// The prefix and the quote of a raw string.
     RawString,
-    /// Unclosed quotes so many on one line that reading them would take time in the square of their number.
-    TooManyQuotes,
+    /// So much stands on one line that is open, or that must be looked at again, that reading it would take time in the square
+    /// of its length.
+    TooMuchOpen,
     /// A backslash, outside of literals, that begins a universal character name.
     UniversalName,
 }
@@ -149,38 +162,56 @@ pub(super) struct Lexer<'a> {
     reading: u8,
     /// The differences between readings that this text showed.
     pub(super) met: u8,
-    /// The text without comments and literals, up to `code_from`; nothing unless it is wanted.
-    code: Vec<Range<usize>>,
-    keeps_code: bool,
+    /// Who is given the spans of the text that are no comments and literals, up to `code_from`.
+    code: Option<&'a mut dyn FnMut(&'a [u8])>,
     code_from: usize,
     /// The last comment: where it ended, and whether only blanks and comments stood before it on its line.
     comment: Option<(usize, bool)>,
-    /// How many bytes were read in search of the end of quotes that have none.
-    searched: usize,
+    /// How many bytes were read that are not passed over by that; see [`MAX_SEARCHED`].
+    searched: Cell<usize>,
 }
 
 impl<'a> Lexer<'a> {
     pub(super) fn new(text: &'a [u8], reading: u8) -> Self {
+        work::count(text.len());
         Lexer {
             text,
             marks: Marks::new(text),
             at: 0,
             reading,
             met: 0,
-            code: Vec::new(),
-            keeps_code: false,
+            code: None,
             code_from: 0,
             comment: None,
-            searched: 0,
+            searched: Cell::new(0),
         }
     }
 
-    /// The spans of a text that are code.
-    pub(super) fn code_of(text: &'a [u8], reading: u8) -> Vec<Range<usize>> {
+    /// Gives `each` the spans of a text that are code.
+    ///
+    /// # Errors
+    /// [`Token::TooMuchOpen`] stands where the directives hid it.
+    pub(super) fn code_of(
+        text: &'a [u8],
+        reading: u8,
+        each: &'a mut dyn FnMut(&'a [u8]),
+    ) -> Result<(), Bypass> {
         let mut lexer = Lexer::new(text, reading);
-        lexer.keeps_code = true;
-        lexer.by_ref().for_each(drop);
-        lexer.code
+        lexer.code = Some(each);
+        match lexer.any(|token| token == Token::TooMuchOpen) {
+            true => Err(Bypass::UnresolvedInclude),
+            false => Ok(()),
+        }
+    }
+
+    fn search(&self, bytes: usize) {
+        work::count(bytes);
+        self.searched.set(self.searched.get() + bytes);
+    }
+
+    /// Whether reading on would take more than linear time.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.searched.get() > MAX_SEARCHED + 4 * self.text.len()
     }
 
     fn byte(&self, at: usize) -> u8 {
@@ -203,8 +234,10 @@ impl<'a> Lexer<'a> {
         };
         let rest = &self.text[self.at..];
         let ends = |byte: &u8| *byte == close || *byte == b'\n';
-        let end = rest[1..].iter().position(ends)? + 1;
-        if rest[end] != close {
+        let end = rest[1..].iter().position(ends);
+        let end = end.map_or(rest.len(), |end| end + 1);
+        self.search(end);
+        if rest.get(end) != Some(&close) {
             return None;
         }
         self.leave_code(self.at, self.at + end + 1);
@@ -248,6 +281,8 @@ impl<'a> Lexer<'a> {
                 _ => end += 1,
             }
         }
+        // Where it goes on over line ends that end a literal for the lexer, each line would be read with all that follow.
+        self.search(end - from);
         end.min(self.text.len())
     }
 
@@ -261,12 +296,13 @@ impl<'a> Lexer<'a> {
         self.at += 1;
         // So short that many of them on one line take little time.
         let rest = &self.text[self.at..self.text.len().min(self.at + LONGEST_OPERAND)];
-        let rest = &rest[..line_end(rest)];
         let mut open = 1;
         let end = rest.iter().position(|byte| {
             open += i32::from(*byte == b'(') - i32::from(*byte == b')');
-            open == 0
+            open == 0 || *byte == b'\n'
         });
+        self.search(end.unwrap_or(rest.len()));
+        let end = end.filter(|end| rest[*end] == b')');
         Some(end.map(|end| &rest[..end]))
     }
 
@@ -282,6 +318,7 @@ impl<'a> Lexer<'a> {
                 .rev()
                 .take_while(|byte| is_word(**byte))
                 .count();
+        self.search(self.at - start);
         matches!(
             &before[start..],
             b"defined" | b"ifdef" | b"ifndef" | b"elifdef" | b"elifndef" | b"define" | b"undef"
@@ -294,6 +331,7 @@ impl<'a> Lexer<'a> {
         let before = &self.text[..self.at - name.len()];
         let mut closed = 0;
         for (back, byte) in before.iter().rev().enumerate() {
+            self.search(1);
             match byte {
                 b'\n' => return false,
                 _ if back == LONGEST_OPERAND => return true,
@@ -303,6 +341,7 @@ impl<'a> Lexer<'a> {
                     let called = before[..before.len() - 1 - back].trim_ascii_end();
                     let length = called.iter().rev().take_while(|byte| is_word(**byte));
                     let word = &called[called.len() - length.count()..];
+                    self.search(before.len() - back - called.len() + word.len());
                     if !matches!(word, b"" | b"if" | b"elif" | b"defined") {
                         return true;
                     }
@@ -328,8 +367,8 @@ impl<'a> Lexer<'a> {
 
     /// Ends a span of code before `from` and goes on behind the comment or literal at `to`.
     fn leave_code(&mut self, from: usize, to: usize) {
-        if self.keeps_code {
-            self.code.push(self.code_from..from);
+        if let Some(code) = &mut self.code {
+            code(&self.text[self.code_from..from]);
         }
         (self.code_from, self.at) = (to, to);
     }
@@ -357,6 +396,7 @@ impl<'a> Lexer<'a> {
                 .rev()
                 .take_while(|byte| is_blank(**byte))
                 .count();
+        work::count(at - reached);
         if reached > bound {
             self.text[reached - 1] == b'\n'
         } else {
@@ -430,6 +470,7 @@ impl<'a> Lexer<'a> {
         let Some(mut from) = before.take_while(|at| self.is_in_number(*at)).last() else {
             return false;
         };
+        work::count(at - from);
         while from < at {
             let point = usize::from(self.byte(from) == b'.');
             if self.byte(from + point).is_ascii_digit() {
@@ -478,9 +519,8 @@ impl<'a> Lexer<'a> {
                 b'\n' => {
                     self.met |= LONE_QUOTES;
                     if self.reading & LONE_QUOTES != 0 {
-                        self.searched += end - start;
-                        return (self.searched > MAX_SEARCHED + 4 * self.text.len())
-                            .then_some(Token::TooManyQuotes);
+                        self.search(end - start);
+                        return self.is_exhausted().then_some(Token::TooMuchOpen);
                     }
                     break;
                 }

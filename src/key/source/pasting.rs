@@ -1,7 +1,10 @@
 //! Which special names token pasting could make of the identifiers of a text.
 
+use std::collections::HashSet;
+
 use super::lexer::is_word;
 use super::{PRAGMA_OPERATORS, SPECIAL};
+use crate::key::work;
 
 /// For each ASCII byte, the bytes (modulo 64) that follow it in a name which pasting must not make.
 static FOLLOWERS: [u64; 128] = {
@@ -29,32 +32,46 @@ static FOLLOWERS: [u64; 128] = {
     followers
 };
 
-/// The identifiers in `code` that could be a part of a special name.
-pub(super) fn pieces<'a>(code: impl Iterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
-    let could_be_part = |word: &[u8]| match word {
-        [byte] => FOLLOWERS[*byte as usize] != 0,
-        _ => word
-            .windows(2)
-            .all(|pair| FOLLOWERS[pair[0] as usize] & 1 << (pair[1] % 64) != 0),
-    };
-    let mut pieces: Vec<_> = code
-        .flat_map(|span| span.split(|byte| !is_word(*byte)))
-        .filter(|word| !word.is_empty() && could_be_part(word))
-        .collect();
-    pieces.sort_unstable();
-    pieces.dedup();
-    pieces
-}
+/// The identifiers that are a part of a special name. These are few, however long the texts are.
+#[derive(Default)]
+pub(super) struct Pieces(HashSet<Vec<u8>>);
 
-/// Whether `name` is a sequence of `pieces`, each used any number of times.
-pub(super) fn can_be_pasted(name: &[u8], pieces: &[&[u8]]) -> bool {
-    let mut reached = 1u64;
-    for at in 0..name.len() {
-        if reached & 1 << at != 0 {
-            for piece in pieces.iter().filter(|piece| name[at..].starts_with(piece)) {
-                reached |= 1 << (at + piece.len());
+impl Pieces {
+    /// Adds those of a span of code.
+    pub(super) fn add(&mut self, code: &[u8]) {
+        let could_be_part = |word: &[u8]| match word {
+            [byte] => FOLLOWERS[*byte as usize] != 0,
+            _ => word
+                .windows(2)
+                .all(|pair| FOLLOWERS[pair[0] as usize] & 1 << (pair[1] % 64) != 0),
+        };
+        work::count(code.len());
+        let words = code.split(|byte| !is_word(*byte));
+        for word in words.filter(|word| !word.is_empty() && could_be_part(word)) {
+            let mut names = SPECIAL.iter().map(|(name, _)| *name);
+            let is_part = |name: &[u8]| {
+                name.len() >= word.len() && name.windows(word.len()).any(|part| part == word)
+            };
+            if !self.0.contains(word)
+                && (names.any(is_part) || PRAGMA_OPERATORS.iter().any(|name| is_part(name)))
+            {
+                self.0.insert(word.to_vec());
             }
         }
     }
-    reached & 1 << name.len() != 0
+
+    /// Whether `name` is a sequence of pieces, each used any number of times.
+    pub(super) fn make(&self, name: &[u8]) -> bool {
+        let mut reached = 1u64;
+        for at in 0..name.len() {
+            if reached & 1 << at != 0 {
+                for end in at + 1..=name.len() {
+                    if self.0.contains(&name[at..end]) {
+                        reached |= 1 << end;
+                    }
+                }
+            }
+        }
+        reached & 1 << name.len() != 0
+    }
 }

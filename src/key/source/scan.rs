@@ -96,6 +96,7 @@ fn bits(block: &[u8], next: &[u8], stop: impl Fn(u8, u8) -> bool) -> u64 {
 #[inline(always)]
 pub(super) fn plain(text: &[u8], mut at: usize, stop: impl Fn(u8, u8) -> bool) -> usize {
     while at < text.len() {
+        crate::key::work::count(BLOCK);
         let found = block(text, at, &stop);
         if found != 0 {
             return at + found.trailing_zeros() as usize;
@@ -109,6 +110,12 @@ pub(super) fn line_end(text: &[u8]) -> usize {
     plain(text, 0, |byte, _| byte == b'\n')
 }
 
+/// Where the first backslash stands.
+pub(super) fn escape(text: &[u8]) -> Option<usize> {
+    let at = plain(text, 0, |byte, _| byte == b'\\');
+    (at < text.len()).then_some(at)
+}
+
 /// Where `word`, of two bytes or more, first stands in `text`.
 pub(super) fn find(text: &[u8], word: &[u8]) -> Option<usize> {
     let mut at = 0;
@@ -118,6 +125,23 @@ pub(super) fn find(text: &[u8], word: &[u8]) -> Option<usize> {
             return None;
         }
         if text[at..].starts_with(word) {
+            return Some(at);
+        }
+        at += 1;
+    }
+}
+
+/// Where `word`, of two bytes or more and in lower case, first stands in `text` in whatever case.
+pub(super) fn find_in_any_case(text: &[u8], word: &[u8]) -> Option<usize> {
+    // In capitals, letters lack this bit; what else lacks it is told apart below.
+    let is_like = |byte: u8, letter: u8| byte | 0x20 == letter;
+    let mut at = 0;
+    loop {
+        at = plain(text, at, |byte, next| {
+            is_like(byte, word[0]) & is_like(next, word[1])
+        });
+        let found = text.get(at..at + word.len())?;
+        if found.eq_ignore_ascii_case(word) {
             return Some(at);
         }
         at += 1;

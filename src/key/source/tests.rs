@@ -49,23 +49,202 @@ fn only_the_digits_of_pyopencls_variable_are_left_out() {
     let named = |digits: &str| {
         format!("kernel void f() {{}}\n\n__constant int pyopencl_defeat_cache_{digits} = 0;")
     };
-    let key = |text: &str| {
-        let (text, name) = keyed(text.as_bytes());
-        (text.to_vec(), name)
-    };
+    let before = |text: &str| before_digits(text.as_bytes()).map(<[u8]>::to_vec);
     let (one, other) = ("0123456789abcdef".repeat(2), "f".repeat(32));
-    assert_eq!(key(&named(&one)), key(&named(&other)));
-    assert_ne!(key(&named(&one)), key("kernel void f() {}"));
+    assert!(before(&named(&one)).is_some_and(|text| text.ends_with(RANDOM_NAME)));
+    assert_eq!(before(&named(&one)), before(&named(&other)));
     for text in [
         named(&one.to_uppercase()),
         named(&one[1..]),
         named(&format!("0{one}")),
         named(&one) + "\n",
-        named(&one) + &named(&other),
-        format!("// pyopencl_defeat_cache_{other}{}", named(&one)),
+        "kernel void f() {}".to_owned(),
     ] {
-        assert_eq!(key(&text), (text.clone().into_bytes(), ""), "{text}");
+        assert_eq!(before(&text), None, "{text}");
     }
+}
+
+#[test]
+fn digits_that_something_else_could_spell_are_not_left_out() {
+    const END: &str =
+        "\n\n__constant int pyopencl_defeat_cache_0123456789abcdef0123456789abcdef = 0;";
+    let spells = |source: &str, others: &[&str], words: &[&str]| {
+        let source = format!("{source}{END}");
+        let before = before_digits(source.as_bytes()).expect("digits").len() - RANDOM_NAME.len();
+        let mut texts = Texts::default();
+        texts.add(source.as_bytes()).expect("judged");
+        for other in others {
+            texts.add(other.as_bytes()).expect("judged");
+        }
+        let words = words.iter().map(|word| word.as_bytes());
+        texts
+            .could_spell_random_name((0, before), words)
+            .expect("memory")
+    };
+    let usual = "#include <pyopencl-complex.h>\n#define C(a, b) a##b\n// A hope; a cache; no feat.\n\
+        kernel void f(global int *p, int n) { int x_ = _n(p); char c = '\\n'; }";
+    assert!(!spells(usual, &[], &["/tmp/x", "-DN=1"]));
+    for (source, others, words) in [
+        (format!("int x;{END}"), vec![], vec![]),
+        ("int pyopencl_defeat_cache_0;".to_owned(), vec![], vec![]),
+        (
+            "int pyopencl_def\\\neat_cache_0;".to_owned(),
+            vec![],
+            vec![],
+        ),
+        (
+            "int pyopencl_def??/\neat_cache_0;".to_owned(),
+            vec![],
+            vec![],
+        ),
+        (
+            "int y;".to_owned(),
+            vec!["#define pyopencl_defeat_cache_0 1"],
+            vec![],
+        ),
+        (
+            "int y;".to_owned(),
+            vec!["pyopencl_defeat_cache_0=1"],
+            vec![],
+        ),
+        (
+            "int y;".to_owned(),
+            vec![],
+            vec!["-Dpyopencl_defeat_cache_0=1"],
+        ),
+        (
+            "int y;".to_owned(),
+            vec![],
+            vec!["pyopencl_defeat_cache_0.h"],
+        ),
+        (
+            "P(pyopencl_, defeat_cache_0)".to_owned(),
+            vec!["#define P(x, y) x##y"],
+            vec![],
+        ),
+        (
+            "P(pyopencl, defeat, cache)".to_owned(),
+            vec!["#define P(x, y, z) x##_##y##_##z##_##0"],
+            vec![],
+        ),
+        (
+            "P(p, yopencl_defeat, _, cache_0)".to_owned(),
+            vec![],
+            vec![],
+        ),
+        (
+            "a(\"pyopencl_defeat\" \"_cache_0\")".to_owned(),
+            vec![],
+            vec![],
+        ),
+        (
+            "a(\"x.pyopencl_\" S(defeat) \"_cache_0\")".to_owned(),
+            vec![],
+            vec![],
+        ),
+        (
+            "a(\"\\x70yopencl_defeat_cache_0\")".to_owned(),
+            vec![],
+            vec![],
+        ),
+        ("a(\"\\160\")".to_owned(), vec![], vec![]),
+        (
+            "a(\"xp\" \"y\" \"o\" \"pencl_\" \"defeat_cach\")".to_owned(),
+            vec!["#define e_9 1"],
+            vec![],
+        ),
+    ] {
+        assert!(
+            spells(&source, &others, &words),
+            "{source} {others:?} {words:?}"
+        );
+    }
+}
+
+/// However a text is made, no part of it is read more than a constant number of times: four times the text costs four times as
+/// much, and what may be searched besides.
+#[test]
+fn no_text_costs_more_than_linear_time() {
+    let pieces = [
+        "__has_include(\"a\") || ",
+        "__has_include(<a) ",
+        "__has_include(<a",
+        "(__has_include(\"a\"))",
+        "#pragma a ",
+        "#pragma /* */\n",
+        "#define a __has_include(\"a\") ",
+        "#define a b /* c */ 'd' \"e\"\n",
+        "#define a \\\n b \\\n c\n",
+        "#if (((((a)))))\n#endif\n",
+        "((((",
+        "#error a /*\n*/\n",
+        "don't /*\n\\\r1'0 ??= *\\\n",
+        "'\\'\\",
+        "1'17",
+        "a.a.1'",
+        "_##__a ",
+        "x_##_##y __a P _ ",
+        "# /**/",
+        "/**/",
+        "#               \n",
+        "\"\" asm #x ",
+        "\"\\x .macr\" #x asm ",
+        "_Pragma(\"a\") __ ___ ",
+        "#include NAME /* a */\n",
+        "#include \"a\"\n",
+        "#define a 1'0' /*\n",
+        "#define a 1'0' /*\n__has_include(\"a\")\n",
+        "#include NAME 1'0' /*\n",
+        "\\'",
+        "R",
+        "\\ \r\n",
+        "\t\n",
+    ];
+    for head in [
+        "",
+        "??/ x\n\\ \nfoo *\\\n/ \r bar\n",
+        "'lone\n 1'0\n#error /* \n x */\n",
+        "'lone\n1'0 y##z\n#error ",
+        "#define P(a, b) a##b #a asm(x) _Pragma(x)\n",
+        "( __has_include\n",
+    ] {
+        for piece in pieces {
+            let cost = |length: usize| {
+                let text = format!("{head}{}", piece.repeat(length / piece.len()));
+                let mut judged = Texts::default();
+                let ((), cost) = crate::key::work::of(|| {
+                    let _ = judged.add(text.as_bytes());
+                    let _ = judged.new_definitions(|_| Ok(()));
+                    let _ = judged.finish();
+                    let _ = judged.could_spell_random_name((0, text.len()), []);
+                });
+                (cost, judged.read.div_ceil(text.len()))
+            };
+            let (once, _) = cost(2_500);
+            let (four_times, readings) = cost(10_000);
+            // Each reading judges, looks for definitions and finds the code twice, and each of these may search.
+            let most = 4 * once + 4 * readings * (lexer::MAX_SEARCHED + 4 * 10_000);
+            assert!(
+                four_times <= most,
+                "{head:?} {piece:?}: {once}, then {four_times} in {readings} readings"
+            );
+        }
+    }
+}
+
+/// A text of which compilers make 128 different things is read as often only if it is short.
+#[test]
+fn a_long_text_of_many_readings_is_given_up() {
+    let odd = "??/ x\n\\ \nfoo *\\\n/ \r bar \n 'lone\n 1'0 \n#error /* \n x */\n";
+    let text = |length: usize| format!("{odd}{}", "int x;\n".repeat(length / 7));
+    assert_eq!(verdict(&[text(10_000).as_bytes()]), NONE);
+    let long = text(1 << 20);
+    let (judged, cost) = crate::key::work::of(|| verdict(&[long.as_bytes()]));
+    assert_eq!(judged, UNRESOLVED);
+    assert!(
+        cost < 4 * (MOST_READ + MOST_TIMES_READ * long.len()),
+        "{cost}"
+    );
 }
 
 #[test]
@@ -380,7 +559,7 @@ fn hostile_texts_take_little_time() {
         let start = cpu_seconds();
         let mut judged = Texts::default();
         let _ = judged.add(text.as_bytes());
-        let _ = judged.definitions();
+        let _ = judged.new_definitions(|_| Ok(()));
         let _ = judged.finish();
         assert!(cpu_seconds() - start < 5, "{:?}", &text[..8]);
     }

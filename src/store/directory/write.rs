@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FlockOperation, OFlags, RawMode, flock};
+use rustix::fs::{OFlags, RawMode};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::{Directory, FILE, PROTECTED, StoreError, TEMPORARY_PREFIX, failed};
@@ -95,66 +95,6 @@ impl Directory {
         }
     }
 
-    /// Makes a file whose bytes all have their place on the disk before anybody sees it, and that can be mapped therefore.
-    /// It takes the place of `replaced`, or that of none; false if another file has the name by now.
-    ///
-    /// # Errors
-    /// There is no room, or the file cannot be made.
-    pub fn create_allocated(
-        &self,
-        name: &str,
-        bytes: &[u8],
-        replaced: Option<&std::fs::File>,
-    ) -> io::Result<bool> {
-        may_reach(bytes.len() as u64)?;
-        let (mut unfinished, file) = self
-            .create_unfinished(WRITABLE)
-            .map_err(|error| error.error)?;
-        let published = self.allocate(file.as_fd(), bytes).and_then(|()| {
-            let from = unfinished.name.as_ref();
-            match replaced {
-                None => {
-                    let to = name.as_ref();
-                    retry_on_intr(|| self.disk.rename_to_new(self.fd(), from, self.fd(), to))
-                }
-                Some(old) => self.replace(old, &unfinished.name, name),
-            }
-        });
-        match published {
-            Ok(()) => {
-                unfinished.name.clear();
-                Ok(true)
-            }
-            // AGAIN: another process is about to replace it.
-            Err(Errno::EXIST | Errno::AGAIN) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Not all file systems can allocate (ext2 and ext3 cannot). There, and where an allocated block would be zeroed only when
-    /// it is written first, the bytes themselves take the place.
-    fn allocate(&self, file: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
-        match retry_on_intr(|| self.disk.allocate(file, bytes.len() as u64)) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write(file, bytes),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Renames a file to the name of another one, which must still have it: two processes that replace the same file at once
-    /// would otherwise replace the first one's new file, which it may have mapped already.
-    fn replace(&self, old: &std::fs::File, from: &str, name: &str) -> Result<(), Errno> {
-        flock(old, FlockOperation::NonBlockingLockExclusive)?;
-        let replaced = if self.is_named(name, old) {
-            let (from, to) = (from.as_ref(), name.as_ref());
-            retry_on_intr(|| self.disk.rename(self.fd(), from, self.fd(), to))
-        } else {
-            Err(Errno::EXIST)
-        };
-        // Not left to the end of the descriptor, of which a forked child may have a copy.
-        let _ = flock(old, FlockOperation::Unlock);
-        replaced
-    }
-
     fn write(&self, file: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
         while !bytes.is_empty() {
             match self.disk.write(file, bytes) {
@@ -173,18 +113,6 @@ impl Directory {
     /// It is a link or no regular file, not ours, or cannot be opened.
     pub fn open_or_create_file(&self, name: &str) -> io::Result<std::fs::File> {
         self.open_to_write(name, FILE | OFlags::RDWR | OFlags::CREATE)
-    }
-
-    /// Opens a file to read and write in place; None if it does not exist.
-    ///
-    /// # Errors
-    /// It is a link or no regular file, not ours, or cannot be opened.
-    pub fn open_file(&self, name: &str) -> io::Result<Option<std::fs::File>> {
-        match self.open_to_write(name, FILE | OFlags::RDWR) {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 
     /// Opens a file to write behind its end, and makes it if it is missing.

@@ -322,10 +322,13 @@ const CASES: &[Case] = &[
         limits: LIMITS,
         prepare: |store| {
             published(store);
-            for (directory, file) in [("tmp", "new-1-1"), ("loading", &KEY.hex())] {
+            let hex = KEY.hex();
+            for (directory, file, content) in
+                [("tmp", "new-1-1", "oclcache"), ("loading", &hex, "+")]
+            {
                 let directory = store.root().path().join(directory);
                 fs::create_dir_all(&directory).expect("made");
-                fs::write(directory.join(file), "+").expect("written");
+                fs::write(directory.join(file), content).expect("written");
                 set_age(&directory.join(file), 100 * 86400);
             }
         },

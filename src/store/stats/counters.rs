@@ -44,7 +44,7 @@ pub enum Counter {
     Waited = 16,
     /// Nanoseconds that they waited.
     WaitNs = 17,
-    /// Misses whose recipe was written instead of an entry.
+    /// Misses that left a recipe instead of an entry, or found it there.
     Recipes = 18,
     /// Nanoseconds that drivers spent in builds that were bypassed.
     BypassedNs = 19,

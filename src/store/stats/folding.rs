@@ -10,12 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use super::RUN_PREFIX;
 use super::counters::Totals;
-use super::file::decode;
-use super::owner::{Owner, View};
+use super::file::{MAGIC, decode};
+use super::owner::{Owner, View, is_name};
 use super::rows::{Rows, Tag, Written, bound};
 use crate::fork::{Mutex, MutexGuard};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, TEMPORARY_PREFIX};
+use crate::store::sweep::{is_blank, is_leftover};
 
 pub const TOTAL: &str = "total.json";
 pub const LOCK: &str = "lock";
@@ -117,6 +118,12 @@ pub fn counters(directory: &Directory, name: &str) -> Option<Rows> {
     decode(&bytes)
 }
 
+/// Whether a file is blank, or the beginning of one of these and no more.
+fn is_begun(directory: &Directory, name: &str) -> bool {
+    let start = directory.read_start(name, MAGIC.len());
+    start.is_some_and(|start| is_blank(&start) || MAGIC.starts_with(&start))
+}
+
 /// One look at all files, at which those of dead processes are folded if the lock is held.
 ///
 /// A process that is killed loses nothing: a file counts either by being in `absorbed`, or by being there and not in
@@ -184,6 +191,7 @@ impl<'a> Round<'a> {
         self.files(self.directory, "", Owner::Dead, files);
         for run in runs {
             let owner = run.strip_prefix(RUN_PREFIX).unwrap_or_default();
+            let is_ours = is_name(owner);
             let owner = self.view.owner(owner);
             // What is no directory of ours holds no file of ours.
             let Ok(Some(directory)) = self.directory.open_below(&run) else {
@@ -195,7 +203,7 @@ impl<'a> Round<'a> {
             self.files(&directory, &prefix, owner, names);
             // The files of a run that goes on are the runner's to read, and its directory is its processes' to write to.
             let changed = self.directory.changed_ms(&run);
-            if self.lock.is_some() && self.is_over(owner, changed, FORGOTTEN) {
+            if is_ours && self.lock.is_some() && self.is_over(owner, changed, FORGOTTEN) {
                 self.directory.remove_directory(&run);
             }
         }
@@ -225,7 +233,10 @@ impl<'a> Round<'a> {
     fn file(&mut self, directory: &Directory, prefix: &str, run: Owner, name: &str) {
         let modified = || directory.facts(name).map(|facts| facts.modified_ms);
         if name.starts_with(TEMPORARY_PREFIX) {
-            if self.lock.is_some() && self.is_over(Owner::Unknown, modified(), UNFINISHED) {
+            if self.lock.is_some()
+                && self.is_over(Owner::Unknown, modified(), UNFINISHED)
+                && is_leftover(directory, name)
+            {
                 let _ = directory.remove(name);
             }
             return;
@@ -248,7 +259,7 @@ impl<'a> Round<'a> {
             }
             Some(counters) => self.living.add_all(&counters),
             // Its process could not write it, on a full disk.
-            None if owner == Owner::Dead && self.lock.is_some() => {
+            None if owner == Owner::Dead && self.lock.is_some() && is_begun(directory, name) => {
                 let _ = directory.remove(name);
             }
             None => {}
@@ -270,7 +281,8 @@ impl<'a> Round<'a> {
 
     /// Removes a file that is in the total.
     fn forget(&mut self, directory: &Directory, name: &str, path: &str) {
-        if self.lock.is_some() && directory.remove(name).is_ok() {
+        let is_ours = counters(directory, name).is_some() || is_begun(directory, name);
+        if self.lock.is_some() && is_ours && directory.remove(name).is_ok() {
             self.absorbed.remove(path);
         }
     }

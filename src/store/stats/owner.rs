@@ -73,6 +73,13 @@ impl View {
     }
 }
 
+/// Whether a name is one that a process gives to what it owns.
+pub fn is_name(name: &str) -> bool {
+    let is_number = |part: &&str| part.parse::<u64>().is_ok();
+    let parts: Vec<&str> = name.split('-').collect();
+    parts.len() == 4 && parts[2..].iter().all(is_number)
+}
+
 fn digits(bytes: &[u8]) -> String {
     format!("{:08x}", xxhash_rust::xxh3::xxh3_64(bytes) as u32)
 }

@@ -22,7 +22,7 @@ fn framed(rest: &[u8]) -> Vec<u8> {
         binaries: Vec::new(),
     };
     let head = MAGIC.len() + 4 + KEY.0.len();
-    let mut bytes = good.encode(&KEY)[..head].to_vec();
+    let mut bytes = good.encode(&KEY).expect("memory")[..head].to_vec();
     bytes.extend(rest);
     let checksum = xxh3_128(&bytes);
     bytes.extend(checksum.to_le_bytes());
@@ -54,7 +54,8 @@ fn comes_back(entry: &Entry) {
         recipe: recipe.as_ref(),
         binaries: entry.binaries().collect(),
     };
-    let again = Entry::parse(content.encode(&KEY), Some(&KEY)).expect("what was encoded");
+    let again =
+        Entry::parse(content.encode(&KEY).expect("memory"), Some(&KEY)).expect("what was encoded");
     assert_eq!(again.meta, entry.meta);
     assert_eq!(again.recipe(), recipe);
     assert!(again.binaries().eq(entry.binaries()));
@@ -92,7 +93,8 @@ fuzz_target!(|input: &[u8]| {
                 recipe: Some(&recipe),
                 binaries: vec![rest, &[], rest],
             };
-            let entry = Entry::parse(content.encode(&KEY), Some(&KEY)).expect("what was encoded");
+            let entry = Entry::parse(content.encode(&KEY).expect("memory"), Some(&KEY))
+                .expect("what was encoded");
             assert_eq!(entry.recipe(), Some(recipe));
             return comes_back(&entry);
         }

@@ -10,7 +10,7 @@ const INCLUDING: &str = "#include \"a.h\"\n#include \"sub/b.h\"\n\
     __kernel void f(__global uint *out) { out[get_global_id(0)] = A + B + C; }\n";
 
 /// A working directory whose program includes files by options and by one another.
-fn tree(sandbox: &Sandbox) -> std::path::PathBuf {
+pub(super) fn tree(sandbox: &Sandbox) -> std::path::PathBuf {
     let work = sandbox.path("work");
     for (name, text) in [
         ("kernel.cl", INCLUDING),
@@ -28,7 +28,7 @@ fn tree(sandbox: &Sandbox) -> std::path::PathBuf {
     work
 }
 
-const OPTIONS: &str = "-I inc -I again -Iother";
+pub(super) const OPTIONS: &str = "-I inc -I again -Iother";
 
 #[test]
 fn headers_are_found_where_the_application_had_them_and_are_the_recipes_own() {
@@ -64,9 +64,6 @@ fn headers_are_found_where_the_application_had_them_and_are_the_recipes_own() {
             0
         );
         assert!(super::show(&sandbox).contains(OPTIONS));
-        if driver == Driver::Pocl {
-            assert!(super::show(&sandbox).contains("variants          none"));
-        }
     }
 }
 
@@ -87,22 +84,6 @@ fn what_nobody_could_hit_is_not_baked() {
     assert_eq!(bake(&sandbox, &[]), skipped(new));
     fs::remove_dir_all(work.join("sub")).expect("removed");
     assert_eq!(bake(&sandbox, &[]), "1 baked, 0 skipped, 0 failed");
-}
-
-#[test]
-fn a_header_that_is_named_by_its_path_is_not_baked() {
-    let sandbox = stub();
-    let header = sandbox.write("absolute.h", "#define V 1\n");
-    let source = format!(
-        "#include \"{}\"\n__kernel void f(__global uint *out) {{ out[0] = V; }}\n",
-        header.display()
-    );
-    sandbox.kernel(Way::Cached, &source, "").ok();
-    let said = bake(&sandbox, &[]);
-    assert!(
-        said.starts_with("0 baked, 1 skipped (1: it includes "),
-        "{said}"
-    );
 }
 
 #[test]
@@ -169,22 +150,4 @@ fn the_worker_has_the_name_of_the_program_where_the_driver_may_look_at_it() {
     assert_eq!((run(), misses(&sandbox)), (1, 1));
     assert_eq!(bake(&sandbox, &[]), "2 baked, 0 skipped, 0 failed");
     assert_eq!((run(), misses(&sandbox)), (0, 0));
-}
-
-/// What a compiler says of a header names its directory, which is the baker's own: that is found when all work is done.
-#[test]
-fn a_program_whose_build_log_names_directories_is_not_made_by_each_baker() {
-    let Some(sandbox) = sandbox(Driver::Pocl) else {
-        return;
-    };
-    let work = tree(&sandbox);
-    let warning = "#warning said\n#define C 300\n";
-    fs::write(work.join("other/c.h"), warning).expect("written");
-    assert_eq!(in_directory(&sandbox, &work, OPTIONS).source_builds(), 1);
-    let why = "its build log names the directories of headers";
-    let failed = format!("0 baked, 0 skipped, 1 failed (1: {why})");
-    assert_eq!(bake(&sandbox, &[]), failed);
-    assert_eq!(bake(&sandbox, &[]), failed);
-    let skipped = format!("0 baked, 1 skipped (1: it failed 2 times ({why})), 0 failed");
-    assert_eq!(bake(&sandbox, &[]), skipped);
 }

@@ -11,6 +11,25 @@ use super::faults::{Fault, SHARED, WARNING, WRONG, cache, examine, found};
 use crate::support::{Way, built, copy_program, example, is_root, library, skipped};
 
 #[test]
+fn files_that_others_can_read_are_told() {
+    let readable = Fault {
+        about: "entries",
+        state: WARNING,
+        says: "others can read 1 file in `",
+        plant: |world| {
+            let below = cache(world, 0o755).join("v1");
+            fs::create_dir(&below).expect("made");
+            fs::write(below.join("swept"), "").expect("written");
+            for (path, mode) in [(&below, 0o755), (&below.join("swept"), 0o644)] {
+                fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("changed");
+            }
+        },
+        by_hand: None,
+    };
+    examine(&mut World::new(), &readable);
+}
+
+#[test]
 fn a_cache_that_belongs_to_another_is_told_and_taken_over() {
     if !is_root() {
         return skipped("a cache directory of another user (root can give one away)");

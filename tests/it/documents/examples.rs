@@ -220,7 +220,7 @@ fn the_run_lines_of_the_dockerfile_make_an_image_that_serves_every_user() {
     let system = reader.home().join("system").display().to_string();
     let (installing, run): (Vec<&str>, Vec<&str>) =
         lines.iter().partition(|line| line.contains("apt-get"));
-    assert!(installing.len() == 1 && run.len() == 2, "{lines:?}");
+    assert!(installing.len() == 1 && run.len() == 3, "{lines:?}");
     for line in run {
         reader
             .type_in(&line.replace("/var/cache/oclcache", &system))

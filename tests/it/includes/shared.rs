@@ -88,6 +88,41 @@ fn digits_that_are_read() {
     }
 }
 
+/// Whatever else of a build may name the variable: an option, a header, a name that is pasted.
+#[test]
+fn digits_that_something_beside_the_source_reads() {
+    const PICK: &str = "int pick(void);\n\
+        __kernel void f(__global uint *out) { out[get_global_id(0)] = pick(); }\n\
+        #define MADE(v) made = 0; int pick(void) { return v; } __constant int more\n";
+    const NAME: &str = "pyopencl_defeat_cache_";
+    for tree in Tree::on(&[Driver::Intel]) {
+        let define = |digits: &str, value| format!("#define {NAME}{digits} MADE({value})\n");
+        tree.write("names.h", define(ONE, 1) + &define(OTHER, 2));
+        let options = format!("-D{NAME}{ONE}=MADE(1) -D{NAME}{OTHER}=MADE(2)");
+        let headers = format!("#include \"names.h\"\n{PICK}");
+        let spliced = format!(
+            "#define pyopencl_def\\\neat_cache_{ONE} MADE(1)\n#define pyopencl_def??/\neat_cache_{OTHER} MADE(2)\n\
+             #define pyopencl_def\\\neat_cache_{OTHER} MADE(2)\n{PICK}"
+        );
+        let declared = "#define PASTE(a, b) a##b\n#define IT(digits) PASTE(pyopencl_def, eat_cache_##digits)\n\
+             extern __constant int IT(0123456789abcdef0123456789abcdef);\n\
+             __kernel void f(__global uint *out) { out[get_global_id(0)] = 7; }\n";
+        for (source, options) in [
+            (PICK, options.as_str()),
+            (headers.as_str(), ""),
+            (spliced.as_str(), ""),
+            (declared, ""),
+            (declared, "-g"),
+        ] {
+            for digits in [ONE, OTHER] {
+                tree.source(&format!("{source}{}", defeat(digits)), options);
+                tree.is_right(digits);
+                tree.is_right("again");
+            }
+        }
+    }
+}
+
 #[test]
 fn digits_beside_headers() {
     for tree in Tree::on(&QUICK) {

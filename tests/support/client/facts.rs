@@ -448,14 +448,34 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     let names = kernels.iter().map(|kernel| name_of(*kernel)).collect();
     let names = sorted(names, session.shuffles_kernels());
     println!("kernels in order {names:?}");
-    let mut few = [ptr::null_mut(); 1];
+    for room in [0, 1, 2] {
+        let mut few = [ptr::null_mut(); 2];
+        let mut count = 77;
+        let codes = [
+            call!(clCreateKernelsInProgram(
+                program,
+                room,
+                few.as_mut_ptr(),
+                ptr::null_mut()
+            )),
+            call!(clCreateKernelsInProgram(
+                program,
+                room,
+                few.as_mut_ptr(),
+                &mut count
+            )),
+        ];
+        let written = few.iter().filter(|kernel| !kernel.is_null()).count();
+        println!("room for {room} kernels: {codes:?} {count} written {written}");
+    }
+    let mut count = 77;
     let code = call!(clCreateKernelsInProgram(
         program,
         1,
-        few.as_mut_ptr(),
-        ptr::null_mut()
+        ptr::null_mut(),
+        &mut count
     ));
-    println!("kernels in too small an array: code {code}");
+    println!("no room for a kernel: code {code} {count}");
     for kernel in kernels {
         cl::release_kernel(kernel);
     }

@@ -1,5 +1,7 @@
 //! What comes of clCompileProgram and clLinkProgram: objects, libraries, executables, and all of them from binaries.
 
+use opencl_sys::cl_int;
+
 use crate::cl::{self, Handle};
 use crate::facts::{Asking, binaries, kernel_facts, program_facts};
 use crate::queries::{context_references, program_references};
@@ -274,8 +276,42 @@ fn changes(session: &Session) {
         }
         linked => release(&Vec::from_iter(linked)),
     }
+    println!("[a link result, changed in vain]");
+    for (label, change) in FAILING {
+        let Some(linked) = link(session, label, None, &[program]) else {
+            continue;
+        };
+        println!("{label}: code {}", change(linked));
+        program_facts(session, linked, Asking::Known);
+        session.try_kernel(label, linked, "alone");
+        release(&Vec::from_iter(link(session, label, None, &[linked])));
+        release(&[linked]);
+    }
+    println!("[a library, built]");
+    match link(session, "library", Some("-create-library"), &[program]) {
+        // Its log is not asked for: Intel's CPU runtime ends the process.
+        Some(library) if session.builds_link_results() => {
+            println!("build: code {}", cl::build(library, None));
+            session.try_kernel("built", library, "alone");
+            if let Some(linked) = link(session, "of it", None, &[library]) {
+                session.try_kernel("of it", linked, "alone");
+                release(&[linked]);
+            }
+            release(&[library]);
+        }
+        library => release(&Vec::from_iter(library)),
+    }
     release(&[program]);
 }
+
+type Change = fn(Handle) -> cl_int;
+
+const FAILING: [(&str, Change); 2] = [
+    ("built with a wrong option", |program| {
+        cl::build(program, Some("-wrong-option"))
+    }),
+    ("compiled", |program| cl::compile(program, "", &[])),
+];
 
 pub fn section(session: &Session) -> Result<(), String> {
     results(session);

@@ -8,10 +8,11 @@
 //! |---|---|
 //! | `facts [OPTIONS]` | all queries of a program of varied kernels |
 //! | `run [--source FILE --kernel NAME [--then FILE=NEW]] [--options STRING]` | results of kernels; then again with NEW in FILE |
-//! | `linked --kernel NAME --source FILE... [--header NAME=FILE]... [--options STRING]` | a program of compiled files |
+//! | `linked --kernel NAME --source FILE... [--header NAME=FILE]... [--options STRING] [--rebuild]` | a program of compiled files, which is then built again |
 //! | `lifetime` | kernels that outlive programs, reference counts, clones |
 //! | `outlived` | programs whose context was released, or that were released before their kernels |
 //! | `rebuild` | building a program again, with and without live kernels, after failures |
+//! | `alive` | calls that change programs with live kernels |
 //! | `failing` | builds that fail |
 //! | `callback` | builds with a callback |
 //! | `compilelink` | compiling, linking, libraries, embedded headers |
@@ -35,6 +36,7 @@
 //! | `hook` | one line with the nanoseconds of calls that the cache hooks, and of one that it does not hook |
 //! | `load` | one line with the nanoseconds of the first clGetPlatformIDs, and the memory that is resident then |
 //! | `stress N M [race]` | N threads that do all that a program allows with M programs, for ThreadSanitizer |
+//! | `stack KIB HOW` | one program on a thread with a stack of so many KiB, and on standard error what it took of that |
 //! | `threads N M` | N threads that build M programs each |
 //! | `keys --source FILE... [--options STRING] [--times N] [--threads N]` | the same builds again and again |
 //! | `waiting HOW FILE...` | what else a process may do while it builds, told when by its standard input |
@@ -64,6 +66,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod again;
+mod alive;
 mod behind;
 mod callback;
 mod cl;
@@ -91,6 +94,7 @@ mod queries;
 mod rebuild;
 mod run;
 mod session;
+mod stack;
 mod stress;
 mod threads;
 mod time;
@@ -135,6 +139,7 @@ fn dispatch() -> Result<(), String> {
         "lifetime" => lifetime::section(&session()?),
         "outlived" => outlived::section(&session()?),
         "rebuild" => rebuild::section(&session()?),
+        "alive" => alive::section(&session()?),
         "failing" => failing::section(&session()?),
         "callback" => callback::section(&session()?),
         "behind" => behind::section(arguments),
@@ -163,6 +168,7 @@ fn dispatch() -> Result<(), String> {
         "recycled" => again::recycled(&session()?),
         "hook" => hook::section(&session()?),
         "load" => load::section(),
+        "stack" => stack::section(&session()?, arguments),
         "stress" => stress::section(&session()?, arguments),
         "threads" => threads::section(&session()?, arguments),
         "turns" => turns::section(&session()?),

@@ -91,11 +91,27 @@ pub fn show(label: &str, asking: Ask, form: Form) {
                 format(&bytes, form)
             );
             if !bytes.is_empty() {
-                let mut short = vec![0_u8; bytes.len()];
-                let code = asking(bytes.len() - 1, short.as_mut_ptr().cast(), ptr::null_mut());
-                println!("{label}: one byte too few: code {code}");
+                // Some drivers take a size of none for a query of the size alone.
+                for size in [0, 4.min(bytes.len() - 1), bytes.len() - 1] {
+                    let mut short = vec![0xaa_u8; bytes.len()];
+                    let (value, mut size_ret) = (short.as_mut_ptr().cast(), 77_777);
+                    let codes = [
+                        asking(size, value, ptr::null_mut()),
+                        asking(size, value, &mut size_ret),
+                    ];
+                    let touched = short.iter().any(|byte| *byte != 0xaa);
+                    println!("{label}: {size} bytes: {codes:?} {size_ret} touched {touched}");
+                }
             }
         }
+    }
+    for size in [1, 1000] {
+        let mut size_ret = 77_777;
+        let codes = [
+            asking(size, ptr::null_mut(), ptr::null_mut()),
+            asking(size, ptr::null_mut(), &mut size_ret),
+        ];
+        println!("{label}: NULL of {size} bytes: {codes:?} {size_ret}");
     }
     println!(
         "{label}: all NULL: code {}",

@@ -107,6 +107,9 @@ pub fn linked(session: &Session, arguments: &[String]) -> Result<(), String> {
     println!("link: code {code}");
     if code == CL_SUCCESS && !result.is_null() {
         session.try_kernel("linked", result, name);
+        if arguments.iter().any(|argument| argument == "--rebuild") {
+            println!("build of the linked: code {}", cl::build(result, None));
+        }
         println!("release: code {}", cl::release_program(result));
     }
     for program in headers
@@ -124,10 +127,15 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     if let Some(path) = value(arguments, "--source") {
         let name = value(arguments, "--kernel").ok_or("--source needs --kernel")?;
         from_file(session, path, name, options)?;
-        // Then a file takes the place of another, and a new program is built.
+        // Then a file takes the place of another, or a link that of a link, and a new program is built.
         if let Some(edit) = value(arguments, "--then") {
             let (to, from) = edit.split_once('=').ok_or("--then needs FILE=FILE")?;
-            fs::write(to, read(from)?).map_err(|error| format!("{to}: {error}"))?;
+            let is_link = fs::symlink_metadata(from).is_ok_and(|metadata| metadata.is_symlink());
+            let replaced = match is_link {
+                true => fs::rename(from, to),
+                false => fs::write(to, read(from)?),
+            };
+            replaced.map_err(|error| format!("{to}: {error}"))?;
             from_file(session, path, name, options)?;
         }
         return Ok(());

@@ -152,6 +152,12 @@ impl Session {
         !self.is_pocl()
     }
 
+    /// Intel's CPU runtime ends the process when a program is built whose kernel is still to be executed; the `basic` device of
+    /// PoCL never comes back from a user event.
+    pub fn builds_over_commands(&self) -> bool {
+        !self.is_intel() && (!self.is_pocl() || self.devices.len() == 1)
+    }
+
     /// PoCL takes a build for some devices for one of all, and ends the process when another is given a kernel then.
     pub fn keeps_devices_apart(&self) -> bool {
         !self.is_pocl() || self.devices.len() == 1

@@ -177,6 +177,10 @@ pub unsafe extern "C" fn build(
     notify: NotifyFn,
     user_data: *mut c_void,
 ) -> cl_int {
+    if config::logs_stack() {
+        let here = 0u8;
+        config::log(&format!("frame {:#x}", std::ptr::from_ref(&here) as usize));
+    }
     // SAFETY: the application's own string.
     let options = unsafe { abi::text(options) };
     let job = |program: &Program| {

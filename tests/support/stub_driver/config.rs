@@ -125,6 +125,11 @@ pub fn short_table() -> bool {
     is("STUB_SHORT_TABLE", "1")
 }
 
+/// Whether builds say where the stack has come to.
+pub fn logs_stack() -> bool {
+    is("STUB_STACK", "1")
+}
+
 /// Whether a loader may close this library.
 pub fn unloadable() -> bool {
     is("STUB_UNLOADABLE", "1")

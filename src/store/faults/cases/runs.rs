@@ -180,7 +180,7 @@ fn a_power_cut_before_any_operation_is_healed_without_a_sync() {
     each_case_with(IN_PARTS, &cut, &Damage::ALL);
 }
 
-/// The first store of all makes every directory and file that there is, those that are mapped as well.
+/// The first store of all makes every directory and file that there is.
 #[test]
 fn a_first_store_that_fails_or_is_cut_off_leaves_what_the_next_can_use() {
     let store = |fault, damage| {

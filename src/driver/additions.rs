@@ -1,0 +1,25 @@
+//! Libraries in a driver's identity that are there since somebody added them to this process: layers of a loader. The baker opens
+//! the driver without them.
+
+use super::Driver;
+use super::loaded::{self, Object};
+use crate::key::ingredients::{Ingredient, Kind};
+
+impl Driver {
+    /// Whether these ingredients name a layer of a loader.
+    pub fn has_additions(&self, ingredients: &[Ingredient]) -> bool {
+        if self.layer.is_none() {
+            return false;
+        }
+        let functions = self.functions();
+        let is_own = |object: &Object| functions.iter().any(|function| object.contains(*function));
+        let of_driver = loaded::closure(loaded::objects(), is_own);
+        let objects = loaded::objects();
+        let mut added = objects.iter().filter(|object| object.is_layer_of_another());
+        added.any(|object| {
+            let name = String::from_utf8_lossy(&object.name);
+            let is_keyed = |one: &Ingredient| one.kind == Kind::Driver && one.name == name;
+            ingredients.iter().any(is_keyed) && !of_driver.iter().any(|own| own.path == object.path)
+        })
+    }
+}

@@ -1,0 +1,560 @@
+//! Which functions answer when a driver's libraries call those of the C library and its mathematics.
+//!
+//! Another library can answer: one that is preloaded, one that the application is linked with and that has an `exp` of its
+//! own, or one that a tool has put into the tables by which libraries call each other. Then the driver folds other
+//! constants, or reads other variables and files (measured on PoCL 3.1, LLVM 15). The texts of LD_PRELOAD and its like do
+//! not tell: names have `$LIB` in them, and a library can remove itself from there. So the addresses are read to which the
+//! relocations of the driver's libraries are bound, and compared with those that the driver's own libraries would give.
+//!
+//! The key has nothing of this in the usual case but which variants of the mathematical functions the C library has chosen
+//! for this processor: GLIBC_TUNABLES changes that, and with it the last bits of what LLVM folds (measured). A library
+//! that answers is in the key by name and identity, with its functions and where they are in it. One that is preloaded and
+//! answers nothing (an allocator, a tracer) is not.
+//!
+//! Of a slot that is not bound yet it is found out how the dynamic linker would bind it: by what is visible to all
+//! libraries, then by what the driver's own library needs.
+//!
+//! A baker cannot reproduce a library that answers. See [`Ingredient::is_reproducible`].
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use libloading::os::unix::{Library, RTLD_LAZY};
+
+use super::Driver;
+use super::elf_image::{Bound, ElfImage, Unreadable, hash};
+use super::files::matches;
+use super::identity::FileMemory;
+use super::loaded::{self, Changes, Object};
+use super::neutral::is_neutral;
+use super::profile::Files;
+use super::watched_functions::{C_LIBRARY, MATHEMATICS, OF_C_LIBRARY, WITH_VARIANTS};
+use crate::fork::{self, Mutex};
+use crate::key::ingredients::{Ingredient, Kind, hex, sha256};
+use crate::outcome::Bypass;
+
+/// What was found at a moment.
+#[derive(Default)]
+pub struct Bindings(Mutex<Option<(Changes, Answer)>>);
+
+/// Nothing is provable where the error is.
+type Answer = Result<Arc<[Ingredient]>, Bypass>;
+
+/// A relocation whose symbol another library could answer for.
+struct Slot {
+    /// The library in whose scope the importing one was loaded, by its index.
+    root: usize,
+    name: CString,
+    version: Option<CString>,
+    /// To what it is bound; None: to nothing yet.
+    bound: Option<usize>,
+}
+
+impl Driver {
+    /// The part of a key that says which functions answer the driver's libraries, found again when libraries were loaded or
+    /// unloaded since.
+    ///
+    /// # Errors
+    /// A function is in no library that is known.
+    pub fn bindings(&self, memory: &dyn FileMemory) -> Answer {
+        let changes = loaded::changes();
+        if let Some((then, answer)) = &*self.bindings.0.lock()
+            && *then == changes
+        {
+            return answer.clone();
+        }
+        // Without the lock, since the dynamic linker is asked.
+        let started = std::time::Instant::now();
+        let answer = self.find_bindings(memory);
+        tracing::debug!(
+            us = started.elapsed().as_micros(),
+            "looked up which functions answer the driver"
+        );
+        *self.bindings.0.lock() = Some((changes, answer.clone()));
+        answer
+    }
+
+    /// Whether these functions still answer, whatever was loaded: slots are bound at the first call, and tools write to them.
+    pub(super) fn has_bindings(&self, ingredients: &[Ingredient], memory: &dyn FileMemory) -> bool {
+        let Ok(now) = self.find_bindings(memory) else {
+            return false;
+        };
+        let then = ingredients.iter().filter(|one| one.kind == Kind::Functions);
+        then.eq(now.iter())
+    }
+
+    fn find_bindings(&self, memory: &dyn FileMemory) -> Answer {
+        if is_audited() {
+            tracing::warn!(
+                "a library audits this program (LD_AUDIT), and may answer for any function: nothing is cached"
+            );
+            return Err(Bypass::UnidentifiedFunction);
+        }
+        let functions = self.functions();
+        let is_start = |object: &Object| {
+            let is_opened_by_it = |files: &Files| match files {
+                Files::PlugIns(_, pattern) | Files::Library(pattern) => {
+                    object.is_named(|name| matches(pattern, name))
+                }
+                Files::Beside(..) | Files::At(..) => false,
+            };
+            functions.iter().any(|function| object.contains(*function))
+                || self.profile.files.iter().any(is_opened_by_it)
+                || self.layer.is_some() && object.is_layer_of_another()
+        };
+        let objects = loaded::objects();
+        let closure = loaded::closure_by_root(&objects, is_start);
+        let world = World::new(&objects, &closure);
+        let slots = world.slots()?;
+        let mut ingredients = Scopes::new(&world).foreign(slots, memory)?;
+        ingredients.extend(world.variants());
+        Ok(ingredients.into())
+    }
+}
+
+/// Whether a library is told of all that the dynamic linker binds, and may change it (rtld-audit(7)).
+///
+/// The variable is looked for where the kernel has put it as well: the library may remove it from the environment.
+fn is_audited() -> bool {
+    let at_start = std::fs::read("/proc/self/environ").unwrap_or_default();
+    let mut variables = at_start.split(|byte| *byte == 0);
+    let names_one = |variable: &[u8]| {
+        let value = variable.strip_prefix(b"LD_AUDIT=");
+        value.is_some_and(|value| !value.is_empty())
+    };
+    variables.any(names_one)
+        || std::env::var_os("LD_AUDIT").is_some_and(|value| !value.is_empty())
+        || {
+            let mut is_named = false;
+            each_image(
+                |_, path| path.is_empty(),
+                |image| is_named |= image.names_an_auditor(),
+            );
+            is_named
+        }
+}
+
+/// Calls the function with each object that is wanted by what is added to its addresses, or by its path.
+fn each_image(wanted: impl Fn(usize, &CStr) -> bool, mut each: impl FnMut(&ElfImage)) {
+    unsafe extern "C" fn visit<F: FnMut(&libc::dl_phdr_info)>(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        data: *mut c_void,
+    ) -> c_int {
+        // A panic must not cross the dynamic linker.
+        let _ = std::panic::catch_unwind(|| {
+            // SAFETY: `data` is the function that was passed below, used by this thread only; `info` is valid during the call.
+            unsafe { (*data.cast::<F>())(&*info) }
+        });
+        0
+    }
+    fn visit_of<F: FnMut(&libc::dl_phdr_info)>(_: &F) -> loaded::Visit {
+        visit::<F>
+    }
+    let mut each = |info: &libc::dl_phdr_info| {
+        let path = match info.dlpi_name.is_null() {
+            true => c"",
+            // SAFETY: a C string, by dl_iterate_phdr(3).
+            false => unsafe { CStr::from_ptr(info.dlpi_name) },
+        };
+        if wanted(info.dlpi_addr as usize, path) {
+            // SAFETY: what is described stays mapped during the call.
+            each(&unsafe { ElfImage::of(info) });
+        }
+    };
+    let visit = visit_of(&each);
+    // SAFETY: `visit` wants a pointer to the function. The dynamic linker holds its lock meanwhile.
+    unsafe { loaded::iterate(visit, (&raw mut each).cast()) };
+}
+
+fn is_named(object: &Object, patterns: &[&str]) -> bool {
+    object.is_named(|name| patterns.iter().any(|pattern| matches(pattern, name)))
+}
+
+/// What an object is to a driver.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Part {
+    /// The driver needs it.
+    is_needed: bool,
+    /// It is the C library, without its mathematics.
+    is_c_library: bool,
+    /// It has a function that is watched.
+    may_answer: bool,
+}
+
+/// Names of functions, by their hashes: another name of equal hash is looked at for nothing.
+struct Names {
+    all: HashSet<u32>,
+    /// A bit for each of their lowest 16 bits: most of 100,000 names are ruled out by it.
+    bits: Vec<bool>,
+}
+
+impl Names {
+    fn of(hashes: impl Iterator<Item = u32>) -> Names {
+        let mut names = Names {
+            all: HashSet::new(),
+            bits: vec![false; 1 << 16],
+        };
+        hashes.for_each(|hash| names.add(hash));
+        names
+    }
+
+    fn add(&mut self, hash: u32) {
+        self.all.insert(hash);
+        self.bits[usize::from(hash as u16)] = true;
+    }
+
+    fn has(&self, hash: u32) -> bool {
+        self.bits[usize::from(hash as u16)] && self.all.contains(&hash)
+    }
+}
+
+/// What is loaded, and what of it the driver needs.
+struct World<'a> {
+    objects: &'a [Object],
+    closure: &'a [(usize, usize)],
+    parts: Vec<Part>,
+    watched: Names,
+    /// The segments of all objects in order, and whose they are.
+    segments: Vec<(Range<usize>, usize)>,
+}
+
+impl<'a> World<'a> {
+    fn new(objects: &'a [Object], closure: &'a [(usize, usize)]) -> World<'a> {
+        let mut parts = vec![Part::default(); objects.len()];
+        for (index, _) in closure {
+            parts[*index].is_needed = true;
+            parts[*index].is_c_library = is_named(&objects[*index], &C_LIBRARY);
+        }
+        let segments = objects.iter().enumerate();
+        let segments = segments.flat_map(|(index, object)| {
+            let ranges = object.ranges.iter();
+            ranges.map(move |range| (range.clone(), index))
+        });
+        let mut segments: Vec<_> = segments.collect();
+        segments.sort_by_key(|(range, _)| range.start);
+        let mut world = World {
+            objects,
+            closure,
+            parts,
+            watched: Names::of(OF_C_LIBRARY.iter().map(|name| hash(name.as_bytes()))),
+            segments,
+        };
+        let is_of_mathematics =
+            |index: usize| world.parts[index].is_needed && is_named(&objects[index], &MATHEMATICS);
+        let mut mathematics = Vec::new();
+        world.each_image(is_of_mathematics, |_, image| {
+            mathematics.extend(image.exports().map(|(hash, _)| hash));
+        });
+        mathematics
+            .into_iter()
+            .for_each(|hash| world.watched.add(hash));
+        // Most of what libclang imports is of libLLVM: that it has no `exp` is sooner seen at once than name by name.
+        let mut may_answer = vec![true; objects.len()];
+        world.each_image(
+            |index| world.parts[index].is_needed,
+            |index, image| {
+                let mut hashes = image.hashes().into_iter().flatten();
+                may_answer[index] = hashes.any(|(hash, _)| world.watched.has(hash));
+            },
+        );
+        for (part, may_answer) in world.parts.iter_mut().zip(may_answer) {
+            part.may_answer = may_answer;
+        }
+        world
+    }
+
+    /// Calls the function with the objects that are wanted, by their index.
+    fn each_image(&self, wanted: impl Fn(usize) -> bool, mut each: impl FnMut(usize, &ElfImage)) {
+        // Two objects may have the same base only where one has no segments.
+        let objects = self.objects.iter().enumerate();
+        let wanted = objects.filter(|(index, object)| wanted(*index) && !object.ranges.is_empty());
+        let wanted: HashMap<usize, usize> =
+            wanted.map(|(index, object)| (object.base, index)).collect();
+        each_image(
+            |base, _| wanted.contains_key(&base),
+            |image| each(wanted[&image.base], image),
+        );
+    }
+
+    /// The object in whose memory an address is.
+    fn owner(&self, address: usize) -> Option<usize> {
+        let next = self
+            .segments
+            .partition_point(|(range, _)| range.start <= address);
+        let (range, owner) = self.segments.get(next.checked_sub(1)?)?;
+        range.contains(&address).then_some(*owner)
+    }
+
+    /// The slots of the driver's libraries that another than the usual function may answer.
+    fn slots(&self) -> Result<Vec<Slot>, Bypass> {
+        let roots: HashMap<usize, usize> = self.closure.iter().copied().collect();
+        let is_importer = |index: usize| {
+            let object = &self.objects[index];
+            self.parts[index].is_needed && object.is_in_a_file() && !is_neutral(&object.name)
+        };
+        let mut slots = Vec::new();
+        let mut unreadable = None;
+        self.each_image(is_importer, |importer, image| {
+            let importing = &self.objects[importer].ranges;
+            let mut last: Option<(Range<usize>, bool)> = None;
+            let each = |bound: Bound| {
+                // Not there, and the driver knows that.
+                if bound.value == 0 {
+                    return Ok(());
+                }
+                let is_own = importing.iter().any(|range| range.contains(&bound.value));
+                if is_own && !bound.may_be_lazy {
+                    return Ok(());
+                }
+                match &last {
+                    Some((range, true)) if range.contains(&bound.value) => return Ok(()),
+                    Some((range, false)) if range.contains(&bound.value) => {}
+                    _ => {
+                        if let Some(owner) = self.owner(bound.value) {
+                            let part = &self.parts[owner];
+                            let is_usual = part.is_c_library || part.is_needed && !part.may_answer;
+                            let mut ranges = self.objects[owner].ranges.iter();
+                            let range = ranges.find(|range| range.contains(&bound.value));
+                            last = range.map(|range| (range.clone(), is_usual && !is_own));
+                            if is_usual && !is_own {
+                                return Ok(());
+                            }
+                        }
+                    }
+                }
+                let symbol = image.symbol_of(&bound)?;
+                if symbol.address(image) == Some(bound.value) {
+                    return Ok(());
+                }
+                let name = image.name(&symbol).ok_or(Unreadable)?;
+                if self.watched.has(hash(name.to_bytes())) {
+                    slots.push(Slot {
+                        root: roots[&importer],
+                        name: name.to_owned(),
+                        version: image.version(bound.symbol).map(CStr::to_owned),
+                        // Else it leads to code of the importing library that calls the dynamic linker.
+                        bound: (!is_own).then_some(bound.value),
+                    });
+                }
+                Ok(())
+            };
+            if image.each_bound(each) == Err(Unreadable) {
+                unreadable = Some(importer);
+            }
+        });
+        match unreadable {
+            None => Ok(slots),
+            Some(index) => {
+                let library = crate::log::path(&self.objects[index].path);
+                tracing::warn!(%library, "the relocations of this library cannot be read: nothing is cached");
+                Err(Bypass::UnidentifiedFunction)
+            }
+        }
+    }
+
+    /// Which variants of its functions the C library has chosen.
+    fn variants(&self) -> Vec<Ingredient> {
+        let is_wanted = |index: usize| {
+            self.parts[index].is_needed && is_named(&self.objects[index], &WITH_VARIANTS)
+        };
+        let mut libraries: Vec<(usize, Vec<CString>)> = Vec::new();
+        self.each_image(is_wanted, |index, image| {
+            let exports = image.exports().filter(|(_, symbol)| symbol.has_variants());
+            let names = exports.filter_map(|(_, symbol)| Some(image.name(&symbol)?.to_owned()));
+            libraries.push((index, names.collect()));
+        });
+        let of_library = |(index, mut names): (usize, Vec<CString>)| {
+            let object = &self.objects[index];
+            names.sort();
+            names.dedup();
+            let scope = Scope::open(Some(&object.path))?;
+            let mut chosen = String::new();
+            for name in &names {
+                // One that only old programs may have by its version is not found.
+                if let Some(address) = scope.find(name, None) {
+                    let offset = address.wrapping_sub(object.base);
+                    chosen += &format!("{} {offset:#x}\n", name.to_string_lossy());
+                }
+            }
+            let library = String::from_utf8_lossy(&object.name);
+            let name = format!("{}{library}", Ingredient::VARIANTS);
+            let value = format!("sha256 {}", hex(&sha256(chosen.as_bytes())));
+            (!names.is_empty()).then(|| Ingredient::new(Kind::Functions, name, value))
+        };
+        libraries.into_iter().filter_map(of_library).collect()
+    }
+}
+
+/// Looks functions up as the dynamic linker does.
+struct Scopes<'a> {
+    world: &'a World<'a>,
+    /// What is visible to all libraries.
+    of_all: Option<Scope>,
+    /// What each library needs.
+    of_libraries: HashMap<usize, Option<Scope>>,
+    known: HashMap<(Option<usize>, CString, Option<CString>), Option<usize>>,
+}
+
+impl<'a> Scopes<'a> {
+    fn new(world: &'a World) -> Scopes<'a> {
+        Scopes {
+            world,
+            of_all: Scope::open(None),
+            of_libraries: HashMap::new(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// Where the function is, in the scope of a library or of all. None: it is not there.
+    fn find(&mut self, library: Option<usize>, slot: &Slot) -> Option<usize> {
+        let asked = (library, slot.name.clone(), slot.version.clone());
+        if let Some(known) = self.known.get(&asked) {
+            return *known;
+        }
+        let scope = match library {
+            None => self.of_all.as_ref(),
+            Some(library) => {
+                let open = || Scope::open(Some(&self.world.objects[library].path));
+                self.of_libraries
+                    .entry(library)
+                    .or_insert_with(open)
+                    .as_ref()
+            }
+        };
+        let found = scope.and_then(|scope| scope.find(&slot.name, slot.version.as_deref()));
+        self.known.insert(asked, found);
+        found
+    }
+
+    /// Whether both of the C library's libraries have a function (ldexp, frexp, modf): which of them answers depends on whether
+    /// the application is linked with libm, and their results are exact.
+    fn is_in_both(&mut self, slot: &Slot, bound: usize) -> bool {
+        let world = self.world;
+        let is_of_c = |owner: usize| {
+            let is_mathematics = || is_named(&world.objects[owner], &WITH_VARIANTS);
+            world.parts[owner].is_c_library || world.parts[owner].is_needed && is_mathematics()
+        };
+        if !world.owner(bound).is_some_and(is_of_c) {
+            return false;
+        }
+        let name = Slot {
+            name: slot.name.clone(),
+            version: None,
+            ..*slot
+        };
+        let c_libraries = (0..world.parts.len()).filter(|index| world.parts[*index].is_c_library);
+        c_libraries
+            .into_iter()
+            .any(|library| self.find(Some(library), &name).is_some())
+    }
+
+    /// An ingredient for each library that answers in place of the usual one.
+    fn foreign(
+        &mut self,
+        slots: Vec<Slot>,
+        memory: &dyn FileMemory,
+    ) -> Result<Vec<Ingredient>, Bypass> {
+        let objects = self.world.objects;
+        let mut providers: BTreeMap<usize, BTreeSet<(CString, usize)>> = BTreeMap::new();
+        for slot in slots {
+            let usual = self.find(Some(slot.root), &slot);
+            let bound = slot.bound.or_else(|| self.find(None, &slot)).or(usual);
+            let Some(bound) = bound.filter(|bound| Some(*bound) != usual) else {
+                continue;
+            };
+            if self.is_in_both(&slot, bound) {
+                continue;
+            }
+            let Some(provider) = self.world.owner(bound) else {
+                let function = crate::log::text(slot.name.to_bytes());
+                tracing::warn!(%function, "this function of the driver's is answered by code in no known library: nothing is cached");
+                return Err(Bypass::UnidentifiedFunction);
+            };
+            let functions = providers.entry(provider).or_default();
+            functions.insert((slot.name, bound.wrapping_sub(objects[provider].base)));
+        }
+        let ingredient = |(provider, functions): (usize, BTreeSet<(CString, usize)>)| {
+            let provider = &objects[provider];
+            let identity = identity(provider, memory)?;
+            let functions = functions
+                .into_iter()
+                .map(|(name, offset)| format!("{} {offset:#x}", name.to_string_lossy()));
+            let functions = functions.collect::<Vec<_>>().join(", ");
+            let name = match provider.path.as_os_str().is_empty() {
+                true => "the program".into(),
+                false => String::from_utf8_lossy(&provider.name),
+            };
+            tracing::debug!(library = %crate::log::text(name.as_bytes()), functions, "answers for functions of the driver");
+            let value = format!("{identity}: {functions}");
+            Some(Ingredient::new(Kind::Functions, name, value))
+        };
+        let ingredients: Option<Vec<_>> = providers.into_iter().map(ingredient).collect();
+        let mut ingredients = ingredients.ok_or(Bypass::UnidentifiedFunction)?;
+        // The order of loading means nothing.
+        ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
+        Ok(ingredients)
+    }
+}
+
+/// By what a library is known, wherever it is.
+fn identity(object: &Object, memory: &dyn FileMemory) -> Option<String> {
+    if let Some(build_id) = &object.build_id {
+        return Some(format!("build-id {}", hex(build_id)));
+    }
+    let path = match object.path.as_os_str().is_empty() {
+        true => Path::new("/proc/self/exe"),
+        false => object.path.as_path(),
+    };
+    let is_it = path.starts_with("/proc") || object.is_what_stands_at_its_path();
+    let content = is_it.then(|| memory.digest(path).ok()).flatten();
+    if content.is_none() {
+        let library = crate::log::path(path);
+        tracing::warn!(%library, "this library answers for functions of the driver's, and cannot be identified: nothing is cached");
+    }
+    Some(format!("sha256 {}", hex(&content?)))
+}
+
+/// A handle of the dynamic linker's. Nothing is loaded for it, and it is given back.
+struct Scope(*mut c_void);
+
+impl Scope {
+    /// That of a library, or what is visible to all.
+    fn open(path: Option<&Path>) -> Option<Scope> {
+        // SAFETY: nothing is loaded, so nothing runs.
+        let opened = fork::without_forks(|| unsafe {
+            Library::open(
+                path.filter(|path| !path.as_os_str().is_empty()),
+                RTLD_LAZY | libc::RTLD_NOLOAD,
+            )
+        });
+        Some(Scope(opened.ok()?.into_raw()))
+    }
+
+    fn find(&self, name: &CStr, version: Option<&CStr>) -> Option<usize> {
+        // SAFETY: a handle that is open and C strings. Where the function has variants, the library's own code chooses one, as
+        // it has for the driver.
+        let found = fork::without_forks(|| unsafe {
+            match version {
+                #[cfg(target_env = "gnu")]
+                Some(version) => libc::dlvsym(self.0, name.as_ptr(), version.as_ptr()),
+                _ => libc::dlsym(self.0, name.as_ptr()),
+            }
+        });
+        (!found.is_null()).then_some(found as usize)
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        // SAFETY: the handle is open, and nobody else has it. The driver's own keep the library. The message of a function
+        // that was not found is not the application's.
+        unsafe {
+            libc::dlclose(self.0);
+            libc::dlerror();
+        }
+    }
+}

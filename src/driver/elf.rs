@@ -1,0 +1,339 @@
+//! Executables and shared libraries as files: which of their bytes are data that code may take for text, and what they need.
+//!
+//! Everything is read with pread: a file that is truncated meanwhile gives an error and no signal.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use object::elf::{
+    DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRSZ, DT_STRTAB, PT_DYNAMIC, PT_LOAD, PT_NOTE, SHF_ALLOC,
+    SHF_EXECINSTR, SHT_NOBITS, SHT_PROGBITS,
+};
+
+use super::loaded;
+use crate::cl::info::Number;
+
+/// Tables of more rows than this are not those of a linker.
+const MAX_ROWS: u64 = 1 << 16;
+/// A longer table of strings of the dynamic linker is read to this length.
+const MAX_STRINGS: u64 = 64 << 20;
+
+/// An ELF file of this machine's word size and byte order.
+pub struct Elf {
+    file: File,
+    machine: u16,
+    sections: Vec<Section>,
+    segments: Vec<Segment>,
+}
+
+struct Section {
+    name: Vec<u8>,
+    kind: u32,
+    flags: u64,
+    bytes: Range<u64>,
+}
+
+struct Segment {
+    kind: u32,
+    address: u64,
+    align: u64,
+    bytes: Range<u64>,
+}
+
+/// What a file tells the dynamic linker.
+#[derive(Default)]
+pub struct Needs {
+    /// DT_NEEDED.
+    pub libraries: Vec<Vec<u8>>,
+    /// DT_RUNPATH and DT_RPATH, `$ORIGIN` replaced.
+    pub directories: Vec<PathBuf>,
+}
+
+fn damaged() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "not a valid ELF file")
+}
+
+/// Fields of a row of one of ELF's tables, which have other places in files of 32 bits.
+struct Row<'a>(&'a [u8]);
+
+impl Row<'_> {
+    fn half(&self, at: usize) -> io::Result<u16> {
+        let bytes = self.0.get(at..at + 2);
+        bytes.and_then(u16::from_value).ok_or_else(damaged)
+    }
+
+    fn word(&self, at: usize) -> io::Result<u32> {
+        let bytes = self.0.get(at..at + 4);
+        bytes.and_then(u32::from_value).ok_or_else(damaged)
+    }
+
+    /// An address, offset or size: as wide as a pointer.
+    fn wide(&self, at: usize) -> io::Result<u64> {
+        let bytes = self.0.get(at..at + size_of::<usize>());
+        let value = bytes.and_then(usize::from_value).ok_or_else(damaged)?;
+        Ok(value as u64)
+    }
+}
+
+/// The place of a field in files of 64 and of 32 bits.
+const fn at(wide: usize, narrow: usize) -> usize {
+    if cfg!(target_pointer_width = "32") {
+        narrow
+    } else {
+        wide
+    }
+}
+
+fn range(start: u64, size: u64) -> io::Result<Range<u64>> {
+    Ok(start..start.checked_add(size).ok_or_else(damaged)?)
+}
+
+impl Elf {
+    /// None: it is no ELF file, or one of another word size or byte order, which no process like this one loads.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn open(path: &Path) -> io::Result<Option<Elf>> {
+        let file = File::open(path)?;
+        if !file.metadata()?.is_file() {
+            return Ok(None);
+        }
+        let mut header = [0; 64];
+        let header = match file.read_exact_at(&mut header[..at(64, 52)], 0) {
+            Ok(()) => &header[..],
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let class = at(2, 1) as u8;
+        let order = if cfg!(target_endian = "little") { 1 } else { 2 };
+        if !header.starts_with(b"\x7fELF") || header[4..6] != [class, order] {
+            return Ok(None);
+        }
+        let header = Row(header);
+        let mut elf = Elf {
+            machine: header.half(18)?,
+            sections: Vec::new(),
+            segments: Vec::new(),
+            file,
+        };
+        let segments = elf.table(
+            header.wide(at(32, 28))?,
+            header.half(at(54, 42))?,
+            header.half(at(56, 44))?.into(),
+        )?;
+        for row in segments.0.chunks_exact(segments.1) {
+            let row = Row(row);
+            elf.segments.push(Segment {
+                kind: row.word(0)?,
+                address: row.wide(at(16, 8))?,
+                align: row.wide(at(48, 28))?,
+                bytes: range(row.wide(at(8, 4))?, row.wide(at(32, 16))?)?,
+            });
+        }
+        elf.read_sections(&header)?;
+        Ok(Some(elf))
+    }
+
+    /// The bytes of a table, and the length of its rows.
+    fn table(&self, start: u64, length: u16, count: u64) -> io::Result<(Vec<u8>, usize)> {
+        let row = usize::from(length).max(1);
+        if start == 0 || count == 0 {
+            return Ok((Vec::new(), row));
+        }
+        if count > MAX_ROWS {
+            return Err(damaged());
+        }
+        Ok((self.read(&range(start, count * u64::from(length))?)?, row))
+    }
+
+    fn read_sections(&mut self, header: &Row) -> io::Result<()> {
+        let (start, length) = (header.wide(at(40, 32))?, header.half(at(58, 46))?);
+        let sections = self.table(start, length, header.half(at(60, 48))?.into())?;
+        let mut names = Vec::new();
+        for row in sections.0.chunks_exact(sections.1) {
+            let row = Row(row);
+            names.push(row.word(0)? as usize);
+            self.sections.push(Section {
+                name: Vec::new(),
+                kind: row.word(4)?,
+                flags: row.wide(8)?,
+                bytes: range(row.wide(at(24, 16))?, row.wide(at(32, 20))?)?,
+            });
+        }
+        let Some(table) = self.sections.get(usize::from(header.half(at(62, 50))?)) else {
+            self.sections.clear();
+            return Ok(());
+        };
+        let strings = self.read(&table.bytes)?;
+        for (section, name) in self.sections.iter_mut().zip(names) {
+            section.name = string(&strings, name);
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// They are not there.
+    pub fn read(&self, bytes: &Range<u64>) -> io::Result<Vec<u8>> {
+        let length = bytes.end - bytes.start;
+        if length > MAX_STRINGS {
+            return Err(damaged());
+        }
+        let mut read = Vec::new();
+        read.try_reserve_exact(length as usize)?;
+        read.resize(length as usize, 0);
+        self.file.read_exact_at(&mut read, bytes.start)?;
+        Ok(read)
+    }
+
+    /// Fills a buffer with the bytes at this place.
+    ///
+    /// # Errors
+    /// They are not there.
+    pub fn read_at(&self, buffer: &mut [u8], place: u64) -> io::Result<()> {
+        self.file.read_exact_at(buffer, place)
+    }
+
+    /// The parts of the file that code may take for text: sections of data, or where there is no table of sections all that is
+    /// loaded. Names of symbols, tables of the linker and machine code are left out, which no code takes a name from. So is a
+    /// file without code of its own (the data of ICU are 30 MiB): it reads no variable.
+    pub fn data(&self) -> Vec<Range<u64>> {
+        let is_loaded = |section: &&Section| section.flags & SHF_ALLOC.0 != 0;
+        let loaded = || self.sections.iter().filter(is_loaded);
+        if loaded().next().is_none() {
+            let segments = self
+                .segments
+                .iter()
+                .filter(|segment| segment.kind == PT_LOAD.0);
+            return segments.map(|segment| segment.bytes.clone()).collect();
+        }
+        let is_code = |section: &&Section| section.flags & SHF_EXECINSTR.0 != 0;
+        if !loaded().any(|section| is_code(&section)) {
+            return Vec::new();
+        }
+        let tables: [&[u8]; 5] = [
+            b".eh_frame",
+            b".eh_frame_hdr",
+            b".gcc_except_table",
+            b".interp",
+            b".dynstr",
+        ];
+        let is_data = |section: &&Section| {
+            // Sections of kinds that only some processors have hold no less.
+            let is_known_table = section.kind != SHT_PROGBITS.0 && section.kind < 0x7000_0000;
+            let is_table = is_known_table || tables.contains(&section.name.as_slice());
+            section.kind != SHT_NOBITS.0 && !is_code(section) && !is_table
+        };
+        loaded()
+            .filter(is_data)
+            .map(|section| section.bytes.clone())
+            .collect()
+    }
+
+    /// Comments of the compilers that made it.
+    pub fn comment(&self) -> Vec<u8> {
+        let comment = self
+            .sections
+            .iter()
+            .find(|section| section.name == b".comment");
+        comment
+            .and_then(|section| self.read(&section.bytes).ok())
+            .unwrap_or_default()
+    }
+
+    /// What it needs; `path` is its own.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn needs(&self, path: &Path) -> io::Result<Needs> {
+        let Some(dynamic) = self
+            .segments
+            .iter()
+            .find(|segment| segment.kind == PT_DYNAMIC.0)
+        else {
+            return Ok(Needs::default());
+        };
+        let width = at(8, 4);
+        let table = self.read(&dynamic.bytes)?;
+        let mut rows = Vec::new();
+        for row in table.chunks_exact(2 * width) {
+            let row = Row(row);
+            match row.wide(0)? {
+                0 => break,
+                tag => rows.push((tag as i64, row.wide(width)?)),
+            }
+        }
+        let find = |wanted: i64| {
+            rows.iter()
+                .find(|(tag, _)| *tag == wanted)
+                .map(|(_, value)| *value)
+        };
+        let (Some(address), Some(size)) = (find(DT_STRTAB.0), find(DT_STRSZ.0)) else {
+            return Ok(Needs::default());
+        };
+        let holds = |segment: &&Segment| {
+            let size = segment.bytes.end - segment.bytes.start;
+            segment.kind == PT_LOAD.0
+                && (segment.address..segment.address.saturating_add(size)).contains(&address)
+        };
+        let segment = self.segments.iter().find(holds).ok_or_else(damaged)?;
+        let strings = self.read(&range(
+            segment.bytes.start + (address - segment.address),
+            size,
+        )?)?;
+        let texts = |wanted: i64| {
+            let found = rows.iter().filter(move |(tag, _)| *tag == wanted);
+            found.map(|(_, offset)| string(&strings, *offset as usize))
+        };
+        let origin = path.parent().unwrap_or(Path::new("/"));
+        let directories = texts(DT_RPATH.0).chain(texts(DT_RUNPATH.0));
+        let directories = directories.flat_map(|text| {
+            let list = text
+                .split(|byte| *byte == b':')
+                .map(|one| replace_origin(one, origin));
+            list.collect::<Vec<_>>()
+        });
+        Ok(Needs {
+            libraries: texts(DT_NEEDED.0).collect(),
+            directories: directories.collect(),
+        })
+    }
+
+    /// The GNU build-id.
+    pub fn build_id(&self) -> Option<Vec<u8>> {
+        let notes = self
+            .segments
+            .iter()
+            .filter(|segment| segment.kind == PT_NOTE.0);
+        let mut notes =
+            notes.filter_map(|segment| Some((self.read(&segment.bytes).ok()?, segment.align)));
+        notes.find_map(|(notes, align)| loaded::build_id(&notes, align as usize))
+    }
+
+    /// Whether both are for the same processor.
+    pub fn is_for_machine_of(&self, other: &Elf) -> bool {
+        self.machine == other.machine
+    }
+}
+
+fn string(strings: &[u8], start: usize) -> Vec<u8> {
+    let rest = strings.get(start..).unwrap_or_default();
+    rest.split(|byte| *byte == 0)
+        .next()
+        .unwrap_or_default()
+        .to_vec()
+}
+
+/// ld.so(8): `$ORIGIN` and `${ORIGIN}` are the directory of the file.
+fn replace_origin(text: &[u8], origin: &Path) -> PathBuf {
+    for token in [&b"$ORIGIN"[..], b"${ORIGIN}"] {
+        if let Some(rest) = text.strip_prefix(token) {
+            let rest = rest.strip_prefix(b"/").unwrap_or(rest);
+            return origin.join(PathBuf::from(std::ffi::OsString::from_vec(rest.to_vec())));
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(text.to_vec()))
+}

@@ -1,0 +1,192 @@
+//! The floating-point state of a thread: rounding, exceptions that trap, and what becomes of denormal numbers.
+//!
+//! Compilers fold constants with the host's arithmetic and its C library, which round as the thread does that calls
+//! clBuildProgram (measured: PoCL 3.1 folds `sqrt(2.0)` otherwise in FE_DOWNWARD), or as the one did that the driver's
+//! threads were started by. The state is in the key where it is not that with which programs start; flags of what has
+//! happened are no part of it.
+
+use std::marker::PhantomData;
+
+use super::Driver;
+use crate::key::ingredients::{Ingredient, Kind};
+
+/// The control bits, by the register's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FloatState([(&'static str, u64); REGISTERS]);
+
+#[cfg(target_arch = "x86_64")]
+const REGISTERS: usize = 2;
+#[cfg(target_arch = "aarch64")]
+const REGISTERS: usize = 1;
+/// Not read on other processors.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const REGISTERS: usize = 0;
+
+/// With what programs start (System V ABI, AMD64 supplement, 3.4.1; AAPCS64).
+#[cfg(target_arch = "x86_64")]
+const AT_START: FloatState = FloatState([("MXCSR", 0x1f80), ("x87 control word", 0x37f)]);
+#[cfg(target_arch = "aarch64")]
+const AT_START: FloatState = FloatState([("FPCR", 0)]);
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const AT_START: FloatState = FloatState([]);
+
+/// The bits that say how is rounded, and what becomes of denormal numbers. The registers' rounding bits lie apart: in MXCSR 13 and
+/// 14, flush-to-zero 15, denormals-are-zero 6; in the control word of x87 8 to 11; in FPCR 19 and 22 to 26.
+#[cfg(target_arch = "x86_64")]
+const ROUNDING: [u64; 2] = [0xe040, 0x0f00];
+#[cfg(target_arch = "aarch64")]
+const ROUNDING: [u64; 1] = [0x07c8_0000];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const ROUNDING: [u64; 0] = [];
+
+impl FloatState {
+    /// That of this thread.
+    #[cfg(target_arch = "x86_64")]
+    pub fn of_thread() -> FloatState {
+        /// What has happened: invalid, denormal, divide by zero, overflow, underflow, precision.
+        const FLAGS: u32 = 0x3f;
+        let (mut mxcsr, mut x87) = (0u32, 0u16);
+        // SAFETY: both instructions only store a register, which every x86-64 processor has.
+        unsafe {
+            std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut mxcsr, options(nostack, preserves_flags));
+            std::arch::asm!("fnstcw [{}]", in(reg) &raw mut x87, options(nostack, preserves_flags));
+        }
+        FloatState([
+            ("MXCSR", u64::from(mxcsr & !FLAGS)),
+            // Bit 6 has no meaning, and is set in some processors only.
+            ("x87 control word", u64::from(x87 | 0x40)),
+        ])
+    }
+
+    /// That of this thread.
+    #[cfg(target_arch = "aarch64")]
+    pub fn of_thread() -> FloatState {
+        let fpcr: u64;
+        // SAFETY: it only reads a register, which every such processor has; flags are in another (FPSR).
+        unsafe {
+            std::arch::asm!("mrs {}, fpcr", out(reg) fpcr, options(nomem, nostack, preserves_flags));
+        }
+        FloatState([("FPCR", fpcr)])
+    }
+
+    /// That of this thread.
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    pub fn of_thread() -> FloatState {
+        FloatState([])
+    }
+
+    /// Gives this thread the state that a key was made in, until what is returned is dropped. Exceptions that would trap are left
+    /// masked: whoever wrote the ingredients must not end the process.
+    pub fn enter(ingredients: &[Ingredient]) -> Entered {
+        let before = FloatState::of_thread();
+        let mut state = AT_START;
+        for ((name, register), rounding) in state.0.iter_mut().zip(ROUNDING) {
+            let mut ingredients = ingredients.iter();
+            let one = ingredients.find(|one| one.kind == Kind::FloatingPoint && one.name == *name);
+            let value = one.and_then(|one| str::from_utf8(&one.value).ok()?.strip_prefix("0x"));
+            let value = value.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+            if let Some(value) = value {
+                *register = value & rounding | *register & !rounding;
+            }
+        }
+        state.set();
+        Entered(before, PhantomData)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn set(self) {
+        let [(_, mxcsr), (_, x87)] = self.0;
+        let (mxcsr, x87) = (mxcsr as u32, x87 as u16);
+        // SAFETY: both load a register of this thread. The values were read from it or have only bits that all x86-64
+        // processors have. No flag of an exception is set that would trap.
+        unsafe {
+            std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const mxcsr, options(nostack, readonly));
+            std::arch::asm!("fldcw [{}]", in(reg) &raw const x87, options(nostack, readonly));
+        }
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn set(self) {
+        let [(_, fpcr)] = self.0;
+        // SAFETY: it loads a register of this thread with what was read from it, or with bits that all such processors have.
+        unsafe {
+            std::arch::asm!("msr fpcr, {}", in(reg) fpcr, options(nomem, nostack, preserves_flags));
+        }
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    fn set(self) {}
+
+    /// The registers that are not as at a program's start.
+    fn ingredients(self, when: &str) -> impl Iterator<Item = Ingredient> {
+        let others = self.0.into_iter().zip(AT_START.0);
+        let others = others.filter(|(now, at_start)| now != at_start);
+        others.map(move |((name, value), _)| {
+            Ingredient::new(
+                Kind::FloatingPoint,
+                format!("{name}{when}"),
+                format!("{value:#x}"),
+            )
+        })
+    }
+}
+
+/// While it lives, the thread has another floating-point state than before. It stays on its thread.
+pub struct Entered(FloatState, PhantomData<*const ()>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+impl Driver {
+    /// The part of a key that the floating-point state is: that of the calling thread, and that in which the driver was opened.
+    pub fn float_state(&self) -> impl Iterator<Item = Ingredient> {
+        let opened = self.opened_with.ingredients(Ingredient::AT_OPENING);
+        FloatState::of_thread().ingredients("").chain(opened)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_starts_with_what_is_not_in_the_key() {
+        assert_eq!(FloatState::of_thread(), AT_START);
+        assert_eq!(AT_START.ingredients("").count(), 0);
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_state_is_told_by_name_and_had_again_without_flags_and_traps() {
+        let state = |mxcsr| Ingredient::new(Kind::FloatingPoint, "MXCSR", mxcsr);
+        let told = || {
+            FloatState::of_thread()
+                .ingredients(" then")
+                .collect::<Vec<_>>()
+        };
+        for (given, had) in [
+            ("0x3f80", "0x3f80"),
+            ("0xffc0", "0xffc0"),
+            ("0x2000", "0x3f80"),
+        ] {
+            let entered = FloatState::enter(&[state(given)]);
+            let expected = Ingredient::new(Kind::FloatingPoint, "MXCSR then", had);
+            assert_eq!(told(), [expected], "{given}");
+            drop(entered);
+        }
+        let x87 = Ingredient::new(Kind::FloatingPoint, "x87 control word", "0x77f");
+        let entered = FloatState::enter(std::slice::from_ref(&x87));
+        assert_eq!(
+            FloatState::of_thread().ingredients("").collect::<Vec<_>>(),
+            [x87]
+        );
+        drop(entered);
+        for none in ["", "0x", "down", "0x1f80", "0x1fbf"] {
+            let _entered = FloatState::enter(&[state(none)]);
+            assert_eq!(told(), [], "{none}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn accepted(options: &str) -> Options {
+    parse(options.as_bytes()).unwrap_or_else(|reason| panic!("{options:?}: {reason:?}"))
+}
+
+#[test]
+fn harmless_options_stay_byte_for_byte() {
+    for options in [
+        "",
+        " \t ",
+        "  -cl-mad-enable   -w ",
+        "-D A -DB=2 -D C=3 -U D -UE",
+        "-cl-std=CL1.2 -cl-fast-relaxed-math -Werror -Wno-unused -Werror=implicit -O3 -O -Os",
+        "-fno-strict-aliasing -ffast-math -x cl -xspir -spir-std=1.2",
+        "-create-library -enable-link-options",
+        "-cl-nv-maxrregcount=32 -cl-nv-maxrregcount 32 -cl-nv-verbose",
+        "-ze-opt-large-register-file -cl-intel-256-GRF-per-thread",
+        "-DX=\"a\" -D'Y=1' -DZ=\\\"z\\\"",
+    ] {
+        let parsed = accepted(options);
+        assert_eq!(parsed.normalised, options.as_bytes());
+        assert!(!parsed.debug);
+    }
+}
+
+#[test]
+fn include_directories_are_cut_out() {
+    let one = accepted("-I /home/a/lib -DX=1 -I/opt/x ");
+    assert_eq!(one.normalised, b"-I \0I -DX=1 -I\0I ");
+    assert_eq!(
+        one.include_dirs,
+        [b"/home/a/lib".to_vec(), b"/opt/x".to_vec()]
+    );
+    assert_eq!(one.normalised, accepted("-I /b -DX=1 -I. ").normalised);
+    assert_ne!(one.normalised, accepted("-I /b -DX=1 -I . ").normalised);
+    assert_ne!(one.normalised, accepted("-I /b -I. -DX=1 ").normalised);
+    assert_ne!(accepted("-I /a").normalised, accepted("").normalised);
+}
+
+#[test]
+fn include_directories_stay_where_they_may_matter() {
+    for options in [
+        "-g -I /a",
+        "-I /a -g",
+        "-I\t/a",
+        "-I \"/a\"",
+        "-I /a -DX='1'",
+        "-I /a -cl-kernel-debug-enable",
+    ] {
+        let parsed = accepted(options);
+        assert_eq!(parsed.normalised, options.as_bytes());
+        assert!(parsed.include_dirs.contains(&b"/a".to_vec()));
+    }
+}
+
+#[test]
+fn debug_information_is_noticed() {
+    for options in [
+        "-g",
+        "-g2",
+        "-gline-tables-only",
+        "-cl-opt-disable -g",
+        "-nv-line-info",
+    ] {
+        assert!(accepted(options).debug, "{options}");
+    }
+}
+
+#[test]
+fn options_that_read_files_are_refused() {
+    for options in [
+        "-includea.h",
+        "-include-pch a",
+        "-isystem/a",
+        "-isysroot a",
+        "-iprefix a",
+        "--sysroot=/a",
+        "-B/a",
+        "-fplugin=a",
+        "-load a",
+        "-Xclang -include -Xclang a",
+        "@file",
+        "-g -s a.cl",
+        "-cl-mad-enable \"@file\"",
+        "\\-includea",
+        "-DA=1 -fmodules",
+    ] {
+        assert_eq!(
+            parse(options.as_bytes()),
+            Err(Bypass::OptionReadsFile),
+            "{options}"
+        );
+    }
+}
+
+#[test]
+fn options_of_unknown_effect_are_refused() {
+    for options in [
+        "file.cl",
+        "-",
+        "-save-temps",
+        "-save-temps=/a",
+        "-mllvm -x",
+        "-Wp,-include,a",
+        "-Wl,a",
+        "-gsplit-dwarf",
+        "-ftime-trace",
+        "-fpreprocessed",
+        "-Dx -I",
+        "-D",
+        "-D -include",
+        "-I -g",
+        "-I-",
+        "-D X = 1",
+        "-x c-header",
+        "-dump-opt-llvm=/a",
+        "-cl-mad-enable 5",
+        "-cl-what=/a",
+        "-I \"a b",
+        "-include",
+        "-include -w",
+        "-DX=\"a -I\" b",
+        "-DX=\"\\\" -w\"",
+        "-DX='a -w'",
+        "-DX=/*",
+        "-DX=a//b",
+        "-o a",
+        "-v",
+        "-target x",
+    ] {
+        assert_eq!(
+            parse(options.as_bytes()),
+            Err(Bypass::UnknownOption),
+            "{options}"
+        );
+    }
+}
+
+#[test]
+fn where_drivers_read_quotes_differently_each_reading_counts() {
+    let names = |list: &[&str]| -> Vec<Vec<u8>> {
+        list.iter().map(|name| name.as_bytes().to_vec()).collect()
+    };
+    for (options, directories) in [
+        ("-I \"a b\"", names(&["a b", "\"a"])),
+        (
+            "-I\"/usr/share/darktable/kernels\"",
+            names(&[
+                "/usr/share/darktable/kernels",
+                "\"/usr/share/darktable/kernels\"",
+            ]),
+        ),
+        ("-I a\\ b", names(&["a b", "a\\"])),
+        ("-I 'a b'", names(&["a b", "'a"])),
+        (
+            "-isystem a -iquote b -idirafter c -I d -I a",
+            names(&["a", "b", "c", "d", "a"]),
+        ),
+    ] {
+        let parsed = accepted(options);
+        assert_eq!(parsed.include_dirs, directories, "{options}");
+    }
+    assert_eq!(
+        accepted("-D\"X=1\"").definitions,
+        names(&["X=1", "\"X=1\""])
+    );
+    assert_eq!(
+        accepted("-DX=LE__ -DHEADER=<a.h>").definitions,
+        names(&["X=LE__", "HEADER=<a.h>"])
+    );
+    assert_eq!(accepted("-DX=\\ -w").definitions, names(&["X= -w", "X=\\"]));
+    assert_eq!(
+        accepted("-include a.h -imacros \"b.h\"").forced_includes,
+        names(&["a.h", "b.h", "\"b.h\""])
+    );
+    assert_eq!(accepted("-isystem a").normalised, b"-isystem \0I");
+}
+
+#[test]
+fn private_options_show_no_values() {
+    assert_eq!(accepted("-I /a  -w").private(), b"-I /a  -w");
+    let shown = accepted("-DKEY=abc -D N -D M= -g").private();
+    let shown = String::from_utf8(shown).unwrap();
+    assert_eq!(
+        shown,
+        "-DKEY=sha256:ba7816bf8f01cfea -D N -D M=sha256:e3b0c44298fc1c14 -g"
+    );
+    let shown = accepted("-DKEY=\"secret word\" -w").private();
+    assert!(
+        !String::from_utf8(shown).unwrap().contains("secret"),
+        "a value of two words"
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_parsed(options in proptest::collection::vec(any::<u8>(), 0..60)) {
+        let _ = parse(&options);
+    }
+
+    #[test]
+    fn keys_are_equal_only_if_the_options_are_but_for_directories(
+        one in "(-I ?[ab] |-D[XY]=[12] | |-w |-g ){0,4}",
+        other in "(-I ?[ab] |-D[XY]=[12] | |-w |-g ){0,4}",
+    ) {
+        let (a, b) = (accepted(&one), accepted(&other));
+        let blind = |text: &str| text.replace("-Ib", "-Ia").replace("-I b", "-I a");
+        let same = one == other || !a.debug && !b.debug && blind(&one) == blind(&other);
+        prop_assert_eq!(a.normalised == b.normalised, same);
+    }
+}

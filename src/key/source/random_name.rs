@@ -1,0 +1,134 @@
+//! The variable of a random name that PyOpenCL ends sources with, against the caches of drivers (pyopencl/cache.py).
+//!
+//! The digits of the name are left out of the key where nothing else of a build can tell them. The variable is the last thing in
+//! the source, so no macro can take it for an argument: nothing closes the parentheses. What is left are names that are spelled
+//! out: a macro of that name, a declaration of it, a string that an attribute or inline assembly takes for a symbol. Whoever
+//! spells the name must spell the part before its digits, of words and parts of words that stand in the source, the headers,
+//! the options or the environment: whole, or put together by pasting, by strings side by side or by strings made of tokens. So the
+//! digits are left out only if no such sequence of words makes that part, and no escape in a string could be one of its
+//! characters. Line, column and `__COUNTER__` are the same whatever the digits are.
+
+use super::lexer::is_word;
+use super::scan::escape;
+
+/// How the random names begin.
+pub const RANDOM_NAME: &[u8] = b"pyopencl_defeat_cache_";
+
+const LENGTH: usize = RANDOM_NAME.len();
+
+/// For each ASCII byte, a bit for each place where it stands in the name.
+static PLACES: [u32; 128] = {
+    let mut places = [0; 128];
+    let mut at = 0;
+    while at < LENGTH {
+        places[RANDOM_NAME[at] as usize] |= 1 << at;
+        at += 1;
+    }
+    places
+};
+
+/// The source up to the digits of the variable that it ends with, if it does.
+pub fn before_digits(source: &[u8]) -> Option<&[u8]> {
+    const BEFORE: &[u8] = b"\n\n__constant int ";
+    const DIGITS: usize = 32;
+    let before = source.strip_suffix(b" = 0;")?;
+    let (before, digits) = before.split_at(before.len().checked_sub(DIGITS)?);
+    let is_digit = |digit: &u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
+    let rest = before.strip_suffix(RANDOM_NAME)?;
+    (rest.ends_with(BEFORE) && digits.iter().all(is_digit)).then_some(before)
+}
+
+/// Whether texts could spell such a name.
+#[derive(Clone)]
+pub(super) struct Spelling {
+    /// A bit for each length with which a word ends in the first part of the name.
+    begun: u32,
+    /// For each place in the name, a bit for each end of a word that stands there in it.
+    within: [u32; LENGTH],
+    /// A bit for each place in the name from which on a word begins with what is left.
+    ended: u32,
+    is_spelled: bool,
+}
+
+impl Default for Spelling {
+    fn default() -> Spelling {
+        let mut spelling = Spelling {
+            begun: 0,
+            within: [0; LENGTH],
+            ended: 0,
+            is_spelled: false,
+        };
+        // Compilers define macros that make nothing but a low line (`__USER_LABEL_PREFIX__`).
+        spelling.add_word(b"_");
+        spelling
+    }
+}
+
+impl Spelling {
+    /// Adds all words of a text whose lines are joined, wherever they stand.
+    pub(super) fn add(&mut self, text: &[u8]) {
+        crate::key::work::count(text.len());
+        let is_code = |next: &u8| next.is_ascii_digit() || b"xuUN".contains(next);
+        let mut rest = text;
+        while let Some(at) = escape(rest) {
+            self.is_spelled |= rest.get(at + 1).is_some_and(is_code);
+            rest = &rest[at + 1..];
+        }
+        for word in text.split(|byte| !is_word(*byte)) {
+            self.add_word(word);
+        }
+    }
+
+    fn add_word(&mut self, word: &[u8]) {
+        let (Some(first), Some(last)) = (word.first(), word.last()) else {
+            return;
+        };
+        self.add_ends(word, *first, *last);
+        self.is_spelled |=
+            word.len() >= LENGTH && word.windows(LENGTH).any(|part| part == RANDOM_NAME);
+    }
+
+    #[inline]
+    fn add_ends(&mut self, word: &[u8], first: u8, last: u8) {
+        let mut places = PLACES[usize::from(last & 0x7F)];
+        while places != 0 {
+            let length = places.trailing_zeros() as usize + 1;
+            places &= places - 1;
+            if word.ends_with(&RANDOM_NAME[..length]) {
+                self.begun |= 1 << length;
+            }
+        }
+        let mut places = PLACES[usize::from(first & 0x7F)];
+        while places != 0 {
+            let at = places.trailing_zeros() as usize;
+            places &= places - 1;
+            let left = &RANDOM_NAME[at..];
+            if word.starts_with(left) {
+                self.ended |= 1 << at;
+            } else if left.starts_with(word) {
+                self.within[at] |= 1 << (at + word.len());
+            }
+        }
+    }
+
+    /// Whether the name may be spelled by all that was added.
+    pub(super) fn is_possible(&self) -> bool {
+        let mut reached = self.begun;
+        for at in 1..LENGTH {
+            if reached & 1 << at != 0 {
+                reached |= self.within[at];
+            }
+        }
+        self.is_spelled || reached & (self.ended | 1 << LENGTH) != 0
+    }
+}
+
+/// Whether the environment could spell such a name: some drivers take options from it.
+pub fn is_spelled_by_environment() -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let mut spelling = Spelling::default();
+    for (_, value) in std::env::vars_os() {
+        spelling.add(value.as_bytes());
+    }
+    spelling.is_possible()
+}

@@ -1,0 +1,67 @@
+// Builds the kernel `f(global uint *)` of the file that is named, runs it, and prints its eight numbers.
+//
+// ROUND=down builds it while numbers are rounded downward, ROUND=opening loads the driver so; each other call is made as
+// programs start. With OWN_EXP the program has an `exp` of its own, as those have that are linked with another mathematics.
+#define CL_TARGET_OPENCL_VERSION 120
+#include <CL/cl.h>
+#include <fenv.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef OWN_EXP
+double exp(double x) {
+    (void)x;
+    return 42.0;
+}
+#endif
+
+static void round_if(const char *when, int mode) {
+    const char *wanted = getenv("ROUND");
+    if (wanted && !strcmp(wanted, when))
+        fesetround(mode);
+}
+
+int main(int argc, char **argv) {
+    char source[1 << 16] = "";
+    FILE *file = argc > 1 ? fopen(argv[1], "rb") : NULL;
+    if (!file || !fread(source, 1, sizeof source - 1, file))
+        return 2;
+    fclose(file);
+    const char *text = source;
+    cl_platform_id platform;
+    cl_device_id device;
+    cl_int code;
+    round_if("opening", FE_DOWNWARD);
+    code = clGetPlatformIDs(1, &platform, NULL);
+    round_if("opening", FE_TONEAREST);
+    code |= clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, NULL);
+    cl_context context = clCreateContext(NULL, 1, &device, NULL, NULL, &code);
+    cl_command_queue queue = clCreateCommandQueue(context, device, 0, &code);
+    cl_program program = clCreateProgramWithSource(context, 1, &text, NULL, &code);
+    round_if("down", FE_DOWNWARD);
+    code = clBuildProgram(program, 1, &device, "", NULL, NULL);
+    round_if("down", FE_TONEAREST);
+    if (code != CL_SUCCESS) {
+        printf("build: %d\n", code);
+        return 1;
+    }
+    cl_uint numbers[8] = {0};
+    size_t one = 1;
+    cl_kernel kernel = clCreateKernel(program, "f", &code);
+    cl_mem buffer = clCreateBuffer(
+        context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, sizeof numbers, numbers, &code);
+    code = clSetKernelArg(kernel, 0, sizeof buffer, &buffer);
+    code |= clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &one, NULL, 0, NULL, NULL);
+    code |= clEnqueueReadBuffer(queue, buffer, CL_TRUE, 0, sizeof numbers, numbers, 0, NULL, NULL);
+    printf("run: %d", code);
+    for (int at = 0; at < 8; at++)
+        printf(" %08x", numbers[at]);
+    printf("\n");
+    clReleaseMemObject(buffer);
+    clReleaseKernel(kernel);
+    clReleaseProgram(program);
+    clReleaseCommandQueue(queue);
+    clReleaseContext(context);
+    return 0;
+}
