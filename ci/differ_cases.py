@@ -148,7 +148,7 @@ class Text:
 
 
 def header(chance, level=0, includes=None):
-    lines = [f"#define VALUE_{level} {number(chance)}"]
+    lines = [f"#define VALUE_{level} ({number(chance)}{f' + VALUE_{level + 1}' if includes else ''})"]
     if chance.random() < 0.3:
         lines = [f"#if defined({identifier(chance, 20).upper()})", f"#define VALUE_{level} {number(chance)}", "#else", *lines, "#endif"]
     return "\n".join([f'#include "{includes}"'] * bool(includes) + lines) + "\n"
@@ -262,6 +262,36 @@ def ending(chance, program, kernels):
     if chance.random() < 0.4:
         chance.shuffle(calls)
     return calls
+
+
+def composed(chance):
+    """Programs that are compiled with embedded headers and linked together, and each kernel that comes of it."""
+    calls, texts, inputs = [{"call": "context", "id": "c", "devices": ["device-0"]}], [], []
+    for index in range(chance.choice([1, 2, 2, 3])):
+        program, names = f"p{index}", chance.choice([[], ["e.h"], ["e.h"], ["e.h", "i/f.h"], ["i/f.h", "e.h"]])
+        text = Text(chance, ['"e.h"'] if names else [], scope=f"s{index}")
+        headers = []
+        for name in names:
+            # What e.h includes is the other one.
+            includes = "i/f.h" if name == "e.h" and len(names) > 1 and chance.random() < 0.7 else None
+            headers.append([name, f"h{index}{len(headers)}"])
+            calls.append(source_call(chance, headers[-1][1], header(chance, int(name != "e.h"), includes)))
+        calls.append(source_call(chance, program, text.text()))
+        calls.append({"call": "compile", "program": program, "options": text.options(), "headers": headers, "notify": chance.random() < 0.1})
+        texts.append(text)
+        inputs.append(program)
+    for id in ["l0", "l1"][: chance.choice([1, 1, 2])]:
+        options = chance.choice([None, "", "-create-library", chance.choice(OPTIONS)])
+        calls.append({"call": "link", "id": id, "context": "c", "options": options, "inputs": inputs[:], "notify": chance.random() < 0.1})
+        # A library is an input of the next link, and the others in another order.
+        inputs = [id] if options == "-create-library" else inputs[::-1]
+        calls.append({"call": "facts", "object": id})
+        for index, text in enumerate(texts):
+            for number, (name, arguments) in enumerate(text.kernels):
+                kernel = f"k{id}{index}{number}"
+                calls.append({"call": "kernel", "id": kernel, "program": id, "name": name})
+                calls.append({"call": "run", "kernel": kernel, "arguments": arguments})
+    return {"files": {}, "calls": calls}, texts
 
 
 def sequence(chance):

@@ -31,7 +31,7 @@ GROUP = 1000
 KEPT = 1
 # Earlier cases that are searched for the one whose entry was served.
 SEARCHED = 150
-WAYS = {"new": 4, "probe": 1, "sequence": 5, "changed": 16, "variants": 8, "group": 6, "default": 3, "baked": 1}
+WAYS = {"new": 4, "probe": 1, "sequence": 4, "composed": 3, "changed": 16, "variants": 8, "group": 6, "default": 3, "baked": 1}
 # Where recording waits for the third run, that is more of what can go wrong.
 WAYS_OF_COSTLY = {**WAYS, "default": 10}
 
@@ -95,13 +95,18 @@ class Worker:
         case, _ = differ_cases.sequence(chance)
         self.first(case, "sequence")
 
+    def composed(self, chance):
+        case, _ = differ_cases.composed(chance)
+        self.first(case, "composed")
+
     def default(self, chance):
         """As it is without settings, and with the third run that the first ones lead to."""
-        case, _ = differ_cases.sequence(chance) if chance.random() < 0.5 else differ_cases.built(chance, 1)
+        make = chance.choice([differ_cases.sequence, differ_cases.sequence, differ_cases.composed, lambda chance: differ_cases.built(chance, 1)])
+        case, _ = make(chance)
         self.compare(case, "default", "default")
 
     def baked(self, chance):
-        case, _ = chance.choice([differ_cases.built, differ_cases.sequence])(chance)
+        case, _ = chance.choice([differ_cases.built, differ_cases.composed, differ_cases.sequence])(chance)
         self.compare(case, "baked", "baked")
 
     def first(self, case, kind):
