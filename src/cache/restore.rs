@@ -89,7 +89,7 @@ fn built_for(plan: &Plan, entry: &Entry) -> Result<Vec<Device>, Failure> {
     }
 }
 
-// Each call into the driver's loader stands in a function of its own, so that little of ours is on the stack below it.
+// Each call into the driver's loader is made from its own small function, to keep our frames below it small.
 #[inline(never)]
 fn create(
     driver: &Driver,

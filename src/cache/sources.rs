@@ -24,7 +24,7 @@ pub struct Source {
     options: Option<Vec<u8>>,
     /// What the driver includes in each program.
     implicit: &'static [&'static str],
-    /// What stands in the key: the SHA-256 of the text, and what is noted with it.
+    /// The key's part for this source: the SHA-256 of the text, and the remark that goes with it.
     pub keyed: ([u8; 32], &'static str),
 }
 
@@ -113,7 +113,7 @@ impl Sources {
     }
 }
 
-/// What stands in the key of a source. `random_name_is_free`: nothing else of the build could tell the digits of PyOpenCL's
+/// The key's part for a source. `random_name_is_free`: nothing else in the build can observe the digits of PyOpenCL's
 /// variable.
 pub fn keyed(text: &[u8], random_name_is_free: bool) -> ([u8; 32], &'static str) {
     let before = source::before_digits(text).filter(|_| random_name_is_free);

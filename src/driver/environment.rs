@@ -26,7 +26,7 @@ const LARGEST_CONFIGURATION: u64 = 1 << 20;
 /// Variables and configuration files at one moment.
 #[derive(Clone)]
 pub struct Moment {
-    /// As they stand in memory, each with its NUL.
+    /// Copied from memory, each with its NUL.
     variables: Vec<u8>,
     /// None: a file is no configuration file.
     configuration: Option<Vec<Ingredient>>,
@@ -59,7 +59,7 @@ pub struct Variables(Mutex<Snapshot>);
 
 #[derive(Default)]
 struct Snapshot {
-    /// As they stand in memory, each with its NUL.
+    /// Copied from memory, each with its NUL.
     all: Vec<u8>,
     /// Counts the changes.
     changes: u64,

@@ -245,8 +245,8 @@ fn expand(path: &Path) -> Vec<PathBuf> {
 pub struct Needed {
     /// The real paths of libraries, and the names by which they are needed.
     pub libraries: BTreeMap<PathBuf, String>,
-    /// What was looked at, as it was just before: while all of this stays, so do the libraries. Directories are among it, since a
-    /// library may come to stand in one.
+    /// What was looked at, as it was just before: while all of this stays, so do the libraries. Directories are included, since a
+    /// library may be installed in one.
     pub watched: BTreeMap<PathBuf, Stamp>,
 }
 

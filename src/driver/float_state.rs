@@ -1,4 +1,4 @@
-//! The floating-point state of a thread: rounding, exceptions that trap, and what becomes of denormal numbers.
+//! The floating-point state of a thread: rounding, trapping exceptions, and the handling of denormal numbers.
 //!
 //! Compilers fold constants with the host's arithmetic and its C library, which round as the thread does that calls
 //! clBuildProgram (measured: PoCL 3.1 folds `sqrt(2.0)` otherwise in FE_DOWNWARD), or as the one did that the driver's
@@ -30,7 +30,7 @@ const AT_START: FloatState = FloatState([("FPCR", 0)]);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const AT_START: FloatState = FloatState([]);
 
-/// The bits that say how is rounded, and what becomes of denormal numbers. The registers' rounding bits lie apart: in MXCSR 13 and
+/// The bits that select the rounding mode and the handling of denormal numbers. They are scattered: in MXCSR 13 and
 /// 14, flush-to-zero 15, denormals-are-zero 6; in the control word of x87 8 to 11; in FPCR 19 and 22 to 26.
 #[cfg(target_arch = "x86_64")]
 const ROUNDING: [u64; 2] = [0xe040, 0x0f00];
@@ -76,7 +76,7 @@ impl FloatState {
     }
 
     /// Gives this thread the state that a key was made in, until what is returned is dropped. Exceptions that would trap are left
-    /// masked: whoever wrote the ingredients must not end the process.
+    /// masked: stored ingredients must not be able to end the process.
     pub fn enter(ingredients: &[Ingredient]) -> Entered {
         let before = FloatState::of_thread();
         let mut state = AT_START;

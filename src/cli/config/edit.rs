@@ -90,7 +90,7 @@ impl Edited {
             named: named.to_owned(),
             file,
             document,
-            // Whoever can write it says which libraries are run.
+            // A user who can write this file chooses which libraries are run.
             mode: Some(metadata.mode() & 0o755),
             _lock: lock,
         })
@@ -222,7 +222,7 @@ fn own_place(file: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Whoever owns a directory or link on the way says which file it is that is written.
+/// Fails if another user owns a directory or link on the path: that user would choose which file is written.
 fn own_parts(path: &Path) -> Result<(), Failure> {
     let foreign = trust::foreign_part(path);
     foreign.map_or(Ok(()), |place| Err(of_another_user(&place)))

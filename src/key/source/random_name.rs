@@ -2,8 +2,8 @@
 //!
 //! The digits of the name are left out of the key where nothing else of a build can tell them. The variable is the last thing in
 //! the source, so no macro can take it for an argument: nothing closes the parentheses. What is left are names that are spelled
-//! out: a macro of that name, a declaration of it, a string that an attribute or inline assembly takes for a symbol. Whoever
-//! spells the name must spell the part before its digits, of words and parts of words that stand in the source, the headers,
+//! out: a macro of that name, a declaration of it, a string that an attribute or inline assembly takes for a symbol. To spell
+//! the name, a text must spell the part before its digits, from words and parts of words of the source, the headers,
 //! the options or the environment: whole, or put together by pasting, by strings side by side or by strings made of tokens. So the
 //! digits are left out only if no such sequence of words makes that part, and no escape in a string could be one of its
 //! characters. Line, column and `__COUNTER__` are the same whatever the digits are.
@@ -16,7 +16,7 @@ pub const RANDOM_NAME: &[u8] = b"pyopencl_defeat_cache_";
 
 const LENGTH: usize = RANDOM_NAME.len();
 
-/// For each ASCII byte, a bit for each place where it stands in the name.
+/// For each ASCII byte, a bit for each of its positions in the name.
 static PLACES: [u32; 128] = {
     let mut places = [0; 128];
     let mut at = 0;
