@@ -88,7 +88,9 @@ struct Chosen {
     tools: Arc<DriverNames>,
     now: Arc<Around>,
     /// Of those at the moment when the driver was opened.
-    then: Arc<Around>,
+    opened: Arc<Around>,
+    /// Of those with which the process was started, for a driver that may read them.
+    started: Arc<Around>,
 }
 
 /// Part of a key that is around a call.
@@ -147,35 +149,47 @@ impl Variables {
         Some(tools)
     }
 
-    /// Those that are in the key, now and when the driver was opened.
-    fn chosen(&self, opened: &Moment, choice: &Choice) -> [Arc<Around>; 2] {
+    /// Those that are in the key: now, when the driver was opened, and when the process was started.
+    fn chosen(&self, opened: &Moment, choice: &Choice) -> [Arc<Around>; 3] {
         let names = choice.libraries.changes();
         let mut known = self.0.lock();
         match &known.chosen {
             Some(chosen) if chosen.names == names && Arc::ptr_eq(&chosen.tools, choice.tools) => {}
             _ => {
                 let now = Arc::new(choice.of(&known.all));
-                let then = match opened.variables == known.all {
+                let at = |variables: &[u8]| match variables == known.all {
                     true => now.clone(),
-                    false => Arc::new(choice.of(&opened.variables)),
+                    false => Arc::new(choice.of(variables)),
+                };
+                let opened = at(&opened.variables);
+                let started = match choice.reads_first_environment() {
+                    true => first_environment().map_or_else(|| now.clone(), |first| at(&first)),
+                    false => now.clone(),
                 };
                 let tools = choice.tools.clone();
                 known.chosen = Some(Chosen {
                     names,
                     tools,
                     now,
-                    then,
+                    opened,
+                    started,
                 });
             }
         }
         let chosen = known.chosen.as_ref();
         chosen.map_or_else(Default::default, |chosen| {
-            [chosen.now.clone(), chosen.then.clone()]
+            [&chosen.now, &chosen.opened, &chosen.started].map(Arc::clone)
         })
     }
 }
 
 impl Choice<'_> {
+    /// Whether a library may read `/proc/self/environ`, which has the variables with which the process was started, whatever the
+    /// program has changed since (measured: Intel's libintlc, libtbb and libtbbmalloc look for INTEL_ISA_DISABLE there).
+    fn reads_first_environment(&self) -> bool {
+        self.libraries.has(b"environ")
+    }
+
     /// Those of the variables that are in the key, by name.
     fn of(&self, all: &[u8]) -> Around {
         let variables = || all.split(|byte| *byte == 0).filter_map(variable);
@@ -270,6 +284,11 @@ fn environment() -> Vec<u8> {
     all
 }
 
+/// The variables with which the process was started (proc(5)). None: they cannot be read, by the driver either.
+fn first_environment() -> Option<Vec<u8>> {
+    std::fs::read("/proc/self/environ").ok()
+}
+
 /// Whether these are the variables now.
 fn is_environment(mut rest: &[u8]) -> bool {
     let mut is_same = true;
@@ -290,26 +309,27 @@ fn variable(text: &[u8]) -> Option<(&OsStr, &OsStr)> {
     Some((OsStr::from_bytes(name), OsStr::from_bytes(value)))
 }
 
-/// How the names of what was otherwise when the driver was opened end.
-const CHANGED: &str = "when the driver was opened";
+/// How the names of ingredients end that tell a difference between now and an earlier moment.
+const OPENED: &str = "when the driver was opened";
+const STARTED: &str = "when the process was started";
 
-/// Whether this part of a key tells that something was otherwise when the driver was opened.
+/// Whether this part of a key tells that something was different at an earlier moment.
 pub fn has_changed(one: &Ingredient) -> bool {
-    one.name.ends_with(CHANGED)
+    [OPENED, STARTED].iter().any(|end| one.name.ends_with(end))
 }
 
-/// What was otherwise at an earlier moment.
-fn differences(then: &[Ingredient], now: &[Ingredient]) -> Vec<Ingredient> {
+/// What was different at an earlier moment.
+fn differences(then: &[Ingredient], now: &[Ingredient], moment: &str) -> Vec<Ingredient> {
     let is_there = |list: &[Ingredient], wanted: &Ingredient| {
         list.iter()
             .any(|one| (one.kind, &one.name) == (wanted.kind, &wanted.name))
     };
     let others = then.iter().filter(|one| !now.contains(one)).map(|one| {
-        let name = format!("{} {CHANGED}", one.name);
+        let name = format!("{} {moment}", one.name);
         Ingredient::new(one.kind, name, one.value.as_slice())
     });
     let new = now.iter().filter(|one| !is_there(then, one)).map(|one| {
-        let name = format!("{}, not there {CHANGED}", one.name);
+        let name = format!("{}, not there {moment}", one.name);
         Ingredient::new(one.kind, name, [])
     });
     others.chain(new).collect()
@@ -361,7 +381,8 @@ impl Driver {
     /// The part of a key that the surroundings of this call are.
     ///
     /// What was different when the driver was opened is there as well: drivers read variables and files then or later
-    /// (measured: Intel's CPU runtime reads its cl.cfg at both times).
+    /// (measured: Intel's CPU runtime reads its cl.cfg at both times). So are variables that were different when the process was
+    /// started, if the driver may read those.
     ///
     /// Programs that it runs may have been looked for so long ago.
     ///
@@ -381,19 +402,21 @@ impl Driver {
             libraries: self.names(memory)?,
             tools: &tools.names,
         };
-        let [now, then] = self.variables.chosen(&self.opened_in, &choice);
-        let reads = now.reads.max(then.reads);
+        let [now, opened, started] = self.variables.chosen(&self.opened_in, &choice);
+        let reads = now.reads.max(opened.reads).max(started.reads);
         let mut ingredients = now.ingredients.clone();
-        let mut then = then.ingredients.clone();
+        let changed = differences(&started.ingredients, &ingredients, STARTED);
+        let mut opened = opened.ingredients.clone();
         ingredients.extend(configuration(profile)?);
-        then.extend(self.opened_in.configuration.clone()?);
+        opened.extend(self.opened_in.configuration.clone()?);
         let named: Vec<PathBuf> = ingredients
             .iter()
             .filter(|one| one.kind == Kind::Environment)
             .filter(|one| profile.environment.names_file(&one.name))
             .map(|one| OsStr::from_bytes(&one.value).into())
             .collect();
-        ingredients.extend(differences(&then, &ingredients));
+        ingredients.extend(differences(&opened, &ingredients, OPENED));
+        ingredients.extend(changed);
         for path in named.into_iter().filter(|path| path.is_file()) {
             ingredients.push(file(&path, memory)?);
         }
@@ -510,9 +533,9 @@ mod tests {
         let variable = |name: &str, value: &str| Ingredient::new(Kind::Environment, name, value);
         let then = [variable("A", "1"), variable("B", "2"), variable("C", "3")];
         let now = [variable("A", "1"), variable("B", "4"), variable("D", "5")];
-        assert!(differences(&then, &then).is_empty());
+        assert!(differences(&then, &then, OPENED).is_empty());
         assert_eq!(
-            differences(&then, &now),
+            differences(&then, &now, OPENED),
             [
                 variable("B when the driver was opened", "2"),
                 variable("C when the driver was opened", "3"),

@@ -65,6 +65,36 @@ fn a_variable_that_only_the_drivers_own_text_names_compiles_again() {
     }
 }
 
+/// Three libraries of Intel's CPU runtime read the environment that the process was started with, from `/proc/self/environ`.
+#[test]
+fn the_first_value_of_a_variable_counts_for_a_driver_that_may_read_it() {
+    for (driver, name, builds) in [
+        (Driver::Intel, "INTEL_ISA_DISABLE", [1, 0, 1]),
+        (Driver::Pocl, "LLVM_OVERRIDE_PRODUCER", [1, 0, 0]),
+    ] {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let file = sandbox.write("kernel.cl", SOURCE).display().to_string();
+        let set = format!("{name}=second");
+        let arguments = ["run", "--source", &file, "--kernel", "f", "--options", ""];
+        let changing = [&["--setenv", &set][..], &arguments].concat();
+        let times = |sandbox: &Sandbox, arguments: &[&str]| {
+            let ran = sandbox.client(Way::Cached, arguments).ok();
+            ran.source_builds()
+        };
+        sandbox.set(name, "first");
+        let changed = [(); 2].map(|()| times(&sandbox, &changing));
+        sandbox.set(name, "second");
+        let [first, again] = changed;
+        assert_eq!(
+            [first, again, times(&sandbox, &arguments)],
+            builds,
+            "{driver:?}"
+        );
+    }
+}
+
 /// The driver reads what such a variable names, and nobody here does.
 #[test]
 fn a_program_is_not_stored_where_a_variable_names_headers() {
