@@ -15,6 +15,7 @@
 //! (R3). Failures always come from the driver. In any doubt the driver is called as if we were not there.
 
 pub mod answer;
+pub mod audit;
 pub mod autobake;
 pub mod bake;
 mod bakeable;
@@ -61,6 +62,7 @@ use crate::store::journal::{Ended as Noted, Kept};
 use crate::store::measures::Measures;
 use crate::store::stats::{Counter, Event, Place};
 use crate::store::tiers::Tiers;
+use audit::Marks;
 use journal::kernel_names_after;
 use memory::Memory;
 use of::Of;
@@ -86,6 +88,7 @@ pub struct Cache {
     measures: Measures,
     memory: Memory,
     sources: Sources,
+    marks: Marks,
 }
 
 /// The arguments of a clBuildProgram or clCompileProgram call, as far as they could be read without judging them.
@@ -235,6 +238,7 @@ impl Cache {
             measures: Measures::default(),
             memory: Memory::new(),
             sources: Sources::default(),
+            marks: Marks::default(),
         }
     }
 
@@ -284,6 +288,10 @@ impl Cache {
             &inner.facts().kernel_names,
             elapsed,
         );
+        // The recipe of an entry of the system's is somebody else's.
+        if self.written_store().is_some() && !inner.is_of_system() {
+            autobake::hit_served(&self.config, &plan.key());
+        }
     }
 
     #[inline(never)] // what it keeps on the stack is not below the driver's compiler

@@ -6,6 +6,7 @@
 mod support;
 
 mod archive;
+mod audit;
 mod autobake;
 mod bake;
 mod caches;
