@@ -11,7 +11,7 @@ use crate::cl::info::Number;
 use object::elf::{
     DT_AUDIT, DT_DEPAUDIT, DT_GNU_HASH, DT_HASH, DT_JMPREL, DT_PLTREL, DT_PLTRELSZ, DT_RELA,
     DT_RELACOUNT, DT_RELASZ, DT_STRSZ, DT_STRTAB, DT_SYMTAB, DT_VERNEED, DT_VERNEEDNUM, DT_VERSYM,
-    DynamicTag, PF_R, PT_DYNAMIC, PT_LOAD, ProgramType, STT_FUNC, STT_GNU_IFUNC, SymbolType,
+    DynamicTag, PF_R, PT_DYNAMIC, PT_LOAD, ProgramType, STT_GNU_IFUNC, SymbolType,
 };
 
 /// The numbers of the relocations that put the address of a symbol somewhere: absolute, GLOB_DAT, JUMP_SLOT (the processor
@@ -45,6 +45,15 @@ pub struct ElfImage {
     strings: Option<(usize, usize)>,
 }
 
+/// DT_GNU_HASH, but for its chains.
+struct GnuTable<'a> {
+    bloom: &'a [u8],
+    shift: u32,
+    buckets: &'a [u8],
+    /// The number of the first symbol in it.
+    first: u32,
+}
+
 /// An entry of the symbol table.
 #[derive(Clone, Copy)]
 pub struct Symbol {
@@ -60,13 +69,8 @@ impl Symbol {
         self.is_defined.then(|| image.base.wrapping_add(self.value))
     }
 
-    /// Whether it is a function.
-    pub fn is_function(&self) -> bool {
-        [STT_FUNC, STT_GNU_IFUNC].contains(&self.kind)
-    }
-
     /// Whether it is a function of which the object chooses a variant when it is looked up.
-    pub fn has_variants(&self) -> bool {
+    fn has_variants(&self) -> bool {
         self.kind == STT_GNU_IFUNC
     }
 }
@@ -81,10 +85,66 @@ pub struct Bound {
     pub may_be_lazy: bool,
 }
 
-/// What DT_GNU_HASH has for a name, without the bit that ends a chain.
+/// The hash of a name in DT_GNU_HASH.
 pub fn hash(name: &[u8]) -> u32 {
     let step = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
-    name.iter().fold(5381, step) & !1
+    name.iter().fold(5381, step)
+}
+
+/// Names of symbols, by their hashes: another name of equal hash is among them as well.
+pub enum NameHashes {
+    /// A copy of DT_GNU_HASH: Intel's libsvml has 25,000 names, of which few are asked for.
+    Table {
+        bloom: Vec<u64>,
+        shift: u32,
+        buckets: Vec<u32>,
+        /// The hashes of the symbols from the first one in the table on, but for the last bit, which ends a chain.
+        chains: Vec<u32>,
+        first: u32,
+    },
+    /// In order.
+    List(Vec<u32>),
+}
+
+impl NameHashes {
+    /// Those of names.
+    pub fn of<'a>(names: impl Iterator<Item = &'a [u8]>) -> NameHashes {
+        let mut list: Vec<u32> = names.map(hash).collect();
+        list.sort_unstable();
+        NameHashes::List(list)
+    }
+
+    /// Whether a name with this hash is among them.
+    pub fn has(&self, hash: u32) -> bool {
+        let (bloom, shift, buckets, chains, first) = match self {
+            NameHashes::List(list) => return list.binary_search(&hash).is_ok(),
+            NameHashes::Table {
+                bloom,
+                shift,
+                buckets,
+                chains,
+                first,
+            } => (bloom, *shift, buckets, chains, *first),
+        };
+        let bit = |number: u32| 1u64 << (number % u64::BITS);
+        let bits = bit(hash) | bit(hash.checked_shr(shift).unwrap_or_default());
+        let word = bloom.get((hash / u64::BITS) as usize % bloom.len().max(1));
+        if word.is_none_or(|word| word & bits != bits) {
+            return false;
+        }
+        let head = buckets.get(hash as usize % buckets.len().max(1));
+        let start = head.and_then(|head| head.checked_sub(first));
+        let chain = start.and_then(|start| chains.get(start as usize..));
+        for link in chain.unwrap_or_default() {
+            if link | 1 == hash | 1 {
+                return true;
+            }
+            if link & 1 != 0 {
+                break;
+            }
+        }
+        false
+    }
 }
 
 impl ElfImage {
@@ -214,47 +274,68 @@ impl ElfImage {
         None
     }
 
-    /// The functions that the object has for others, and the hash of each one's name as [`hash`] makes it.
-    pub fn exports(&self) -> impl Iterator<Item = (u32, Symbol)> {
-        let symbols = self.hashes().into_iter().flatten();
-        let symbols = symbols.filter_map(|(hash, index)| Some((hash, self.symbol(index)?)));
-        symbols.filter(|(_, symbol)| symbol.is_defined && symbol.is_function())
+    /// The names of what the object has for others. None: it has no table of them.
+    pub fn exported_names(&self) -> Option<NameHashes> {
+        let Some((table, chains)) = self.gnu_table() else {
+            let names = self.hashed_symbols()?.filter_map(|(_, symbol)| {
+                let name = symbol.is_defined.then(|| self.name(&symbol)).flatten()?;
+                Some(name.to_bytes())
+            });
+            return Some(NameHashes::of(names));
+        };
+        let words = |bytes: &[u8]| bytes.chunks_exact(4).filter_map(u32::from_value).collect();
+        let bloom = table.bloom.chunks_exact(8).filter_map(u64::from_value);
+        Some(NameHashes::Table {
+            bloom: bloom.collect(),
+            shift: table.shift,
+            buckets: words(table.buckets),
+            chains: words(chains),
+            first: table.first,
+        })
     }
 
-    /// The hash of the name of each symbol that others may find here, and its number. No name is read where there is
-    /// DT_GNU_HASH: of libLLVM's 30,000 that takes milliseconds.
-    pub fn hashes(&self) -> Option<Box<dyn Iterator<Item = (u32, usize)> + '_>> {
-        if let Some((first, chains)) = self.gnu_chains() {
-            let hashes = chains.chunks_exact(4).enumerate();
-            return Some(Box::new(hashes.map(move |(at, chain)| {
-                let chain = u32::from_value(chain).unwrap_or_default();
-                (chain & !1, first + at)
-            })));
-        }
-        let indices = 1..self.quarter(self.pointer(DT_HASH)? + 4)? as usize;
-        Some(Box::new(indices.filter_map(|index| {
-            let name = self.name(&self.symbol(index)?)?;
-            Some((hash(name.to_bytes()), index))
-        })))
+    /// The functions of which the object chooses a variant, by name.
+    pub fn variants(&self) -> impl Iterator<Item = &CStr> {
+        let symbols = self.hashed_symbols().into_iter().flatten();
+        let symbols = symbols.filter(|(_, symbol)| symbol.is_defined && symbol.has_variants());
+        symbols.filter_map(|(_, symbol)| self.name(&symbol))
     }
 
-    /// The hashes in DT_GNU_HASH, and the number of the first one's symbol. The table has no length: the end of the chain of
-    /// its highest bucket is its end.
-    fn gnu_chains(&self) -> Option<(usize, &[u8])> {
-        let table = self.pointer(DT_GNU_HASH)?;
-        let [buckets, first, words] = [0, 4, 8].map(|at| self.quarter(table + at));
-        let (buckets, first) = (buckets? as usize, first? as usize);
-        let start = table.checked_add(16 + words? as usize * 8)?;
-        let chains = start.checked_add(buckets * 4)?;
-        let heads = self.bytes(start, buckets * 4)?.chunks_exact(4);
-        let mut last = heads.filter_map(u32::from_value).max()? as usize;
-        if last < first {
-            return Some((first, &[]));
-        }
-        while self.quarter(chains.checked_add((last - first) * 4)?)? & 1 == 0 {
+    /// The symbols that others may find here, and their numbers.
+    fn hashed_symbols(&self) -> Option<impl Iterator<Item = (usize, Symbol)>> {
+        let indices = match self.gnu_table() {
+            Some((table, chains)) => {
+                let first = table.first as usize;
+                first..first + chains.len() / 4
+            }
+            None => 1..self.quarter(self.pointer(DT_HASH)? + 4)? as usize,
+        };
+        Some(indices.filter_map(|index| Some((index, self.symbol(index)?))))
+    }
+
+    /// DT_GNU_HASH, and its chains. It has no length: the end of the chain of its highest bucket is its end.
+    fn gnu_table(&self) -> Option<(GnuTable<'_>, &[u8])> {
+        let at = self.pointer(DT_GNU_HASH)?;
+        let [count, first, words, shift] = [0, 4, 8, 12].map(|field| self.quarter(at + field));
+        let (count, first, words) = (count? as usize, first?, words? as usize);
+        let bloom = at.checked_add(16)?;
+        let start = bloom.checked_add(words * 8)?;
+        let chains = start.checked_add(count * 4)?;
+        let table = GnuTable {
+            bloom: self.bytes(bloom, words * 8)?,
+            shift: shift?,
+            buckets: self.bytes(start, count * 4)?,
+            first,
+        };
+        let heads = table.buckets.chunks_exact(4);
+        let last = heads.filter_map(u32::from_value).max()?;
+        let Some(mut last) = last.checked_sub(first).map(|last| last as usize) else {
+            return Some((table, &[]));
+        };
+        while self.quarter(chains.checked_add(last * 4)?)? & 1 == 0 {
             last += 1;
         }
-        Some((first, self.bytes(chains, (last + 1 - first) * 4)?))
+        Some((table, self.bytes(chains, (last + 1) * 4)?))
     }
 
     /// Calls the function with what each relocation of a symbol has put into the object.
