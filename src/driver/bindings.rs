@@ -27,7 +27,7 @@ use std::sync::Arc;
 use libloading::os::unix::{Library, RTLD_LAZY};
 
 use super::Driver;
-use super::elf_image::{Bound, ElfImage, NameHashes, Unreadable, hash};
+use super::elf_image::{Bound, ElfImage, NameHashes, Unreadable, WatchedNames, WatchedSymbols};
 use super::files::matches;
 use super::identity::FileMemory;
 use super::loaded::{self, Changes, Mappings, Object};
@@ -177,6 +177,36 @@ fn each_image(wanted: impl Fn(usize, &CStr) -> bool, mut each: impl FnMut(&ElfIm
     unsafe { loaded::iterate(visit, (&raw mut each).cast()) };
 }
 
+/// Calls the function with those of the objects that are wanted, by their index.
+fn each_image_of(
+    objects: &[Object],
+    wanted: impl Fn(usize) -> bool,
+    mut each: impl FnMut(usize, &ElfImage),
+) {
+    // Two objects may have the same base only where one has no segments.
+    let objects = objects.iter().enumerate();
+    let wanted = objects.filter(|(index, object)| wanted(*index) && !object.ranges.is_empty());
+    let wanted: HashMap<usize, usize> =
+        wanted.map(|(index, object)| (object.base, index)).collect();
+    each_image(
+        |base, _| wanted.contains_key(&base),
+        |image| each(wanted[&image.base], image),
+    );
+}
+
+/// The names of the functions that are looked at: of those that a driver needs, all that mathematics has for others.
+fn watched_names(objects: &[Object], parts: &[Part]) -> WatchedNames {
+    let mut names = vec![NameHashes::of(
+        OF_C_LIBRARY.iter().map(|name| name.as_bytes()),
+    )];
+    let is_of_mathematics =
+        |index: usize| parts[index].is_needed && is_named(&objects[index], &MATHEMATICS);
+    each_image_of(objects, is_of_mathematics, |_, image| {
+        names.extend(image.exported_names());
+    });
+    WatchedNames::of(names)
+}
+
 fn is_named(object: &Object, patterns: &[&str]) -> bool {
     object.is_named(|name| patterns.iter().any(|pattern| matches(pattern, name)))
 }
@@ -196,7 +226,7 @@ struct World<'a> {
     closure: &'a [(usize, usize)],
     parts: Vec<Part>,
     /// The functions that are looked at.
-    watched: Vec<NameHashes>,
+    watched: WatchedNames,
     /// The segments of all objects in order, and whose they are.
     segments: Vec<(Range<usize>, usize)>,
 }
@@ -215,36 +245,18 @@ impl<'a> World<'a> {
         });
         let mut segments: Vec<_> = segments.collect();
         segments.sort_by_key(|(range, _)| range.start);
-        let mut world = World {
+        World {
             objects,
             closure,
+            watched: watched_names(objects, &parts),
             parts,
-            watched: vec![NameHashes::of(
-                OF_C_LIBRARY.iter().map(|name| name.as_bytes()),
-            )],
             segments,
-        };
-        let is_of_mathematics =
-            |index: usize| world.parts[index].is_needed && is_named(&objects[index], &MATHEMATICS);
-        let mut mathematics = Vec::new();
-        world.each_image(is_of_mathematics, |_, image| {
-            mathematics.extend(image.exported_names());
-        });
-        world.watched.append(&mut mathematics);
-        world
+        }
     }
 
     /// Calls the function with the objects that are wanted, by their index.
-    fn each_image(&self, wanted: impl Fn(usize) -> bool, mut each: impl FnMut(usize, &ElfImage)) {
-        // Two objects may have the same base only where one has no segments.
-        let objects = self.objects.iter().enumerate();
-        let wanted = objects.filter(|(index, object)| wanted(*index) && !object.ranges.is_empty());
-        let wanted: HashMap<usize, usize> =
-            wanted.map(|(index, object)| (object.base, index)).collect();
-        each_image(
-            |base, _| wanted.contains_key(&base),
-            |image| each(wanted[&image.base], image),
-        );
+    fn each_image(&self, wanted: impl Fn(usize) -> bool, each: impl FnMut(usize, &ElfImage)) {
+        each_image_of(self.objects, wanted, each);
     }
 
     /// The segment in which an address is, and the object that it is of.
@@ -267,15 +279,30 @@ impl<'a> World<'a> {
             let object = &self.objects[index];
             self.parts[index].is_needed && object.is_in_a_file() && !is_neutral(&object.name)
         };
+        // Most of what libclang imports is of libLLVM: that it has no `exp` is sooner seen at once than name by name.
+        let mut watched: HashMap<usize, WatchedSymbols> = HashMap::new();
+        let is_needed = |index: usize| self.parts[index].is_needed;
+        self.each_image(is_needed, |index, image| {
+            watched.insert(index, image.watched_symbols(&self.watched));
+        });
+        let is_usual = |owner: usize| {
+            let has_none = || watched.get(&owner).is_some_and(|watched| !watched.any);
+            self.parts[owner].is_c_library || has_none()
+        };
         let mut slots = Vec::new();
         let mut unreadable = None;
         self.each_image(is_importer, |importer, image| {
+            let Some(symbols) = watched.get(&importer) else {
+                unreadable = Some(importer);
+                return;
+            };
             let importing = &self.objects[importer].ranges;
             let mut last: Option<(Range<usize>, bool)> = None;
-            let mut is_known: Vec<bool> = Vec::new();
+            // Thousands of slots may have one symbol: __cxa_pure_virtual.
+            let mut is_unwatched: Vec<bool> = Vec::new();
             let each = |bound: Bound| {
                 // Not there, and the driver knows that.
-                if bound.value == 0 {
+                if bound.value == 0 || is_unwatched.get(bound.symbol) == Some(&true) {
                     return Ok(());
                 }
                 let is_own = importing.iter().any(|range| range.contains(&bound.value));
@@ -283,33 +310,25 @@ impl<'a> World<'a> {
                     return Ok(());
                 }
                 if !is_own {
-                    let is_of_c_library = match &last {
-                        Some((range, is_it)) if range.contains(&bound.value) => *is_it,
-                        _ => {
-                            let segment = self.segment(bound.value);
-                            last = segment.map(|(range, owner)| {
-                                (range.clone(), self.parts[*owner].is_c_library)
-                            });
-                            last.as_ref().is_some_and(|(_, is_it)| *is_it)
-                        }
-                    };
-                    if is_of_c_library {
+                    if !last
+                        .as_ref()
+                        .is_some_and(|(range, _)| range.contains(&bound.value))
+                    {
+                        let segment = self.segment(bound.value);
+                        last = segment.map(|(range, owner)| (range.clone(), is_usual(*owner)));
+                    }
+                    if last.as_ref().is_some_and(|(_, is_usual)| *is_usual) {
                         return Ok(());
                     }
                 }
-                // Thousands of slots may have one symbol: __cxa_pure_virtual.
-                if is_known.get(bound.symbol) == Some(&true) {
-                    return Ok(());
-                }
                 let symbol = image.symbol_of(&bound)?;
-                let name = image.name(&symbol).ok_or(Unreadable)?;
-                let hash = hash(name.to_bytes());
-                if !self.watched.iter().any(|names| names.has(hash)) {
-                    is_known.resize(is_known.len().max(bound.symbol + 1), false);
-                    is_known[bound.symbol] = true;
+                if symbol.address(image) == Some(bound.value) {
                     return Ok(());
                 }
-                if symbol.address(image) == Some(bound.value) {
+                let name = image.name(&symbol).ok_or(Unreadable)?;
+                if !self.watched.has(name) {
+                    is_unwatched.resize(is_unwatched.len().max(bound.symbol + 1), false);
+                    is_unwatched[bound.symbol] = true;
                     return Ok(());
                 }
                 slots.push(Slot {
@@ -321,7 +340,7 @@ impl<'a> World<'a> {
                 });
                 Ok(())
             };
-            if image.each_bound(each) == Err(Unreadable) {
+            if image.each_bound(symbols, each) == Err(Unreadable) {
                 unreadable = Some(importer);
             }
         });
@@ -535,3 +554,6 @@ impl Drop for Scope {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -45,11 +45,34 @@ pub struct ElfImage {
     strings: Option<(usize, usize)>,
 }
 
+/// Which symbols of an object that others may find are watched.
+#[derive(Default)]
+pub struct WatchedSymbols {
+    /// The number of the first one.
+    first: usize,
+    /// A bit for each, in order.
+    bits: Vec<u64>,
+    /// How many there are.
+    count: usize,
+    /// Whether any is watched.
+    pub any: bool,
+}
+
+impl WatchedSymbols {
+    /// None: it is none of those that others may find.
+    fn has(&self, symbol: usize) -> Option<bool> {
+        let at = symbol
+            .checked_sub(self.first)
+            .filter(|at| *at < self.count)?;
+        Some(self.bits[at / 64] & 1 << (at % 64) != 0)
+    }
+}
+
 /// DT_GNU_HASH, but for its chains.
 struct GnuTable<'a> {
-    bloom: &'a [u8],
+    bloom: &'a [u64],
     shift: u32,
-    buckets: &'a [u8],
+    buckets: &'a [u32],
     /// The number of the first symbol in it.
     first: u32,
 }
@@ -86,7 +109,7 @@ pub struct Bound {
 }
 
 /// The hash of a name in DT_GNU_HASH.
-pub fn hash(name: &[u8]) -> u32 {
+fn hash(name: &[u8]) -> u32 {
     let step = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
     name.iter().fold(5381, step)
 }
@@ -115,7 +138,7 @@ impl NameHashes {
     }
 
     /// Whether a name with this hash is among them.
-    pub fn has(&self, hash: u32) -> bool {
+    fn has(&self, hash: u32) -> bool {
         let (bloom, shift, buckets, chains, first) = match self {
             NameHashes::List(list) => return list.binary_search(&hash).is_ok(),
             NameHashes::Table {
@@ -144,6 +167,54 @@ impl NameHashes {
             }
         }
         false
+    }
+}
+
+/// Names of functions that are looked for among those of many thousand relocations.
+pub struct WatchedNames {
+    names: Vec<NameHashes>,
+    /// A bit for the lower bits of each one's hash, but for the last: most names are ruled out by it.
+    filter: Vec<u64>,
+}
+
+const FILTER_BITS: u32 = 1 << 18;
+
+impl WatchedNames {
+    /// Those that are in one of these.
+    pub fn of(names: Vec<NameHashes>) -> WatchedNames {
+        let mut filter = vec![0; (FILTER_BITS / u64::BITS) as usize];
+        let hashes = names.iter().flat_map(|names| match names {
+            NameHashes::Table { chains, .. } => chains,
+            NameHashes::List(list) => list,
+        });
+        for hash in hashes {
+            let (word, bit) = Self::place(*hash);
+            filter[word] |= bit;
+        }
+        WatchedNames { names, filter }
+    }
+
+    fn place(hash: u32) -> (usize, u64) {
+        let bit = hash >> 1 & (FILTER_BITS - 1);
+        ((bit / u64::BITS) as usize, 1 << (bit % u64::BITS))
+    }
+
+    /// Whether a name is among them whose hash this is but for the last bit.
+    #[inline]
+    fn may_have(&self, hash: u32) -> bool {
+        let (word, bit) = Self::place(hash);
+        self.filter[word] & bit != 0 && (self.has_hash(hash & !1) || self.has_hash(hash | 1))
+    }
+
+    fn has_hash(&self, hash: u32) -> bool {
+        self.names.iter().any(|names| names.has(hash))
+    }
+
+    /// Whether it is one of them.
+    pub fn has(&self, name: &CStr) -> bool {
+        let hash = hash(name.to_bytes());
+        let (word, bit) = Self::place(hash);
+        self.filter[word] & bit != 0 && self.has_hash(hash)
     }
 }
 
@@ -226,14 +297,23 @@ impl ElfImage {
         })
     }
 
+    /// A table of numbers.
+    fn numbers<T: Number>(&self, start: usize, count: usize) -> Option<&[T]> {
+        let bytes = self.bytes(start, count.checked_mul(size_of::<T>())?)?;
+        let numbers = bytes.as_ptr().cast::<T>();
+        // SAFETY: just checked; any bytes are a number.
+        let table = || unsafe { std::slice::from_raw_parts(numbers, count) };
+        numbers.is_aligned().then(table)
+    }
+
     fn symbol(&self, index: usize) -> Option<Symbol> {
         let at = self.symbols?.checked_add(index.checked_mul(SYMBOL)?)?;
-        let kind = *self.bytes(at, SYMBOL)?.get(4)?;
+        let row = self.bytes(at, SYMBOL)?;
         Some(Symbol {
-            name: self.quarter(at)? as usize,
-            kind: SymbolType(kind & 0xf),
-            is_defined: self.half(at + 6)? != 0,
-            value: self.word(at + 8)?,
+            name: u32::from_value(&row[..4])? as usize,
+            kind: SymbolType(row[4] & 0xf),
+            is_defined: u16::from_value(&row[6..8])? != 0,
+            value: usize::from_value(&row[8..16])?,
         })
     }
 
@@ -283,15 +363,20 @@ impl ElfImage {
             });
             return Some(NameHashes::of(names));
         };
-        let words = |bytes: &[u8]| bytes.chunks_exact(4).filter_map(u32::from_value).collect();
-        let bloom = table.bloom.chunks_exact(8).filter_map(u64::from_value);
         Some(NameHashes::Table {
-            bloom: bloom.collect(),
+            bloom: table.bloom.to_vec(),
             shift: table.shift,
-            buckets: words(table.buckets),
-            chains: words(chains),
+            buckets: table.buckets.to_vec(),
+            chains: chains.to_vec(),
             first: table.first,
         })
+    }
+
+    /// The names of what the object has for others.
+    #[cfg(test)]
+    pub fn exports(&self) -> impl Iterator<Item = &CStr> {
+        let symbols = self.hashed_symbols().into_iter().flatten();
+        symbols.filter_map(|(_, symbol)| self.name(&symbol))
     }
 
     /// The functions of which the object chooses a variant, by name.
@@ -306,7 +391,7 @@ impl ElfImage {
         let indices = match self.gnu_table() {
             Some((table, chains)) => {
                 let first = table.first as usize;
-                first..first + chains.len() / 4
+                first..first + chains.len()
             }
             None => 1..self.quarter(self.pointer(DT_HASH)? + 4)? as usize,
         };
@@ -314,36 +399,62 @@ impl ElfImage {
     }
 
     /// DT_GNU_HASH, and its chains. It has no length: the end of the chain of its highest bucket is its end.
-    fn gnu_table(&self) -> Option<(GnuTable<'_>, &[u8])> {
+    fn gnu_table(&self) -> Option<(GnuTable<'_>, &[u32])> {
         let at = self.pointer(DT_GNU_HASH)?;
-        let [count, first, words, shift] = [0, 4, 8, 12].map(|field| self.quarter(at + field));
-        let (count, first, words) = (count? as usize, first?, words? as usize);
-        let bloom = at.checked_add(16)?;
-        let start = bloom.checked_add(words * 8)?;
-        let chains = start.checked_add(count * 4)?;
-        let table = GnuTable {
-            bloom: self.bytes(bloom, words * 8)?,
-            shift: shift?,
-            buckets: self.bytes(start, count * 4)?,
-            first,
+        let [count, first, words, shift] = self.numbers::<u32>(at, 4)? else {
+            return None;
         };
-        let heads = table.buckets.chunks_exact(4);
-        let last = heads.filter_map(u32::from_value).max()?;
-        let Some(mut last) = last.checked_sub(first).map(|last| last as usize) else {
+        let bloom = at.checked_add(16)?;
+        let buckets = bloom.checked_add((*words as usize).checked_mul(8)?)?;
+        let chains = buckets.checked_add((*count as usize).checked_mul(4)?)?;
+        let table = GnuTable {
+            bloom: self.numbers(bloom, *words as usize)?,
+            shift: *shift,
+            buckets: self.numbers(buckets, *count as usize)?,
+            first: *first,
+        };
+        let highest = table.buckets.iter().max()?;
+        let Some(mut last) = highest.checked_sub(*first).map(|last| last as usize) else {
             return Some((table, &[]));
         };
-        while self.quarter(chains.checked_add(last * 4)?)? & 1 == 0 {
+        while self.quarter(chains.checked_add(last.checked_mul(4)?)?)? & 1 == 0 {
             last += 1;
         }
-        Some((table, self.bytes(chains, (last + 1) * 4)?))
+        Some((table, self.numbers(chains, last + 1)?))
     }
 
-    /// Calls the function with what each relocation of a symbol has put into the object.
+    /// Which of the symbols that others may find are watched. Without DT_GNU_HASH, whose order is that of the symbols, all may be.
+    pub fn watched_symbols(&self, names: &WatchedNames) -> WatchedSymbols {
+        let Some((table, chains)) = self.gnu_table() else {
+            return WatchedSymbols {
+                any: true,
+                ..WatchedSymbols::default()
+            };
+        };
+        let word = |chains: &[u32]| {
+            let bits = chains.iter().enumerate();
+            bits.fold(0, |bits, (at, hash)| {
+                bits | u64::from(names.may_have(*hash)) << at
+            })
+        };
+        let bits: Vec<u64> = chains.chunks(64).map(word).collect();
+        WatchedSymbols {
+            first: table.first as usize,
+            count: chains.len(),
+            any: bits.iter().any(|bits| *bits != 0),
+            bits,
+        }
+    }
+
+    /// Calls the function with what each relocation has put into the object whose symbol may be watched.
+    ///
+    /// Slots are read of those only: they lie scattered over megabytes.
     ///
     /// # Errors
-    /// A table of relocations does not lie in the object.
+    /// A table does not lie in the object.
     pub fn each_bound(
         &self,
+        watched: &WatchedSymbols,
         mut each: impl FnMut(Bound) -> Result<(), Unreadable>,
     ) -> Result<(), Unreadable> {
         // DT_REL, of objects for other processors, is none of a dynamic linker for these.
@@ -367,15 +478,14 @@ impl ElfImage {
                     unsafe { entry.as_ptr().cast::<[u64; 3]>().read_unaligned() };
                 let (symbol, form) = ((info >> 32) as usize, info as u32);
                 // A symbol with an addend is data.
-                if symbol == 0 || addend != 0 || !OF_SYMBOLS.contains(&form) {
+                let is_of_symbol = symbol != 0 && addend == 0 && OF_SYMBOLS.contains(&form);
+                if !is_of_symbol || watched.has(symbol) == Some(false) {
                     continue;
                 }
-                let value = self
-                    .word(self.base.wrapping_add(offset as usize))
-                    .ok_or(Unreadable)?;
+                let value = self.word(self.base.wrapping_add(offset as usize));
                 each(Bound {
                     symbol,
-                    value,
+                    value: value.ok_or(Unreadable)?,
                     may_be_lazy: OF_SYMBOLS.last() == Some(&form),
                 })?;
             }

@@ -449,4 +449,74 @@ mod tests {
         };
         assert_eq!(Vec::from_iter(found), [(paths[1].clone(), expected)]);
     }
+
+    #[test]
+    fn real_paths_are_those_of_the_system() {
+        use std::os::unix::fs::symlink;
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let at = |name: &str| root.path().join(name);
+        std::fs::create_dir_all(at("lib/deep/er")).expect("made");
+        std::fs::write(at("lib/deep/libx.so.1.2"), "").expect("written");
+        for (link, target) in [
+            ("lib/deep/libx.so.1", "libx.so.1.2"),
+            ("lib/deep/libx.so", "../deep/libx.so.1"),
+            ("lib64", "lib/deep/er"),
+            ("dangling", "nothing"),
+            ("loop", "other-loop"),
+            ("other-loop", "loop"),
+        ] {
+            symlink(target, at(link)).expect("linked");
+        }
+        symlink(at("lib/deep"), at("absolute")).expect("linked");
+        let real = RealPaths::default();
+        for name in [
+            "",
+            "lib",
+            "lib/deep/libx.so.1.2",
+            "lib/deep/libx.so",
+            "./lib/./deep//libx.so.1",
+            "lib64/../libx.so.1",
+            "lib64/..",
+            "absolute/libx.so",
+            "absolute/er/../../deep/libx.so.1",
+            "dangling",
+            "loop",
+            "nothing/../lib",
+            "lib/nothing",
+            "lib/deep/libx.so/below",
+        ] {
+            let path = at(name);
+            assert_eq!(real.of(&path), std::fs::canonicalize(&path).ok(), "{name}");
+        }
+        for name in ["/", "/proc/self/exe", "/lib", ".", "src/../Cargo.toml"] {
+            let path = Path::new(name);
+            assert_eq!(real.of(path), std::fs::canonicalize(path).ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_loaded_needs_nothing_more_and_other_files_are_no_libraries() {
+        let real = RealPaths::default();
+        let program = std::env::current_exe().expect("this program");
+        let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let files = [program.clone(), text];
+        let needed = needed_by(&files, &real, |_| false);
+        assert_eq!(needed.files, [program.clone()]);
+        assert!(
+            needed
+                .libraries
+                .values()
+                .any(|name| name.starts_with("libc."))
+        );
+        assert!(
+            needed
+                .libraries
+                .keys()
+                .all(|path| needed.watched.contains_key(path))
+        );
+        let known = needed_by(&files, &real, |path| needed.libraries.contains_key(path));
+        assert!(known.libraries.is_empty(), "{:?}", known.libraries);
+        let known = needed_by(&files, &real, |path| path == program);
+        assert!(known.files.is_empty() && known.watched.len() == 1);
+    }
 }

@@ -429,6 +429,21 @@ mod tests {
     }
 
     #[test]
+    fn a_file_needs_what_it_needs_in_memory() {
+        let objects = objects();
+        let in_files = objects.iter().filter(|object| object.is_in_a_file());
+        let mut needed = 0;
+        for object in in_files {
+            let elf = super::super::elf::Elf::open(&object.path);
+            let elf = elf.expect("read").expect("a library");
+            let needs = elf.needs(&object.path).expect("read");
+            assert_eq!(needs.libraries, object.needed, "{object:?}");
+            needed += needs.libraries.len();
+        }
+        assert!(needed > 0);
+    }
+
+    #[test]
     fn a_library_that_was_replaced_since_it_was_loaded_is_noticed() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let copy = directory.path().join("libcopy.so");
