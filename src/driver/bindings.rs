@@ -283,7 +283,12 @@ impl<'a> World<'a> {
         let mut watched: HashMap<usize, WatchedSymbols> = HashMap::new();
         let is_needed = |index: usize| self.parts[index].is_needed;
         self.each_image(is_needed, |index, image| {
-            watched.insert(index, image.watched_symbols(&self.watched));
+            // What mathematics has for others is what is watched.
+            let symbols = match is_named(&self.objects[index], &MATHEMATICS) {
+                true => WatchedSymbols::unknown(),
+                false => image.watched_symbols(&self.watched),
+            };
+            watched.insert(index, symbols);
         });
         let is_usual = |owner: usize| {
             let has_none = || watched.get(&owner).is_some_and(|watched| !watched.any);

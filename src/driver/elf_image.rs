@@ -46,7 +46,6 @@ pub struct ElfImage {
 }
 
 /// Which symbols of an object that others may find are watched.
-#[derive(Default)]
 pub struct WatchedSymbols {
     /// The number of the first one.
     first: usize,
@@ -59,6 +58,16 @@ pub struct WatchedSymbols {
 }
 
 impl WatchedSymbols {
+    /// Each may be.
+    pub fn unknown() -> WatchedSymbols {
+        WatchedSymbols {
+            first: 0,
+            bits: Vec::new(),
+            count: 0,
+            any: true,
+        }
+    }
+
     /// None: it is none of those that others may find.
     fn has(&self, symbol: usize) -> Option<bool> {
         let at = symbol
@@ -426,10 +435,7 @@ impl ElfImage {
     /// Which of the symbols that others may find are watched. Without DT_GNU_HASH, whose order is that of the symbols, all may be.
     pub fn watched_symbols(&self, names: &WatchedNames) -> WatchedSymbols {
         let Some((table, chains)) = self.gnu_table() else {
-            return WatchedSymbols {
-                any: true,
-                ..WatchedSymbols::default()
-            };
+            return WatchedSymbols::unknown();
         };
         let word = |chains: &[u32]| {
             let bits = chains.iter().enumerate();

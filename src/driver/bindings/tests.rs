@@ -56,7 +56,7 @@ fn slots_of_watched_names_are_all_found() {
         |index| objects[index].is_in_a_file(),
         |_, image| {
             let mut names = std::collections::BTreeMap::new();
-            let everything = WatchedSymbols::default();
+            let everything = WatchedSymbols::unknown();
             let each = |bound: Bound| {
                 let symbol = image.symbol_of(&bound)?;
                 let name = image.name(&symbol).ok_or(Unreadable)?;
