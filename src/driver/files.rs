@@ -501,7 +501,7 @@ mod tests {
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
         let files = [program.clone(), text];
         let needed = needed_by(&files, &real, |_| false);
-        assert_eq!(needed.files, [program.clone()]);
+        assert_eq!(needed.files, std::slice::from_ref(&program));
         assert!(
             needed
                 .libraries
