@@ -50,6 +50,7 @@ mod stats;
 mod switches;
 mod texts;
 mod tiers;
+mod unwinding;
 mod variables;
 mod verdicts;
 mod versions;
