@@ -51,6 +51,7 @@ mod stats;
 mod switches;
 mod texts;
 mod tiers;
+mod unwinding;
 mod variables;
 mod verdicts;
 mod versions;

@@ -13,7 +13,7 @@ use super::headers::{Layout, lay_out};
 use crate::cache::audit;
 use crate::cache::bake::{self, Call, Done};
 use crate::cl::{Context, Device, Program};
-use crate::driver::{Application, BuildArguments, FloatState, NotifyTarget};
+use crate::driver::{Application, BuildArguments, FloatState};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::store::entry::Meta;
@@ -299,7 +299,7 @@ impl Player<'_> {
             (Operation::Link, _) => application.link_program(making.context, &arguments, &inputs),
             (_, None) => Err(CL_SUCCESS),
             (Operation::Build, Some(program)) => {
-                let code = application.build_program(program, &arguments, NotifyTarget::NONE);
+                let code = application.build_program(program, &arguments);
                 verdict(program, code)
             }
             (Operation::Compile(headers), Some(program)) => {
