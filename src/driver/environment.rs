@@ -2,7 +2,7 @@
 //! it runs. An application may change any of them at any time, so they are looked at in each call.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, OsStr, c_char};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use super::files::{RealPaths, needed_by};
 use super::identity::{DriverNames, FileMemory, sha256_value};
 use super::names::Scanned;
 use super::neutral as key_neutral;
+use super::process_variables;
 use super::profile::Profile;
 use super::profile::variables::{Effect, LAYERS, is_neutral};
 use crate::fork::Mutex;
@@ -36,7 +37,7 @@ impl Moment {
     /// What a driver of this kind looks at, now.
     pub fn now(profile: &Profile) -> Moment {
         Moment {
-            variables: environment(),
+            variables: process_variables::current(),
             configuration: configuration(profile),
         }
     }
@@ -126,9 +127,9 @@ impl Variables {
     /// The programs that were found not longer ago than this, or are found now, with the variables as they are.
     fn tools(&self, age: Duration, find: impl FnOnce(&Tools) -> Option<Tools>) -> Option<Tools> {
         let mut known = self.0.lock();
-        if !is_environment(&known.all) {
+        if !process_variables::is_current(&known.all) {
             *known = Snapshot {
-                all: environment(),
+                all: process_variables::current(),
                 changes: known.changes + 1,
                 ..Snapshot::default()
             };
@@ -163,7 +164,8 @@ impl Variables {
                 };
                 let opened = at(&opened.variables);
                 let started = match choice.reads_first_environment() {
-                    true => first_environment().map_or_else(|| now.clone(), |first| at(&first)),
+                    true => process_variables::at_start()
+                        .map_or_else(|| now.clone(), |first| at(&first)),
                     false => now.clone(),
                 };
                 let tools = choice.tools.clone();
@@ -192,7 +194,10 @@ impl Choice<'_> {
 
     /// Those of the variables that are in the key, by name.
     fn of(&self, all: &[u8]) -> Around {
-        let variables = || all.split(|byte| *byte == 0).filter_map(variable);
+        let variables = || {
+            all.split(|byte| *byte == 0)
+                .filter_map(process_variables::parse)
+        };
         let mut chosen = Around::default();
         for (name, value) in variables() {
             let (name, value) = (name.to_string_lossy(), value.as_bytes());
@@ -253,60 +258,6 @@ enum Enters {
     AsText,
     /// Nobody says what it is for, so it may be a password.
     AsDigest,
-}
-
-unsafe extern "C" {
-    /// environ(7)
-    static environ: *const *const c_char;
-}
-
-/// Calls the function for each variable with its NUL, until it says no. Makes no copies, unlike `std::env::vars_os`.
-fn all_variables(mut each: impl FnMut(&[u8]) -> bool) {
-    // SAFETY: a NULL-terminated array of C strings, or NULL (environ(7)). It must not be changed meanwhile, as for drivers and
-    // everybody else who reads it.
-    unsafe {
-        let mut next = environ;
-        while !next.is_null() && !(*next).is_null() {
-            if !each(CStr::from_ptr(*next).to_bytes_with_nul()) {
-                return;
-            }
-            next = next.add(1);
-        }
-    }
-}
-
-fn environment() -> Vec<u8> {
-    let mut all = Vec::new();
-    all_variables(|variable| {
-        all.extend(variable);
-        true
-    });
-    all
-}
-
-/// The variables with which the process was started (proc(5)). None: they cannot be read, by the driver either.
-fn first_environment() -> Option<Vec<u8>> {
-    std::fs::read("/proc/self/environ").ok()
-}
-
-/// Whether these are the variables now.
-fn is_environment(mut rest: &[u8]) -> bool {
-    let mut is_same = true;
-    all_variables(|variable| {
-        match rest.strip_prefix(variable) {
-            Some(behind) => rest = behind,
-            None => is_same = false,
-        }
-        is_same
-    });
-    is_same && rest.is_empty()
-}
-
-/// Name and value. A name may begin with `=`, as for the standard library.
-fn variable(text: &[u8]) -> Option<(&OsStr, &OsStr)> {
-    let end = 1 + text.get(1..)?.iter().position(|byte| *byte == b'=')?;
-    let (name, value) = (&text[..end], &text[end + 1..]);
-    Some((OsStr::from_bytes(name), OsStr::from_bytes(value)))
 }
 
 /// How the names of ingredients end that tell a difference between now and an earlier moment.

@@ -27,6 +27,7 @@ mod names;
 mod neutral;
 pub mod notify;
 mod patch;
+mod process_variables;
 mod processor;
 pub mod profile;
 mod watched_functions;
