@@ -15,6 +15,7 @@
 //! (R3). Failures always come from the driver. In any doubt the driver is called as if we were not there.
 
 pub mod answer;
+pub mod audit;
 pub mod autobake;
 pub mod bake;
 mod bakeable;
@@ -41,6 +42,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use once_cell::race::OnceBox;
@@ -48,9 +50,10 @@ use opencl_sys::*;
 
 use crate::cl::{Device, Program};
 use crate::config::Config;
+use crate::driver::foreign_call::{self, Reference};
 use crate::driver::identity::FileMemory;
-use crate::driver::notify::Held;
-use crate::driver::{BuildArguments, Driver, NotifyTarget, notify};
+use crate::driver::notify::{self, Held, Next};
+use crate::driver::{BuildArguments, Driver, NotifyTarget};
 use crate::log::text;
 use crate::outcome::{Bypass, Missed, Outcome, Query};
 use crate::shadow::{self, Ended, Inner, Origin, Ticket};
@@ -61,6 +64,7 @@ use crate::store::journal::{Ended as Noted, Kept};
 use crate::store::measures::Measures;
 use crate::store::stats::{Counter, Event, Place};
 use crate::store::tiers::Tiers;
+use audit::Marks;
 use journal::kernel_names_after;
 use memory::Memory;
 use of::Of;
@@ -86,6 +90,7 @@ pub struct Cache {
     measures: Measures,
     memory: Memory,
     sources: Sources,
+    marks: Marks,
 }
 
 /// The arguments of a clBuildProgram or clCompileProgram call, as far as they could be read without judging them.
@@ -123,33 +128,38 @@ pub fn forked() {
     }
 }
 
-/// The driver's own clBuildProgram or clCompileProgram, with this program and callback and all else as the application gave it.
-pub type BuildBelow<'a> = &'a dyn Fn(Program, NotifyTarget) -> cl_int;
+/// What the driver's own clBuildProgram or clCompileProgram gets in place of the application's arguments.
+#[derive(Clone, Copy)]
+pub struct BuildBelow {
+    /// The program.
+    pub program: Program,
+    /// The callback.
+    pub notify: NotifyTarget,
+}
 
-/// clBuildProgram and clCompileProgram.
-pub fn build(call: &BuildCall, below: BuildBelow) -> cl_int {
-    if let Some(dead) = shadow::dead(call.program) {
-        return notify::outside(|| below(dead.program(), call.notify));
-    }
+/// clBuildProgram and clCompileProgram, until the driver or the application is called.
+pub fn build(call: &BuildCall) -> Next<BuildBelow> {
     let cache = Cache::get();
-    let Some(ticket) = shadow::begin(call.program).map(Box::new) else {
-        cache.count_not_from_source();
-        // The driver's own affair: callbacks that it makes are outside of our hooks.
-        return notify::outside(|| below(call.program, call.notify));
+    let ticket = match shadow::dead(call.program) {
+        Some(dead) => Err(Some(dead)),
+        None => shadow::begin(call.program).map(Box::new).ok_or(None),
+    };
+    let ticket = match ticket {
+        Ok(ticket) => ticket,
+        Err(dead) => return cache.leave_to_driver(call, dead),
     };
     let plan = cache.plan_call(&ticket, call);
     if cache.is_refused_by_baker(plan.as_deref().map_err(|reason| *reason)) {
         shadow::ended(&ticket, Ended::Refused, None, None);
-        return CL_INVALID_OPERATION;
+        return Next::Return(call.program, CL_INVALID_OPERATION);
     }
     let mut turn = Turn::default();
     if let Ok(plan) = &plan
         && cache.serve(&ticket, plan, &mut turn)
     {
-        call.notify.call(call.program);
-        return CL_SUCCESS;
+        return Next::Notify(call.notify, call.program);
     }
-    cache.build_by_driver(ticket, plan, turn, call, below)
+    cache.build_by_driver(ticket, plan, turn, call)
 }
 
 /// What has become of a build, compilation or link. `code` is what the function returned, if it has.
@@ -199,7 +209,7 @@ struct HeldKernel(&'static Driver, crate::cl::Kernel);
 
 impl Drop for HeldKernel {
     fn drop(&mut self) {
-        self.0.release_kernel(self.1);
+        foreign_call::give_back(self.0, Reference::Kernel(self.1));
     }
 }
 
@@ -235,6 +245,7 @@ impl Cache {
             measures: Measures::default(),
             memory: Memory::new(),
             sources: Sources::default(),
+            marks: Marks::default(),
         }
     }
 
@@ -284,6 +295,10 @@ impl Cache {
             &inner.facts().kernel_names,
             elapsed,
         );
+        // The recipe of an entry of the system's is somebody else's.
+        if self.written_store().is_some() && !inner.is_of_system() {
+            autobake::hit_served(&self.config, &plan.key());
+        }
     }
 
     #[inline(never)] // what it keeps on the stack is not below the driver's compiler
@@ -327,34 +342,37 @@ impl Cache {
         true
     }
 
-    /// The driver builds the application's program; what succeeds after a look-up is recorded.
+    /// The call is the driver's own affair, so callbacks that it makes are outside of our hooks. `dead`: see [`shadow::dead`].
+    #[inline(never)] // as above
+    fn leave_to_driver(&self, call: &BuildCall, dead: Option<Arc<Inner>>) -> Next<BuildBelow> {
+        let mut program = call.program;
+        let mut number = None;
+        match dead {
+            Some(dead) => {
+                program = dead.program();
+                number = Some(notify::begun_outside(Box::new(dead)));
+            }
+            None => self.count_not_from_source(),
+        }
+        let notify = call.notify;
+        Next::Call {
+            arguments: BuildBelow { program, notify },
+            number,
+            is_outside: true,
+        }
+    }
+
+    /// The driver is to build the application's program; what succeeds after a look-up is recorded.
     fn build_by_driver(
         &'static self,
         ticket: Box<Ticket>,
         plan: Result<Box<Plan>, Bypass>,
         turn: Turn,
         call: &BuildCall,
-        below: BuildBelow,
-    ) -> cl_int {
+    ) -> Next<BuildBelow> {
         if matches!(ticket.origin, Origin::Linked) {
-            return self.change_linked(ticket, call, below);
+            return self.change_linked(ticket, call);
         }
-        let (refusable, held, finish) = self.prepare_build(ticket, plan, turn, call);
-        let program = call.program;
-        let below = |target| (program, below(program, target));
-        notify::wrapped(Some(program), call.notify, refusable, held, &below, finish).1
-    }
-
-    /// What is told and done for a build by the driver: whether it may be refused, what lives until it is, and what follows. A
-    /// function of its own, since its frame would lie below the driver's on a stack that is the application's.
-    #[inline(never)]
-    fn prepare_build(
-        &'static self,
-        ticket: Box<Ticket>,
-        plan: Result<Box<Plan>, Bypass>,
-        turn: Turn,
-        call: &BuildCall,
-    ) -> (bool, Option<notify::Held>, notify::Finish) {
         let held = self.prepare_change(&ticket);
         // While the application is in the call: later the program may be gone.
         let of = match &plan {
@@ -370,7 +388,14 @@ impl Cache {
                 turn.published();
             }
         });
-        (refusable, held, finish)
+        let program = call.program;
+        let (number, notify) =
+            notify::begun(Some(program), call.notify, refusable, held, None, finish);
+        Next::Call {
+            arguments: BuildBelow { program, notify },
+            number: Some(number),
+            is_outside: false,
+        }
     }
 
     /// What follows a build by the driver, before the application hears of it. Tells whether there is an entry of it now.

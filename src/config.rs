@@ -23,6 +23,8 @@ pub use value::Kind;
 
 /// What stands in the table, in bytes.
 const DEFAULT_MAX_SIZE: u64 = 5 << 30;
+/// What stands in the table.
+const DEFAULT_AUDIT: u64 = 1000;
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,6 +204,13 @@ impl Config {
     pub fn verify(&self) -> u8 {
         let text = self.value(Name::Verify).0.to_str();
         text.and_then(value::percent).unwrap_or(0)
+    }
+
+    /// Of how many hits one is audited; None: none is.
+    pub fn audit(&self) -> Option<u64> {
+        let text = self.value(Name::Audit).0.to_str();
+        let count = text.and_then(value::count).unwrap_or(DEFAULT_AUDIT);
+        (count > 0).then_some(count)
     }
 
     /// Whether what is compiled is reported.

@@ -20,7 +20,10 @@ use std::ffi::{CString, OsString, c_char, c_int, c_long, c_void};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+/// How many arguments can be added to a program before it is started.
+const MAX_ADDED: usize = 32;
 
 /// What each of the two steps may use, in bytes.
 const STACK: usize = 32 << 10;
@@ -43,9 +46,9 @@ pub struct Start {
 
 /// Texts as execve takes them.
 struct List {
-    _texts: Vec<CString>,
-    /// To each of them, and NULL.
-    pointers: Vec<*const c_char>,
+    texts: Vec<CString>,
+    /// To each of them, then NULLs, of which the last stays.
+    pointers: Vec<AtomicPtr<c_char>>,
 }
 
 #[repr(align(64))]
@@ -70,11 +73,30 @@ impl Start {
         };
         Some(Start {
             path: CString::new(program.into_os_string().into_vec()).ok()?,
-            arguments: List::new(arguments.into_iter())?,
-            environment: List::new(environment.map(variable))?,
+            arguments: List::new(arguments.into_iter(), MAX_ADDED)?,
+            environment: List::new(environment.map(variable), 0)?,
             stacks: [Stack::new(), Stack::new()],
             done: AtomicBool::new(false),
         })
+    }
+
+    /// Adds an argument, unless there are too many by now. It stays for the life of the process, and no lock is taken: another
+    /// thread may be starting the program, which then has the argument or has it not.
+    pub fn add(&self, argument: CString) {
+        let argument = argument.into_raw();
+        let list = &self.arguments;
+        let spare = list.pointers.len() - 1;
+        let is_added = list.pointers[list.texts.len()..spare].iter().any(|place| {
+            let free = ptr::null_mut();
+            let order = (Ordering::Release, Ordering::Relaxed);
+            place
+                .compare_exchange(free, argument, order.0, order.1)
+                .is_ok()
+        });
+        if !is_added {
+            // SAFETY: it was made of a `CString` above, and nobody else has it.
+            drop(unsafe { CString::from_raw(argument) });
+        }
     }
 
     /// Starts it. Only the first call has an effect.
@@ -108,15 +130,23 @@ impl Start {
 }
 
 impl List {
-    fn new(texts: impl Iterator<Item = OsString>) -> Option<List> {
+    /// With room for so many more.
+    fn new(texts: impl Iterator<Item = OsString>, spare: usize) -> Option<List> {
         let texts: Result<Vec<CString>, _> =
             texts.map(|text| CString::new(text.into_vec())).collect();
         let texts = texts.ok()?;
-        let pointers = texts.iter().map(|text| text.as_ptr());
+        // The system only reads what they point to.
+        let pointers = texts.iter().map(|text| text.as_ptr().cast_mut());
+        let free = std::iter::repeat_n(ptr::null_mut(), spare + 1);
         Some(List {
-            pointers: pointers.chain([ptr::null()]).collect(),
-            _texts: texts,
+            pointers: pointers.chain(free).map(AtomicPtr::new).collect(),
+            texts,
         })
+    }
+
+    /// As the system takes it: an `AtomicPtr` is a pointer in memory.
+    fn as_ptr(&self) -> *const *const c_char {
+        self.pointers.as_ptr().cast()
     }
 }
 
@@ -188,8 +218,8 @@ extern "C" fn second(data: *mut c_void) -> c_int {
         mask(&0, ptr::null_mut());
         libc::execve(
             start.path.as_ptr(),
-            start.arguments.pointers.as_ptr(),
-            start.environment.pointers.as_ptr(),
+            start.arguments.as_ptr(),
+            start.environment.as_ptr(),
         );
     }
     127

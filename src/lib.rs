@@ -30,7 +30,8 @@
 //! - No lock of this process is held across a call into a driver or a callback, and no driver is called from a destructor
 //!   at exit: what is static is never dropped. The store's lock for one build of many processes is: who waits for that does so
 //!   for a bounded time.
-//! - No panic leaves a hook.
+//! - No panic leaves a hook. An exception of the application's, or the end of a thread, leaves the callback of a build as it does
+//!   without us: no frame of ours with a destructor lies on the stack then.
 //! - Nothing here links libOpenCL, and only `oclcache doctor` calls it. Drivers are never unloaded, nor is this library.
 //!
 //! # Modules

@@ -57,11 +57,13 @@ pub enum Bypass {
     NoMemory = 22,
     /// It is not known which functions answer the driver's calls of the C library and its mathematics.
     UnidentifiedFunction = 23,
+    /// An audit found an entry of this driver that is not what the driver compiles.
+    AuditDiffered = 24,
 }
 
 impl Bypass {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Bypass; 24] = [
+    pub const ALL: [Bypass; 25] = [
         Bypass::ReadsFile,
         Bypass::UsesTimeOrFileName,
         Bypass::UnknownDirective,
@@ -86,6 +88,7 @@ impl Bypass {
         Bypass::TooManyHeaders,
         Bypass::NoMemory,
         Bypass::UnidentifiedFunction,
+        Bypass::AuditDiffered,
     ];
 
     /// The name in statistics and logs; stable.
@@ -115,6 +118,7 @@ impl Bypass {
             Bypass::TooManyHeaders => "too_many_headers",
             Bypass::NoMemory => "no_memory",
             Bypass::UnidentifiedFunction => "unidentified_function",
+            Bypass::AuditDiffered => "audit_differed",
         }
     }
 
@@ -186,6 +190,9 @@ impl Bypass {
             }
             Bypass::UnidentifiedFunction => {
                 "a library audits the program (`LD_AUDIT`), or code in no known library answers for a function that the driver calls; run without it"
+            }
+            Bypass::AuditDiffered => {
+                "an entry of this driver was compiled again for an audit and differed, so the cache is off for the driver; `oclcache doctor` says what to do"
             }
         }
     }

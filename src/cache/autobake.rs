@@ -1,12 +1,13 @@
-//! Who bakes what misses have left: `oclcache bake`, started when this process ends.
+//! Who bakes what misses have left, and audits some hits: `oclcache bake`, started when this process ends.
 //!
-//! What it takes is made ready when the first recipe is written, while anything may be looked at and allocated. At the end of the
+//! What it takes is made ready when the first recipe is written or the first hit is chosen for an audit, while anything may be looked at and allocated. At the end of the
 //! process, in the destructor of the library (`front::exit`), it is only started. A process that ends by a signal, by `_exit`
 //! or by executing another program runs no destructor: then the recipes wait for the next that misses, or for a person.
 //! `oclcache run` starts it itself, once for all processes of the run.
 
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
+use std::hash::{BuildHasher, RandomState};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,7 @@ use crate::config::{self, Config, Name};
 use crate::detach::Start;
 use crate::driver::{Driver, path_of};
 use crate::generation::generation;
+use crate::key::ingredients::Key;
 use crate::{log, trust};
 
 /// Where the command stands, if the package was built for a place of its own.
@@ -44,6 +46,8 @@ const REMOVED: [&str; 5] = [
 
 /// The option of `oclcache bake` for who is started here: nobody waits for it, or reads what it says.
 pub const DETACHED: &str = "--detached";
+/// Its option for a hit that is to be audited; the key stands behind it.
+pub const AUDIT: &str = "--audit=";
 /// Its options for settings.
 pub const HANDED: [(&str, Name); 5] = [
     ("--dir", Name::Dir),
@@ -82,13 +86,34 @@ pub fn born() {
 
 /// A recipe was written that somebody has to bake.
 pub fn recipe_written(config: &Config) {
-    READY.get_or_init(|| match ready(config) {
+    if env::var_os(RUN_VARIABLE).is_some() {
+        return tracing::debug!("`oclcache run` has it baked");
+    }
+    ready(config);
+}
+
+/// A hit was served from the user's own entries: one in so many is to be audited. The choice is made in memory, at random, and by
+/// each process anew, so that no program and no key is left out.
+pub fn hit_served(config: &Config, key: &Key) {
+    let is_chosen = |count| RandomState::new().hash_one(()).is_multiple_of(count);
+    if config.audit().is_some_and(is_chosen)
+        && let Some(ready) = ready(config)
+        && let Ok(argument) = CString::new(format!("{AUDIT}{}", key.hex()))
+    {
+        ready.start.add(argument);
+    }
+}
+
+/// What will be started at the end of this process, made ready by the first call; None: nothing is.
+fn ready(config: &Config) -> Option<&'static Ready> {
+    let made = READY.get_or_init(|| match make_ready(config) {
         Ok(ready) => Box::new(Some(ready)),
         Err(why) => {
             tracing::debug!(why, "no `oclcache bake` behind this process");
             Box::new(None)
         }
     });
+    made.as_ref()
 }
 
 /// What is to be started at the end of this process. Allocates nothing and takes no lock.
@@ -97,13 +122,10 @@ pub fn at_end() -> Option<&'static Start> {
     (ready.generation == generation()).then_some(&ready.start)
 }
 
-fn ready(config: &Config) -> Result<Ready, String> {
+fn make_ready(config: &Config) -> Result<Ready, String> {
     let birth = BIRTH.get().ok_or("nobody has loaded the library")?;
     if birth.generation != generation() {
         return Err("this is a forked child".into());
-    }
-    if env::var_os(RUN_VARIABLE).is_some() {
-        return Err("`oclcache run` does it".into());
     }
     if let Some(why) = refusal(config, birth.is_of_init) {
         return Err(why);

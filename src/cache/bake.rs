@@ -15,7 +15,7 @@ use crate::key::ingredients::{Ingredient, Key, Kind};
 use crate::log::text;
 use crate::outcome::Bypass;
 use crate::store::Lookup;
-use crate::store::entry::Meta;
+use crate::store::entry::{EntryContent, Meta};
 use crate::store::recipe::Recipe;
 
 /// Whether this process is the baker.
@@ -35,6 +35,8 @@ pub struct Call {
     pub is_stale: bool,
     /// It is recorded also where there is an entry.
     pub again: bool,
+    /// It is compiled for an audit: nothing is stored.
+    pub is_audit: bool,
     /// Another call needs what it makes, also where there is an entry.
     pub is_part: bool,
     /// Directories of the options, or the working directory, are the baker's own, and must show nowhere.
@@ -50,6 +52,8 @@ pub enum Done {
     Stored(Key),
     /// There was one before, so nothing was built.
     Known(Key),
+    /// It was compiled for an audit, and this would be the file of its entry.
+    Compiled(Vec<u8>),
     /// It was not made, or not stored, for this reason.
     Left(String),
     /// It was made, and cannot be stored whenever it is made, for this reason.
@@ -85,6 +89,26 @@ fn ended(done: Done) {
     if let Some(running) = CALL.lock().as_mut() {
         running.done.get_or_insert(done);
     }
+}
+
+/// Whether a call was made for an audit only, so that nothing of it is stored.
+pub(super) fn is_audited(key: &Key, content: &EntryContent<'_>) -> bool {
+    let is_audit = CALL.lock().as_ref().is_some_and(|now| now.call.is_audit);
+    if is_audit {
+        ended(match content.encode(key) {
+            Ok(bytes) => Done::Compiled(bytes),
+            Err(error) => Done::Left(format!("it cannot be compared: {error}")),
+        });
+    }
+    is_audit
+}
+
+/// The kernels of which a call that is made for an audit is to tell all.
+pub(super) fn audited_kernels() -> Vec<Vec<u8>> {
+    let running = CALL.lock();
+    let audited = running.as_ref().filter(|now| now.call.is_audit);
+    let kernels = audited.iter().flat_map(|now| &now.call.meta.facts.kernels);
+    kernels.map(|kernel| kernel.name.clone()).collect()
 }
 
 /// It is not stored, for this reason.

@@ -13,7 +13,8 @@ use super::one_build::Turn;
 use super::plan::Plan;
 use super::{BuildBelow, BuildCall, Cache, verdict};
 use crate::cl::{Context, Program};
-use crate::driver::{BuildArguments, Driver, NotifyTarget, notify};
+use crate::driver::notify::{self, Held, Next};
+use crate::driver::{BuildArguments, Driver, NotifyTarget};
 use crate::outcome::{Bypass, Query};
 use crate::shadow::{self, Ended, Standing, Ticket};
 use crate::store::journal::Kept;
@@ -34,12 +35,17 @@ pub struct LinkCall {
     pub odd: bool,
 }
 
-/// The driver's own clLinkProgram with this callback, these inputs if they are not the application's, and all else as the
-/// application gave it. Gives the program and the error code.
-pub type LinkBelow<'a> = &'a dyn Fn(Option<&[Program]>, NotifyTarget) -> (Program, cl_int);
+/// What the driver's own clLinkProgram gets in place of the application's arguments.
+#[derive(Clone, Copy)]
+pub struct LinkBelow {
+    /// The inputs and how many they are; None: the application's. They live until the function has returned.
+    pub inputs: Option<(*const Program, usize)>,
+    /// The callback.
+    pub notify: NotifyTarget,
+}
 
-/// clLinkProgram: the program, and the error code.
-pub fn link(call: &LinkCall, below: LinkBelow) -> (Program, cl_int) {
+/// clLinkProgram, until the driver or the application is called.
+pub fn link(call: &LinkCall) -> Next<LinkBelow> {
     let cache = Cache::get();
     let plan = if call.odd {
         Err(Bypass::UnusualArguments)
@@ -47,7 +53,7 @@ pub fn link(call: &LinkCall, below: LinkBelow) -> (Program, cl_int) {
         cache.plan_link(call.driver, call.context, &call.arguments, &call.inputs)
     };
     if cache.is_refused_by_baker(plan.as_deref().map_err(|reason| *reason)) {
-        return (Program::new(std::ptr::null_mut()), CL_INVALID_OPERATION);
+        return Next::Return(Program::new(std::ptr::null_mut()), CL_INVALID_OPERATION);
     }
     let started = Instant::now();
     let mut turn = Turn::default();
@@ -74,10 +80,9 @@ pub fn link(call: &LinkCall, below: LinkBelow) -> (Program, cl_int) {
         );
         cache.count_hit(plan, &inner, started.elapsed());
         drop(inner);
-        call.notify.call(program);
-        return (program, CL_SUCCESS);
+        return Next::Notify(call.notify, program);
     }
-    cache.link_by_driver(plan, turn, call, below)
+    cache.link_by_driver(plan, turn, call)
 }
 
 impl Cache {
@@ -90,8 +95,7 @@ impl Cache {
         &'static self,
         ticket: Box<Ticket>,
         call: &BuildCall,
-        below: BuildBelow,
-    ) -> cl_int {
+    ) -> Next<BuildBelow> {
         let of = Of::program(ticket.driver, ticket.program, &call.arguments);
         self.count_bypass(&of, Bypass::NotFromSource, Vec::new(), Duration::ZERO);
         let program = call.program;
@@ -115,18 +119,24 @@ impl Cache {
                 _ => shadow::ended(&ticket, how, None, None),
             }
         });
-        let judge = |target| (program, below(judged, target));
-        notify::wrapped(Some(program), call.notify, true, held, &judge, finish).1
+        let (number, notify) = notify::begun(Some(program), call.notify, true, held, None, finish);
+        Next::Call {
+            arguments: BuildBelow {
+                program: judged,
+                notify,
+            },
+            number: Some(number),
+            is_outside: false,
+        }
     }
 
-    /// The driver links; what succeeds after a look-up is recorded.
+    /// The driver is to link; what succeeds after a look-up is recorded.
     fn link_by_driver(
         &'static self,
         plan: Result<Box<Plan>, Bypass>,
         turn: Turn,
         call: &LinkCall,
-        below: LinkBelow,
-    ) -> (Program, cl_int) {
+    ) -> Next<LinkBelow> {
         // Inputs that are served are made for real first: Intel's CPU runtime forgets the arguments of kernels in objects that
         // were made from binaries (measured), and what drivers say of linking an executable depends on how that was made.
         let served = |input: &Program| self.in_place_of(*input);
@@ -180,7 +190,15 @@ impl Cache {
                 }
             }
         });
-        let below = |target| below(linked.as_deref(), target);
-        notify::wrapped(None, call.notify, false, None, &below, finish)
+        let inputs = linked
+            .as_ref()
+            .map(|linked| (linked.as_ptr(), linked.len()));
+        let kept = linked.map(|linked| Box::new(linked) as Held);
+        let (number, notify) = notify::begun(None, call.notify, false, None, kept, finish);
+        Next::Call {
+            arguments: LinkBelow { inputs, notify },
+            number: Some(number),
+            is_outside: false,
+        }
     }
 }

@@ -10,7 +10,7 @@ use super::plan::Plan;
 use super::{Cache, bake, restore};
 use crate::cl::Context;
 use crate::driver::profile::Rebuild;
-use crate::driver::{self, Driver, NotifyTarget};
+use crate::driver::{self, Driver};
 use crate::kept;
 use crate::log::text;
 use crate::outcome::Missed;
@@ -212,11 +212,8 @@ impl Cache {
         if ticket.driver.profile.rebuild != Rebuild::KeepsVariables || !same {
             return None;
         }
-        let code = ticket.driver.build_program(
-            inner.program(),
-            &plan.recipe.arguments,
-            NotifyTarget::NONE,
-        );
+        let arguments = &plan.recipe.arguments;
+        let code = ticket.driver.build_program(inner.program(), arguments);
         (code == CL_SUCCESS).then(|| inner.clone())
     }
 

@@ -14,7 +14,7 @@ use super::of::Of;
 use super::record::{facts, kernel_facts};
 use super::{Cache, nanoseconds};
 use crate::cl::{Context, Kernel, Program};
-use crate::driver::{self, Driver, NotifyTarget};
+use crate::driver::{self, Driver};
 use crate::outcome::Query;
 use crate::shadow::{self, Base, Inner, Operation, OwnProgram, Recipe};
 use crate::store::entry::{Answer, Facts};
@@ -65,9 +65,7 @@ fn repeat(
                     names.zip(made.programs.iter().copied()).collect();
                 driver.compile_program(program, &call.arguments, &headers)
             }
-            Operation::Build | Operation::Link(_) => {
-                driver.build_program(program, &call.arguments, NotifyTarget::NONE)
-            }
+            Operation::Build | Operation::Link(_) => driver.build_program(program, &call.arguments),
         };
         if code != CL_SUCCESS {
             return Err(code);

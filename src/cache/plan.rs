@@ -179,7 +179,8 @@ impl Cache {
             .program_devices(ticket.program)
             .map_err(|_| Bypass::UnidentifiedDevice)?;
         let previous = previous(ticket, &devices, arguments, &operation)?;
-        self.key(driver, devices, base, operation, arguments, previous)
+        let plan = self.key(driver, devices, base, operation, arguments, previous)?;
+        self.unless_marked(driver, plan)
     }
 
     /// Plans a link. Inputs of another context are left to the driver, which may refuse them (measured: Intel's CPU runtime).
@@ -218,7 +219,8 @@ impl Cache {
         let devices = devices.unwrap_or_else(|| of_context.clone());
         let base = Base::Linked(inputs);
         let operation = Operation::Link(of_context);
-        self.key(driver, devices, base, operation, arguments, None)
+        let plan = self.key(driver, devices, base, operation, arguments, None)?;
+        self.unless_marked(driver, plan)
     }
 
     /// The key that a call would have now, without regard to the program's state.

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use opencl_sys::*;
 
+use super::audit::add_kernels;
 use super::plan::{Plan, executable};
 use super::policy::Policy;
 use super::restore::{binary_type, split_names};
-use super::{Cache, nanoseconds};
+use super::{Cache, bake, nanoseconds};
 use crate::cl::info::Number;
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::profile::KernelFacts as When;
@@ -95,13 +96,14 @@ impl Cache {
                 return (Vec::new(), Kept::Nothing);
             }
         };
-        let facts = facts(
+        let mut facts = facts(
             driver,
             program,
             &plan.devices,
             &binaries.built,
             &plan.recipe.arguments,
         );
+        add_kernels(driver, program, bake::audited_kernels(), &mut facts);
         self.measure_recording(driver, elapsed, started.elapsed());
         let names = facts.kernel_names.clone();
         if !is_of_the_right_type(&facts, &binaries.built, &plan.recipe.operation) {
@@ -145,6 +147,9 @@ impl Cache {
             recipe: recipe.as_ref(),
             binaries: binaries.bytes.iter().map(Vec::as_slice).collect(),
         };
+        if bake::is_audited(&plan.key(), &content) {
+            return (names, Kept::Nothing);
+        }
         let published = store.publish(&plan.key(), &content);
         self.memory.forget(&plan.key());
         match published {
@@ -164,7 +169,7 @@ impl Cache {
     pub(super) fn not_stored(&self, plan: &Plan, why: &dyn std::fmt::Display) {
         self.count(plan.place(), &[Counter::NotStored.by(1)]);
         tracing::warn!(key = %plan.key_prefix(), %why, "not stored");
-        super::bake::left(format!("it is not stored: {why}"));
+        bake::left(format!("it is not stored: {why}"));
     }
 
     /// What an entry of the plan says beside its binaries.

@@ -8,7 +8,7 @@ use opencl_sys::*;
 use super::plan::Plan;
 use crate::cl::info::Number;
 use crate::cl::{Context, Device, Program};
-use crate::driver::{BuildArguments, Driver, NotifyTarget};
+use crate::driver::{BuildArguments, Driver};
 use crate::shadow::{Inner, Recipe, Standing};
 use crate::store::entry::{Answer, Defect, Entry, Facts};
 
@@ -160,7 +160,7 @@ fn build_executable(driver: &Driver, program: Program, recipe: &Recipe) -> cl_in
         devices: None,
         options: recipe.arguments.options.clone(),
     };
-    driver.build_program(program, &arguments, NotifyTarget::NONE)
+    driver.build_program(program, &arguments)
 }
 
 /// Whether the driver refuses to build a program again that was made from an entry. If it does not, the program is what it was.

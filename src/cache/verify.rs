@@ -73,12 +73,23 @@ fn has_turn(percent: u8, key: &Key, hit: u64, process: u32) -> bool {
 type Answered = BTreeMap<String, Answer>;
 
 /// What a program shows, in a form that can be compared.
-struct Shown {
+pub(super) struct Shown {
     answers: Answered,
     /// Of the kernels of the program itself, what it answers well.
     live: Answered,
     /// Of the devices that have one.
     binaries: Option<Vec<Vec<u8>>>,
+}
+
+impl Shown {
+    /// Of a program of which nothing is asked any more.
+    pub(super) fn of_facts(facts: &Facts, binaries: Vec<Vec<u8>>) -> Shown {
+        Shown {
+            answers: answers(facts),
+            live: Answered::new(),
+            binaries: Some(binaries),
+        }
+    }
 }
 
 impl Cache {
@@ -127,20 +138,20 @@ impl Cache {
 /// # Errors
 /// The driver cannot make it.
 fn differences(inner: &Inner, plan: &Plan) -> Result<Vec<String>, cl_int> {
+    let copies = inner.driver().profile.copies_builds;
     let recorded = recorded(inner);
     let first = built(inner, plan)?;
-    let found = compare(inner, &recorded, &first);
+    let found = compare(copies, &recorded, &first);
     if found.is_empty() {
         return Ok(Vec::new());
     }
     let second = built(inner, plan)?;
-    let unrepeated = compare(inner, &second, &first);
+    let unrepeated = compare(copies, &second, &first);
     Ok(found.difference(&unrepeated).cloned().collect())
 }
 
-/// What two programs answer otherwise.
-fn compare(inner: &Inner, one: &Shown, fresh: &Shown) -> BTreeSet<String> {
-    let copies = inner.driver().profile.copies_builds;
+/// What two programs answer otherwise. `copies`: the driver copies a build out of a cache of its own.
+pub(super) fn compare(copies: bool, one: &Shown, fresh: &Shown) -> BTreeSet<String> {
     let mut found: BTreeSet<String> = [(&one.answers, &fresh.answers), (&one.live, &fresh.live)]
         .into_iter()
         .flat_map(|(ones, freshs)| {

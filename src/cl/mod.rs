@@ -59,5 +59,5 @@ handles! {
     Kernel,
 }
 
-/// The type of `pfn_notify` of clBuildProgram, clCompileProgram and clLinkProgram.
-pub type Notify = unsafe extern "C" fn(program: *mut c_void, user_data: *mut c_void);
+/// The type of `pfn_notify` of clBuildProgram, clCompileProgram and clLinkProgram. An application may leave it by an exception.
+pub type Notify = unsafe extern "C-unwind" fn(program: *mut c_void, user_data: *mut c_void);

@@ -3,7 +3,10 @@
 //! Each recipe is baked in a process of its own place (`supervise`): one driver, one environment. That process does the calls of
 //! the recipe again (`replay`), through our own hooks, so that they are planned and recorded as an application's; the key that
 //! comes out must be the recipe's.
+//!
+//! It also audits hits that programs have chosen (`audit`).
 
+mod audit;
 mod collect;
 pub(super) mod environment;
 mod headers;
@@ -25,6 +28,7 @@ use serde_json::json;
 
 use super::detached::Handed;
 use super::interrupt::Interrupt;
+use super::keys::find_key;
 use super::output::{print_json, say, seconds};
 use super::{Failure, directory, list};
 use crate::key::ingredients::Key;
@@ -33,8 +37,8 @@ use crate::priority;
 use crate::store::entry::Meta;
 use crate::store::lock::{Attempt, Purpose};
 use crate::store::{Limits, Store};
-use collect::{Item, Work, collect};
-use replay::Verdict;
+use collect::{Item, Work, collect, collect_audits};
+use replay::{Task, Verdict};
 use supervise::{Event, Supervisor};
 
 /// What is to be baked, and how.
@@ -55,6 +59,9 @@ pub struct Wanted {
     /// How many processes work at once; otherwise half as many as there are processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
+    /// Also compile this entry again and compare it, as is done with one hit in OCLCACHE_AUDIT; if it differs, the cache is off for its driver
+    #[arg(long, value_name = "KEY", conflicts_with = "stale")]
+    audit: Vec<String>,
     /// Only for drivers of this family, as `pocl`
     #[arg(long, value_name = "NAME")]
     driver: Option<String>,
@@ -134,6 +141,9 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
     let Some(store) = Store::open_existing(&path)? else {
         return finish(wanted, &Report::default());
     };
+    let audited: Vec<Key> = (wanted.audit.iter())
+        .map(|digits| Key::from_hex(digits).map_or_else(|| find_key(&store, digits), Ok))
+        .collect::<Result<_, _>>()?;
     let _lock = match store.locks().try_lock(Purpose::Bake, &Key([0; 32])) {
         Attempt::Got(lock) => Some(lock),
         Attempt::Unavailable => None,
@@ -155,15 +165,7 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
         is_stale: wanted.stale,
         stop: interrupt.flag(),
     };
-    let mut tried = BTreeSet::new();
-    loop {
-        let mut work = collect(&store, &config, wanted)?;
-        // Programs that ended meanwhile have started nobody: they found this one.
-        let is_more = work.retain_new(&mut tried);
-        locked(&report).skipped.append(&mut work.skipped);
-        if !is_more {
-            break;
-        }
+    let run = |work: Work| {
         let bar = Bar::new(&work);
         supervisor.run(work, jobs(wanted), &|event| match event {
             Event::Begun(item) => bar.begun(item),
@@ -174,11 +176,22 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
                     Verdict::Known if !wanted.stale => Verdict::Baked,
                     verdict => verdict,
                 };
-                locked(&report).add(item, verdict);
+                locked(&report).add(&store, item, verdict);
             }
             Event::Trouble(why) => locked(&report).trouble = Some(why),
         });
         bar.bar.finish_and_clear();
+    };
+    let mut tried = BTreeSet::new();
+    loop {
+        let mut work = collect(&store, &config, wanted)?;
+        // Programs that ended meanwhile have started nobody: they found this one.
+        let is_more = work.retain_new(&mut tried);
+        locked(&report).skipped.append(&mut work.skipped);
+        if !is_more {
+            break;
+        }
+        run(work);
         if interrupt.came() {
             finish(wanted, &locked(&report))?;
             return Err(interrupt
@@ -188,6 +201,11 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
             break;
         }
     }
+    let mut audits = collect_audits(&store, &config, wanted, &audited);
+    for (item, why) in audits.skipped.drain(..) {
+        locked(&report).add(&store, item, Verdict::Skipped(why));
+    }
+    run(audits);
     finish(wanted, &locked(&report))
 }
 
@@ -208,18 +226,63 @@ struct Report {
     known: Vec<Item>,
     skipped: Vec<(Item, String)>,
     failed: Vec<(Item, String)>,
+    audited: Audited,
     /// What went wrong on our own side.
     trouble: Option<String>,
     /// Another process is baking, so nothing was tried.
     is_busy: bool,
 }
 
-impl Report {
+/// What audits said.
+#[derive(Default)]
+struct Audited {
+    agreed: Vec<Item>,
+    differed: Vec<(Item, String)>,
+    unstable: Vec<Item>,
+    skipped: Vec<(Item, String)>,
+}
+
+impl Audited {
     fn add(&mut self, item: Item, verdict: Verdict) {
+        match verdict {
+            Verdict::Differed(what) => self.differed.push((item, what)),
+            Verdict::Unstable => self.unstable.push(item),
+            Verdict::Skipped(why) | Verdict::Failed(why) => self.skipped.push((item, why)),
+            _ => self.agreed.push(item),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.agreed.is_empty()
+            && self.differed.is_empty()
+            && self.unstable.is_empty()
+            && self.skipped.is_empty()
+    }
+
+    fn words(&self) -> String {
+        let (agreed, unstable) = (self.agreed.len(), self.unstable.len());
+        format!(
+            "audits: {agreed} agreed, {}, {unstable} unstable, {}",
+            with_reasons("differed", &self.differed),
+            with_reasons("not possible", &self.skipped)
+        )
+    }
+}
+
+impl Report {
+    fn add(&mut self, store: &Store, item: Item, verdict: Verdict) {
+        if item.task == Task::Audit {
+            audit::count(store, &item, &verdict);
+            return self.audited.add(item, verdict);
+        }
         match verdict {
             Verdict::Baked => self.baked.push(item),
             Verdict::Known => self.known.push(item),
-            Verdict::Current => {}
+            Verdict::Current
+            | Verdict::Compiled(_)
+            | Verdict::Agreed
+            | Verdict::Differed(_)
+            | Verdict::Unstable => {}
             Verdict::Skipped(why) => self.skipped.push((item, why)),
             Verdict::Failed(why) => self.failed.push((item, why)),
         }
@@ -234,7 +297,11 @@ impl Report {
             words += &format!(", {} were there", self.known.len());
         }
         words += &format!(", {}", with_reasons("skipped", &self.skipped));
-        words + &format!(", {}", with_reasons("failed", &self.failed))
+        words += &format!(", {}", with_reasons("failed", &self.failed));
+        if !self.audited.is_empty() {
+            words += &format!("; {}", self.audited.words());
+        }
+        words
     }
 }
 
@@ -268,9 +335,20 @@ fn finish(wanted: &Wanted, report: &Report) -> Result<ExitCode, Failure> {
             "known": keys(&report.known),
             "skipped": reasons(&report.skipped),
             "failed": reasons(&report.failed),
+            "audits": {
+                "agreed": keys(&report.audited.agreed),
+                "differed": reasons(&report.audited.differed),
+                "unstable": keys(&report.audited.unstable),
+                "skipped": reasons(&report.audited.skipped),
+            },
         }))?;
     } else {
-        let listed = [("skipped", &report.skipped), ("failed", &report.failed)];
+        let listed = [
+            ("skipped", &report.skipped),
+            ("failed", &report.failed),
+            ("not audited", &report.audited.skipped),
+            ("differs", &report.audited.differed),
+        ];
         let listed = listed.into_iter().filter(|_| wanted.verbose);
         for (what, items) in listed {
             for (item, why) in items {
@@ -281,7 +359,8 @@ fn finish(wanted: &Wanted, report: &Report) -> Result<ExitCode, Failure> {
         say(&format!("oclcache: {}", report.line()));
     }
     match &report.trouble {
-        None => Ok(ExitCode::SUCCESS),
+        None if report.audited.differed.is_empty() => Ok(ExitCode::SUCCESS),
+        None => Err(audit::failure(report.audited.differed.len())),
         Some(why) => Err(Failure::new(format_args!(
             "not everything was tried: {why}"
         ))),

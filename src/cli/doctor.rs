@@ -3,6 +3,7 @@
 //! What may crash or hang, which is a loader or a driver, is loaded in processes of their own (`children`, `worker`). Nothing is made
 //! that stays, and the user's cache is not written.
 
+mod audit;
 mod baker;
 mod builds;
 mod children;
@@ -90,6 +91,7 @@ pub fn doctor(wanted: &Wanted) -> Result<ExitCode, Failure> {
     directory::examine(&config, &mut report);
     settings::examine(&config, &mut report);
     baker::examine(&config, library.as_deref(), &mut report);
+    audit::examine(&config, &interrupt, &mut report);
     bar.finish_and_clear();
     if interrupt.came() {
         return Err(interrupt.failure("stopped"));

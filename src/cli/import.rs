@@ -27,8 +27,8 @@ use crate::store::entry::{Entry, EntryContent, Meta};
 use crate::store::recipe::Recipe;
 use crate::store::{LARGEST_ENTRY, Limits, Lookup, Store};
 use crate::trust;
-pub use drivers::{DriverArguments, describe};
-use drivers::{Drivers, purpose};
+use drivers::purpose;
+pub use drivers::{DriverArguments, Drivers, describe};
 use report::Report;
 
 /// An archive with more members that are no entries is none, and each is remembered with its reason.

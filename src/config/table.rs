@@ -21,6 +21,8 @@ pub enum Name {
     Autobake,
     /// Which share of the hits is built from source as well.
     Verify,
+    /// Of how many hits one is checked by the baker.
+    Audit,
     /// Report what is compiled.
     MustHit,
     /// How large the cache may become.
@@ -84,7 +86,7 @@ pub(super) const BUILT_SYSTEM_CONFIG_DIR: Option<&str> =
     option_env!("OCLCACHE_DEFAULT_SYSTEM_CONFIG_DIR");
 
 /// The table. Its order is that of [`Name`].
-pub const SETTINGS: [Setting; 18] = [
+pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::Dir,
         key: "dir",
@@ -159,6 +161,15 @@ pub const SETTINGS: [Setting; 18] = [
         variable: Some("OCLCACHE_VERIFY"),
         default: "0",
         help: "percent of the hits that are also built from source and compared",
+    },
+    Setting {
+        name: Name::Audit,
+        key: "audit",
+        kind: Kind::Count,
+        obeyed_from: ObeyedFrom::Any,
+        variable: Some("OCLCACHE_AUDIT"),
+        default: "1000",
+        help: "one hit in so many is compiled again by the baker, behind the program, and compared; 0: none",
     },
     Setting {
         name: Name::MustHit,

@@ -55,6 +55,20 @@ fn a_share_is_a_whole_number_of_percent_and_all_else_is_a_mistake_and_none() {
 }
 
 #[test]
+fn one_hit_in_a_thousand_is_audited_unless_another_number_is_set() {
+    assert_eq!(config(&[]).audit(), Some(1000));
+    for (value, count) in [("0", None), ("1", Some(1)), ("70000", Some(70000))] {
+        let config = config(&[("OCLCACHE_AUDIT", value)]);
+        assert_eq!((config.audit(), config.complaints.len()), (count, 0));
+    }
+    for mistake in ["-1", "1%", "off"] {
+        let config = config(&[("OCLCACHE_AUDIT", mistake)]);
+        assert_eq!(config.audit(), Some(1000), "{mistake}");
+        assert!(config.complaints[0].contains("`audit`"), "{mistake}");
+    }
+}
+
+#[test]
 fn a_word_that_is_none_of_a_settings_is_a_mistake_and_auto() {
     for (value, record) in [
         ("auto", Record::Auto),

@@ -17,6 +17,8 @@ pub enum Kind {
     Word(&'static [&'static str]),
     /// A whole number from 0 to 100.
     Percent,
+    /// A whole number.
+    Count,
     /// A number of bytes.
     Size,
     /// A number of bytes, or as is best.
@@ -46,6 +48,7 @@ impl Kind {
             Kind::SwitchOrAuto => is("auto") || Kind::Switch.accepts(value),
             Kind::Word(words) => words.iter().any(|word| is(word)),
             Kind::Percent => text.and_then(percent).is_some(),
+            Kind::Count => text.and_then(count).is_some(),
             Kind::Size => text.and_then(quantity::bytes).is_some(),
             Kind::SizeOrAuto => is("auto") || Kind::Size.accepts(value),
             Kind::Age => text.and_then(quantity::duration).is_some(),
@@ -60,7 +63,7 @@ impl Kind {
     pub fn has_fallback(self) -> bool {
         matches!(
             self,
-            Kind::Word(_) | Kind::Percent | Kind::Size | Kind::SizeOrAuto | Kind::Age
+            Kind::Word(_) | Kind::Percent | Kind::Count | Kind::Size | Kind::SizeOrAuto | Kind::Age
         )
     }
 
@@ -71,6 +74,7 @@ impl Kind {
             Kind::SwitchOrAuto => "true, false or auto".to_owned(),
             Kind::Word(words) => format!("one of {}", words.join(", ")),
             Kind::Percent => "a whole number from 0 to 100".to_owned(),
+            Kind::Count => "a whole number".to_owned(),
             Kind::Size => "a size as 500M or 5Gi".to_owned(),
             Kind::SizeOrAuto => "auto or a size as 500M or 5Gi".to_owned(),
             Kind::Age => "a time as 12h or 30d, or 0".to_owned(),
@@ -84,6 +88,11 @@ impl Kind {
 /// A share of a hundred.
 pub fn percent(text: &str) -> Option<u8> {
     text.parse().ok().filter(|percent| *percent <= 100)
+}
+
+/// How many.
+pub fn count(text: &str) -> Option<u64> {
+    text.parse().ok()
 }
 
 fn is_id(text: &str) -> bool {

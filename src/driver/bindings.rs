@@ -16,8 +16,10 @@
 //!
 //! A baker cannot reproduce a library that answers. See [`Ingredient::is_reproducible`].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{CStr, CString, c_int, c_void};
+use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,10 +27,10 @@ use std::sync::Arc;
 use libloading::os::unix::{Library, RTLD_LAZY};
 
 use super::Driver;
-use super::elf_image::{Bound, ElfImage, Unreadable, hash};
+use super::elf_image::{Bound, ElfImage, NameHashes, Unreadable, WatchedNames, WatchedSymbols};
 use super::files::matches;
 use super::identity::FileMemory;
-use super::loaded::{self, Changes, Object};
+use super::loaded::{self, Changes, Mappings, Object};
 use super::neutral::is_neutral;
 use super::profile::Files;
 use super::watched_functions::{C_LIBRARY, MATHEMATICS, OF_C_LIBRARY, WITH_VARIANTS};
@@ -106,7 +108,7 @@ impl Driver {
                 || self.layer.is_some() && object.is_layer_of_another()
         };
         let objects = loaded::objects();
-        let closure = loaded::closure_by_root(&objects, is_start);
+        let closure = loaded::closure_by_root(&objects, |index| is_start(&objects[index]));
         let world = World::new(&objects, &closure);
         let slots = world.slots()?;
         let mut ingredients = Scopes::new(&world).foreign(slots, memory)?;
@@ -119,7 +121,12 @@ impl Driver {
 ///
 /// The variable is looked for where the kernel has put it as well: the library may remove it from the environment.
 fn is_audited() -> bool {
-    let at_start = std::fs::read("/proc/self/environ").unwrap_or_default();
+    let mut at_start = Vec::with_capacity(16 << 10);
+    let read =
+        File::open("/proc/self/environ").and_then(|mut file| file.read_to_end(&mut at_start));
+    if read.is_err() {
+        at_start.clear();
+    }
     let mut variables = at_start.split(|byte| *byte == 0);
     let names_one = |variable: &[u8]| {
         let value = variable.strip_prefix(b"LD_AUDIT=");
@@ -170,6 +177,36 @@ fn each_image(wanted: impl Fn(usize, &CStr) -> bool, mut each: impl FnMut(&ElfIm
     unsafe { loaded::iterate(visit, (&raw mut each).cast()) };
 }
 
+/// Calls the function with those of the objects that are wanted, by their index.
+fn each_image_of(
+    objects: &[Object],
+    wanted: impl Fn(usize) -> bool,
+    mut each: impl FnMut(usize, &ElfImage),
+) {
+    // Two objects may have the same base only where one has no segments.
+    let objects = objects.iter().enumerate();
+    let wanted = objects.filter(|(index, object)| wanted(*index) && !object.ranges.is_empty());
+    let wanted: HashMap<usize, usize> =
+        wanted.map(|(index, object)| (object.base, index)).collect();
+    each_image(
+        |base, _| wanted.contains_key(&base),
+        |image| each(wanted[&image.base], image),
+    );
+}
+
+/// The names of the functions that are looked at: of those that a driver needs, all that mathematics has for others.
+fn watched_names(objects: &[Object], parts: &[Part]) -> WatchedNames {
+    let mut names = vec![NameHashes::of(
+        OF_C_LIBRARY.iter().map(|name| name.as_bytes()),
+    )];
+    let is_of_mathematics =
+        |index: usize| parts[index].is_needed && is_named(&objects[index], &MATHEMATICS);
+    each_image_of(objects, is_of_mathematics, |_, image| {
+        names.extend(image.exported_names());
+    });
+    WatchedNames::of(names)
+}
+
 fn is_named(object: &Object, patterns: &[&str]) -> bool {
     object.is_named(|name| patterns.iter().any(|pattern| matches(pattern, name)))
 }
@@ -181,35 +218,6 @@ struct Part {
     is_needed: bool,
     /// It is the C library, without its mathematics.
     is_c_library: bool,
-    /// It has a function that is watched.
-    may_answer: bool,
-}
-
-/// Names of functions, by their hashes: another name of equal hash is looked at for nothing.
-struct Names {
-    all: HashSet<u32>,
-    /// A bit for each of their lowest 16 bits: most of 100,000 names are ruled out by it.
-    bits: Vec<bool>,
-}
-
-impl Names {
-    fn of(hashes: impl Iterator<Item = u32>) -> Names {
-        let mut names = Names {
-            all: HashSet::new(),
-            bits: vec![false; 1 << 16],
-        };
-        hashes.for_each(|hash| names.add(hash));
-        names
-    }
-
-    fn add(&mut self, hash: u32) {
-        self.all.insert(hash);
-        self.bits[usize::from(hash as u16)] = true;
-    }
-
-    fn has(&self, hash: u32) -> bool {
-        self.bits[usize::from(hash as u16)] && self.all.contains(&hash)
-    }
 }
 
 /// What is loaded, and what of it the driver needs.
@@ -217,7 +225,8 @@ struct World<'a> {
     objects: &'a [Object],
     closure: &'a [(usize, usize)],
     parts: Vec<Part>,
-    watched: Names,
+    /// The functions that are looked at.
+    watched: WatchedNames,
     /// The segments of all objects in order, and whose they are.
     segments: Vec<(Range<usize>, usize)>,
 }
@@ -236,57 +245,31 @@ impl<'a> World<'a> {
         });
         let mut segments: Vec<_> = segments.collect();
         segments.sort_by_key(|(range, _)| range.start);
-        let mut world = World {
+        World {
             objects,
             closure,
+            watched: watched_names(objects, &parts),
             parts,
-            watched: Names::of(OF_C_LIBRARY.iter().map(|name| hash(name.as_bytes()))),
             segments,
-        };
-        let is_of_mathematics =
-            |index: usize| world.parts[index].is_needed && is_named(&objects[index], &MATHEMATICS);
-        let mut mathematics = Vec::new();
-        world.each_image(is_of_mathematics, |_, image| {
-            mathematics.extend(image.exports().map(|(hash, _)| hash));
-        });
-        mathematics
-            .into_iter()
-            .for_each(|hash| world.watched.add(hash));
-        // Most of what libclang imports is of libLLVM: that it has no `exp` is sooner seen at once than name by name.
-        let mut may_answer = vec![true; objects.len()];
-        world.each_image(
-            |index| world.parts[index].is_needed,
-            |index, image| {
-                let mut hashes = image.hashes().into_iter().flatten();
-                may_answer[index] = hashes.any(|(hash, _)| world.watched.has(hash));
-            },
-        );
-        for (part, may_answer) in world.parts.iter_mut().zip(may_answer) {
-            part.may_answer = may_answer;
         }
-        world
     }
 
     /// Calls the function with the objects that are wanted, by their index.
-    fn each_image(&self, wanted: impl Fn(usize) -> bool, mut each: impl FnMut(usize, &ElfImage)) {
-        // Two objects may have the same base only where one has no segments.
-        let objects = self.objects.iter().enumerate();
-        let wanted = objects.filter(|(index, object)| wanted(*index) && !object.ranges.is_empty());
-        let wanted: HashMap<usize, usize> =
-            wanted.map(|(index, object)| (object.base, index)).collect();
-        each_image(
-            |base, _| wanted.contains_key(&base),
-            |image| each(wanted[&image.base], image),
-        );
+    fn each_image(&self, wanted: impl Fn(usize) -> bool, each: impl FnMut(usize, &ElfImage)) {
+        each_image_of(self.objects, wanted, each);
     }
 
-    /// The object in whose memory an address is.
-    fn owner(&self, address: usize) -> Option<usize> {
+    /// The segment in which an address is, and the object that it is of.
+    fn segment(&self, address: usize) -> Option<&(Range<usize>, usize)> {
         let next = self
             .segments
             .partition_point(|(range, _)| range.start <= address);
-        let (range, owner) = self.segments.get(next.checked_sub(1)?)?;
-        range.contains(&address).then_some(*owner)
+        let segment = self.segments.get(next.checked_sub(1)?)?;
+        segment.0.contains(&address).then_some(segment)
+    }
+
+    fn owner(&self, address: usize) -> Option<usize> {
+        self.segment(address).map(|(_, owner)| *owner)
     }
 
     /// The slots of the driver's libraries that another than the usual function may answer.
@@ -296,34 +279,51 @@ impl<'a> World<'a> {
             let object = &self.objects[index];
             self.parts[index].is_needed && object.is_in_a_file() && !is_neutral(&object.name)
         };
+        // Most of what libclang imports is of libLLVM: that it has no `exp` is sooner seen at once than name by name.
+        let mut watched: HashMap<usize, WatchedSymbols> = HashMap::new();
+        let is_needed = |index: usize| self.parts[index].is_needed;
+        self.each_image(is_needed, |index, image| {
+            // What mathematics has for others is what is watched.
+            let symbols = match is_named(&self.objects[index], &MATHEMATICS) {
+                true => WatchedSymbols::unknown(),
+                false => image.watched_symbols(&self.watched),
+            };
+            watched.insert(index, symbols);
+        });
+        let is_usual = |owner: usize| {
+            let has_none = || watched.get(&owner).is_some_and(|watched| !watched.any);
+            self.parts[owner].is_c_library || has_none()
+        };
         let mut slots = Vec::new();
         let mut unreadable = None;
         self.each_image(is_importer, |importer, image| {
+            let Some(symbols) = watched.get(&importer) else {
+                unreadable = Some(importer);
+                return;
+            };
             let importing = &self.objects[importer].ranges;
             let mut last: Option<(Range<usize>, bool)> = None;
+            // Thousands of slots may have one symbol: __cxa_pure_virtual.
+            let mut is_unwatched: Vec<bool> = Vec::new();
             let each = |bound: Bound| {
                 // Not there, and the driver knows that.
-                if bound.value == 0 {
+                if bound.value == 0 || is_unwatched.get(bound.symbol) == Some(&true) {
                     return Ok(());
                 }
                 let is_own = importing.iter().any(|range| range.contains(&bound.value));
                 if is_own && !bound.may_be_lazy {
                     return Ok(());
                 }
-                match &last {
-                    Some((range, true)) if range.contains(&bound.value) => return Ok(()),
-                    Some((range, false)) if range.contains(&bound.value) => {}
-                    _ => {
-                        if let Some(owner) = self.owner(bound.value) {
-                            let part = &self.parts[owner];
-                            let is_usual = part.is_c_library || part.is_needed && !part.may_answer;
-                            let mut ranges = self.objects[owner].ranges.iter();
-                            let range = ranges.find(|range| range.contains(&bound.value));
-                            last = range.map(|range| (range.clone(), is_usual && !is_own));
-                            if is_usual && !is_own {
-                                return Ok(());
-                            }
-                        }
+                if !is_own {
+                    if !last
+                        .as_ref()
+                        .is_some_and(|(range, _)| range.contains(&bound.value))
+                    {
+                        let segment = self.segment(bound.value);
+                        last = segment.map(|(range, owner)| (range.clone(), is_usual(*owner)));
+                    }
+                    if last.as_ref().is_some_and(|(_, is_usual)| *is_usual) {
+                        return Ok(());
                     }
                 }
                 let symbol = image.symbol_of(&bound)?;
@@ -331,18 +331,21 @@ impl<'a> World<'a> {
                     return Ok(());
                 }
                 let name = image.name(&symbol).ok_or(Unreadable)?;
-                if self.watched.has(hash(name.to_bytes())) {
-                    slots.push(Slot {
-                        root: roots[&importer],
-                        name: name.to_owned(),
-                        version: image.version(bound.symbol).map(CStr::to_owned),
-                        // Else it leads to code of the importing library that calls the dynamic linker.
-                        bound: (!is_own).then_some(bound.value),
-                    });
+                if !self.watched.has(name) {
+                    is_unwatched.resize(is_unwatched.len().max(bound.symbol + 1), false);
+                    is_unwatched[bound.symbol] = true;
+                    return Ok(());
                 }
+                slots.push(Slot {
+                    root: roots[&importer],
+                    name: name.to_owned(),
+                    version: image.version(bound.symbol).map(CStr::to_owned),
+                    // Else it leads to code of the importing library that calls the dynamic linker.
+                    bound: (!is_own).then_some(bound.value),
+                });
                 Ok(())
             };
-            if image.each_bound(each) == Err(Unreadable) {
+            if image.each_bound(symbols, each) == Err(Unreadable) {
                 unreadable = Some(importer);
             }
         });
@@ -363,9 +366,7 @@ impl<'a> World<'a> {
         };
         let mut libraries: Vec<(usize, Vec<CString>)> = Vec::new();
         self.each_image(is_wanted, |index, image| {
-            let exports = image.exports().filter(|(_, symbol)| symbol.has_variants());
-            let names = exports.filter_map(|(_, symbol)| Some(image.name(&symbol)?.to_owned()));
-            libraries.push((index, names.collect()));
+            libraries.push((index, image.variants().map(CStr::to_owned).collect()));
         });
         let of_library = |(index, mut names): (usize, Vec<CString>)| {
             let object = &self.objects[index];
@@ -509,7 +510,7 @@ fn identity(object: &Object, memory: &dyn FileMemory) -> Option<String> {
         true => Path::new("/proc/self/exe"),
         false => object.path.as_path(),
     };
-    let is_it = path.starts_with("/proc") || object.is_what_stands_at_its_path();
+    let is_it = path.starts_with("/proc") || object.is_what_stands_at_its_path(&Mappings::now());
     let content = is_it.then(|| memory.digest(path).ok()).flatten();
     if content.is_none() {
         let library = crate::log::path(path);
@@ -558,3 +559,6 @@ impl Drop for Scope {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

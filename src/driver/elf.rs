@@ -19,18 +19,21 @@ use crate::cl::info::Number;
 
 /// Tables of more rows than this are not those of a linker.
 const MAX_ROWS: u64 = 1 << 16;
-/// A longer table of strings of the dynamic linker is read to this length.
-const MAX_STRINGS: u64 = 64 << 20;
+/// A longer table is not that of a linker.
+const MAX_TABLE: u64 = 64 << 20;
+/// Nor is a longer string: names and lists of directories.
+const MAX_STRING: u64 = 1 << 20;
 
 /// An ELF file of this machine's word size and byte order.
 pub struct Elf {
     file: File,
     machine: u16,
-    sections: Vec<Section>,
+    header: [u8; 64],
     segments: Vec<Segment>,
 }
 
-struct Section {
+/// A row of its table of sections.
+pub struct Section {
     name: Vec<u8>,
     kind: u32,
     flags: u64,
@@ -103,23 +106,23 @@ impl Elf {
             return Ok(None);
         }
         let mut header = [0; 64];
-        let header = match file.read_exact_at(&mut header[..at(64, 52)], 0) {
-            Ok(()) => &header[..],
+        match file.read_exact_at(&mut header[..at(64, 52)], 0) {
+            Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             Err(error) => return Err(error),
-        };
+        }
         let class = at(2, 1) as u8;
         let order = if cfg!(target_endian = "little") { 1 } else { 2 };
         if !header.starts_with(b"\x7fELF") || header[4..6] != [class, order] {
             return Ok(None);
         }
-        let header = Row(header);
         let mut elf = Elf {
-            machine: header.half(18)?,
-            sections: Vec::new(),
+            machine: Row(&header).half(18)?,
+            header,
             segments: Vec::new(),
             file,
         };
+        let header = Row(&header);
         let segments = elf.table(
             header.wide(at(32, 28))?,
             header.half(at(54, 42))?,
@@ -134,7 +137,6 @@ impl Elf {
                 bytes: range(row.wide(at(8, 4))?, row.wide(at(32, 16))?)?,
             });
         }
-        elf.read_sections(&header)?;
         Ok(Some(elf))
     }
 
@@ -150,36 +152,40 @@ impl Elf {
         Ok((self.read(&range(start, count * u64::from(length))?)?, row))
     }
 
-    fn read_sections(&mut self, header: &Row) -> io::Result<()> {
+    /// Its sections. The dynamic linker does without them, and so does who asks only what it would load.
+    ///
+    /// # Errors
+    /// They cannot be read, or are damaged.
+    pub fn sections(&self) -> io::Result<Vec<Section>> {
+        let header = Row(&self.header);
         let (start, length) = (header.wide(at(40, 32))?, header.half(at(58, 46))?);
-        let sections = self.table(start, length, header.half(at(60, 48))?.into())?;
-        let mut names = Vec::new();
-        for row in sections.0.chunks_exact(sections.1) {
+        let table = self.table(start, length, header.half(at(60, 48))?.into())?;
+        let (mut sections, mut names) = (Vec::new(), Vec::new());
+        for row in table.0.chunks_exact(table.1) {
             let row = Row(row);
             names.push(row.word(0)? as usize);
-            self.sections.push(Section {
+            sections.push(Section {
                 name: Vec::new(),
                 kind: row.word(4)?,
                 flags: row.wide(8)?,
                 bytes: range(row.wide(at(24, 16))?, row.wide(at(32, 20))?)?,
             });
         }
-        let Some(table) = self.sections.get(usize::from(header.half(at(62, 50))?)) else {
-            self.sections.clear();
-            return Ok(());
+        let Some(table) = sections.get(usize::from(header.half(at(62, 50))?)) else {
+            return Ok(Vec::new());
         };
         let strings = self.read(&table.bytes)?;
-        for (section, name) in self.sections.iter_mut().zip(names) {
+        for (section, name) in sections.iter_mut().zip(names) {
             section.name = string(&strings, name);
         }
-        Ok(())
+        Ok(sections)
     }
 
     /// # Errors
     /// They are not there.
     pub fn read(&self, bytes: &Range<u64>) -> io::Result<Vec<u8>> {
         let length = bytes.end - bytes.start;
-        if length > MAX_STRINGS {
+        if length > MAX_TABLE {
             return Err(damaged());
         }
         let mut read = Vec::new();
@@ -200,9 +206,9 @@ impl Elf {
     /// The parts of the file that code may take for text: sections of data, or where there is no table of sections all that is
     /// loaded. Names of symbols, tables of the linker and machine code are left out, which no code takes a name from. So is a
     /// file without code of its own (the data of ICU are 30 MiB): it reads no variable.
-    pub fn data(&self) -> Vec<Range<u64>> {
+    pub fn data(&self, sections: &[Section]) -> Vec<Range<u64>> {
         let is_loaded = |section: &&Section| section.flags & SHF_ALLOC.0 != 0;
-        let loaded = || self.sections.iter().filter(is_loaded);
+        let loaded = || sections.iter().filter(is_loaded);
         if loaded().next().is_none() {
             let segments = self
                 .segments
@@ -234,11 +240,9 @@ impl Elf {
     }
 
     /// Comments of the compilers that made it.
-    pub fn comment(&self) -> Vec<u8> {
-        let comment = self
-            .sections
-            .iter()
-            .find(|section| section.name == b".comment");
+    pub fn comment(&self, sections: &[Section]) -> Vec<u8> {
+        let mut sections = sections.iter();
+        let comment = sections.find(|section| section.name == b".comment");
         comment
             .and_then(|section| self.read(&section.bytes).ok())
             .unwrap_or_default()
@@ -280,24 +284,23 @@ impl Elf {
                 && (segment.address..segment.address.saturating_add(size)).contains(&address)
         };
         let segment = self.segments.iter().find(holds).ok_or_else(damaged)?;
-        let strings = self.read(&range(
-            segment.bytes.start + (address - segment.address),
-            size,
-        )?)?;
-        let texts = |wanted: i64| {
-            let found = rows.iter().filter(move |(tag, _)| *tag == wanted);
-            found.map(|(_, offset)| string(&strings, *offset as usize))
+        let strings = range(segment.bytes.start + (address - segment.address), size)?;
+        // A compiler's library has megabytes of strings, and needs a dozen libraries.
+        let mut strings = Strings::new(&self.file, strings);
+        let mut texts = |wanted: i64| -> io::Result<Vec<Vec<u8>>> {
+            let found = rows.iter().filter(|(tag, _)| *tag == wanted);
+            found.map(|(_, offset)| strings.get(*offset)).collect()
         };
         let origin = path.parent().unwrap_or(Path::new("/"));
-        let directories = texts(DT_RPATH.0).chain(texts(DT_RUNPATH.0));
-        let directories = directories.flat_map(|text| {
+        let directories = [texts(DT_RPATH.0)?, texts(DT_RUNPATH.0)?].concat();
+        let directories = directories.iter().flat_map(|text| {
             let list = text
                 .split(|byte| *byte == b':')
                 .map(|one| replace_origin(one, origin));
             list.collect::<Vec<_>>()
         });
         Ok(Needs {
-            libraries: texts(DT_NEEDED.0).collect(),
+            libraries: texts(DT_NEEDED.0)?,
             directories: directories.collect(),
         })
     }
@@ -313,9 +316,60 @@ impl Elf {
         notes.find_map(|(notes, align)| loaded::build_id(&notes, align as usize))
     }
 
-    /// Whether both are for the same processor.
-    pub fn is_for_machine_of(&self, other: &Elf) -> bool {
-        self.machine == other.machine
+    /// The number of the processor that it is for.
+    pub fn machine(&self) -> u16 {
+        self.machine
+    }
+}
+
+/// A table of strings in a file, of which few are wanted.
+struct Strings<'a> {
+    file: &'a File,
+    table: Range<u64>,
+    /// What was read last, and where.
+    read: Vec<u8>,
+    at: u64,
+}
+
+/// How much is read at once. Strings that are wanted stand together.
+const STRINGS: u64 = 1024;
+
+impl Strings<'_> {
+    fn new(file: &File, table: Range<u64>) -> Strings<'_> {
+        let at = table.start;
+        let read = Vec::new();
+        Strings {
+            file,
+            table,
+            read,
+            at,
+        }
+    }
+
+    /// The string at this offset in the table; empty behind its end.
+    fn get(&mut self, offset: u64) -> io::Result<Vec<u8>> {
+        let start = self.table.start.saturating_add(offset);
+        let mut wanted = STRINGS;
+        loop {
+            let known = start.checked_sub(self.at).unwrap_or(u64::MAX);
+            let known = usize::try_from(known).unwrap_or(usize::MAX);
+            let rest = self.read.get(known..).unwrap_or_default();
+            if let Some(end) = rest.iter().position(|byte| *byte == 0) {
+                return Ok(rest[..end].to_vec());
+            }
+            let there = self.table.end.saturating_sub(start);
+            if rest.len() as u64 >= there {
+                return Ok(rest.to_vec());
+            }
+            if wanted > MAX_STRING {
+                return Err(damaged());
+            }
+            self.at = start;
+            self.read.clear();
+            self.read.resize(wanted.min(there) as usize, 0);
+            self.file.read_exact_at(&mut self.read, start)?;
+            wanted *= 4;
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::cl::info::Number;
 use object::elf::{
     DT_AUDIT, DT_DEPAUDIT, DT_GNU_HASH, DT_HASH, DT_JMPREL, DT_PLTREL, DT_PLTRELSZ, DT_RELA,
     DT_RELACOUNT, DT_RELASZ, DT_STRSZ, DT_STRTAB, DT_SYMTAB, DT_VERNEED, DT_VERNEEDNUM, DT_VERSYM,
-    DynamicTag, PF_R, PT_DYNAMIC, PT_LOAD, ProgramType, STT_FUNC, STT_GNU_IFUNC, SymbolType,
+    DynamicTag, PF_R, PT_DYNAMIC, PT_LOAD, ProgramType, STT_GNU_IFUNC, SymbolType,
 };
 
 /// The numbers of the relocations that put the address of a symbol somewhere: absolute, GLOB_DAT, JUMP_SLOT (the processor
@@ -45,6 +45,47 @@ pub struct ElfImage {
     strings: Option<(usize, usize)>,
 }
 
+/// Which symbols of an object that others may find are watched.
+pub struct WatchedSymbols {
+    /// The number of the first one.
+    first: usize,
+    /// A bit for each, in order.
+    bits: Vec<u64>,
+    /// How many there are.
+    count: usize,
+    /// Whether any is watched.
+    pub any: bool,
+}
+
+impl WatchedSymbols {
+    /// Each may be.
+    pub fn unknown() -> WatchedSymbols {
+        WatchedSymbols {
+            first: 0,
+            bits: Vec::new(),
+            count: 0,
+            any: true,
+        }
+    }
+
+    /// None: it is none of those that others may find.
+    fn has(&self, symbol: usize) -> Option<bool> {
+        let at = symbol
+            .checked_sub(self.first)
+            .filter(|at| *at < self.count)?;
+        Some(self.bits[at / 64] & 1 << (at % 64) != 0)
+    }
+}
+
+/// DT_GNU_HASH, but for its chains.
+struct GnuTable<'a> {
+    bloom: &'a [u64],
+    shift: u32,
+    buckets: &'a [u32],
+    /// The number of the first symbol in it.
+    first: u32,
+}
+
 /// An entry of the symbol table.
 #[derive(Clone, Copy)]
 pub struct Symbol {
@@ -60,13 +101,8 @@ impl Symbol {
         self.is_defined.then(|| image.base.wrapping_add(self.value))
     }
 
-    /// Whether it is a function.
-    pub fn is_function(&self) -> bool {
-        [STT_FUNC, STT_GNU_IFUNC].contains(&self.kind)
-    }
-
     /// Whether it is a function of which the object chooses a variant when it is looked up.
-    pub fn has_variants(&self) -> bool {
+    fn has_variants(&self) -> bool {
         self.kind == STT_GNU_IFUNC
     }
 }
@@ -81,10 +117,114 @@ pub struct Bound {
     pub may_be_lazy: bool,
 }
 
-/// What DT_GNU_HASH has for a name, without the bit that ends a chain.
-pub fn hash(name: &[u8]) -> u32 {
+/// The hash of a name in DT_GNU_HASH.
+fn hash(name: &[u8]) -> u32 {
     let step = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
-    name.iter().fold(5381, step) & !1
+    name.iter().fold(5381, step)
+}
+
+/// Names of symbols, by their hashes: another name of equal hash is among them as well.
+pub enum NameHashes {
+    /// A copy of DT_GNU_HASH: Intel's libsvml has 25,000 names, of which few are asked for.
+    Table {
+        bloom: Vec<u64>,
+        shift: u32,
+        buckets: Vec<u32>,
+        /// The hashes of the symbols from the first one in the table on, but for the last bit, which ends a chain.
+        chains: Vec<u32>,
+        first: u32,
+    },
+    /// In order.
+    List(Vec<u32>),
+}
+
+impl NameHashes {
+    /// Those of names.
+    pub fn of<'a>(names: impl Iterator<Item = &'a [u8]>) -> NameHashes {
+        let mut list: Vec<u32> = names.map(hash).collect();
+        list.sort_unstable();
+        NameHashes::List(list)
+    }
+
+    /// Whether a name with this hash is among them.
+    fn has(&self, hash: u32) -> bool {
+        let (bloom, shift, buckets, chains, first) = match self {
+            NameHashes::List(list) => return list.binary_search(&hash).is_ok(),
+            NameHashes::Table {
+                bloom,
+                shift,
+                buckets,
+                chains,
+                first,
+            } => (bloom, *shift, buckets, chains, *first),
+        };
+        let bit = |number: u32| 1u64 << (number % u64::BITS);
+        let bits = bit(hash) | bit(hash.checked_shr(shift).unwrap_or_default());
+        let word = bloom.get((hash / u64::BITS) as usize % bloom.len().max(1));
+        if word.is_none_or(|word| word & bits != bits) {
+            return false;
+        }
+        let head = buckets.get(hash as usize % buckets.len().max(1));
+        let start = head.and_then(|head| head.checked_sub(first));
+        let chain = start.and_then(|start| chains.get(start as usize..));
+        for link in chain.unwrap_or_default() {
+            if link | 1 == hash | 1 {
+                return true;
+            }
+            if link & 1 != 0 {
+                break;
+            }
+        }
+        false
+    }
+}
+
+/// Names of functions that are looked for among those of many thousand relocations.
+pub struct WatchedNames {
+    names: Vec<NameHashes>,
+    /// A bit for the lower bits of each one's hash, but for the last: most names are ruled out by it.
+    filter: Vec<u64>,
+}
+
+const FILTER_BITS: u32 = 1 << 18;
+
+impl WatchedNames {
+    /// Those that are in one of these.
+    pub fn of(names: Vec<NameHashes>) -> WatchedNames {
+        let mut filter = vec![0; (FILTER_BITS / u64::BITS) as usize];
+        let hashes = names.iter().flat_map(|names| match names {
+            NameHashes::Table { chains, .. } => chains,
+            NameHashes::List(list) => list,
+        });
+        for hash in hashes {
+            let (word, bit) = Self::place(*hash);
+            filter[word] |= bit;
+        }
+        WatchedNames { names, filter }
+    }
+
+    fn place(hash: u32) -> (usize, u64) {
+        let bit = hash >> 1 & (FILTER_BITS - 1);
+        ((bit / u64::BITS) as usize, 1 << (bit % u64::BITS))
+    }
+
+    /// Whether a name is among them whose hash this is but for the last bit.
+    #[inline]
+    fn may_have(&self, hash: u32) -> bool {
+        let (word, bit) = Self::place(hash);
+        self.filter[word] & bit != 0 && (self.has_hash(hash & !1) || self.has_hash(hash | 1))
+    }
+
+    fn has_hash(&self, hash: u32) -> bool {
+        self.names.iter().any(|names| names.has(hash))
+    }
+
+    /// Whether it is one of them.
+    pub fn has(&self, name: &CStr) -> bool {
+        let hash = hash(name.to_bytes());
+        let (word, bit) = Self::place(hash);
+        self.filter[word] & bit != 0 && self.has_hash(hash)
+    }
 }
 
 impl ElfImage {
@@ -166,14 +306,23 @@ impl ElfImage {
         })
     }
 
+    /// A table of numbers.
+    fn numbers<T: Number>(&self, start: usize, count: usize) -> Option<&[T]> {
+        let bytes = self.bytes(start, count.checked_mul(size_of::<T>())?)?;
+        let numbers = bytes.as_ptr().cast::<T>();
+        // SAFETY: just checked; any bytes are a number.
+        let table = || unsafe { std::slice::from_raw_parts(numbers, count) };
+        numbers.is_aligned().then(table)
+    }
+
     fn symbol(&self, index: usize) -> Option<Symbol> {
         let at = self.symbols?.checked_add(index.checked_mul(SYMBOL)?)?;
-        let kind = *self.bytes(at, SYMBOL)?.get(4)?;
+        let row = self.bytes(at, SYMBOL)?;
         Some(Symbol {
-            name: self.quarter(at)? as usize,
-            kind: SymbolType(kind & 0xf),
-            is_defined: self.half(at + 6)? != 0,
-            value: self.word(at + 8)?,
+            name: u32::from_value(&row[..4])? as usize,
+            kind: SymbolType(row[4] & 0xf),
+            is_defined: u16::from_value(&row[6..8])? != 0,
+            value: usize::from_value(&row[8..16])?,
         })
     }
 
@@ -214,55 +363,104 @@ impl ElfImage {
         None
     }
 
-    /// The functions that the object has for others, and the hash of each one's name as [`hash`] makes it.
-    pub fn exports(&self) -> impl Iterator<Item = (u32, Symbol)> {
-        let symbols = self.hashes().into_iter().flatten();
-        let symbols = symbols.filter_map(|(hash, index)| Some((hash, self.symbol(index)?)));
-        symbols.filter(|(_, symbol)| symbol.is_defined && symbol.is_function())
+    /// The names of what the object has for others. None: it has no table of them.
+    pub fn exported_names(&self) -> Option<NameHashes> {
+        let Some((table, chains)) = self.gnu_table() else {
+            let names = self.hashed_symbols()?.filter_map(|(_, symbol)| {
+                let name = symbol.is_defined.then(|| self.name(&symbol)).flatten()?;
+                Some(name.to_bytes())
+            });
+            return Some(NameHashes::of(names));
+        };
+        Some(NameHashes::Table {
+            bloom: table.bloom.to_vec(),
+            shift: table.shift,
+            buckets: table.buckets.to_vec(),
+            chains: chains.to_vec(),
+            first: table.first,
+        })
     }
 
-    /// The hash of the name of each symbol that others may find here, and its number. No name is read where there is
-    /// DT_GNU_HASH: of libLLVM's 30,000 that takes milliseconds.
-    pub fn hashes(&self) -> Option<Box<dyn Iterator<Item = (u32, usize)> + '_>> {
-        if let Some((first, chains)) = self.gnu_chains() {
-            let hashes = chains.chunks_exact(4).enumerate();
-            return Some(Box::new(hashes.map(move |(at, chain)| {
-                let chain = u32::from_value(chain).unwrap_or_default();
-                (chain & !1, first + at)
-            })));
-        }
-        let indices = 1..self.quarter(self.pointer(DT_HASH)? + 4)? as usize;
-        Some(Box::new(indices.filter_map(|index| {
-            let name = self.name(&self.symbol(index)?)?;
-            Some((hash(name.to_bytes()), index))
-        })))
+    /// The names of what the object has for others.
+    #[cfg(test)]
+    pub fn exports(&self) -> impl Iterator<Item = &CStr> {
+        let symbols = self.hashed_symbols().into_iter().flatten();
+        symbols.filter_map(|(_, symbol)| self.name(&symbol))
     }
 
-    /// The hashes in DT_GNU_HASH, and the number of the first one's symbol. The table has no length: the end of the chain of
-    /// its highest bucket is its end.
-    fn gnu_chains(&self) -> Option<(usize, &[u8])> {
-        let table = self.pointer(DT_GNU_HASH)?;
-        let [buckets, first, words] = [0, 4, 8].map(|at| self.quarter(table + at));
-        let (buckets, first) = (buckets? as usize, first? as usize);
-        let start = table.checked_add(16 + words? as usize * 8)?;
-        let chains = start.checked_add(buckets * 4)?;
-        let heads = self.bytes(start, buckets * 4)?.chunks_exact(4);
-        let mut last = heads.filter_map(u32::from_value).max()? as usize;
-        if last < first {
-            return Some((first, &[]));
-        }
-        while self.quarter(chains.checked_add((last - first) * 4)?)? & 1 == 0 {
+    /// The functions of which the object chooses a variant, by name.
+    pub fn variants(&self) -> impl Iterator<Item = &CStr> {
+        let symbols = self.hashed_symbols().into_iter().flatten();
+        let symbols = symbols.filter(|(_, symbol)| symbol.is_defined && symbol.has_variants());
+        symbols.filter_map(|(_, symbol)| self.name(&symbol))
+    }
+
+    /// The symbols that others may find here, and their numbers.
+    fn hashed_symbols(&self) -> Option<impl Iterator<Item = (usize, Symbol)>> {
+        let indices = match self.gnu_table() {
+            Some((table, chains)) => {
+                let first = table.first as usize;
+                first..first + chains.len()
+            }
+            None => 1..self.quarter(self.pointer(DT_HASH)? + 4)? as usize,
+        };
+        Some(indices.filter_map(|index| Some((index, self.symbol(index)?))))
+    }
+
+    /// DT_GNU_HASH, and its chains. It has no length: the end of the chain of its highest bucket is its end.
+    fn gnu_table(&self) -> Option<(GnuTable<'_>, &[u32])> {
+        let at = self.pointer(DT_GNU_HASH)?;
+        let [count, first, words, shift] = self.numbers::<u32>(at, 4)? else {
+            return None;
+        };
+        let bloom = at.checked_add(16)?;
+        let buckets = bloom.checked_add((*words as usize).checked_mul(8)?)?;
+        let chains = buckets.checked_add((*count as usize).checked_mul(4)?)?;
+        let table = GnuTable {
+            bloom: self.numbers(bloom, *words as usize)?,
+            shift: *shift,
+            buckets: self.numbers(buckets, *count as usize)?,
+            first: *first,
+        };
+        let highest = table.buckets.iter().max()?;
+        let Some(mut last) = highest.checked_sub(*first).map(|last| last as usize) else {
+            return Some((table, &[]));
+        };
+        while self.quarter(chains.checked_add(last.checked_mul(4)?)?)? & 1 == 0 {
             last += 1;
         }
-        Some((first, self.bytes(chains, (last + 1 - first) * 4)?))
+        Some((table, self.numbers(chains, last + 1)?))
     }
 
-    /// Calls the function with what each relocation of a symbol has put into the object.
+    /// Which of the symbols that others may find are watched. Without DT_GNU_HASH, whose order is that of the symbols, all may be.
+    pub fn watched_symbols(&self, names: &WatchedNames) -> WatchedSymbols {
+        let Some((table, chains)) = self.gnu_table() else {
+            return WatchedSymbols::unknown();
+        };
+        let word = |chains: &[u32]| {
+            let bits = chains.iter().enumerate();
+            bits.fold(0, |bits, (at, hash)| {
+                bits | u64::from(names.may_have(*hash)) << at
+            })
+        };
+        let bits: Vec<u64> = chains.chunks(64).map(word).collect();
+        WatchedSymbols {
+            first: table.first as usize,
+            count: chains.len(),
+            any: bits.iter().any(|bits| *bits != 0),
+            bits,
+        }
+    }
+
+    /// Calls the function with what each relocation has put into the object whose symbol may be watched.
+    ///
+    /// Slots are read of those only: they lie scattered over megabytes.
     ///
     /// # Errors
-    /// A table of relocations does not lie in the object.
+    /// A table does not lie in the object.
     pub fn each_bound(
         &self,
+        watched: &WatchedSymbols,
         mut each: impl FnMut(Bound) -> Result<(), Unreadable>,
     ) -> Result<(), Unreadable> {
         // DT_REL, of objects for other processors, is none of a dynamic linker for these.
@@ -286,15 +484,14 @@ impl ElfImage {
                     unsafe { entry.as_ptr().cast::<[u64; 3]>().read_unaligned() };
                 let (symbol, form) = ((info >> 32) as usize, info as u32);
                 // A symbol with an addend is data.
-                if symbol == 0 || addend != 0 || !OF_SYMBOLS.contains(&form) {
+                let is_of_symbol = symbol != 0 && addend == 0 && OF_SYMBOLS.contains(&form);
+                if !is_of_symbol || watched.has(symbol) == Some(false) {
                     continue;
                 }
-                let value = self
-                    .word(self.base.wrapping_add(offset as usize))
-                    .ok_or(Unreadable)?;
+                let value = self.word(self.base.wrapping_add(offset as usize));
                 each(Bound {
                     symbol,
-                    value,
+                    value: value.ok_or(Unreadable)?,
                     may_be_lazy: OF_SYMBOLS.last() == Some(&form),
                 })?;
             }

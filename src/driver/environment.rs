@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Driver;
-use super::files::needed_by;
+use super::files::{RealPaths, needed_by};
 use super::identity::{DriverNames, FileMemory, sha256_value};
 use super::names::Scanned;
 use super::neutral as key_neutral;
@@ -439,7 +439,7 @@ impl Tools {
         if paths == before.paths && before.watched.iter().all(is_unchanged) {
             return Some(before.clone());
         }
-        let needed = needed_by(&paths);
+        let needed = needed_by(&paths, &RealPaths::default(), |_| false);
         let mut ingredients = Vec::new();
         let mut scanned = Vec::new();
         for path in &paths {

@@ -1,7 +1,7 @@
 //! The files that a profile names, beside the libraries that a driver needs: found, and watched for changes.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -47,38 +47,72 @@ struct Entry {
     is_plain: bool,
 }
 
-/// Finds real paths. Each directory is followed once: libraries stand together in few, and links mostly within them.
+/// Finds real paths. Each part of them is looked at once: libraries stand together in few directories, and links mostly within
+/// those. So it serves for one look at a driver, and not for a later one.
 #[derive(Default)]
-pub struct RealPaths(RefCell<HashMap<PathBuf, Option<PathBuf>>>);
+pub struct RealPaths(RefCell<HashMap<PathBuf, Part>>);
+
+/// What stands at a place whose parents are no links.
+#[derive(Clone)]
+enum Part {
+    Nothing,
+    Link(PathBuf),
+    Other,
+}
+
+/// As in the kernel (path_resolution(7)).
+const MAX_LINKS: usize = 40;
 
 impl RealPaths {
     /// The path without links; None if there is nothing.
     pub fn of(&self, path: &Path) -> Option<PathBuf> {
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return std::fs::canonicalize(path).ok();
-        };
-        let place = self.directory(parent)?.join(name);
-        match std::fs::read_link(&place) {
-            Ok(_) => std::fs::canonicalize(&place).ok(),
-            // It is no link.
-            Err(error) if error.kind() == ErrorKind::InvalidInput => Some(place),
-            Err(_) => None,
+        let mut real = PathBuf::new();
+        if !path.is_absolute() {
+            real = std::env::current_dir().ok()?;
         }
+        let owned = |path: &Path| -> Vec<OsString> {
+            let parts = path.components().rev();
+            parts.map(|part| part.as_os_str().to_owned()).collect()
+        };
+        let mut rest = owned(path);
+        let mut links = 0;
+        while let Some(part) = rest.pop() {
+            match part.as_bytes() {
+                b"." => continue,
+                b".." => {
+                    real.pop();
+                    continue;
+                }
+                // The root replaces all before it.
+                _ => real.push(part),
+            }
+            match self.part(&real) {
+                Part::Nothing => return None,
+                Part::Other => {}
+                Part::Link(_) if links == MAX_LINKS => return None,
+                Part::Link(target) => {
+                    links += 1;
+                    real.pop();
+                    rest.extend(owned(&target));
+                }
+            }
+        }
+        Some(real)
     }
 
-    fn directory(&self, path: &Path) -> Option<PathBuf> {
-        let known = self.0.borrow().get(path).cloned();
-        known.unwrap_or_else(|| {
-            // A name alone is one in the working directory.
-            let named = if path.as_os_str().is_empty() {
-                Path::new(".")
-            } else {
-                path
-            };
-            let real = std::fs::canonicalize(named).ok();
-            self.0.borrow_mut().insert(path.to_owned(), real.clone());
-            real
-        })
+    fn part(&self, place: &Path) -> Part {
+        if let Some(known) = self.0.borrow().get(place) {
+            return known.clone();
+        }
+        let part = match std::fs::read_link(place) {
+            Ok(target) => Part::Link(target),
+            // It is no link.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => Part::Other,
+            Err(_) => Part::Nothing,
+        };
+        let mut known = self.0.borrow_mut();
+        known.insert(place.to_owned(), part.clone());
+        part
     }
 }
 
@@ -96,7 +130,7 @@ impl<'a> Search<'a> {
                 named.extend(path.parent().map(Path::to_owned));
             }
         }
-        let is_there = |path: &&PathBuf| real.directory(path).is_some();
+        let is_there = |path: &&PathBuf| real.of(path).is_some();
         Search {
             real,
             beside: named.iter().filter(is_there).cloned().collect(),
@@ -121,9 +155,7 @@ impl<'a> Search<'a> {
             let mut directories = linker_directories();
             directories.extend(self.above.iter().cloned());
             directories.extend(self.beside.iter().cloned());
-            let real = directories
-                .iter()
-                .filter_map(|path| self.real.directory(path));
+            let real = directories.iter().filter_map(|path| self.real.of(path));
             let real: BTreeSet<PathBuf> = real.collect();
             let listed = real.into_iter().map(|path| {
                 let entries = entries(&path, &self.patterns);
@@ -168,14 +200,14 @@ impl<'a> Search<'a> {
         if !matches(pattern, &name) {
             return;
         }
-        let Some(directory) = self.real.directory(place) else {
+        let Some(directory) = self.real.of(place) else {
             return;
         };
         let named = place.join(&entry.name);
         let mut path = directory.join(&entry.name);
         if !entry.is_plain {
-            match std::fs::canonicalize(&path) {
-                Ok(real) if real.is_file() => path = real,
+            match self.real.of(&path) {
+                Some(real) if real.is_file() => path = real,
                 _ => return,
             }
         }
@@ -243,6 +275,8 @@ fn expand(path: &Path) -> Vec<PathBuf> {
 /// What the dynamic linker would load.
 #[derive(Default)]
 pub struct Needed {
+    /// Those of the files that it could load or start.
+    pub files: Vec<PathBuf>,
     /// The real paths of libraries, and the names by which they are needed.
     pub libraries: BTreeMap<PathBuf, String>,
     /// What was looked at, as it was just before: while all of this stays, so do the libraries. Directories are included, since a
@@ -252,54 +286,75 @@ pub struct Needed {
 
 impl Needed {
     /// Whether the file or directory is there.
-    fn watch(&mut self, path: PathBuf) -> bool {
-        let Some(stamp) = Stamp::at(&path) else {
+    fn watch(&mut self, path: &Path) -> bool {
+        if self.watched.contains_key(path) {
+            return true;
+        }
+        let Some(stamp) = Stamp::at(path) else {
             return false;
         };
-        self.watched.entry(path).or_insert(stamp);
+        self.watched.insert(path.to_owned(), stamp);
         true
+    }
+
+    /// The real paths of directories, each once, in their order: a link to one leads to the same libraries.
+    fn watch_directories(&mut self, paths: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> {
+        let mut found: Vec<PathBuf> = Vec::new();
+        for path in paths {
+            let directory = self.watch(path).then(|| real.of(path)).flatten();
+            found.extend(directory.filter(|directory| !found.contains(directory)));
+        }
+        found
     }
 }
 
 /// The libraries that files need which are not loaded yet, and what those need in turn, by name and real path: what the
 /// dynamic linker would find, for this processor. Where a name is in several of its directories, all of them: which one comes
-/// first is not decided here.
-pub fn needed_by(files: &[PathBuf]) -> Needed {
+/// first is not decided here. `is_loaded` tells the real paths of what this process has loaded, and with it all that it needs.
+///
+/// Each name is looked for once in each directory: of what `ld` needs almost everything needs the C library, and there are a dozen
+/// directories.
+pub fn needed_by(files: &[PathBuf], real: &RealPaths, is_loaded: impl Fn(&Path) -> bool) -> Needed {
     let mut found = Needed::default();
-    if files.is_empty() {
-        return found;
-    }
-    found.watch(LINKER_CACHE.into());
-    let mut directories: Vec<PathBuf> = Vec::new();
-    for directory in linker_directories() {
-        if found.watch(directory.clone()) {
-            directories.push(directory);
-        }
-    }
+    let mut usual: Option<Vec<PathBuf>> = None;
+    // Directories are looked into for one processor: files for another are in others' directories as well.
+    let mut looked_for: HashSet<(u16, PathBuf)> = HashSet::new();
     let mut queue: VecDeque<PathBuf> = files.iter().cloned().collect();
+    let mut of_files = files.len();
     while let Some(path) = queue.pop_front() {
-        found.watch(path.clone());
+        let is_given = of_files > 0;
+        of_files = of_files.saturating_sub(1);
+        if is_loaded(&path) {
+            continue;
+        }
+        found.watch(&path);
         let Ok(Some(elf)) = Elf::open(&path) else {
             continue;
         };
+        if is_given {
+            found.files.push(path.clone());
+        }
         let Ok(needs) = elf.needs(&path) else {
             continue;
         };
-        for directory in &needs.directories {
-            found.watch(directory.clone());
-        }
+        let own = found.watch_directories(&needs.directories, real);
+        let usual = usual.get_or_insert_with(|| {
+            found.watch(Path::new(LINKER_CACHE));
+            found.watch_directories(&linker_directories(), real)
+        });
         for name in needs.libraries {
             let name = OsStr::from_bytes(&name);
-            for directory in needs.directories.iter().chain(&directories) {
-                let named = directory.join(name);
-                if !found.watch(named.clone()) {
+            for directory in own.iter().chain(&*usual) {
+                let place = directory.join(name);
+                if !looked_for.insert((elf.machine(), place.clone())) || !found.watch(&place) {
                     continue;
                 }
-                let Ok(library) = std::fs::canonicalize(named) else {
+                let Some(library) = real.of(&place) else {
                     continue;
                 };
-                let is_for_it = |other: Elf| other.is_for_machine_of(&elf);
-                if !found.libraries.contains_key(&library)
+                let is_for_it = |other: Elf| other.machine() == elf.machine();
+                if !is_loaded(&library)
+                    && !found.libraries.contains_key(&library)
                     && Elf::open(&library).is_ok_and(|other| other.is_some_and(is_for_it))
                 {
                     let name = name.to_string_lossy().into_owned();
@@ -322,13 +377,16 @@ fn linker_directories() -> Vec<PathBuf> {
     // Paths of libraries as NUL-terminated strings stand at the end of the cache; whatever is not one names no directory.
     let cache = std::fs::read(LINKER_CACHE).unwrap_or_default();
     let strings = cache.split(|byte| *byte == 0);
-    let mut cached: Vec<&Path> = strings
-        .filter(|string| string.starts_with(b"/"))
-        .filter_map(|string| Path::new(OsStr::from_bytes(string)).parent())
-        .collect();
+    let mut cached: Vec<&OsStr> = Vec::new();
+    for string in strings.filter(|string| string.starts_with(b"/")) {
+        // A thousand libraries stand in few directories, one after the other.
+        let directory = Path::new(OsStr::from_bytes(string)).parent();
+        let directory = directory.map(Path::as_os_str);
+        cached
+            .extend(directory.filter(|directory| !cached.iter().rev().any(|one| one == directory)));
+    }
     cached.sort();
-    cached.dedup();
-    found.extend(cached.into_iter().map(Path::to_owned));
+    found.extend(cached.into_iter().map(PathBuf::from));
     let defaults = ["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib"];
     found.extend(defaults.map(PathBuf::from));
     found
@@ -390,5 +448,75 @@ mod tests {
             paths: paths.clone().into(),
         };
         assert_eq!(Vec::from_iter(found), [(paths[1].clone(), expected)]);
+    }
+
+    #[test]
+    fn real_paths_are_those_of_the_system() {
+        use std::os::unix::fs::symlink;
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let at = |name: &str| root.path().join(name);
+        std::fs::create_dir_all(at("lib/deep/er")).expect("made");
+        std::fs::write(at("lib/deep/libx.so.1.2"), "").expect("written");
+        for (link, target) in [
+            ("lib/deep/libx.so.1", "libx.so.1.2"),
+            ("lib/deep/libx.so", "../deep/libx.so.1"),
+            ("lib64", "lib/deep/er"),
+            ("dangling", "nothing"),
+            ("loop", "other-loop"),
+            ("other-loop", "loop"),
+        ] {
+            symlink(target, at(link)).expect("linked");
+        }
+        symlink(at("lib/deep"), at("absolute")).expect("linked");
+        let real = RealPaths::default();
+        for name in [
+            "",
+            "lib",
+            "lib/deep/libx.so.1.2",
+            "lib/deep/libx.so",
+            "./lib/./deep//libx.so.1",
+            "lib64/../libx.so.1",
+            "lib64/..",
+            "absolute/libx.so",
+            "absolute/er/../../deep/libx.so.1",
+            "dangling",
+            "loop",
+            "nothing/../lib",
+            "lib/nothing",
+            "lib/deep/libx.so/below",
+        ] {
+            let path = at(name);
+            assert_eq!(real.of(&path), std::fs::canonicalize(&path).ok(), "{name}");
+        }
+        for name in ["/", "/proc/self/exe", "/lib", ".", "src/../Cargo.toml"] {
+            let path = Path::new(name);
+            assert_eq!(real.of(path), std::fs::canonicalize(path).ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_loaded_needs_nothing_more_and_other_files_are_no_libraries() {
+        let real = RealPaths::default();
+        let program = std::env::current_exe().expect("this program");
+        let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let files = [program.clone(), text];
+        let needed = needed_by(&files, &real, |_| false);
+        assert_eq!(needed.files, std::slice::from_ref(&program));
+        assert!(
+            needed
+                .libraries
+                .values()
+                .any(|name| name.starts_with("libc."))
+        );
+        assert!(
+            needed
+                .libraries
+                .keys()
+                .all(|path| needed.watched.contains_key(path))
+        );
+        let known = needed_by(&files, &real, |path| needed.libraries.contains_key(path));
+        assert!(known.libraries.is_empty(), "{:?}", known.libraries);
+        let known = needed_by(&files, &real, |path| path == program);
+        assert!(known.files.is_empty() && known.watched.len() == 1);
     }
 }

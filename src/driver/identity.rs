@@ -11,7 +11,8 @@
 //! * Intel: /proc/self/environ, which has the variables, and descriptions of the machine in /proc and /sys;
 //! * rusticl: the files of Mesa's shader cache, and clang's `opencl-c-base.h`, which is one of the headers of a program.
 
-use std::collections::{BTreeSet, HashMap};
+use std::cell::OnceCell;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,10 +21,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Driver;
-use super::elf::Elf;
 use super::environment::Around;
 use super::files::{Found, NamedFile, RealPaths, Search, matches, needed_by};
-use super::loaded::{self, Object};
+use super::loaded::{self, Mappings, Object};
 use super::names::{Names, Scanned};
 use super::neutral::is_neutral;
 use super::profile::Files;
@@ -154,13 +154,15 @@ impl Driver {
         let loads = loaded::changes().loads;
         if known.loads.load(Ordering::Relaxed) != loads {
             let objects = loaded::objects();
-            for object in &objects {
-                let is_of_the_driver = self.profile.files.iter().any(|files| match files {
+            let is_of_the_driver = |object: &&Object| {
+                self.profile.files.iter().any(|files| match files {
                     Files::Library(pattern) => object.is_named(|name| matches(pattern, name)),
                     _ => false,
-                });
+                })
+            };
+            for object in objects.iter().filter(is_of_the_driver) {
                 let path = std::fs::canonicalize(&object.path).unwrap_or_default();
-                if is_of_the_driver && !known.files.iter().any(|file| file.real == path) {
+                if !known.files.iter().any(|file| file.real == path) {
                     return Err(object.path.clone());
                 }
             }
@@ -174,19 +176,15 @@ impl Driver {
         let functions = self.functions();
         let own = |object: &Object| functions.iter().any(|function| object.contains(*function));
         let taken = Instant::now();
-        let objects = loaded::objects();
+        // Counted first: what comes meanwhile is looked at later.
         let loads = loaded::changes().loads;
+        let objects = loaded::objects();
         let real = RealPaths::default();
-        let places: HashMap<PathBuf, PathBuf> = objects
-            .iter()
-            .map(|object| {
-                (
-                    object.path.clone(),
-                    real.of(&object.path).unwrap_or_default(),
-                )
-            })
-            .collect();
-        let place = |object: &Object| &places[&object.path];
+        let places = objects.iter().map(|object| match object.is_in_a_file() {
+            true => real.of(&object.path).unwrap_or_default(),
+            false => PathBuf::new(),
+        });
+        let places: Vec<PathBuf> = places.collect();
         let libraries = objects.iter().filter(|object| own(object));
         let search = Search::new(
             self.profile.files,
@@ -201,29 +199,35 @@ impl Driver {
             }
         }
         // Of several layers that are ours, the functions below one may be those of another.
-        let is_start = |object: &Object| {
+        let is_start = |index: usize| {
+            let object = &objects[index];
             own(object) && !object.is_oclcache()
-                || plug_ins.contains_key(place(object))
+                || plug_ins.contains_key(&places[index])
                 || self.layer.is_some() && object.is_layer_of_another()
         };
-        let closure = loaded::closure(objects, is_start);
+        let closure = loaded::closure_by_root(&objects, is_start);
         if closure.is_empty() {
             return None;
         }
         found.append(&mut plug_ins);
 
+        let mappings = OnceCell::new();
         let mut ingredients = Vec::new();
         let mut files = Vec::new();
         let mut scanned = Vec::new();
-        for object in closure.iter().filter(|object| object.is_in_a_file()) {
-            if is_neutral(&object.name) || found.contains_key(place(object)) {
+        for (index, _) in &closure {
+            let object = &objects[*index];
+            if !object.is_in_a_file() {
+                continue;
+            }
+            if is_neutral(&object.name) || found.contains_key(&places[*index]) {
                 // Only its names matter, so it may have been replaced.
                 scanned.extend(scanned_object(object, memory));
                 continue;
             }
             let value = match &object.build_id {
                 Some(build_id) => build_id_value(build_id),
-                None => sha256_value(&self.content(object, &object.path, memory)?),
+                None => sha256_value(&content(object, &object.path, &mappings, memory)?),
             };
             scanned.push(Scanned {
                 identity: value.clone(),
@@ -232,14 +236,11 @@ impl Driver {
             let name = String::from_utf8_lossy(&object.name);
             ingredients.push(Ingredient::new(Kind::Driver, name, value));
         }
-        let objects = loaded::objects();
         let opened_later: Vec<PathBuf> = found.keys().cloned().collect();
         for (path, file) in found {
             let stamp = Stamp::at(&path)?;
-            let is_it = |object: &&Object| places.get(&object.path) == Some(&path);
-            let object = objects.iter().find(is_it);
-            let content = match object {
-                Some(object) => self.content(object, &path, memory)?,
+            let content = match places.iter().position(|place| *place == path) {
+                Some(index) => content(&objects[index], &path, &mappings, memory)?,
                 None => read(&path, memory)?,
             };
             ingredients.push(Ingredient::new(
@@ -257,13 +258,14 @@ impl Driver {
         // The order of loading and of directory entries means nothing.
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
         ingredients.dedup();
-        let is_loaded: BTreeSet<&PathBuf> = closure.iter().map(place).collect();
-        let needed = needed_by(&opened_later).libraries.into_keys();
-        for path in opened_later.iter().cloned().chain(needed) {
-            if !is_loaded.contains(&path) && Elf::open(&path).is_ok_and(|elf| elf.is_some()) {
-                let identity = sha256_value(&read(&path, memory)?);
-                scanned.push(Scanned { identity, path });
-            }
+        let is_loaded: HashSet<&Path> = closure
+            .iter()
+            .map(|(index, _)| places[*index].as_path())
+            .collect();
+        let needed = needed_by(&opened_later, &real, |path| is_loaded.contains(path));
+        for path in needed.files.into_iter().chain(needed.libraries.into_keys()) {
+            let identity = sha256_value(&read(&path, memory)?);
+            scanned.push(Scanned { identity, path });
         }
         let names = DriverNames::of(scanned, memory);
         Some(Identity {
@@ -309,16 +311,21 @@ impl Driver {
         };
         found.into_iter().map(ingredient).collect()
     }
+}
 
-    /// The content of a library, if what is at its path is what is in memory.
-    fn content(&self, object: &Object, path: &Path, memory: &dyn FileMemory) -> Option<[u8; 32]> {
-        if object.is_what_stands_at_its_path() {
-            return read(path, memory);
-        }
-        let library = crate::log::path(&object.path);
-        tracing::warn!(%library, "this library was replaced since it was loaded: nothing is cached");
-        None
+/// The content of a library, if what is at its path is what is in memory.
+fn content(
+    object: &Object,
+    path: &Path,
+    mappings: &OnceCell<Mappings>,
+    memory: &dyn FileMemory,
+) -> Option<[u8; 32]> {
+    if object.is_what_stands_at_its_path(mappings.get_or_init(Mappings::now)) {
+        return read(path, memory);
     }
+    let library = crate::log::path(&object.path);
+    tracing::warn!(%library, "this library was replaced since it was loaded: nothing is cached");
+    None
 }
 
 /// The names that occur in a driver's libraries, and in those that it opened later.

@@ -64,22 +64,22 @@ impl Object {
     }
 
     /// Whether the file at the path is the one that was loaded, so that its content tells what is in memory.
-    pub fn is_what_stands_at_its_path(&self) -> bool {
+    pub fn is_what_stands_at_its_path(&self, mappings: &Mappings) -> bool {
         let Some(start) = self.ranges.first().map(|range| range.start) else {
             return false;
         };
-        let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
-            return false;
-        };
-        let mapping = maps
-            .lines()
-            .find_map(|line| Mapping::parse(line).filter(|mapping| mapping.range.contains(&start)));
-        let (Some(mapping), Ok(metadata)) = (mapping, std::fs::metadata(&self.path)) else {
+        let (Some(mapping), Ok(metadata)) = (mappings.at(start), std::fs::metadata(&self.path))
+        else {
             return false;
         };
         // On overlayfs some kernels show the inode of the lower file here; a file that was replaced shows as deleted.
-        let same = mapping.inode == metadata.ino() || is_overlay(&self.path);
-        same && !mapping.deleted
+        match mapping.inode == metadata.ino() {
+            true => !mapping.deleted,
+            false => {
+                let is_there = |now: &Mappings| now.at(start).is_some_and(|one| !one.deleted);
+                is_overlay(&self.path) && is_there(&Mappings::now())
+            }
+        }
     }
 }
 
@@ -89,11 +89,38 @@ fn is_overlay(path: &Path) -> bool {
         .is_ok_and(|file_system| file_system.f_type as u32 == OVERLAYFS_SUPER_MAGIC)
 }
 
+/// What files were mapped at a moment. The system takes longer to tell it than all else that is asked of a library, so it is told
+/// once for all libraries of a driver.
+pub struct Mappings(Vec<Mapping>);
+
 /// A line of /proc/self/maps (proc(5)).
 struct Mapping {
     range: std::ops::Range<usize>,
     inode: u64,
     deleted: bool,
+}
+
+impl Mappings {
+    /// Those of this moment; none where the system does not tell.
+    pub fn now() -> Mappings {
+        use std::io::Read;
+        // The system writes some pages at a time, however much is asked for.
+        let mut text = Vec::with_capacity(64 << 10);
+        let file = std::fs::File::open("/proc/self/maps");
+        let read = file.and_then(|mut file| file.read_to_end(&mut text));
+        if read.is_err() {
+            text.clear();
+        }
+        let lines = text.split(|byte| *byte == b'\n');
+        let lines = lines.filter_map(|line| std::str::from_utf8(line).ok());
+        Mappings(lines.filter_map(Mapping::parse).collect())
+    }
+
+    fn at(&self, address: usize) -> Option<&Mapping> {
+        self.0
+            .iter()
+            .find(|mapping| mapping.range.contains(&address))
+    }
 }
 
 impl Mapping {
@@ -112,7 +139,7 @@ impl Mapping {
 
 /// Those of the libraries that are chosen, and all that they need, as loaded.
 pub fn closure(objects: Vec<Object>, is_start: impl Fn(&Object) -> bool) -> Vec<Object> {
-    let reached = closure_by_root(&objects, is_start);
+    let reached = closure_by_root(&objects, |index| is_start(&objects[index]));
     let mut objects: Vec<Option<Object>> = objects.into_iter().map(Some).collect();
     let reached = reached.into_iter();
     reached
@@ -123,7 +150,7 @@ pub fn closure(objects: Vec<Object>, is_start: impl Fn(&Object) -> bool) -> Vec<
 /// The same by their indices, each with that of the chosen one that needs it first.
 pub fn closure_by_root(
     objects: &[Object],
-    is_start: impl Fn(&Object) -> bool,
+    is_start: impl Fn(usize) -> bool,
 ) -> Vec<(usize, usize)> {
     let mut by_name: HashMap<&[u8], Vec<usize>> = HashMap::new();
     for (index, object) in objects.iter().enumerate() {
@@ -135,7 +162,7 @@ pub fn closure_by_root(
     }
     let mut is_found = vec![false; objects.len()];
     let mut found = Vec::new();
-    let starts = (0..objects.len()).filter(|index| is_start(&objects[*index]));
+    let starts = (0..objects.len()).filter(|index| is_start(*index));
     for start in starts {
         let mut queue = VecDeque::from([start]);
         while let Some(index) = queue.pop_front() {
@@ -402,6 +429,21 @@ mod tests {
     }
 
     #[test]
+    fn a_file_needs_what_it_needs_in_memory() {
+        let objects = objects();
+        let in_files = objects.iter().filter(|object| object.is_in_a_file());
+        let mut needed = 0;
+        for object in in_files {
+            let elf = super::super::elf::Elf::open(&object.path);
+            let elf = elf.expect("read").expect("a library");
+            let needs = elf.needs(&object.path).expect("read");
+            assert_eq!(needs.libraries, object.needed, "{object:?}");
+            needed += needs.libraries.len();
+        }
+        assert!(needed > 0);
+    }
+
+    #[test]
     fn a_library_that_was_replaced_since_it_was_loaded_is_noticed() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let copy = directory.path().join("libcopy.so");
@@ -413,11 +455,11 @@ mod tests {
         // SAFETY: a copy of a library without initialisers that would mind a second run; nothing is called in it.
         let opened = unsafe { libloading::Library::new(&copy) }.expect("opened");
         let find = || objects_of(&copy).expect("loaded");
-        assert!(find().is_what_stands_at_its_path());
+        assert!(find().is_what_stands_at_its_path(&Mappings::now()));
         let other = directory.path().join("other");
         std::fs::copy(&library.path, &other).expect("copied");
         std::fs::rename(&other, &copy).expect("replaced");
-        assert!(!find().is_what_stands_at_its_path());
+        assert!(!find().is_what_stands_at_its_path(&Mappings::now()));
         drop(opened);
     }
 

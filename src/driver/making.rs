@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_void};
 use opencl_sys::*;
 
 use super::calls::call;
-use super::{BuildArguments, Driver, NotifyTarget};
+use super::{BuildArguments, Driver};
 use crate::cl::{Context, Device, Program};
 
 /// The device list of a call as C takes it.
@@ -95,13 +95,8 @@ impl Driver {
         }
     }
 
-    /// clBuildProgram.
-    pub fn build_program(
-        &self,
-        program: Program,
-        arguments: &BuildArguments,
-        notify: NotifyTarget,
-    ) -> cl_int {
+    /// clBuildProgram without a callback.
+    pub fn build_program(&self, program: Program, arguments: &BuildArguments) -> cl_int {
         let list = arguments.list();
         call!(
             self,
@@ -110,8 +105,8 @@ impl Driver {
                 list.count(),
                 list.pointer(),
                 arguments.options_pointer(),
-                notify.function,
-                notify.user_data,
+                None,
+                std::ptr::null_mut(),
             )
         )
     }

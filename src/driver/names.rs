@@ -13,6 +13,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -285,9 +286,12 @@ const OF_RUST: [&[u8]; 2] = [b"RUST_BACKTRACE", b"/rustc/"];
 
 impl Gathered {
     fn scan(&mut self, elf: &Elf) -> io::Result<()> {
-        let mut is_of_rust = memmem::find(&elf.comment(), b"rustc version").is_some();
+        let sections = elf.sections()?;
+        let data = elf.data(&sections);
+        let comment = elf.comment(&sections);
+        let mut is_of_rust = memmem::find(&comment, b"rustc version").is_some();
         let [backtrace, sources] = OF_RUST.map(memmem::Finder::new);
-        self.each_chunk(elf, |gathered, chunk, new| {
+        self.each_chunk(elf, &data, |gathered, chunk, new| {
             is_of_rust |= backtrace.find(chunk).is_some() || sources.find(chunk).is_some();
             let mut at = new;
             while let Some(length) = memchr(0, &chunk[at..]) {
@@ -304,7 +308,7 @@ impl Gathered {
             Ok(())
         })?;
         if is_of_rust {
-            self.each_chunk(elf, |gathered, chunk, new| {
+            self.each_chunk(elf, &data, |gathered, chunk, new| {
                 let is_in_rust =
                     |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
                 let mut length = chunk[..new]
@@ -332,11 +336,12 @@ impl Gathered {
     fn each_chunk(
         &mut self,
         elf: &Elf,
+        data: &[Range<u64>],
         mut each: impl FnMut(&mut Gathered, &[u8], usize) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(LENGTH + CHUNK)?;
-        for range in elf.data() {
+        for range in data {
             let mut kept = 0;
             let mut at = range.start;
             while at < range.end {

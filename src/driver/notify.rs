@@ -2,7 +2,7 @@
 //!
 //! All drivers measured call it on the calling thread before they return, but they may do so later, on a thread of their
 //! own, or, after an error, never. So what is to be done is kept by number until the callback comes, and the driver has
-//! the number only.
+//! the number only. An application may leave its callback by an exception: see [`super::foreign_call`].
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -12,13 +12,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use opencl_sys::{CL_SUCCESS, cl_int};
 
 use super::NotifyTarget;
+use super::cancel::CancelState;
+use super::foreign_call::{self, Callee, ForeignCall};
 use crate::cl::Program;
 use crate::fork::Mutex;
 
 /// What is to be done when a build has ended; it is told for which program, and what the function returned if that has
-/// returned.
+/// returned. Where that never happens, since the application left its callback by an exception, it is dropped.
 pub type Finish = Box<dyn FnOnce(Program, Option<cl_int>) + Send>;
 
+/// A call of the driver that the application has made.
 struct Pending {
     finish: Option<Finish>,
     target: NotifyTarget,
@@ -28,6 +31,12 @@ struct Pending {
     judged_by: Option<usize>,
     /// Dropped once the driver has judged, before the application hears of it.
     held: Option<Held>,
+    /// Dropped once the function has returned.
+    kept: Option<Held>,
+    /// The driver has not called back.
+    awaits_callback: bool,
+    /// The function has not returned.
+    is_running: bool,
 }
 
 /// Something that lives only while the driver judges a call.
@@ -36,15 +45,41 @@ pub type Held = Box<dyn Send>;
 struct Waiting {
     last: usize,
     pending: BTreeMap<usize, Pending>,
-    /// What is still to be done when the function returns, of calls that were called back meanwhile.
-    called_back: BTreeMap<usize, Option<Finish>>,
 }
 
 static WAITING: Mutex<Waiting> = Mutex::new(Waiting {
     last: 0,
     pending: BTreeMap::new(),
-    called_back: BTreeMap::new(),
 });
+
+impl Waiting {
+    /// Removes a call of which nothing is to come.
+    fn forget_if_over(&mut self, number: usize) -> Option<Pending> {
+        let is_over = |call: &Pending| !call.is_running && !call.awaits_callback;
+        self.pending
+            .get(&number)
+            .is_some_and(is_over)
+            .then(|| self.pending.remove(&number))?
+    }
+}
+
+/// What the hook of a function that takes a callback does next. It has no destructor: see [`foreign_call`].
+#[derive(Clone, Copy)]
+pub enum Next<Arguments> {
+    /// It returns this program and code.
+    Return(Program, cl_int),
+    /// It calls the callback for this program, and returns that and CL_SUCCESS.
+    Notify(NotifyTarget, Program),
+    /// It calls the driver with these in place of the application's own arguments.
+    Call {
+        /// See there.
+        arguments: Arguments,
+        /// What was [`begun`].
+        number: Option<usize>,
+        /// The call is the driver's alone: see [`outside`].
+        is_outside: bool,
+    },
+}
 
 /// A call that has come to one of our hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,25 +109,32 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
+/// What a thread is in.
+#[derive(Clone, Copy)]
+pub struct ThreadState {
+    place: Place,
+    depth: u32,
+}
+
+impl ThreadState {
+    fn now() -> ThreadState {
+        ThreadState {
+            place: PLACE.get(),
+            depth: DEPTH.get(),
+        }
+    }
+
+    /// Makes it this thread's again.
+    pub(super) fn restore(self) {
+        PLACE.set(self.place);
+        DEPTH.set(self.depth);
+    }
+}
+
 /// Whether the hook that is running was entered from inside another one, or from a callback: whoever is further out may hold
 /// locks.
 pub fn is_nested() -> bool {
     DEPTH.get() > 1
-}
-
-struct Deeper;
-
-impl Deeper {
-    fn enter() -> Deeper {
-        DEPTH.set(DEPTH.get() + 1);
-        Deeper
-    }
-}
-
-impl Drop for Deeper {
-    fn drop(&mut self) {
-        DEPTH.set(DEPTH.get() - 1);
-    }
 }
 
 /// Whether this thread is inside a hook.
@@ -106,9 +148,10 @@ fn this_thread() -> usize {
     PLACE.with(|place| std::ptr::from_ref(place) as usize)
 }
 
-/// Runs `body` as a hook. None if this call is that of a hook of ours already: that one is running on this thread, or has handed
-/// the application's call down, past hooks of another number, as where a layer stands before a table that is hooked.
-pub fn as_hook<R>(entry: Entry, body: impl FnOnce() -> R) -> Option<R> {
+/// Begins a hook, and gives what the thread was in before. None if this call is that of a hook of ours already: that one is running
+/// on this thread, or has handed the application's call down, past hooks of another number, as where a layer stands before a table
+/// that is hooked.
+fn enter(entry: Entry) -> Option<ThreadState> {
     let seen = match PLACE.get() {
         Place::Outside => false,
         Place::Inside(_) => true,
@@ -121,145 +164,324 @@ pub fn as_hook<R>(entry: Entry, body: impl FnOnce() -> R) -> Option<R> {
     if seen {
         return None;
     }
-    let _restore = (
-        Deeper::enter(),
-        Restore(PLACE.replace(Place::Inside(entry))),
-    );
+    let before = ThreadState::now();
+    if before.depth == 0 {
+        foreign_call::give_back_what_is_left();
+    }
+    PLACE.set(Place::Inside(entry));
+    DEPTH.set(before.depth + 1);
+    Some(before)
+}
+
+/// Runs `body` as a hook, unless it is one of ours already: see [`enter`].
+pub fn as_hook<R>(entry: Entry, body: impl FnOnce() -> R) -> Option<R> {
+    let _restore = Restore(enter(entry)?);
     Some(body())
 }
 
 /// Makes a call that is the driver's alone, during which the application may be called back, as if this thread were outside of
 /// our hooks.
 pub fn outside<R>(body: impl FnOnce() -> R) -> R {
-    let place = match PLACE.get() {
-        Place::Inside(entry) => Place::Below(entry),
-        other => other,
-    };
-    let _restore = Restore(PLACE.replace(place));
+    let _restore = Restore(ThreadState::now());
+    go_below();
     body()
 }
 
-struct Restore(Place);
+fn go_below() {
+    if let Place::Inside(entry) = PLACE.get() {
+        PLACE.set(Place::Below(entry));
+    }
+}
+
+struct Restore(ThreadState);
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        PLACE.set(self.0);
+        self.0.restore();
     }
 }
 
-/// Calls the driver through `below`, which gives the program and the error code, and does `finish` before the application
-/// hears of the end: at once where there is no callback, else when the driver calls back.
+/// What is left of [`Next`] when all is prepared for it.
+#[derive(Clone, Copy)]
+pub enum Prepared<Arguments> {
+    /// We have no part in the call: the driver is called with the application's own arguments.
+    Unchanged,
+    /// As [`Next::Return`].
+    Return(Program, cl_int),
+    /// As [`Next::Notify`]; [`notified`] follows.
+    Notify(ForeignCall, NotifyTarget, Program),
+    /// As [`Next::Call`]; [`called`] follows.
+    Call(ForeignCall, Arguments),
+}
+
+/// Does what a hook does before it calls the driver or the application, from the frame at this address.
 ///
-/// `known_as`: the program that the application hears of; None where the driver makes it. `refusable`: the driver may refuse the call, and the program then keeps an earlier build. PoCL calls back in that case,
-/// too (measured), so a callback on this thread proves nothing, and `finish` waits for what the function returns.
-pub fn wrapped(
+/// What goes before and after such a call has functions of its own: nothing of it may be left on the stack (see [`foreign_call`]), and
+/// the stack is the application's.
+#[inline(never)]
+pub fn prepared<Arguments>(
+    entry: Entry,
+    frame: usize,
+    prepare: impl FnOnce() -> Next<Arguments>,
+) -> Prepared<Arguments> {
+    foreign_call::clean_up(frame);
+    let cancel = CancelState::disable();
+    let Some(before) = enter(entry) else {
+        cancel.restore();
+        return Prepared::Unchanged;
+    };
+    match catch_unwind(AssertUnwindSafe(prepare)) {
+        Ok(next) => goes_on(next, frame, before, cancel),
+        Err(_) => {
+            before.restore();
+            cancel.restore();
+            Prepared::Unchanged
+        }
+    }
+}
+
+#[inline(never)] // what it keeps on the stack is not below the driver where that loads what is cached
+fn goes_on<Arguments>(
+    next: Next<Arguments>,
+    frame: usize,
+    before: ThreadState,
+    cancel: CancelState,
+) -> Prepared<Arguments> {
+    match next {
+        Next::Return(program, code) => {
+            before.restore();
+            cancel.restore();
+            Prepared::Return(program, code)
+        }
+        Next::Notify(NotifyTarget { function: None, .. }, program) => {
+            before.restore();
+            cancel.restore();
+            Prepared::Return(program, CL_SUCCESS)
+        }
+        Next::Notify(target, program) => {
+            PLACE.set(Place::Outside);
+            let callee = Callee::Callback {
+                through_driver: false,
+            };
+            let call = foreign_call::begin(frame, before, callee);
+            cancel.restore();
+            Prepared::Notify(call, target, program)
+        }
+        Next::Call {
+            arguments,
+            number,
+            is_outside,
+        } => {
+            if is_outside {
+                go_below();
+            }
+            let callee = Callee::Driver { cancel, number };
+            let call = foreign_call::begin(frame, before, callee);
+            Prepared::Call(call, arguments)
+        }
+    }
+}
+
+/// The application's callback has returned, which a hook has called.
+#[inline(never)]
+pub fn notified(call: ForeignCall) {
+    let cancel = CancelState::disable();
+    if let Some((before, _)) = foreign_call::returned(call) {
+        before.restore();
+    }
+    cancel.restore();
+}
+
+/// The driver's function has returned this.
+#[inline(never)]
+pub fn called(call: ForeignCall, program: Program, code: cl_int) {
+    let now = CancelState::disable();
+    let Some((before, callee)) = foreign_call::returned(call) else {
+        return now.restore();
+    };
+    if let Callee::Driver { cancel, number } = callee {
+        if let Some(number) = number {
+            let _ = catch_unwind(AssertUnwindSafe(|| returned(number, program, code)));
+        }
+        before.restore();
+        cancel.restore();
+    }
+}
+
+/// A call of the driver is about to be made, with the callback that is returned, and `finish` is to be done before the application
+/// hears of its end: when the driver calls back, or when the function has returned if there is no callback.
+///
+/// `known_as`: the program that the application hears of; None where the driver makes it. `refusable`: the driver may refuse the
+/// call, and the program then keeps an earlier build. PoCL calls back in that case, too (measured), so a callback on this thread
+/// proves nothing, and `finish` waits for what the function returns. `kept`: what lives until then.
+pub fn begun(
     known_as: Option<Program>,
-    notify: NotifyTarget,
+    target: NotifyTarget,
     refusable: bool,
     held: Option<Held>,
-    below: &dyn Fn(NotifyTarget) -> (Program, cl_int),
+    kept: Option<Held>,
     finish: Finish,
-) -> (Program, cl_int) {
-    if notify.function.is_none() {
-        let (program, code) = below(notify);
-        drop(held);
-        finish(program, Some(code));
-        return (program, code);
-    }
-    let judged_by = refusable.then(this_thread);
-    let (number, target) = wait(finish, notify, known_as, judged_by, held);
-    let (program, code) = below(target);
-    returned(number, program, code);
-    (program, code)
-}
-
-// What goes before and after the driver's call has functions of its own: their frames are gone while that runs, on a stack that
-// is the application's.
-
-#[inline(never)]
-fn wait(
-    finish: Finish,
-    target: NotifyTarget,
-    known_as: Option<Program>,
-    judged_by: Option<usize>,
-    held: Option<Held>,
 ) -> (usize, NotifyTarget) {
-    let mut waiting = WAITING.lock();
-    waiting.last += 1;
-    let number = waiting.last;
-    let pending = Pending {
+    let awaits_callback = target.function.is_some();
+    let number = wait(Pending {
         finish: Some(finish),
         target,
         known_as,
-        judged_by,
+        judged_by: refusable.then(this_thread),
         held,
-    };
-    waiting.pending.insert(number, pending);
-    (
-        number,
-        NotifyTarget {
-            function: Some(arrived),
-            user_data: number as *mut c_void,
-        },
-    )
+        kept,
+        awaits_callback,
+        is_running: true,
+    });
+    match awaits_callback {
+        true => (
+            number,
+            NotifyTarget {
+                function: Some(arrived),
+                user_data: number as *mut c_void,
+            },
+        ),
+        false => (number, target),
+    }
 }
 
-/// The function has returned.
-#[inline(never)]
+/// A call of the driver's alone is about to be made, until the end of which this lives.
+pub fn begun_outside(kept: Held) -> usize {
+    wait(Pending {
+        finish: None,
+        target: NotifyTarget::NONE,
+        known_as: None,
+        judged_by: None,
+        held: None,
+        kept: Some(kept),
+        awaits_callback: false,
+        is_running: true,
+    })
+}
+
+fn wait(call: Pending) -> usize {
+    let mut waiting = WAITING.lock();
+    waiting.last += 1;
+    let number = waiting.last;
+    waiting.pending.insert(number, call);
+    number
+}
+
 fn returned(number: usize, program: Program, code: cl_int) {
-    // Who is left: calls that were judged by what they return; and errors without a callback (measured: Intel's CPU runtime,
-    // for an invalid option). A driver that calls back after an error, later, still finds the application's callback.
-    let (finish, held) = {
+    // What is left is to be done for calls without a callback; for those that were judged by what they return; and for errors
+    // without a callback (measured: Intel's CPU runtime, for an invalid option). A driver that calls back after an error, later,
+    // still finds the application's callback.
+    let (finish, held, kept, _over) = {
         let mut waiting = WAITING.lock();
-        let called_back = waiting.called_back.remove(&number);
-        match (called_back, waiting.pending.get_mut(&number)) {
-            (Some(finish), _) => (finish, None),
-            (None, Some(pending)) if code != CL_SUCCESS => {
-                (pending.finish.take(), pending.held.take())
-            }
-            (None, Some(pending)) => {
-                // The build goes on, so it was not refused: whichever thread calls back, the status tells.
-                pending.judged_by = None;
-                (None, None)
-            }
-            (None, None) => (None, None),
+        let Some(call) = waiting.pending.get_mut(&number) else {
+            return;
+        };
+        call.is_running = false;
+        let kept = call.kept.take();
+        let (mut finish, mut held) = (None, None);
+        if call.awaits_callback && code == CL_SUCCESS {
+            // The build goes on, so it was not refused: whichever thread calls back, the status tells.
+            call.judged_by = None;
+        } else {
+            (finish, held) = (call.finish.take(), call.held.take());
         }
+        (finish, held, kept, waiting.forget_if_over(number))
     };
     drop(held);
     if let Some(finish) = finish {
         finish(program, Some(code));
     }
+    drop(kept);
+}
+
+/// The function will never return. The driver may call back all the same, later.
+pub(super) fn abandoned(number: usize) {
+    let left = {
+        let mut waiting = WAITING.lock();
+        let Some(call) = waiting.pending.get_mut(&number) else {
+            return;
+        };
+        call.is_running = false;
+        let left = (call.finish.take(), call.held.take(), call.kept.take());
+        (left, waiting.forget_if_over(number))
+    };
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(left)));
 }
 
 impl NotifyTarget {
-    /// Calls the application, outside of our hooks and with no lock held.
+    /// Calls the application, which may leave by an exception.
+    ///
+    /// To be called outside of our hooks, with no lock held, and from frames as [`foreign_call`] says.
     pub fn call(self, program: Program) {
         if let Some(function) = self.function {
-            let _restore = Restore(PLACE.replace(Place::Outside));
             // SAFETY: the application gave this function and this pointer for each other.
             unsafe { function(program.raw(), self.user_data) };
         }
     }
 }
 
-unsafe extern "C" fn arrived(program: *mut c_void, user_data: *mut c_void) {
-    let _deeper = Deeper::enter();
-    let number = user_data as usize;
-    let (known_as, target, held, finish) = {
-        let mut waiting = WAITING.lock();
-        let Some(pending) = waiting.pending.remove(&number) else {
-            return;
-        };
-        let mut finish = pending.finish;
-        if pending.judged_by == Some(this_thread()) {
-            waiting.called_back.insert(number, finish.take());
-        }
-        (pending.known_as, pending.target, pending.held, finish)
+unsafe extern "C-unwind" fn arrived(program: *mut c_void, user_data: *mut c_void) {
+    let here = 0_u8;
+    let frame = std::ptr::from_ref(&here) as usize;
+    if let Some((call, target, program)) =
+        finished(Program::new(program), user_data as usize, frame)
+    {
+        target.call(program);
+        heard(call);
+    }
+}
+
+/// The driver calls back. Gives the application's callback and for which program it is to be called; None if it was already.
+#[inline(never)]
+fn finished(
+    program: Program,
+    number: usize,
+    frame: usize,
+) -> Option<(ForeignCall, NotifyTarget, Program)> {
+    foreign_call::clean_up(frame);
+    let cancel = CancelState::disable();
+    let before = ThreadState::now();
+    let mut waiting = WAITING.lock();
+    let call = waiting.pending.get_mut(&number);
+    let Some(call) = call.filter(|call| call.awaits_callback) else {
+        drop(waiting);
+        cancel.restore();
+        return None;
     };
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(held)));
-    let program = known_as.unwrap_or(Program::new(program));
+    call.awaits_callback = false;
+    let (known_as, target, held) = (call.known_as, call.target, call.held.take());
+    let finish = match call.judged_by == Some(this_thread()) {
+        true => None,
+        false => call.finish.take(),
+    };
+    let over = waiting.forget_if_over(number);
+    drop(waiting);
+    DEPTH.set(before.depth + 1);
+    let _ = catch_unwind(AssertUnwindSafe(|| drop((held, over))));
+    let program = known_as.unwrap_or(program);
     if let Some(finish) = finish {
         let _ = catch_unwind(AssertUnwindSafe(|| finish(program, None)));
     }
-    target.call(program);
+    PLACE.set(Place::Outside);
+    // A thread of the driver's own is in no call of the application's.
+    let cancel = foreign_call::cancel_state(|state| *state).unwrap_or(cancel);
+    let callee = Callee::Callback {
+        through_driver: true,
+    };
+    let call = foreign_call::begin(frame, before, callee);
+    cancel.restore();
+    Some((call, target, program))
+}
+
+/// The application's callback has returned, which the driver has called through us.
+#[inline(never)]
+fn heard(call: ForeignCall) {
+    let now = CancelState::disable();
+    if let Some((before, _)) = foreign_call::returned(call) {
+        before.restore();
+    }
+    // What the application has set in its callback holds when its call has returned.
+    if foreign_call::cancel_state(|state| *state = now).is_none() {
+        now.restore();
+    }
 }

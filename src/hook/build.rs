@@ -5,12 +5,13 @@ use std::ffi::{CStr, CString, c_char, c_void};
 
 use opencl_sys::*;
 
-use crate::cache::{self, BuildCall, HeaderProgram};
+use super::unwinding::{hooked, unwinding_hooks};
+use crate::cache::{self, BuildBelow, BuildCall, HeaderProgram};
 use crate::cl::{Device, Notify, Program};
 use crate::driver::{BuildArguments, NotifyTarget};
 use crate::fallible::copy;
 
-super::hooks! {
+unwinding_hooks! {
     /// Slot 30.
     clBuildProgram(
         program: cl_program,
@@ -19,20 +20,24 @@ super::hooks! {
         options: *const c_char,
         pfn_notify: Option<Notify>,
         user_data: *mut c_void,
-    ) -> cl_int = |driver, below| {
+    ) -> cl_int = |_driver, function, entry| {
         let notify = NotifyTarget { function: pfn_notify, user_data };
-        // SAFETY: the arguments are those of the application's call.
-        let (arguments, odd) = unsafe { read_arguments(num_devices, device_list, options, notify) };
-        let program_of_call = Program::new(program);
-        let call = BuildCall { program: program_of_call, arguments, headers: None, notify, odd };
-        let function = driver.below().clBuildProgram;
-        cache::build(&call, &|judged, target| {
+        let program = Program::new(program);
+        let prepare = || {
+            // SAFETY: the arguments are those of the application's call.
+            let (arguments, odd) = unsafe { read_arguments(num_devices, device_list, options, notify) };
+            cache::build(&BuildCall { program, arguments, headers: None, notify, odd })
+        };
+        let below = |changed: Option<BuildBelow>| {
+            let BuildBelow { program: judged, notify } = changed.unwrap_or(BuildBelow { program, notify });
             // SAFETY: the driver's own function; all arguments are the application's but for the program, which is its own or
             // a twin of it, and the callback, which is of the same type and gets the data that belongs to it.
-            below.instead(|| function.map_or(CL_INVALID_OPERATION, |function| unsafe {
-                function(judged.raw(), num_devices, device_list, options, target.function, target.user_data)
-            }))
-        })
+            let code = unsafe {
+                function(judged.raw(), num_devices, device_list, options, notify.function, notify.user_data)
+            };
+            (program, code)
+        };
+        hooked(entry, prepare, below).1
     };
     /// Slot 98.
     clCompileProgram(
@@ -45,20 +50,22 @@ super::hooks! {
         header_include_names: *mut *const c_char,
         pfn_notify: Option<Notify>,
         user_data: *mut c_void,
-    ) -> cl_int = |driver, below| {
+    ) -> cl_int = |_driver, function, entry| {
         let notify = NotifyTarget { function: pfn_notify, user_data };
-        // SAFETY: the arguments are those of the application's call.
-        let (arguments, mut odd) = unsafe { read_arguments(num_devices, device_list, options, notify) };
-        // SAFETY: as above.
-        let headers = unsafe { read_headers(num_input_headers, input_headers, header_include_names) };
-        odd |= headers.is_none();
-        let program_of_call = Program::new(program);
-        let headers = Some(headers.unwrap_or_default());
-        let call = BuildCall { program: program_of_call, arguments, headers, notify, odd };
-        let function = driver.below().clCompileProgram;
-        cache::build(&call, &|judged, target| {
+        let program = Program::new(program);
+        let prepare = || {
+            // SAFETY: the arguments are those of the application's call.
+            let (arguments, mut odd) = unsafe { read_arguments(num_devices, device_list, options, notify) };
+            // SAFETY: as above.
+            let headers = unsafe { read_headers(num_input_headers, input_headers, header_include_names) };
+            odd |= headers.is_none();
+            let headers = Some(headers.unwrap_or_default());
+            cache::build(&BuildCall { program, arguments, headers, notify, odd })
+        };
+        let below = |changed: Option<BuildBelow>| {
+            let BuildBelow { program: judged, notify } = changed.unwrap_or(BuildBelow { program, notify });
             // SAFETY: as in clBuildProgram.
-            below.instead(|| function.map_or(CL_INVALID_OPERATION, |function| unsafe {
+            let code = unsafe {
                 function(
                     judged.raw(),
                     num_devices,
@@ -67,11 +74,13 @@ super::hooks! {
                     num_input_headers,
                     input_headers,
                     header_include_names,
-                    target.function,
-                    target.user_data,
+                    notify.function,
+                    notify.user_data,
                 )
-            }))
-        })
+            };
+            (program, code)
+        };
+        hooked(entry, prepare, below).1
     };
 }
 

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 use opencl_sys::*;
 
-use crate::cl::{Kernel, Notify, Program};
+use crate::cl::{Kernel, Program};
 use crate::driver::notify;
 use crate::shadow::{self, Release, Retain};
 
@@ -57,7 +57,7 @@ super::hooks! {
     /// Slot 144.
     clSetProgramReleaseCallback(
         program: cl_program,
-        pfn_notify: Option<Notify>,
+        pfn_notify: Option<unsafe extern "C" fn(cl_program, *mut c_void)>,
         user_data: *mut c_void,
     ) -> cl_int = |_driver, below| {
         let code = below.call();

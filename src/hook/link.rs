@@ -5,11 +5,12 @@ use std::ffi::{c_char, c_void};
 use opencl_sys::*;
 
 use super::build::read_arguments;
-use crate::cache::link::{self, LinkCall};
+use super::unwinding::{hooked, unwinding_hooks};
+use crate::cache::link::{self, LinkBelow, LinkCall};
 use crate::cl::{Context, Notify, Program};
 use crate::driver::NotifyTarget;
 
-super::hooks! {
+unwinding_hooks! {
     /// Slot 99.
     clLinkProgram(
         context: cl_context,
@@ -21,29 +22,32 @@ super::hooks! {
         pfn_notify: Option<Notify>,
         user_data: *mut c_void,
         errcode_ret: *mut cl_int,
-    ) -> cl_program = |driver, below| {
+    ) -> cl_program = |driver, function, entry| {
         let notify = NotifyTarget { function: pfn_notify, user_data };
-        // SAFETY: the arguments are those of the application's call.
-        let (arguments, mut odd) = unsafe { read_arguments(num_devices, device_list, options, notify) };
-        // SAFETY: as above.
-        let inputs = unsafe { read_inputs(num_input_programs, input_programs) };
-        odd |= inputs.is_empty() || inputs.len() < num_input_programs as usize;
-        let context_of_call = Context::new(context);
-        let call = LinkCall { driver, context: context_of_call, arguments, inputs, notify, odd };
-        let function = driver.below().clLinkProgram;
-        let (program, code) = link::link(&call, &|inputs, target| {
-            let inputs: Option<Vec<cl_program>> =
-                inputs.map(|inputs| inputs.iter().map(|input| input.raw()).collect());
-            let (count, inputs) = match &inputs {
-                Some(inputs) => (inputs.len() as cl_uint, inputs.as_ptr()),
-                None => (num_input_programs, input_programs),
-            };
+        let prepare = || {
+            // SAFETY: the arguments are those of the application's call.
+            let (arguments, mut odd) = unsafe { read_arguments(num_devices, device_list, options, notify) };
+            // SAFETY: as above.
+            let inputs = unsafe { read_inputs(num_input_programs, input_programs) };
+            odd |= inputs.is_empty() || inputs.len() < num_input_programs as usize;
+            let context = Context::new(context);
+            link::link(&LinkCall { driver, context, arguments, inputs, notify, odd })
+        };
+        let below = |changed: Option<LinkBelow>| {
             let mut own_code = CL_SUCCESS;
-            let code = if errcode_ret.is_null() { &raw mut own_code } else { errcode_ret };
+            let code = match changed {
+                Some(_) if errcode_ret.is_null() => &raw mut own_code,
+                _ => errcode_ret,
+            };
+            let LinkBelow { inputs, notify } = changed.unwrap_or(LinkBelow { inputs: None, notify });
+            let (inputs, count) = match inputs {
+                Some((inputs, count)) => (inputs.cast::<cl_program>(), count as cl_uint),
+                None => (input_programs, num_input_programs),
+            };
             // SAFETY: the driver's own function; all arguments are the application's but for the callback, which is of the same
             // type and gets the data that belongs to it, inputs that are of the same driver and live as long, and the code, which
             // goes to a variable of ours if it is not wanted.
-            let program = below.instead(|| function.map_or(std::ptr::null_mut(), |function| unsafe {
+            let program = unsafe {
                 function(
                     context,
                     num_devices,
@@ -51,19 +55,24 @@ super::hooks! {
                     options,
                     count,
                     inputs,
-                    target.function,
-                    target.user_data,
+                    notify.function,
+                    notify.user_data,
                     code,
                 )
-            }));
-            // SAFETY: it points to a variable of ours, or to one of the application's (OpenCL 3.0, 5.8.6).
-            (Program::new(program), unsafe { code.read() })
-        });
+            };
+            let code = match code.is_null() {
+                true => CL_SUCCESS,
+                // SAFETY: it points to a variable of ours, or to one of the application's (OpenCL 3.0, 5.8.6).
+                false => unsafe { code.read() },
+            };
+            (Program::new(program), code)
+        };
+        let (program, code) = hooked(entry, prepare, below);
         if !errcode_ret.is_null() {
             // SAFETY: not NULL, so it points to a cl_int (OpenCL 3.0, 5.8.6).
             unsafe { errcode_ret.write(code) };
         }
-        below.instead(|| program.raw())
+        program.raw()
     };
 }
 

@@ -1,33 +1,34 @@
-//! The functions that stand in drivers' tables: thin, all made by one macro, one set for each driver.
+//! The functions that stand in drivers' tables: thin, made by macros, one set for each driver.
 //!
 //! Each has a panic guard whose fallback is the driver's own function: if our part fails before the driver was called, the
 //! driver is called unchanged; if after, its verdict stands. Each set knows its driver by number, so that no handle is ever
 //! read here: it may be NULL, stale or foreign, and then the driver gets what it would have got without us.
 //!
 //! A hook that is entered from inside another of ours on the same thread goes straight to the function below. The
-//! application's callbacks run outside (`driver::notify`).
+//! application's callbacks run outside (`driver::notify`). Exceptions pass through the hooks of builds only (`unwinding`).
 
 #![allow(unsafe_code)] // the C interface: pointers of the application's calls end here
 
 mod build;
-mod cancel;
 mod create;
 mod extension;
 mod kernel;
 mod lifetime;
 mod link;
 mod query;
+mod unwinding;
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::cl::dispatch::{SLOTS, Slot};
+use crate::driver::cancel::Uncancelled;
+use crate::driver::foreign_call;
 use crate::driver::layer::{self, MOST_LAYERS};
 use crate::driver::notify::{self, Entry};
 use crate::driver::{Driver, MOST_DRIVERS};
 use crate::{cache, fork};
-use cancel::Uncancelled;
 
 /// The driver's own function with the application's own arguments, and what it has said.
 pub(crate) struct Below<R, F> {
@@ -60,6 +61,7 @@ fn guard<R: Copy, F: Fn() -> R>(
         function,
         verdict: Cell::new(None),
     };
+    foreign_call::clean_up(std::ptr::from_ref(&below) as usize);
     // Who retains something reads and writes nothing and waits for nobody: no thread is cancelled there.
     let _uncancelled = (!entry.function.starts_with("clRetain")).then(Uncancelled::enter);
     match catch_unwind(AssertUnwindSafe(|| notify::as_hook(entry, || body(&below)))) {
@@ -141,26 +143,19 @@ macro_rules! first {
 }
 use first;
 
-/// Declares hooks as `numbered` does, and for each the function that stands in the table of a layer: it finds the driver by the
-/// first argument.
-macro_rules! hooks {
-    ($(
-        $(#[$doc:meta])*
-        $slot:ident($first:ident: $first_type:ty $(, $argument:ident: $type:ty)* $(,)?) -> $result:ty = |$driver:ident, $below:ident| $body:expr;
+/// Declares for hooks of an ABI the functions that stand in the table of a layer: they find the driver by the first argument.
+macro_rules! in_layer {
+    ($abi:literal $(
+        $slot:ident($first:ident: $first_type:ty $(, $argument:ident: $type:ty)*) -> $result:ty;
     )*) => {
-        $crate::hook::numbered! {$(
-            $(#[$doc])*
-            $slot($first: $first_type $(, $argument: $type)*) -> $result = |$driver, $below| $body;
-        )*}
-
         pub(super) mod in_layer {
             use super::*;
 
             $(
                 #[allow(non_snake_case)]
-                unsafe extern "C" fn $slot<const LAYER: usize>($first: $first_type $(, $argument: $type)*) -> $result {
-                    const HOOKS: [unsafe extern "C" fn($first_type $(, $type)*) -> $result; $crate::driver::MOST_DRIVERS] =
-                        $crate::hook::for_each_driver!(super::$slot);
+                unsafe extern $abi fn $slot<const LAYER: usize>($first: $first_type $(, $argument: $type)*) -> $result {
+                    type Function = unsafe extern $abi fn($first_type $(, $type)*) -> $result;
+                    const HOOKS: [Function; $crate::driver::MOST_DRIVERS] = $crate::hook::for_each_driver!(super::$slot);
                     // SAFETY: the loader reads the first word of this object once it is called, as it would be without us.
                     let driver = unsafe {
                         $crate::driver::layer::driver_of(LAYER, $first, $crate::hook::first!($first))
@@ -168,8 +163,12 @@ macro_rules! hooks {
                     match (driver, $crate::driver::layer::below(LAYER).$slot) {
                         // SAFETY: a function of the same type, with the arguments of the application's call.
                         (Some(driver), _) if driver.below().$slot.is_some() => unsafe { HOOKS[driver.index()]($first $(, $argument)*) },
-                        // SAFETY: as above.
-                        (_, Some(function)) => unsafe { function($first $(, $argument)*) },
+                        (_, Some(function)) => {
+                            // SAFETY: the function's own type, but that an exception may leave it.
+                            let function = unsafe { std::mem::transmute::<*const (), Function>(function as *const ()) };
+                            // SAFETY: as above.
+                            unsafe { function($first $(, $argument)*) }
+                        }
                         // Only slots that hold a function are ever replaced.
                         (_, None) => std::process::abort(),
                     }
@@ -185,6 +184,24 @@ macro_rules! hooks {
                 }),*]
             }
         }
+    };
+}
+use in_layer;
+
+/// Declares hooks as `numbered` does, and those of a layer.
+macro_rules! hooks {
+    ($(
+        $(#[$doc:meta])*
+        $slot:ident($first:ident: $first_type:ty $(, $argument:ident: $type:ty)* $(,)?) -> $result:ty = |$driver:ident, $below:ident| $body:expr;
+    )*) => {
+        $crate::hook::numbered! {$(
+            $(#[$doc])*
+            $slot($first: $first_type $(, $argument: $type)*) -> $result = |$driver, $below| $body;
+        )*}
+
+        $crate::hook::in_layer! {"C" $(
+            $slot($first: $first_type $(, $argument: $type)*) -> $result;
+        )*}
     };
 }
 use hooks;

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::Recipe;
 use crate::cl::{Context, Device, Program};
-use crate::driver::{Driver, notify};
+use crate::driver::Driver;
+use crate::driver::foreign_call::{self, Reference};
 use crate::fork::RwLock;
 use crate::key::ingredients::Key;
 use crate::store::entry::{Entry, Facts};
@@ -184,8 +185,7 @@ impl Inner {
     /// Gives our reference to P' back, once. Its kernels may still hold it.
     pub fn release(&self) {
         if self.is_apart() && !self.released.swap(true, Ordering::AcqRel) {
-            // Releasing may run callbacks of the application's.
-            notify::outside(|| self.driver.release_program(self.program));
+            foreign_call::give_back(self.driver, Reference::Program(self.program));
         }
     }
 
@@ -246,7 +246,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.release();
         if let Some(twin) = self.twin() {
-            notify::outside(|| self.driver.release_program(twin));
+            foreign_call::give_back(self.driver, Reference::Program(twin));
         }
     }
 }

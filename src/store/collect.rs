@@ -10,8 +10,8 @@ use super::stats::Statistics;
 use super::sweep::{is_past, is_set_aside};
 use super::{
     ARCHIVE_KEY, ASIDE, ENTRIES, LOADING, SHARDS, STATISTICS, SUFFIX, Store, StoreError, TEMPORARY,
-    VERSION_DIRECTORY, attempts, digests, driver_names, entries_of, file_name, is_shard, sentinel,
-    shard_of,
+    VERSION_DIRECTORY, attempts, audit, digests, driver_names, entries_of, file_name, is_shard,
+    sentinel, shard_of,
 };
 use crate::key::ingredients::Key;
 use crate::store::entry::Meta;
@@ -262,11 +262,12 @@ fn remove_format(format: &Directory) -> Result<u64, StoreError> {
         format.remove_directory(ENTRIES);
     }
     type IsOurs<'a> = &'a dyn Fn(&str) -> bool;
-    let directories: [(&str, IsOurs); 7] = [
+    let directories: [(&str, IsOurs); 8] = [
         (ASIDE, &is_set_aside),
         (TEMPORARY, &is_temporary),
         (LOADING, &sentinel::is_ours),
         (attempts::BAKING, &attempts::is_ours),
+        (audit::AUDIT, &audit::is_ours),
         (digests::DIRECTORY, &digests::is_host),
         (driver_names::DIRECTORY, &driver_names::is_ours),
         (STATISTICS, &Statistics::names),

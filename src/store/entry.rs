@@ -322,6 +322,11 @@ impl Entry {
         self.binaries.iter().map(|range| &self.bytes[range.clone()])
     }
 
+    /// The bytes of the file.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Whether it is a recipe that nobody has baked yet.
     pub fn is_pending(&self) -> bool {
         self.binaries.is_empty()

@@ -1,6 +1,7 @@
 //! The directory of entries: pure file handling that knows nothing of OpenCL objects.
 
 pub mod attempts;
+pub mod audit;
 pub mod collect;
 pub mod digests;
 pub mod directory;
@@ -111,6 +112,7 @@ pub enum Lookup {
 /// <cache directory>/v1/tmp/                          being written
 /// <cache directory>/v1/loading/4f1d...c2             an entry that no driver has loaded yet is being loaded
 /// <cache directory>/v1/baking/4f1d...c2              a recipe that is being baked, or whose baking failed
+/// <cache directory>/v1/audit/4f1d...c2             an audit found an entry of this driver wrong: the cache is off for it
 /// <cache directory>/v1/sizes                         what the shards take, and when they were used
 /// <cache directory>/v1/locks                         locked in parts, see `lock`
 /// <cache directory>/v1/stats/                        counters, one file for each process
@@ -443,7 +445,7 @@ impl Store {
         aside.changed_ms(&file_name(key))
     }
 
-    /// Removes all entries, what was set aside, the journal and what was left half-written or half-loaded: files whose names
+    /// Removes all entries, what was set aside, what audits found, the journal and what was left half-written or half-loaded: files whose names
     /// and contents are the cache's own, and nothing else. Tells how many files and bytes went.
     ///
     /// # Errors
@@ -485,6 +487,7 @@ impl Store {
                 cleared.files += u64::from(baking.remove(&name)?);
             }
         }
+        audit::clear(&self.root, &mut cleared)?;
         journal::clear(&self.root, &mut cleared)?;
         Ok(cleared)
     }

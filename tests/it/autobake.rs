@@ -20,8 +20,8 @@ const SOMEBODY: u32 = 64_123;
 const BUILT: &str = "create program: code 0\nbuild: code 0\n";
 
 /// A sandbox, and a place of the library and the command that nobody untrusted can write.
-struct Behind {
-    sandbox: Sandbox,
+pub struct Behind {
+    pub sandbox: Sandbox,
     place: TempDir,
 }
 
@@ -32,12 +32,12 @@ impl Drop for Behind {
 }
 
 impl Behind {
-    fn new(test: &str) -> Option<Behind> {
+    pub fn new(test: &str) -> Option<Behind> {
         Behind::with(test, &example("client"))
     }
 
     /// With this program in the command's place.
-    fn with(test: &str, program: &Path) -> Option<Behind> {
+    pub fn with(test: &str, program: &Path) -> Option<Behind> {
         Behind::on(test, program, Driver::Stub)
     }
 
@@ -63,7 +63,7 @@ impl Behind {
     }
 
     /// Those that stand behind programs now. They are there once the program has ended: it waits until they execute theirs.
-    fn running(&self) -> Vec<PathBuf> {
+    pub fn running(&self) -> Vec<PathBuf> {
         let own = self.place.path().join("oclcache");
         let processes = fs::read_dir("/proc").expect("processes").flatten();
         let mut paths: Vec<PathBuf> = processes.map(|process| process.path()).collect();
@@ -73,7 +73,7 @@ impl Behind {
 
     /// What the one says that stands behind the program.
     #[track_caller]
-    fn found(&self) -> String {
+    pub fn found(&self) -> String {
         let file = self.place.path().join("found");
         wait_until("a process behind the program", || file.exists());
         let found = fs::read_to_string(&file).expect("read");
@@ -82,14 +82,14 @@ impl Behind {
     }
 
     /// Waits until none is left.
-    fn ended(&self) {
+    pub fn ended(&self) {
         let started = Instant::now();
         while !self.running().is_empty() && started.elapsed() < FAR_TOO_LONG {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    fn let_go(&self) {
+    pub fn let_go(&self) {
         let go = self.place.path().join("go");
         fs::write(&go, "").expect("written");
         self.ended();

@@ -9,14 +9,14 @@ use crate::privilege::Disk;
 use crate::support::{Driver, Sandbox, Way, example, is_root, skipped, tree};
 
 /// A client that does what it is told, line by line.
-struct Turns {
+pub struct Turns {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl Turns {
-    fn begin(sandbox: &Sandbox) -> Turns {
+    pub fn begin(sandbox: &Sandbox) -> Turns {
         let mut command = sandbox.command(Way::Cached, example("client"));
         command.arg("turns").env_remove("OCLCACHE_LOG");
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -34,14 +34,14 @@ impl Turns {
 
     /// Tells it to do something, and waits until that is done.
     #[track_caller]
-    fn turn(&mut self, line: &str, answer: &str) {
+    pub fn turn(&mut self, line: &str, answer: &str) {
         self.tell(line);
         let mut said = String::new();
         self.output.read_line(&mut said).expect("it answers");
         assert_eq!(said.trim_end(), answer, "{line}");
     }
 
-    fn end(mut self, how: Option<&str>) -> ExitStatus {
+    pub fn end(mut self, how: Option<&str>) -> ExitStatus {
         if let Some(how) = how {
             self.tell(how);
         }

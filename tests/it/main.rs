@@ -6,6 +6,7 @@
 mod support;
 
 mod archive;
+mod audit;
 mod autobake;
 mod bake;
 mod caches;
@@ -50,6 +51,7 @@ mod stats;
 mod switches;
 mod texts;
 mod tiers;
+mod unwinding;
 mod variables;
 mod verdicts;
 mod versions;

@@ -26,12 +26,14 @@ fn depth(sandbox: &Sandbox, ran: &Ran) -> usize {
 }
 
 /// How much of ours may lie on the stack below a call of the driver, in bytes. Measured without optimization, where each closure of
-/// a hook has a frame of its own: 4272 on a miss, 6016 on a hit.
+/// a hook has a frame of its own: 6096 on a hit.
 const MOST_BELOW_DRIVER: usize = if cfg!(debug_assertions) {
     6 << 10
 } else {
     4 << 10
 };
+/// The same where the driver compiles for the application, measured alike: 1168. Exceptions pass through these frames.
+const MOST_BELOW_COMPILER: usize = 2 << 10;
 /// How much may ever lie there, the driver's own use included.
 const MOST: usize = 64 << 10;
 
@@ -53,7 +55,12 @@ fn little_stack_is_used() {
                 assert!(all <= MOST, "{how}, {kind}: {all} bytes");
                 if let Some(bare) = bare_depth {
                     let ours = depth(&sandbox, &ran) - bare;
-                    assert!(ours <= MOST_BELOW_DRIVER, "{kind}: {ours} bytes of ours");
+
+                    let most = match kind {
+                        "miss" => MOST_BELOW_COMPILER,
+                        _ => MOST_BELOW_DRIVER,
+                    };
+                    assert!(ours <= most, "{kind}: {ours} bytes of ours");
                 }
             }
         }

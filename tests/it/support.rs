@@ -268,9 +268,10 @@ impl Sandbox {
             .env("SPY_DRIVER", &self.library)
             .env("SPY_LOG", self.path("spy.log"))
             // What a first process missed the second one finds, on all drivers, and nothing goes on behind a test's back. Tests
-            // of baking say otherwise.
+            // of baking and audits say otherwise.
             .env("OCLCACHE_RECORD", "inline")
-            .env("OCLCACHE_AUTOBAKE", "0");
+            .env("OCLCACHE_AUTOBAKE", "0")
+            .env("OCLCACHE_AUDIT", "0");
         match way {
             Way::Bare => command.env("OCL_ICD_VENDORS", self.path("spy")),
             Way::Cached => command

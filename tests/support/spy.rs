@@ -217,7 +217,8 @@ unsafe fn original<F: Copy>(object: *mut c_void, index: usize) -> Option<F> {
         .then(|| unsafe { mem::transmute_copy::<usize, F>(&table.original[index]) })
 }
 
-type Notify = Option<unsafe extern "C" fn(cl_program, *mut c_void)>;
+/// An application may leave it by an exception, which passes through the spy.
+type Notify = Option<unsafe extern "C-unwind" fn(cl_program, *mut c_void)>;
 type CreateWithSource = unsafe extern "C" fn(
     cl_context,
     cl_uint,
@@ -238,7 +239,7 @@ type CreateWithIl =
     unsafe extern "C" fn(cl_context, *const c_void, usize, *mut cl_int) -> cl_program;
 type AddressForPlatform = unsafe extern "C" fn(cl_platform_id, *const c_char) -> *mut c_void;
 type Release = unsafe extern "C" fn(cl_program) -> cl_int;
-type Build = unsafe extern "C" fn(
+type Build = unsafe extern "C-unwind" fn(
     cl_program,
     cl_uint,
     *const cl_device_id,
@@ -256,7 +257,7 @@ type PlatformInfo = unsafe extern "C" fn(
     *mut c_void,
     *mut usize,
 ) -> cl_int;
-type Compile = unsafe extern "C" fn(
+type Compile = unsafe extern "C-unwind" fn(
     cl_program,
     cl_uint,
     *const cl_device_id,
@@ -267,7 +268,7 @@ type Compile = unsafe extern "C" fn(
     Notify,
     *mut c_void,
 ) -> cl_int;
-type Link = unsafe extern "C" fn(
+type Link = unsafe extern "C-unwind" fn(
     cl_context,
     cl_uint,
     *const cl_device_id,
@@ -410,7 +411,7 @@ unsafe extern "C" fn release(program: cl_program) -> cl_int {
     }
 }
 
-unsafe extern "C" fn build(
+unsafe extern "C-unwind" fn build(
     program: cl_program,
     num_devices: cl_uint,
     devices: *const cl_device_id,
@@ -435,7 +436,7 @@ unsafe extern "C" fn build(
     code
 }
 
-unsafe extern "C" fn compile(
+unsafe extern "C-unwind" fn compile(
     program: cl_program,
     num_devices: cl_uint,
     devices: *const cl_device_id,
@@ -466,7 +467,7 @@ unsafe extern "C" fn compile(
     code
 }
 
-unsafe extern "C" fn link(
+unsafe extern "C-unwind" fn link(
     context: cl_context,
     num_devices: cl_uint,
     devices: *const cl_device_id,

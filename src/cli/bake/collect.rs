@@ -6,8 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::environment::{self, Variables};
+use super::replay::Task;
 use super::{Failure, Wanted, headers};
 use crate::config::Config;
+use crate::driver::device;
 use crate::front::own;
 use crate::key::ingredients::{Key, Kind};
 use crate::log::text;
@@ -26,18 +28,24 @@ pub struct Item {
     pub kernels: Vec<Vec<u8>>,
     /// How long it took to compile, in nanoseconds.
     pub compile_ns: u64,
-    /// There is an entry, which is to be made anew.
-    pub again: bool,
+    /// The driver's family, and its device, as they are counted.
+    pub driver: String,
+    /// See `driver`.
+    pub device: Vec<u8>,
+    /// What it is compiled for.
+    pub task: Task,
 }
 
 impl Item {
-    fn of(key: Key, meta: &Meta) -> Item {
+    fn of(key: Key, meta: &Meta, task: Task) -> Item {
         Item {
             key,
             program: meta.executable.clone(),
             kernels: meta.facts.kernel_names.clone(),
             compile_ns: meta.compile_ns,
-            again: !meta.is_pending(),
+            driver: meta.driver_family.clone(),
+            device: device::name(&meta.ingredients).unwrap_or_default().to_vec(),
+            task,
         }
     }
 }
@@ -53,6 +61,8 @@ pub struct Place {
     pub executable: Option<OsString>,
     /// The directory of the driver's own cache.
     pub own_cache: OwnCache,
+    /// Nothing is to come out of any cache of a driver: what is compiled is compared.
+    pub is_private: bool,
 }
 
 /// The directory of a driver's own cache.
@@ -99,7 +109,11 @@ pub fn collect(store: &Store, config: &Config, wanted: &Wanted) -> Result<Work, 
     }
     found.sort_by_key(|(key, meta)| (std::cmp::Reverse(meta.created), *key));
     for (key, meta) in found {
-        let item = Item::of(key, &meta);
+        let task = match meta.is_pending() {
+            true => Task::Bake,
+            false => Task::Again,
+        };
+        let item = Item::of(key, &meta, task);
         if let Some(attempts) = store.attempts(&key).filter(|_| !wanted.all)
             && attempts.given_up().is_some()
         {
@@ -114,6 +128,65 @@ pub fn collect(store: &Store, config: &Config, wanted: &Wanted) -> Result<Work, 
         }
     }
     Ok(work)
+}
+
+/// What is to be audited of these entries.
+pub fn collect_audits(store: &Store, config: &Config, wanted: &Wanted, keys: &[Key]) -> Work {
+    let own: Variables = std::env::vars_os().collect();
+    let registered = own::registered(config);
+    let mut work = Work::default();
+    let keys: BTreeSet<&Key> = keys.iter().collect();
+    for key in keys {
+        let meta = store.read_meta(key);
+        let item = Item::of(*key, &meta.clone().unwrap_or_default(), Task::Audit);
+        let place = match &meta {
+            None => Err("it is gone".to_owned()),
+            Some(meta) => audit_place(store, key, meta, wanted, &own, &registered),
+        };
+        match place {
+            Ok(place) => work.places.entry(place).or_default().push(item),
+            Err(why) => work.skipped.push((item, why)),
+        }
+    }
+    work
+}
+
+/// Where an entry is compiled for an audit.
+fn audit_place(
+    store: &Store,
+    key: &Key,
+    meta: &Meta,
+    wanted: &Wanted,
+    own: &Variables,
+    registered: &[PathBuf],
+) -> Result<Place, String> {
+    if meta.is_pending() {
+        return Err("it is not baked yet".to_owned());
+    }
+    if meta.imported {
+        return Err("it came with an archive, so its recipe is somebody else's".to_owned());
+    }
+    let Lookup::Found(entry, _) = store.look_up(key) else {
+        return Err("it is gone or damaged".to_owned());
+    };
+    if entry.recipe().is_none() {
+        return Err("it was stored without its source (store_source)".to_owned());
+    }
+    Ok(Place {
+        library: library(meta, wanted, registered)?,
+        environment: environment(meta, own)?,
+        executable: executable(meta)?,
+        own_cache: OwnCache::Empty,
+        is_private: true,
+    })
+}
+
+/// All variables of the process that compiles a recipe.
+fn environment(meta: &Meta, own: &Variables) -> Result<Variables, String> {
+    let recorded = environment::recorded(&meta.driver_family, &meta.ingredients, own)?;
+    let mut all = environment::neutral(&meta.driver_family, own);
+    all.extend(recorded);
+    Ok(all)
 }
 
 /// Where a recipe is baked; None: it is not wanted after all.
@@ -153,14 +226,12 @@ fn place(
     if !(meta.is_pending() || wanted.stale || adds_something) {
         return Ok(None);
     }
-    let recorded = environment::recorded(&meta.driver_family, &meta.ingredients, own)?;
-    let mut environment = environment::neutral(&meta.driver_family, own);
-    environment.extend(recorded);
     Ok(Some(Place {
         library,
-        environment,
+        environment: environment(meta, own)?,
         executable: executable(meta)?,
         own_cache,
+        is_private: false,
     }))
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -25,7 +26,7 @@ pub struct Worker {
     keys: Option<ChildStdin>,
     answers: Receiver<String>,
     /// Removed with it.
-    _root: Root,
+    root: Root,
 }
 
 /// Why there is no answer.
@@ -53,8 +54,13 @@ impl Worker {
             keys: child.stdin.take(),
             child,
             answers,
-            _root: root,
+            root,
         }
+    }
+
+    /// Its directory.
+    pub fn root(&self) -> &Path {
+        self.root.path()
     }
 
     /// Gives it a line, and waits for its answer. It is gone if there is none.

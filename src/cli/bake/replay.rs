@@ -10,9 +10,10 @@ use std::time::SystemTime;
 use opencl_sys::{CL_DEVICE_NAME, CL_SUCCESS, cl_int};
 
 use super::headers::{Layout, lay_out};
+use crate::cache::audit;
 use crate::cache::bake::{self, Call, Done};
 use crate::cl::{Context, Device, Program};
-use crate::driver::{Application, BuildArguments, FloatState, NotifyTarget};
+use crate::driver::{Application, BuildArguments, FloatState};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::store::entry::Meta;
@@ -32,10 +33,32 @@ pub enum Verdict {
     Known,
     /// Its driver is what it was.
     Current,
+    /// It was compiled for an audit, by the driver of this identity; the result is in [`RESULT`].
+    Compiled(Key),
+    /// An audit found that the entry is what the driver compiles.
+    Agreed,
+    /// An audit found that it is not, in these respects, so that the cache is off for the driver.
+    Differed(String),
+    /// An audit found that the driver compiles something else each time.
+    Unstable,
     /// It was not tried to the end, for this reason.
     Skipped(String),
     /// The driver has failed, or what it makes is of no use.
     Failed(String),
+}
+
+/// The file in a worker's directory that has the result of the last compilation for an audit, as an entry.
+pub const RESULT: &str = "compiled";
+
+/// What a recipe is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// An entry, unless there is one.
+    Bake,
+    /// An entry in place of the one that there is.
+    Again,
+    /// The comparison with the entry that there is.
+    Audit,
 }
 
 /// What is to be done with recipes.
@@ -63,7 +86,7 @@ struct Making<'a> {
     /// Its own directory.
     root: PathBuf,
     calls: usize,
-    again: bool,
+    task: Task,
     /// What is released at the end.
     programs: Vec<Program>,
 }
@@ -91,12 +114,12 @@ fn skip<T>(why: impl Into<String>) -> Result<T, Verdict> {
 }
 
 impl Player<'_> {
-    /// Bakes a recipe; `again` also if there is an entry.
-    pub fn bake(&self, key: &Key, again: bool) -> Verdict {
-        self.try_bake(key, again).unwrap_or_else(|verdict| verdict)
+    /// Compiles a recipe.
+    pub fn bake(&self, key: &Key, task: Task) -> Verdict {
+        self.try_bake(key, task).unwrap_or_else(|verdict| verdict)
     }
 
-    fn try_bake(&self, key: &Key, again: bool) -> Result<Verdict, Verdict> {
+    fn try_bake(&self, key: &Key, task: Task) -> Result<Verdict, Verdict> {
         let (meta, recipe) = self.read(key)?;
         let (application, devices) = self.find_devices(&recipe.devices)?;
         if self.is_stale
@@ -115,7 +138,7 @@ impl Player<'_> {
             names: recipe.devices.clone(),
             root: self.root.join(self.serial.get().to_string()),
             calls: 0,
-            again,
+            task,
             programs: Vec::new(),
         };
         let was_pending = meta.is_pending();
@@ -123,6 +146,7 @@ impl Player<'_> {
         let (verdict, new) = match done {
             Done::Stored(new) => (Verdict::Baked, new),
             Done::Known(new) => (Verdict::Known, new),
+            Done::Compiled(bytes) => return self.keep_result(application, &bytes),
             Done::Left(why) => return skip(why),
             Done::Useless(why) => return Err(Verdict::Failed(why)),
         };
@@ -131,6 +155,17 @@ impl Player<'_> {
             let _ = self.store.remove(key);
         }
         Ok(verdict)
+    }
+
+    /// Writes the result of a compilation for an audit where the baker finds it.
+    fn keep_result(&self, application: &Application, bytes: &[u8]) -> Result<Verdict, Verdict> {
+        let Some(identity) = audit::identity(application.hooked()) else {
+            return skip("its driver cannot be identified");
+        };
+        match fs::write(self.root.join(RESULT), bytes) {
+            Ok(()) => Ok(Verdict::Compiled(identity)),
+            Err(error) => skip(format!("the result cannot be written: {error}")),
+        }
     }
 
     fn read(&self, key: &Key) -> Result<(Meta, Recipe), Verdict> {
@@ -225,6 +260,9 @@ impl Player<'_> {
             options,
             is_moved,
         } = laid.map_err(Verdict::Skipped)?;
+        if is_moved && making.task == Task::Audit {
+            return skip("its headers cannot be compiled where they were");
+        }
         if let Err(error) = enter(&working_directory) {
             return skip(format!("its working directory cannot be entered: {error}"));
         }
@@ -250,7 +288,8 @@ impl Player<'_> {
             key: *key,
             meta,
             is_stale: self.is_stale,
-            again: making.again && depth == 0,
+            again: making.task != Task::Bake && depth == 0,
+            is_audit: making.task == Task::Audit,
             is_part: depth > 0,
             is_moved,
             has_variants: self.has_variants(&recipe),
@@ -260,7 +299,7 @@ impl Player<'_> {
             (Operation::Link, _) => application.link_program(making.context, &arguments, &inputs),
             (_, None) => Err(CL_SUCCESS),
             (Operation::Build, Some(program)) => {
-                let code = application.build_program(program, &arguments, NotifyTarget::NONE);
+                let code = application.build_program(program, &arguments);
                 verdict(program, code)
             }
             (Operation::Compile(headers), Some(program)) => {

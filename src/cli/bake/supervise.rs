@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use super::collect::{Item, OwnCache, Place, Work};
 use super::process::{Silence, Worker};
-use super::replay::Verdict;
+use super::replay::{Task, Verdict};
 use super::root::Root;
-use super::worker::{AGAIN, CLOSED, READY};
+use super::worker::{CLOSED, READY};
 use crate::cache::RUN_VARIABLE;
 use crate::config::{Config, Name, SETTINGS};
 use crate::store::Store;
@@ -31,6 +31,8 @@ const BUSY: u32 = 50;
 /// Where PoCL keeps a cache of its own, the only driver of which that is known, and whether it does. Nothing else hangs on them.
 const OWN_CACHE: &str = "POCL_CACHE_DIR";
 const KEEPS_CACHE: &str = "POCL_KERNEL_CACHE";
+/// Where other drivers have their caches (Mesa, Intel's for GPUs).
+const CACHES: &str = "XDG_CACHE_HOME";
 
 /// What all workers have in common.
 pub struct Supervisor<'a> {
@@ -113,7 +115,10 @@ impl Supervisor<'_> {
                         break;
                     }
                 };
-                let (verdict, still_running) = self.bake(running, &item, tell);
+                let (verdict, still_running) = match item.task {
+                    Task::Audit => self.audit(running, &item, &place),
+                    Task::Bake | Task::Again => self.bake(running, &item, tell),
+                };
                 worker = still_running;
                 if let Some(verdict) = verdict {
                     tell(Event::Ended(item, verdict));
@@ -129,6 +134,14 @@ impl Supervisor<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
+    /// How long a recipe may take.
+    pub(super) fn limit(&self, item: &Item) -> Duration {
+        self.timeout.unwrap_or_else(|| {
+            let took = Duration::from_nanos(item.compile_ns);
+            took.saturating_mul(TIMES).clamp(LEAST, MOST)
+        })
+    }
+
     /// Has one recipe baked; None: the user has stopped it. Gives the worker back, unless that is gone.
     fn bake(
         &self,
@@ -136,21 +149,17 @@ impl Supervisor<'_> {
         item: &Item,
         tell: &(dyn Fn(Event) + Sync),
     ) -> (Option<Verdict>, Option<Worker>) {
-        let limit = self.timeout.unwrap_or_else(|| {
-            let took = Duration::from_nanos(item.compile_ns);
-            took.saturating_mul(TIMES).clamp(LEAST, MOST)
-        });
+        let limit = self.limit(item);
         if let Err(error) = self.store.begin_attempt(&item.key) {
             tell(Event::Trouble(error.to_string()));
             let why = "attempts cannot be written down".to_owned();
             return (Some(Verdict::Skipped(why)), Some(worker));
         }
-        let again = if item.again && !self.is_stale {
-            AGAIN
-        } else {
-            ""
+        let task = match self.is_stale {
+            true => Task::Bake,
+            false => item.task,
         };
-        let answer = worker.ask(&format!("{}{again}", item.key.hex()), limit, self.stop);
+        let answer = worker.ask(&task.line(&item.key), limit, self.stop);
         let parsed = answer.map(|line| Verdict::parse(&line));
         let (verdict, worker) = match parsed {
             Ok(Some(verdict)) => (verdict, Some(worker)),
@@ -180,7 +189,7 @@ impl Supervisor<'_> {
         (Some(verdict), worker)
     }
 
-    fn start(&self, place: &Place) -> Result<Worker, NotStarted> {
+    pub(super) fn start(&self, place: &Place) -> Result<Worker, NotStarted> {
         let trouble =
             |error: io::Error| NotStarted::Trouble(format!("no worker can be started: {error}"));
         let root = Root::new().map_err(trouble)?;
@@ -226,6 +235,11 @@ impl Supervisor<'_> {
                 command.arg("--own-cache").arg(path);
                 command.env(OWN_CACHE, path);
             }
+        }
+        if place.is_private {
+            let private = root.join("private-caches");
+            std::fs::create_dir(&private)?;
+            command.env(CACHES, private);
         }
         command.env_remove(KEEPS_CACHE);
         if self.is_stale {
@@ -279,7 +293,7 @@ impl Supervisor<'_> {
 }
 
 /// Why there is no worker.
-enum NotStarted {
+pub(super) enum NotStarted {
     /// The driver cannot be opened.
     Driver(String),
     /// Nothing of the driver's.

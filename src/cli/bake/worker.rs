@@ -1,7 +1,8 @@
 //! One worker of the baker: an application of one driver, which does the calls of the recipes that it is told of.
 //!
-//! It is told a key on each line of its standard input, with `again` behind it if there may be an entry, and answers with a line
-//! each: `ready` or `closed WHY` first, then `baked`, `known`, `current`, `skipped WHY` or `failed WHY`. What it is in the middle
+//! It is told a key on each line of its standard input, with `again` behind it if there may be an entry, or `audit` if it is compiled
+//! only to be compared, and answers with a line each: `ready` or `closed WHY` first, then `baked`, `known`, `current`, `compiled
+//! IDENTITY`, `skipped WHY` or `failed WHY`. What it is in the middle
 //! of when it ends is not answered. Drivers print, so it answers where its standard output was, and has none.
 
 use std::fs::File;
@@ -14,7 +15,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, Signal};
 
 use super::super::Failure;
-use super::replay::{Player, Verdict};
+use super::replay::{Player, Task, Verdict};
 use crate::cache::bake;
 use crate::config::Config;
 use crate::front::own;
@@ -25,18 +26,43 @@ use crate::store::Store;
 /// What a worker begins with, and what it says.
 pub const READY: &str = "ready";
 pub const CLOSED: &str = "closed ";
-pub const AGAIN: &str = " again";
+const AGAIN: &str = " again";
+const AUDIT: &str = " audit";
+
+impl Task {
+    /// The line that tells a worker to do it.
+    pub fn line(self, key: &Key) -> String {
+        let words = match self {
+            Task::Bake => "",
+            Task::Again => AGAIN,
+            Task::Audit => AUDIT,
+        };
+        format!("{}{words}", key.hex())
+    }
+
+    fn parse(line: &str) -> Option<(Key, Task)> {
+        let named = [(AGAIN, Task::Again), (AUDIT, Task::Audit)];
+        let of = |(words, task)| Some((line.strip_suffix(words)?, task));
+        let (digits, task) = named.into_iter().find_map(of).unwrap_or((line, Task::Bake));
+        Some((Key::from_hex(digits)?, task))
+    }
+}
 
 impl Verdict {
+    /// What a worker answers. The verdicts of audits are not its own, and nobody reads those as answers.
     fn line(&self) -> String {
         let (word, why) = match self {
-            Verdict::Baked => ("baked", ""),
-            Verdict::Known => ("known", ""),
-            Verdict::Current => ("current", ""),
-            Verdict::Skipped(why) => ("skipped ", why.as_str()),
-            Verdict::Failed(why) => ("failed ", why.as_str()),
+            Verdict::Baked => ("baked", String::new()),
+            Verdict::Known => ("known", String::new()),
+            Verdict::Compiled(identity) => ("compiled ", identity.hex()),
+            Verdict::Skipped(why) => ("skipped ", why.replace('\n', " ")),
+            Verdict::Failed(why) => ("failed ", why.replace('\n', " ")),
+            Verdict::Current => ("current", String::new()),
+            Verdict::Agreed => ("agreed", String::new()),
+            Verdict::Differed(what) => ("differed ", what.replace('\n', " ")),
+            Verdict::Unstable => ("unstable", String::new()),
         };
-        format!("{word}{}", why.replace('\n', " "))
+        format!("{word}{why}")
     }
 
     pub fn parse(line: &str) -> Option<Verdict> {
@@ -45,6 +71,7 @@ impl Verdict {
             "baked" => Verdict::Baked,
             "known" => Verdict::Known,
             "current" => Verdict::Current,
+            "compiled" => Verdict::Compiled(Key::from_hex(why)?),
             "skipped" => Verdict::Skipped(why.to_owned()),
             "failed" => Verdict::Failed(why.to_owned()),
             _ => return None,
@@ -94,12 +121,9 @@ pub fn work(
     };
     for line in BufReader::new(keys).lines() {
         let line = line.map_err(Failure::new)?;
-        let (digits, again) = match line.strip_suffix(AGAIN) {
-            Some(digits) => (digits, true),
-            None => (line.as_str(), false),
-        };
-        let key = Key::from_hex(digits).ok_or_else(|| Failure::new("this is no key"))?;
-        answer(&player.bake(&key, again).line())?;
+        let asked = Task::parse(&line);
+        let (key, task) = asked.ok_or_else(|| Failure::new("this is no key"))?;
+        answer(&player.bake(&key, task).line())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -93,7 +93,7 @@ impl Key {
         Ok(match kind {
             Kind::SwitchOrAuto if typed == "auto" => typed.into(),
             Kind::Switch | Kind::SwitchOrAuto => truth(typed.as_bytes()).into(),
-            Kind::Percent => typed.parse::<i64>().map_or(typed.into(), Value::from),
+            Kind::Percent | Kind::Count => typed.parse::<i64>().map_or(typed.into(), Value::from),
             Kind::Ids => typed
                 .split(' ')
                 .filter_map(|id| id.parse::<i64>().ok())

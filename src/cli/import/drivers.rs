@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::driver::OpenError;
 use crate::driver::identity::FileMemory;
 use crate::front::own;
-use crate::key::ingredients::{Ingredient, Kind, hex};
+use crate::key::ingredients::{Ingredient, Key, Kind, hex, key};
 use crate::store::Store;
 use crate::store::digests::Digests;
 use crate::store::driver_names;
@@ -222,6 +222,18 @@ impl<'a> Drivers<'a> {
             }
         }
         None
+    }
+
+    /// Whether the driver of this identity is registered.
+    pub fn has(&mut self, identity: &Key) -> bool {
+        let interrupt = self.interrupt;
+        self.libraries.iter_mut().any(|library| {
+            let answer = library
+                .answer
+                .get_or_insert_with(|| ask(&library.path, interrupt));
+            let mut platforms = answer.iter().flatten();
+            platforms.any(|platform| key(&platform.identity) == *identity)
+        })
     }
 
     /// Those that could not be asked, and why.

@@ -28,6 +28,7 @@ pub fn render(all: &Gathered, found: &Found) -> String {
     let directory = escaped(path(&all.directory).to_string().as_bytes());
     let sections = [
         cards(all),
+        section("Audits", audits(all)),
         over_time(all),
         section("Programs", programs(all)),
         section("Costliest builds", costliest(&found.costliest)),
@@ -145,6 +146,37 @@ fn cards(all: &Gathered) -> String {
     format!(
         "<div class=\"cards\">\n{}</div>\n<p class=\"soft\">Counted {since}.</p>\n",
         cards.concat()
+    )
+}
+
+/// What audits compared, and what they found.
+fn audits(all: &Gathered) -> String {
+    let total = all.counted.rows.total();
+    let [audited, differed, unstable, skipped] = [
+        ("audited", Counter::Audited),
+        ("audit_differed", Counter::AuditDiffered),
+        ("audit_unstable", Counter::AuditUnstable),
+        ("not_audited", Counter::NotAudited),
+    ]
+    .map(|(of, counter)| count(of, total.get(counter)));
+    let marks = all
+        .store
+        .as_ref()
+        .map(|store| store.marks().unwrap_or_default());
+    let marks = marks.unwrap_or_default();
+    let is_empty = [Counter::Audited, Counter::NotAudited]
+        .iter()
+        .all(|counter| total.get(*counter) == 0);
+    if is_empty && marks.is_empty() {
+        return String::new();
+    }
+    let found = marks.iter().map(|marked| {
+        let found = escaped(marked.to_string().as_bytes());
+        format!("<div class=\"miss\"><p>The cache is off for a driver: {found}</p></div>\n")
+    });
+    format!(
+        "<p>{audited} hits were compiled again by the baker and compared: {differed} differed, {unstable} are compiled otherwise each time. {skipped} could not be compiled again.</p>\n{}",
+        found.collect::<String>()
     )
 }
 

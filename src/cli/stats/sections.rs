@@ -182,6 +182,21 @@ fn rare(totals: &Totals, verbose: bool) -> Table {
         verified,
         format!("{verified} ({differed} differed)"),
     );
+    let (audited, differed) = (number(Counter::Audited), number(Counter::AuditDiffered));
+    row(
+        "hits audited",
+        audited,
+        format!("{audited} ({differed} differed)"),
+    );
+    for (name, counter) in [
+        (
+            "hits audited that drivers do not repeat",
+            Counter::AuditUnstable,
+        ),
+        ("hits that could not be audited", Counter::NotAudited),
+    ] {
+        row(name, number(counter), number(counter).to_string());
+    }
     let (waits, took) = (number(Counter::Waited), time(number(Counter::WaitNs)));
     row(
         "waits for another's build",

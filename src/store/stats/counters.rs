@@ -50,9 +50,17 @@ pub enum Counter {
     BypassedNs = 19,
     /// Nanoseconds that drivers spent in builds that failed.
     FailedNs = 20,
+    /// Hits that the baker compared with a compilation of its own.
+    Audited = 21,
+    /// Those that differed, so that the cache is off for their driver.
+    AuditDiffered = 22,
+    /// Those of which the driver makes something else each time, so that nothing follows.
+    AuditUnstable = 23,
+    /// Hits that were chosen for an audit and cannot be compiled again.
+    NotAudited = 24,
 }
 
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 25] = [
     "hits",
     "misses",
     "failed",
@@ -74,6 +82,10 @@ const NAMES: [&str; 21] = [
     "recipes",
     "bypassed_ns",
     "failed_ns",
+    "audited",
+    "audit_differed",
+    "audit_unstable",
+    "not_audited",
 ];
 
 /// Bypasses stand from here on, by the number of their reason.

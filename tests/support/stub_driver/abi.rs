@@ -11,19 +11,19 @@ pub type Outcome<T = ()> = Result<T, cl_int>;
 /// A handle as the application holds it.
 pub type Handle = *mut c_void;
 
+/// The type of such a callback. An application may leave it by an exception.
+pub type NotifyFn = unsafe extern "C-unwind" fn(Handle, *mut c_void);
+
 /// A callback of a build, compile or link, and what it is called with.
 #[derive(Clone, Copy)]
 pub struct Notify {
-    pub function: unsafe extern "C" fn(Handle, *mut c_void),
+    pub function: NotifyFn,
     pub user_data: usize,
 }
 
 impl Notify {
     /// CL_INVALID_VALUE if pfn_notify is NULL but user_data is not NULL.
-    pub fn new(
-        function: Option<unsafe extern "C" fn(Handle, *mut c_void)>,
-        user_data: *mut c_void,
-    ) -> Outcome<Option<Self>> {
+    pub fn new(function: Option<NotifyFn>, user_data: *mut c_void) -> Outcome<Option<Self>> {
         match function {
             None if !user_data.is_null() => Err(CL_INVALID_VALUE),
             None => Ok(None),
@@ -34,6 +34,7 @@ impl Notify {
         }
     }
 
+    /// From frames that have nothing to drop.
     pub fn call(self, program: usize) {
         // SAFETY: the application vouched for the function when it passed it together with this user data.
         unsafe { (self.function)(program as Handle, self.user_data as *mut c_void) }

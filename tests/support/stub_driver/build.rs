@@ -6,15 +6,13 @@ use std::thread;
 
 use opencl_sys::*;
 
-use crate::abi::{self, Handle, Notify, Outcome, code};
+use crate::abi::{self, Handle, Notify, NotifyFn, Outcome, code};
 use crate::compiler;
 use crate::config;
 use crate::load;
 use crate::platform::chosen_devices;
 use crate::preprocess::Header;
 use crate::program::{Image, Origin, PROGRAMS, Program, program};
-
-type NotifyFn = Option<unsafe extern "C" fn(cl_program, *mut c_void)>;
 
 /// The parts in which building and compiling differ.
 #[derive(Clone, Copy)]
@@ -102,12 +100,13 @@ impl Job {
     }
 }
 
-/// The checks of the specification, then the work, here or on another thread.
+/// The checks of the specification, then the work, here or on another thread. Gives the callback that is to be called now.
+#[inline(never)]
 fn start(
     handle: Handle,
     job: impl FnOnce(&Program) -> Outcome<Job>,
     notify: Outcome<Option<Notify>>,
-) -> Outcome {
+) -> Outcome<(Outcome, Option<Notify>)> {
     let notify = notify?;
     let held = PROGRAMS.hold(handle).ok_or(CL_INVALID_PROGRAM)?;
     let program = held.object();
@@ -139,7 +138,7 @@ fn start(
         }
     }
     match notify {
-        None => job.run(program),
+        None => Ok((job.run(program), None)),
         Some(notify) if config::asynchronous() => {
             let address = handle as usize;
             thread::spawn(move || {
@@ -148,15 +147,22 @@ fn start(
                 drop(held);
                 notify.call(address);
             });
-            Ok(())
+            Ok((Ok(()), None))
         }
-        Some(notify) => {
-            let outcome = job.run(program);
-            drop(held);
-            notify.call(handle as usize);
-            outcome
-        }
+        Some(notify) => Ok((job.run(program), Some(notify))),
     }
+}
+
+/// Calls the callback that is to be called now.
+fn end(handle: Handle, started: Outcome<(Outcome, Option<Notify>)>) -> cl_int {
+    let (outcome, notify) = match started {
+        Ok(started) => started,
+        Err(error) => return error,
+    };
+    if let Some(notify) = notify {
+        notify.call(handle as usize);
+    }
+    code(outcome)
 }
 
 fn selected(program: &Program, count: u32, devices: *const cl_device_id) -> Outcome<Vec<usize>> {
@@ -169,14 +175,27 @@ fn selected(program: &Program, count: u32, devices: *const cl_device_id) -> Outc
         .collect()
 }
 
-pub unsafe extern "C" fn build(
+pub unsafe extern "C-unwind" fn build(
     handle: cl_program,
     count: cl_uint,
     devices: *const cl_device_id,
     options: *const c_char,
-    notify: NotifyFn,
+    notify: Option<NotifyFn>,
     user_data: *mut c_void,
 ) -> cl_int {
+    // SAFETY: the same contract.
+    let started = unsafe { start_build(handle, count, devices, options, notify, user_data) };
+    end(handle, started)
+}
+
+unsafe fn start_build(
+    handle: cl_program,
+    count: cl_uint,
+    devices: *const cl_device_id,
+    options: *const c_char,
+    notify: Option<NotifyFn>,
+    user_data: *mut c_void,
+) -> Outcome<(Outcome, Option<Notify>)> {
     if config::logs_stack() {
         let here = 0u8;
         config::log(&format!("frame {:#x}", std::ptr::from_ref(&here) as usize));
@@ -209,10 +228,10 @@ pub unsafe extern "C" fn build(
             headers: Vec::new(),
         })
     };
-    code(start(handle, job, Notify::new(notify, user_data)))
+    start(handle, job, Notify::new(notify, user_data))
 }
 
-pub unsafe extern "C" fn compile(
+pub unsafe extern "C-unwind" fn compile(
     handle: cl_program,
     count: cl_uint,
     devices: *const cl_device_id,
@@ -220,9 +239,38 @@ pub unsafe extern "C" fn compile(
     num_headers: cl_uint,
     headers: *const cl_program,
     names: *mut *const c_char,
-    notify: NotifyFn,
+    notify: Option<NotifyFn>,
     user_data: *mut c_void,
 ) -> cl_int {
+    // SAFETY: the same contract.
+    let started = unsafe {
+        start_compile(
+            handle,
+            count,
+            devices,
+            options,
+            num_headers,
+            headers,
+            names,
+            notify,
+            user_data,
+        )
+    };
+    end(handle, started)
+}
+
+#[allow(clippy::too_many_arguments)] // as many as the function has
+unsafe fn start_compile(
+    handle: cl_program,
+    count: cl_uint,
+    devices: *const cl_device_id,
+    options: *const c_char,
+    num_headers: cl_uint,
+    headers: *const cl_program,
+    names: *mut *const c_char,
+    notify: Option<NotifyFn>,
+    user_data: *mut c_void,
+) -> Outcome<(Outcome, Option<Notify>)> {
     let job = |program: &Program| {
         // SAFETY: the application's own arrays.
         let (options, programs, names) = unsafe {
@@ -260,5 +308,5 @@ pub unsafe extern "C" fn compile(
             headers,
         })
     };
-    code(start(handle, job, Notify::new(notify, user_data)))
+    start(handle, job, Notify::new(notify, user_data))
 }

@@ -83,7 +83,11 @@ pub fn compile(
         process::abort();
     }
     let unit = preprocess::run(&text, &String::from_utf8_lossy(options), headers)?;
-    let code = config::code();
+    let hidden = config::hidden_code();
+    if hidden == "#error" {
+        return Err("stub: an error that no source has".to_owned());
+    }
+    let code = config::code() + &hidden;
     Ok(Code {
         kind,
         kernels: parse::kernels(&unit.text),

@@ -11,6 +11,7 @@
 //! | `STUB_DEVICE_NAME` | `stub` | device names are this and a number; binaries of one name are foreign to another |
 //! | `STUB_LOG` | none | file to which each compilation and each loaded binary is appended as one line |
 //! | `STUB_CODE` | empty | enters into what kernels compute, as a code generator's variable would |
+//! | `STUB_CODE_FILE` | none | a file whose content does the same, and is in no key; `#error`: nothing compiles |
 //! | `STUB_REBUILD` | `strict` | `permissive`: build over live kernels and link executables instead of failing with -59 |
 //! | `STUB_STICKY` | 0 | 1: after a failed build each later build of that program fails as well |
 //! | `STUB_REFCOUNT_KERNELS` | 1 | 0: reference counts show the application's own references only |

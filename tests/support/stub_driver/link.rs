@@ -6,7 +6,7 @@ use std::thread;
 
 use opencl_sys::*;
 
-use crate::abi::{self, Handle, Notify, Outcome};
+use crate::abi::{self, Handle, Notify, NotifyFn, Outcome};
 use crate::compiler::{self, Code};
 use crate::config;
 use crate::context::CONTEXTS;
@@ -58,14 +58,14 @@ fn run(program: &Program, inputs: &Inputs, options: &[u8]) -> Outcome {
     outcome
 }
 
-/// The new program and the error code: a failed link gives both.
+/// The new program, the error code (a failed link gives both), and the callback that is to be called now.
 fn link(
     context: Handle,
     devices: impl FnOnce(&[usize]) -> Outcome<Vec<usize>>,
     options: Vec<u8>,
     programs: &[Handle],
     notify: Option<Notify>,
-) -> Outcome<(Handle, Outcome)> {
+) -> Outcome<(Handle, Outcome, Option<Notify>)> {
     let parent = context;
     let context = CONTEXTS.hold(context).ok_or(CL_INVALID_CONTEXT)?;
     if programs.is_empty() {
@@ -89,30 +89,52 @@ fn link(
                 drop(program);
                 notify.call(address);
             });
-            Ok((handle, Ok(())))
+            Ok((handle, Ok(()), None))
         }
         _ => {
             let outcome = run(&program, &inputs, &options);
-            drop(program);
-            if let Some(notify) = notify {
-                notify.call(handle as usize);
-            }
-            Ok((handle, outcome))
+            Ok((handle, outcome, notify))
         }
     }
 }
 
-pub unsafe extern "C" fn link_program(
+pub unsafe extern "C-unwind" fn link_program(
     context: cl_context,
     count: cl_uint,
     devices: *const cl_device_id,
     options: *const c_char,
     num_inputs: cl_uint,
     programs: *const cl_program,
-    notify: Option<unsafe extern "C" fn(cl_program, *mut c_void)>,
+    notify: Option<NotifyFn>,
     user_data: *mut c_void,
     errcode: *mut cl_int,
 ) -> cl_program {
+    // SAFETY: the same contract.
+    let (program, notify) = unsafe {
+        start(
+            context, count, devices, options, num_inputs, programs, notify, user_data, errcode,
+        )
+    };
+    if let Some(notify) = notify {
+        notify.call(program as usize);
+    }
+    program
+}
+
+/// All but the call of the callback that is to be called now, which is given with the program.
+#[allow(clippy::too_many_arguments)] // as many as the function has
+#[inline(never)]
+unsafe fn start(
+    context: cl_context,
+    count: cl_uint,
+    devices: *const cl_device_id,
+    options: *const c_char,
+    num_inputs: cl_uint,
+    programs: *const cl_program,
+    notify: Option<NotifyFn>,
+    user_data: *mut c_void,
+    errcode: *mut cl_int,
+) -> (cl_program, Option<Notify>) {
     // SAFETY: the application's own arrays and string.
     let (given, options, programs) = unsafe {
         let given = abi::list(devices, count as usize);
@@ -128,10 +150,10 @@ pub unsafe extern "C" fn link_program(
     // SAFETY: the application's own place.
     unsafe {
         match outcome {
-            Err(error) => abi::handle(Err(error), errcode),
-            Ok((program, linked)) => {
+            Err(error) => (abi::handle(Err(error), errcode), None),
+            Ok((program, linked, notify)) => {
                 abi::store(errcode, abi::code(linked));
-                program
+                (program, notify)
             }
         }
     }

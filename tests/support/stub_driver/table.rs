@@ -131,6 +131,13 @@ const fn null<F: Copy>() -> F {
     unsafe { mem::transmute_copy(&function) }
 }
 
+/// A function that an application's callback may leave by an exception.
+const fn unwinding<F: Copy>(function: *const ()) -> F {
+    const { assert!(mem::size_of::<F>() == mem::size_of::<usize>()) };
+    // SAFETY: the function has the type of its slot but for its ABI, which is the same where nothing unwinds.
+    unsafe { mem::transmute_copy(&function) }
+}
+
 /// In the order of the header.
 const DISPATCH: cl_icd_dispatch = cl_icd_dispatch {
     clGetPlatformIDs: Some(platform::get_platform_ids),
@@ -163,7 +170,7 @@ const DISPATCH: cl_icd_dispatch = cl_icd_dispatch {
     clCreateProgramWithBinary: Some(program::create_with_binary),
     clRetainProgram: Some(program::retain),
     clReleaseProgram: Some(program::release),
-    clBuildProgram: Some(build::build),
+    clBuildProgram: unwinding(build::build as *const ()),
     clUnloadCompiler: refuse(),
     clGetProgramInfo: Some(program_info::get_info),
     clGetProgramBuildInfo: Some(program_info::get_build_info),
@@ -231,8 +238,8 @@ const DISPATCH: cl_icd_dispatch = cl_icd_dispatch {
     clReleaseDevice: Some(platform::retain_or_release_device),
     clCreateImage: null(),
     clCreateProgramWithBuiltInKernels: Some(program::create_with_built_in_kernels),
-    clCompileProgram: Some(build::compile),
-    clLinkProgram: Some(link::link_program),
+    clCompileProgram: unwinding(build::compile as *const ()),
+    clLinkProgram: unwinding(link::link_program as *const ()),
     clUnloadPlatformCompiler: Some(platform::unload_platform_compiler),
     clGetKernelArgInfo: Some(kernel_info::get_argument_info),
     clEnqueueFillBuffer: refuse(),

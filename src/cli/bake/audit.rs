@@ -1,0 +1,213 @@
+//! Audits: compares an entry with what its driver compiles now. The entry stays as it is, whatever comes out.
+//!
+//! A false alarm would turn a user's cache off, so a difference counts only if it is one to three compilations that agree on it: two
+//! of one worker, where a driver may number its builds, and one of another process with another program name and directory, where
+//! nothing is copied out of a cache. A worker compiles nothing unless all that is in the key is what it was. A compilation that fails
+//! proves nothing: there may be no room on the disk.
+
+use std::collections::BTreeSet;
+
+use super::super::Failure;
+use super::collect::{Item, Place};
+use super::process::{Silence, Worker};
+use super::replay::{RESULT, Task, Verdict};
+use super::supervise::{NotStarted, Supervisor};
+use crate::cache::audit::differences;
+use crate::key::ingredients::Key;
+use crate::store::audit::Mark;
+use crate::store::entry::Entry;
+use crate::store::journal::now_ms;
+use crate::store::recorder::Recorder;
+use crate::store::stats::{Counter, Event, Place as Labels};
+use crate::store::{Lookup, STATISTICS, Store};
+
+/// The name of the program that confirms a difference, where the driver does not look at that.
+const ELSEWHERE: &str = "oclcache-audit";
+
+/// Why there is nothing to compare.
+enum NotCompiled {
+    /// The worker goes on.
+    Verdict(Verdict),
+    /// The worker is gone.
+    Gone(Verdict),
+    /// The user wants no more.
+    Stopped,
+}
+
+fn skip<T>(why: impl Into<String>) -> Result<T, NotCompiled> {
+    Err(NotCompiled::Verdict(Verdict::Skipped(why.into())))
+}
+
+impl Supervisor<'_> {
+    /// Audits an entry; None: the user has stopped it. Gives the worker back, unless that is gone.
+    pub(super) fn audit(
+        &self,
+        mut worker: Worker,
+        item: &Item,
+        place: &Place,
+    ) -> (Option<Verdict>, Option<Worker>) {
+        match self.compare(&mut worker, item, place) {
+            Ok(verdict) | Err(NotCompiled::Verdict(verdict)) => (Some(verdict), Some(worker)),
+            Err(NotCompiled::Gone(verdict)) => (Some(verdict), None),
+            Err(NotCompiled::Stopped) => (None, None),
+        }
+    }
+
+    fn compare(
+        &self,
+        worker: &mut Worker,
+        item: &Item,
+        place: &Place,
+    ) -> Result<Verdict, NotCompiled> {
+        let Some(stored) = self.stored(&item.key) else {
+            return skip("it is gone");
+        };
+        let (identity, first) = self.compile(worker, item)?;
+        if differences(&stored, &first).is_empty() {
+            return Ok(Verdict::Agreed);
+        }
+        let (_, second) = self.compile(worker, item)?;
+        let third = self.compile_elsewhere(item, place)?;
+        let compiled = [first, second, third];
+        let found = confirmed(&stored, &compiled);
+        if found.is_empty() {
+            return Ok(Verdict::Unstable);
+        }
+        if self
+            .stored(&item.key)
+            .is_none_or(|now| now.bytes() != stored.bytes())
+        {
+            return skip("it was replaced meanwhile");
+        }
+        let what = found.iter().cloned().collect::<Vec<_>>().join(", ");
+        // The first finding is the one that a report is about.
+        if !self.store.is_marked(&identity) {
+            let mark = mark(item, &stored, found);
+            let marked = self
+                .store
+                .mark(&identity, &mark, stored.bytes(), compiled[0].bytes());
+            if let Err(error) = marked {
+                return skip(format!(
+                    "it differs ({what}), and that cannot be written down: {error}"
+                ));
+            }
+        }
+        Ok(Verdict::Differed(what))
+    }
+
+    fn stored(&self, key: &Key) -> Option<Entry> {
+        match self.store.look_up(key) {
+            Lookup::Found(entry, _) => Some(*entry),
+            _ => None,
+        }
+    }
+
+    /// Has a recipe compiled: the driver's identity, and the entry that would be stored.
+    fn compile(&self, worker: &mut Worker, item: &Item) -> Result<(Key, Entry), NotCompiled> {
+        let limit = self.limit(item);
+        let answer = worker.ask(&Task::Audit.line(&item.key), limit, self.stop);
+        let identity = match answer.map(|line| Verdict::parse(&line)) {
+            Ok(Some(Verdict::Compiled(identity))) => identity,
+            Ok(Some(verdict)) => return Err(NotCompiled::Verdict(verdict)),
+            Ok(None) => {
+                worker.kill();
+                let why = "the worker answers nonsense".to_owned();
+                return Err(NotCompiled::Gone(Verdict::Failed(why)));
+            }
+            Err(Silence::Stopped) => return Err(NotCompiled::Stopped),
+            Err(silence) => return Err(NotCompiled::Gone(Verdict::Failed(silence.words(limit)))),
+        };
+        let bytes = std::fs::read(worker.root().join(RESULT));
+        let entry = bytes.map(|bytes| Entry::parse(bytes, Some(&item.key)));
+        match entry {
+            Ok(Ok(entry)) => Ok((identity, entry)),
+            Ok(Err(defect)) => skip(format!("the result is damaged: {defect}")),
+            Err(error) => skip(format!("the result cannot be read: {error}")),
+        }
+    }
+
+    /// The same in a process of its own.
+    fn compile_elsewhere(&self, item: &Item, place: &Place) -> Result<Entry, NotCompiled> {
+        let mut place = place.clone();
+        place.executable.get_or_insert_with(|| ELSEWHERE.into());
+        let mut worker = match self.start(&place) {
+            Ok(worker) => worker,
+            Err(NotStarted::Driver(why) | NotStarted::Trouble(why)) => {
+                return skip(format!(
+                    "it differs, and no other process can confirm it: {why}"
+                ));
+            }
+        };
+        match self.compile(&mut worker, item) {
+            Ok((_, entry)) => {
+                worker.end();
+                Ok(entry)
+            }
+            // Its own end says nothing of the first worker.
+            Err(NotCompiled::Verdict(verdict) | NotCompiled::Gone(verdict)) => {
+                worker.kill();
+                Err(NotCompiled::Verdict(verdict))
+            }
+            Err(NotCompiled::Stopped) => Err(NotCompiled::Stopped),
+        }
+    }
+}
+
+/// In what an entry differs from all compilations, and no two of those from each other.
+fn confirmed(stored: &Entry, compiled: &[Entry]) -> BTreeSet<String> {
+    let mut found = differences(stored, &compiled[0]);
+    for one in compiled {
+        let from_stored = differences(stored, one);
+        found.retain(|what| from_stored.contains(what));
+        for other in compiled {
+            for unstable in differences(one, other) {
+                found.remove(&unstable);
+            }
+        }
+    }
+    found
+}
+
+fn mark(item: &Item, stored: &Entry, found: BTreeSet<String>) -> Mark {
+    let kernels = String::from_utf8_lossy(&item.kernels.join(&b' ')).into_owned();
+    Mark {
+        family: stored.meta.driver_family.clone(),
+        library: stored.meta.driver_library.clone(),
+        key: item.key.hex(),
+        program: item.program.clone(),
+        kernels,
+        differences: found.into_iter().collect(),
+        found_ms: now_ms(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+/// Counts an audit for the program and device of its entry. What is not counted is of no account to the audit.
+pub(super) fn count(store: &Store, item: &Item, verdict: &Verdict) {
+    let counters: &[Counter] = match verdict {
+        Verdict::Agreed => &[Counter::Audited],
+        Verdict::Differed(_) => &[Counter::Audited, Counter::AuditDiffered],
+        Verdict::Unstable => &[Counter::Audited, Counter::AuditUnstable],
+        _ => &[Counter::NotAudited],
+    };
+    let events: Vec<Event> = counters.iter().map(|counter| counter.by(1)).collect();
+    let Ok(statistics) = store.root().create(STATISTICS) else {
+        return;
+    };
+    let labels = Labels {
+        driver: &item.driver,
+        device: &item.device,
+    };
+    Recorder::new(item.program.as_bytes(), None, Some(statistics)).record(labels, &events);
+}
+
+/// What is said to the one who has bakes done by hand.
+pub(super) fn failure(count: usize) -> Failure {
+    let entries = match count {
+        1 => "an entry is".to_owned(),
+        count => format!("{count} entries are"),
+    };
+    Failure::new(format_args!(
+        "{entries} not what the driver compiles, so the cache is off for that driver; `oclcache doctor` says what to do"
+    ))
+}

@@ -1,0 +1,218 @@
+//! Calls of the driver and of the application's callbacks that may never return to us.
+//!
+//! In the callback of a build an application may throw a C++ exception or end its thread, and drivers let that pass on to the
+//! application's own frames. So do we: while a driver builds, compiles or links for the application, and while a callback runs, no
+//! frame of ours on the stack has a destructor or a catch_unwind. (Ending a thread unwinds its stack by force, which Rust does not
+//! define for frames with destructors, and catch_unwind ends the process when it meets an exception of another language.)
+//!
+//! What has to be undone is kept here, with the address of the frame that makes the call. Stacks grow downwards, so once the thread
+//! enters a hook at that address or above it, the frame is gone, and what it has left behind is cleaned up. Until then the thread is
+//! taken to be in the callback still, so that it waits for no other's build. What is still here when the thread ends is cleaned up
+//! then, without a call of the driver. An application that changes stacks in a callback may have a call cleaned up that goes on: it
+//! is not recorded.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::Driver;
+use super::cancel::CancelState;
+use super::notify::{self, ThreadState};
+use crate::cl::{Kernel, Program};
+use crate::fork::Mutex;
+
+/// A call that has begun.
+#[derive(Clone, Copy, Debug)]
+pub struct ForeignCall(u64);
+
+/// What is called.
+#[derive(Clone, Copy)]
+pub enum Callee {
+    /// The driver, with the application's call. The thread is not cancelled meanwhile.
+    Driver {
+        /// What the application has set.
+        cancel: CancelState,
+        /// See [`notify::begun`].
+        number: Option<usize>,
+    },
+    /// A callback of the application's.
+    Callback {
+        /// The driver has called us, in the call that is around this one if that is by the same thread.
+        through_driver: bool,
+    },
+}
+
+struct Record {
+    /// An address in the frame that makes the call.
+    frame: usize,
+    /// What the thread was in before the hook, or the callback of ours, that makes the call.
+    before: ThreadState,
+    callee: Callee,
+    /// The call in which this one is made, by the same thread; 0: there is none.
+    outer: u64,
+}
+
+struct Records {
+    last: u64,
+    by_number: BTreeMap<u64, Record>,
+}
+
+static RECORDS: Mutex<Records> = Mutex::new(Records {
+    last: 0,
+    by_number: BTreeMap::new(),
+});
+
+thread_local! {
+    /// Without a destructor, since it is read until the very end of a thread and of the process.
+    static INNERMOST: Cell<u64> = const { Cell::new(0) };
+    static IS_ENDING: Cell<bool> = const { Cell::new(false) };
+    static AT_END: AtEnd = const { AtEnd };
+}
+
+struct AtEnd;
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        IS_ENDING.set(true);
+        clean_up(usize::MAX);
+        IS_ENDING.set(false);
+    }
+}
+
+/// The frame at this address is about to make a call, for which the thread has left the state `before`.
+pub fn begin(frame: usize, before: ThreadState, callee: Callee) -> ForeignCall {
+    // Has the destructor run when the thread ends, unless it is ending.
+    let _ = AT_END.try_with(|_| ());
+    let mut records = RECORDS.lock();
+    records.last += 1;
+    let number = records.last;
+    let outer = INNERMOST.replace(number);
+    let record = Record {
+        frame,
+        before,
+        callee,
+        outer,
+    };
+    records.by_number.insert(number, record);
+    ForeignCall(number)
+}
+
+/// The call has returned, and so those are abandoned that were made in it and have not: gives what it was begun with. None if it
+/// was taken for abandoned, which happens to an application that changes stacks in a callback.
+pub fn returned(call: ForeignCall) -> Option<(ThreadState, Callee)> {
+    while INNERMOST.get() > call.0 {
+        abandon_innermost();
+    }
+    if INNERMOST.get() != call.0 {
+        return None;
+    }
+    let record = take_innermost()?;
+    Some((record.before, record.callee))
+}
+
+/// Cleans up after calls whose frames are gone, since a frame at this address is entered.
+#[inline]
+pub fn clean_up(frame: usize) {
+    if INNERMOST.get() != 0 {
+        clean_up_calls(frame);
+    }
+}
+
+#[cold]
+fn clean_up_calls(frame: usize) {
+    let mut state = CancelState::disable();
+    let is_gone = |record: &mut Record| record.frame <= frame;
+    // An exception of the driver's own has left a thread that is not cancelled; in a callback it is as the application wants it.
+    if innermost(is_gone) == Some(true) {
+        state = cancel_state(|state| *state).unwrap_or(state);
+    }
+    while innermost(is_gone) == Some(true) {
+        let callee = abandon_innermost();
+        // What has left the callback has left the driver, whose frames are above ours.
+        if let Some(Callee::Callback {
+            through_driver: true,
+        }) = callee
+            && cancel_state(|_| ()).is_some()
+        {
+            abandon_innermost();
+        }
+    }
+    state.restore();
+}
+
+/// What the application has set for the thread, if that is in a call of the driver; `change` may change it.
+pub fn cancel_state<R>(change: impl FnOnce(&mut CancelState) -> R) -> Option<R> {
+    innermost(|record| match &mut record.callee {
+        Callee::Driver { cancel, .. } => Some(change(cancel)),
+        Callee::Callback { .. } => None,
+    })
+    .flatten()
+}
+
+fn innermost<R>(read: impl FnOnce(&mut Record) -> R) -> Option<R> {
+    let mut records = RECORDS.lock();
+    records.by_number.get_mut(&INNERMOST.get()).map(read)
+}
+
+fn take_innermost() -> Option<Record> {
+    let record = RECORDS.lock().by_number.remove(&INNERMOST.get());
+    INNERMOST.set(record.as_ref().map_or(0, |record| record.outer));
+    record
+}
+
+fn abandon_innermost() -> Option<Callee> {
+    let record = take_innermost()?;
+    record.before.restore();
+    if let Callee::Driver {
+        number: Some(number),
+        ..
+    } = record.callee
+    {
+        notify::abandoned(number);
+    }
+    Some(record.callee)
+}
+
+/// A reference of ours to an object of a driver.
+#[derive(Clone, Copy)]
+pub enum Reference {
+    /// To a program.
+    Program(Program),
+    /// To a kernel.
+    Kernel(Kernel),
+}
+
+/// What threads had when they ended.
+static LEFT: Mutex<Vec<(&'static Driver, Reference)>> = Mutex::new(Vec::new());
+static IS_ANY_LEFT: AtomicBool = AtomicBool::new(false);
+
+/// Gives a reference back to the driver: later, in another hook, if this thread is ending, since drivers may have put away by then
+/// what they keep for each thread. Releasing may run callbacks of the application's.
+pub fn give_back(driver: &'static Driver, reference: Reference) {
+    if IS_ENDING.get() {
+        LEFT.lock().push((driver, reference));
+        IS_ANY_LEFT.store(true, Ordering::Release);
+        return;
+    }
+    notify::outside(|| match reference {
+        Reference::Program(program) => driver.release_program(program),
+        Reference::Kernel(kernel) => driver.release_kernel(kernel),
+    });
+}
+
+/// Gives back what threads had when they ended.
+#[inline]
+pub fn give_back_what_is_left() {
+    if IS_ANY_LEFT.load(Ordering::Relaxed) && !super::is_ending() {
+        give_back_all();
+    }
+}
+
+#[cold]
+fn give_back_all() {
+    IS_ANY_LEFT.store(false, Ordering::Relaxed);
+    let left = std::mem::take(&mut *LEFT.lock());
+    for (driver, reference) in left {
+        give_back(driver, reference);
+    }
+}

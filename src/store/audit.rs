@@ -1,0 +1,269 @@
+//! What audits found: an entry that is not what the driver compiles. The cache is off for that driver from then on.
+//!
+//! ```text
+//! v1/audit/<identity>           the mark: magic, XXH3-64 of what follows, then a [`Mark`]
+//! v1/audit/<identity>.stored    the entry that was served, as it was stored
+//! v1/audit/<identity>.built     the same entry as it was compiled for the audit
+//! ```
+//!
+//! An identity is the digest of the driver's part of keys, so an update of the driver is another identity, which has no mark. That a
+//! file of this name exists is the mark, whatever is in it: damage must not turn the cache on again. `oclcache clear` removes all
+//! of them. Archives hold none.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::directory::Directory;
+use super::stats::{DAY_MS, date};
+use super::{Cleared, Store, StoreError, TEMPORARY};
+use crate::key::ingredients::Key;
+use crate::log::{path, text};
+
+pub(super) const AUDIT: &str = "audit";
+const MAGIC: &[u8] = b"oclcaudt";
+const STORED: &str = ".stored";
+const BUILT: &str = ".built";
+/// A mark is a few lines.
+const LARGEST_MARK: u64 = 1 << 20;
+/// Entries can be large, so only those of the latest findings are kept. Marks stay.
+const MAX_KEPT: usize = 4;
+
+/// What an audit found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// The driver's family.
+    pub family: String,
+    /// The driver's library.
+    pub library: String,
+    /// The key of the entry, in digits.
+    pub key: String,
+    /// The program that had left the entry.
+    pub program: String,
+    /// Its kernels, with blanks between them.
+    pub kernels: String,
+    /// What differed.
+    pub differences: Vec<String>,
+    /// When it was found, in milliseconds since 1970.
+    pub found_ms: u64,
+    /// The version of oclcache that found it.
+    pub version: String,
+}
+
+/// A finding, as it is listed.
+#[derive(Clone, Debug)]
+pub struct Marked {
+    /// Which driver the cache is off for.
+    pub identity: Key,
+    /// What is known of it; None: the file is damaged.
+    pub mark: Option<Mark>,
+    /// The two results, those that are still there.
+    pub results: Vec<PathBuf>,
+}
+
+/// What was found, for people; in one line.
+impl fmt::Display for Marked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.mark {
+            None => f.write_str("what an audit found cannot be read")?,
+            Some(mark) => {
+                let key = mark.key.get(..16).unwrap_or(&mark.key);
+                let day = u32::try_from(mark.found_ms / DAY_MS).unwrap_or(0);
+                let (year, month, day) = date(day);
+                let line = format!(
+                    "the entry {key} of {} (kernels: {}) is not what {} ({}) compiles; different: {}; found {year:04}-{month:02}-{day:02}",
+                    mark.program,
+                    mark.kernels,
+                    mark.family,
+                    mark.library,
+                    mark.differences.join(", "),
+                );
+                write!(f, "{}", text(line.as_bytes()))?;
+            }
+        }
+        let results: Vec<String> = (self.results.iter())
+            .map(|file| path(file).to_string())
+            .collect();
+        match results.is_empty() {
+            true => Ok(()),
+            false => write!(f, "; both results: {}", results.join(" ")),
+        }
+    }
+}
+
+impl Mark {
+    fn encode(&self) -> Option<Vec<u8>> {
+        let body = postcard::to_stdvec(self).ok()?;
+        let checksum = xxh3_64(&body).to_le_bytes();
+        Some([MAGIC, &checksum, &body].concat())
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Mark> {
+        let (checksum, body) = bytes.strip_prefix(MAGIC)?.split_first_chunk()?;
+        let is_whole = xxh3_64(body) == u64::from_le_bytes(*checksum);
+        is_whole.then(|| postcard::from_bytes(body).ok()).flatten()
+    }
+}
+
+/// Whether a name is one of these files'.
+pub(super) fn is_ours(name: &str) -> bool {
+    let identity = [STORED, BUILT]
+        .iter()
+        .find_map(|suffix| name.strip_suffix(suffix));
+    Key::from_hex(identity.unwrap_or(name)).is_some()
+}
+
+impl Store {
+    /// Whether an audit found an entry of this driver wrong. Two system calls, one where nothing was ever found.
+    pub fn is_marked(&self, identity: &Key) -> bool {
+        match self.root.open_below(AUDIT) {
+            Ok(Some(directory)) => directory.facts(&identity.hex()).is_some(),
+            Ok(None) => false,
+            Err(error) => {
+                tracing::debug!(%error, "it cannot be told what audits found");
+                false
+            }
+        }
+    }
+
+    /// Turns the cache off for a driver, and keeps both results.
+    ///
+    /// # Errors
+    /// The mark cannot be written. A result that cannot be kept is none.
+    pub fn mark(
+        &self,
+        identity: &Key,
+        mark: &Mark,
+        stored: &[u8],
+        built: &[u8],
+    ) -> Result<(), StoreError> {
+        let directory = self.root.create(AUDIT)?;
+        let temporary = self.root.create(TEMPORARY)?;
+        let name = identity.hex();
+        let bytes = mark.encode().unwrap_or_default();
+        directory.write_by_rename(&temporary, &name, &bytes)?;
+        for (suffix, result) in [(STORED, stored), (BUILT, built)] {
+            let name = format!("{name}{suffix}");
+            if let Err(error) = directory.write_by_rename(&temporary, &name, result) {
+                tracing::warn!(%error, "a result of the audit is not kept");
+            }
+        }
+        remove_old_results(&directory)
+    }
+
+    /// All findings.
+    ///
+    /// # Errors
+    /// The directory cannot be listed.
+    pub fn marks(&self) -> Result<Vec<Marked>, StoreError> {
+        let Some(directory) = self.root.open_below(AUDIT)? else {
+            return Ok(Vec::new());
+        };
+        let mut names = directory.names()?;
+        names.sort();
+        let marked = |name: &String| {
+            let identity = Key::from_hex(name)?;
+            let bytes = directory.read(name, LARGEST_MARK).ok().flatten();
+            let result = |suffix| {
+                let name = format!("{name}{suffix}");
+                names.contains(&name).then(|| directory.path().join(name))
+            };
+            Some(Marked {
+                identity,
+                mark: bytes.and_then(|bytes| Mark::parse(&bytes)),
+                results: [STORED, BUILT].into_iter().filter_map(result).collect(),
+            })
+        };
+        Ok(names.iter().filter_map(marked).collect())
+    }
+}
+
+fn remove_old_results(directory: &Directory) -> Result<(), StoreError> {
+    let names = directory.names()?.into_iter();
+    let results = names.filter(|name| is_ours(name) && Key::from_hex(name).is_none());
+    let mut results: Vec<_> = results
+        .map(|name| (directory.modified_ms(&name), name))
+        .collect();
+    results.sort();
+    let excess = results.len().saturating_sub(2 * MAX_KEPT);
+    for (_, name) in &results[..excess] {
+        directory.remove(name)?;
+    }
+    Ok(())
+}
+
+/// Removes all findings.
+///
+/// # Errors
+/// A file cannot be removed.
+pub(super) fn clear(root: &Directory, cleared: &mut Cleared) -> Result<(), StoreError> {
+    let Some(directory) = root.open_below(AUDIT)? else {
+        return Ok(());
+    };
+    for name in directory.names()?.into_iter().filter(|name| is_ours(name)) {
+        // A mark that a power cut has emptied turns the cache off as well, so its name decides.
+        if let Some(file) = directory.facts(&name)
+            && directory.remove(&name)?
+        {
+            cleared.files += 1;
+            cleared.bytes += file.taken();
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Limits;
+
+    #[test]
+    fn a_mark_holds_until_the_cache_is_cleared_whatever_is_in_it() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("cache");
+        let store = Store::open(&path, Limits::default()).expect("a store");
+        let (one, other) = (Key([1; 32]), Key([2; 32]));
+        assert!(!store.is_marked(&one));
+        assert!(store.marks().expect("listed").is_empty());
+        let mark = Mark {
+            family: "stub".to_owned(),
+            differences: vec!["binary 0".to_owned()],
+            ..Mark::default()
+        };
+        store
+            .mark(&one, &mark, b"stored", b"built")
+            .expect("marked");
+        assert!(store.is_marked(&one) && !store.is_marked(&other));
+        let [found] = &store.marks().expect("listed")[..] else {
+            panic!("one was found");
+        };
+        assert_eq!((found.identity, &found.mark), (one, &Some(mark)));
+        let results = found.results.iter().map(std::fs::read);
+        let results: Vec<_> = results.map(|bytes| bytes.expect("kept")).collect();
+        assert_eq!(results, [&b"stored"[..], b"built"]);
+        let file = path.join("v1/audit").join(one.hex());
+        std::fs::write(file, [0; 9]).expect("damaged");
+        assert!(store.is_marked(&one));
+        assert_eq!(store.marks().expect("listed")[0].mark, None);
+        assert_eq!(store.clear().expect("cleared").files, 3);
+        assert!(!store.is_marked(&one));
+    }
+
+    #[test]
+    fn of_many_findings_the_marks_stay_and_the_latest_results() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("cache");
+        let store = Store::open(&path, Limits::default()).expect("a store");
+        let count = MAX_KEPT as u8 + 3;
+        for number in 0..count {
+            let mark = store.mark(&Key([number; 32]), &Mark::default(), b"one", b"two");
+            mark.expect("marked");
+        }
+        let marks = store.marks().expect("listed");
+        assert_eq!(marks.len(), usize::from(count));
+        let results = marks.iter().map(|marked| marked.results.len());
+        assert_eq!(results.sum::<usize>(), 2 * MAX_KEPT);
+    }
+}
