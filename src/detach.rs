@@ -33,7 +33,7 @@ const SIGNAL_SET: usize = size_of::<u64>();
 const SIGNALS: c_int = 64;
 
 /// Where close_range(2) is missing (before Linux 5.9), so many descriptors are closed one by one.
-const MOST_DESCRIPTORS: u64 = 1 << 16;
+const MAX_DESCRIPTORS: u64 = 1 << 16;
 
 /// A program that is ready to be started, once.
 pub struct Start {
@@ -250,7 +250,7 @@ unsafe fn leave_descriptors() -> bool {
             rlim_max: 0,
         };
         libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
-        for descriptor in 3..limit.rlim_cur.min(MOST_DESCRIPTORS) {
+        for descriptor in 3..limit.rlim_cur.min(MAX_DESCRIPTORS) {
             libc::syscall(libc::SYS_close, descriptor);
         }
     }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How large the reserve is. It takes address space from the beginning, and memory only once it is used.
 const SIZE: usize = 4 << 20;
 /// The largest allocation that is met from it.
-const LARGEST: usize = 512 << 10;
+const MAX_ALLOCATION: usize = 512 << 10;
 
 #[repr(align(64))]
 struct Bytes(UnsafeCell<[u8; SIZE]>);
@@ -41,7 +41,7 @@ fn is_reserved(pointer: *mut u8) -> bool {
 #[cold]
 fn reserved(layout: Layout) -> *mut u8 {
     let mut place = std::ptr::null_mut();
-    if layout.size() > LARGEST || layout.align() > 64 {
+    if layout.size() > MAX_ALLOCATION || layout.align() > 64 {
         return place;
     }
     let take = |taken: u64| {
@@ -158,10 +158,10 @@ mod tests {
             let mut others = places[..index].iter();
             assert!(others.all(|other| address(place).abs_diff(address(other)) >= 100));
         }
-        let large = Layout::from_size_align(LARGEST + 1, 1).expect("a layout");
+        let large = Layout::from_size_align(MAX_ALLOCATION + 1, 1).expect("a layout");
         assert!(reserved(large).is_null());
-        let most = Layout::from_size_align(LARGEST, 1).expect("a layout");
-        let more: Vec<_> = (0..SIZE / LARGEST).map(|_| reserved(most)).collect();
+        let most = Layout::from_size_align(MAX_ALLOCATION, 1).expect("a layout");
+        let more: Vec<_> = (0..SIZE / MAX_ALLOCATION).map(|_| reserved(most)).collect();
         assert!(more.contains(&std::ptr::null_mut()), "it is full");
         for place in places.iter().chain(&more).filter(|place| !place.is_null()) {
             // SAFETY: it is one of the reserve's, of which only the place counts.

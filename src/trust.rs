@@ -32,7 +32,7 @@ pub const FILE: OFlags = OFlags::RDONLY
 /// Part of a path, or a link in it.
 const PART: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// As many as the kernel follows in a path.
-const MOST_LINKS: u32 = 40;
+const MAX_LINKS: u32 = 40;
 
 /// Opens what stands at a path, if neither it nor a parent can be written by anyone but these users. Links in the path are
 /// resolved first; None if there is nothing.
@@ -159,7 +159,7 @@ fn walk(
             continue;
         }
         links += 1;
-        if links > MOST_LINKS {
+        if links > MAX_LINKS {
             return Err(cannot(&next, Errno::LOOP));
         }
         let target = rustix::fs::readlinkat(&opened, "", Vec::new());

@@ -67,7 +67,7 @@ pub fn previous(
     );
     if !alike
         || recipe.arguments.options != arguments.options
-        || recipe.calls().len() >= Recipe::LONGEST_CHAIN
+        || recipe.calls().len() >= Recipe::MAX_CHAIN
     {
         return Err(Bypass::SomeDevices);
     }

@@ -13,7 +13,7 @@ use crate::key::ingredients::Key;
 use crate::store::entry::{Answer, Entry, Facts};
 
 /// What the entries take together at most, in bytes.
-const LARGEST: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 /// How long after it was read an entry is read again.
 const READ_AGAIN: Duration = Duration::from_secs(120);
@@ -44,7 +44,7 @@ struct Kept {
 impl Memory {
     /// Nothing is kept yet.
     pub fn new() -> Memory {
-        Memory::of_size(LARGEST)
+        Memory::of_size(MAX_BYTES)
     }
 
     fn of_size(largest: usize) -> Memory {

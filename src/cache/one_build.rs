@@ -33,8 +33,8 @@ use crate::store::{Lookup, Store};
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(25));
 
 /// The longest wait where nothing is known of the build, and the shortest bound where something is.
-const LONGEST: Duration = Duration::from_secs(60);
-const SHORTEST: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(60);
+const MIN_WAIT: Duration = Duration::from_secs(1);
 
 /// How many waits of this process ended because they took too long.
 static IN_VAIN: AtomicU32 = AtomicU32::new(0);
@@ -81,8 +81,8 @@ impl Drop for Turn {
 
 /// How long a build is waited for, by how long an earlier one took, and by how many waits were in vain.
 fn longest_wait(earlier: Option<Duration>, in_vain: u32) -> Duration {
-    let longest = earlier.map_or(LONGEST, |took| {
-        took.saturating_mul(3).clamp(SHORTEST, LONGEST)
+    let longest = earlier.map_or(MAX_WAIT, |took| {
+        took.saturating_mul(3).clamp(MIN_WAIT, MAX_WAIT)
     });
     longest / 2u32.saturating_pow(in_vain)
 }

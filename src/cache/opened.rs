@@ -16,7 +16,7 @@ use crate::store::{Limits, STATISTICS, Store};
 
 /// How often a process opens the directory again, or tries to. What was lost before stays open, some descriptors each time: another
 /// thread may be using it.
-const MOST: usize = 16;
+const MAX_REOPENS: usize = 16;
 
 /// The directory as it was opened once, and what was opened after that was lost.
 pub(super) struct Opened {
@@ -80,7 +80,7 @@ impl Opened {
     pub fn open_again_if_lost(&self, config: &Config) -> bool {
         let last = self.last();
         let is_lost = !config.readonly() && last.store.as_ref().is_some_and(Store::is_lost);
-        if !is_lost || self.tries.load(Ordering::Relaxed) >= MOST {
+        if !is_lost || self.tries.load(Ordering::Relaxed) >= MAX_REOPENS {
             return false;
         }
         let opened = Opened::new(config);

@@ -26,7 +26,7 @@ use crate::shadow::{self, Base, Constants, Inner, Operation, Origin, Recipe, Tic
 use crate::store::stats::Place;
 
 /// Sources, intermediate languages and options beyond this are left to the driver, in bytes.
-const LARGEST_TEXT: usize = 64 << 20;
+const MAX_TEXT_BYTES: usize = 64 << 20;
 
 /// How many times the length of its texts a call may need at once: the source and its key, with lines joined, as an entry that is
 /// read or written.
@@ -205,10 +205,8 @@ impl Cache {
                 }
             })
             .collect::<Result<_, _>>()?;
-        if inputs.iter().map(|input| input.weight).sum::<usize>() >= Recipe::LARGEST_WEIGHT
-            || inputs
-                .iter()
-                .any(|input| input.depth >= Recipe::LARGEST_DEPTH)
+        if inputs.iter().map(|input| input.weight).sum::<usize>() >= Recipe::MAX_WEIGHT
+            || inputs.iter().any(|input| input.depth >= Recipe::MAX_DEPTH)
         {
             return Err(Bypass::TooLarge);
         }
@@ -272,7 +270,7 @@ impl Cache {
         if lengths
             .into_iter()
             .chain(header_lengths)
-            .any(|length| length > LARGEST_TEXT)
+            .any(|length| length > MAX_TEXT_BYTES)
         {
             return Err(Bypass::TooLarge);
         }

@@ -12,10 +12,10 @@ use crate::outcome::Bypass;
 use crate::shadow::Text;
 
 /// How many are remembered.
-const MOST: usize = 256;
+const MAX_SOURCES: usize = 256;
 
 /// How many bytes they have together at most.
-const MOST_BYTES: usize = 8 << 20;
+const MAX_BYTES: usize = 8 << 20;
 
 /// A source that names no header with these options, or none but those that are looked for anyway.
 pub struct Source {
@@ -93,14 +93,14 @@ impl Sources {
             implicit,
             keyed,
         };
-        if source.bytes() > MOST_BYTES / 2 {
+        if source.bytes() > MAX_BYTES / 2 {
             return Ok(());
         }
         let mut gone = Vec::new();
         let mut known = self.0.lock();
         known.bytes += source.bytes();
         known.sources.push_back(source.into());
-        while known.sources.len() > MOST || known.bytes > MOST_BYTES {
+        while known.sources.len() > MAX_SOURCES || known.bytes > MAX_BYTES {
             let Some(first) = known.sources.pop_front() else {
                 break;
             };
@@ -151,18 +151,18 @@ mod tests {
     #[test]
     fn the_bytes_stay_bounded_and_what_is_used_stays() {
         let sources = Sources::default();
-        let text = |number: u8| vec![number; MOST_BYTES / 10];
+        let text = |number: u8| vec![number; MAX_BYTES / 10];
         for number in 0..30 {
             remember(&sources, &text(number), None);
             assert!(sources.find(&text(0), None, &[]).is_some(), "{number}");
-            assert!(sources.0.lock().bytes <= MOST_BYTES);
+            assert!(sources.0.lock().bytes <= MAX_BYTES);
         }
         assert!(sources.find(&text(1), None, &[]).is_none());
-        remember(&sources, &vec![7; MOST_BYTES], None);
+        remember(&sources, &vec![7; MAX_BYTES], None);
         assert!(sources.find(&text(0), None, &[]).is_some());
-        for number in 0..2 * MOST as u64 {
+        for number in 0..2 * MAX_SOURCES as u64 {
             remember(&sources, &number.to_le_bytes(), None);
         }
-        assert!(sources.0.lock().sources.len() <= MOST);
+        assert!(sources.0.lock().sources.len() <= MAX_SOURCES);
     }
 }

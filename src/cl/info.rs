@@ -8,7 +8,7 @@ use crate::fallible;
 
 /// No answer of a program or kernel query is larger; a driver that says so is not believed (a PoCL 3.1 program with two
 /// devices reports garbage sizes for the one that was not built).
-pub const LARGEST_ANSWER: usize = 1 << 30;
+pub const MAX_ANSWER_BYTES: usize = 1 << 30;
 
 /// A number as the value of a query, in the byte order of the machine.
 pub trait Number: Sized {
@@ -37,14 +37,14 @@ numbers!(u16, i32, u32, u64, usize);
 /// Asks twice: for the size, then for the bytes.
 ///
 /// # Errors
-/// The driver's error code, CL_OUT_OF_HOST_MEMORY where there is no room for the answer, or CL_INVALID_VALUE for a size beyond [`LARGEST_ANSWER`] or one that changes in between.
+/// The driver's error code, CL_OUT_OF_HOST_MEMORY where there is no room for the answer, or CL_INVALID_VALUE for a size beyond [`MAX_ANSWER_BYTES`] or one that changes in between.
 pub fn ask(query: impl Fn(usize, *mut c_void, *mut usize) -> cl_int) -> Result<Vec<u8>, cl_int> {
     let mut size = 0;
     let code = query(0, std::ptr::null_mut(), &mut size);
     if code != CL_SUCCESS {
         return Err(code);
     }
-    if size > LARGEST_ANSWER {
+    if size > MAX_ANSWER_BYTES {
         return Err(CL_INVALID_VALUE);
     }
     if size == 0 {

@@ -25,14 +25,14 @@ use crate::config::Config;
 use crate::key::ingredients::{self, Key, hex, sha256};
 use crate::store::entry::{Entry, EntryContent, Meta};
 use crate::store::recipe::Recipe;
-use crate::store::{LARGEST_ENTRY, Limits, Lookup, Store};
+use crate::store::{Limits, Lookup, MAX_ENTRY_BYTES, Store};
 use crate::trust;
 use drivers::purpose;
 pub use drivers::{DriverArguments, Drivers, describe};
 use report::Report;
 
 /// An archive with more members that are no entries is none, and each is remembered with its reason.
-const MOST_REFUSED: usize = 10_000;
+const MAX_REFUSED: usize = 10_000;
 
 /// What is imported, and whereto.
 #[derive(Args)]
@@ -190,9 +190,9 @@ impl Visitor for Judge<'_> {
         self.bar.inc(1);
         match self.examine(found)? {
             Ok((key, entry, digest)) => self.decide(found.index, key, &entry, digest),
-            Err(_) if self.report.refused.len() >= MOST_REFUSED => {
+            Err(_) if self.report.refused.len() >= MAX_REFUSED => {
                 return Err(Failure::new(format_args!(
-                    "`{}` is no archive of entries: {MOST_REFUSED} of its members are none; nothing was imported",
+                    "`{}` is no archive of entries: {MAX_REFUSED} of its members are none; nothing was imported",
                     self.archive
                 )));
             }
@@ -242,7 +242,7 @@ impl Judge<'_> {
         if self.seen.contains(&key) {
             return refused("it is in the archive twice");
         }
-        let bytes = match found.bytes(LARGEST_ENTRY) {
+        let bytes = match found.bytes(MAX_ENTRY_BYTES) {
             Ok(bytes) => bytes,
             Err(trouble) => return Ok(Err(trouble.of_member(&self.archive)?)),
         };
@@ -318,7 +318,7 @@ impl Visitor for Storing<'_> {
             return Ok(());
         };
         self.bar.inc(1);
-        let bytes = match found.bytes(LARGEST_ENTRY) {
+        let bytes = match found.bytes(MAX_ENTRY_BYTES) {
             Ok(bytes) if sha256(&bytes) == fit.digest => bytes,
             Ok(_) => return Err(changed(&self.archive)),
             Err(trouble) => {

@@ -156,7 +156,7 @@ impl Table {
     /// Two blanks between columns.
     const GAP: usize = 2;
     /// Of a column that is cut, so many characters stay.
-    const LEAST: usize = 8;
+    const MIN_WIDTH: usize = 8;
 
     pub fn new(columns: &'static [Column]) -> Table {
         Table {
@@ -190,7 +190,7 @@ impl Table {
         let mut excess = all.saturating_sub(width.unwrap_or(usize::MAX));
         for (width, column) in widths.iter_mut().zip(self.columns) {
             if *column == Column::Cut {
-                let cut = excess.min(width.saturating_sub(Self::LEAST));
+                let cut = excess.min(width.saturating_sub(Self::MIN_WIDTH));
                 *width -= cut;
                 excess -= cut;
             }

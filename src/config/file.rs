@@ -14,7 +14,7 @@ use crate::trust;
 const NAME: &str = "config.toml";
 const ROOT: u32 = 0;
 /// A larger file is no configuration, in bytes.
-const LARGEST: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// In a complaint about settings that another user may have written, behind their names and before the reason.
 pub const IGNORED: &str = "ignored because";
@@ -206,8 +206,8 @@ fn read(file: File) -> io::Result<String> {
         return Err(io::Error::other("it is not a regular file"));
     }
     let mut content = String::new();
-    let read = file.take(LARGEST).read_to_string(&mut content)?;
-    if read as u64 == LARGEST {
+    let read = file.take(MAX_BYTES).read_to_string(&mut content)?;
+    if read as u64 == MAX_BYTES {
         return Err(io::Error::other("it is too large"));
     }
     Ok(content)

@@ -185,7 +185,7 @@ impl Driver {
     ) -> Result<Vec<Vec<u8>>, cl_int> {
         if sizes
             .iter()
-            .any(|size| *size > crate::cl::info::LARGEST_ANSWER)
+            .any(|size| *size > crate::cl::info::MAX_ANSWER_BYTES)
         {
             return Err(CL_INVALID_VALUE);
         }

@@ -22,7 +22,7 @@ use crate::key::ingredients::{Ingredient, Kind, sha256};
 use crate::stamp::Stamp;
 
 /// A file that is larger is no configuration file.
-const LARGEST_CONFIGURATION: u64 = 1 << 20;
+const MAX_CONFIGURATION_BYTES: u64 = 1 << 20;
 
 /// Variables and configuration files at one moment.
 #[derive(Clone)]
@@ -309,10 +309,10 @@ fn configuration_file(name: &str) -> Option<Option<Vec<u8>>> {
     let mut content = Vec::new();
     std::fs::File::open(path)
         .ok()?
-        .take(LARGEST_CONFIGURATION + 1)
+        .take(MAX_CONFIGURATION_BYTES + 1)
         .read_to_end(&mut content)
         .ok()?;
-    let fits = content.len() as u64 <= LARGEST_CONFIGURATION;
+    let fits = content.len() as u64 <= MAX_CONFIGURATION_BYTES;
     Some(fits.then_some(content))
 }
 

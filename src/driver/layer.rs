@@ -18,9 +18,9 @@ use crate::cl::{Context, Device, Platform};
 use crate::driver::profile::Recognition;
 
 /// How many loaders of one process can have us as a layer; each has hooks of its own, which know what is below them.
-pub const MOST_LAYERS: usize = 4;
+pub const MAX_LAYERS: usize = 4;
 
-static LAYERS: [OnceCell<cl_icd_dispatch>; MOST_LAYERS] = [const { OnceCell::new() }; MOST_LAYERS];
+static LAYERS: [OnceCell<cl_icd_dispatch>; MAX_LAYERS] = [const { OnceCell::new() }; MAX_LAYERS];
 
 /// What the first argument of a function is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use crate::driver::profile::Recognition;
 use crate::fork::Mutex;
 
 /// The number of platforms that one library may report; more is garbage.
-const MOST_PLATFORMS: cl_uint = 64;
+const MAX_PLATFORMS: cl_uint = 64;
 
 type GetExtensionFunctionAddress = unsafe extern "C" fn(*const c_char) -> *mut c_void;
 type GetPlatformIds = unsafe extern "C" fn(cl_uint, *mut *mut c_void, *mut cl_uint) -> cl_int;
@@ -325,7 +325,7 @@ fn platforms(get_platform_ids: GetPlatformIds) -> Vec<Platform> {
     let mut count = 0;
     // SAFETY: a count is asked for with a valid pointer (OpenCL 3.0, 4.1).
     let code = unsafe { get_platform_ids(0, std::ptr::null_mut(), &mut count) };
-    if code != CL_SUCCESS || count == 0 || count > MOST_PLATFORMS {
+    if code != CL_SUCCESS || count == 0 || count > MAX_PLATFORMS {
         return Vec::new();
     }
     let mut raw = vec![std::ptr::null_mut(); count as usize];

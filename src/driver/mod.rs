@@ -55,9 +55,9 @@ use profile::{Profile, Recognition};
 
 /// How many tables can be hooked in one process. Each has hooks of its own, which therefore know their driver without
 /// reading the handle: a handle may be NULL, stale or foreign.
-pub const MOST_DRIVERS: usize = 12;
+pub const MAX_DRIVERS: usize = 12;
 
-static DRIVERS: [OnceCell<Driver>; MOST_DRIVERS] = [const { OnceCell::new() }; MOST_DRIVERS];
+static DRIVERS: [OnceCell<Driver>; MAX_DRIVERS] = [const { OnceCell::new() }; MAX_DRIVERS];
 
 /// Taken while a driver is registered and patched; never while a driver is called.
 static REGISTRATION: Mutex<()> = Mutex::new(());

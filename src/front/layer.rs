@@ -13,11 +13,11 @@ use opencl_sys::*;
 use super::copies;
 use crate::cl::dispatch::{SLOTS, Table};
 use crate::cl::info::{Number, Reply};
-use crate::driver::layer::{self, MOST_LAYERS};
+use crate::driver::layer::{self, MAX_LAYERS};
 use crate::hook;
 
 /// What stands in each layer's table; a loader may keep the address.
-static TABLES: [OnceCell<[usize; SLOTS]>; MOST_LAYERS] = [const { OnceCell::new() }; MOST_LAYERS];
+static TABLES: [OnceCell<[usize; SLOTS]>; MAX_LAYERS] = [const { OnceCell::new() }; MAX_LAYERS];
 
 /// The table of a layer that does nothing: each function is that below.
 static NOTHING: [usize; SLOTS] = [0; SLOTS];

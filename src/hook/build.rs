@@ -85,7 +85,7 @@ unwinding_hooks! {
 }
 
 /// No context has more devices; a larger count is the driver's to refuse.
-const MOST_DEVICES: cl_uint = 4096;
+const MAX_DEVICES: cl_uint = 4096;
 
 /// Reads the arguments that all calls have, without judging them: that is the driver's. The second tells that only the driver
 /// can judge them.
@@ -100,7 +100,7 @@ pub(super) unsafe fn read_arguments(
     notify: NotifyTarget,
 ) -> (BuildArguments, bool) {
     let mut odd = (count == 0) != devices.is_null()
-        || count > MOST_DEVICES
+        || count > MAX_DEVICES
         || notify.function.is_none() && !notify.user_data.is_null();
     let devices = (!odd && !devices.is_null()).then(|| {
         let device = |index| {

@@ -25,9 +25,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::cl::dispatch::{SLOTS, Slot};
 use crate::driver::cancel::Uncancelled;
 use crate::driver::foreign_call;
-use crate::driver::layer::{self, MOST_LAYERS};
+use crate::driver::layer::{self, MAX_LAYERS};
 use crate::driver::notify::{self, Entry};
-use crate::driver::{Driver, MOST_DRIVERS};
+use crate::driver::{Driver, MAX_DRIVERS};
 use crate::{cache, fork};
 
 /// The driver's own function with the application's own arguments, and what it has said.
@@ -155,7 +155,7 @@ macro_rules! in_layer {
                 #[allow(non_snake_case)]
                 unsafe extern $abi fn $slot<const LAYER: usize>($first: $first_type $(, $argument: $type)*) -> $result {
                     type Function = unsafe extern $abi fn($first_type $(, $type)*) -> $result;
-                    const HOOKS: [Function; $crate::driver::MOST_DRIVERS] = $crate::hook::for_each_driver!(super::$slot);
+                    const HOOKS: [Function; $crate::driver::MAX_DRIVERS] = $crate::hook::for_each_driver!(super::$slot);
                     // SAFETY: the loader reads the first word of this object once it is called, as it would be without us.
                     let driver = unsafe {
                         $crate::driver::layer::driver_of(LAYER, $first, $crate::hook::first!($first))
@@ -216,12 +216,12 @@ pub struct Hook {
     pub function: usize,
 }
 
-static HOOKS: [fn() -> Vec<Hook>; MOST_DRIVERS] = for_each_driver!(hooks_of);
+static HOOKS: [fn() -> Vec<Hook>; MAX_DRIVERS] = for_each_driver!(hooks_of);
 
-static PROGRAM_FUNCTIONS: [fn() -> Vec<extension::ProgramFunction>; MOST_DRIVERS] =
+static PROGRAM_FUNCTIONS: [fn() -> Vec<extension::ProgramFunction>; MAX_DRIVERS] =
     for_each_driver!(extension::program_functions);
 
-static LAYER_HOOKS: [fn() -> Vec<Hook>; MOST_LAYERS] = [
+static LAYER_HOOKS: [fn() -> Vec<Hook>; MAX_LAYERS] = [
     layer_hooks_of::<0>,
     layer_hooks_of::<1>,
     layer_hooks_of::<2>,

@@ -37,16 +37,16 @@ use crate::stamp::{FileId, Stamp};
 use place::{Files, Found, look};
 
 /// How many places are looked at.
-const MOST_PLACES: usize = 20_000;
+const MAX_PLACES: usize = 20_000;
 /// How many files are read.
-const MOST_FILES: usize = 2_000;
+const MAX_FILES: usize = 2_000;
 /// How large they may be together, in bytes.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 /// How deep headers may include one another; clang stops at 200.
-const DEEPEST: usize = 200;
+const MAX_DEPTH: usize = 200;
 
 /// How often names are made of what the macros are by then.
-const MOST_ROUNDS: usize = 64;
+const MAX_ROUNDS: usize = 64;
 
 /// What is compiled, and where its compiler looks for headers.
 #[derive(Clone, Copy)]
@@ -189,7 +189,7 @@ impl Closure {
 
     fn holds(&self, same: impl Fn(&Found, &Found) -> bool) -> bool {
         let mut files = HashMap::new();
-        let mut room = MOST_BYTES;
+        let mut room = MAX_BYTES;
         let mut is_same = |(index, place): (usize, &Place)| {
             let now = look(&place.path, &mut room, |_| None);
             now.is_ok_and(|(now, _)| same(&place.found, &now.known_from(index, &mut files)))
@@ -359,7 +359,7 @@ impl<'a> Walk<'a> {
             named: HashMap::new(),
             queue: VecDeque::new(),
             computed: Vec::new(),
-            room: MOST_BYTES,
+            room: MAX_BYTES,
         })
     }
 
@@ -374,7 +374,7 @@ impl<'a> Walk<'a> {
         }
         let mut spent = Spent::default();
         let mut operands: Vec<OperandTokens> = Vec::new();
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let (places, texts) = (self.closure.places.len(), self.texts.len());
             self.texts.new_definitions(|text| macros.add(text))?;
             for (operand, ..) in &self.computed[operands.len()..] {
@@ -482,7 +482,7 @@ impl<'a> Walk<'a> {
         let reserved = reserved.and_then(|()| self.named.try_reserve(1));
         reserved.map_err(|_| Bypass::NoMemory)?;
         self.seen.insert(copy(&place.name)?);
-        if self.seen.len() > MOST_PLACES || self.files.len() > MOST_FILES || depth > DEEPEST {
+        if self.seen.len() > MAX_PLACES || self.files.len() > MAX_FILES || depth > MAX_DEPTH {
             return Err(Bypass::TooManyHeaders);
         }
         let path = self.closure.working_directory.join(&place.path);

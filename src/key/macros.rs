@@ -21,21 +21,21 @@ use expansion::Expansion;
 use lex::{Kind, Lexemes, is_odd};
 
 /// How many steps the expansion of one operand may take.
-const MOST_STEPS: usize = 20_000;
+const MAX_STEPS: usize = 20_000;
 /// How many steps the expansion of all operands may take.
-const MOST_STEPS_OF_ALL: usize = 200_000;
+const MAX_STEPS_OF_ALL: usize = 200_000;
 /// How many tokens the expansion of one operand may copy or compare.
-const MOST_WORK: usize = 1 << 18;
+const MAX_WORK: usize = 1 << 18;
 /// How many the expansion of all operands may.
-const MOST_WORK_OF_ALL: usize = 1 << 21;
+const MAX_WORK_OF_ALL: usize = 1 << 21;
 /// How deep it may go; as many tokens may an operand come to have.
-const DEEPEST: usize = 400;
+const MAX_DEPTH: usize = 400;
 /// How many different names may come out.
-const MOST_NAMES: usize = 64;
+const MAX_NAMES: usize = 64;
 /// How many definitions of one name are tried.
-const MOST_DEFINITIONS: usize = 64;
+const MAX_DEFINITIONS: usize = 64;
 /// How long a definition, an operand or a token that is made may be, in bytes.
-const LONGEST: usize = 1 << 14;
+const MAX_TEXT_BYTES: usize = 1 << 14;
 
 /// A preprocessing token (C99 6.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,7 +105,7 @@ impl Spent {
     /// # Errors
     /// It may not.
     pub fn check(&self) -> Result<(), Bypass> {
-        match self.steps > MOST_STEPS_OF_ALL || self.work > MOST_WORK_OF_ALL {
+        match self.steps > MAX_STEPS_OF_ALL || self.work > MAX_WORK_OF_ALL {
             true => Err(Bypass::UnresolvedInclude),
             false => Ok(()),
         }
@@ -154,18 +154,18 @@ impl Macros {
     /// # Errors
     /// There is no memory for it.
     pub fn add(&mut self, text: &[u8]) -> Result<(), Bypass> {
-        let first = Lexemes::new(&text[..text.len().min(LONGEST)]).next();
+        let first = Lexemes::new(&text[..text.len().min(MAX_TEXT_BYTES)]).next();
         let Some(name) = first.filter(|lexeme| lexeme.kind == Kind::Identifier) else {
             return Ok(()); // it defines nothing
         };
         // Some compilers end the name before such a character.
         let plain = name.text.iter().position(|byte| is_odd(*byte));
-        let is_understood = plain.is_none() && text.len() <= LONGEST;
+        let is_understood = plain.is_none() && text.len() <= MAX_TEXT_BYTES;
         let name = &name.text[..plain.unwrap_or(name.text.len())];
         let name = self.words.number(name)?;
         self.named.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
         let named = self.named.entry(name).or_default();
-        if !is_understood || named.written.len() >= MOST_DEFINITIONS {
+        if !is_understood || named.written.len() >= MAX_DEFINITIONS {
             named.opaque = true;
         } else if !named.written.iter().any(|written| written == text) {
             push(&mut named.written, copy(text)?)?;
@@ -193,7 +193,7 @@ impl Macros {
     /// # Errors
     /// It is longer than any expansion may come to be.
     pub fn operand(&mut self, text: &[u8]) -> Result<OperandTokens, Bypass> {
-        if text.len() > LONGEST {
+        if text.len() > MAX_TEXT_BYTES {
             return Err(Bypass::UnresolvedInclude);
         }
         Ok(OperandTokens(self.words.tokens(text)?))
@@ -220,7 +220,7 @@ impl Macros {
         names.sort_unstable();
         names.dedup();
         match names.len() {
-            1..=MOST_NAMES => Ok(names),
+            1..=MAX_NAMES => Ok(names),
             _ => Err(Bypass::UnresolvedInclude),
         }
     }

@@ -68,15 +68,15 @@ const PRAGMA_WORDS: [&[u8]; 4] = [
 ];
 
 /// How many macros are looked at where names of headers are made of them.
-const MOST_DEFINITIONS: usize = 1 << 17;
+const MAX_DEFINITIONS: usize = 1 << 17;
 
 /// How much is read of all texts in all their readings: so many bytes, and so many times their length. Texts that show most of
 /// the differences between compilers would be read 128 times.
-const MOST_READ: usize = 4 << 20;
-const MOST_TIMES_READ: usize = 4;
+const MAX_READ: usize = 4 << 20;
+const MAX_TIMES_READ: usize = 4;
 
 /// How many headers a text may name: more cannot be looked for.
-const MOST_OPERANDS: usize = 1 << 15;
+const MAX_OPERANDS: usize = 1 << 15;
 
 /// What an include directive, or a question for a header, names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,7 +142,7 @@ impl<'a> Texts<'a> {
         for reading in 0..READINGS {
             if reading & !met == 0 {
                 self.read += bytes.len();
-                if self.read > MOST_READ + MOST_TIMES_READ * self.length {
+                if self.read > MAX_READ + MAX_TIMES_READ * self.length {
                     return Err(Bypass::UnresolvedInclude);
                 }
                 self.judge(&bytes, reading, &mut met, &mut operands)?;
@@ -263,7 +263,7 @@ impl<'a> Texts<'a> {
                         } => {
                             self.definitions += 1;
                             let definition = lexer.rest_of_directive();
-                            if self.definitions > MOST_DEFINITIONS || lexer.is_exhausted() {
+                            if self.definitions > MAX_DEFINITIONS || lexer.is_exhausted() {
                                 return Err(Bypass::UnresolvedInclude);
                             }
                             each(definition)?;
@@ -359,7 +359,7 @@ impl<'a> Texts<'a> {
 fn add(operands: &mut HashSet<Operand>, operand: Operand) -> Result<(), Bypass> {
     operands.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
     operands.insert(operand);
-    match operands.len() > MOST_OPERANDS {
+    match operands.len() > MAX_OPERANDS {
         true => Err(Bypass::TooManyHeaders),
         false => Ok(()),
     }

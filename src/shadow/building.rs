@@ -17,7 +17,7 @@ static ANSWERED: Signal = Signal::new();
 
 /// How long a build waits for a query that has made the driver build the same program. The query calls nothing of the
 /// application's, so it ends; should a driver hang, the build goes on all the same.
-const LONGEST_QUERY: Duration = Duration::from_secs(60);
+const MAX_QUERY_WAIT: Duration = Duration::from_secs(60);
 
 /// A build or compilation of a known program that has begun. It ends by [`publish`] or [`ended`]; one that is dropped before,
 /// by a fault of ours, has ended we do not know how.
@@ -64,7 +64,7 @@ impl Drop for Ticket {
 
 /// Begins a build or compilation; None if the program is not known. Waits for a query that has the driver build it.
 pub fn begin(program: Program) -> Option<Ticket> {
-    let until = Instant::now() + LONGEST_QUERY;
+    let until = Instant::now() + MAX_QUERY_WAIT;
     let mut state = STATE.write();
     while state.programs.get(&program)?.questioned && Instant::now() < until {
         let seen = ANSWERED.now();
@@ -218,7 +218,7 @@ pub struct OwnProgram {
 /// Begins to question P itself, which `inner` serves; None if another P' serves it by now or it is being built. Builds of it
 /// wait until the result is dropped; so does a second question.
 pub fn own_program(program: Program, inner: &Arc<Inner>) -> Option<OwnProgram> {
-    let until = Instant::now() + LONGEST_QUERY;
+    let until = Instant::now() + MAX_QUERY_WAIT;
     loop {
         let mut state = STATE.write();
         let known = state.programs.get_mut(&program)?;

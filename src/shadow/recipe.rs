@@ -80,14 +80,14 @@ pub struct Header {
 
 impl Recipe {
     /// How long a chain of calls for one device after another may be, before it is left to the driver.
-    pub const LONGEST_CHAIN: usize = 64;
+    pub const MAX_CHAIN: usize = 64;
 
     /// How many calls a link may stand for, before it is left to the driver. What several libraries hold counts in each.
-    pub const LARGEST_WEIGHT: usize = 4096;
+    pub const MAX_WEIGHT: usize = 4096;
 
     /// How deep libraries of libraries may be, before they are left to the driver. They are repeated and dropped by recursion, on
     /// a stack of the application's.
-    pub const LARGEST_DEPTH: usize = 64;
+    pub const MAX_DEPTH: usize = 64;
 
     /// The calls that led here, the first one first.
     pub fn calls(&self) -> Vec<&Recipe> {

@@ -15,7 +15,7 @@ use crate::outcome::NotBakeable;
 
 pub(super) const BAKING: &str = "baking";
 /// Reasons are short.
-const LARGEST: u64 = 4096;
+const MAX_REASON_BYTES: u64 = 4096;
 /// What stands there of a recipe that is being tried: whoever finds it later knows that it came to no end.
 const UNENDED: &str = "whoever baked it was killed";
 
@@ -66,7 +66,7 @@ impl Drop for Fetching<'_> {
 
 /// Whether a file is certainly one of these: a line of ours, or what a power cut has left of one.
 fn is_left(directory: &Directory, name: &str) -> bool {
-    let bytes = directory.read(name, LARGEST).ok().flatten();
+    let bytes = directory.read(name, MAX_REASON_BYTES).ok().flatten();
     bytes.is_some_and(|bytes| is_blank(&bytes) || Attempts::parse(&bytes).is_some())
 }
 
@@ -98,7 +98,7 @@ impl Store {
     /// The attempts at a recipe that did not go well.
     pub fn attempts(&self, key: &Key) -> Option<Attempts> {
         let directory = self.root.open_below(BAKING).ok()??;
-        let bytes = directory.read(&key.hex(), LARGEST).ok()??;
+        let bytes = directory.read(&key.hex(), MAX_REASON_BYTES).ok()??;
         Attempts::parse(&bytes)
     }
 

@@ -17,7 +17,7 @@ use crate::stamp::Stamp;
 
 pub(super) const DIRECTORY: &str = "digests";
 /// A driver has some dozens of files; forgetting costs only time.
-const MOST_REMEMBERED: usize = 4096;
+const MAX_REMEMBERED: usize = 4096;
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: u32 = 4;
 
@@ -71,7 +71,7 @@ impl Digests {
         if stamp.is_settled() {
             let mut state = self.state.lock();
             let remembered = state.remembered.get_or_insert_default();
-            let excess = (remembered.len() + 1).saturating_sub(MOST_REMEMBERED);
+            let excess = (remembered.len() + 1).saturating_sub(MAX_REMEMBERED);
             remembered.drain(..excess);
             remembered.push((stamp, digest));
             state.changed = true;

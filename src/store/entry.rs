@@ -38,9 +38,9 @@ const CHECKSUM: usize = 16;
 /// What stands before the metadata: magic, version, key and the length of the metadata.
 const HEAD: usize = MAGIC.len() + size_of::<u32>() + 32 + size_of::<u32>();
 /// The largest decompressed metadata or recipe, in bytes.
-const LARGEST_TEXT: usize = 256 << 20;
+const MAX_TEXT_BYTES: usize = 256 << 20;
 /// A program is built for at most so many devices.
-const MOST_BINARIES: u32 = 1024;
+const MAX_BINARIES: u32 = 1024;
 
 /// Why a file is not a usable entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -293,7 +293,7 @@ impl Entry {
         let length = cursor.u32()? as usize;
         let meta = cursor.take(length)?;
         let count = cursor.u32()?;
-        if count > MOST_BINARIES {
+        if count > MAX_BINARIES {
             return Err(Defect::Length);
         }
         let lengths: Vec<u64> = (0..count).map(|_| cursor.u64()).collect::<Result<_, _>>()?;
@@ -382,7 +382,7 @@ pub(super) fn decompress(compressed: &[u8]) -> Option<Vec<u8>> {
     let size = zstd::zstd_safe::get_frame_content_size(compressed).ok()??;
     let size = usize::try_from(size)
         .ok()
-        .filter(|size| *size <= LARGEST_TEXT)?;
+        .filter(|size| *size <= MAX_TEXT_BYTES)?;
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(size).ok()?;
     // The thread's local variables may be gone, since handlers of atexit build, too; or in use, where a handler of a signal does.

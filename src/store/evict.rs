@@ -17,18 +17,18 @@ use crate::key::ingredients::Key;
 
 /// A share of the file system that stays free where the user gave no size: one of so many, but at most so much, in bytes.
 const FREE_SHARE: u64 = 100;
-const MOST_FREE: u64 = 1 << 30;
+const MAX_FREE: u64 = 1 << 30;
 /// What may be spent on finding something to remove for one entry that is stored: each entry that is looked at costs one, each
 /// shard that is listed so much more.
 const BUDGET: usize = 16_384;
 const LISTING: usize = 64;
 /// How many shards whose size nobody knows are listed for one entry that is stored.
-const MOST_COUNTED: usize = 8;
+const MAX_COUNTED: usize = 8;
 /// Of a large shard one entry of so many is removed at once, so that the next stores need no listing.
 const BATCH_SHARE: usize = 64;
 /// An entry's time of use is written when it was this share of the time ago in which the whole cache was used, or this long.
 const DUE_SHARE: u64 = 8;
-const LARGEST_INTERVAL_MS: u64 = 3_600_000;
+const MAX_INTERVAL_MS: u64 = 3_600_000;
 /// A cache is nearly full if less than this share of it is free.
 const FULL_SHARE: u64 = 8;
 /// The clock was set back if something was used so long after now.
@@ -60,7 +60,7 @@ impl Limits {
 
     /// What must stay free where so many bytes are all there are.
     pub fn free_of(&self, all: u64) -> u64 {
-        self.min_free.unwrap_or((all / FREE_SHARE).min(MOST_FREE))
+        self.min_free.unwrap_or((all / FREE_SHARE).min(MAX_FREE))
     }
 
     pub(super) fn is_too_old(&self, used_ms: u64, now_ms: u64) -> bool {
@@ -83,7 +83,7 @@ pub(super) fn used_ms(facts: &FileFacts, now_ms: u64) -> u64 {
 /// when the whole cache was last used that long ago; None: not known yet, as in a new cache.
 fn is_due(used_ms: u64, now_ms: u64, oldest: impl FnOnce() -> Option<u64>) -> bool {
     let ago = now_ms.saturating_sub(used_ms);
-    if ago == 0 || ago >= LARGEST_INTERVAL_MS {
+    if ago == 0 || ago >= MAX_INTERVAL_MS {
         return ago > 0;
     }
     oldest().is_none_or(|oldest| ago > now_ms.saturating_sub(oldest) / DUE_SHARE)
@@ -155,7 +155,7 @@ impl Store {
             return self.has_room(limits, incoming).map(|()| 0);
         };
         self.note_absent_shards(sizes);
-        for _ in 0..MOST_COUNTED {
+        for _ in 0..MAX_COUNTED {
             let Some(shard) = sizes.unknown() else {
                 break;
             };

@@ -40,9 +40,9 @@ const CHECKSUM: usize = 16;
 /// A journal of this size is moved out of the way, in bytes: some hundreds of builds.
 const BOUND: u64 = 1 << 20;
 /// Larger records leave out what the key was made of, so that one build does not push all others out.
-const LARGEST_RECORD: usize = 1 << 18;
+const MAX_RECORD_BYTES: usize = 1 << 18;
 /// What is read of a file: processes that append at once may pass the bound.
-const LARGEST_FILE: u64 = 16 * BOUND;
+const MAX_FILE_BYTES: u64 = 16 * BOUND;
 
 /// What a build that missed leaves in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,7 +156,7 @@ pub fn append(root: &Directory, record: Record) {
 
 fn try_append(root: &Directory, mut record: Record) -> io::Result<()> {
     let mut bytes = encode(&record)?;
-    if bytes.len() > LARGEST_RECORD {
+    if bytes.len() > MAX_RECORD_BYTES {
         record.kernel_names = Vec::new();
         if let Some(build) = &mut record.build {
             build.ingredients = Vec::new();
@@ -210,7 +210,7 @@ fn encode(record: &Record) -> io::Result<Vec<u8>> {
 /// A file cannot be read, or is no plain file of ours.
 pub fn read(root: &Directory) -> Result<Vec<Record>, StoreError> {
     let content = |name: &str| {
-        let bytes = root.read(name, LARGEST_FILE);
+        let bytes = root.read(name, MAX_FILE_BYTES);
         bytes
             .map(Option::unwrap_or_default)
             .map_err(|error| StoreError {

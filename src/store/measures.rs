@@ -21,15 +21,15 @@ use crate::key::ingredients::Key;
 
 const NAME: &str = "drivers";
 /// Larger files are none of ours.
-const LARGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Those that were not used for longest are forgotten.
-const MOST_DRIVERS: usize = 32;
+const MAX_DRIVERS: usize = 32;
 /// Older measurements count half as much each time when there are so many: programs differ, and so do days.
-const MOST_COUNTED: u32 = 64;
+const MAX_COUNTED: u32 = 64;
 /// What took less in sum decides nothing: nobody waits for it, and it is mostly noise.
-const LEAST_NS: u64 = 200_000_000;
-const LEAST_RECORDED: u32 = 4;
-const LEAST_LOADED: u32 = 8;
+const MIN_NS: u64 = 200_000_000;
+const MIN_RECORDED: u32 = 4;
+const MIN_LOADED: u32 = 8;
 /// Recording is dear where it takes more than one of so many parts of the build.
 const DEAR_SHARE: u64 = 4;
 /// There is no gain where no more than one of so many parts of the build is saved.
@@ -66,7 +66,7 @@ impl Times {
         self.count = self.count.saturating_add(more.count);
         self.compile_ns = self.compile_ns.saturating_add(more.compile_ns);
         self.beside_ns = self.beside_ns.saturating_add(more.beside_ns);
-        while self.count >= MOST_COUNTED {
+        while self.count >= MAX_COUNTED {
             self.count /= 2;
             self.compile_ns /= 2;
             self.beside_ns /= 2;
@@ -128,15 +128,14 @@ impl Measured {
     }
 
     fn by_times(&self) -> Option<Verdict> {
-        let is_long = |times: Times| times.beside_ns >= LEAST_NS;
+        let is_long = |times: Times| times.beside_ns >= MIN_NS;
         let (loaded, recorded) = (self.loaded, self.recorded);
         let gain = loaded.compile_ns.saturating_sub(loaded.beside_ns);
-        if is_long(loaded) && loaded.count >= LEAST_LOADED && gain <= loaded.compile_ns / GAIN_SHARE
-        {
+        if is_long(loaded) && loaded.count >= MIN_LOADED && gain <= loaded.compile_ns / GAIN_SHARE {
             return Some(Verdict::NoGain);
         }
         let is_dear = is_long(recorded)
-            && recorded.count >= LEAST_RECORDED
+            && recorded.count >= MIN_RECORDED
             && recorded.beside_ns > recorded.compile_ns / DEAR_SHARE;
         is_dear.then_some(Verdict::Dear)
     }
@@ -273,7 +272,7 @@ impl Known {
             Sample::Recorded => count <= FIRST || count.is_power_of_two(),
             Sample::Loaded => {
                 count.is_power_of_two()
-                    && (self.measured.loaded.count < MOST_COUNTED / 4 || count >= MOST_COUNTED)
+                    && (self.measured.loaded.count < MAX_COUNTED / 4 || count >= MAX_COUNTED)
             }
         }
     }
@@ -305,7 +304,7 @@ impl Known {
         }
         self.measured = measured.clone();
         drivers.sort_unstable_by_key(|known| std::cmp::Reverse(known.used_ms));
-        drivers.truncate(MOST_DRIVERS - 1);
+        drivers.truncate(MAX_DRIVERS - 1);
         drivers.insert(0, measured);
         if let Err(error) = save(store, &drivers) {
             tracing::debug!(%error, "what recording takes is not remembered");
@@ -316,7 +315,7 @@ impl Known {
 /// All drivers that were used with this cache, the latest first.
 pub fn list(store: &Store) -> Vec<Measured> {
     let read = || {
-        let bytes = store.root().read(NAME, LARGEST).ok()??;
+        let bytes = store.root().read(NAME, MAX_FILE_BYTES).ok()??;
         let (checksum, body) = bytes.split_first_chunk()?;
         let drivers: Vec<Measured> = (u64::from_le_bytes(*checksum) == xxh3_64(body))
             .then(|| postcard::from_bytes(body).ok())??;

@@ -55,12 +55,12 @@ const TEMPORARY: &str = "tmp";
 const SUFFIX: &str = ".entry";
 
 /// Entries of this size or more are neither written nor read, in bytes.
-pub const LARGEST_ENTRY: u64 = 1 << 30;
+pub const MAX_ENTRY_BYTES: u64 = 1 << 30;
 
 /// What a file takes is a multiple of this on most file systems, in bytes.
 const BLOCK: u64 = 4096;
 /// The metadata of most entries stand in so many first bytes.
-const MOST_HEADS: usize = 4096;
+const FIRST_READ_BYTES: usize = 4096;
 /// Of 256 stores or removals so many have the shard listed.
 const COUNTED_AGAIN: u8 = 8;
 
@@ -236,7 +236,7 @@ impl Store {
             Err(error) => return Lookup::Unreadable(error.error),
         };
         let name = file_name(key);
-        match shard.read_with_facts(&name, LARGEST_ENTRY) {
+        match shard.read_with_facts(&name, MAX_ENTRY_BYTES) {
             Ok(Some((bytes, file))) => match Entry::parse(bytes, Some(key)) {
                 Ok(entry) => {
                     self.used(&shard, &name, &file);
@@ -295,7 +295,7 @@ impl Store {
             path: self.path_of(key),
             error: io::Error::new(io::ErrorKind::StorageFull, why),
         };
-        if bytes.len() as u64 >= LARGEST_ENTRY {
+        if bytes.len() as u64 >= MAX_ENTRY_BYTES {
             return Err(refused("it is too large"));
         }
         let entries = self.root.create(ENTRIES)?;
@@ -406,7 +406,7 @@ impl Store {
     /// shows it.
     pub fn read_meta(&self, key: &Key) -> Option<Meta> {
         let (shard, name) = (self.shard(shard_of(key)).ok()??, file_name(key));
-        let start = shard.read_start(&name, MOST_HEADS)?;
+        let start = shard.read_start(&name, FIRST_READ_BYTES)?;
         let length = entry::head_length(&start)?;
         if length <= start.len() {
             return entry::parse_head(&start, key);

@@ -27,7 +27,7 @@ use crate::kept::KeptFile;
 /// Each process makes a file, so one of so many folds files of dead ones, and looks at more than so many: programs that only
 /// hit sweep nothing.
 const FOLDS: u64 = 32;
-const MOST_FOLDED: usize = 256;
+const MAX_FOLDED: usize = 256;
 
 /// The counters of this process.
 pub struct Recorder {
@@ -113,7 +113,7 @@ impl Process {
         if let Some(statistics) = &recorder.statistics
             && statistics.now_ms().is_multiple_of(FOLDS)
         {
-            Statistics::new(statistics).fold_some(MOST_FOLDED);
+            Statistics::new(statistics).fold_some(MAX_FOLDED);
         }
         Process {
             generation,

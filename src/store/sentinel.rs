@@ -8,7 +8,7 @@
 //! v1/loading/<key>-<host>    the same on a network file system, since locks are a host's own there
 //! ```
 //!
-//! Whoever gets the lock and finds [`MOST_DEATHS`] bytes sets the entry aside. When the driver has come back, whatever it
+//! Whoever gets the lock and finds [`MAX_DEATHS`] bytes sets the entry aside. When the driver has come back, whatever it
 //! said, the file is removed; when it has taken the entry, that is *proven*: its owner may not write the file any more, which
 //! each look-up learns for nothing, so that a proven entry costs no file and no lock. Copies of the file are proven, too.
 //!
@@ -30,7 +30,7 @@ use super::{LOADING, Store, StoreError, digests, file_name, shard_of};
 use crate::key::ingredients::Key;
 
 /// One could be chance.
-const MOST_DEATHS: u64 = 2;
+const MAX_DEATHS: u64 = 2;
 
 /// Whether a driver may load an entry.
 pub enum Admission {
@@ -58,7 +58,7 @@ pub(super) fn is_ours(name: &str) -> bool {
 
 /// Whether a file is certainly one of these: by its name and what was written.
 pub(super) fn is_left(directory: &Directory, name: &str) -> bool {
-    let start = is_ours(name).then(|| directory.read_start(name, MOST_DEATHS as usize + 1));
+    let start = is_ours(name).then(|| directory.read_start(name, MAX_DEATHS as usize + 1));
     let is_mark = |start: Vec<u8>| start.iter().all(|byte| matches!(byte, b'+' | 0));
     start.flatten().is_some_and(is_mark)
 }
@@ -77,7 +77,7 @@ impl Store {
         }
         let lock = match self.locks().try_lock(Purpose::Load, key) {
             Attempt::Got(lock) => lock,
-            Attempt::Taken if self.loads_begun(key) >= MOST_DEATHS => return Admission::Postponed,
+            Attempt::Taken if self.loads_begun(key) >= MAX_DEATHS => return Admission::Postponed,
             Attempt::Taken | Attempt::Unavailable => return Admission::Granted(None),
         };
         if !is_of_system && !self.has(key) {
@@ -86,11 +86,11 @@ impl Store {
         let name = self.loading_name(key);
         let begun = self.root.create(LOADING).map_err(|error| error.error);
         let begun = begun.and_then(|directory| {
-            let begun = directory.append_below(&name, b"+", MOST_DEATHS)?;
+            let begun = directory.append_below(&name, b"+", MAX_DEATHS)?;
             Ok((directory, begun))
         });
         match begun {
-            Ok((_, MOST_DEATHS..)) => Admission::Refused(Defect::Deadly, lock),
+            Ok((_, MAX_DEATHS..)) => Admission::Refused(Defect::Deadly, lock),
             Ok((directory, _)) => Admission::Granted(Some(Loading {
                 directory,
                 name,

@@ -447,7 +447,7 @@ mod tests {
     fn a_total_that_cannot_be_read_is_not_written_over() {
         let (_temporary, directory) = directory();
         let path = directory.path().to_owned();
-        let unreadable = vec![b' '; folding::LARGEST_TOTAL as usize];
+        let unreadable = vec![b' '; folding::MAX_TOTAL_BYTES as usize];
         std::fs::write(path.join(TOTAL), &unreadable).expect("written");
         std::fs::write(path.join(dead_name(1)), seven_hits()).expect("written");
         let statistics = Statistics::new(&directory);

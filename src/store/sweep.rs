@@ -32,9 +32,9 @@ const LOAD: Duration = Duration::from_secs(7 * 86400);
 const SET_ASIDE: Duration = Duration::from_secs(30 * 86400);
 /// What could not be baked is tried again after this time: the driver may be another by then.
 const BAKED_IN_VAIN: Duration = Duration::from_secs(30 * 86400);
-const MOST_SET_ASIDE: usize = 256;
+const MAX_SET_ASIDE: usize = 256;
 /// How many files of dead processes are folded at once.
-const MOST_FOLDED: usize = 256;
+const MAX_FOLDED: usize = 256;
 /// The directory of this format bears the time when it was last opened to store, or nearly.
 const OPENED: Duration = Duration::from_secs(86400);
 
@@ -117,13 +117,13 @@ impl Store {
             };
             let young = names
                 .iter()
-                .take(MOST_SET_ASIDE)
+                .take(MAX_SET_ASIDE)
                 .take_while(|name| !is_old(name));
             let kept = young.count();
             remove(&aside, names.split_off(kept))?;
         }
         if let Some(statistics) = self.root.open_below(STATISTICS)? {
-            Statistics::new(&statistics).fold_some(MOST_FOLDED);
+            Statistics::new(&statistics).fold_some(MAX_FOLDED);
         }
         Ok(removed)
     }
@@ -131,8 +131,8 @@ impl Store {
 
 /// Whether a file is certainly one that was not finished: by its name, and as far as it was written.
 pub(super) fn is_leftover(directory: &Directory, name: &str) -> bool {
-    const LONGEST: usize = 64;
-    let start = is_temporary(name).then(|| directory.read_start(name, LONGEST));
+    const MAX_READ_BYTES: usize = 64;
+    let start = is_temporary(name).then(|| directory.read_start(name, MAX_READ_BYTES));
     start.flatten().is_some_and(|start| {
         let begins = |known: &&[u8]| start.starts_with(known) || known.starts_with(&start);
         is_blank(&start) || STARTS.iter().any(begins)

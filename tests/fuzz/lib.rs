@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Inputs are repeated up to this size before they are timed, in bytes.
 const LARGE: usize = 64 << 10;
 /// Many times what a linear scan of so much needs, even if it is instrumented; a quadratic one needs more.
-const LONGEST: Duration = Duration::from_secs(2);
+const MAX_TIME: Duration = Duration::from_secs(2);
 
 /// Runs something on a large text that repeats the input, and panics if it takes longer than anything linear could. Other
 /// programs on the machine do not count.
@@ -37,7 +37,7 @@ pub fn in_linear_time(input: &[u8], run: impl FnOnce(&[u8])) {
     run(&large);
     let took = processor_time() - before;
     assert!(
-        took < LONGEST,
+        took < MAX_TIME,
         "{} bytes took {took:?}: more than linear time",
         large.len()
     );

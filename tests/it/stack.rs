@@ -27,15 +27,15 @@ fn depth(sandbox: &Sandbox, ran: &Ran) -> usize {
 
 /// How much of ours may lie on the stack below a call of the driver, in bytes. Measured without optimization, where each closure of
 /// a hook has a frame of its own: 6096 on a hit.
-const MOST_BELOW_DRIVER: usize = if cfg!(debug_assertions) {
+const MAX_BELOW_DRIVER: usize = if cfg!(debug_assertions) {
     6 << 10
 } else {
     4 << 10
 };
 /// The same where the driver compiles for the application, measured alike: 1168. Exceptions pass through these frames.
-const MOST_BELOW_COMPILER: usize = 2 << 10;
+const MAX_BELOW_COMPILER: usize = 2 << 10;
 /// How much may ever lie there, the driver's own use included.
-const MOST: usize = 64 << 10;
+const MAX_STACK: usize = 64 << 10;
 
 #[test]
 fn little_stack_is_used() {
@@ -52,13 +52,13 @@ fn little_stack_is_used() {
                 let ran = run(Way::Cached);
                 assert_eq!(ran.stdout, bare.stdout, "{how}: {}", ran.stderr);
                 let all = used(&ran).0;
-                assert!(all <= MOST, "{how}, {kind}: {all} bytes");
+                assert!(all <= MAX_STACK, "{how}, {kind}: {all} bytes");
                 if let Some(bare) = bare_depth {
                     let ours = depth(&sandbox, &ran) - bare;
 
                     let most = match kind {
-                        "miss" => MOST_BELOW_COMPILER,
-                        _ => MOST_BELOW_DRIVER,
+                        "miss" => MAX_BELOW_COMPILER,
+                        _ => MAX_BELOW_DRIVER,
                     };
                     assert!(ours <= most, "{kind}: {ours} bytes of ours");
                 }
@@ -80,7 +80,7 @@ fn each_thread_on_which_a_build_lives_bare_is_large_enough() {
             for size in [96, 160] {
                 let run =
                     |way, size: usize| sandbox.client(way, &["stack", &size.to_string(), how]);
-                let bare = run(Way::Bare, size - (MOST_BELOW_DRIVER >> 10));
+                let bare = run(Way::Bare, size - (MAX_BELOW_DRIVER >> 10));
                 if bare.code != Some(0) || run(Way::Bare, size - 8).code != Some(0) {
                     continue;
                 }

@@ -16,7 +16,7 @@ use super::super::Failure;
 use super::super::interrupt::Interrupt;
 use super::{FORMAT, MANIFEST, Manifest, SEAL, go_on};
 use crate::log::text;
-use crate::store::LARGEST_ENTRY;
+use crate::store::MAX_ENTRY_BYTES;
 
 /// The first bytes of a zstd frame (RFC 8878, 3.1.1).
 pub const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -26,13 +26,13 @@ pub const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const ALWAYS: u64 = 64 << 20;
 const TIMES: u64 = 400;
 /// The largest manifest, in bytes.
-const LARGEST_MANIFEST: u64 = 256 << 20;
-const LARGEST_SEAL: u64 = 1024;
+const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+const MAX_SEAL_BYTES: u64 = 1024;
 /// How much may stand between two members, in bytes: headers, and names that are longer than a header has room for. The tar crate
 /// keeps these in memory, whatever their length.
 const BETWEEN: u64 = 64 << 10;
 /// Of a name so many bytes are kept.
-const LONGEST_NAME: usize = 256;
+const MAX_NAME_BYTES: usize = 256;
 
 /// An archive that can be read more than once.
 pub struct Source {
@@ -187,7 +187,7 @@ impl Source {
                 _ => size,
             };
             let mut path = content.path_bytes().into_owned();
-            path.truncate(LONGEST_NAME);
+            path.truncate(MAX_NAME_BYTES);
             let mut member = Member {
                 index: index as u64,
                 name: path,
@@ -201,7 +201,7 @@ impl Source {
                 if member.name != MANIFEST.as_bytes() {
                     return Err(no_archive(&name));
                 }
-                let bytes = match member.bytes(LARGEST_MANIFEST) {
+                let bytes = match member.bytes(MAX_MANIFEST_BYTES) {
                     Ok(bytes) => bytes,
                     Err(trouble) => {
                         let why = trouble.of_member(&name)?;
@@ -214,7 +214,7 @@ impl Source {
             }
             if let Some((manifest, bytes)) = pending.take() {
                 let is_seal = member.name == SEAL.as_bytes();
-                let seal = is_seal.then(|| member.bytes(LARGEST_SEAL).unwrap_or_default());
+                let seal = is_seal.then(|| member.bytes(MAX_SEAL_BYTES).unwrap_or_default());
                 visitor.head(Head {
                     manifest,
                     sealed: seal.map(|seal| (bytes, seal)),
@@ -313,7 +313,7 @@ impl Member<'_> {
             EntryType::GNUSparse => return unfit("is a sparse file"),
             _ => return unfit("is no regular file"),
         }
-        if self.size >= limit.min(LARGEST_ENTRY) {
+        if self.size >= limit.min(MAX_ENTRY_BYTES) {
             return unfit("is too large");
         }
         // As much as there is, whatever is said: what is read is counted.

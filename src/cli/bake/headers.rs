@@ -217,7 +217,7 @@ fn check_disk(recipe: &Recipe, ingredients: &[Ingredient], bases: &[Base]) -> Re
 
 /// SHA-256 of a file; None: it is none, or too large for a header.
 fn digest(path: &Path) -> Option<[u8; 32]> {
-    const LARGEST: u64 = 64 << 20;
+    const MAX_BYTES: u64 = 64 << 20;
     // To open anything else could wait for ever, or do something.
     if !fs::metadata(path).ok()?.is_file() {
         return None;
@@ -229,7 +229,7 @@ fn digest(path: &Path) -> Option<[u8; 32]> {
         return None;
     }
     let mut bytes = Vec::new();
-    file.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
     Some(sha256(&bytes))
 }
 

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 /// How long it may take to end when there is nothing more to do.
 const ENDING: Duration = Duration::from_secs(10);
 /// How long it may be without a processor beside that.
-const MOST_STARVED: Duration = Duration::from_secs(3600);
+const MAX_STARVED: Duration = Duration::from_secs(3600);
 /// How often it is looked whether the user wants no more.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -81,7 +81,7 @@ impl Worker {
         let started = Instant::now();
         let before = self.starved();
         let silence = loop {
-            let starved = self.starved().saturating_sub(before).min(MOST_STARVED);
+            let starved = self.starved().saturating_sub(before).min(MAX_STARVED);
             let left = (limit.saturating_add(starved)).saturating_sub(started.elapsed());
             match self.answers.recv_timeout(left.min(LOOK)) {
                 Ok(line) => return Ok(line),

@@ -21,8 +21,8 @@ use crate::store::recipe::{Base, DeviceName, Operation, Recipe, Text};
 use crate::store::{Lookup, Store};
 
 /// How many calls one recipe may take, and how deep programs may be made from one another.
-const MOST_CALLS: usize = 4096;
-const DEEPEST: usize = 64;
+const MAX_CALLS: usize = 4096;
+const MAX_DEPTH: usize = 64;
 
 /// What has become of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -225,7 +225,7 @@ impl Player<'_> {
         depth: usize,
     ) -> Result<(Program, Done), Verdict> {
         making.calls += 1;
-        if making.calls > MOST_CALLS || depth > DEEPEST {
+        if making.calls > MAX_CALLS || depth > MAX_DEPTH {
             return skip("it takes too many calls");
         }
         let names = |devices: &[DeviceName]| -> Vec<Vec<u8>> {

@@ -22,8 +22,8 @@ use crate::store::Store;
 /// How long a worker may take for a recipe: so many times as long as it took the application, and no less or more than this. On
 /// a busy machine a worker gets little of the processor.
 const TIMES: u32 = 30;
-const LEAST: Duration = Duration::from_secs(60);
-const MOST: Duration = Duration::from_secs(3600);
+const MIN_TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 /// How often the name of a program that was just copied is tried: a child that another thread forked meanwhile may still have it
 /// open for writing.
 const BUSY: u32 = 50;
@@ -138,7 +138,7 @@ impl Supervisor<'_> {
     pub(super) fn limit(&self, item: &Item) -> Duration {
         self.timeout.unwrap_or_else(|| {
             let took = Duration::from_nanos(item.compile_ns);
-            took.saturating_mul(TIMES).clamp(LEAST, MOST)
+            took.saturating_mul(TIMES).clamp(MIN_TIMEOUT, MAX_TIMEOUT)
         })
     }
 
@@ -195,7 +195,7 @@ impl Supervisor<'_> {
         let root = Root::new().map_err(trouble)?;
         let child = self.spawn(place, root.path()).map_err(trouble)?;
         let mut worker = Worker::new(child, root);
-        let limit = self.timeout.unwrap_or(LEAST).max(LEAST);
+        let limit = self.timeout.unwrap_or(MIN_TIMEOUT).max(MIN_TIMEOUT);
         match worker.answer(limit, self.stop) {
             Ok(line) if line == READY => Ok(worker),
             Ok(line) => {

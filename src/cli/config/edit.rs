@@ -16,7 +16,7 @@ use crate::log::{path, text};
 use crate::trust;
 
 /// A larger file is no configuration; the reader has the same limit.
-const LARGEST: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// A configuration file that is being changed.
 pub struct Edited {
@@ -74,8 +74,8 @@ impl Edited {
             return Err(of_another_user(named));
         }
         let mut content = String::new();
-        let read = opened.take(LARGEST).read_to_string(&mut content);
-        if read.map_err(cannot)? as u64 == LARGEST {
+        let read = opened.take(MAX_BYTES).read_to_string(&mut content);
+        if read.map_err(cannot)? as u64 == MAX_BYTES {
             return Err(Failure::new(format_args!("`{shown}` is too large")));
         }
         let document: DocumentMut = content.parse().map_err(|error: toml_edit::TomlError| {

@@ -12,7 +12,7 @@ use crate::store::{Store, VERSION_DIRECTORY};
 
 const ABOUT: &str = "entries";
 /// Directories stand in each other no deeper: those of the entries are in one of the format's.
-const DEEPEST: u32 = 4;
+const MAX_DEPTH: u32 = 4;
 
 /// What is the matter with a file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ fn fault_below(at: &Path, is_readonly: bool, depth: u32) -> Option<(Fault, PathB
     if let Some(fault) = fault_of(&metadata, is_readonly) {
         return Some((fault, at.to_owned()));
     }
-    if !metadata.is_dir() || depth == DEEPEST {
+    if !metadata.is_dir() || depth == MAX_DEPTH {
         return None;
     }
     let mut names = std::fs::read_dir(at).ok()?.flatten();
@@ -104,7 +104,7 @@ fn readable_below(at: &Path, depth: u32) -> u64 {
     // The cache directory itself may be a link to one.
     let is_directory = metadata.is_dir() || depth == 0 && at.is_dir();
     let mode = at.metadata().map_or(0, |metadata| metadata.mode());
-    if !is_directory || mode & 0o011 == 0 || depth > DEEPEST + 1 {
+    if !is_directory || mode & 0o011 == 0 || depth > MAX_DEPTH + 1 {
         return 0;
     }
     let names = std::fs::read_dir(at).into_iter().flatten().flatten();

@@ -199,10 +199,14 @@ impl Report {
 /// Pieces behind their start, in lines of this width, those after the first below the first piece.
 fn wrapped<'a>(start: String, pieces: impl Iterator<Item = &'a str>, width: usize) -> String {
     /// Where fewer columns are left of a line, the next one begins further to the left.
-    const LEAST: usize = 40;
+    const MIN_WIDTH: usize = 40;
     const LEFT: usize = 9;
     let first = console::measure_text_width(&start);
-    let indent = if width < first + LEAST { LEFT } else { first };
+    let indent = if width < first + MIN_WIDTH {
+        LEFT
+    } else {
+        first
+    };
     let (mut text, mut column, mut is_first) = (start, first, true);
     for piece in pieces {
         let long = console::measure_text_width(piece);

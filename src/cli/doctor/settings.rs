@@ -15,9 +15,9 @@ use crate::store::measures;
 
 const ABOUT: &str = "setting";
 /// What is less holds no program's kernels, in bytes: a number without its `G` is meant otherwise.
-const LEAST_SIZE: u64 = 1 << 20;
+const MIN_SIZE: u64 = 1 << 20;
 /// When an entry was last used is written at most once in this time.
-const LEAST_AGE: Duration = Duration::from_secs(3600);
+const MIN_AGE: Duration = Duration::from_secs(3600);
 
 pub fn examine(config: &Config, report: &mut Report) {
     for complaint in &config.complaints {
@@ -115,10 +115,10 @@ fn hindrance(config: &Config, name: Name) -> Option<(&'static str, bool)> {
         Name::ReadOnly if config.readonly() => Some(("nothing new is stored", false)),
         Name::Recache if config.recache() => Some(("nothing is served", false)),
         Name::Record if config.record() == Record::Off => Some(("nothing new is stored", false)),
-        Name::MaxSize if config.max_size().is_some_and(|most| most < LEAST_SIZE) => {
+        Name::MaxSize if config.max_size().is_some_and(|most| most < MIN_SIZE) => {
             Some(("hardly an entry fits", false))
         }
-        Name::MaxAge if config.max_age().is_some_and(|most| most < LEAST_AGE) => {
+        Name::MaxAge if config.max_age().is_some_and(|most| most < MIN_AGE) => {
             Some(("entries that are in use go as well", false))
         }
         Name::Verify if config.verify() > 0 => Some(("hits are compiled as well", false)),

@@ -8,7 +8,7 @@ use crate::key::ingredients::{Ingredient, Kind};
 use crate::log::text;
 
 /// Longer values are cut where people read them.
-const LONGEST_VALUE: usize = 160;
+const MAX_VALUE_CHARS: usize = 160;
 /// Values of so many words are lists: what was added and taken away is told.
 const LIST: usize = 6;
 
@@ -394,7 +394,7 @@ fn became(before: Option<&str>, after: Option<&str>) -> String {
 
 /// The beginning of a long value.
 fn cut(value: &str) -> String {
-    match value.char_indices().nth(LONGEST_VALUE) {
+    match value.char_indices().nth(MAX_VALUE_CHARS) {
         Some((end, _)) => format!("{}...", &value[..end]),
         None => value.to_owned(),
     }

@@ -12,7 +12,7 @@ use crate::store::journal::{self, Build, Ended, Kept, Record};
 use crate::store::{Store, StoreError};
 
 /// So many entries are compared with, those that were used last: of a large cache all would take minutes.
-const MOST_COMPARED: usize = 10_000;
+const MAX_COMPARED: usize = 10_000;
 
 /// All that a build can be compared with.
 pub struct Past {
@@ -74,7 +74,7 @@ impl Past {
         let records = journal::read(store.root())?;
         let mut files = store.entries()?;
         files.sort_by_key(|(_, file)| Reverse(file.modified_ms));
-        files.truncate(MOST_COMPARED);
+        files.truncate(MAX_COMPARED);
         let entries = files.into_iter();
         let entries = entries.filter_map(|(key, _)| Some((key, store.read_meta(&key)?)));
         let entries = entries.collect();

@@ -12,9 +12,9 @@ use crate::store::entry::{Entry, Meta};
 use crate::store::recipe::{Content, Operation, Recipe};
 
 /// Of a text, so many of its longest lines are looked for.
-const MOST_LINES: usize = 32;
+const MAX_LINES: usize = 32;
 /// Shorter lines stand anywhere.
-const SHORTEST_LINE: usize = 20;
+const MIN_LINE_BYTES: usize = 20;
 /// Directories in which a path tells of nobody's own.
 const SHARED: [&[u8]; 4] = [b"/tmp/", b"/var/tmp/", b"/var/cache/", b"/dev/shm/"];
 
@@ -117,16 +117,16 @@ fn values(options: &[u8]) -> BTreeSet<Vec<u8>> {
         let end = value.iter().rposition(|byte| !is_quote(byte));
         &value[start..end.map_or(start, |end| end + 1)]
     });
-    let told = bare.filter(|value| value.len() >= SHORTEST_LINE || path(value).is_some());
+    let told = bare.filter(|value| value.len() >= MIN_LINE_BYTES || path(value).is_some());
     told.map(<[u8]>::to_vec).collect()
 }
 
 /// The lines by which a text is known again.
 fn lines(text: &[u8]) -> Vec<Vec<u8>> {
     let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
-    let mut lines: Vec<&[u8]> = lines.filter(|line| line.len() >= SHORTEST_LINE).collect();
+    let mut lines: Vec<&[u8]> = lines.filter(|line| line.len() >= MIN_LINE_BYTES).collect();
     lines.sort_by_key(|line| std::cmp::Reverse(line.len()));
-    lines.truncate(MOST_LINES);
+    lines.truncate(MAX_LINES);
     lines.into_iter().map(<[u8]>::to_vec).collect()
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::log::is_plain;
 
 /// Longer ones no file system takes, in bytes.
-const LONGEST: usize = 200;
+const MAX_BYTES: usize = 200;
 
 /// A name for a file or directory that is what was named, if that is harmless; else with `%` and two hexadecimal digits for each byte
 /// that is not.
@@ -19,7 +19,7 @@ pub fn safe(name: &[u8]) -> String {
     };
     let mut safe = String::new();
     if is_special
-        || name.len() > LONGEST
+        || name.len() > MAX_BYTES
         || !text.chars().all(is_harmless)
         || name.starts_with(b"-")
     {
@@ -34,7 +34,7 @@ pub fn safe(name: &[u8]) -> String {
                 false => safe += &format!("%{byte:02x}"),
             }
         }
-        safe.truncate(LONGEST);
+        safe.truncate(MAX_BYTES);
         if safe.is_empty() {
             safe.push('%');
         }
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(safe(b"a\nb/c"), "a%0ab%2fc");
         assert_eq!(safe(b"\xff.h"), "%ff.h");
         assert_eq!(safe(b""), "%");
-        assert!(safe(&[b'x'; 4096]).len() <= LONGEST);
+        assert!(safe(&[b'x'; 4096]).len() <= MAX_BYTES);
         assert_ne!(safe(b"a%0a"), safe(b"a\n"));
         assert_eq!(
             below(b"/home/u/../v/./inc/a.h"),

@@ -15,7 +15,7 @@ const LIBRARY: &[u8] = b"liboclcache";
 /// The first line of a file of variables that is ours.
 pub const HEADER: &str = "# Written by `oclcache install`; `oclcache uninstall` removes it.";
 /// A larger file is none of ours, in bytes.
-const LARGEST: u64 = 1 << 16;
+const MAX_BYTES: u64 = 1 << 16;
 /// Everybody reads what is registered.
 const MODE: u32 = 0o644;
 
@@ -172,7 +172,7 @@ fn read(file: &Path) -> Result<Option<Vec<u8>>, Failure> {
             path(file)
         ))),
         Ok(metadata) if !metadata.is_file() => not_ours("is no regular file"),
-        Ok(metadata) if metadata.len() > LARGEST => not_ours("is too large"),
+        Ok(metadata) if metadata.len() > MAX_BYTES => not_ours("is too large"),
         Ok(_) => std::fs::read(file)
             .map(Some)
             .map_err(|error| Failure::new(format_args!("cannot read `{}`: {error}", path(file)))),

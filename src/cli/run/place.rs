@@ -25,7 +25,7 @@ use crate::store::{Limits, STATISTICS, Store, StoreError};
 const REGISTERED: &str = "oclcache.icd";
 const PREFIX: &str = "vendors-";
 /// The path in a registration is no longer, in bytes (PATH_MAX of Linux, and the end of the line).
-const LONGEST: u64 = 4096 + 2;
+const MAX_BYTES: u64 = 4096 + 2;
 /// What is younger may be another process's that is making it now.
 const UNFINISHED: Duration = Duration::from_secs(3600);
 
@@ -151,7 +151,7 @@ pub fn made_vendors(place: &Directory) -> Vec<(String, PathBuf)> {
     let of_library = |name: &String| {
         let directory = place.open_below(name).ok()??;
         let is_ours = |file: &String| file == REGISTERED || is_temporary(file);
-        let content = directory.read(REGISTERED, LONGEST).ok()??;
+        let content = directory.read(REGISTERED, MAX_BYTES).ok()??;
         let library = Path::new(std::ffi::OsStr::from_bytes(content.strip_suffix(b"\n")?));
         let is_ours = directory.names().ok()?.iter().all(is_ours) && *name == name_of(library);
         is_ours.then(|| library.to_owned())

@@ -10,7 +10,7 @@ const PROGRAMS: usize = 8;
 const DAYS: usize = 7;
 /// A terminal with fewer columns has no room for four numbers in a row.
 const NARROW: usize = 66;
-const LONGEST_NAME: &str = "compile time spent";
+const WIDEST_NAME: &str = "compile time spent";
 
 /// All that is wanted, in sections.
 pub fn render(all: &Gathered, by: Option<By>, since: Option<u32>, verbose: bool) -> String {
@@ -97,14 +97,8 @@ fn glance(all: &Gathered, total: &Totals, since: Option<u32>) -> String {
     }
     row("bypassed", &|_, totals| totals.bypassed().to_string());
     row("time saved", &|_, totals| time(totals.saved_ns()));
-    row(LONGEST_NAME, &|_, totals| time(totals.compiled_ns()));
-    table.render(0, None)
-        + &format!(
-            "{:<1$}  {2}\n",
-            "cache size",
-            LONGEST_NAME.len(),
-            taken(all)
-        )
+    row(WIDEST_NAME, &|_, totals| time(totals.compiled_ns()));
+    table.render(0, None) + &format!("{:<1$}  {2}\n", "cache size", WIDEST_NAME.len(), taken(all))
 }
 
 /// What the cache takes, of what it may.

@@ -220,7 +220,7 @@ fn what_is_no_plain_file_is_not_opened() {
 #[test]
 fn there_is_an_end_to_what_is_followed() {
     let tree = Tree::new(&[]);
-    for index in 0..DEEPEST + 2 {
+    for index in 0..MAX_DEPTH + 2 {
         tree.write(
             &format!("{index}.h"),
             &format!("#include \"{}.h\"\n", index + 1),
@@ -230,7 +230,7 @@ fn there_is_an_end_to_what_is_followed() {
         .closure("#include \"0.h\"\n", "")
         .expect_err("too deep");
     assert_eq!(deep, Bypass::TooManyHeaders);
-    let many: String = (0..MOST_PLACES + 1)
+    let many: String = (0..MAX_PLACES + 1)
         .map(|index| format!("#include <{index}>\n"))
         .collect();
     assert_eq!(

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use super::lex::{Kind, Lexemes, is_odd};
 use super::predefined::could_be_predefined;
 use super::{
-    DEEPEST, Definition, LONGEST, MOST_NAMES, MOST_STEPS, MOST_WORK, Macros, NONE_HIDDEN, Token,
-    Words,
+    Definition, MAX_DEPTH, MAX_NAMES, MAX_STEPS, MAX_TEXT_BYTES, MAX_WORK, Macros, NONE_HIDDEN,
+    Token, Words,
 };
 use crate::fallible::push;
 use crate::outcome::Bypass;
@@ -83,7 +83,7 @@ impl<'a> Expansion<'a> {
     fn spend(&mut self, tokens: usize) -> Result<(), Bypass> {
         crate::key::work::count(tokens);
         self.work += tokens;
-        match self.work > MOST_WORK {
+        match self.work > MAX_WORK {
             true => Err(Bypass::UnresolvedInclude),
             false => Ok(()),
         }
@@ -133,7 +133,7 @@ impl<'a> Expansion<'a> {
 
     /// These tokens before those of a list, if as many can still be expanded.
     fn list(&mut self, tokens: &[Token], rest: List, depth: usize) -> Result<List, Bypass> {
-        if tokens.len() + rest.length as usize + depth > DEEPEST {
+        if tokens.len() + rest.length as usize + depth > MAX_DEPTH {
             return Err(Bypass::UnresolvedInclude);
         }
         self.spend(tokens.len())?;
@@ -167,7 +167,7 @@ impl<'a> Expansion<'a> {
     /// Takes the next token: as it is, and each macro of its name.
     fn advance(&mut self, frame: &mut Frame, state: State) -> Result<(), Bypass> {
         self.steps += 1;
-        if self.steps > MOST_STEPS || state.depth + state.rest.length as usize > DEEPEST {
+        if self.steps > MAX_STEPS || state.depth + state.rest.length as usize > MAX_DEPTH {
             return Err(Bypass::UnresolvedInclude);
         }
         let Some((first, rest)) = self.split(state.rest) else {
@@ -175,7 +175,7 @@ impl<'a> Expansion<'a> {
             let mut tokens: Vec<_> = self.tokens(state.done).collect();
             tokens.reverse();
             frame.expanded.insert(tokens);
-            return match frame.expanded.len() > MOST_NAMES {
+            return match frame.expanded.len() > MAX_NAMES {
                 true => Err(Bypass::UnresolvedInclude),
                 false => Ok(()),
             };
@@ -271,7 +271,7 @@ impl<'a> Expansion<'a> {
     /// What the next argument may be, with each that those before it may be.
     fn combine(&mut self, call: &mut Call, expanded: &[Rc<Vec<Token>>]) -> Result<(), Bypass> {
         let count = call.combinations.len() * expanded.len();
-        if count > MOST_NAMES {
+        if count > MAX_NAMES {
             return Err(Bypass::UnresolvedInclude);
         }
         call.parameter += 1;
@@ -361,7 +361,7 @@ impl<'a> Expansion<'a> {
                 (new, spaced) = (rest, None);
             }
             // More than that is given up by whoever expands it; what is made here never gets shorter.
-            if made.len() + new.len() > DEEPEST {
+            if made.len() + new.len() > MAX_DEPTH {
                 return Err(Bypass::UnresolvedInclude);
             }
             self.spend(1 + new.len())?;
@@ -390,7 +390,7 @@ fn pasted(left: Token, right: Token, words: &mut Words) -> Result<(Kind, u32), B
     let text = [words.text(left), words.text(right)].concat();
     let mut tokens = Lexemes::new(&text);
     match (tokens.next(), tokens.next()) {
-        (Some(pasted), None) if pasted.text.len() <= LONGEST => {
+        (Some(pasted), None) if pasted.text.len() <= MAX_TEXT_BYTES => {
             Ok((pasted.kind, words.number(pasted.text)?))
         }
         _ => Err(Bypass::UnresolvedInclude),
@@ -411,7 +411,7 @@ fn string(argument: &[Token], words: &mut Words) -> Result<Token, Bypass> {
             text.push(*byte);
         }
         // Each string that is made a string again has twice as many backslashes.
-        if text.len() > LONGEST {
+        if text.len() > MAX_TEXT_BYTES {
             return Err(Bypass::UnresolvedInclude);
         }
     }

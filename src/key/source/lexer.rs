@@ -32,7 +32,7 @@ const WHOLE_COMMENT_ENDS: u8 = 1 << 6;
 pub(super) const READINGS: u8 = 1 << 7;
 
 /// How long the operand of `__has_include` may be.
-const LONGEST_OPERAND: usize = 4096;
+const MAX_OPERAND_BYTES: usize = 4096;
 
 /// How much may be read in search of ends that are not there, and of what stands before a name, besides four times the text's
 /// length.
@@ -295,7 +295,7 @@ impl<'a> Lexer<'a> {
         }
         self.at += 1;
         // So short that many of them on one line take little time.
-        let rest = &self.text[self.at..self.text.len().min(self.at + LONGEST_OPERAND)];
+        let rest = &self.text[self.at..self.text.len().min(self.at + MAX_OPERAND_BYTES)];
         let mut open = 1;
         let end = rest.iter().position(|byte| {
             open += i32::from(*byte == b'(') - i32::from(*byte == b')');
@@ -334,7 +334,7 @@ impl<'a> Lexer<'a> {
             self.search(1);
             match byte {
                 b'\n' => return false,
-                _ if back == LONGEST_OPERAND => return true,
+                _ if back == MAX_OPERAND_BYTES => return true,
                 b')' => closed += 1,
                 b'(' if closed > 0 => closed -= 1,
                 b'(' => {

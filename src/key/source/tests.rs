@@ -242,7 +242,7 @@ fn a_long_text_of_many_readings_is_given_up() {
     let (judged, cost) = crate::key::work::of(|| verdict(&[long.as_bytes()]));
     assert_eq!(judged, UNRESOLVED);
     assert!(
-        cost < 4 * (MOST_READ + MOST_TIMES_READ * long.len()),
+        cost < 4 * (MAX_READ + MAX_TIMES_READ * long.len()),
         "{cost}"
     );
 }

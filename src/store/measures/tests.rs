@@ -91,7 +91,7 @@ fn recent_programs_count_more_than_old_ones() {
         measured.add(Times::of(100 * MS, 300 * MS), Times::default(), 7);
     }
     assert_eq!(measured.verdict(7), Some(Verdict::Dear));
-    assert!(measured.recorded.count < MOST_COUNTED);
+    assert!(measured.recorded.count < MAX_COUNTED);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn the_file_is_bounded_and_forgets_what_is_no_longer_used() {
         Measures::default().of(&store, 0, || Some(driver(name)));
     }
     let drivers = list(&store);
-    assert_eq!(drivers.len(), MOST_DRIVERS);
+    assert_eq!(drivers.len(), MAX_DRIVERS);
     assert_eq!(
         drivers[0],
         Measured {

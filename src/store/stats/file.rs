@@ -47,10 +47,10 @@ pub const ROWS: usize = 12;
 pub const WORDS: usize = ROWS * ROW;
 
 /// The longest names that are kept, in bytes.
-const LONGEST_PROGRAM: usize = 100;
-const LONGEST_DRIVER: usize = 24;
-const LONGEST_DEVICE: usize = 100;
-const _: () = assert!(3 + LONGEST_PROGRAM + LONGEST_DRIVER + LONGEST_DEVICE <= TEXT * WORD);
+const MAX_PROGRAM_BYTES: usize = 100;
+const MAX_DRIVER_BYTES: usize = 24;
+const MAX_DEVICE_BYTES: usize = 100;
+const _: () = assert!(3 + MAX_PROGRAM_BYTES + MAX_DRIVER_BYTES + MAX_DEVICE_BYTES <= TEXT * WORD);
 
 /// The driver and the device that an event is of; empty where there is none.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,7 +70,7 @@ pub struct Program {
 impl Program {
     /// The program of this name.
     pub fn new(name: &[u8]) -> Program {
-        let name = cut(name, LONGEST_PROGRAM).to_vec();
+        let name = cut(name, MAX_PROGRAM_BYTES).to_vec();
         Program {
             digest: xxh3_64_with_seed(&name, 0),
             name,
@@ -138,8 +138,8 @@ pub fn add(
     day: u64,
     events: &[Event],
 ) -> usize {
-    let driver = cut(place.driver.as_bytes(), LONGEST_DRIVER);
-    let device = cut(place.device, LONGEST_DEVICE);
+    let driver = cut(place.driver.as_bytes(), MAX_DRIVER_BYTES);
+    let device = cut(place.device, MAX_DEVICE_BYTES);
     let digest = xxh3_64_with_seed(driver, program.digest.wrapping_add(day));
     let digest = xxh3_64_with_seed(device, digest).max(1);
     let wanted = Wanted {

@@ -22,9 +22,9 @@ pub const TOTAL: &str = "total.json";
 pub const LOCK: &str = "lock";
 
 /// Larger files are none of ours.
-const LARGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The total is far below: its rows are bounded (`rows`), as is its list of files.
-pub const LARGEST_TOTAL: u64 = 1 << 24;
+pub const MAX_TOTAL_BYTES: u64 = 1 << 24;
 /// How many files are folded into one total.
 const FOLDED_AT_ONCE: usize = 4096;
 /// How long the command waits for another process that folds.
@@ -114,7 +114,7 @@ impl Lock {
 
 /// The counters in a file of this name, if it is one.
 pub fn counters(directory: &Directory, name: &str) -> Option<Rows> {
-    let bytes = directory.read(name, LARGEST).ok()??;
+    let bytes = directory.read(name, MAX_FILE_BYTES).ok()??;
     decode(&bytes)
 }
 
@@ -151,7 +151,7 @@ pub struct Round<'a> {
 impl<'a> Round<'a> {
     /// Nothing is read yet but the total. At most `limit` files are looked at, and none is folded without a lock.
     pub fn begin(directory: &'a Directory, lock: Option<Lock>, limit: usize) -> Round<'a> {
-        let (total, lock) = match directory.read(TOTAL, LARGEST_TOTAL) {
+        let (total, lock) = match directory.read(TOTAL, MAX_TOTAL_BYTES) {
             Ok(Some(bytes)) => (serde_json::from_slice(&bytes).unwrap_or_default(), lock),
             Ok(None) => (Total::default(), lock),
             // It may be there, and is not written over.

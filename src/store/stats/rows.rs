@@ -13,8 +13,8 @@ pub const OTHERS: &str = "(others)";
 pub const BY_DAY: u32 = 35;
 const BY_MONTH: u32 = 400;
 /// So many programs are told apart at most, and fewer where rows are more than so many.
-const MOST_PROGRAMS: usize = 200;
-const MOST_ROWS: usize = 2048;
+const MAX_PROGRAMS: usize = 200;
+const MAX_ROWS: usize = 2048;
 
 /// By what counters are told apart. What is not known is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -160,7 +160,7 @@ pub(super) fn bound(rows: &mut Rows, earlier: &mut Rows, today: u32) {
     };
     rows.retag(aged);
     earlier.retag(aged);
-    let mut most = MOST_PROGRAMS;
+    let mut most = MAX_PROGRAMS;
     loop {
         let mut programs: Vec<(u64, String)> = rows
             .by(|tag| tag.program.clone())
@@ -181,13 +181,13 @@ pub(super) fn bound(rows: &mut Rows, earlier: &mut Rows, today: u32) {
             rows.retag(merged);
             earlier.retag(merged);
         }
-        if rows.0.len() <= MOST_ROWS || most == 0 {
+        if rows.0.len() <= MAX_ROWS || most == 0 {
             break;
         }
         most /= 2;
     }
     // So many drivers and devices nobody has.
-    if rows.0.len() > MOST_ROWS {
+    if rows.0.len() > MAX_ROWS {
         rows.retag(|_| Tag::default());
         earlier.retag(|_| Tag::default());
     }
@@ -288,7 +288,7 @@ mod tests {
         }
         let mut earlier = rows.of(|tag| tag.program != "app0");
         bound(&mut rows, &mut earlier, 7);
-        assert_eq!(rows.iter().count(), MOST_PROGRAMS + 1);
+        assert_eq!(rows.iter().count(), MAX_PROGRAMS + 1);
         assert!(rows.get(&tag(7, "app999")).is_some());
         let others = rows.get(&tag(7, OTHERS)).expect("a row");
         assert_eq!(others.get(Counter::Hits), (0..800).sum::<u64>());
@@ -300,7 +300,7 @@ mod tests {
             }
         }
         bound(&mut rows, &mut earlier, 30);
-        assert!((1000..=MOST_ROWS).contains(&rows.iter().count()));
+        assert!((1000..=MAX_ROWS).contains(&rows.iter().count()));
         assert_eq!(rows.total().get(Counter::Hits), 30_000);
     }
 }

@@ -11,7 +11,7 @@ use crate::session::Session;
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 8; }\n";
 
 /// More than a process of these tests has.
-const MOST_DESCRIPTORS: i32 = 64;
+const MAX_DESCRIPTORS: i32 = 64;
 
 /// Who started it has forgotten it.
 const FORGOTTEN: Duration = Duration::from_secs(60);
@@ -86,7 +86,7 @@ pub fn section(arguments: &[String]) -> Result<(), String> {
             }
         });
     } else if how == "closed" {
-        for descriptor in 0..MOST_DESCRIPTORS {
+        for descriptor in 0..MAX_DESCRIPTORS {
             // SAFETY: nothing uses them any more.
             unsafe { libc::close(descriptor) };
         }

@@ -7,12 +7,12 @@ use crate::cl;
 use crate::session::Session;
 
 /// More than a process of these tests has.
-const MOST: i32 = 64;
+const MAX_DESCRIPTORS: i32 = 64;
 
 /// `no-streams`: builds while the standard streams are closed, and tells which are still.
 pub fn no_streams(session: &Session) -> Result<(), String> {
     // SAFETY: descriptors of this process; nothing prints meanwhile.
-    let output = unsafe { libc::fcntl(1, libc::F_DUPFD_CLOEXEC, MOST) };
+    let output = unsafe { libc::fcntl(1, libc::F_DUPFD_CLOEXEC, MAX_DESCRIPTORS) };
     for stream in 0..3 {
         // SAFETY: as above.
         unsafe { libc::close(stream) };
@@ -44,14 +44,14 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
         let (program, _) = cl::program(session.context, &source);
         println!("build: code {}", cl::build(program, None));
         cl::release_program(program);
-        for descriptor in 3..MOST {
+        for descriptor in 3..MAX_DESCRIPTORS {
             // SAFETY: nothing of this section's is open.
             unsafe { libc::close(descriptor) };
         }
         let mut opened = Vec::new();
         while opened
             .last()
-            .is_none_or(|file: &File| file.as_raw_fd() < MOST)
+            .is_none_or(|file: &File| file.as_raw_fd() < MAX_DESCRIPTORS)
         {
             opened.push(File::open(directory).map_err(|error| error.to_string())?);
         }

@@ -12,7 +12,7 @@ use crate::objects::{Kind, Objects};
 /// What no driver leaves in a place by chance.
 const UNTOUCHED: u8 = 0xa5;
 /// A program has no more kernels, and a kernel no more arguments, that are asked for.
-const MOST: u32 = 8;
+const MAX_LISTED: u32 = 8;
 
 type Answer<'a> = &'a dyn Fn(usize, *mut c_void, *mut usize) -> cl_int;
 
@@ -193,7 +193,7 @@ fn kernel_facts(objects: &Objects, label: &str, id: &str, kernel: Handle) {
     });
     let count = count.unwrap_or_default().try_into();
     let count = count.map_or(0, u32::from_ne_bytes);
-    for index in 0..count.min(MOST) {
+    for index in 0..count.min(MAX_LISTED) {
         for (name, param, form) in ARGUMENT {
             let label = format!("{label} argument {index} {name}");
             show(objects, &label, form, &|size, value, size_ret| {

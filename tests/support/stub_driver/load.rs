@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::config;
 
 /// A child ends by itself if nobody ends it, and nobody waits longer.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_LIFE: Duration = Duration::from_secs(60);
 
 /// In clCreateProgramWithBinary, before its line of the log.
 pub fn begins() {
@@ -23,7 +23,7 @@ pub fn begins() {
 /// Behind that line.
 pub fn goes_on() {
     let words = config::load();
-    let until = Instant::now() + LONGEST;
+    let until = Instant::now() + MAX_LIFE;
     while config::load().contains("wait") && Instant::now() < until {
         thread::sleep(Duration::from_millis(5));
     }
@@ -51,7 +51,7 @@ fn leave_child() {
         // SAFETY: a descriptor that nobody in this process uses again.
         unsafe { libc::close(stream) };
     }
-    thread::sleep(LONGEST);
+    thread::sleep(MAX_LIFE);
     // SAFETY: no preconditions.
     unsafe { libc::_exit(0) }
 }
