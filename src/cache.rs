@@ -10,31 +10,31 @@
 //! ```
 //!
 //! Rules: a program that is not known here belongs to the driver alone (R1). What the entry and the inner program cannot
-//! answer exactly makes the driver build the application's program for real (R2, in `own`). Before a call that changes
+//! answer exactly makes the driver build the application's program for real (R2, in `materialize`). Before a call that changes
 //! the state of a program that is being served, the program is built for real, so that the driver itself gives the verdict
 //! (R3). Failures always come from the driver. In any doubt the driver is called as if we were not there.
 
 pub mod answer;
+mod attribution;
 pub mod audit;
 pub mod autobake;
 pub mod bake;
 mod bakeable;
 mod devices;
+mod handle;
 mod headers;
 mod journal;
 pub mod link;
 mod look_up;
+pub mod materialize;
 mod memory;
 mod must_hit;
-mod of;
-mod one_build;
-mod opened;
-pub mod own;
 mod plan;
 pub mod policy;
 mod recipe;
 mod record;
 mod restore;
+mod single_flight;
 mod sources;
 mod verify;
 
@@ -59,20 +59,20 @@ use crate::outcome::{Bypass, Missed, Outcome, Query};
 use crate::shadow::{self, Ended, Inner, Origin, Ticket};
 use crate::store::Store;
 use crate::store::digests::Digests;
+use crate::store::driver_costs::Measures;
 use crate::store::driver_names;
 use crate::store::journal::{Ended as Noted, Kept};
-use crate::store::measures::Measures;
 use crate::store::stats::{Counter, Event, Place};
 use crate::store::tiers::Tiers;
+use attribution::Of;
 use audit::Marks;
+use handle::Opened;
 use journal::kernel_names_after;
 use memory::Memory;
-use of::Of;
-use one_build::Turn;
-use opened::Opened;
 pub use plan::HeaderProgram;
 use plan::Plan;
 pub use record::without_texts;
+use single_flight::Turn;
 use sources::Sources;
 
 /// The variable in which `oclcache run` passes the directory where it will look for its children's counters.

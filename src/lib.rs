@@ -37,7 +37,7 @@
 //! # Modules
 //!
 //! Imports point one way: `front` -> `hook` -> `cache` -> `shadow`, `key`, `store`, `driver` -> `cl`. `key` and `store` know
-//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork`, `generation`, `detach`, `priority`, `reserve`,
+//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork_safety`, `fork_generation`, `spawn_detached`, `priority`, `reserve`,
 //! `store::lock` and `store::mapping` only.
 //!
 //! - `front`: the doors by which loaders come, and which drivers there are.
@@ -49,16 +49,16 @@
 //! - `driver`: one real driver, its profile, and safe calls into it.
 //! - `cl`: the ABI.
 //! - `outcome`, `config`, `log`: what can become of a build, the settings, and what is said to people.
-//! - `stamp`: whether a file is still the one that was read.
+//! - `file_fingerprint`: whether a file is still the one that was read.
 //! - `fallible`: buffers of sizes that somebody else chose.
 //! - `reserve`: the allocator, which has a little left where the system has nothing.
 //! - `priority`: of work that nobody waits for.
 //! - `quantity`: sizes and times as people write them.
 //! - `trust`: whether nobody untrusted can write a path.
-//! - `fork`: the locks that all of them take, which a fork finds free.
-//! - `kept`: files that stay open, which an application may close under us.
-//! - `detach`: a process that is nobody's child.
-//! - `generation`: which of the processes that were forked from one another this is.
+//! - `fork_safety`: the locks that all of them take, which a fork finds free.
+//! - `guarded_file`: files that stay open, which an application may close under us.
+//! - `spawn_detached`: a process that is nobody's child.
+//! - `fork_generation`: which of the processes that were forked from one another this is.
 //! - `cli`: the `oclcache` command.
 
 #[global_allocator]
@@ -68,14 +68,14 @@ mod cache;
 mod cl;
 pub mod cli;
 mod config;
-mod detach;
 mod driver;
 mod fallible;
-mod fork;
+mod file_fingerprint;
+mod fork_generation;
+mod fork_safety;
 mod front;
-mod generation;
+mod guarded_file;
 mod hook;
-mod kept;
 mod key;
 mod log;
 mod outcome;
@@ -83,6 +83,6 @@ mod priority;
 mod quantity;
 mod reserve;
 mod shadow;
-mod stamp;
+mod spawn_detached;
 mod store;
 mod trust;

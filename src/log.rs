@@ -16,7 +16,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
-use crate::kept::KeptFile;
+use crate::guarded_file::KeptFile;
 
 /// Starts the log if one is wanted. `filter` is a level (`info`) or a list of targets (`oclcache::store=debug,warn`), `file`
 /// is appended to instead of standard error. A filter that is none, or a file that cannot be opened, is said at `warn`.

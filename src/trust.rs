@@ -15,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
-use crate::stamp::FileId;
+use crate::file_fingerprint::FileId;
 
 /// A directory to find others in. Nobody needs to read it for that.
 pub const DIRECTORY: OFlags = OFlags::PATH

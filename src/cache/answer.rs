@@ -1,14 +1,14 @@
 //! Queries of programs and kernels that are served: who answers what.
 //!
 //! P answers for identity, context and source; the entry for what drivers tell differently of a program that was made
-//! from a binary; P' for the rest. What none of them answers exactly makes the driver build P (R2, in `own`).
+//! from a binary; P' for the rest. What none of them answers exactly makes the driver build P (R2, in `materialize`).
 
 use std::ffi::CString;
 use std::sync::Arc;
 
 use opencl_sys::*;
 
-use super::own::{Own, answered, ask_own_kernel};
+use super::materialize::{Own, answered, ask_own_kernel};
 use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, PROGRAM_QUERIES};
 use super::restore::binary_type;
 use super::{Cache, devices};

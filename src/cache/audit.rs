@@ -16,7 +16,7 @@ use super::record::kernel_facts;
 use super::{Cache, verify};
 use crate::cl::Program;
 use crate::driver::{Driver, profile};
-use crate::fork::Mutex;
+use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Key, key};
 use crate::outcome::Bypass;
 use crate::store::entry::{Entry, Facts};

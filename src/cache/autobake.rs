@@ -17,10 +17,10 @@ use rustix::process::{geteuid, getpid, getppid};
 
 use super::RUN_VARIABLE;
 use crate::config::{self, Config, Name};
-use crate::detach::Start;
 use crate::driver::{Driver, path_of};
-use crate::generation::generation;
+use crate::fork_generation::generation;
 use crate::key::ingredients::Key;
+use crate::spawn_detached::Start;
 use crate::{log, trust};
 
 /// Where the command stands, if the package was built for a place of its own.

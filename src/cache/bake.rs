@@ -10,7 +10,7 @@ use super::Cache;
 use super::plan::Plan;
 use crate::cl::Device;
 use crate::driver::Driver;
-use crate::fork::Mutex;
+use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Key, Kind};
 use crate::log::text;
 use crate::outcome::Bypass;

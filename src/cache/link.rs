@@ -1,16 +1,16 @@
 //! clLinkProgram: its result is cached like a build, but is a program of its own.
 //!
 //! On a hit the application gets the program that was made from the recorded binaries. Where that is not enough, the driver
-//! makes a *twin* of it from anew made inputs (`own`).
+//! makes a *twin* of it from anew made inputs (`materialize`).
 
 use std::time::{Duration, Instant};
 
 use opencl_sys::*;
 
+use super::attribution::Of;
 use super::journal::kernel_names_after;
-use super::of::Of;
-use super::one_build::Turn;
 use super::plan::Plan;
+use super::single_flight::Turn;
 use super::{BuildBelow, BuildCall, Cache, verdict};
 use crate::cl::{Context, Program};
 use crate::driver::notify::{self, Held, Next};

@@ -5,19 +5,19 @@ use std::time::Instant;
 
 use opencl_sys::CL_SUCCESS;
 
-use super::one_build::Waited;
 use super::plan::Plan;
+use super::single_flight::Waited;
 use super::{Cache, bake, restore};
 use crate::cl::Context;
 use crate::driver::profile::Rebuild;
 use crate::driver::{self, Driver};
-use crate::kept;
+use crate::guarded_file;
 use crate::log::text;
 use crate::outcome::Missed;
 use crate::shadow::{self, Inner, Standing, Ticket};
 use crate::store::directory::FileFacts;
 use crate::store::entry::{Defect, Entry};
-use crate::store::sentinel::{Admission, Loading};
+use crate::store::load_guard::{Admission, Loading};
 use crate::store::stats::Counter;
 use crate::store::{Lookup, Store};
 
@@ -128,7 +128,7 @@ impl Cache {
         // PoCL writes the files of a binary into its cache when it loads it: beyond the process's limit on the size of files that
         // ends the application, and a file that is cut off does so when a kernel is made of it (measured).
         let bytes: usize = entry.binaries().map(<[u8]>::len).sum();
-        if driver.profile.keeps_a_cache() && kept::may_reach(bytes as u64).is_err() {
+        if driver.profile.keeps_a_cache() && guarded_file::may_reach(bytes as u64).is_err() {
             plan.missed_by(Missed::NoRoom);
             return None;
         }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::fork::Mutex;
+use crate::fork_safety::Mutex;
 use crate::key::ingredients::Key;
 use crate::store::entry::{Answer, Entry, Facts};
 

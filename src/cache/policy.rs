@@ -11,9 +11,9 @@ use crate::driver::Driver;
 use crate::driver::profile::Record;
 use crate::key::ingredients::key;
 use crate::store::Store;
-use crate::store::attempts::{Fetch, Fetching};
+use crate::store::bake_attempts::{Fetch, Fetching};
+use crate::store::driver_costs::{AGAIN, Measured, Sample, Times, Verdict};
 use crate::store::journal::Kept;
-use crate::store::measures::{AGAIN, Measured, Sample, Times, Verdict};
 
 /// What happens after a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::fallible;
-use crate::fork::Mutex;
+use crate::fork_safety::Mutex;
 use crate::key::source;
 use crate::outcome::Bypass;
 use crate::shadow::Text;

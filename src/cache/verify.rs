@@ -30,7 +30,7 @@ use opencl_sys::*;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Cache;
-use super::own::{Temporary, make};
+use super::materialize::{Temporary, make};
 use super::plan::Plan;
 use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, binaries, facts, kernel_facts};
 use crate::cl::{Kernel, Program};

@@ -26,10 +26,10 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::detached::Handed;
 use super::interrupt::Interrupt;
 use super::keys::find_key;
 use super::output::{print_json, say, seconds};
+use super::worker_args::Handed;
 use super::{Failure, directory, list};
 use crate::key::ingredients::Key;
 use crate::log::text;

@@ -19,8 +19,8 @@ use crate::config::{Config, Name, RULES, SETTINGS, Setting, Source, of_system, o
 use crate::driver::profile;
 use crate::log::{os, path, text};
 use crate::store::Store;
+use crate::store::driver_costs;
 use crate::store::filesystem::FileSystem;
-use crate::store::measures;
 use edit::Edited;
 use key::Key;
 
@@ -343,7 +343,7 @@ fn drivers(config: &Config, store: &Store) -> String {
     let mut shown = String::new();
     let now_ms = store.root().now_ms();
     let mut seen = HashSet::new();
-    for driver in measures::list(store) {
+    for driver in driver_costs::list(store) {
         if seen.insert((driver.family.clone(), driver.library.clone())) {
             let record = profile::named(&driver.family).record;
             let decision = decide(config, record, Some(&driver), now_ms);

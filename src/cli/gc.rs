@@ -16,9 +16,9 @@ use super::{Failure, directory, install, run};
 use crate::config::Config;
 use crate::driver::{build_id_value, sha256_value};
 use crate::key::ingredients::{Kind, sha256};
-use crate::store::collect::Collector;
 use crate::store::directory::Directory;
 use crate::store::entry::Meta;
+use crate::store::gc::Collector;
 use crate::store::{Limits, Store};
 
 pub fn gc(max_size: Option<u64>, max_age: Option<Duration>) -> Result<ExitCode, Failure> {

@@ -9,7 +9,6 @@ mod caches;
 mod clear;
 mod completions;
 mod config;
-mod detached;
 mod doctor;
 mod explain;
 mod export;
@@ -27,6 +26,7 @@ mod report;
 mod run;
 mod show;
 mod stats;
+mod worker_args;
 
 use std::ffi::OsString;
 use std::fmt;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::table::{BUILT_CONFIG_DIR, BUILT_SYSTEM_CONFIG_DIR};
 use super::{Config, Name, ObeyedFrom, RULES, Rule, SETTINGS, Source, expand_home};
+use crate::file_fingerprint::FileId;
 use crate::log::{path, text};
-use crate::stamp::FileId;
 use crate::trust;
 
 const NAME: &str = "config.toml";

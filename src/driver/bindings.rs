@@ -30,11 +30,11 @@ use super::Driver;
 use super::elf_image::{Bound, ElfImage, NameHashes, Unreadable, WatchedNames, WatchedSymbols};
 use super::files::matches;
 use super::identity::FileMemory;
+use super::key_neutral::is_neutral;
 use super::loaded::{self, Changes, Mappings, Object};
-use super::neutral::is_neutral;
 use super::profile::Files;
 use super::watched_functions::{C_LIBRARY, MATHEMATICS, OF_C_LIBRARY, WITH_VARIANTS};
-use crate::fork::{self, Mutex};
+use crate::fork_safety::{self, Mutex};
 use crate::key::ingredients::{Ingredient, Kind, hex, sha256};
 use crate::outcome::Bypass;
 
@@ -526,7 +526,7 @@ impl Scope {
     /// That of a library, or what is visible to all.
     fn open(path: Option<&Path>) -> Option<Scope> {
         // SAFETY: nothing is loaded, so nothing runs.
-        let opened = fork::without_forks(|| unsafe {
+        let opened = fork_safety::without_forks(|| unsafe {
             Library::open(
                 path.filter(|path| !path.as_os_str().is_empty()),
                 RTLD_LAZY | libc::RTLD_NOLOAD,
@@ -538,7 +538,7 @@ impl Scope {
     fn find(&self, name: &CStr, version: Option<&CStr>) -> Option<usize> {
         // SAFETY: a handle that is open and C strings. Where the function has variants, the library's own code chooses one, as
         // it has for the driver.
-        let found = fork::without_forks(|| unsafe {
+        let found = fork_safety::without_forks(|| unsafe {
             match version {
                 #[cfg(target_env = "gnu")]
                 Some(version) => libc::dlvsym(self.0, name.as_ptr(), version.as_ptr()),

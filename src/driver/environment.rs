@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use super::Driver;
 use super::files::{RealPaths, needed_by};
 use super::identity::{DriverNames, FileMemory, sha256_value};
+use super::key_neutral;
 use super::names::Scanned;
-use super::neutral as key_neutral;
 use super::process_variables;
 use super::profile::Profile;
 use super::profile::variables::{Effect, LAYERS, is_neutral};
-use crate::fork::Mutex;
+use crate::file_fingerprint::Stamp;
+use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
-use crate::stamp::Stamp;
 
 /// A file that is larger is no configuration file.
 const MAX_CONFIGURATION_BYTES: u64 = 1 << 20;

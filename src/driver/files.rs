@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::elf::Elf;
 use super::profile::Files;
-use crate::stamp::Stamp;
+use crate::file_fingerprint::Stamp;
 
 /// Finds the files of a profile.
 pub struct Search<'a> {

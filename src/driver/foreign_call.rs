@@ -19,7 +19,7 @@ use super::Driver;
 use super::cancel::CancelState;
 use super::notify::{self, ThreadState};
 use crate::cl::{Kernel, Program};
-use crate::fork::Mutex;
+use crate::fork_safety::Mutex;
 
 /// A call that has begun.
 #[derive(Clone, Copy, Debug)]

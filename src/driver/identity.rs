@@ -5,7 +5,7 @@
 //!
 //! Measured with strace on builds of PoCL 3.1, Intel's CPU runtime 2026.2 and rusticl 22.3: what their compilers open is in
 //! the key by one of these ways, but for
-//! * what is neutral, see `neutral`;
+//! * what is neutral, see `key_neutral`;
 //! * PoCL: the C library's linker scripts and shared libraries, of which `ld` takes no code but only names, the
 //!   descriptions of the distribution (/etc/os-release, /etc/debian_version), and the files of its own cache;
 //! * Intel: /proc/self/environ, which has the variables, and descriptions of the machine in /proc and /sys;
@@ -23,14 +23,14 @@ use std::time::{Duration, Instant};
 use super::Driver;
 use super::environment::Around;
 use super::files::{Found, NamedFile, RealPaths, Search, matches, needed_by};
+use super::key_neutral::is_neutral;
 use super::loaded::{self, Mappings, Object};
 use super::names::{Names, Scanned};
-use super::neutral::is_neutral;
 use super::profile::Files;
-use crate::fork::Mutex;
+use crate::file_fingerprint::Stamp;
+use crate::fork_safety::Mutex;
 pub use crate::key::ingredients::sha256_value;
 use crate::key::ingredients::{Ingredient, Kind};
-use crate::stamp::Stamp;
 
 /// What is remembered of the files of drivers from process to process.
 pub trait FileMemory {

@@ -10,7 +10,7 @@ use opencl_sys::{CL_INVALID_PLATFORM, CL_SUCCESS, cl_int, cl_uint};
 use crate::cl::dispatch::Table;
 use crate::cl::{Platform, info};
 use crate::driver::profile::Recognition;
-use crate::fork::Mutex;
+use crate::fork_safety::Mutex;
 
 /// The number of platforms that one library may report; more is garbage.
 const MAX_PLATFORMS: cl_uint = 64;

@@ -14,7 +14,7 @@ use object::elf::{
 };
 
 use crate::cl::info::Number;
-use crate::fork;
+use crate::fork_safety;
 
 /// One loaded library.
 #[derive(Debug)]
@@ -278,7 +278,7 @@ pub(super) type Visit = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mu
 #[allow(clippy::disallowed_methods)] // the one place
 pub(super) unsafe fn iterate(visit: Visit, data: *mut c_void) {
     // SAFETY: the function has the type that dl_iterate_phdr(3) wants and, by the caller, gets the data that it wants.
-    fork::without_forks(|| unsafe { libc::dl_iterate_phdr(Some(visit), data) });
+    fork_safety::without_forks(|| unsafe { libc::dl_iterate_phdr(Some(visit), data) });
 }
 
 unsafe extern "C" fn visit(

@@ -15,7 +15,7 @@ use super::NotifyTarget;
 use super::cancel::CancelState;
 use super::foreign_call::{self, Callee, ForeignCall};
 use crate::cl::Program;
-use crate::fork::Mutex;
+use crate::fork_safety::Mutex;
 
 /// What is to be done when a build has ended; it is told for which program, and what the function returned if that has
 /// returned. Where that never happens, since the application left its callback by an exception, it is dropped.

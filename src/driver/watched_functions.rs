@@ -12,7 +12,7 @@ pub const MATHEMATICS: [&str; 5] = [
 /// Those of which the C library has variants for different processors.
 pub const WITH_VARIANTS: [&str; 2] = ["libm.so*", "libm-*.so"];
 
-/// The C library but for its mathematics. Its own functions are usual, whichever build it is: see `neutral`.
+/// The C library but for its mathematics. Its own functions are usual, whichever build it is: see `key_neutral`.
 pub const C_LIBRARY: [&str; 8] = [
     "libc.so*",
     "libc-*.so",

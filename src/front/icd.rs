@@ -18,7 +18,7 @@ use once_cell::sync::OnceCell;
 use opencl_sys::*;
 
 use super::vendors::{self, Identity};
-use super::{copies, rounds};
+use super::{copies, enumeration};
 use crate::cl::Platform;
 use crate::cl::info::Reply;
 use crate::driver::{Driver, Library, OpenError};
@@ -63,7 +63,7 @@ fn extension_function_address(name: *const c_char) -> *mut c_void {
     let name = unsafe { CStr::from_ptr(name) };
     match name.to_bytes() {
         b"clIcdGetPlatformIDsKHR" => {
-            rounds::asked();
+            enumeration::asked();
             icd_get_platform_ids as *const () as *mut c_void
         }
         b"clGetPlatformInfo" => get_platform_info as *const () as *mut c_void,
@@ -141,7 +141,7 @@ unsafe extern "C" fn icd_get_platform_ids(
         return CL_INVALID_VALUE;
     }
     let icd = match Icd::get() {
-        Some(icd) if !rounds::is_repeated() => icd,
+        Some(icd) if !enumeration::is_repeated() => icd,
         _ => return CL_PLATFORM_NOT_FOUND_KHR,
     };
     let reported = icd.reported();
@@ -149,7 +149,7 @@ unsafe extern "C" fn icd_get_platform_ids(
         return CL_PLATFORM_NOT_FOUND_KHR;
     }
     if !platforms.is_null() {
-        rounds::given();
+        enumeration::given();
         for (index, platform) in reported.iter().take(num_entries as usize).enumerate() {
             // SAFETY: there is room for `num_entries` platforms (OpenCL 3.0, 4.1).
             unsafe { platforms.add(index).write(platform.raw()) };

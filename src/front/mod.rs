@@ -3,12 +3,12 @@
 #![allow(unsafe_code)] // exported C functions
 
 mod copies;
+pub mod driver_probe;
+mod enumeration;
 mod exit;
 mod icd;
 mod layer;
 pub mod loader;
-pub mod own;
-mod rounds;
 pub mod vendors;
 
 use std::ffi::{CStr, c_char, c_int};

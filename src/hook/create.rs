@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_uchar, c_void};
 
 use opencl_sys::*;
 
-use crate::cache::own;
+use crate::cache::materialize;
 use crate::cl::{Context, Program};
 use crate::driver::Driver;
 use crate::key::il;
@@ -63,7 +63,7 @@ super::hooks! {
         spec_size: usize,
         spec_value: *const c_void,
     ) -> cl_int = |_driver, below| {
-        own::before_constant(Program::new(program));
+        materialize::before_constant(Program::new(program));
         let code = below.call();
         if code == CL_SUCCESS {
             // SAFETY: the driver has accepted the same arguments: `spec_size` bytes (OpenCL 3.0, 5.8.4).

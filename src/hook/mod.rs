@@ -28,7 +28,7 @@ use crate::driver::foreign_call;
 use crate::driver::layer::{self, MAX_LAYERS};
 use crate::driver::notify::{self, Entry};
 use crate::driver::{Driver, MAX_DRIVERS};
-use crate::{cache, fork};
+use crate::{cache, fork_safety};
 
 /// The driver's own function with the application's own arguments, and what it has said.
 pub(crate) struct Below<R, F> {
@@ -258,7 +258,7 @@ fn layer_hooks_of<const LAYER: usize>() -> Vec<Hook> {
 
 /// The hooks for the driver with this number. From now on they may run, and take locks.
 pub fn table(driver: usize) -> Vec<(Slot, usize)> {
-    fork::prepare(cache::forked);
+    fork_safety::prepare(cache::forked);
     HOOKS[driver]()
         .into_iter()
         .map(|hook| (hook.slot, hook.function))
@@ -268,7 +268,7 @@ pub fn table(driver: usize) -> Vec<(Slot, usize)> {
 /// The table of the layer with this number: NULL, which is what stands below, but for our functions. As for [`table`], from now
 /// on they may run.
 pub fn layer_table(layer: usize) -> [usize; SLOTS] {
-    fork::prepare(cache::forked);
+    fork_safety::prepare(cache::forked);
     let mut table = [0; SLOTS];
     for hook in LAYER_HOOKS[layer]() {
         if hook.slot.is_in(layer::below(layer)) {

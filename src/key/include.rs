@@ -32,8 +32,8 @@ use super::macros::{Macros, OperandTokens, Spent};
 use super::options::Options;
 use super::source::{self, Operand, Texts};
 use crate::fallible::{copy, push};
+use crate::file_fingerprint::{FileId, Stamp};
 use crate::outcome::Bypass;
-use crate::stamp::{FileId, Stamp};
 use place::{Files, Found, look};
 
 /// How many places are looked at.

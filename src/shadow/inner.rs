@@ -8,7 +8,7 @@ use super::Recipe;
 use crate::cl::{Context, Device, Program};
 use crate::driver::Driver;
 use crate::driver::foreign_call::{self, Reference};
-use crate::fork::RwLock;
+use crate::fork_safety::RwLock;
 use crate::key::ingredients::Key;
 use crate::store::entry::{Entry, Facts};
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::cl::{Context, Kernel, Program};
 use crate::driver::Driver;
-use crate::fork::{RwLock, Signal};
+use crate::fork_safety::{RwLock, Signal};
 use crate::key::il::Module;
 use crate::key::ingredients::Key;
 pub use building::{

@@ -12,8 +12,8 @@ use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Store;
-use crate::fork::Mutex;
-use crate::stamp::Stamp;
+use crate::file_fingerprint::Stamp;
+use crate::fork_safety::Mutex;
 
 pub(super) const DIRECTORY: &str = "digests";
 /// A driver has some dozens of files; forgetting costs only time.

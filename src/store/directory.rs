@@ -14,8 +14,8 @@ use rustix::io::{Errno, retry_on_intr};
 use super::StoreError;
 use super::disk::{Disk, System};
 use super::filesystem::FileSystem;
-use crate::kept::file_id;
-use crate::stamp::FileId;
+use crate::file_fingerprint::FileId;
+use crate::guarded_file::file_id;
 use crate::trust;
 
 /// With this the names of unfinished files begin.

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Result;
 
-use crate::kept::beyond_streams;
+use crate::guarded_file::beyond_streams;
 
 /// What the store asks of the system. The methods are the system's own calls; each may fail with any error.
 ///

@@ -18,7 +18,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, Timespec};
 use rustix::io::{Errno, Result};
 
 use super::disk::{Disk, System};
-use crate::fork::Mutex;
+use crate::fork_safety::Mutex;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug)]

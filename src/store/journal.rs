@@ -28,7 +28,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::directory::Directory;
 use super::entry::{compress, decompress};
 use super::{Cleared, StoreError};
-use crate::kept::may_reach;
+use crate::guarded_file::may_reach;
 use crate::key::ingredients::{Ingredient, Key};
 use crate::outcome::{Bypass, NotBakeable};
 

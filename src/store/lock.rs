@@ -25,8 +25,8 @@ use std::time::Instant;
 
 use super::directory::Directory;
 use super::filesystem::FileSystem;
-use crate::fork::{Mutex, MutexGuard};
-use crate::generation::generation;
+use crate::fork_generation::generation;
+use crate::fork_safety::{Mutex, MutexGuard};
 use crate::key::ingredients::Key;
 use file::LockFile;
 
@@ -67,7 +67,7 @@ struct Shared {
 }
 
 struct State {
-    /// See [`generation`].
+    /// See [`fork_generation`].
     process: u64,
     file: Option<Arc<LockFile>>,
     /// By byte.

@@ -1,26 +1,26 @@
 //! The directory of entries: pure file handling that knows nothing of OpenCL objects.
 
-pub mod attempts;
 pub mod audit;
-pub mod collect;
+pub mod bake_attempts;
 pub mod digests;
 pub mod directory;
 pub mod disk;
+pub mod driver_costs;
 pub mod driver_names;
 pub mod entry;
 mod evict;
 #[cfg(test)]
 mod faults;
 pub mod filesystem;
+pub mod gc;
 pub mod journal;
+mod leftovers;
+pub mod load_guard;
 pub mod lock;
-pub mod measures;
 pub mod recipe;
 pub mod recorder;
-pub mod sentinel;
 mod sizes;
 pub mod stats;
-mod sweep;
 mod tag;
 pub mod tiers;
 
@@ -32,10 +32,10 @@ use directory::{Directory, FileFacts};
 use disk::{Disk, System};
 use entry::{Defect, Entry, EntryContent, Meta};
 pub use evict::Limits;
+use leftovers::is_leftover;
 use lock::Locks;
 use once_cell::race::OnceBox;
 use sizes::{SHARDS, Sizes};
-use sweep::is_leftover;
 use tag::{CACHEDIR_TAG, tag};
 
 use crate::key::ingredients::Key;
@@ -476,13 +476,13 @@ impl Store {
         }
         if let Some(loading) = self.root.open_below(LOADING)? {
             let names = loading.names()?.into_iter();
-            for name in names.filter(|name| sentinel::is_left(&loading, name)) {
+            for name in names.filter(|name| load_guard::is_left(&loading, name)) {
                 if loading.remove(&name)? {
                     cleared.files += 1;
                 }
             }
         }
-        if let Some((baking, names)) = attempts::files(&self.root)? {
+        if let Some((baking, names)) = bake_attempts::files(&self.root)? {
             for name in names {
                 cleared.files += u64::from(baking.remove(&name)?);
             }

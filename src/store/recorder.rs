@@ -20,9 +20,9 @@ use super::directory::Directory;
 use super::stats::{
     DAY_MS, Event, MAGIC, Place, Program, ROW, ROWS, Statistics, WORDS, add, own_name,
 };
-use crate::fork::Mutex;
-use crate::generation::generation;
-use crate::kept::KeptFile;
+use crate::fork_generation::generation;
+use crate::fork_safety::Mutex;
+use crate::guarded_file::KeptFile;
 
 /// Each process makes a file, so one of so many folds files of dead ones, and looks at more than so many: programs that only
 /// hit sweep nothing.

@@ -12,8 +12,8 @@
 use std::{fmt, io};
 
 use super::directory::Directory;
-use crate::fork::Mutex;
-use crate::kept::KeptFile;
+use crate::fork_safety::Mutex;
+use crate::guarded_file::KeptFile;
 
 /// How many shards there are: by the first byte of the key.
 pub const SHARDS: usize = 256;

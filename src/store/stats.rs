@@ -17,7 +17,7 @@
 
 mod counters;
 mod file;
-mod folding;
+mod merge;
 mod owner;
 mod rows;
 
@@ -27,8 +27,8 @@ use super::StoreError;
 use super::directory::{Directory, TEMPORARY_PREFIX, is_temporary};
 pub use counters::{Counter, Event, Totals};
 pub use file::{MAGIC, Place, Program, ROW, ROWS, WORDS, add};
-pub use folding::{Counted, DAY_MS};
-use folding::{LOCK, Lock, Round, TOTAL, counters};
+pub use merge::{Counted, DAY_MS};
+use merge::{LOCK, Lock, Round, TOTAL, counters};
 use owner::{View, is_name};
 pub use rows::{BY_DAY, Tag, date};
 
@@ -447,7 +447,7 @@ mod tests {
     fn a_total_that_cannot_be_read_is_not_written_over() {
         let (_temporary, directory) = directory();
         let path = directory.path().to_owned();
-        let unreadable = vec![b' '; folding::MAX_TOTAL_BYTES as usize];
+        let unreadable = vec![b' '; merge::MAX_TOTAL_BYTES as usize];
         std::fs::write(path.join(TOTAL), &unreadable).expect("written");
         std::fs::write(path.join(dead_name(1)), seven_hits()).expect("written");
         let statistics = Statistics::new(&directory);

@@ -172,7 +172,7 @@ fn another_programs_tag_and_a_directory_that_is_named_as_a_format_are_not_ours()
 #[test]
 fn a_collection_that_is_stopped_leaves_sizes_as_they_are() {
     struct Once;
-    impl collect::Collector for Once {
+    impl gc::Collector for Once {
         fn is_installed(&mut self, _: &Meta) -> bool {
             true
         }

@@ -9,8 +9,8 @@ pub mod fallible;
 pub mod key;
 #[path = "../../src/outcome.rs"]
 pub mod outcome;
-#[path = "../../src/stamp.rs"]
-pub mod stamp;
+#[path = "../../src/file_fingerprint.rs"]
+pub mod file_fingerprint;
 
 /// As in the library, of which only the format of entries is wanted.
 #[path = "../../src/store"]

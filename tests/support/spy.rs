@@ -40,13 +40,13 @@ use opencl_sys::{
 };
 
 #[allow(dead_code)] // only the mutex is taken
-#[path = "../../src/fork.rs"]
-mod fork;
+#[path = "../../src/fork_safety.rs"]
+mod fork_safety;
 
 #[path = "spy/table.rs"]
 mod table;
 
-use fork::Mutex;
+use fork_safety::Mutex;
 use table::{Table, slot};
 
 const PLATFORM_NOT_FOUND: cl_int = -1001;
@@ -108,7 +108,7 @@ fn log(line: &str) {
 }
 
 fn driver() -> Option<&'static Driver> {
-    fork::prepare(|| ());
+    fork_safety::prepare(|| ());
     DRIVER.get_or_init(open).as_ref()
 }
 

@@ -10,7 +10,7 @@ use super::replay::Task;
 use super::{Failure, Wanted, headers};
 use crate::config::Config;
 use crate::driver::device;
-use crate::front::own;
+use crate::front::driver_probe;
 use crate::key::ingredients::{Key, Kind};
 use crate::log::text;
 use crate::store::entry::Meta;
@@ -97,7 +97,7 @@ impl Work {
 /// Looks at all entries.
 pub fn collect(store: &Store, config: &Config, wanted: &Wanted) -> Result<Work, Failure> {
     let own: Variables = std::env::vars_os().collect();
-    let registered = own::registered(config);
+    let registered = driver_probe::registered(config);
     let mut work = Work::default();
     let mut found: Vec<(Key, Meta)> = Vec::new();
     for (key, _) in store.entries()? {
@@ -133,7 +133,7 @@ pub fn collect(store: &Store, config: &Config, wanted: &Wanted) -> Result<Work, 
 /// What is to be audited of these entries.
 pub fn collect_audits(store: &Store, config: &Config, wanted: &Wanted, keys: &[Key]) -> Work {
     let own: Variables = std::env::vars_os().collect();
-    let registered = own::registered(config);
+    let registered = driver_probe::registered(config);
     let mut work = Work::default();
     let keys: BTreeSet<&Key> = keys.iter().collect();
     for key in keys {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::super::output::seconds;
 use super::root::Root;
-use crate::store::attempts::CRASHED;
+use crate::store::bake_attempts::CRASHED;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// How long it may take to end when there is nothing more to do.

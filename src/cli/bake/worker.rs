@@ -18,7 +18,7 @@ use super::super::Failure;
 use super::replay::{Player, Task, Verdict};
 use crate::cache::bake;
 use crate::config::Config;
-use crate::front::own;
+use crate::front::driver_probe;
 use crate::key::ingredients::Key;
 use crate::priority;
 use crate::store::Store;
@@ -103,7 +103,7 @@ pub fn work(
         answer(&format!("{CLOSED}the cache is empty"))?;
         return Ok(ExitCode::SUCCESS);
     };
-    let platforms = match own::open(library) {
+    let platforms = match driver_probe::open(library) {
         Ok(platforms) => platforms,
         Err(why) => {
             answer(&format!("{CLOSED}{}", why.replace('\n', " ")))?;

@@ -11,7 +11,7 @@ use crate::config::{Config, IGNORED, Name, Record, SETTINGS, Source, meant};
 use crate::driver::profile;
 use crate::log::{os, path, text};
 use crate::store::Store;
-use crate::store::measures;
+use crate::store::driver_costs;
 
 const ABOUT: &str = "setting";
 /// What is less holds no program's kernels, in bytes: a number without its `G` is meant otherwise.
@@ -172,7 +172,7 @@ pub fn examine_rules(config: &Config, program: &str, report: &mut Report) {
 pub fn policy(config: &Config, family: &str, library: &str) -> Decision {
     let store = config.directory().ok();
     let store = store.and_then(|directory| Store::open_existing(&directory).ok().flatten());
-    let known = store.as_ref().map(measures::list).unwrap_or_default();
+    let known = store.as_ref().map(driver_costs::list).unwrap_or_default();
     let measured = known
         .iter()
         .find(|one| one.family == family && one.library == library);

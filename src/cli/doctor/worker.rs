@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::super::Failure;
 use crate::cache::RUN_VARIABLE;
+use crate::front::driver_probe;
 use crate::front::loader::{self, Loader};
-use crate::front::own;
 use crate::log;
 use crate::store::directory::Directory;
 use crate::store::stats::{Counter, Statistics, run_directory};
@@ -165,7 +165,7 @@ fn plain(text: impl AsRef<[u8]>) -> String {
 }
 
 fn examine(library: &Path) -> Said {
-    match own::examine(library) {
+    match driver_probe::examine(library) {
         Ok(Some(examined)) => Said::Driver {
             is_icd2: examined.is_icd2,
             platforms: examined

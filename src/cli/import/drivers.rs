@@ -22,7 +22,7 @@ use super::super::{Failure, directory};
 use crate::config::Config;
 use crate::driver::OpenError;
 use crate::driver::identity::FileMemory;
-use crate::front::own;
+use crate::front::driver_probe;
 use crate::key::ingredients::{Ingredient, Key, Kind, hex, key};
 use crate::store::Store;
 use crate::store::digests::Digests;
@@ -86,7 +86,7 @@ impl FileMemory for StoredMemory {
 pub fn describe(arguments: &DriverArguments) -> Result<ExitCode, Failure> {
     let (_, mut answers) = streams().map_err(Failure::new)?;
     let mut answer = |line: &str| writeln!(answers, "{line}").map_err(Failure::new);
-    let platforms = match own::open(&arguments.library) {
+    let platforms = match driver_probe::open(&arguments.library) {
         Ok(platforms) => platforms,
         Err(why) => {
             answer(&format!("{CLOSED}{}", why.replace('\n', " ")))?;
@@ -196,7 +196,7 @@ impl Platform {
 
 impl<'a> Drivers<'a> {
     pub fn new(config: &Config, interrupt: &'a Interrupt) -> Drivers<'a> {
-        let libraries = own::registered(config).into_iter();
+        let libraries = driver_probe::registered(config).into_iter();
         let libraries = libraries.map(|path| Library { path, answer: None });
         Drivers {
             interrupt,

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use super::super::ingredients::sha256;
 use crate::fallible::with_capacity;
+use crate::file_fingerprint::{FileId, Stamp};
 use crate::outcome::Bypass;
-use crate::stamp::{FileId, Stamp};
 
 /// What stands at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]

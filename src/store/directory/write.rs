@@ -8,7 +8,7 @@ use rustix::fs::{OFlags, RawMode};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::{Directory, FILE, PROTECTED, StoreError, TEMPORARY_PREFIX, failed};
-use crate::kept::may_reach;
+use crate::guarded_file::may_reach;
 
 const NEW: OFlags = FILE
     .union(OFlags::RDWR)

@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 use rustix::io::Errno;
 
 use crate::key::ingredients::Key;
-use crate::store::collect::Collector;
 use crate::store::directory::FileFacts;
 use crate::store::entry::tests::facts;
 use crate::store::entry::{EntryContent, Meta};
-use crate::store::sentinel::Admission;
+use crate::store::gc::Collector;
+use crate::store::load_guard::Admission;
 use crate::store::sizes::SHARDS;
 use crate::store::{CACHEDIR_TAG, Limits, Lookup, Store, StoreError};
 

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use crate::kept::may_reach;
+use crate::guarded_file::may_reach;
 use crate::store::directory::Directory;
 
 /// The bytes before the first lock: marks, of eight bytes each.

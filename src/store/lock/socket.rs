@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::io::{Errno, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-use crate::kept::beyond_streams;
+use crate::guarded_file::beyond_streams;
 
 /// Pending connections that a holder takes. Each question of who it is stays one until the lock is given back.
 const BACKLOG: i32 = 4096;

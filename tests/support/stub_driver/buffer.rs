@@ -8,7 +8,7 @@ use opencl_sys::*;
 use crate::abi::{self, Answer, Handle, Outcome, code, respond};
 use crate::context::{CONTEXTS, Context, queue, shown};
 use crate::event;
-use crate::fork::Mutex;
+use crate::fork_safety::Mutex;
 use crate::registry::{Hold, Registry};
 
 pub struct Buffer {

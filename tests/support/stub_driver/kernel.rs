@@ -7,7 +7,7 @@ use opencl_sys::*;
 
 use crate::abi::{self, Handle, Outcome, code};
 use crate::compiler::Code;
-use crate::fork::Mutex;
+use crate::fork_safety::Mutex;
 use crate::parse;
 use crate::program::{PROGRAMS, Program};
 use crate::registry::{Hold, Registry};

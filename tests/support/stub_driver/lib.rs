@@ -60,8 +60,8 @@ mod config;
 mod context;
 mod event;
 #[allow(dead_code)] // only the mutex is taken
-#[path = "../../../src/fork.rs"]
-mod fork;
+#[path = "../../../src/fork_safety.rs"]
+mod fork_safety;
 mod il;
 mod kernel;
 mod kernel_info;
@@ -86,7 +86,7 @@ use std::ffi::{c_char, c_void};
 /// `name` is NULL or a NUL-terminated string, as the OpenCL specification demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clGetExtensionFunctionAddress(name: *const c_char) -> *mut c_void {
-    fork::prepare(|| ());
+    fork_safety::prepare(|| ());
     // SAFETY: the same contract.
     unsafe { platform::extension_address(name) }
 }

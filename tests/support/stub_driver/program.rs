@@ -10,7 +10,7 @@ use crate::binary;
 use crate::compiler::Code;
 use crate::config;
 use crate::context::{CONTEXTS, Context};
-use crate::fork::Mutex;
+use crate::fork_safety::Mutex;
 use crate::il::{self, Constants};
 use crate::load;
 use crate::platform;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::abi::Handle;
-use crate::fork::Mutex;
+use crate::fork_safety::Mutex;
 
 /// By what an object is dispatched. Dependent objects inherit it.
 #[repr(C)]

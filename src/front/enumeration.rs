@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::driver::loaded_changes;
-use crate::fork::Mutex;
+use crate::fork_safety::Mutex;
 
 /// How often anybody asked for the function that gives the platforms: each round of a loader begins so.
 static ASKED: AtomicUsize = AtomicUsize::new(0);

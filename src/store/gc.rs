@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::directory::{Directory, is_temporary};
 use super::evict::{Limits, used_ms};
+use super::leftovers::{is_past, is_set_aside};
 use super::stats::Statistics;
-use super::sweep::{is_past, is_set_aside};
 use super::{
     ARCHIVE_KEY, ASIDE, ENTRIES, LOADING, SHARDS, STATISTICS, SUFFIX, Store, StoreError, TEMPORARY,
-    VERSION_DIRECTORY, attempts, audit, digests, driver_names, entries_of, file_name, is_shard,
-    sentinel, shard_of,
+    VERSION_DIRECTORY, audit, bake_attempts, digests, driver_names, entries_of, file_name,
+    is_shard, load_guard, shard_of,
 };
 use crate::key::ingredients::Key;
 use crate::store::entry::Meta;
@@ -265,8 +265,8 @@ fn remove_format(format: &Directory) -> Result<u64, StoreError> {
     let directories: [(&str, IsOurs); 8] = [
         (ASIDE, &is_set_aside),
         (TEMPORARY, &is_temporary),
-        (LOADING, &sentinel::is_ours),
-        (attempts::BAKING, &attempts::is_ours),
+        (LOADING, &load_guard::is_ours),
+        (bake_attempts::BAKING, &bake_attempts::is_ours),
         (audit::AUDIT, &audit::is_ours),
         (digests::DIRECTORY, &digests::is_host),
         (driver_names::DIRECTORY, &driver_names::is_ours),

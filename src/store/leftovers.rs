@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use super::directory::{Directory, is_temporary};
 use super::evict::EVICTION;
+use super::load_guard;
 use super::lock::{Attempt, Purpose};
-use super::sentinel;
 use super::stats::Statistics;
 use super::{
     ASIDE, CACHEDIR_TAG, LOADING, STATISTICS, SUFFIX, Store, StoreError, TEMPORARY,
-    VERSION_DIRECTORY, attempts,
+    VERSION_DIRECTORY, bake_attempts,
 };
 use crate::key::ingredients::Key;
 
@@ -99,10 +99,10 @@ impl Store {
         remove(&temporary, names)?;
         if let Some(loading) = self.root.open_below(LOADING)? {
             let mut names = old(&loading, LOAD)?;
-            names.retain(|name| sentinel::is_left(&loading, name));
+            names.retain(|name| load_guard::is_left(&loading, name));
             remove(&loading, names)?;
         }
-        if let Some((baking, mut names)) = attempts::files(&self.root)? {
+        if let Some((baking, mut names)) = bake_attempts::files(&self.root)? {
             let known = old(&baking, BAKED_IN_VAIN)?;
             names.retain(|name| known.contains(name));
             remove(&baking, names)?;

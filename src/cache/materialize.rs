@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use opencl_sys::*;
 
-use super::of::Of;
+use super::attribution::Of;
 use super::record::{facts, kernel_facts};
 use super::{Cache, nanoseconds};
 use crate::cl::{Context, Kernel, Program};

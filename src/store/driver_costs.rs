@@ -14,9 +14,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::sweep::is_past;
+use super::leftovers::is_past;
 use super::{Store, TEMPORARY};
-use crate::fork::Mutex;
+use crate::fork_safety::Mutex;
 use crate::key::ingredients::Key;
 
 const NAME: &str = "drivers";

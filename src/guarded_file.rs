@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, Stat, flock, fstat};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use crate::stamp::FileId;
+use crate::file_fingerprint::FileId;
 
 /// Device and inode.
 pub fn file_id(stat: &Stat) -> FileId {

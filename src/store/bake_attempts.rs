@@ -7,8 +7,8 @@
 //! ```
 
 use super::directory::Directory;
+use super::leftovers::is_blank;
 use super::lock::{Attempt, Guard, Purpose};
-use super::sweep::is_blank;
 use super::{Store, StoreError, TEMPORARY};
 use crate::key::ingredients::Key;
 use crate::outcome::NotBakeable;

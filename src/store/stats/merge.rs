@@ -13,10 +13,10 @@ use super::counters::Totals;
 use super::file::{MAGIC, decode};
 use super::owner::{Owner, View, is_name};
 use super::rows::{Rows, Tag, Written, bound};
-use crate::fork::{Mutex, MutexGuard};
+use crate::fork_safety::{Mutex, MutexGuard};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, TEMPORARY_PREFIX};
-use crate::store::sweep::{is_blank, is_leftover};
+use crate::store::leftovers::{is_blank, is_leftover};
 
 pub const TOTAL: &str = "total.json";
 pub const LOCK: &str = "lock";
