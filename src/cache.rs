@@ -64,9 +64,9 @@ use crate::store::driver_names;
 use crate::store::journal::{Ended as Noted, Kept};
 use crate::store::stats::{Counter, Event, Place};
 use crate::store::tiers::Tiers;
-use attribution::Of;
+use attribution::Attribution;
 use audit::Marks;
-use handle::Opened;
+use handle::CacheHandle;
 use journal::kernel_names_after;
 use memory::Memory;
 pub use plan::HeaderProgram;
@@ -84,7 +84,7 @@ static CACHE: OnceBox<Cache> = OnceBox::new();
 /// The cache of this process.
 pub struct Cache {
     config: Config,
-    opened: Opened,
+    opened: CacheHandle,
     tiers: Tiers,
     digests: Digests,
     measures: Measures,
@@ -236,7 +236,7 @@ impl Cache {
     }
 
     fn open(config: Config) -> Cache {
-        let opened = Opened::new(&config);
+        let opened = CacheHandle::new(&config);
         Cache {
             tiers: Tiers::new(config.system_dirs(), &config.trusted_owners()),
             config,
@@ -304,7 +304,7 @@ impl Cache {
     #[inline(never)] // what it keeps on the stack is not below the driver's compiler
     fn count_not_from_source(&self) {
         self.count_bypass(
-            &Of::default(),
+            &Attribution::default(),
             Bypass::NotFromSource,
             Vec::new(),
             Duration::ZERO,
@@ -376,8 +376,8 @@ impl Cache {
         let held = self.prepare_change(&ticket);
         // While the application is in the call: later the program may be gone.
         let of = match &plan {
-            Ok(_) => Of::driver(ticket.driver),
-            Err(_) => Of::program(ticket.driver, ticket.program, &call.arguments),
+            Ok(_) => Attribution::driver(ticket.driver),
+            Err(_) => Attribution::program(ticket.driver, ticket.program, &call.arguments),
         };
         let refusable = ticket.built && plan::has_kernels(&ticket);
         let devices = call.arguments.devices.clone();
@@ -403,7 +403,7 @@ impl Cache {
         &self,
         ticket: &Ticket,
         plan: Result<Box<Plan>, Bypass>,
-        of: &Of,
+        of: &Attribution,
         devices: Option<Vec<Device>>,
         code: Option<cl_int>,
         elapsed: Duration,
@@ -473,7 +473,13 @@ impl Cache {
         self.note(Some(driver), Some(plan), names, ended, elapsed);
     }
 
-    fn count_bypass(&self, of: &Of, reason: Bypass, names: Vec<Vec<u8>>, elapsed: Duration) {
+    fn count_bypass(
+        &self,
+        of: &Attribution,
+        reason: Bypass,
+        names: Vec<Vec<u8>>,
+        elapsed: Duration,
+    ) {
         let place = of.place();
         self.count(
             place,
@@ -484,7 +490,7 @@ impl Cache {
         self.note(of.driver, None, names, Noted::bypassed(reason), elapsed);
     }
 
-    fn count_failed(&self, of: &Of, plan: Option<&Plan>, elapsed: Duration) {
+    fn count_failed(&self, of: &Attribution, plan: Option<&Plan>, elapsed: Duration) {
         let place = plan.map_or_else(|| of.place(), Plan::place);
         let events = [
             Counter::Failed.by(1),

@@ -14,7 +14,7 @@ pub type FileId = (u64, u64);
 
 /// What a file is known by on one host. It serves to notice changes and is in no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stamp {
+pub struct FileFingerprint {
     /// Which it is.
     pub file: FileId,
     size: u64,
@@ -22,10 +22,10 @@ pub struct Stamp {
     changed: (i64, i64),
 }
 
-impl Stamp {
+impl FileFingerprint {
     /// By what the system says of the file.
-    pub fn of(metadata: &Metadata) -> Stamp {
-        Stamp {
+    pub fn of(metadata: &Metadata) -> FileFingerprint {
+        FileFingerprint {
             file: (metadata.dev(), metadata.ino()),
             size: metadata.size(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
@@ -34,8 +34,8 @@ impl Stamp {
     }
 
     /// Of what a path leads to; None: nothing is there.
-    pub fn at(path: &Path) -> Option<Stamp> {
-        Some(Stamp::of(&std::fs::metadata(path).ok()?))
+    pub fn at(path: &Path) -> Option<FileFingerprint> {
+        Some(FileFingerprint::of(&std::fs::metadata(path).ok()?))
     }
 
     /// Whether the file cannot change any more without a change of its times.

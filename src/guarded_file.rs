@@ -47,22 +47,22 @@ pub fn beyond_streams(file: OwnedFd) -> Result<OwnedFd, Errno> {
 
 /// A file that stays open.
 #[derive(Debug)]
-pub struct KeptFile {
+pub struct GuardedFile {
     /// Some, until it is dropped.
     file: Option<File>,
     id: FileId,
 }
 
-impl KeptFile {
+impl GuardedFile {
     /// Keeps this file.
     ///
     /// # Errors
     /// The system does not tell which one it is.
-    pub fn new(file: File) -> io::Result<KeptFile> {
+    pub fn new(file: File) -> io::Result<GuardedFile> {
         let file = File::from(beyond_streams(file.into())?);
         let id = file_id(&fstat(&file)?);
         let file = Some(file);
-        Ok(KeptFile { file, id })
+        Ok(GuardedFile { file, id })
     }
 
     fn open(&self) -> io::Result<(&File, Stat)> {
@@ -85,7 +85,7 @@ impl KeptFile {
     /// [`FileExt::write_all_at`], of bytes that are there.
     ///
     /// # Errors
-    /// As for [`KeptFile::write_all_at`], or somebody has made the file shorter: [`io::ErrorKind::UnexpectedEof`].
+    /// As for [`GuardedFile::write_all_at`], or somebody has made the file shorter: [`io::ErrorKind::UnexpectedEof`].
     pub fn overwrite_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         let (file, stat) = self.open()?;
         let end = at.saturating_add(bytes.len() as u64);
@@ -132,7 +132,7 @@ impl KeptFile {
 }
 
 /// Of a file that was opened to append.
-impl Write for &KeptFile {
+impl Write for &GuardedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let (mut file, stat) = self.open()?;
         let end = u64::try_from(stat.st_size).unwrap_or(0);
@@ -145,7 +145,7 @@ impl Write for &KeptFile {
     }
 }
 
-impl Drop for KeptFile {
+impl Drop for GuardedFile {
     fn drop(&mut self) {
         if self.open().is_err() {
             // It is another's now, or nobody's.
@@ -162,7 +162,7 @@ mod tests {
     fn a_descriptor_that_is_another_files_now_is_neither_read_nor_written_nor_closed() {
         let ours = tempfile::tempfile().expect("made");
         ours.write_all_at(b"0123", 0).expect("written");
-        let mut kept = KeptFile::new(ours).expect("kept");
+        let mut kept = GuardedFile::new(ours).expect("kept");
         kept.write_all_at(b"x", 1).expect("written");
         let mut bytes = [0; 4];
         kept.read_exact_at(&mut bytes, 0).expect("read");

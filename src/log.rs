@@ -16,7 +16,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
-use crate::guarded_file::KeptFile;
+use crate::guarded_file::GuardedFile;
 
 /// Starts the log if one is wanted. `filter` is a level (`info`) or a list of targets (`oclcache::store=debug,warn`), `file`
 /// is appended to instead of standard error. A filter that is none, or a file that cannot be opened, is said at `warn`.
@@ -43,7 +43,7 @@ pub fn start(filter: &str, file: Option<&Path>) {
             .mode(0o600)
             .custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK)
             .open(path)
-            .and_then(KeptFile::new)
+            .and_then(GuardedFile::new)
     });
     let (writer, bad_file) = match opened {
         Some(Ok(file)) => (BoxMakeWriter::new(Arc::new(file)), None),

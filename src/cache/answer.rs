@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use opencl_sys::*;
 
-use super::materialize::{Own, answered, ask_own_kernel};
+use super::materialize::{Materialized, answered, ask_own_kernel};
 use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, PROGRAM_QUERIES};
 use super::restore::binary_type;
 use super::{Cache, devices};
@@ -306,7 +306,7 @@ pub enum Executing {
     /// What the driver has made for real: of compiled objects and libraries the driver itself says why there are no kernels,
     /// since those that were made from binaries may have some (measured on rusticl), and of the result of a link after a call that
     /// failed to change it, since one that was made from a binary may take that otherwise.
-    Own(Own),
+    Own(Materialized),
 }
 
 impl Executing {

@@ -10,48 +10,55 @@ use crate::store::stats::Place;
 
 /// A driver and a device, as far as they are known.
 #[derive(Clone, Default)]
-pub struct Of {
+pub struct Attribution {
     /// None if the program is not known here.
     pub driver: Option<&'static Driver>,
     device: Option<Arc<[Ingredient]>>,
 }
 
-impl Of {
+impl Attribution {
     /// The driver, of whose devices nothing is asked.
-    pub fn driver(driver: &'static Driver) -> Of {
-        Of {
+    pub fn driver(driver: &'static Driver) -> Attribution {
+        Attribution {
             driver: Some(driver),
             device: None,
         }
     }
 
     /// The first of the devices that a call names, or of the program's.
-    pub fn program(driver: &'static Driver, program: Program, call: &BuildArguments) -> Of {
+    pub fn program(
+        driver: &'static Driver,
+        program: Program,
+        call: &BuildArguments,
+    ) -> Attribution {
         let named = call.devices.as_ref().and_then(|devices| devices.first());
         if driver::is_ending() {
-            return Of::driver(driver);
+            return Attribution::driver(driver);
         }
         let first = || driver.program_devices(program).ok()?.first().copied();
         match named.copied().or_else(first) {
-            Some(device) => Of::device(driver, device),
-            None => Of::driver(driver),
+            Some(device) => Attribution::device(driver, device),
+            None => Attribution::driver(driver),
         }
     }
 
     /// What serves a program.
-    pub fn inner(inner: &Inner) -> Of {
+    pub fn inner(inner: &Inner) -> Attribution {
         let driver = inner.driver();
         let first = inner.devices().first();
-        first.map_or_else(|| Of::driver(driver), |device| Of::device(driver, *device))
+        first.map_or_else(
+            || Attribution::driver(driver),
+            |device| Attribution::device(driver, *device),
+        )
     }
 
     /// This device.
-    pub fn device(driver: &'static Driver, device: Device) -> Of {
+    pub fn device(driver: &'static Driver, device: Device) -> Attribution {
         // A driver that is being torn down is asked for nothing.
         let identities = (!driver::is_ending())
             .then(|| driver.device_identities(&[device]))
             .flatten();
-        Of {
+        Attribution {
             driver: Some(driver),
             device: identities.and_then(|mut identities| identities.pop()),
         }

@@ -19,18 +19,18 @@ use crate::store::{Limits, STATISTICS, Store};
 const MAX_REOPENS: usize = 16;
 
 /// The directory as it was opened once, and what was opened after that was lost.
-pub(super) struct Opened {
+pub(super) struct CacheHandle {
     store: Option<Store>,
     recorder: Option<Recorder>,
     // Without a lock, which a child that is forked meanwhile would wait for: of two that are opened at once one is dropped unused.
-    again: OnceBox<Opened>,
+    again: OnceBox<CacheHandle>,
     /// How often the directory was opened again, or could not be.
     tries: AtomicUsize,
 }
 
-impl Opened {
+impl CacheHandle {
     /// Opens what the configuration says.
-    pub fn new(config: &Config) -> Opened {
+    pub fn new(config: &Config) -> CacheHandle {
         let store = match config.directory() {
             Ok(path) => open_store(config, &path),
             Err(why) => {
@@ -44,7 +44,7 @@ impl Opened {
         let statistics = written.and_then(|store| store.root().create(STATISTICS).ok());
         // A child that is forked when the run is over counts with all others.
         let counts = !bake::is_baker() && (run.is_some() || statistics.is_some());
-        Opened {
+        CacheHandle {
             recorder: counts.then(|| Recorder::new(&plan::executable(), run, statistics)),
             store,
             again: OnceBox::new(),
@@ -53,11 +53,11 @@ impl Opened {
     }
 
     /// All that was opened, in order.
-    fn all(&self) -> impl Iterator<Item = &Opened> {
+    fn all(&self) -> impl Iterator<Item = &CacheHandle> {
         std::iter::successors(Some(self), |opened| opened.again.get())
     }
 
-    fn last(&self) -> &Opened {
+    fn last(&self) -> &CacheHandle {
         self.all().last().unwrap_or(self)
     }
 
@@ -83,7 +83,7 @@ impl Opened {
         if !is_lost || self.tries.load(Ordering::Relaxed) >= MAX_REOPENS {
             return false;
         }
-        let opened = Opened::new(config);
+        let opened = CacheHandle::new(config);
         // Who removes it may be at it, or the process may have no descriptor left: the next miss tries again.
         let is_there = opened.store.is_some();
         if is_there && last.again.set(Box::new(opened)).is_err() {

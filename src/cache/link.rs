@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use opencl_sys::*;
 
-use super::attribution::Of;
+use super::attribution::Attribution;
 use super::journal::kernel_names_after;
 use super::plan::Plan;
 use super::single_flight::Turn;
@@ -96,7 +96,7 @@ impl Cache {
         ticket: Box<Ticket>,
         call: &BuildCall,
     ) -> Next<BuildBelow> {
-        let of = Of::program(ticket.driver, ticket.program, &call.arguments);
+        let of = Attribution::program(ticket.driver, ticket.program, &call.arguments);
         self.count_bypass(&of, Bypass::NotFromSource, Vec::new(), Duration::ZERO);
         let program = call.program;
         let twin = ticket
@@ -150,8 +150,8 @@ impl Cache {
         let devices = call.arguments.devices.clone();
         let inputs = call.inputs.clone();
         let of = match (&plan, devices.as_ref().and_then(|devices| devices.first())) {
-            (Err(_), Some(device)) => Of::device(driver, *device),
-            _ => Of::driver(driver),
+            (Err(_), Some(device)) => Attribution::device(driver, *device),
+            _ => Attribution::driver(driver),
         };
         let started = Instant::now();
         let finish = Box::new(move |program: Program, code: Option<cl_int>| {

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use opencl_sys::*;
 
-use super::attribution::Of;
+use super::attribution::Attribution;
 use super::record::{facts, kernel_facts};
 use super::{Cache, nanoseconds};
 use crate::cl::{Context, Kernel, Program};
@@ -21,7 +21,7 @@ use crate::store::entry::{Answer, Facts};
 use crate::store::stats::Counter;
 
 /// A program that the driver has made for real.
-pub struct Own {
+pub struct Materialized {
     /// Its handle.
     pub program: Program,
     /// Nobody builds it meanwhile.
@@ -115,13 +115,18 @@ impl Cache {
     /// R2: the program that the driver makes for real of what `inner` serves for `program`; None if that cannot be, or if the
     /// inputs have changed since. It answers queries where it must; kernels still come from `inner`, so that program-scope
     /// variables stay one set.
-    pub(super) fn own(&self, program: Program, inner: &Arc<Inner>, query: Query) -> Option<Own> {
+    pub(super) fn own(
+        &self,
+        program: Program,
+        inner: &Arc<Inner>,
+        query: Query,
+    ) -> Option<Materialized> {
         let alone = if inner.is_apart() {
             Some(shadow::own_program(program, inner)?)
         } else {
             None
         };
-        let own = |program| Own {
+        let own = |program| Materialized {
             program,
             _alone: alone,
         };
@@ -134,7 +139,10 @@ impl Cache {
             return None;
         }
         if !self.still_holds(inner) {
-            self.count(Of::inner(inner).place(), &[Counter::InputsChanged.by(1)]);
+            self.count(
+                Attribution::inner(inner).place(),
+                &[Counter::InputsChanged.by(1)],
+            );
             let key = &inner.key().hex()[..16];
             tracing::warn!(
                 key,
@@ -184,7 +192,7 @@ impl Cache {
             Counter::RebuiltNs.by(elapsed),
             query.into(),
         ];
-        self.count(Of::inner(inner).place(), &events);
+        self.count(Attribution::inner(inner).place(), &events);
         let code = made.as_ref().err().copied().unwrap_or(CL_SUCCESS);
         tracing::info!(
             key = &inner.key().hex()[..16],

@@ -29,7 +29,7 @@ use serde_json::json;
 use super::interrupt::Interrupt;
 use super::keys::find_key;
 use super::output::{print_json, say, seconds};
-use super::worker_args::Handed;
+use super::worker_args::WorkerArgs;
 use super::{Failure, directory, list};
 use crate::key::ingredients::Key;
 use crate::log::text;
@@ -75,7 +75,7 @@ pub struct Wanted {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    handed: Handed,
+    handed: WorkerArgs,
 }
 
 /// What a worker is told by its arguments.

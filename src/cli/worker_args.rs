@@ -11,7 +11,7 @@ use crate::config::{Config, SETTINGS};
 
 /// Not for people.
 #[derive(Args)]
-pub struct Handed {
+pub struct WorkerArgs {
     /// Nobody waits for this process, or reads what it says
     #[arg(long, hide = true)]
     pub detached: bool,
@@ -27,7 +27,7 @@ pub struct Handed {
     max_age: Option<OsString>,
 }
 
-impl Handed {
+impl WorkerArgs {
     /// The settings of this process, with those that were handed over above the environment.
     pub fn config(&self) -> Config {
         let values = [
@@ -56,7 +56,7 @@ mod tests {
     #[derive(Parser)]
     struct Bake {
         #[command(flatten)]
-        handed: Handed,
+        handed: WorkerArgs,
     }
 
     #[test]

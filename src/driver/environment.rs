@@ -17,7 +17,7 @@ use super::names::Scanned;
 use super::process_variables;
 use super::profile::Profile;
 use super::profile::variables::{Effect, LAYERS, is_neutral};
-use crate::file_fingerprint::Stamp;
+use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 
@@ -78,7 +78,7 @@ struct Tools {
     /// Their own, or none while something of what is watched could change without being seen to.
     paths: Vec<PathBuf>,
     /// What must stay as it was.
-    watched: Arc<BTreeMap<PathBuf, Stamp>>,
+    watched: Arc<BTreeMap<PathBuf, FileFingerprint>>,
 }
 
 /// Those of the variables that are in the key.
@@ -386,7 +386,8 @@ impl Tools {
     /// `ld` (measured with strace on PoCL), which a hit would pay each time.
     fn find(tools: &[&str], before: &Tools, memory: &dyn FileMemory) -> Option<Tools> {
         let paths: Vec<PathBuf> = tools.iter().filter_map(|tool| program(tool)).collect();
-        let is_unchanged = |(path, stamp): (&PathBuf, &Stamp)| Stamp::at(path) == Some(*stamp);
+        let is_unchanged =
+            |(path, stamp): (&PathBuf, &FileFingerprint)| FileFingerprint::at(path) == Some(*stamp);
         if paths == before.paths && before.watched.iter().all(is_unchanged) {
             return Some(before.clone());
         }
@@ -415,7 +416,7 @@ impl Tools {
             true => before.names.clone(),
             false => Arc::new(DriverNames::of(scanned, memory)),
         };
-        let is_settled = needed.watched.values().all(Stamp::is_settled);
+        let is_settled = needed.watched.values().all(FileFingerprint::is_settled);
         Some(Tools {
             ingredients,
             names,

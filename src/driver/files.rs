@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::elf::Elf;
 use super::profile::Files;
-use crate::file_fingerprint::Stamp;
+use crate::file_fingerprint::FileFingerprint;
 
 /// Finds the files of a profile.
 pub struct Search<'a> {
@@ -281,7 +281,7 @@ pub struct Needed {
     pub libraries: BTreeMap<PathBuf, String>,
     /// What was looked at, as it was just before: while all of this stays, so do the libraries. Directories are included, since a
     /// library may be installed in one.
-    pub watched: BTreeMap<PathBuf, Stamp>,
+    pub watched: BTreeMap<PathBuf, FileFingerprint>,
 }
 
 impl Needed {
@@ -290,7 +290,7 @@ impl Needed {
         if self.watched.contains_key(path) {
             return true;
         }
-        let Some(stamp) = Stamp::at(path) else {
+        let Some(stamp) = FileFingerprint::at(path) else {
             return false;
         };
         self.watched.insert(path.to_owned(), stamp);

@@ -27,7 +27,7 @@ use super::key_neutral::is_neutral;
 use super::loaded::{self, Mappings, Object};
 use super::names::{Names, Scanned};
 use super::profile::Files;
-use crate::file_fingerprint::Stamp;
+use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 pub use crate::key::ingredients::sha256_value;
 use crate::key::ingredients::{Ingredient, Kind};
@@ -72,7 +72,7 @@ struct Watched {
     path: PathBuf,
     /// What that led to.
     real: PathBuf,
-    stamp: Stamp,
+    stamp: FileFingerprint,
     digest: [u8; 32],
 }
 
@@ -145,7 +145,7 @@ impl Driver {
 
     fn still_holds(&self, known: &Identity, memory: &dyn FileMemory) -> Result<(), PathBuf> {
         for file in &known.files {
-            if Stamp::at(&file.path) != Some(file.stamp)
+            if FileFingerprint::at(&file.path) != Some(file.stamp)
                 && memory.digest(&file.path).ok() != Some(file.digest)
             {
                 return Err(file.path.clone());
@@ -238,7 +238,7 @@ impl Driver {
         }
         let opened_later: Vec<PathBuf> = found.keys().cloned().collect();
         for (path, file) in found {
-            let stamp = Stamp::at(&path)?;
+            let stamp = FileFingerprint::at(&path)?;
             let content = match places.iter().position(|place| *place == path) {
                 Some(index) => content(&objects[index], &path, &mappings, memory)?,
                 None => read(&path, memory)?,

@@ -32,7 +32,7 @@ use super::macros::{Macros, OperandTokens, Spent};
 use super::options::Options;
 use super::source::{self, Operand, Texts};
 use crate::fallible::{copy, push};
-use crate::file_fingerprint::{FileId, Stamp};
+use crate::file_fingerprint::{FileFingerprint, FileId};
 use crate::outcome::Bypass;
 use place::{Files, Found, look};
 
@@ -487,7 +487,7 @@ impl<'a> Walk<'a> {
         }
         let path = self.closure.working_directory.join(&place.path);
         let index = self.closure.places.len();
-        let known = |stamp: &Stamp| {
+        let known = |stamp: &FileFingerprint| {
             let first = *self.files.get(&stamp.file)?;
             match &self.closure.places[first].found {
                 Found::File {

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Store;
-use crate::file_fingerprint::Stamp;
+use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 
 pub(super) const DIRECTORY: &str = "digests";
@@ -21,7 +21,7 @@ const MAX_REMEMBERED: usize = 4096;
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: u32 = 4;
 
-type Remembered = Vec<(Stamp, [u8; 32])>;
+type Remembered = Vec<(FileFingerprint, [u8; 32])>;
 
 /// Digests of files, with a memory in the store if there is one.
 pub struct Digests {
@@ -54,7 +54,7 @@ impl Digests {
     }
 
     fn try_digest(&self, store: Option<&Store>, path: &Path) -> io::Result<[u8; 32]> {
-        let stamp = Stamp::of(&std::fs::metadata(path)?);
+        let stamp = FileFingerprint::of(&std::fs::metadata(path)?);
         let mut state = self.state.lock();
         let remembered = state
             .remembered
@@ -65,7 +65,7 @@ impl Digests {
         drop(state);
         let mut file = File::open(path)?;
         let digest = sha256(&mut file)?;
-        if Stamp::of(&file.metadata()?) != stamp {
+        if FileFingerprint::of(&file.metadata()?) != stamp {
             return Err(io::Error::other("it changed while it was read"));
         }
         if stamp.is_settled() {
@@ -195,7 +195,8 @@ mod tests {
         let settled = [settled.as_path(), Path::new("/bin/sh")]
             .into_iter()
             .find(|path| {
-                std::fs::metadata(path).is_ok_and(|metadata| Stamp::of(&metadata).is_settled())
+                std::fs::metadata(path)
+                    .is_ok_and(|metadata| FileFingerprint::of(&metadata).is_settled())
             })
             .expect("a settled file")
             .to_owned();

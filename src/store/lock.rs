@@ -80,10 +80,10 @@ struct State {
 
 struct Held {
     serial: u64,
-    means: Means,
+    means: LockBackend,
 }
 
-enum Means {
+enum LockBackend {
     File(Arc<LockFile>),
     Socket { _open: OwnedFd },
 }
@@ -144,7 +144,7 @@ impl Locks {
             return shared.try_socket(byte);
         };
         match file.try_lock(byte) {
-            Ok(true) => Attempt::Got(shared.hold(&mut state, byte, Means::File(file))),
+            Ok(true) => Attempt::Got(shared.hold(&mut state, byte, LockBackend::File(file))),
             Ok(false) => Attempt::Taken,
             Err(error) => {
                 drop(state);
@@ -208,7 +208,7 @@ impl Shared {
             // only if that is nothing, and before there can be something.
             Some(file) if file.is_open() && file.is_same(&opened) => {
                 let mut held = state.held.values();
-                match held.any(|held| matches!(held.means, Means::File(_))) {
+                match held.any(|held| matches!(held.means, LockBackend::File(_))) {
                     true => opened.leave_open(),
                     false => drop(opened),
                 }
@@ -222,7 +222,7 @@ impl Shared {
         }
     }
 
-    fn hold(self: &Arc<Self>, state: &mut State, byte: u64, means: Means) -> Guard {
+    fn hold(self: &Arc<Self>, state: &mut State, byte: u64, means: LockBackend) -> Guard {
         state.serial += 1;
         let serial = state.serial;
         state.held.insert(byte, Held { serial, means });
@@ -249,7 +249,7 @@ impl Shared {
             match socket::bind(&address) {
                 Ok(Some(open)) => {
                     state.seen.remove(&byte);
-                    let means = Means::Socket { _open: open };
+                    let means = LockBackend::Socket { _open: open };
                     return Attempt::Got(self.hold(&mut state, byte, means));
                 }
                 Ok(None) => {}
@@ -299,7 +299,7 @@ impl Drop for Guard {
         let mut state = self.shared.state();
         if state.has(self)
             && let Some(held) = state.held.remove(&self.byte)
-            && let Means::File(file) = held.means
+            && let LockBackend::File(file) = held.means
         {
             file.unlock(self.byte);
         }

@@ -22,7 +22,7 @@ use super::stats::{
 };
 use crate::fork_generation::generation;
 use crate::fork_safety::Mutex;
-use crate::guarded_file::KeptFile;
+use crate::guarded_file::GuardedFile;
 
 /// Each process makes a file, so one of so many folds files of dead ones, and looks at more than so many: programs that only
 /// hit sweep nothing.
@@ -50,7 +50,7 @@ struct Process {
 
 /// Counters in memory, and a file that gets the rows that have changed.
 struct Written {
-    file: KeptFile,
+    file: GuardedFile,
     words: Vec<AtomicU64>,
     /// A bit for each row that is to be written; [`WHOLE`] is the whole file.
     changed: AtomicU32,
@@ -125,7 +125,7 @@ impl Process {
 
 impl Written {
     fn open(directory: &Directory, name: &str) -> io::Result<Written> {
-        let file = KeptFile::new(directory.open_or_create_file(name)?)?;
+        let file = GuardedFile::new(directory.open_or_create_file(name)?)?;
         let before = directory.read(name, 1 << 20).ok().flatten();
         let before = before.unwrap_or_default();
         let (before, _) = before.strip_prefix(MAGIC).unwrap_or_default().as_chunks();

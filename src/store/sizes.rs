@@ -13,7 +13,7 @@ use std::{fmt, io};
 
 use super::directory::Directory;
 use crate::fork_safety::Mutex;
-use crate::guarded_file::KeptFile;
+use crate::guarded_file::GuardedFile;
 
 /// How many shards there are: by the first byte of the key.
 pub const SHARDS: usize = 256;
@@ -32,8 +32,8 @@ const ABSURD: u64 = 1 << 50;
 /// The counters of all shards, shared by all processes. They are read and written, never mapped: who cuts a mapped file ends
 /// the programs that touch it.
 pub struct Sizes {
-    file: KeptFile,
-    /// Of this process's threads; [`KeptFile::alone`] is for processes.
+    file: GuardedFile,
+    /// Of this process's threads; [`GuardedFile::alone`] is for processes.
     changing: Mutex<()>,
     /// Whether locks answer at once.
     is_local: bool,
@@ -52,7 +52,7 @@ impl Sizes {
     /// It cannot be made.
     pub fn open(root: &Directory) -> io::Result<Sizes> {
         let sizes = Sizes {
-            file: KeptFile::new(root.open_or_create_file(NAME)?)?,
+            file: GuardedFile::new(root.open_or_create_file(NAME)?)?,
             changing: Mutex::new(()),
             is_local: !root.file_system().is_network(),
         };

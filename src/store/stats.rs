@@ -28,7 +28,7 @@ use super::directory::{Directory, TEMPORARY_PREFIX, is_temporary};
 pub use counters::{Counter, Event, Totals};
 pub use file::{MAGIC, Place, Program, ROW, ROWS, WORDS, add};
 pub use merge::{Counted, DAY_MS};
-use merge::{LOCK, Lock, Round, TOTAL, counters};
+use merge::{LOCK, Lock, StatsMerge, TOTAL, counters};
 use owner::{View, is_name};
 pub use rows::{BY_DAY, Tag, date};
 
@@ -51,7 +51,7 @@ impl<'a> Statistics<'a> {
     /// The directory or a file cannot be read.
     pub fn counted(&self) -> Result<Counted, StoreError> {
         let lock = Lock::wait(self.directory).ok().flatten();
-        let mut round = Round::begin(self.directory, lock, usize::MAX);
+        let mut round = StatsMerge::begin(self.directory, lock, usize::MAX);
         round.each_file()?;
         Ok(round.end())
     }
@@ -73,7 +73,7 @@ impl<'a> Statistics<'a> {
             // There are no locks: then the last one who zeroes is right.
             Err(_) => None,
         };
-        let mut round = Round::begin(self.directory, lock, usize::MAX);
+        let mut round = StatsMerge::begin(self.directory, lock, usize::MAX);
         round.each_file()?;
         round.zero()
     }
@@ -85,7 +85,7 @@ impl<'a> Statistics<'a> {
             return;
         }
         if let Ok(Some(lock)) = Lock::attempt(self.directory) {
-            let mut round = Round::begin(self.directory, Some(lock), limit);
+            let mut round = StatsMerge::begin(self.directory, Some(lock), limit);
             match round.each_file() {
                 Ok(()) => drop(round.end()),
                 Err(error) => tracing::debug!(%error, "statistics are not folded"),

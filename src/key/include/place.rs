@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::super::ingredients::sha256;
 use crate::fallible::with_capacity;
-use crate::file_fingerprint::{FileId, Stamp};
+use crate::file_fingerprint::{FileFingerprint, FileId};
 use crate::outcome::Bypass;
 
 /// What stands at a place.
@@ -18,7 +18,7 @@ pub(super) enum Found {
     Directory,
     File {
         digest: [u8; 32],
-        stamp: Stamp,
+        stamp: FileFingerprint,
         /// The earlier place that is the same file: `#pragma once` and `#import` tell a file that is included twice from a copy.
         same_as: Option<usize>,
     },
@@ -42,7 +42,7 @@ impl Found {
 pub(super) fn look(
     path: &Path,
     room: &mut u64,
-    known: impl Fn(&Stamp) -> Option<[u8; 32]>,
+    known: impl Fn(&FileFingerprint) -> Option<[u8; 32]>,
 ) -> Result<(Found, Option<Vec<u8>>), Bypass> {
     let is_nothing = |error: &std::io::Error| {
         // ENAMETOOLONG: no file can stand there, unless a relative path is short enough.
@@ -73,7 +73,7 @@ pub(super) fn look(
     if !metadata.is_file() {
         return Err(Bypass::ReadsFile);
     }
-    let stamp = Stamp::of(&metadata);
+    let stamp = FileFingerprint::of(&metadata);
     if let Some(digest) = known(&stamp) {
         let same_as = None;
         let found = Found::File {

@@ -129,7 +129,7 @@ fn is_begun(directory: &Directory, name: &str) -> bool {
 /// A process that is killed loses nothing: a file counts either by being in `absorbed`, or by being there and not in
 /// `absorbed`. A power cut may leave the total empty on file systems that rename before they write (XFS): then statistics
 /// begin anew, which is not worth an fsync at each fold.
-pub struct Round<'a> {
+pub struct StatsMerge<'a> {
     directory: &'a Directory,
     view: View,
     now_ms: u64,
@@ -148,9 +148,9 @@ pub struct Round<'a> {
     dead: Vec<String>,
 }
 
-impl<'a> Round<'a> {
+impl<'a> StatsMerge<'a> {
     /// Nothing is read yet but the total. At most `limit` files are looked at, and none is folded without a lock.
-    pub fn begin(directory: &'a Directory, lock: Option<Lock>, limit: usize) -> Round<'a> {
+    pub fn begin(directory: &'a Directory, lock: Option<Lock>, limit: usize) -> StatsMerge<'a> {
         let (total, lock) = match directory.read(TOTAL, MAX_TOTAL_BYTES) {
             Ok(Some(bytes)) => (serde_json::from_slice(&bytes).unwrap_or_default(), lock),
             Ok(None) => (Total::default(), lock),
@@ -165,7 +165,7 @@ impl<'a> Round<'a> {
                 }
                 rows
             });
-        Round {
+        StatsMerge {
             directory,
             view: View::new(),
             now_ms: directory.now_ms(),
