@@ -56,13 +56,13 @@ use crate::driver::notify::{self, Held, Next};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
 use crate::log::text;
 use crate::outcome::{Bypass, Missed, Outcome, Query};
-use crate::shadow::{self, Ended, Inner, Origin, Ticket};
+use crate::shadow::{self, CachedProgram, Ended, Origin, Ticket};
 use crate::store::Store;
 use crate::store::digests::Digests;
 use crate::store::driver_costs::Measures;
 use crate::store::driver_names;
-use crate::store::journal::{Ended as Noted, Kept};
-use crate::store::stats::{Counter, Event, Place};
+use crate::store::journal::{BuildResult as Noted, Kept};
+use crate::store::stats::{Counter, Event, Labels};
 use crate::store::tiers::Tiers;
 use attribution::Attribution;
 use audit::Marks;
@@ -259,7 +259,7 @@ impl Cache {
         self.store().filter(|_| !self.config.readonly())
     }
 
-    fn count(&self, place: Place<'_>, events: &[Event]) {
+    fn count(&self, place: Labels<'_>, events: &[Event]) {
         if let Some(recorder) = self.opened.recorder() {
             recorder.record(place, events);
         }
@@ -280,7 +280,7 @@ impl Cache {
         }
     }
 
-    fn count_hit(&self, plan: &Plan, inner: &Inner, elapsed: Duration) {
+    fn count_hit(&self, plan: &Plan, inner: &CachedProgram, elapsed: Duration) {
         let load_ns = nanoseconds(elapsed);
         let events = [
             Counter::Hits.by(1),
@@ -344,7 +344,11 @@ impl Cache {
 
     /// The call is the driver's own affair, so callbacks that it makes are outside of our hooks. `dead`: see [`shadow::dead`].
     #[inline(never)] // as above
-    fn leave_to_driver(&self, call: &BuildCall, dead: Option<Arc<Inner>>) -> Next<BuildBelow> {
+    fn leave_to_driver(
+        &self,
+        call: &BuildCall,
+        dead: Option<Arc<CachedProgram>>,
+    ) -> Next<BuildBelow> {
         let mut program = call.program;
         let mut number = None;
         match dead {
@@ -515,7 +519,7 @@ impl Cache {
     /// A kernel of `judged`, which the driver judges in place of what serves and which has no kernel yet, if kernels of what serves
     /// are alive. Which kernels count is the driver's to say: rusticl builds over clones and over kernels that only commands hold,
     /// PoCL does not (measured).
-    fn held_kernel(&self, ticket: &Ticket, inner: &Inner, judged: Program) -> Option<Held> {
+    fn held_kernel(&self, ticket: &Ticket, inner: &CachedProgram, judged: Program) -> Option<Held> {
         if !answer::executes(inner)
             || !plan::has_inner_kernels(ticket, inner)
             || !restore::refuses_to_build_again(inner)

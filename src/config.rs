@@ -19,7 +19,7 @@ pub use file::{IGNORED, is_file_name, meant, of_system, of_user};
 pub use program::{RULES, Rule, executable};
 use table::BUILT_DIR;
 pub use table::{Name, ObeyedFrom, SETTINGS, Setting};
-pub use value::Kind;
+pub use value::ValueKind;
 
 /// What stands in the table, in bytes.
 const DEFAULT_MAX_SIZE: u64 = 5 << 30;
@@ -28,7 +28,7 @@ const DEFAULT_AUDIT: u64 = 1000;
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum Origin {
     /// Nobody set it.
     Default,
     /// The system's configuration file.
@@ -42,7 +42,7 @@ pub enum Source {
 /// All values.
 #[derive(Clone, Debug)]
 pub struct Config {
-    values: Vec<(OsString, Source)>,
+    values: Vec<(OsString, Origin)>,
     /// What the configuration files say of single programs, the system's first.
     rules: Vec<Rule>,
     /// What was wrong with the configuration files, for the log.
@@ -64,7 +64,7 @@ pub enum Mode {
 
 /// When binaries are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum RecordMode {
     /// By the driver's profile, and by what was measured.
     Auto,
     /// Inside the miss.
@@ -104,7 +104,7 @@ impl Config {
         let mut config = Config {
             values: SETTINGS
                 .iter()
-                .map(|setting| (setting.default.into(), Source::Default))
+                .map(|setting| (setting.default.into(), Origin::Default))
                 .collect(),
             rules: Vec::new(),
             complaints: Vec::new(),
@@ -124,7 +124,7 @@ impl Config {
         config.apply_rules();
         for (index, setting) in SETTINGS.iter().enumerate() {
             if let Some(value) = setting.variable.and_then(variable) {
-                config.values[index] = (value, Source::Environment);
+                config.values[index] = (value, Origin::Environment);
             }
         }
         for setting in SETTINGS
@@ -132,9 +132,9 @@ impl Config {
             .filter(|setting| setting.kind.has_fallback())
         {
             let (value, source) = &config.values[setting.name as usize];
-            if *source != Source::Default && !setting.kind.accepts(value) {
+            if *source != Origin::Default && !setting.kind.accepts(value) {
                 let from = match source {
-                    Source::SystemFile(file) | Source::File(file) => {
+                    Origin::SystemFile(file) | Origin::File(file) => {
                         crate::log::path(file).to_string()
                     }
                     _ => setting.variable.unwrap_or_default().to_owned(),
@@ -153,7 +153,7 @@ impl Config {
     }
 
     /// The value as it was written, and where.
-    pub fn value(&self, name: Name) -> &(OsString, Source) {
+    pub fn value(&self, name: Name) -> &(OsString, Origin) {
         &self.values[name as usize]
     }
 
@@ -186,12 +186,12 @@ impl Config {
     }
 
     /// When binaries are recorded.
-    pub fn record(&self) -> Record {
+    pub fn record(&self) -> RecordMode {
         match self.value(Name::Record).0.as_bytes() {
-            b"inline" => Record::Inline,
-            b"bake" => Record::Bake,
-            b"off" => Record::Off,
-            _ => Record::Auto,
+            b"inline" => RecordMode::Inline,
+            b"bake" => RecordMode::Bake,
+            b"off" => RecordMode::Off,
+            _ => RecordMode::Auto,
         }
     }
 
@@ -285,7 +285,7 @@ impl Config {
     /// Why there is none, for people.
     pub fn directory(&self) -> Result<PathBuf, String> {
         let (value, source) = self.value(Name::Dir);
-        if *source != Source::Default {
+        if *source != Origin::Default {
             let path = PathBuf::from(value);
             return if path.is_absolute() {
                 Ok(path)

@@ -116,11 +116,11 @@ pub fn say(line: &str) {
 }
 
 /// Foreign bytes as they can be shown: one line, no control or invisible character, no terminal sequence.
-pub struct Text<'a>(&'a [u8]);
+pub struct Printable<'a>(&'a [u8]);
 
 /// Shows foreign bytes.
-pub fn text(bytes: &[u8]) -> Text<'_> {
-    Text(bytes)
+pub fn text(bytes: &[u8]) -> Printable<'_> {
+    Printable(bytes)
 }
 
 /// Shows foreign bytes in the lines that they have, tabs included.
@@ -134,16 +134,16 @@ pub fn lines(bytes: &[u8]) -> String {
 }
 
 /// Shows a path.
-pub fn path(path: &Path) -> Text<'_> {
-    Text(path.as_os_str().as_bytes())
+pub fn path(path: &Path) -> Printable<'_> {
+    Printable(path.as_os_str().as_bytes())
 }
 
 /// Shows text of the operating system.
-pub fn os(text: &OsStr) -> Text<'_> {
-    Text(text.as_bytes())
+pub fn os(text: &OsStr) -> Printable<'_> {
+    Printable(text.as_bytes())
 }
 
-impl fmt::Display for Text<'_> {
+impl fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use fmt::Write;
         for chunk in self.0.utf8_chunks() {

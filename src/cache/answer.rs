@@ -16,7 +16,7 @@ use crate::cl::info::{Ask, Number, Reply};
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::Driver;
 use crate::outcome::Query;
-use crate::shadow::{self, Inner, Recipe};
+use crate::shadow::{self, CachedProgram, Recipe};
 use crate::store::entry::{Answer, Answers, Facts};
 
 /// clGetProgramInfo; None: the driver answers for P itself.
@@ -98,7 +98,7 @@ fn build_query(name: cl_program_build_info) -> Query {
 fn reference_count(
     driver: &Driver,
     program: Program,
-    view: &shadow::View,
+    view: &shadow::ProgramView,
     reply: Reply,
 ) -> Option<cl_int> {
     let inners = shadow::inners(program);
@@ -166,7 +166,7 @@ pub fn build_info(
 
 /// Which of the program's devices is meant, if the handle is known to be one of a device: the program has it, or the application
 /// has built for it.
-fn device_index(driver: &Driver, inner: &Inner, device: Device) -> Option<usize> {
+fn device_index(driver: &Driver, inner: &CachedProgram, device: Device) -> Option<usize> {
     let is_named = |call: &&Recipe| {
         let named = call.arguments.devices.as_ref();
         named.is_some_and(|named| named.contains(&device))
@@ -183,7 +183,7 @@ fn device_index(driver: &Driver, inner: &Inner, device: Device) -> Option<usize>
 fn recorded_of_alike(
     driver: &Driver,
     own: Program,
-    inner: &Inner,
+    inner: &CachedProgram,
     device: Device,
     name: cl_program_build_info,
 ) -> Option<Answer> {
@@ -202,7 +202,7 @@ fn recorded_of_alike(
 }
 
 /// What answers where the entry does not: P, which has been built for real by now if it could be, or a link's twin.
-fn made_for_real(program: Program, inner: &Inner) -> Program {
+fn made_for_real(program: Program, inner: &CachedProgram) -> Program {
     inner.twin().unwrap_or(program)
 }
 
@@ -280,7 +280,7 @@ pub fn kernel_arg_info(
 }
 
 /// The kernels of P' in the order in which the driver would have made those of P.
-pub fn in_recorded_order(driver: &Driver, inner: &Inner, kernels: &mut [cl_kernel]) {
+pub fn in_recorded_order(driver: &Driver, inner: &CachedProgram, kernels: &mut [cl_kernel]) {
     let facts = inner.facts();
     let order = |raw: &cl_kernel| {
         let name = function_name(driver, Kernel::new(*raw)).unwrap_or_default();
@@ -319,7 +319,7 @@ impl Executing {
     }
 
     /// Where its kernels come from, if from what serves P or a twin.
-    pub fn origin(&self, inner: &Option<Arc<Inner>>) -> Option<Arc<Inner>> {
+    pub fn origin(&self, inner: &Option<Arc<CachedProgram>>) -> Option<Arc<CachedProgram>> {
         match self {
             Executing::Itself(_) => inner.clone(),
             Executing::Own(_) => inner.clone().filter(|inner| !inner.is_apart()),
@@ -333,14 +333,14 @@ impl Executing {
 }
 
 /// Whether kernels are made of what serves P; else of what the driver makes for real.
-pub fn executes(inner: &Inner) -> bool {
+pub fn executes(inner: &CachedProgram) -> bool {
     let first = inner.built().first().copied().unwrap_or(0);
     let executable = CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int;
     !inner.has_failed() && binary_type(&inner.facts(), first).is_none_or(|kind| kind == executable)
 }
 
 /// The program that kernels of `program` are made of, where `inner` serves it.
-pub fn executing(program: Program, inner: Option<&Arc<Inner>>) -> Executing {
+pub fn executing(program: Program, inner: Option<&Arc<CachedProgram>>) -> Executing {
     let Some(inner) = inner else {
         return Executing::Itself(program);
     };
@@ -377,7 +377,7 @@ fn known(answer: &Answer) -> Option<Answer> {
 fn give_or_ask(
     answer: Answer,
     program: Program,
-    inner: &Arc<Inner>,
+    inner: &Arc<CachedProgram>,
     query: Query,
     reply: Reply,
     ask: Ask,
@@ -394,7 +394,7 @@ fn give_or_ask(
 }
 
 /// None: only the driver can say, of the program that it makes for real.
-fn give(answer: Answer, inner: &Inner, reply: Reply, ask: Ask) -> Option<cl_int> {
+fn give(answer: Answer, inner: &CachedProgram, reply: Reply, ask: Ask) -> Option<cl_int> {
     let options = inner.recipe().arguments.options.as_ref();
     match answer {
         Answer::Value(value) => reply.give(&value, ask),

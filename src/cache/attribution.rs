@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::cl::{Device, Program};
 use crate::driver::{self, BuildArguments, Driver, device};
 use crate::key::ingredients::Ingredient;
-use crate::shadow::Inner;
-use crate::store::stats::Place;
+use crate::shadow::CachedProgram;
+use crate::store::stats::Labels;
 
 /// A driver and a device, as far as they are known.
 #[derive(Clone, Default)]
@@ -43,7 +43,7 @@ impl Attribution {
     }
 
     /// What serves a program.
-    pub fn inner(inner: &Inner) -> Attribution {
+    pub fn inner(inner: &CachedProgram) -> Attribution {
         let driver = inner.driver();
         let first = inner.devices().first();
         first.map_or_else(
@@ -65,9 +65,9 @@ impl Attribution {
     }
 
     /// As it is counted.
-    pub fn place(&self) -> Place<'_> {
+    pub fn place(&self) -> Labels<'_> {
         let name = self.device.as_deref().and_then(device::name);
-        Place {
+        Labels {
             driver: self.driver.map_or("", |driver| driver.profile.family),
             device: name.unwrap_or_default(),
         }

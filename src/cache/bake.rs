@@ -16,7 +16,7 @@ use crate::log::text;
 use crate::outcome::Bypass;
 use crate::store::Lookup;
 use crate::store::entry::{EntryContent, Meta};
-use crate::store::recipe::Recipe;
+use crate::store::recipe::StoredRecipe;
 
 /// Whether this process is the baker.
 static BAKER: AtomicBool = AtomicBool::new(false);
@@ -30,7 +30,7 @@ pub struct Call {
     /// What is known of it.
     pub meta: Meta,
     /// The recipe that it left.
-    pub recipe: Recipe,
+    pub recipe: StoredRecipe,
     /// The driver may be a newer one, so that the key is another.
     pub is_stale: bool,
     /// It is recorded also where there is an entry.
@@ -165,8 +165,8 @@ impl Cache {
         &self,
         key: Key,
         meta: Meta,
-        recipe: Option<Recipe>,
-    ) -> Option<(Meta, Option<Recipe>)> {
+        recipe: Option<StoredRecipe>,
+    ) -> Option<(Meta, Option<StoredRecipe>)> {
         if !is_baker() {
             return Some((meta, recipe));
         }
@@ -191,7 +191,7 @@ impl Cache {
             ..meta
         };
         // Keys of inputs and of earlier calls are those of now.
-        let recipe = recipe.map(|recipe| Recipe {
+        let recipe = recipe.map(|recipe| StoredRecipe {
             options: call.recipe.options.clone(),
             files: call.recipe.files.clone(),
             working_directory: call.recipe.working_directory.clone(),

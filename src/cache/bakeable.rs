@@ -14,7 +14,7 @@ use crate::driver::Driver;
 use crate::driver::environment::has_changed;
 use crate::key::ingredients::{Ingredient, Kind};
 use crate::outcome::NotBakeable;
-use crate::store::recipe::Recipe;
+use crate::store::recipe::StoredRecipe;
 use crate::store::{Lookup, Store};
 use crate::trust;
 
@@ -61,7 +61,7 @@ fn of_ingredient(one: &Ingredient) -> Option<NotBakeable> {
 }
 
 /// Why a recipe cannot be done again, by what it says.
-pub(super) fn of_recipe(store: &Store, recipe: &Recipe, plan: &Plan) -> Option<NotBakeable> {
+pub(super) fn of_recipe(store: &Store, recipe: &StoredRecipe, plan: &Plan) -> Option<NotBakeable> {
     let parts = recipe.devices.iter().filter(|device| device.is_part);
     if parts.count() > 0 && recipe.devices.len() > 1 {
         return Some(NotBakeable::DevicePart);

@@ -9,7 +9,7 @@ use super::{Cache, nanoseconds};
 use crate::cl::Program;
 use crate::driver::{self, Driver};
 use crate::outcome::Bypass;
-use crate::store::journal::{self, Build, Ended, Record};
+use crate::store::journal::{self, Build, BuildResult, JournalRecord};
 
 impl Plan {
     /// The build options as they may be shown; None is NULL.
@@ -29,7 +29,7 @@ impl Cache {
         driver: Option<&Driver>,
         plan: Option<&Plan>,
         kernel_names: Vec<Vec<u8>>,
-        ended: Ended,
+        ended: BuildResult,
         elapsed: Duration,
     ) {
         let Some(store) = self.written_store() else {
@@ -44,7 +44,7 @@ impl Cache {
             ingredients: plan.ingredients(),
             options: plan.shown_options(private),
         });
-        let record = Record {
+        let record = JournalRecord {
             time_ms: journal::now_ms(),
             compile_ns: nanoseconds(elapsed),
             executable: String::from_utf8_lossy(&executable()).into_owned(),

@@ -16,7 +16,7 @@ use crate::cl::{Context, Program};
 use crate::driver::notify::{self, Held, Next};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
 use crate::outcome::{Bypass, Query};
-use crate::shadow::{self, Ended, Standing, Ticket};
+use crate::shadow::{self, Ended, Owner, Ticket};
 use crate::store::journal::Kept;
 
 /// The arguments of a clLinkProgram call.
@@ -59,7 +59,7 @@ pub fn link(call: &LinkCall) -> Next<LinkBelow> {
     let mut turn = Turn::default();
     let find = |plan| {
         let entry = cache.look_up(plan)?;
-        let standing = Standing::Applications;
+        let standing = Owner::Applications;
         cache.restore(call.driver, call.context, standing, plan, entry)
     };
     if let Ok(plan) = &plan

@@ -14,7 +14,7 @@ use crate::driver::{self, Driver};
 use crate::guarded_file;
 use crate::log::text;
 use crate::outcome::Missed;
-use crate::shadow::{self, Inner, Standing, Ticket};
+use crate::shadow::{self, CachedProgram, Owner, Ticket};
 use crate::store::directory::FileFacts;
 use crate::store::entry::{Defect, Entry};
 use crate::store::load_guard::{Admission, Loading};
@@ -22,7 +22,7 @@ use crate::store::stats::Counter;
 use crate::store::{Lookup, Store};
 
 /// An entry that is whole and fits.
-pub(super) struct Found {
+pub(super) struct EntryMatch {
     entry: Arc<Entry>,
     /// Its file; None: a driver has taken it in this process before.
     file: Option<FileFacts>,
@@ -30,7 +30,7 @@ pub(super) struct Found {
 
 impl Cache {
     /// Looks the plan up and makes an inner program of what is found; None is a miss.
-    pub(super) fn hit(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<Inner>> {
+    pub(super) fn hit(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<CachedProgram>> {
         if self.looks_up()
             && let Some(inner) = self.rebuilt(ticket, plan)
         {
@@ -38,7 +38,7 @@ impl Cache {
         }
         let found = self.look_up(plan)?;
         shadow::set_busy(ticket, true);
-        let inner = self.restore(ticket.driver, ticket.context, Standing::Apart, plan, found);
+        let inner = self.restore(ticket.driver, ticket.context, Owner::Apart, plan, found);
         if inner.is_none() {
             shadow::set_busy(ticket, false);
         }
@@ -46,11 +46,11 @@ impl Cache {
     }
 
     /// After a miss: waits for who builds the same meanwhile. For the application the program is being built.
-    pub(super) fn wait(&self, ticket: &Ticket, plan: &Plan) -> Waited<Arc<Inner>> {
+    pub(super) fn wait(&self, ticket: &Ticket, plan: &Plan) -> Waited<Arc<CachedProgram>> {
         let find = || {
             let entry = self.look_up(plan)?;
             shadow::set_busy(ticket, true);
-            self.restore(ticket.driver, ticket.context, Standing::Apart, plan, entry)
+            self.restore(ticket.driver, ticket.context, Owner::Apart, plan, entry)
         };
         let waited = self.one_build(plan, &|| shadow::set_busy(ticket, true), find);
         if matches!(waited, Waited::Build(_)) {
@@ -70,7 +70,7 @@ impl Cache {
     }
 
     /// An entry that is whole and fits: what was loaded before, else the user's, else one of the system's.
-    pub(super) fn look_up(&self, plan: &Plan) -> Option<Found> {
+    pub(super) fn look_up(&self, plan: &Plan) -> Option<EntryMatch> {
         if !self.looks_up() {
             plan.missed_by(match self.config.recache() {
                 true => Missed::Recache,
@@ -85,10 +85,10 @@ impl Cache {
         let kept_for = self.store().and_then(Store::kept_for);
         let known = self.memory.get(&plan.key(), kept_for);
         if let Some(entry) = known.filter(|entry| fits(entry)) {
-            return Some(Found { entry, file: None });
+            return Some(EntryMatch { entry, file: None });
         }
         let (entry, file) = self.look_up_on_disk(plan, &fits)?;
-        Some(Found {
+        Some(EntryMatch {
             entry: entry.into(),
             file: Some(file),
         })
@@ -121,10 +121,10 @@ impl Cache {
         &self,
         driver: &'static Driver,
         context: Context,
-        standing: Standing,
+        standing: Owner,
         plan: &Plan,
-        Found { entry, file }: Found,
-    ) -> Option<Arc<Inner>> {
+        EntryMatch { entry, file }: EntryMatch,
+    ) -> Option<Arc<CachedProgram>> {
         // PoCL writes the files of a binary into its cache when it loads it: beyond the process's limit on the size of files that
         // ends the application, and a file that is cut off does so when a kernel is made of it (measured).
         let bytes: usize = entry.binaries().map(<[u8]>::len).sum();
@@ -180,23 +180,23 @@ impl Cache {
         plan: &Plan,
         entry: &Entry,
         file: Option<&FileFacts>,
-        restored: &Result<Box<Inner>, restore::Failure>,
+        restored: &Result<Box<CachedProgram>, restore::RestoreFailure>,
     ) {
         match (restored, self.written_store().zip(file)) {
             (Ok(_), Some((store, file))) if !entry.is_of_system => store.prove(&plan.key(), file),
             // What is on disk now may be another.
             (Err(_), _) if file.is_none() => self.memory.forget(&plan.key()),
-            (Err(restore::Failure::Entry(defect)), _) => {
+            (Err(restore::RestoreFailure::Entry(defect)), _) => {
                 self.set_aside(plan, defect, entry.is_of_system);
             }
             _ => {}
         }
         match restored {
             Ok(_) => {}
-            Err(restore::Failure::Entry(_) | restore::Failure::ContextGone) => {
+            Err(restore::RestoreFailure::Entry(_) | restore::RestoreFailure::ContextGone) => {
                 plan.missed_by(Missed::Refused);
             }
-            Err(restore::Failure::Resources(code)) => {
+            Err(restore::RestoreFailure::Resources(code)) => {
                 plan.missed_by(Missed::NoRoom);
                 tracing::warn!(key = %plan.key_prefix(), code, "the driver has no room for the cached program");
             }
@@ -205,7 +205,7 @@ impl Cache {
 
     /// The P' that serves, built again with the same options, on drivers that keep something of P then: of P' they keep it,
     /// too.
-    pub(super) fn rebuilt(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<Inner>> {
+    pub(super) fn rebuilt(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<CachedProgram>> {
         let inner = ticket.inner.as_ref()?;
         let same = inner.key() == plan.key()
             && inner.recipe().arguments.options == plan.recipe.arguments.options;

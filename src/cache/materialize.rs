@@ -16,7 +16,7 @@ use super::{Cache, nanoseconds};
 use crate::cl::{Context, Kernel, Program};
 use crate::driver::{self, Driver};
 use crate::outcome::Query;
-use crate::shadow::{self, Base, Inner, Operation, OwnProgram, Recipe};
+use crate::shadow::{self, Base, CachedProgram, Operation, OwnProgram, Recipe};
 use crate::store::entry::{Answer, Facts};
 use crate::store::stats::Counter;
 
@@ -118,7 +118,7 @@ impl Cache {
     pub(super) fn own(
         &self,
         program: Program,
-        inner: &Arc<Inner>,
+        inner: &Arc<CachedProgram>,
         query: Query,
     ) -> Option<Materialized> {
         let alone = if inner.is_apart() {
@@ -162,7 +162,7 @@ impl Cache {
     /// R3: builds a served P for real, whatever has become of its inputs.
     ///
     /// The caller has the right to P, by [`shadow::own_program`] or because it is building it.
-    pub(super) fn build_own(&self, program: Program, inner: &Inner, query: Query) -> bool {
+    pub(super) fn build_own(&self, program: Program, inner: &CachedProgram, query: Query) -> bool {
         if inner.is_materialised() {
             return true;
         }
@@ -180,7 +180,7 @@ impl Cache {
 
     fn timed<T>(
         &self,
-        inner: &Inner,
+        inner: &CachedProgram,
         query: Query,
         make: impl FnOnce() -> Result<T, cl_int>,
     ) -> Result<T, cl_int> {
@@ -204,14 +204,14 @@ impl Cache {
     }
 
     /// Whether the driver would make the same of it now.
-    pub(super) fn still_holds(&self, inner: &Inner) -> bool {
+    pub(super) fn still_holds(&self, inner: &CachedProgram) -> bool {
         let key = self.key_again(inner.driver(), inner.devices(), inner.recipe());
         key == Ok(inner.key())
     }
 
     /// Builds a served P that is to be linked for real; if that cannot be, or would make something else by now, gives what serves it,
     /// which is to be linked in its place, as is a twin that has changed (measured on rusticl: a file that has appeared in the working directory is read instead of an embedded header).
-    pub(super) fn in_place_of(&self, input: Program) -> Option<Arc<Inner>> {
+    pub(super) fn in_place_of(&self, input: Program) -> Option<Arc<CachedProgram>> {
         let inner = shadow::view(input)?.inner?;
         if !inner.is_apart() {
             return inner.changed_twin().map(|_| inner);
@@ -245,7 +245,7 @@ pub fn before_constant(program: Program) {
 pub fn answered(
     driver: &Driver,
     program: Program,
-    inner: &Arc<Inner>,
+    inner: &Arc<CachedProgram>,
     query: Query,
     find: impl Fn(&Facts) -> Option<Answer>,
 ) -> Option<Answer> {
@@ -277,7 +277,7 @@ pub fn answered(
 pub fn ask_own_kernel(
     driver: &Driver,
     program: Program,
-    inner: &Arc<Inner>,
+    inner: &Arc<CachedProgram>,
     name: &CString,
     query: Query,
     ask: &dyn Fn(Kernel) -> cl_int,

@@ -22,8 +22,8 @@ use crate::key::options::{self, Options};
 use crate::key::source::{before_digits, is_spelled_by_environment};
 use crate::outcome::{Bypass, Missed};
 use crate::reserve::has_room;
-use crate::shadow::{self, Base, Constants, Inner, Operation, Origin, Recipe, Ticket};
-use crate::store::stats::Place;
+use crate::shadow::{self, Base, CachedProgram, Constants, Operation, Origin, Recipe, Ticket};
+use crate::store::stats::Labels;
 
 /// Sources, intermediate languages and options beyond this are left to the driver, in bytes.
 const MAX_TEXT_BYTES: usize = 64 << 20;
@@ -73,9 +73,9 @@ impl Plan {
     }
 
     /// What its events are counted for.
-    pub fn place(&self) -> Place<'_> {
+    pub fn place(&self) -> Labels<'_> {
         let device = self.parts.iter().find_map(|part| device::name(part));
-        Place {
+        Labels {
             driver: self.family,
             device: device.unwrap_or_default(),
         }
@@ -468,7 +468,7 @@ pub(super) fn has_kernels(ticket: &Ticket) -> bool {
 
 /// Whether some of them are kernels of the program that was made from binaries: of P', or of a link's result, which is the
 /// application's own.
-pub(super) fn has_inner_kernels(ticket: &Ticket, inner: &Inner) -> bool {
+pub(super) fn has_inner_kernels(ticket: &Ticket, inner: &CachedProgram) -> bool {
     let (kernels, ours) = match inner.is_apart() {
         true => (ticket.inner_kernels, 1),
         false => (ticket.kernels, ticket.references),

@@ -8,11 +8,11 @@ use super::plan::Plan;
 use super::{Cache, nanoseconds};
 use crate::config::{self, Config};
 use crate::driver::Driver;
-use crate::driver::profile::Record;
+use crate::driver::profile::RecordTime;
 use crate::key::ingredients::key;
 use crate::store::Store;
 use crate::store::bake_attempts::{Fetch, Fetching};
-use crate::store::driver_costs::{AGAIN, Measured, Sample, Times, Verdict};
+use crate::store::driver_costs::{AGAIN, CostVerdict, Measured, Sample, Times};
 use crate::store::journal::Kept;
 
 /// What happens after a miss.
@@ -52,26 +52,28 @@ enum Why {
 /// What happens after a miss of a driver.
 pub fn decide(
     config: &Config,
-    profile: Record,
+    profile: RecordTime,
     measured: Option<&Measured>,
     now_ms: u64,
 ) -> Decision {
     let (policy, why) = match (config.record(), profile, measured) {
-        (config::Record::Inline, ..) => (Policy::InMiss, Why::Setting),
-        (config::Record::Bake, ..) => (Policy::Baked, Why::Setting),
-        (config::Record::Off, ..) => (Policy::Off, Why::Setting),
-        (config::Record::Auto, Record::InMiss, _) => (Policy::InMiss, Why::Profile),
-        (config::Record::Auto, Record::Baked, _) => (Policy::Baked, Why::Profile),
-        (config::Record::Auto, Record::Measured, Some(measured)) => by_measures(measured, now_ms),
-        (config::Record::Auto, Record::Measured, None) => (Policy::InMiss, Why::Unknown),
+        (config::RecordMode::Inline, ..) => (Policy::InMiss, Why::Setting),
+        (config::RecordMode::Bake, ..) => (Policy::Baked, Why::Setting),
+        (config::RecordMode::Off, ..) => (Policy::Off, Why::Setting),
+        (config::RecordMode::Auto, RecordTime::InMiss, _) => (Policy::InMiss, Why::Profile),
+        (config::RecordMode::Auto, RecordTime::Baked, _) => (Policy::Baked, Why::Profile),
+        (config::RecordMode::Auto, RecordTime::Measured, Some(measured)) => {
+            by_measures(measured, now_ms)
+        }
+        (config::RecordMode::Auto, RecordTime::Measured, None) => (Policy::InMiss, Why::Unknown),
     };
     match policy {
         Policy::Baked if !config.store_source() => match profile {
-            Record::InMiss => Decision {
+            RecordTime::InMiss => Decision {
                 policy: Policy::InMiss,
                 why: Why::NoRecipesNeeded,
             },
-            Record::Baked | Record::Measured => Decision {
+            RecordTime::Baked | RecordTime::Measured => Decision {
                 policy: Policy::Off,
                 why: Why::NoRecipes,
             },
@@ -83,8 +85,8 @@ pub fn decide(
 fn by_measures(measured: &Measured, now_ms: u64) -> (Policy, Why) {
     let recorded = Why::Recorded(measured.recorded);
     match measured.verdict(now_ms) {
-        Some(Verdict::Dear) => (Policy::Baked, recorded),
-        Some(Verdict::NoGain) => {
+        Some(CostVerdict::Dear) => (Policy::Baked, recorded),
+        Some(CostVerdict::NoGain) => {
             let decided_ms = measured.decided_ms.unwrap_or(now_ms);
             let since = Duration::from_millis(now_ms.saturating_sub(decided_ms));
             let days = AGAIN.saturating_sub(since).as_secs().div_ceil(86400) as u32;
@@ -173,7 +175,7 @@ impl Cache {
         driver: &Driver,
         plan: &Plan,
     ) -> Result<Option<Fetching<'a>>, Kept> {
-        if is_baker() || driver.profile.record == Record::InMiss {
+        if is_baker() || driver.profile.record == RecordTime::InMiss {
             return Ok(None);
         }
         match store.begin_fetch(&plan.key()) {
@@ -206,8 +208,8 @@ impl Cache {
     }
 
     fn measure(&self, driver: &Driver, sample: Sample, times: Times) {
-        if driver.profile.record == Record::Measured
-            && self.config.record() == config::Record::Auto
+        if driver.profile.record == RecordTime::Measured
+            && self.config.record() == config::RecordMode::Auto
             && let Some(store) = self.written_store()
         {
             let new = || self.unmeasured(driver);

@@ -19,7 +19,7 @@ use crate::outcome::{Missed, NotBakeable};
 use crate::shadow::{self, Operation};
 use crate::store::entry::{EntryContent, Facts};
 use crate::store::journal::Kept;
-use crate::store::recipe::{self, Content, DeviceName, HeaderFile, Recipe, Text};
+use crate::store::recipe::{self, Content, DeviceName, HeaderFile, StoredRecipe, StoredText};
 use crate::store::stats::Counter;
 use crate::store::{Lookup, Store};
 
@@ -28,31 +28,31 @@ impl Cache {
     ///
     /// # Errors
     /// Why it cannot be told.
-    pub(super) fn recipe(&self, driver: &Driver, plan: &Plan) -> Result<Recipe, NotBakeable> {
+    pub(super) fn recipe(&self, driver: &Driver, plan: &Plan) -> Result<StoredRecipe, NotBakeable> {
         if !self.config.store_source() {
             return Err(NotBakeable::NoSources);
         }
         let call = &plan.recipe;
         let base = match &call.base {
-            shadow::Base::Source(source) => recipe::Base::Source(Text(source.clone())),
+            shadow::Base::Source(source) => recipe::StoredBase::Source(StoredText(source.clone())),
             shadow::Base::Il(code, constants) => {
-                recipe::Base::Il(Text(code.clone()), constants.clone())
+                recipe::StoredBase::Il(StoredText(code.clone()), constants.clone())
             }
             shadow::Base::Linked(inputs) => {
-                recipe::Base::Linked(inputs.iter().map(|input| input.key).collect())
+                recipe::StoredBase::Linked(inputs.iter().map(|input| input.key).collect())
             }
         };
         let (operation, devices) = match &call.operation {
-            Operation::Build => (recipe::Operation::Build, &plan.devices),
+            Operation::Build => (recipe::StoredOperation::Build, &plan.devices),
             Operation::Compile(headers) => {
                 let header = |header: &shadow::Header| {
-                    let name = Text::from(header.name.as_bytes());
-                    (name, Text(header.source.clone()))
+                    let name = StoredText::from(header.name.as_bytes());
+                    (name, StoredText(header.source.clone()))
                 };
                 let headers = headers.iter().map(header).collect();
-                (recipe::Operation::Compile(headers), &plan.devices)
+                (recipe::StoredOperation::Compile(headers), &plan.devices)
             }
-            Operation::Link(of_context) => (recipe::Operation::Link, of_context),
+            Operation::Link(of_context) => (recipe::StoredOperation::Link, of_context),
         };
         let place = |device: &Device| super::devices::index(driver, devices, *device);
         let listed = match &call.arguments.devices {
@@ -67,7 +67,7 @@ impl Cache {
         };
         let options = call.arguments.options.as_ref();
         let working_directory = call.closure.working_directory();
-        Ok(Recipe {
+        Ok(StoredRecipe {
             base,
             operation,
             options: options.map(|options| options.as_bytes().into()),
@@ -196,7 +196,7 @@ fn files(plan: &Plan) -> Option<Vec<HeaderFile>> {
                 if sha256(&text) != *file.digest {
                     return None;
                 }
-                Content::Text(Text(text.into()))
+                Content::Text(StoredText(text.into()))
             }
         };
         numbers.insert(file.index, files.len() as u32);

@@ -12,7 +12,7 @@ use super::restore::{binary_type, split_names};
 use super::{Cache, bake, nanoseconds};
 use crate::cl::info::Number;
 use crate::cl::{Device, Kernel, Program};
-use crate::driver::profile::KernelFacts as When;
+use crate::driver::profile::KernelFactsTime as When;
 use crate::driver::{BuildArguments, Driver};
 use crate::key::ingredients::Key;
 use crate::key::source::RANDOM_NAME;
@@ -21,7 +21,7 @@ use crate::shadow::Operation;
 use crate::store::Lookup;
 use crate::store::entry::{Answer, Answers, Entry, EntryContent, Facts, KernelFacts, Meta};
 use crate::store::journal::Kept;
-use crate::store::stats::{Counter, Place};
+use crate::store::stats::{Counter, Labels};
 
 /// clGetProgramInfo: what describes the executable rather than the object.
 pub const PROGRAM_QUERIES: [cl_program_info; 4] = [
@@ -260,9 +260,9 @@ impl Cache {
         self.memory.forget(key);
         match replaced {
             Ok(removed) => {
-                let place = Place {
+                let place = Labels {
                     driver: &meta.driver_family,
-                    ..Place::default()
+                    ..Labels::default()
                 };
                 self.count(place, &[Counter::Evicted.by(removed)]);
             }

@@ -9,11 +9,11 @@ use super::plan::Plan;
 use crate::cl::info::Number;
 use crate::cl::{Context, Device, Program};
 use crate::driver::{BuildArguments, Driver};
-use crate::shadow::{Inner, Recipe, Standing};
+use crate::shadow::{CachedProgram, Owner, Recipe};
 use crate::store::entry::{Answer, Defect, Entry, Facts};
 
 /// Why there is no program.
-pub enum Failure {
+pub enum RestoreFailure {
     /// The entry is to blame.
     Entry(Defect),
     /// The driver has no memory left; the entry may be good.
@@ -39,10 +39,10 @@ impl Drop for Fresh {
 pub fn restore(
     driver: &'static Driver,
     context: Context,
-    standing: Standing,
+    standing: Owner,
     plan: &Plan,
     entry: &Arc<Entry>,
-) -> Result<Box<Inner>, Failure> {
+) -> Result<Box<CachedProgram>, RestoreFailure> {
     let built = built_for(plan, entry)?;
     let fresh = Fresh(driver, create(driver, context, &built, entry)?);
     let first = entry.meta.built[0] as usize;
@@ -55,7 +55,7 @@ pub fn restore(
     let program = fresh.1;
     std::mem::forget(fresh);
     let (devices, recipe) = (plan.devices.clone(), plan.recipe.clone());
-    let inner = Inner::new(
+    let inner = CachedProgram::new(
         driver,
         program,
         standing,
@@ -67,12 +67,12 @@ pub fn restore(
     Ok(Box::new(inner))
 }
 
-fn refused(why: &'static str) -> Failure {
-    Failure::Entry(Defect::Refused(why))
+fn refused(why: &'static str) -> RestoreFailure {
+    RestoreFailure::Entry(Defect::Refused(why))
 }
 
 /// The devices that an entry has binaries for.
-fn built_for(plan: &Plan, entry: &Entry) -> Result<Vec<Device>, Failure> {
+fn built_for(plan: &Plan, entry: &Entry) -> Result<Vec<Device>, RestoreFailure> {
     let built: Option<Vec<Device>> = entry
         .meta
         .built
@@ -96,7 +96,7 @@ fn create(
     context: Context,
     built: &[Device],
     entry: &Entry,
-) -> Result<Program, Failure> {
+) -> Result<Program, RestoreFailure> {
     let binaries: Vec<&[u8]> = entry.binaries().collect();
     let before = driver
         .wants_context_references()
@@ -113,7 +113,7 @@ fn create(
 }
 
 #[inline(never)]
-fn build(driver: &Driver, program: Program, plan: &Plan) -> Result<(), Failure> {
+fn build(driver: &Driver, program: Program, plan: &Plan) -> Result<(), RestoreFailure> {
     match build_executable(driver, program, &plan.recipe) {
         CL_SUCCESS => Ok(()),
         code => Err(failure(code, "the driver cannot build the binary")),
@@ -129,7 +129,7 @@ fn check(
     kind: Option<cl_int>,
     executable: bool,
     facts: &Facts,
-) -> Result<(), Failure> {
+) -> Result<(), RestoreFailure> {
     for &device in built {
         if executable && driver.build_status(program, device) != Ok(CL_BUILD_SUCCESS) {
             return Err(refused("the binary is not built"));
@@ -164,7 +164,7 @@ fn build_executable(driver: &Driver, program: Program, recipe: &Recipe) -> cl_in
 }
 
 /// Whether the driver refuses to build a program again that was made from an entry. If it does not, the program is what it was.
-pub fn refuses_to_build_again(inner: &Inner) -> bool {
+pub fn refuses_to_build_again(inner: &CachedProgram) -> bool {
     build_executable(inner.driver(), inner.program(), inner.recipe()) == CL_INVALID_OPERATION
 }
 
@@ -188,12 +188,12 @@ pub fn split_names(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|name| !name.is_empty())
 }
 
-fn failure(code: cl_int, why: &'static str) -> Failure {
+fn failure(code: cl_int, why: &'static str) -> RestoreFailure {
     match code {
         CL_OUT_OF_HOST_MEMORY | CL_OUT_OF_RESOURCES | CL_MEM_OBJECT_ALLOCATION_FAILURE => {
-            Failure::Resources(code)
+            RestoreFailure::Resources(code)
         }
-        CL_INVALID_CONTEXT => Failure::ContextGone,
-        _ => Failure::Entry(Defect::Refused(why)),
+        CL_INVALID_CONTEXT => RestoreFailure::ContextGone,
+        _ => RestoreFailure::Entry(Defect::Refused(why)),
     }
 }

@@ -38,7 +38,7 @@ use crate::driver::{self, Driver};
 use crate::key::ingredients::{Key, sha256};
 use crate::log::{say, text};
 use crate::outcome::Missed;
-use crate::shadow::Inner;
+use crate::shadow::CachedProgram;
 use crate::store::entry::{Answer, Answers, Defect, Facts, KernelFacts};
 use crate::store::stats::Counter;
 
@@ -94,7 +94,11 @@ impl Shown {
 
 impl Cache {
     /// What was restored, unless its turn has come and a build from source is something else.
-    pub(super) fn verified(&self, inner: Box<Inner>, plan: &Plan) -> Option<Box<Inner>> {
+    pub(super) fn verified(
+        &self,
+        inner: Box<CachedProgram>,
+        plan: &Plan,
+    ) -> Option<Box<CachedProgram>> {
         let percent = self.config.verify();
         let hit = HITS.fetch_add(1, Ordering::Relaxed);
         let process = std::process::id();
@@ -137,7 +141,7 @@ impl Cache {
 ///
 /// # Errors
 /// The driver cannot make it.
-fn differences(inner: &Inner, plan: &Plan) -> Result<Vec<String>, cl_int> {
+fn differences(inner: &CachedProgram, plan: &Plan) -> Result<Vec<String>, cl_int> {
     let copies = inner.driver().profile.copies_builds;
     let recorded = recorded(inner);
     let first = built(inner, plan)?;
@@ -181,7 +185,7 @@ fn has_words(log: &Answer) -> bool {
 }
 
 /// What the entry says, and the program that was made of it.
-fn recorded(inner: &Inner) -> Shown {
+fn recorded(inner: &CachedProgram) -> Shown {
     let recorded = inner.facts();
     let binaries = inner.binaries().into_iter();
     Shown {
@@ -197,7 +201,7 @@ fn recorded(inner: &Inner) -> Shown {
 }
 
 /// What a build from source shows. It is released again, before the application goes on.
-fn built(inner: &Inner, plan: &Plan) -> Result<Shown, cl_int> {
+fn built(inner: &CachedProgram, plan: &Plan) -> Result<Shown, cl_int> {
     let (driver, indices) = (inner.driver(), inner.built());
     let program = make(driver, inner.context(), inner.recipe())?;
     let _made = Temporary {
@@ -220,7 +224,7 @@ fn built(inner: &Inner, plan: &Plan) -> Result<Shown, cl_int> {
 
 /// Asks a program's kernels of these names. What is not answered may be so because the program was made from a binary, so it
 /// is left out; the facts of the kernels are given beside it.
-fn live(inner: &Inner, program: Program, names: &Facts) -> (Answered, Vec<KernelFacts>) {
+fn live(inner: &CachedProgram, program: Program, names: &Facts) -> (Answered, Vec<KernelFacts>) {
     let (mut answered, mut all) = (Answered::new(), Vec::new());
     for name in &names.kernel_names {
         let Ok(c_name) = CString::new(name.clone()) else {
@@ -242,7 +246,7 @@ fn live(inner: &Inner, program: Program, names: &Facts) -> (Answered, Vec<Kernel
     (answered, all)
 }
 
-fn work_groups(inner: &Inner, kernel: Kernel, name: &[u8]) -> Answered {
+fn work_groups(inner: &CachedProgram, kernel: Kernel, name: &[u8]) -> Answered {
     let driver: &Driver = inner.driver();
     let mut answered = Answered::new();
     for index in inner.built() {

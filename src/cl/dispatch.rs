@@ -112,29 +112,29 @@ pub fn masked(functions: &cl_icd_dispatch, by: &cl_icd_dispatch) -> cl_icd_dispa
 
 /// A table that a driver's objects point to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct DispatchTable {
     address: usize,
     slots: usize,
 }
 
-impl Table {
+impl DispatchTable {
     /// The table that the first word of an object names.
     ///
     /// # Safety
     /// `object` is a live OpenCL object of a driver that gave it out through the ICD interface, whose first word is by
     /// `cl_khr_icd` the address of a dispatch table, of at least `slots` slots.
-    pub unsafe fn of_object(object: *mut std::ffi::c_void, slots: usize) -> Option<Table> {
+    pub unsafe fn of_object(object: *mut std::ffi::c_void, slots: usize) -> Option<DispatchTable> {
         // SAFETY: by the contract of this function. A handle that is none may stand anywhere.
         let address = unsafe { object.cast::<usize>().read_unaligned() };
-        (address != 0).then_some(Table { address, slots })
+        (address != 0).then_some(DispatchTable { address, slots })
     }
 
     /// The first slots of a table that a loader hands to a layer.
     ///
     /// # Safety
     /// `table` is NULL or points to `slots` slots that are never unmapped.
-    pub unsafe fn of_loader(table: *const cl_icd_dispatch, slots: usize) -> Option<Table> {
-        (!table.is_null()).then_some(Table {
+    pub unsafe fn of_loader(table: *const cl_icd_dispatch, slots: usize) -> Option<DispatchTable> {
+        (!table.is_null()).then_some(DispatchTable {
             address: table as usize,
             slots,
         })
@@ -218,7 +218,8 @@ mod tests {
         let words = [0x10usize; 200];
         let object = [words.as_ptr() as usize];
         // SAFETY: `object` begins with the address of 200 readable words.
-        let table = unsafe { Table::of_object(object.as_ptr() as *mut _, 93) }.expect("not null");
+        let table =
+            unsafe { DispatchTable::of_object(object.as_ptr() as *mut _, 93) }.expect("not null");
         let copy = table.copy();
         assert!(Slot::clBuildProgram.is_in(&copy));
         assert!(!Slot::clCompileProgram.is_in(&copy));
@@ -230,7 +231,7 @@ mod tests {
         let mut words = [0x10usize; SLOTS];
         let tagged = |words: &[usize; SLOTS]| {
             // SAFETY: the words outlive the table.
-            let table = unsafe { Table::of_loader(words.as_ptr().cast(), SLOTS) };
+            let table = unsafe { DispatchTable::of_loader(words.as_ptr().cast(), SLOTS) };
             table.expect("not null").is_tagged()
         };
         words[0] = ICD2_TAG;

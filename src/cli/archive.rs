@@ -40,12 +40,12 @@ pub struct Manifest {
     /// When its latest program was compiled, in seconds since 1970.
     pub created: u64,
     /// The entries, in the order of their keys.
-    pub entries: Vec<Listed>,
+    pub entries: Vec<ListedMember>,
 }
 
 /// What a manifest says of one entry.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Listed {
+pub struct ListedMember {
     /// Its key, in hexadecimal digits.
     pub key: String,
     /// Its size, in bytes.
@@ -68,9 +68,9 @@ pub struct Listed {
     pub created: u64,
 }
 
-impl Listed {
-    pub fn of(key: &Key, meta: &Meta, has_source: bool, bytes: &[u8]) -> Listed {
-        Listed {
+impl ListedMember {
+    pub fn of(key: &Key, meta: &Meta, has_source: bool, bytes: &[u8]) -> ListedMember {
+        ListedMember {
             key: key.hex(),
             size: bytes.len() as u64,
             sha256: hex(&sha256(bytes)),

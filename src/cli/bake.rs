@@ -38,12 +38,12 @@ use crate::store::entry::Meta;
 use crate::store::lock::{Attempt, Purpose};
 use crate::store::{Limits, Store};
 use collect::{Item, Work, collect, collect_audits};
-use replay::{Task, Verdict};
-use supervise::{Event, Supervisor};
+use replay::{ReplayResult, Task};
+use supervise::{Supervisor, WorkerEvent};
 
 /// What is to be baked, and how.
 #[derive(Args)]
-pub struct Wanted {
+pub struct BakeArgs {
     /// What missed and was not baked yet; the default
     #[arg(long)]
     pending: bool,
@@ -80,7 +80,7 @@ pub struct Wanted {
 
 /// What a worker is told by its arguments.
 #[derive(Args)]
-pub struct WorkerArguments {
+pub struct BakeWorkerArgs {
     #[arg(long)]
     library: PathBuf,
     #[arg(long)]
@@ -91,7 +91,7 @@ pub struct WorkerArguments {
     stale: bool,
 }
 
-impl Wanted {
+impl BakeArgs {
     /// Whether an entry may be wanted, by what is known without reading the whole.
     fn may_want(&self, meta: &Meta) -> bool {
         let is_pending = meta.is_pending();
@@ -107,8 +107,8 @@ impl Wanted {
 }
 
 /// One worker.
-pub fn work(arguments: WorkerArguments) -> Result<ExitCode, Failure> {
-    let WorkerArguments {
+pub fn work(arguments: BakeWorkerArgs) -> Result<ExitCode, Failure> {
+    let BakeWorkerArgs {
         library,
         root,
         own_cache,
@@ -117,7 +117,7 @@ pub fn work(arguments: WorkerArguments) -> Result<ExitCode, Failure> {
     worker::work(&library, &root, own_cache, stale)
 }
 
-pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
+pub fn bake(wanted: &BakeArgs) -> Result<ExitCode, Failure> {
     if wanted.handed.detached {
         priority::lower();
     }
@@ -168,17 +168,17 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
     let run = |work: Work| {
         let bar = Bar::new(&work);
         supervisor.run(work, jobs(wanted), &|event| match event {
-            Event::Begun(item) => bar.begun(item),
-            Event::Ended(item, verdict) => {
+            WorkerEvent::Begun(item) => bar.begun(item),
+            WorkerEvent::Ended(item, verdict) => {
                 bar.ended(&item);
                 let verdict = match verdict {
                     // It was pending: another recipe is made from it, or somebody else was faster.
-                    Verdict::Known if !wanted.stale => Verdict::Baked,
+                    ReplayResult::Known if !wanted.stale => ReplayResult::Baked,
                     verdict => verdict,
                 };
                 locked(&report).add(&store, item, verdict);
             }
-            Event::Trouble(why) => locked(&report).trouble = Some(why),
+            WorkerEvent::Trouble(why) => locked(&report).trouble = Some(why),
         });
         bar.bar.finish_and_clear();
     };
@@ -203,7 +203,7 @@ pub fn bake(wanted: &Wanted) -> Result<ExitCode, Failure> {
     }
     let mut audits = collect_audits(&store, &config, wanted, &audited);
     for (item, why) in audits.skipped.drain(..) {
-        locked(&report).add(&store, item, Verdict::Skipped(why));
+        locked(&report).add(&store, item, ReplayResult::Skipped(why));
     }
     run(audits);
     finish(wanted, &locked(&report))
@@ -213,7 +213,7 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|error| error.into_inner())
 }
 
-fn jobs(wanted: &Wanted) -> usize {
+fn jobs(wanted: &BakeArgs) -> usize {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let half = (processors / 2).max(1);
     wanted.jobs.map_or(half, usize::from)
@@ -243,11 +243,13 @@ struct Audited {
 }
 
 impl Audited {
-    fn add(&mut self, item: Item, verdict: Verdict) {
+    fn add(&mut self, item: Item, verdict: ReplayResult) {
         match verdict {
-            Verdict::Differed(what) => self.differed.push((item, what)),
-            Verdict::Unstable => self.unstable.push(item),
-            Verdict::Skipped(why) | Verdict::Failed(why) => self.skipped.push((item, why)),
+            ReplayResult::Differed(what) => self.differed.push((item, what)),
+            ReplayResult::Unstable => self.unstable.push(item),
+            ReplayResult::Skipped(why) | ReplayResult::Failed(why) => {
+                self.skipped.push((item, why))
+            }
             _ => self.agreed.push(item),
         }
     }
@@ -270,21 +272,21 @@ impl Audited {
 }
 
 impl Report {
-    fn add(&mut self, store: &Store, item: Item, verdict: Verdict) {
+    fn add(&mut self, store: &Store, item: Item, verdict: ReplayResult) {
         if item.task == Task::Audit {
             audit::count(store, &item, &verdict);
             return self.audited.add(item, verdict);
         }
         match verdict {
-            Verdict::Baked => self.baked.push(item),
-            Verdict::Known => self.known.push(item),
-            Verdict::Current
-            | Verdict::Compiled(_)
-            | Verdict::Agreed
-            | Verdict::Differed(_)
-            | Verdict::Unstable => {}
-            Verdict::Skipped(why) => self.skipped.push((item, why)),
-            Verdict::Failed(why) => self.failed.push((item, why)),
+            ReplayResult::Baked => self.baked.push(item),
+            ReplayResult::Known => self.known.push(item),
+            ReplayResult::Current
+            | ReplayResult::Compiled(_)
+            | ReplayResult::Agreed
+            | ReplayResult::Differed(_)
+            | ReplayResult::Unstable => {}
+            ReplayResult::Skipped(why) => self.skipped.push((item, why)),
+            ReplayResult::Failed(why) => self.failed.push((item, why)),
         }
     }
 
@@ -321,7 +323,7 @@ fn with_reasons(what: &str, items: &[(Item, String)]) -> String {
     }
 }
 
-fn finish(wanted: &Wanted, report: &Report) -> Result<ExitCode, Failure> {
+fn finish(wanted: &BakeArgs, report: &Report) -> Result<ExitCode, Failure> {
     if wanted.json {
         let keys =
             |items: &[Item]| -> Vec<String> { items.iter().map(|item| item.key.hex()).collect() };

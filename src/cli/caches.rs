@@ -18,17 +18,17 @@ use serde_json::{Map, Value, json};
 
 use super::Failure;
 use super::output::{
-    Column, Table, ago, doubtful, faint, heading, plural, print, print_json, size, width,
+    Column, TextTable, ago, doubtful, faint, heading, plural, print, print_json, size, width,
 };
 use crate::log::{os, path};
 pub use place::Surroundings;
 use place::{Opened, open};
-use table::{Base, CACHES, Cache, Place};
-use walk::{Action, Found, through};
+use table::{CACHES, CachePath, CacheRoot, OtherCache};
+use walk::{Action, WalkResult, through};
 
 /// What is wanted of the other caches.
 #[derive(Args)]
-pub struct Wanted {
+pub struct CachesArgs {
     #[command(subcommand)]
     what: Option<What>,
     /// As JSON
@@ -42,10 +42,10 @@ enum What {
     #[command(
         after_help = "Example: oclcache caches clear pocl pyopencl\nExample: oclcache caches clear --all --dry-run"
     )]
-    Clear(clear::Wanted),
+    Clear(clear::CachesClearArgs),
 }
 
-pub fn caches(wanted: Wanted) -> Result<ExitCode, Failure> {
+pub fn caches(wanted: CachesArgs) -> Result<ExitCode, Failure> {
     match wanted.what {
         Some(What::Clear(wanted)) => clear::clear(&wanted),
         None => list(wanted.json),
@@ -54,26 +54,26 @@ pub fn caches(wanted: Wanted) -> Result<ExitCode, Failure> {
 
 /// A directory of a cache that is there.
 struct Present {
-    place: &'static Place,
+    place: &'static CachePath,
     path: PathBuf,
     /// What is in it, or why nobody looks.
-    found: Result<(Opened, Found), String>,
+    found: Result<(Opened, WalkResult), String>,
 }
 
 impl Present {
     /// Whether it is a directory of the user's choice that has nothing in it, which he may have made himself.
     fn is_empty_elsewhere(&self) -> bool {
-        let is_empty = |(_, found): &(Opened, Found)| found.files == 0;
-        matches!(self.place.base, Base::Variable(_)) && self.found.as_ref().is_ok_and(is_empty)
+        let is_empty = |(_, found): &(Opened, WalkResult)| found.files == 0;
+        matches!(self.place.base, CacheRoot::Variable(_)) && self.found.as_ref().is_ok_and(is_empty)
     }
 
     /// Why nothing is to be removed here, for people; None: the cache may be removed.
-    fn refusal(&self, cache: &Cache, precious: &[PathBuf]) -> Option<String> {
+    fn refusal(&self, cache: &OtherCache, precious: &[PathBuf]) -> Option<String> {
         let found = match &self.found {
             Ok((_, found)) => found,
             Err(why) => return Some(why.clone()),
         };
-        let Base::Variable(variable) = self.place.base else {
+        let CacheRoot::Variable(variable) = self.place.base else {
             return None; // what is at its own place is the cache's
         };
         let is_same = |other: &PathBuf| is_same_file(&self.path, other);
@@ -101,7 +101,11 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
 }
 
 /// The directories of a cache that are there, each once.
-fn present(cache: &'static Cache, surroundings: &Surroundings, bar: &ProgressBar) -> Vec<Present> {
+fn present(
+    cache: &'static OtherCache,
+    surroundings: &Surroundings,
+    bar: &ProgressBar,
+) -> Vec<Present> {
     let mut seen = HashSet::new();
     let mut present = Vec::new();
     for place in cache.places {
@@ -125,7 +129,7 @@ fn present(cache: &'static Cache, surroundings: &Surroundings, bar: &ProgressBar
 }
 
 /// The variables of a cache that are set, with their values.
-fn set_now(cache: &Cache, surroundings: &Surroundings) -> Vec<(&'static str, OsString)> {
+fn set_now(cache: &OtherCache, surroundings: &Surroundings) -> Vec<(&'static str, OsString)> {
     let variables = cache.variables.iter();
     variables
         .filter_map(|name| Some((*name, (surroundings.variable)(name)?)))
@@ -150,7 +154,7 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
     let surroundings = Surroundings::read();
     let precious = surroundings.precious();
     let bar = looking();
-    let all: Vec<(&'static Cache, Vec<Present>)> = CACHES
+    let all: Vec<(&'static OtherCache, Vec<Present>)> = CACHES
         .iter()
         .map(|cache| (cache, present(cache, &surroundings, &bar)))
         .collect();
@@ -164,12 +168,12 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
     }
     let mut shown = String::new();
     let mut total = 0;
-    let mut absent = Table::new(&[Column::Left, Column::Left, Column::Cut]);
+    let mut absent = TextTable::new(&[Column::Left, Column::Left, Column::Cut]);
     for (cache, present) in &all {
         let set = set_now(cache, &surroundings);
         if present.is_empty() && set.is_empty() {
             let places = cache.places.iter();
-            let places = places.filter(|place| !matches!(place.base, Base::Variable(_)));
+            let places = places.filter(|place| !matches!(place.base, CacheRoot::Variable(_)));
             let usual = places.filter_map(|place| surroundings.path(place)).next();
             absent.row([
                 cache.name.to_owned(),
@@ -223,7 +227,7 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
 }
 
 /// How much there is and how old it is.
-fn summary(found: &Found) -> String {
+fn summary(found: &WalkResult) -> String {
     let mut words = format!(
         "{} in {}",
         size(found.bytes),
@@ -252,7 +256,7 @@ fn summary(found: &Found) -> String {
 }
 
 fn as_json(
-    cache: &Cache,
+    cache: &OtherCache,
     present: &[Present],
     precious: &[PathBuf],
     surroundings: &Surroundings,
@@ -261,7 +265,7 @@ fn as_json(
         .iter()
         .map(|one| {
             let named_by = match one.place.base {
-                Base::Variable(name) => Some(name),
+                CacheRoot::Variable(name) => Some(name),
                 _ => None,
             };
             let refusal = one.refusal(cache, precious);
@@ -301,7 +305,7 @@ fn as_json(
 }
 
 /// The cache of a name.
-fn named(name: &OsStr) -> Result<&'static Cache, Failure> {
+fn named(name: &OsStr) -> Result<&'static OtherCache, Failure> {
     let known = CACHES.iter().find(|cache| name == cache.name);
     known.ok_or_else(|| {
         let names: Vec<&str> = CACHES.iter().map(|cache| cache.name).collect();

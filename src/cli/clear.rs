@@ -18,7 +18,7 @@ use crate::store::entry::Meta;
 
 /// Which entries go. An entry goes that all of this is true of.
 #[derive(Args, Default)]
-pub struct Wanted {
+pub struct ClearArgs {
     /// Only this entry: the key, or as many of its first digits as make it clear
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
@@ -36,9 +36,9 @@ pub struct Wanted {
     dry_run: bool,
 }
 
-impl Wanted {
+impl ClearArgs {
     fn is_of_all(&self) -> bool {
-        let Wanted {
+        let ClearArgs {
             key,
             program,
             driver,
@@ -49,7 +49,7 @@ impl Wanted {
     }
 }
 
-pub fn clear(wanted: &Wanted) -> Result<ExitCode, Failure> {
+pub fn clear(wanted: &ClearArgs) -> Result<ExitCode, Failure> {
     let Some(store) = store()? else {
         if let Some(digits) = &wanted.key {
             return Err(no_entry(digits));
@@ -96,7 +96,10 @@ pub fn clear(wanted: &Wanted) -> Result<ExitCode, Failure> {
 }
 
 /// The entries that everything is true of that was said.
-fn choose(store: &Store, wanted: &Wanted) -> Result<Vec<(Key, FileFacts, Option<Meta>)>, Failure> {
+fn choose(
+    store: &Store,
+    wanted: &ClearArgs,
+) -> Result<Vec<(Key, FileFacts, Option<Meta>)>, Failure> {
     let only = wanted.key.as_deref();
     let only = only.map(|digits| find_key(store, digits)).transpose()?;
     let (mut chosen, mut programs, mut drivers) = (Vec::new(), BTreeMap::new(), BTreeMap::new());

@@ -10,7 +10,7 @@ use super::{Failure, help};
 
 /// A shell that can be told what there is to be typed.
 #[derive(Clone, Copy, ValueEnum)]
-pub enum Wanted {
+pub enum ShellName {
     /// In ~/.bashrc: source <(oclcache completions bash)
     Bash,
     /// As _oclcache in a directory of $fpath
@@ -19,11 +19,11 @@ pub enum Wanted {
     Fish,
 }
 
-pub fn completions(wanted: Wanted) -> Result<ExitCode, Failure> {
+pub fn completions(wanted: ShellName) -> Result<ExitCode, Failure> {
     let shell = match wanted {
-        Wanted::Bash => Shell::Bash,
-        Wanted::Zsh => Shell::Zsh,
-        Wanted::Fish => Shell::Fish,
+        ShellName::Bash => Shell::Bash,
+        ShellName::Zsh => Shell::Zsh,
+        ShellName::Fish => Shell::Fish,
     };
     let mut script = Vec::new();
     clap_complete::generate(

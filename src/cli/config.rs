@@ -15,18 +15,18 @@ use serde_json::{Map, Value, json};
 use super::output::{print, print_json, say};
 use super::{Failure, tiers};
 use crate::cache::policy::decide;
-use crate::config::{Config, Name, RULES, SETTINGS, Setting, Source, of_system, of_user};
+use crate::config::{Config, Name, Origin, RULES, SETTINGS, Setting, of_system, of_user};
 use crate::driver::profile;
 use crate::log::{os, path, text};
 use crate::store::Store;
 use crate::store::driver_costs;
 use crate::store::filesystem::FileSystem;
 use edit::Edited;
-use key::Key;
+use key::SettingName;
 
 /// What is wanted of the settings.
 #[derive(Args, Default)]
-pub struct Wanted {
+pub struct ConfigArgs {
     #[command(subcommand)]
     what: Option<What>,
     /// As JSON
@@ -70,7 +70,7 @@ enum What {
     },
 }
 
-pub fn config(wanted: Wanted) -> Result<ExitCode, Failure> {
+pub fn config(wanted: ConfigArgs) -> Result<ExitCode, Failure> {
     match wanted.what {
         None => show(wanted.json),
         Some(What::Get { key, json }) => get(&parse(&key)?, json || wanted.json),
@@ -79,8 +79,8 @@ pub fn config(wanted: Wanted) -> Result<ExitCode, Failure> {
     }
 }
 
-fn parse(key: &OsStr) -> Result<Key, Failure> {
-    Key::parse(key).map_err(wrong)
+fn parse(key: &OsStr) -> Result<SettingName, Failure> {
+    SettingName::parse(key).map_err(wrong)
 }
 
 /// Wrong usage.
@@ -97,22 +97,22 @@ fn value_of(config: &Config, setting: &Setting) -> Result<OsString, String> {
 }
 
 /// Where a value comes from, for people.
-fn source_of(setting: &Setting, source: &Source) -> String {
+fn source_of(setting: &Setting, source: &Origin) -> String {
     match source {
-        Source::Default => "default".to_owned(),
-        Source::Environment => format!("environment, {}", setting.variable.unwrap_or_default()),
-        Source::SystemFile(file) | Source::File(file) => path(file).to_string(),
+        Origin::Default => "default".to_owned(),
+        Origin::Environment => format!("environment, {}", setting.variable.unwrap_or_default()),
+        Origin::SystemFile(file) | Origin::File(file) => path(file).to_string(),
     }
 }
 
-fn source_as_json(setting: &Setting, source: &Source) -> Value {
+fn source_as_json(setting: &Setting, source: &Origin) -> Value {
     match source {
-        Source::Default => json!({ "kind": "default" }),
-        Source::Environment => json!({ "kind": "environment", "variable": setting.variable }),
-        Source::SystemFile(file) => {
+        Origin::Default => json!({ "kind": "default" }),
+        Origin::Environment => json!({ "kind": "environment", "variable": setting.variable }),
+        Origin::SystemFile(file) => {
             json!({ "kind": "system file", "file": file.to_string_lossy() })
         }
-        Source::File(file) => json!({ "kind": "file", "file": file.to_string_lossy() }),
+        Origin::File(file) => json!({ "kind": "file", "file": file.to_string_lossy() }),
     }
 }
 
@@ -124,13 +124,15 @@ fn setting_as_json(config: &Config, setting: &Setting) -> Value {
     }
 }
 
-fn get(key: &Key, json: bool) -> Result<ExitCode, Failure> {
+fn get(key: &SettingName, json: bool) -> Result<ExitCode, Failure> {
     let config = Config::read();
     let value = match key {
-        Key::Setting(setting) if json => return print_json(&setting_as_json(&config, setting)),
-        Key::Setting(setting) => value_of(&config, setting)
+        SettingName::Setting(setting) if json => {
+            return print_json(&setting_as_json(&config, setting));
+        }
+        SettingName::Setting(setting) => value_of(&config, setting)
             .map_err(|why| Failure::new(format_args!("the cache is off: {why}")))?,
-        Key::Rule { program, key } => {
+        SettingName::Rule { program, key } => {
             let mut rules = config.rules();
             let rule = rules.find(|rule| rule.program == *program && rule.key == *key);
             let rule = rule.ok_or_else(|| {
@@ -141,7 +143,7 @@ fn get(key: &Key, json: bool) -> Result<ExitCode, Failure> {
             })?;
             if json {
                 let file = match &rule.source {
-                    Source::SystemFile(file) | Source::File(file) => Some(file.to_string_lossy()),
+                    Origin::SystemFile(file) | Origin::File(file) => Some(file.to_string_lossy()),
                     _ => None,
                 };
                 return print_json(&json!({ "value": rule.value, "file": file }));
@@ -169,7 +171,7 @@ fn file(system: bool) -> Result<PathBuf, Failure> {
     })
 }
 
-fn set(key: &Key, value: &OsStr, system: bool) -> Result<ExitCode, Failure> {
+fn set(key: &SettingName, value: &OsStr, system: bool) -> Result<ExitCode, Failure> {
     if key.is_of_system() && !system {
         return Err(wrong(format!(
             "`{}` is taken from the system's configuration file only: use --system",
@@ -195,7 +197,7 @@ fn set(key: &Key, value: &OsStr, system: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn unset(key: &Key, system: bool) -> Result<ExitCode, Failure> {
+fn unset(key: &SettingName, system: bool) -> Result<ExitCode, Failure> {
     let file = file(system)?;
     let mut edited = Edited::open(&file)?;
     let (name, shown) = (key.shown(), path(&file));
@@ -205,7 +207,7 @@ fn unset(key: &Key, system: bool) -> Result<ExitCode, Failure> {
     }
     edited.write()?;
     say(&format!("oclcache: {name} is no more in `{shown}`"));
-    if let Key::Setting(setting) = key {
+    if let SettingName::Setting(setting) = key {
         let config = Config::read();
         let (value, source) = config.value(setting.name);
         let (value, source) = (os(value), source_of(setting, source));
@@ -217,9 +219,9 @@ fn unset(key: &Key, system: bool) -> Result<ExitCode, Failure> {
 }
 
 /// Says where another value is taken than the one that was written, or that the file is not read.
-fn say_what_stands_above(key: &Key, file: &Path) {
+fn say_what_stands_above(key: &SettingName, file: &Path) {
     let config = Config::read();
-    let is_written = |source: &Source| matches!(source, Source::File(from) | Source::SystemFile(from) if from == file);
+    let is_written = |source: &Origin| matches!(source, Origin::File(from) | Origin::SystemFile(from) if from == file);
     let shown = path(file).to_string();
     let complaints = config.complaints.iter();
     for complaint in complaints.filter(|complaint| complaint.contains(&shown)) {
@@ -229,7 +231,7 @@ fn say_what_stands_above(key: &Key, file: &Path) {
         .variable
         .unwrap_or_default();
     match key {
-        Key::Setting(setting) => {
+        SettingName::Setting(setting) => {
             let (value, source) = config.value(setting.name);
             if !is_written(source) {
                 let (value, source) = (os(value), source_of(setting, source));
@@ -238,7 +240,7 @@ fn say_what_stands_above(key: &Key, file: &Path) {
                 ));
             }
         }
-        Key::Rule { program, key } => {
+        SettingName::Rule { program, key } => {
             let mut rules = config.rules();
             let rule = rules.find(|rule| rule.program == *program && rule.key == *key);
             if std::env::var_os(disabling).is_some_and(|value| !value.is_empty()) {
@@ -274,7 +276,7 @@ fn programs(config: &Config) -> String {
     for rule in config.rules() {
         let help = RULES.iter().find(|setting| setting.key == rule.key);
         let file = match &rule.source {
-            Source::SystemFile(file) | Source::File(file) => path(file).to_string(),
+            Origin::SystemFile(file) | Origin::File(file) => path(file).to_string(),
             _ => String::new(),
         };
         let _ = writeln!(

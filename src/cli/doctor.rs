@@ -37,16 +37,16 @@ use children::{Children, Way};
 pub use door::LAYER_DIRECTORY;
 use drivers::Told;
 pub use report::quoted;
-use report::{Mend, Report};
+use report::{DoctorReport, Mend};
 use worker::Builds;
-pub use worker::{WorkerArguments, work};
+pub use worker::{DoctorWorkerArgs, work};
 
 /// How long a driver may take for one step.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What is to be looked at.
 #[derive(Args)]
-pub struct Wanted {
+pub struct DoctorArgs {
     /// Also whether this program can come through the cache
     program: Option<OsString>,
     /// As JSON
@@ -63,14 +63,14 @@ pub struct Wanted {
     timeout: Option<Duration>,
 }
 
-pub fn doctor(wanted: &Wanted) -> Result<ExitCode, Failure> {
+pub fn doctor(wanted: &DoctorArgs) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::listen()?;
     let bar = ProgressBar::new_spinner();
     let children = Children {
         limit: wanted.timeout.unwrap_or(LIMIT),
         stop: interrupt.flag(),
     };
-    let mut report = Report::default();
+    let mut report = DoctorReport::default();
     let config = Config::read();
     if let Some(program) = &wanted.program {
         program::examine(program, &mut report);
@@ -108,12 +108,12 @@ pub fn doctor(wanted: &Wanted) -> Result<ExitCode, Failure> {
 
 /// What takes processes of their own. Gives the library of this command.
 fn examine(
-    wanted: &Wanted,
+    wanted: &DoctorArgs,
     config: &Config,
     children: &Children,
     kept: &Root,
     bar: &ProgressBar,
-    report: &mut Report,
+    report: &mut DoctorReport,
 ) -> Result<Option<PathBuf>, Failure> {
     bar.set_message("the library");
     let library = examine_library(children, kept, report)?;
@@ -154,7 +154,7 @@ fn examine(
 fn examine_library(
     children: &Children,
     kept: &Root,
-    report: &mut Report,
+    report: &mut DoctorReport,
 ) -> Result<Option<PathBuf>, Failure> {
     const ABOUT: &str = "library";
     let version = env!("CARGO_PKG_VERSION");
@@ -210,7 +210,7 @@ pub fn look(stop: &AtomicBool) -> std::io::Result<Machine> {
     let kept = Root::new()?;
     let children = Children { limit: LIMIT, stop };
     let heard = children.hear(&Way::Shell, Builds::None, &kept);
-    let Some(features) = loader::examine(&heard, &mut Report::default()) else {
+    let Some(features) = loader::examine(&heard, &mut DoctorReport::default()) else {
         return Ok(Machine::default());
     };
     let sources = vendors::loader_sources(&|name| std::env::var_os(name));

@@ -17,7 +17,7 @@ use super::{Failure, store};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::outcome::NotBakeable;
-use crate::store::journal::{self, Ended, Kept, Record};
+use crate::store::journal::{self, BuildResult, JournalRecord, Kept};
 use difference::Difference;
 pub(super) use why::Past;
 use why::Why;
@@ -54,8 +54,9 @@ pub fn explain(key: Option<&str>, last: usize, json: bool) -> Result<ExitCode, F
 
 /// All that is known of one key.
 fn of_key(past: &Past, key: &Key, json: bool) -> Result<ExitCode, Failure> {
-    let is_its = |record: &&Record| record.build.as_ref().is_some_and(|build| build.key == *key);
-    let mut records: Vec<&Record> = past.records.iter().rev().filter(is_its).collect();
+    let is_its =
+        |record: &&JournalRecord| record.build.as_ref().is_some_and(|build| build.key == *key);
+    let mut records: Vec<&JournalRecord> = past.records.iter().rev().filter(is_its).collect();
     let entry = past.entry(key);
     // An entry that is older than the journal.
     let first = entry.map(|meta| why::record_of_entry(key, meta));
@@ -73,15 +74,15 @@ fn of_key(past: &Past, key: &Key, json: bool) -> Result<ExitCode, Failure> {
     print(rows.collect::<String>().as_bytes())
 }
 
-fn outcome(ended: &Ended) -> &'static str {
+fn outcome(ended: &BuildResult) -> &'static str {
     match ended {
-        Ended::Miss { .. } => "miss",
-        Ended::Bypassed(_) => "bypassed",
-        Ended::Failed => "failed",
+        BuildResult::Miss { .. } => "miss",
+        BuildResult::Bypassed(_) => "bypassed",
+        BuildResult::Failed => "failed",
     }
 }
 
-fn as_json(record: &Record, why: &Why) -> Value {
+fn as_json(record: &JournalRecord, why: &Why) -> Value {
     let shown = |bytes: &[u8]| text(bytes).to_string();
     let differences = why.differences.iter().map(|difference| {
         json!({
@@ -100,7 +101,7 @@ fn as_json(record: &Record, why: &Why) -> Value {
         })
     });
     let kept = match record.ended {
-        Ended::Miss { kept, .. } => Some(match kept {
+        BuildResult::Miss { kept, .. } => Some(match kept {
             Kept::Entry => "entry",
             Kept::Recipe => "recipe",
             Kept::Nothing | Kept::NotBakeable(_) => "nothing",
@@ -129,7 +130,7 @@ fn as_json(record: &Record, why: &Why) -> Value {
 }
 
 /// A head line, and what there is to say, a line each.
-fn as_text(record: &Record, why: &Why, of_a_kind: usize) -> String {
+fn as_text(record: &JournalRecord, why: &Why, of_a_kind: usize) -> String {
     let now = journal::now_ms();
     let age = ago(now.saturating_sub(record.time_ms));
     let process = match record.process {

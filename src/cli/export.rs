@@ -23,7 +23,7 @@ use zstd::stream::write::Encoder;
 
 use super::archive::read::MAGIC;
 use super::archive::seal::Seal;
-use super::archive::{FORMAT, Listed, MANIFEST, Manifest, SEAL, bar, go_on, member};
+use super::archive::{FORMAT, ListedMember, MANIFEST, Manifest, SEAL, bar, go_on, member};
 use super::interrupt::Interrupt;
 use super::output::{plain, plural, print_json, say, size};
 use super::{Failure, store};
@@ -37,7 +37,7 @@ const LEVEL: i32 = 3;
 
 /// What is exported, and whereto.
 #[derive(Args)]
-pub struct Wanted {
+pub struct ExportArgs {
     /// Only entries of drivers of this family, as `pocl`
     #[arg(long, value_name = "NAME")]
     driver: Option<String>,
@@ -63,7 +63,7 @@ pub struct Wanted {
     file: PathBuf,
 }
 
-pub fn export(wanted: &Wanted) -> Result<ExitCode, Failure> {
+pub fn export(wanted: &ExportArgs) -> Result<ExitCode, Failure> {
     let is_stream = wanted.file == OsStr::new("-");
     if is_stream && wanted.json && !wanted.dry_run {
         let words = "standard output cannot be both the archive and JSON; name a file";
@@ -190,7 +190,7 @@ fn cannot(action: &str, path: &Path, error: &io::Error) -> Failure {
 /// Writes beside the file, and gives it the name when it is whole. Tells its size.
 fn to_file(
     store: &Store,
-    wanted: &Wanted,
+    wanted: &ExportArgs,
     chosen: &Chosen,
     interrupt: &Interrupt,
 ) -> Result<u64, Failure> {
@@ -221,7 +221,7 @@ fn to_file(
 fn to_standard_output(
     store: &Store,
     spool: Option<&File>,
-    listed: &[(Key, Listed)],
+    listed: &[(Key, ListedMember)],
     interrupt: &Interrupt,
 ) -> Result<u64, Failure> {
     struct Count<W>(W, u64);
@@ -246,7 +246,7 @@ fn to_standard_output(
 fn write(
     store: &Store,
     spool: Option<&File>,
-    listed: &[(Key, Listed)],
+    listed: &[(Key, ListedMember)],
     output: impl Write,
     interrupt: &Interrupt,
     failed: &dyn Fn(io::Error) -> Failure,

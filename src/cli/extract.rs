@@ -25,18 +25,18 @@ use super::show::{find_entry, kind, value};
 use crate::key::ingredients::{Key, Kind, digest_of};
 use crate::log::text;
 use crate::store::entry::{Answer, Answers, Entry, KernelFacts, Meta};
-use crate::store::recipe::{Base, Recipe};
+use crate::store::recipe::{StoredBase, StoredRecipe};
 
 /// Which entry, and whereto.
 #[derive(Args)]
-pub struct Wanted {
+pub struct ExtractArgs {
     /// The key, or as many of its first digits as make it clear
     key: String,
     /// A directory that is new or empty
     directory: PathBuf,
 }
 
-pub fn extract(wanted: &Wanted) -> Result<ExitCode, Failure> {
+pub fn extract(wanted: &ExtractArgs) -> Result<ExitCode, Failure> {
     let (key, _, entry) = find_entry(&wanted.key)?;
     let target = std::path::absolute(&wanted.directory).map_err(Failure::new)?;
     let shown = crate::log::path(&wanted.directory).to_string();
@@ -133,15 +133,15 @@ fn write(top: &Path, key: &Key, entry: &Entry) -> io::Result<Vec<String>> {
         return Ok(lacking);
     };
     let file = match &recipe.base {
-        Base::Source(source) => {
+        StoredBase::Source(source) => {
             fs::write(top.join("source.cl"), &**source)?;
             "source.cl"
         }
-        Base::Il(code, _) => {
+        StoredBase::Il(code, _) => {
             fs::write(top.join("program.spv"), &**code)?;
             "program.spv"
         }
-        Base::Linked(keys) => {
+        StoredBase::Linked(keys) => {
             let keys: Vec<String> = keys.iter().map(Key::hex).collect();
             fs::write(top.join("inputs.txt"), keys.join("\n") + "\n")?;
             lacking.push("it has no source of its own, so nothing compiles it again: it was linked from the programs whose keys are in inputs.txt; extract those".to_owned());
@@ -170,7 +170,7 @@ fn write(top: &Path, key: &Key, entry: &Entry) -> io::Result<Vec<String>> {
 }
 
 /// Where it was compiled: variables as `NAME=VALUE`, and all else behind `#`.
-fn environment(key: &Key, meta: &Meta, recipe: Option<&Recipe>) -> String {
+fn environment(key: &Key, meta: &Meta, recipe: Option<&StoredRecipe>) -> String {
     let mut shown = String::new();
     let mut row = |name: &str, words: &str| {
         let _ = writeln!(shown, "# {name:<18}{}", text(words.as_bytes()));

@@ -15,28 +15,28 @@ use std::process::ExitCode;
 use clap::Args;
 use indicatif::ProgressBar;
 
-use super::archive::read::{Head, Member, Source, Visitor};
+use super::archive::read::{ArchiveSource, Head, Member, Visitor};
 use super::archive::seal::Seal;
-use super::archive::{Listed, bar, key_of, member};
+use super::archive::{ListedMember, bar, key_of, member};
 use super::interrupt::Interrupt;
 use super::output::say;
 use super::{Failure, directory};
 use crate::config::Config;
 use crate::key::ingredients::{self, Key, hex, sha256};
 use crate::store::entry::{Entry, EntryContent, Meta};
-use crate::store::recipe::Recipe;
+use crate::store::recipe::StoredRecipe;
 use crate::store::{Limits, Lookup, MAX_ENTRY_BYTES, Store};
 use crate::trust;
 use drivers::purpose;
 pub use drivers::{DriverArguments, Drivers, describe};
-use report::Report;
+use report::ImportReport;
 
 /// An archive with more members that are no entries is none, and each is remembered with its reason.
 const MAX_REFUSED: usize = 10_000;
 
 /// What is imported, and whereto.
 #[derive(Args)]
-pub struct Wanted {
+pub struct ImportArgs {
     /// Take it although it does not come from this cache: entries are code that programs will run
     #[arg(long)]
     trust: bool,
@@ -63,7 +63,7 @@ struct Target {
     is_system: bool,
 }
 
-pub fn import(wanted: &Wanted) -> Result<ExitCode, Failure> {
+pub fn import(wanted: &ImportArgs) -> Result<ExitCode, Failure> {
     let config = Config::read();
     let system = system_directory(wanted, &config)?;
     if system.is_none() && (config.readonly() || config.disable()) {
@@ -76,7 +76,7 @@ pub fn import(wanted: &Wanted) -> Result<ExitCode, Failure> {
         None => directory(&config)?,
     };
     // Whoever waits for standard input can be ended.
-    let mut source = Source::open(&wanted.file)?;
+    let mut source = ArchiveSource::open(&wanted.file)?;
     let interrupt = Interrupt::listen()?;
     let existing = match system.is_some() && !path.exists() {
         true => None,
@@ -98,11 +98,11 @@ pub fn import(wanted: &Wanted) -> Result<ExitCode, Failure> {
         seen: BTreeSet::new(),
         drivers: Drivers::new(&config, &interrupt),
         bar: bar(0, "checking"),
-        report: Report {
+        report: ImportReport {
             archive: source.name().to_owned(),
             dry_run: wanted.dry_run,
             system,
-            ..Report::default()
+            ..ImportReport::default()
         },
         good: Good::new(),
     };
@@ -128,7 +128,7 @@ pub fn import(wanted: &Wanted) -> Result<ExitCode, Failure> {
 }
 
 /// The directory of the system's that is meant; None: the user's own cache.
-fn system_directory(wanted: &Wanted, config: &Config) -> Result<Option<PathBuf>, Failure> {
+fn system_directory(wanted: &ImportArgs, config: &Config) -> Result<Option<PathBuf>, Failure> {
     let path = match &wanted.system {
         None => return Ok(None),
         Some(Some(path)) => path.clone(),
@@ -155,16 +155,16 @@ type Believed = (Key, Entry, [u8; 32]);
 
 /// Goes through the archive, and changes nothing.
 struct Judge<'a> {
-    wanted: &'a Wanted,
+    wanted: &'a ImportArgs,
     target: &'a Target,
     /// By what the user's own archives are known.
     seal: Option<Seal>,
     archive: String,
-    listed: BTreeMap<String, Listed>,
+    listed: BTreeMap<String, ListedMember>,
     seen: BTreeSet<Key>,
     drivers: Drivers<'a>,
     bar: ProgressBar,
-    report: Report,
+    report: ImportReport,
     good: Good,
 }
 
@@ -273,7 +273,7 @@ impl Judge<'_> {
     }
 
     /// What the archive lacks is known at its end.
-    fn finish(mut self) -> (Good, Report) {
+    fn finish(mut self) -> (Good, ImportReport) {
         self.bar.finish_and_clear();
         let listed = self.listed.into_keys();
         let listed = listed.filter_map(|digits| Key::from_hex(&digits));
@@ -305,7 +305,7 @@ struct Storing<'a> {
     archive: String,
     good: Good,
     bar: ProgressBar,
-    report: Report,
+    report: ImportReport,
 }
 
 impl Visitor for Storing<'_> {
@@ -346,7 +346,7 @@ fn changed(name: &str) -> Failure {
 
 /// Stores an entry as one of this machine: marked, with the name that its driver has here and nobody else's directories.
 fn publish(store: &Store, fit: &Fit, entry: &Entry) -> Result<u64, String> {
-    let recipe = entry.recipe().map(|recipe| Recipe {
+    let recipe = entry.recipe().map(|recipe| StoredRecipe {
         own_cache: None,
         ..recipe
     });

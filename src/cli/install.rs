@@ -26,7 +26,7 @@ use crate::store::Store;
 use crate::trust;
 pub use home::of_user;
 use home::{Home, drivers, of_session};
-use plan::{Plan, registration};
+use plan::{InstallPlan, registration};
 
 const ICD: &str = "oclcache.icd";
 const LAYER: &str = "oclcache.lay";
@@ -36,7 +36,7 @@ const OWN_VENDORS: &str = "OCLCACHE_VENDORS";
 
 /// For whom, and how.
 #[derive(Args)]
-pub struct Wanted {
+pub struct InstallArgs {
     #[command(flatten)]
     whose: Whose,
     /// As a layer of the loader instead of a driver
@@ -120,7 +120,7 @@ impl Whose {
     }
 }
 
-pub fn install(wanted: &Wanted) -> Result<ExitCode, Failure> {
+pub fn install(wanted: &InstallArgs) -> Result<ExitCode, Failure> {
     let whose = &wanted.whose;
     let root = whose.root()?;
     let own = run::own_path()?;
@@ -142,13 +142,13 @@ pub fn install(wanted: &Wanted) -> Result<ExitCode, Failure> {
 }
 
 fn install_for_all(
-    wanted: &Wanted,
+    wanted: &InstallArgs,
     root: Option<&Path>,
     own: &Path,
     library: &Path,
 ) -> Result<ExitCode, Failure> {
     let whose = &wanted.whose;
-    let mut plan = Plan::new(root);
+    let mut plan = InstallPlan::new(root);
     let registered = match root {
         // As it will be found.
         Some(root) => match library.strip_prefix(root) {
@@ -207,10 +207,10 @@ fn is_registered_by_name(file: &Path, library: &Path) -> bool {
     by_name && doctor::is_ours(Path::new(name))
 }
 
-fn install_for_user(wanted: &Wanted, own: &Path, library: &Path) -> Result<ExitCode, Failure> {
+fn install_for_user(wanted: &InstallArgs, own: &Path, library: &Path) -> Result<ExitCode, Failure> {
     let home = Home::find()?;
     let suited = Suited::find(wanted.layer, false)?;
-    let mut plan = Plan::new(None);
+    let mut plan = InstallPlan::new(None);
     let variables: Vec<(&str, OsString)> = match suited.is_layer {
         true => {
             let others = std::env::var_os(LAYERS).unwrap_or_default();
@@ -304,7 +304,12 @@ impl Suited {
 }
 
 /// Shows what is done and does it, unless it is only to be shown. Gives what stands before the last words.
-fn finish(plan: &Plan, whose: &Whose, verb: &str, own: &Path) -> Result<&'static str, Failure> {
+fn finish(
+    plan: &InstallPlan,
+    whose: &Whose,
+    verb: &str,
+    own: &Path,
+) -> Result<&'static str, Failure> {
     let shown = plan.shown();
     if !shown.is_empty() {
         say(shown.trim_end());
@@ -319,7 +324,7 @@ fn finish(plan: &Plan, whose: &Whose, verb: &str, own: &Path) -> Result<&'static
 pub fn uninstall(whose: &Whose) -> Result<ExitCode, Failure> {
     let root = whose.root()?;
     let own = run::own_path()?;
-    let mut plan = Plan::new(root.as_deref());
+    let mut plan = InstallPlan::new(root.as_deref());
     let mut vendors = None;
     if whose.is_system() {
         plan.remove(&whose.icd())?;

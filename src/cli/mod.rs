@@ -115,10 +115,10 @@ enum Verb {
     #[command(
         after_help = "Example: oclcache stats --by program --since 7d\nIn ccache: -s, -sv, -z"
     )]
-    Stats(stats::Wanted),
+    Stats(stats::StatsArgs),
     /// Write what was saved, by day, program and device, as a page to look at in a browser
     #[command(after_help = "Example: oclcache report --open")]
-    Report(report::Wanted),
+    Report(report::ReportArgs),
     /// List the entries
     #[command(after_help = "Example: oclcache list | head")]
     List {
@@ -159,7 +159,7 @@ enum Verb {
     #[command(
         after_help = "Example: oclcache clear --program darktable --older-than 30d\nIn ccache: -C, --evict-older-than"
     )]
-    Clear(clear::Wanted),
+    Clear(clear::ClearArgs),
     /// Bring the cache within its limits, and clear away what nobody uses
     #[command(
         after_help = "Example: oclcache gc --max-size 500M\nIn ccache: -c, --evict-older-than"
@@ -174,42 +174,42 @@ enum Verb {
     },
     /// Show the other caches of compiled kernels on this machine, or clear them
     #[command(after_help = "Example: oclcache caches\nExample: oclcache caches clear pocl mesa")]
-    Caches(caches::Wanted),
+    Caches(caches::CachesArgs),
     /// Make entries of what programs have left to be compiled again later, and of what an older driver has made
     #[command(after_help = "Example: oclcache bake --stale")]
-    Bake(bake::Wanted),
+    Bake(bake::BakeArgs),
     /// Write one entry as files to look at, and to compile again without its program
     #[command(
         after_help = "Example: oclcache extract 4f1d2a blur && blur/rebuild.sh\nIn ccache: --inspect"
     )]
-    Extract(extract::Wanted),
+    Extract(extract::ExtractArgs),
     /// Write entries into an archive, for another machine, user or container
     #[command(after_help = "Example: oclcache export --driver pocl --no-source kernels.tar.zst")]
-    Export(export::Wanted),
+    Export(export::ExportArgs),
     /// Take the entries of an archive into the cache, those that fit a driver of this machine
     #[command(
         after_help = "Example: oclcache import --trust kernels.tar.zst\nExit code: 1 if something was refused, or nothing of it can be used here"
     )]
-    Import(import::Wanted),
+    Import(import::ImportArgs),
     /// Not for people
     #[command(hide = true)]
     DescribeDriver(import::DriverArguments),
     /// Not for people
     #[command(hide = true)]
-    BakeWorker(bake::WorkerArguments),
+    BakeWorker(bake::BakeWorkerArgs),
     /// Tell whether everything is as it must be for the cache to work, and how to mend what is not
     #[command(
         after_help = "Example: oclcache doctor --driver pocl\nExit code: 0 if nothing is wrong, 1 if something is"
     )]
-    Doctor(doctor::Wanted),
+    Doctor(doctor::DoctorArgs),
     /// Not for people
     #[command(hide = true)]
-    DoctorWorker(doctor::WorkerArguments),
+    DoctorWorker(doctor::DoctorWorkerArgs),
     /// Register the library, so that programs are cached without `oclcache run`
     #[command(
         after_help = "Example: oclcache install --dry-run\nExample: eval \"$(oclcache install --user)\""
     )]
-    Install(install::Wanted),
+    Install(install::InstallArgs),
     /// Undo what `install` has done
     #[command(after_help = "Example: oclcache uninstall --dry-run")]
     Uninstall(install::Whose),
@@ -219,7 +219,7 @@ enum Verb {
     )]
     Completions {
         /// The shell
-        shell: completions::Wanted,
+        shell: completions::ShellName,
     },
     /// Write the man pages of this command and its verbs, or print that of the command
     #[command(
@@ -231,7 +231,7 @@ enum Verb {
     },
     /// Show each setting, its value and where it comes from, or change one
     #[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
-    Config(config::Wanted),
+    Config(config::ConfigArgs),
 }
 
 fn parse_size(text: &str) -> Result<u64, &'static str> {
@@ -293,19 +293,19 @@ pub fn main() -> ExitCode {
         Err(error) => return help::refused(&error),
     };
     let verb = arguments.verb.unwrap_or(match arguments.short {
-        Short { zero: true, .. } => Verb::Stats(stats::Wanted {
+        Short { zero: true, .. } => Verb::Stats(stats::StatsArgs {
             zero: true,
-            ..stats::Wanted::default()
+            ..stats::StatsArgs::default()
         }),
-        Short { clear: true, .. } => Verb::Clear(clear::Wanted::default()),
+        Short { clear: true, .. } => Verb::Clear(clear::ClearArgs::default()),
         Short { cleanup: true, .. } => Verb::Gc {
             max_size: None,
             max_age: None,
         },
-        Short { config: true, .. } => Verb::Config(config::Wanted::default()),
-        Short { verbose, .. } => Verb::Stats(stats::Wanted {
+        Short { config: true, .. } => Verb::Config(config::ConfigArgs::default()),
+        Short { verbose, .. } => Verb::Stats(stats::StatsArgs {
             verbose,
-            ..stats::Wanted::default()
+            ..stats::StatsArgs::default()
         }),
     });
     let done = match verb {

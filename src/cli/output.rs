@@ -147,19 +147,19 @@ pub enum Column {
 }
 
 /// Rows whose columns are as wide as the widest of what stands in them.
-pub struct Table {
+pub struct TextTable {
     columns: &'static [Column],
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     /// Two blanks between columns.
     const GAP: usize = 2;
     /// Of a column that is cut, so many characters stay.
     const MIN_WIDTH: usize = 8;
 
-    pub fn new(columns: &'static [Column]) -> Table {
-        Table {
+    pub fn new(columns: &'static [Column]) -> TextTable {
+        TextTable {
             columns,
             rows: Vec::new(),
         }
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_table_is_cut_where_it_may_be_and_nowhere_else() {
-        let mut table = Table::new(&[Column::Left, Column::Right, Column::Cut]);
+        let mut table = TextTable::new(&[Column::Left, Column::Right, Column::Cut]);
         table.row([
             "hits".into(),
             "7".into(),

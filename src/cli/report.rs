@@ -20,7 +20,7 @@ use super::Failure;
 use super::output::{print, say};
 use super::stats::Gathered;
 use crate::log::path;
-use found::Found;
+use found::Findings;
 
 const NAME: &str = "oclcache-report.html";
 /// With this each report begins, and nothing else: what does not is not written over.
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where the report goes.
 #[derive(Args)]
-pub struct Wanted {
+pub struct ReportArgs {
     /// Show it in the browser: $BROWSER, or what `xdg-open` finds
     #[arg(long)]
     open: bool,
@@ -39,7 +39,7 @@ pub struct Wanted {
     file: PathBuf,
 }
 
-pub fn report(wanted: &Wanted) -> Result<ExitCode, Failure> {
+pub fn report(wanted: &ReportArgs) -> Result<ExitCode, Failure> {
     let is_printed = wanted.file == Path::new("-");
     if is_printed && wanted.open {
         return Err(Failure::new("--open needs a file, and `-` is none"));
@@ -49,7 +49,7 @@ pub fn report(wanted: &Wanted) -> Result<ExitCode, Failure> {
         may_replace(&wanted.file)?;
     }
     let gathered = Gathered::read()?;
-    let found = Found::read(&gathered)?;
+    let found = Findings::read(&gathered)?;
     let page = format!("{MARK}{}", page::render(&gathered, &found));
     if is_printed {
         return print(page.as_bytes());

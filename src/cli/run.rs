@@ -25,7 +25,7 @@ use crate::cache::{RUN_VARIABLE, autobake};
 use crate::config::{self, Config, Name};
 use crate::log::path;
 use crate::store::stats::{Counter, Run};
-use place::Place;
+use place::RunDirectory;
 pub(super) use place::{forget_vendors, made_vendors, vendors_directory};
 
 /// Where the library stands, if the package was built for a place of its own.
@@ -42,7 +42,7 @@ pub fn run(quiet: bool, bake: bool, command: &[OsString]) -> Result<ExitCode, Fa
     let library = library(&own)?;
     let vendors = vendors()?;
     let config = Config::read();
-    let place = match Place::open(&config, &library) {
+    let place = match RunDirectory::open(&config, &library) {
         Ok(place) => place,
         Err(why) => {
             say(&format!("oclcache: running without the cache: {why}"));

@@ -16,7 +16,7 @@ pub use gathered::{By, Gathered, day, hit_rate};
 
 /// What is to be shown, and how.
 #[derive(Args, Default)]
-pub struct Wanted {
+pub struct StatsArgs {
     /// Also what is rare, all rows of each table, and what each reason means
     #[arg(short, long, conflicts_with = "json")]
     pub verbose: bool,
@@ -56,7 +56,7 @@ fn parse_since(text: &str) -> Result<Since, &'static str> {
         .ok_or("a day or month is wanted, as 2026-11-21 or 2026-11, or a time ago, as 7d")
 }
 
-pub fn stats(wanted: &Wanted) -> Result<ExitCode, Failure> {
+pub fn stats(wanted: &StatsArgs) -> Result<ExitCode, Failure> {
     if wanted.zero {
         return zero();
     }

@@ -1,6 +1,6 @@
 //! The table of settings.
 
-use super::value::Kind;
+use super::value::ValueKind;
 
 /// Which setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub struct Setting {
     /// The key in the configuration file.
     pub key: &'static str,
     /// What its values are.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// From which files it is obeyed.
     pub obeyed_from: ObeyedFrom,
     /// The environment variable. None: the setting is taken from the system's configuration file only.
@@ -90,7 +90,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::Dir,
         key: "dir",
-        kind: Kind::Directory,
+        kind: ValueKind::Directory,
         obeyed_from: ObeyedFrom::Own,
         variable: Some("OCLCACHE_DIR"),
         default: match BUILT_DIR {
@@ -102,7 +102,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::Disable,
         key: "disable",
-        kind: Kind::Switch,
+        kind: ValueKind::Switch,
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_DISABLE"),
         default: "false",
@@ -111,7 +111,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::ReadOnly,
         key: "readonly",
-        kind: Kind::Switch,
+        kind: ValueKind::Switch,
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_READONLY"),
         default: "false",
@@ -120,7 +120,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::Recache,
         key: "recache",
-        kind: Kind::Switch,
+        kind: ValueKind::Switch,
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_RECACHE"),
         default: "false",
@@ -129,7 +129,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::StoreSource,
         key: "store_source",
-        kind: Kind::Switch,
+        kind: ValueKind::Switch,
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_STORE_SOURCE"),
         default: "true",
@@ -138,7 +138,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::Record,
         key: "record",
-        kind: Kind::Word(&["auto", "inline", "bake", "off"]),
+        kind: ValueKind::Word(&["auto", "inline", "bake", "off"]),
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_RECORD"),
         default: "auto",
@@ -147,7 +147,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::Autobake,
         key: "autobake",
-        kind: Kind::SwitchOrAuto,
+        kind: ValueKind::SwitchOrAuto,
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_AUTOBAKE"),
         default: "auto",
@@ -156,7 +156,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::Verify,
         key: "verify",
-        kind: Kind::Percent,
+        kind: ValueKind::Percent,
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_VERIFY"),
         default: "0",
@@ -165,7 +165,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::Audit,
         key: "audit",
-        kind: Kind::Count,
+        kind: ValueKind::Count,
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_AUDIT"),
         default: "1000",
@@ -174,7 +174,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::MustHit,
         key: "must_hit",
-        kind: Kind::Switch,
+        kind: ValueKind::Switch,
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_MUST_HIT"),
         default: "false",
@@ -183,7 +183,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::MaxSize,
         key: "max_size",
-        kind: Kind::Size,
+        kind: ValueKind::Size,
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_MAX_SIZE"),
         default: "5Gi",
@@ -192,7 +192,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::MinFree,
         key: "min_free",
-        kind: Kind::SizeOrAuto,
+        kind: ValueKind::SizeOrAuto,
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_MIN_FREE"),
         default: "auto",
@@ -201,7 +201,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::MaxAge,
         key: "max_age",
-        kind: Kind::Age,
+        kind: ValueKind::Age,
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_MAX_AGE"),
         default: "0",
@@ -210,7 +210,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::SystemDirs,
         key: "system_dirs",
-        kind: Kind::Text,
+        kind: ValueKind::Text,
         obeyed_from: ObeyedFrom::Own,
         variable: Some("OCLCACHE_SYSTEM_DIRS"),
         default: "/usr/share/oclcache:/var/cache/oclcache",
@@ -219,7 +219,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::TrustedOwners,
         key: "trusted_owners",
-        kind: Kind::Ids,
+        kind: ValueKind::Ids,
         obeyed_from: ObeyedFrom::System,
         variable: None,
         default: "",
@@ -228,7 +228,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::Vendors,
         key: "vendors",
-        kind: Kind::Text,
+        kind: ValueKind::Text,
         obeyed_from: ObeyedFrom::Own,
         variable: Some("OCLCACHE_VENDORS"),
         default: "",
@@ -237,7 +237,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::Mode,
         key: "mode",
-        kind: Kind::Word(&["auto", "icd", "beside"]),
+        kind: ValueKind::Word(&["auto", "icd", "beside"]),
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_MODE"),
         default: "auto",
@@ -246,7 +246,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::Log,
         key: "log",
-        kind: Kind::Text,
+        kind: ValueKind::Text,
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_LOG"),
         default: "off",
@@ -255,7 +255,7 @@ pub const SETTINGS: [Setting; 19] = [
     Setting {
         name: Name::LogFile,
         key: "log_file",
-        kind: Kind::Text,
+        kind: ValueKind::Text,
         obeyed_from: ObeyedFrom::Own,
         variable: Some("OCLCACHE_LOG_FILE"),
         default: "",

@@ -71,16 +71,19 @@ fn one_hit_in_a_thousand_is_audited_unless_another_number_is_set() {
 #[test]
 fn a_word_that_is_none_of_a_settings_is_a_mistake_and_auto() {
     for (value, record) in [
-        ("auto", Record::Auto),
-        ("inline", Record::Inline),
-        ("bake", Record::Bake),
-        ("off", Record::Off),
+        ("auto", RecordMode::Auto),
+        ("inline", RecordMode::Inline),
+        ("bake", RecordMode::Bake),
+        ("off", RecordMode::Off),
     ] {
         let config = config(&[("OCLCACHE_RECORD", value)]);
         assert_eq!((config.record(), config.complaints.len()), (record, 0));
     }
     let config = config(&[("OCLCACHE_RECORD", "0"), ("OCLCACHE_MODE", "layer")]);
-    assert_eq!((config.record(), config.mode()), (Record::Auto, Mode::Auto));
+    assert_eq!(
+        (config.record(), config.mode()),
+        (RecordMode::Auto, Mode::Auto)
+    );
     assert!(config.complaints[0].contains("`record` is `0`"));
     assert!(config.complaints[1].contains("`mode` is `layer`"));
 }
@@ -107,8 +110,8 @@ fn the_environment_stands_above_the_file_and_the_file_above_the_default() {
     let home = directory.path().to_str().expect("UTF-8");
     let config = config(&[("XDG_CONFIG_HOME", home), ("OCLCACHE_DISABLE", "0")]);
     assert!(config.readonly() && !config.disable() && !config.recache());
-    assert_eq!(config.value(Name::ReadOnly).1, Source::File(file));
-    assert_eq!(config.value(Name::Disable).1, Source::Environment);
+    assert_eq!(config.value(Name::ReadOnly).1, Origin::File(file));
+    assert_eq!(config.value(Name::Disable).1, Origin::Environment);
     assert!(
         config.complaints[0].contains("`nonsense` is no setting"),
         "{:?}",
@@ -144,8 +147,8 @@ fn the_users_file_stands_above_the_systems_and_only_the_systems_says_who_is_trus
     };
     assert!(config.readonly() && config.store_source() && !config.recache());
     let source = |name| &config.value(name).1;
-    assert!(matches!(source(Name::ReadOnly), Source::SystemFile(_)));
-    assert!(matches!(source(Name::StoreSource), Source::File(_)));
+    assert!(matches!(source(Name::ReadOnly), Origin::SystemFile(_)));
+    assert!(matches!(source(Name::StoreSource), Origin::File(_)));
     assert_eq!(config.trusted_owners(), [1000, 7]);
     let [complaint] = config.complaints.as_slice() else {
         panic!("{:?}", config.complaints)

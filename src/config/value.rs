@@ -8,7 +8,7 @@ use crate::quantity;
 
 /// What the values of a setting are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     /// Yes or no.
     Switch,
     /// Yes, no, or as is best.
@@ -36,25 +36,25 @@ pub enum Kind {
 /// What is written for yes and no. What the reader takes besides is said at `truth`.
 const SWITCHES: [&str; 8] = ["true", "false", "yes", "no", "on", "off", "1", "0"];
 
-impl Kind {
+impl ValueKind {
     /// Whether a text is such a value.
     pub fn accepts(self, value: &OsStr) -> bool {
         let text = value.to_str();
         let is = |word: &str| text.is_some_and(|text| text == word);
         match self {
-            Kind::Switch => SWITCHES
+            ValueKind::Switch => SWITCHES
                 .iter()
                 .any(|switch| value.eq_ignore_ascii_case(switch)),
-            Kind::SwitchOrAuto => is("auto") || Kind::Switch.accepts(value),
-            Kind::Word(words) => words.iter().any(|word| is(word)),
-            Kind::Percent => text.and_then(percent).is_some(),
-            Kind::Count => text.and_then(count).is_some(),
-            Kind::Size => text.and_then(quantity::bytes).is_some(),
-            Kind::SizeOrAuto => is("auto") || Kind::Size.accepts(value),
-            Kind::Age => text.and_then(quantity::duration).is_some(),
-            Kind::Directory => Path::new(value).is_absolute(),
-            Kind::Ids => text.is_some_and(|text| text.split(' ').all(is_id)),
-            Kind::Text => !value.as_bytes().contains(&0),
+            ValueKind::SwitchOrAuto => is("auto") || ValueKind::Switch.accepts(value),
+            ValueKind::Word(words) => words.iter().any(|word| is(word)),
+            ValueKind::Percent => text.and_then(percent).is_some(),
+            ValueKind::Count => text.and_then(count).is_some(),
+            ValueKind::Size => text.and_then(quantity::bytes).is_some(),
+            ValueKind::SizeOrAuto => is("auto") || ValueKind::Size.accepts(value),
+            ValueKind::Age => text.and_then(quantity::duration).is_some(),
+            ValueKind::Directory => Path::new(value).is_absolute(),
+            ValueKind::Ids => text.is_some_and(|text| text.split(' ').all(is_id)),
+            ValueKind::Text => !value.as_bytes().contains(&0),
         }
     }
 
@@ -63,24 +63,29 @@ impl Kind {
     pub fn has_fallback(self) -> bool {
         matches!(
             self,
-            Kind::Word(_) | Kind::Percent | Kind::Count | Kind::Size | Kind::SizeOrAuto | Kind::Age
+            ValueKind::Word(_)
+                | ValueKind::Percent
+                | ValueKind::Count
+                | ValueKind::Size
+                | ValueKind::SizeOrAuto
+                | ValueKind::Age
         )
     }
 
     /// What is wanted, for people.
     pub fn wanted(self) -> String {
         match self {
-            Kind::Switch => "true or false".to_owned(),
-            Kind::SwitchOrAuto => "true, false or auto".to_owned(),
-            Kind::Word(words) => format!("one of {}", words.join(", ")),
-            Kind::Percent => "a whole number from 0 to 100".to_owned(),
-            Kind::Count => "a whole number".to_owned(),
-            Kind::Size => "a size as 500M or 5Gi".to_owned(),
-            Kind::SizeOrAuto => "auto or a size as 500M or 5Gi".to_owned(),
-            Kind::Age => "a time as 12h or 30d, or 0".to_owned(),
-            Kind::Directory => "an absolute path".to_owned(),
-            Kind::Ids => "ids of users as \"1000 1001\"".to_owned(),
-            Kind::Text => "a text".to_owned(),
+            ValueKind::Switch => "true or false".to_owned(),
+            ValueKind::SwitchOrAuto => "true, false or auto".to_owned(),
+            ValueKind::Word(words) => format!("one of {}", words.join(", ")),
+            ValueKind::Percent => "a whole number from 0 to 100".to_owned(),
+            ValueKind::Count => "a whole number".to_owned(),
+            ValueKind::Size => "a size as 500M or 5Gi".to_owned(),
+            ValueKind::SizeOrAuto => "auto or a size as 500M or 5Gi".to_owned(),
+            ValueKind::Age => "a time as 12h or 30d, or 0".to_owned(),
+            ValueKind::Directory => "an absolute path".to_owned(),
+            ValueKind::Ids => "ids of users as \"1000 1001\"".to_owned(),
+            ValueKind::Text => "a text".to_owned(),
         }
     }
 }

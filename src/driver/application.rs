@@ -5,7 +5,7 @@ use std::ops::Deref;
 use opencl_sys::*;
 
 use super::calls::{call, devices};
-use super::{Driver, Library};
+use super::{Driver, DriverLibrary};
 use crate::cl::{Context, Device, Platform, info};
 
 /// A platform, and its driver's functions with our hooks in their places: the safe calls of [`Driver`] come to the hooks.
@@ -24,7 +24,7 @@ impl Deref for Application {
 
 impl Application {
     /// The platforms of a library whose tables are hooked.
-    pub fn all_of(library: &Library) -> Vec<Application> {
+    pub fn all_of(library: &DriverLibrary) -> Vec<Application> {
         let of_platform = |platform: &Platform| {
             let driver = Driver::of_platform(*platform)?.through_hooks();
             Some(Application {

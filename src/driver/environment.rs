@@ -56,7 +56,7 @@ fn configuration(profile: &Profile) -> Option<Vec<Ingredient>> {
 
 /// All variables at the last call, and what followed from them: to tell that apart takes longer than to see that none has changed.
 #[derive(Default)]
-pub struct Variables(Mutex<Snapshot>);
+pub struct KnownVariables(Mutex<Snapshot>);
 
 #[derive(Default)]
 struct Snapshot {
@@ -123,7 +123,7 @@ struct Choice<'a> {
     tools: &'a Arc<DriverNames>,
 }
 
-impl Variables {
+impl KnownVariables {
     /// The programs that were found not longer ago than this, or are found now, with the variables as they are.
     fn tools(&self, age: Duration, find: impl FnOnce(&Tools) -> Option<Tools>) -> Option<Tools> {
         let mut known = self.0.lock();

@@ -29,7 +29,7 @@ pub struct Search<'a> {
 }
 
 /// Files by their real path.
-pub type Found = BTreeMap<PathBuf, NamedFile>;
+pub type FilesByPath = BTreeMap<PathBuf, NamedFile>;
 
 /// How a file was found.
 #[derive(Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ impl<'a> Search<'a> {
     }
 
     /// Adds what one line of a profile means.
-    pub fn add(&self, files: Files, found: &mut Found) {
+    pub fn add(&self, files: Files, found: &mut FilesByPath) {
         match files {
             Files::Beside(directory, pattern) | Files::PlugIns(directory, pattern) => {
                 for base in &self.beside {
@@ -188,14 +188,14 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn list(&self, directory: &Path, pattern: &str, found: &mut Found) {
+    fn list(&self, directory: &Path, pattern: &str, found: &mut FilesByPath) {
         for entry in entries(directory, &[pattern]) {
             self.take(directory, &entry, pattern, found);
         }
     }
 
     /// Adds a file whose name matches.
-    fn take(&self, place: &Path, entry: &Entry, pattern: &str, found: &mut Found) {
+    fn take(&self, place: &Path, entry: &Entry, pattern: &str, found: &mut FilesByPath) {
         let name = entry.name.to_string_lossy();
         if !matches(pattern, &name) {
             return;
@@ -427,7 +427,7 @@ mod tests {
         std::fs::write(root.join("gcc/x86/12/libx.so.1.2"), "").expect("written");
         let link = root.join("gcc/x86/12/libx.so.1");
         std::os::unix::fs::symlink("libx.so.1.2", link).expect("linked");
-        let mut found = Found::new();
+        let mut found = FilesByPath::new();
         let real = RealPaths::default();
         let search = Search::new(
             &[],

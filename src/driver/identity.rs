@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use super::Driver;
 use super::environment::Around;
-use super::files::{Found, NamedFile, RealPaths, Search, matches, needed_by};
+use super::files::{FilesByPath, NamedFile, RealPaths, Search, matches, needed_by};
 use super::key_neutral::is_neutral;
 use super::loaded::{self, Mappings, Object};
 use super::names::{Names, Scanned};
@@ -53,7 +53,7 @@ const HOLDS: Duration = Duration::from_millis(50);
 pub type DriverIdentity = Arc<[Ingredient]>;
 
 /// What was found at the first call, and what must stay as it was.
-pub struct Identity {
+pub struct KnownIdentity {
     ingredients: DriverIdentity,
     files: Vec<Watched>,
     /// The names that occur in its libraries.
@@ -126,7 +126,7 @@ impl Driver {
         Some(known.ingredients.clone())
     }
 
-    fn known_identity(&self, memory: &dyn FileMemory) -> Option<&Identity> {
+    fn known_identity(&self, memory: &dyn FileMemory) -> Option<&KnownIdentity> {
         let known = match self.identity.get() {
             Some(known) => known,
             None => {
@@ -143,7 +143,7 @@ impl Driver {
         Some(&self.known_identity(memory)?.names)
     }
 
-    fn still_holds(&self, known: &Identity, memory: &dyn FileMemory) -> Result<(), PathBuf> {
+    fn still_holds(&self, known: &KnownIdentity, memory: &dyn FileMemory) -> Result<(), PathBuf> {
         for file in &known.files {
             if FileFingerprint::at(&file.path) != Some(file.stamp)
                 && memory.digest(&file.path).ok() != Some(file.digest)
@@ -172,7 +172,7 @@ impl Driver {
         Ok(())
     }
 
-    fn take_identity(&self, memory: &dyn FileMemory) -> Option<Identity> {
+    fn take_identity(&self, memory: &dyn FileMemory) -> Option<KnownIdentity> {
         let functions = self.functions();
         let own = |object: &Object| functions.iter().any(|function| object.contains(*function));
         let taken = Instant::now();
@@ -191,7 +191,7 @@ impl Driver {
             libraries.map(|object| object.path.as_path()),
             &real,
         );
-        let (mut found, mut plug_ins) = (Found::new(), Found::new());
+        let (mut found, mut plug_ins) = (FilesByPath::new(), FilesByPath::new());
         for files in self.profile.files {
             match files {
                 Files::PlugIns(..) => search.add(*files, &mut plug_ins),
@@ -268,7 +268,7 @@ impl Driver {
             scanned.push(Scanned { identity, path });
         }
         let names = DriverNames::of(scanned, memory);
-        Some(Identity {
+        Some(KnownIdentity {
             ingredients: ingredients.into(),
             files,
             names,
@@ -280,7 +280,12 @@ impl Driver {
     }
 
     /// Libraries of the driver may have been opened since: those that it opens itself, and what they need.
-    fn add_names_of_late(&self, known: &Identity, objects: Vec<Object>, memory: &dyn FileMemory) {
+    fn add_names_of_late(
+        &self,
+        known: &KnownIdentity,
+        objects: Vec<Object>,
+        memory: &dyn FileMemory,
+    ) {
         let functions = self.functions();
         let real = RealPaths::default();
         let is_start = |object: &Object| {
@@ -301,7 +306,7 @@ impl Driver {
         let files = self.profile.il_files;
         let real = RealPaths::default();
         let search = Search::new(files, std::iter::once(self.library.as_path()), &real);
-        let mut found = Found::new();
+        let mut found = FilesByPath::new();
         for files in files {
             search.add(*files, &mut found);
         }

@@ -12,7 +12,7 @@ use opencl_sys::cl_icd::cl_icd_dispatch;
 use opencl_sys::*;
 
 use super::{Driver, loaded, notify};
-use crate::cl::dispatch::{Slot, Table, masked, words};
+use crate::cl::dispatch::{DispatchTable, Slot, masked, words};
 use crate::cl::info::{Reply, ask};
 use crate::cl::{Context, Device, Platform};
 use crate::driver::profile::Recognition;
@@ -36,7 +36,7 @@ pub enum First {
 /// Keeps the functions that a loader gave us. A loader that is opened again, at the same address, has the same.
 ///
 /// None: there are too many loaders.
-pub fn register(target: Table) -> Option<usize> {
+pub fn register(target: DispatchTable) -> Option<usize> {
     let functions = target.copy();
     LAYERS.iter().position(|layer| {
         let known = layer.get_or_init(|| functions);
@@ -64,7 +64,7 @@ pub unsafe fn driver_of(
         return None;
     }
     // SAFETY: by the contract.
-    let address = unsafe { Table::of_object(object, 0) }?.address();
+    let address = unsafe { DispatchTable::of_object(object, 0) }?.address();
     let drivers = || Driver::all().filter(|driver| driver.table.address() == address);
     // Hooks in its own table will be reached.
     if drivers().any(|driver| driver.layer.is_none() && driver.is_reached_by_every_call()) {
@@ -111,7 +111,7 @@ unsafe fn register_driver(
     };
     let recognition = Recognition::ask(text);
     // SAFETY: an object of a driver, whose table has the functions of the platform's version.
-    let table = unsafe { Table::of_object(object, recognition.slots) }?;
+    let table = unsafe { DispatchTable::of_object(object, recognition.slots) }?;
     let in_place = Driver::all().find(|driver| driver.table.address() == table.address());
     let own = in_place.map_or_else(|| table.copy(), |driver| driver.own);
     let function = words(&own)[Slot::clBuildProgram.index()];

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use libloading::os::unix::{Library as DynamicLibrary, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW};
 use opencl_sys::{CL_INVALID_PLATFORM, CL_SUCCESS, cl_int, cl_uint};
 
-use crate::cl::dispatch::Table;
+use crate::cl::dispatch::DispatchTable;
 use crate::cl::{Platform, info};
 use crate::driver::profile::Recognition;
 use crate::fork_safety::Mutex;
@@ -54,7 +54,7 @@ impl std::fmt::Display for OpenError {
 }
 
 /// An opened driver library. It is never closed: objects, background threads and our hooks point into it.
-pub struct Library {
+pub struct DriverLibrary {
     path: PathBuf,
     handle: usize,
     get_extension_function_address: Option<GetExtensionFunctionAddress>,
@@ -70,20 +70,20 @@ static WERE_OPEN: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
 /// The platforms of a library whose objects share a dispatch table.
 pub struct TableGroup {
     /// The table.
-    pub table: Table,
+    pub table: DispatchTable,
     /// The platforms on it.
     pub platforms: Vec<Platform>,
     /// By what the driver is recognised.
     pub recognition: Recognition,
 }
 
-impl Library {
+impl DriverLibrary {
     /// Opens the library with the text that stands in the `.icd` file, so that the dynamic linker finds the handle that
     /// the loader has, and asks for its platforms.
     ///
     /// # Errors
     /// Why it is left out. The other drivers are not affected.
-    pub fn open(path: &Path) -> Result<Library, OpenError> {
+    pub fn open(path: &Path) -> Result<DriverLibrary, OpenError> {
         let was_open = Self::was_open(path);
         // SAFETY: initialisers of the driver run, as they do when a loader opens it.
         let library = unsafe { DynamicLibrary::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
@@ -141,7 +141,7 @@ impl Library {
                 std::mem::transmute::<*mut c_void, GetPlatformInfo>(get_platform_info),
             )
         };
-        Ok(Library {
+        Ok(DriverLibrary {
             path: path.to_owned(),
             handle: std::mem::ManuallyDrop::into_inner(library).into_raw() as usize,
             get_extension_function_address,
@@ -271,7 +271,7 @@ impl Library {
             let recognition =
                 Recognition::ask(|name| text(|reply| self.platform_info(platform, name, reply)));
             // SAFETY: platforms of an ICD begin with the address of their table, which has the functions of their version.
-            let table = unsafe { Table::of_object(platform.raw(), recognition.slots) };
+            let table = unsafe { DispatchTable::of_object(platform.raw(), recognition.slots) };
             let Some(table) = table else {
                 continue;
             };
@@ -293,7 +293,7 @@ impl Library {
 
 fn is_tagged(platform: Platform) -> bool {
     // SAFETY: platforms of an ICD begin with the address of their table, and all have slots 0 and 31.
-    unsafe { Table::of_object(platform.raw(), 32) }.is_some_and(Table::is_tagged)
+    unsafe { DispatchTable::of_object(platform.raw(), 32) }.is_some_and(DispatchTable::is_tagged)
 }
 
 /// The answer of a query of text, without the NUL; empty for an error.

@@ -40,16 +40,16 @@ use once_cell::sync::OnceCell;
 use opencl_sys::cl_icd::cl_icd_dispatch;
 
 use crate::cl::Platform;
-use crate::cl::dispatch::{Slot, Table};
+use crate::cl::dispatch::{DispatchTable, Slot};
 use crate::fork_safety::Mutex;
 pub use application::Application;
 use bindings::Bindings;
 pub use calls::{BuildArguments, NotifyTarget};
 use environment::Moment;
 pub use float_state::FloatState;
-use identity::Identity;
+use identity::KnownIdentity;
 pub use identity::{build_id_value, sha256_value};
-pub use library::{Library, OpenError};
+pub use library::{DriverLibrary, OpenError};
 pub use loaded::{changes as loaded_changes, path_of, paths as loaded_paths};
 use profile::{Profile, Recognition};
 
@@ -78,7 +78,7 @@ pub fn is_ending() -> bool {
 /// One driver, known by its dispatch table.
 pub struct Driver {
     index: usize,
-    table: Table,
+    table: DispatchTable,
     below: cl_icd_dispatch,
     /// The functions of the driver itself, which are those below unless a loader stands between.
     own: cl_icd_dispatch,
@@ -91,14 +91,14 @@ pub struct Driver {
     /// What is known of drivers of this kind.
     pub profile: &'static Profile,
     suffix: Vec<u8>,
-    identity: OnceBox<Option<Identity>>,
+    identity: OnceBox<Option<KnownIdentity>>,
     /// What was around the driver when it was opened.
     opened_in: Moment,
     /// The floating-point state of the thread that opened it, or first saw it: the driver's own threads may have it.
     opened_with: FloatState,
     bindings: Bindings,
-    /// See [`environment::Variables`].
-    variables: environment::Variables,
+    /// See [`environment::KnownVariables`].
+    variables: environment::KnownVariables,
     devices: Mutex<device::Devices>,
     /// The directories of clang's own headers, and how many libraries had been loaded then.
     clang_resources: Mutex<Option<(u64, Vec<PathBuf>)>>,
@@ -111,7 +111,7 @@ pub struct Driver {
 impl Driver {
     fn new(
         index: usize,
-        table: Table,
+        table: DispatchTable,
         below: cl_icd_dispatch,
         own: cl_icd_dispatch,
         library: PathBuf,
@@ -134,7 +134,7 @@ impl Driver {
             opened_in: Moment::now(profile),
             opened_with: FloatState::of_thread(),
             bindings: Bindings::default(),
-            variables: environment::Variables::default(),
+            variables: environment::KnownVariables::default(),
             devices: Mutex::default(),
             clang_resources: Mutex::default(),
             context_counts: AtomicU8::new(0),
@@ -160,7 +160,7 @@ impl Driver {
             opened_in: self.opened_in.clone(),
             opened_with: self.opened_with,
             bindings: Bindings::default(),
-            variables: environment::Variables::default(),
+            variables: environment::KnownVariables::default(),
             devices: Mutex::default(),
             clang_resources: Mutex::default(),
             context_counts: AtomicU8::new(0),
@@ -228,7 +228,7 @@ impl Driver {
 
     /// Registers the driver of a table, as it is seen through a layer or not, unless it is known.
     fn register(
-        table: Table,
+        table: DispatchTable,
         layer: Option<usize>,
         driver: impl FnOnce(usize) -> Driver,
     ) -> Option<&'static Driver> {
@@ -249,7 +249,7 @@ impl Driver {
     ///
     /// `hooks` gives the functions for the driver with a number; it is called before anything is patched.
     /// Returns the number of tables that are hooked now.
-    pub fn hook(library: &Library, hooks: impl Fn(usize) -> Vec<(Slot, usize)>) -> usize {
+    pub fn hook(library: &DriverLibrary, hooks: impl Fn(usize) -> Vec<(Slot, usize)>) -> usize {
         let mut hooked = 0;
         for group in library.tables() {
             let table = group.table;

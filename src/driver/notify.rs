@@ -94,7 +94,7 @@ pub struct Entry {
 
 /// Where a thread is.
 #[derive(Clone, Copy)]
-enum Place {
+enum Position {
     /// In the application's code.
     Outside,
     /// In a hook.
@@ -104,7 +104,7 @@ enum Place {
 }
 
 thread_local! {
-    static PLACE: Cell<Place> = const { Cell::new(Place::Outside) };
+    static PLACE: Cell<Position> = const { Cell::new(Position::Outside) };
     /// Hooks, and callbacks of drivers for our calls, that this thread is in.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
@@ -112,7 +112,7 @@ thread_local! {
 /// What a thread is in.
 #[derive(Clone, Copy)]
 pub struct ThreadState {
-    place: Place,
+    place: Position,
     depth: u32,
 }
 
@@ -139,7 +139,7 @@ pub fn is_nested() -> bool {
 
 /// Whether this thread is inside a hook.
 pub fn is_inside() -> bool {
-    matches!(PLACE.get(), Place::Inside(_))
+    matches!(PLACE.get(), Position::Inside(_))
 }
 
 /// Tells this thread from all others that live. std's answer panics where a thread's local
@@ -153,9 +153,9 @@ fn this_thread() -> usize {
 /// that is hooked.
 fn enter(entry: Entry) -> Option<ThreadState> {
     let seen = match PLACE.get() {
-        Place::Outside => false,
-        Place::Inside(_) => true,
-        Place::Below(above) => {
+        Position::Outside => false,
+        Position::Inside(_) => true,
+        Position::Below(above) => {
             entry.driver != above.driver
                 && entry.object == above.object
                 && entry.function == above.function
@@ -168,7 +168,7 @@ fn enter(entry: Entry) -> Option<ThreadState> {
     if before.depth == 0 {
         foreign_call::give_back_what_is_left();
     }
-    PLACE.set(Place::Inside(entry));
+    PLACE.set(Position::Inside(entry));
     DEPTH.set(before.depth + 1);
     Some(before)
 }
@@ -188,8 +188,8 @@ pub fn outside<R>(body: impl FnOnce() -> R) -> R {
 }
 
 fn go_below() {
-    if let Place::Inside(entry) = PLACE.get() {
-        PLACE.set(Place::Below(entry));
+    if let Position::Inside(entry) = PLACE.get() {
+        PLACE.set(Position::Below(entry));
     }
 }
 
@@ -259,7 +259,7 @@ fn goes_on<Arguments>(
             Prepared::Return(program, CL_SUCCESS)
         }
         Next::Notify(target, program) => {
-            PLACE.set(Place::Outside);
+            PLACE.set(Position::Outside);
             let callee = Callee::Callback {
                 through_driver: false,
             };
@@ -462,7 +462,7 @@ fn finished(
     if let Some(finish) = finish {
         let _ = catch_unwind(AssertUnwindSafe(|| finish(program, None)));
     }
-    PLACE.set(Place::Outside);
+    PLACE.set(Position::Outside);
     // A thread of the driver's own is in no call of the application's.
     let cancel = foreign_call::cancel_state(|state| *state).unwrap_or(cancel);
     let callee = Callee::Callback {

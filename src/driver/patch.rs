@@ -8,13 +8,13 @@ use std::io;
 
 use rustix::mm::{MprotectFlags, mprotect};
 
-use crate::cl::dispatch::{Slot, Table};
+use crate::cl::dispatch::{DispatchTable, Slot};
 
 /// Replaces the slots that the driver provides; functions that it lacks stay NULL. Returns how many were replaced.
 ///
 /// # Errors
 /// The page protection cannot be read or changed; nothing has been replaced then.
-pub fn install(table: Table, functions: &[(Slot, usize)]) -> io::Result<usize> {
+pub fn install(table: DispatchTable, functions: &[(Slot, usize)]) -> io::Result<usize> {
     let wanted: Vec<_> = functions
         .iter()
         .filter(|(slot, _)| table.has(*slot) && table.load(*slot) != 0)

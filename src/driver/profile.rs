@@ -40,7 +40,7 @@ impl Recognition {
 
 /// When the facts about a program's kernels (attributes, arguments) are asked of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KernelFacts {
+pub enum KernelFactsTime {
     /// Right after the build, from kernels made for the purpose: creating one costs next to nothing.
     AfterBuild,
     /// When the application creates the kernel itself: creating one compiles it.
@@ -49,7 +49,7 @@ pub enum KernelFacts {
 
 /// When the binary of a program that was built is fetched and stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum RecordTime {
     /// Right after the build, inside the miss: fetching it costs next to nothing.
     InMiss,
     /// Later, in another process: fetching it compiles, and the application would wait for that.
@@ -111,9 +111,9 @@ pub struct Profile {
     pub family: &'static str,
     recognise: fn(&Recognition) -> bool,
     /// When binaries are recorded.
-    pub record: Record,
+    pub record: RecordTime,
     /// When kernel facts are recorded.
-    pub kernel_facts: KernelFacts,
+    pub kernel_facts: KernelFactsTime,
     /// Whether programs with debug information are left alone.
     pub refuses_debug: bool,
     /// Whether CL_CONTEXT_REFERENCE_COUNT counts programs; None: found out at the first inner program.
@@ -235,6 +235,6 @@ mod tests {
     #[test]
     fn no_kernel_of_oclgrind_is_created_unasked() {
         let oclgrind = of(&platform("Oclgrind", "University of Bristol", "oclg"));
-        assert_eq!(oclgrind.kernel_facts, KernelFacts::WhenCreated);
+        assert_eq!(oclgrind.kernel_facts, KernelFactsTime::WhenCreated);
     }
 }

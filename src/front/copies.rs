@@ -22,7 +22,7 @@ pub type InitLayer = unsafe extern "C" fn(
 
 /// The doors of another copy.
 #[derive(Clone, Copy)]
-pub struct Copy {
+pub struct LibraryCopy {
     /// Its clGetExtensionFunctionAddress.
     pub extension_function_address: Option<ExtensionFunctionAddress>,
     /// Its clInitLayer.
@@ -30,7 +30,7 @@ pub struct Copy {
 }
 
 /// The copy that works, if it is not this one.
-pub fn active() -> Option<Copy> {
+pub fn active() -> Option<LibraryCopy> {
     if oclcache_active() != 0 {
         return None;
     }
@@ -46,7 +46,7 @@ pub fn active() -> Option<Copy> {
         }
         // SAFETY: the types are those of the interfaces. Copies are never unloaded.
         unsafe {
-            Some(Copy {
+            Some(LibraryCopy {
                 extension_function_address: library
                     .get(c"clGetExtensionFunctionAddress")
                     .ok()

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::vendors;
 use crate::cl::Platform;
 use crate::config::Config;
-use crate::driver::{Application, Driver, Library, OpenError, profile};
+use crate::driver::{Application, Driver, DriverLibrary, OpenError, profile};
 use crate::hook;
 
 /// The libraries that are registered as drivers, as their `.icd` files name them. None is opened.
@@ -19,7 +19,7 @@ pub fn registered(config: &Config) -> Vec<PathBuf> {
 /// Why it cannot be used, for people.
 pub fn open(library: &Path) -> Result<Vec<Application>, String> {
     super::open().ok_or("this command runs with raised privileges")?;
-    let library = Library::open(library).map_err(|error| error.to_string())?;
+    let library = DriverLibrary::open(library).map_err(|error| error.to_string())?;
     Driver::hook(&library, hook::table);
     let opened = Application::all_of(&library);
     if opened.is_empty() {
@@ -58,7 +58,7 @@ pub struct ExaminedPlatform {
 /// Why it cannot be used, for people.
 pub fn examine(path: &Path) -> Result<Option<Examined>, String> {
     super::open().ok_or("this command runs with raised privileges")?;
-    let library = match Library::open(path) {
+    let library = match DriverLibrary::open(path) {
         Ok(library) => library,
         Err(OpenError::Ourselves) => return Ok(None),
         Err(error) => return Err(error.to_string()),

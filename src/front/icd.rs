@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use once_cell::sync::OnceCell;
 use opencl_sys::*;
 
-use super::vendors::{self, Identity};
+use super::vendors::{self, VendorIdentity};
 use super::{copies, enumeration};
 use crate::cl::Platform;
 use crate::cl::info::Reply;
-use crate::driver::{Driver, Library, OpenError};
+use crate::driver::{Driver, DriverLibrary, OpenError};
 use crate::{hook, log};
 
 /// The answer of clIcdGetPlatformIDsKHR where there is no platform (cl_khr_icd).
@@ -29,7 +29,7 @@ const CL_PLATFORM_NOT_FOUND_KHR: cl_int = -1001;
 
 /// All drivers, opened once.
 struct Icd {
-    libraries: Vec<Library>,
+    libraries: Vec<DriverLibrary>,
     /// Each with the number of its library.
     reported: Vec<(Platform, usize)>,
     /// Whether a loader was told that there are drivers of ICD 2.0.
@@ -201,7 +201,7 @@ impl Icd {
             return Self::forward_registered();
         };
         let environment = |name: &str| std::env::var_os(name);
-        let vendors = vendors::find(config, &environment, &Library::is_open, &identify);
+        let vendors = vendors::find(config, &environment, &DriverLibrary::is_open, &identify);
         let mut icd = Icd {
             libraries: Vec::new(),
             reported: Vec::new(),
@@ -211,7 +211,7 @@ impl Icd {
         for vendor in vendors {
             icd.add(&vendor, !config.disable());
         }
-        icd.warn_of_loaders_tables(&Library::has_dispatch_data);
+        icd.warn_of_loaders_tables(&DriverLibrary::has_dispatch_data);
         icd
     }
 
@@ -223,14 +223,14 @@ impl Icd {
             answered_icd2: AtomicBool::new(false),
             warned: AtomicBool::new(true),
         };
-        for vendor in vendors::registered(&Library::is_open, &identify) {
+        for vendor in vendors::registered(&DriverLibrary::is_open, &identify) {
             icd.add(&vendor, false);
         }
         icd
     }
 
     fn add(&mut self, vendor: &vendors::Vendor, hook_it: bool) {
-        let library = match Library::open(&vendor.library) {
+        let library = match DriverLibrary::open(&vendor.library) {
             Ok(library) => library,
             Err(OpenError::Ourselves) => return,
             Err(error) => {
@@ -280,7 +280,7 @@ impl Icd {
         reported.into_iter().map(|(platform, _)| platform).collect()
     }
 
-    fn library_of(&self, platform: Platform) -> Option<&Library> {
+    fn library_of(&self, platform: Platform) -> Option<&DriverLibrary> {
         self.libraries
             .iter()
             .find(|library| library.platforms().contains(&platform))
@@ -290,7 +290,7 @@ impl Icd {
     /// own, filled from the driver's library. That is known for sure once the loader has asked us for the functions of ICD 2.0,
     /// which it does of every library, or once the platform has such a table. An older loader in the same process still
     /// uses the driver's table, so that is patched all the same.
-    fn warn_of_loaders_tables(&self, by_loader: &dyn Fn(&Library, Platform) -> bool) {
+    fn warn_of_loaders_tables(&self, by_loader: &dyn Fn(&DriverLibrary, Platform) -> bool) {
         for (number, library) in self.libraries.iter().enumerate() {
             let beside = || {
                 self.reported
@@ -331,10 +331,10 @@ impl Icd {
     }
 }
 
-fn identify(library: &Path) -> Identity {
-    match Library::identify(library) {
-        Ok(None) => Identity::Us,
-        Ok(Some(handle)) => Identity::Other(handle),
-        Err(_) => Identity::Unknown,
+fn identify(library: &Path) -> VendorIdentity {
+    match DriverLibrary::identify(library) {
+        Ok(None) => VendorIdentity::Us,
+        Ok(Some(handle)) => VendorIdentity::Other(handle),
+        Err(_) => VendorIdentity::Unknown,
     }
 }

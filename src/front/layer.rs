@@ -11,7 +11,7 @@ use opencl_sys::cl_layer::*;
 use opencl_sys::*;
 
 use super::copies;
-use crate::cl::dispatch::{SLOTS, Table};
+use crate::cl::dispatch::{DispatchTable, SLOTS};
 use crate::cl::info::{Number, Reply};
 use crate::driver::layer::{self, MAX_LAYERS};
 use crate::hook;
@@ -60,7 +60,7 @@ extern "C" fn clInitLayer(
     }
     let table = catch_unwind(|| {
         // SAFETY: the loader's table of that many entries, of loaders that are never unloaded while they can be called.
-        let target = unsafe { Table::of_loader(target, num_entries as usize) };
+        let target = unsafe { DispatchTable::of_loader(target, num_entries as usize) };
         init(target?)
     });
     let table = table.ok().flatten().unwrap_or(&NOTHING);
@@ -94,7 +94,7 @@ extern "C" fn clDeinitLayer() -> cl_int {
     CL_SUCCESS
 }
 
-fn init(target: Table) -> Option<&'static [usize; SLOTS]> {
+fn init(target: DispatchTable) -> Option<&'static [usize; SLOTS]> {
     let config = super::open()?;
     if config.disable() {
         return None;

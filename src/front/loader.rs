@@ -32,7 +32,7 @@ pub struct Loader {
 
 /// One copy of our library in this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Copy {
+pub struct LoaderCopy {
     /// Its path, as the dynamic linker knows it.
     pub path: PathBuf,
     /// Its version.
@@ -225,7 +225,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// The copies of our library in this process.
-pub fn copies() -> Vec<Copy> {
+pub fn copies() -> Vec<LoaderCopy> {
     let own = std::env::current_exe().ok();
     let paths = loaded_paths()
         .into_iter()
@@ -233,7 +233,7 @@ pub fn copies() -> Vec<Copy> {
     paths.filter_map(copy).collect()
 }
 
-fn copy(path: PathBuf) -> Option<Copy> {
+fn copy(path: PathBuf) -> Option<LoaderCopy> {
     // SAFETY: nothing is loaded, so nothing runs.
     let library =
         unsafe { Library::open(Some(&path), RTLD_LAZY | RTLD_LOCAL | libc::RTLD_NOLOAD) }.ok()?;
@@ -246,7 +246,7 @@ fn copy(path: PathBuf) -> Option<Copy> {
     };
     // SAFETY: only whether there is such a function is asked.
     let has = |name: &CStr| unsafe { library.get::<*const c_void>(name) }.is_ok();
-    Some(Copy {
+    Some(LoaderCopy {
         is_layer: [has(c"clInitLayer"), has(c"clInitLayerWithProperties")],
         path,
         version,

@@ -24,7 +24,7 @@ pub struct Vendor {
 
 /// What a library that is named somewhere turns out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Identity {
+pub enum VendorIdentity {
     /// This library, or a copy of it.
     Us,
     /// Another; two names of one library have the same number.
@@ -41,20 +41,20 @@ pub fn find(
     config: &Config,
     environment: &dyn Fn(&str) -> Option<OsString>,
     is_open: &dyn Fn(&Path) -> bool,
-    identify: &dyn Fn(&Path) -> Identity,
+    identify: &dyn Fn(&Path) -> VendorIdentity,
 ) -> Vec<Vendor> {
     // Asked before any library is opened here.
     let wheels = libraries(&wheel_sources(environment))
         .into_iter()
         .filter(|library| is_open(library))
         .collect();
-    let others = |libraries: Vec<PathBuf>| -> Vec<(PathBuf, Identity)> {
+    let others = |libraries: Vec<PathBuf>| -> Vec<(PathBuf, VendorIdentity)> {
         let identified = libraries.into_iter().map(|library| {
             let identity = identify(&library);
             (library, identity)
         });
         identified
-            .filter(|(_, identity)| *identity != Identity::Us)
+            .filter(|(_, identity)| *identity != VendorIdentity::Us)
             .collect()
     };
     let loaders = others(libraries(&loader_sources(environment)));
@@ -67,12 +67,12 @@ pub fn find(
         _ if !loaders.is_empty() => loaders.clone(),
         _ => others(libraries(&[PathBuf::from(DEFAULT_DIRECTORY)])),
     };
-    let names_it = |library: &Path, identity: Identity| {
+    let names_it = |library: &Path, identity: VendorIdentity| {
         loaders.iter().chain(&wheels).any(|(known, same)| {
-            known == library || identity != Identity::Unknown && *same == identity
+            known == library || identity != VendorIdentity::Unknown && *same == identity
         })
     };
-    let vendor = |(library, identity): (PathBuf, Identity)| Vendor {
+    let vendor = |(library, identity): (PathBuf, VendorIdentity)| Vendor {
         loaded_by_loader: match config.mode() {
             Mode::Icd => false,
             Mode::Beside => true,
@@ -107,16 +107,16 @@ pub fn named(config: &Config, environment: &dyn Fn(&str) -> Option<OsString>) ->
 /// names us.
 pub fn registered(
     is_open: &dyn Fn(&Path) -> bool,
-    identify: &dyn Fn(&Path) -> Identity,
+    identify: &dyn Fn(&Path) -> VendorIdentity,
 ) -> Vec<Vendor> {
     let all = libraries(&[PathBuf::from(DEFAULT_DIRECTORY)]);
     // Before any is opened here.
     let open: Vec<bool> = all.iter().map(|library| is_open(library)).collect();
-    let identities: Vec<Identity> = all.iter().map(|library| identify(library)).collect();
-    let names_us = identities.contains(&Identity::Us);
+    let identities: Vec<VendorIdentity> = all.iter().map(|library| identify(library)).collect();
+    let names_us = identities.contains(&VendorIdentity::Us);
     let vendors = all.into_iter().zip(open).zip(identities);
     vendors
-        .filter(|(_, identity)| *identity != Identity::Us)
+        .filter(|(_, identity)| *identity != VendorIdentity::Us)
         .map(|((library, open), _)| Vendor {
             library,
             loaded_by_loader: open || names_us,
@@ -160,7 +160,7 @@ pub fn loader_sources(environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<Pat
 
 /// What one source names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct VendorList {
     /// The `.icd` file that names the library, or what else was named.
     pub place: PathBuf,
     /// What dlopen is given; or why there is nothing, for people.
@@ -180,10 +180,10 @@ fn libraries(sources: &[PathBuf]) -> Vec<PathBuf> {
 }
 
 /// What a directory, `.icd` file or library names, in the loaders' order.
-pub fn listed(source: &Path) -> Vec<Listed> {
+pub fn listed(source: &Path) -> Vec<VendorList> {
     let registered = Path::new(DEFAULT_DIRECTORY).join(source);
     let one = |place: &Path, library| {
-        vec![Listed {
+        vec![VendorList {
             place: place.to_owned(),
             library,
         }]
@@ -197,7 +197,7 @@ pub fn listed(source: &Path) -> Vec<Listed> {
             Ok(entries) => {
                 let files = entries.flatten().map(|entry| entry.path());
                 let files = files.filter(|path| is_icd_file(path));
-                let listed = files.map(|place| Listed {
+                let listed = files.map(|place| VendorList {
                     library: first_line(&place),
                     place,
                 });
@@ -257,9 +257,9 @@ mod tests {
         };
         let config = Config::read_from(&environment, None);
         let identify = |library: &Path| match library.to_string_lossy().as_ref() {
-            ours if ours.ends_with("liboclcache.so") => Identity::Us,
-            "liba.so" | "/lib/liba.so" => Identity::Other(1),
-            _ => Identity::Unknown,
+            ours if ours.ends_with("liboclcache.so") => VendorIdentity::Us,
+            "liba.so" | "/lib/liba.so" => VendorIdentity::Other(1),
+            _ => VendorIdentity::Unknown,
         };
         let found = find(&config, &environment, &|_| false, &identify);
         found

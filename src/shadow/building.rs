@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{Inner, Origin, ProgramState, Recipe, STATE, Signal, State};
+use super::{CachedProgram, Origin, ProgramState, Recipe, STATE, Signal, State};
 use crate::cl::{Context, Program};
 use crate::driver::Driver;
 use crate::key::ingredients::Key;
@@ -38,7 +38,7 @@ pub struct Ticket {
     /// References that the application holds.
     pub references: u32,
     /// The P' that serves it.
-    pub inner: Option<Arc<Inner>>,
+    pub inner: Option<Arc<CachedProgram>>,
     /// Kernels of P or of its P' that the application holds.
     pub kernels: usize,
     /// Those of them that are kernels of a P'.
@@ -146,7 +146,7 @@ pub fn is_alone(ticket: &Ticket) -> bool {
 }
 
 /// Ends a build with a P' that serves from now on. Gives it back if a later build has begun; the build has not ended then.
-pub fn publish(ticket: &Ticket, inner: Arc<Inner>) -> Result<(), Arc<Inner>> {
+pub fn publish(ticket: &Ticket, inner: Arc<CachedProgram>) -> Result<(), Arc<CachedProgram>> {
     let mut state = STATE.write();
     let Some(known) = state.current(ticket) else {
         return Err(inner);
@@ -217,7 +217,7 @@ pub struct OwnProgram {
 
 /// Begins to question P itself, which `inner` serves; None if another P' serves it by now or it is being built. Builds of it
 /// wait until the result is dropped; so does a second question.
-pub fn own_program(program: Program, inner: &Arc<Inner>) -> Option<OwnProgram> {
+pub fn own_program(program: Program, inner: &Arc<CachedProgram>) -> Option<OwnProgram> {
     let until = Instant::now() + MAX_QUERY_WAIT;
     loop {
         let mut state = STATE.write();

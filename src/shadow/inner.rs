@@ -14,7 +14,7 @@ use crate::store::entry::{Entry, Facts};
 
 /// Whose a program made from binaries is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Owner {
     /// P', beside the application's P: the reference is ours.
     Apart,
     /// The application's own, given out as the result of clLinkProgram: so are all its references.
@@ -44,10 +44,10 @@ impl Deref for KnownFacts {
 /// live in it.
 ///
 /// Hooks clone the Arc before they call the driver; whoever drops the last clone releases what is ours, outside every lock.
-pub struct Inner {
+pub struct CachedProgram {
     driver: &'static Driver,
     program: Program,
-    standing: Standing,
+    standing: Owner,
     context: Context,
     devices: Vec<Device>,
     recipe: Arc<Recipe>,
@@ -65,18 +65,18 @@ pub struct Inner {
     failed: AtomicBool,
 }
 
-impl Inner {
+impl CachedProgram {
     /// A program of an entry of the recipe's key; `devices` are the application's program's.
     pub fn new(
         driver: &'static Driver,
         program: Program,
-        standing: Standing,
+        standing: Owner,
         context: Context,
         devices: Vec<Device>,
         recipe: Arc<Recipe>,
         entry: Arc<Entry>,
-    ) -> Inner {
-        Inner {
+    ) -> CachedProgram {
+        CachedProgram {
             driver,
             program,
             standing,
@@ -105,7 +105,7 @@ impl Inner {
 
     /// Whether it is a P'.
     pub fn is_apart(&self) -> bool {
-        self.standing == Standing::Apart
+        self.standing == Owner::Apart
     }
 
     /// The program in its context that the application knows nothing of.
@@ -242,7 +242,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for CachedProgram {
     fn drop(&mut self) {
         self.release();
         if let Some(twin) = self.twin() {

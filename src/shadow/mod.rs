@@ -24,7 +24,7 @@ use crate::key::ingredients::Key;
 pub use building::{
     Ended, OwnProgram, Ticket, begin, ended, is_alone, own_program, publish, set_busy, stand_aside,
 };
-pub use inner::{Inner, Standing};
+pub use inner::{CachedProgram, Owner};
 use kernels::{Kernels, may_be_known};
 pub use recipe::{Base, Constants, Header, Operation, Recipe, Text};
 
@@ -68,7 +68,7 @@ struct ProgramState {
     release_callback: bool,
     /// The program was built or compiled before.
     built: bool,
-    inner: Option<Arc<Inner>>,
+    inner: Option<Arc<CachedProgram>>,
     /// The entry that this program, built by the driver, was recorded in.
     recorded: Option<Key>,
     /// How it came to hold what it holds, if that is known by a key.
@@ -99,7 +99,7 @@ struct KernelState {
     program_id: u64,
     references: u32,
     /// What it comes from; None for a kernel of P itself.
-    inner: Option<Arc<Inner>>,
+    inner: Option<Arc<CachedProgram>>,
     /// It is a kernel of the twin of a link's result.
     is_of_twin: bool,
 }
@@ -141,7 +141,7 @@ pub fn program_linked(
     driver: &'static Driver,
     context: Context,
     program: Program,
-    inner: Option<Arc<Inner>>,
+    inner: Option<Arc<CachedProgram>>,
     recorded: Option<Key>,
     recipe: Option<Arc<Recipe>>,
 ) {
@@ -161,7 +161,7 @@ fn remember(
     context: Context,
     program: Program,
     origin: Origin,
-    inner: Option<Arc<Inner>>,
+    inner: Option<Arc<CachedProgram>>,
     recorded: Option<Key>,
     recipe: Option<Arc<Recipe>>,
 ) {
@@ -205,7 +205,7 @@ pub enum Retain {
     /// It was counted, and the driver has it already.
     Counted,
     /// The program is dead to the driver, as this P' is: see [`Release::Keep`].
-    Dead(Arc<Inner>),
+    Dead(Arc<CachedProgram>),
 }
 
 /// The application takes a reference.
@@ -230,12 +230,12 @@ pub enum Release {
     /// The driver releases it.
     Forward,
     /// The driver releases it, then what is here is dropped.
-    Last(Option<Arc<Inner>>),
+    Last(Option<Arc<CachedProgram>>),
     /// The driver is told later, when the last kernel goes. Where kernels do not keep their program, P' is released now: it
     /// answers for P from then on as P would, dead but in memory, since loaders read the first word of every handle.
-    Keep(Option<Arc<Inner>>),
+    Keep(Option<Arc<CachedProgram>>),
     /// The program is dead to the driver already, as this P' is.
-    Dead(Arc<Inner>),
+    Dead(Arc<CachedProgram>),
 }
 
 /// The application gives a reference back.
@@ -273,7 +273,7 @@ pub fn program_released(program: Program) -> Release {
 }
 
 /// The P' of a program that is dead to the driver, as it is: see [`Release::Keep`].
-pub fn dead(program: Program) -> Option<Arc<Inner>> {
+pub fn dead(program: Program) -> Option<Arc<CachedProgram>> {
     let state = STATE.read();
     let known = state.programs.get(&program)?;
     known.inner.clone().filter(|_| known.is_dead())
@@ -284,7 +284,7 @@ pub fn dead(program: Program) -> Option<Arc<Inner>> {
 pub fn kernel_created(
     program: Program,
     kernel: Kernel,
-    inner: Option<Arc<Inner>>,
+    inner: Option<Arc<CachedProgram>>,
     is_of_twin: bool,
 ) {
     let mut state = STATE.write();
@@ -349,7 +349,7 @@ pub struct KernelRelease {
     /// The last kernel of a P that the application released before: now the driver is told.
     pub program: Option<Program>,
     /// Released after both.
-    pub inners: [Option<Arc<Inner>>; 2],
+    pub inners: [Option<Arc<CachedProgram>>; 2],
 }
 
 /// The application gives a reference to a kernel back; None if there is nothing to drop.
@@ -384,16 +384,16 @@ pub fn kernel_released(kernel: Kernel) -> Option<KernelRelease> {
 }
 
 /// The P and P' of a kernel that was made from a P'.
-pub fn kernel_origin(kernel: Kernel) -> Option<(Program, Arc<Inner>)> {
+pub fn kernel_origin(kernel: Kernel) -> Option<(Program, Arc<CachedProgram>)> {
     let state = STATE.read();
     let known = state.kernels.get(&kernel)?;
     Some((known.program, known.inner.clone()?))
 }
 
 /// What queries need of a known program.
-pub struct View {
+pub struct ProgramView {
     /// The program that executes, if not P itself.
-    pub inner: Option<Arc<Inner>>,
+    pub inner: Option<Arc<CachedProgram>>,
     /// A reference to P that is ours alone.
     pub kept: bool,
     /// The build has not ended for the application, whatever the driver says.
@@ -403,10 +403,10 @@ pub struct View {
 }
 
 /// A known program, as it is now.
-pub fn view(program: Program) -> Option<View> {
+pub fn view(program: Program) -> Option<ProgramView> {
     let state = STATE.read();
     let known = state.programs.get(&program)?;
-    Some(View {
+    Some(ProgramView {
         inner: known.inner.clone(),
         kept: known.kept,
         busy: known.busy,
@@ -444,7 +444,7 @@ pub fn constant_set(program: Program, id: u32, value: Vec<u8>) {
 }
 
 /// Every P' that serves P or still has kernels of an earlier build of it.
-pub fn inners(program: Program) -> Vec<Arc<Inner>> {
+pub fn inners(program: Program) -> Vec<Arc<CachedProgram>> {
     let state = STATE.read();
     let Some(known) = state.programs.get(&program) else {
         return Vec::new();
@@ -452,7 +452,7 @@ pub fn inners(program: Program) -> Vec<Arc<Inner>> {
     let of_kernels = state
         .attached_kernels(known.id)
         .filter_map(|kernel| kernel.inner.as_ref());
-    let mut found: Vec<Arc<Inner>> = Vec::new();
+    let mut found: Vec<Arc<CachedProgram>> = Vec::new();
     let all = known.inner.iter().chain(of_kernels);
     for inner in all.filter(|inner| inner.is_apart()) {
         if !found.iter().any(|other| Arc::ptr_eq(other, inner)) {
@@ -463,7 +463,7 @@ pub fn inners(program: Program) -> Vec<Arc<Inner>> {
 }
 
 /// The program that executes for P: P' or P itself.
-pub fn executing(program: Program) -> (Program, Option<Arc<Inner>>) {
+pub fn executing(program: Program) -> (Program, Option<Arc<CachedProgram>>) {
     match view(program).and_then(|view| view.inner) {
         Some(inner) => (inner.program(), Some(inner)),
         None => (program, None),

@@ -101,7 +101,7 @@ pub struct Measured {
 
 /// What measurements say against recording inside the miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CostVerdict {
     /// The application waits too long for it.
     Dear,
     /// A hit takes as long as the build.
@@ -123,21 +123,21 @@ impl Measured {
     }
 
     /// What the measurements say; None: nothing, or it was long ago.
-    pub fn verdict(&self, now_ms: u64) -> Option<Verdict> {
+    pub fn verdict(&self, now_ms: u64) -> Option<CostVerdict> {
         self.by_times().filter(|_| !self.is_over(now_ms))
     }
 
-    fn by_times(&self) -> Option<Verdict> {
+    fn by_times(&self) -> Option<CostVerdict> {
         let is_long = |times: Times| times.beside_ns >= MIN_NS;
         let (loaded, recorded) = (self.loaded, self.recorded);
         let gain = loaded.compile_ns.saturating_sub(loaded.beside_ns);
         if is_long(loaded) && loaded.count >= MIN_LOADED && gain <= loaded.compile_ns / GAIN_SHARE {
-            return Some(Verdict::NoGain);
+            return Some(CostVerdict::NoGain);
         }
         let is_dear = is_long(recorded)
             && recorded.count >= MIN_RECORDED
             && recorded.beside_ns > recorded.compile_ns / DEAR_SHARE;
-        is_dear.then_some(Verdict::Dear)
+        is_dear.then_some(CostVerdict::Dear)
     }
 
     fn is_over(&self, now_ms: u64) -> bool {

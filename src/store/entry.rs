@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 use zstd::bulk::{Compressor, Decompressor};
 
-use super::recipe::Recipe;
+use super::recipe::StoredRecipe;
 use crate::key::ingredients::{Ingredient, Key};
 
 /// The first bytes of each entry.
@@ -179,7 +179,7 @@ pub struct EntryContent<'a> {
     /// Everything but the binaries.
     pub meta: &'a Meta,
     /// How to make it again, unless sources are not stored.
-    pub recipe: Option<&'a Recipe>,
+    pub recipe: Option<&'a StoredRecipe>,
     /// One binary for each device in `built`; none if it is pending.
     pub binaries: Vec<&'a [u8]>,
 }
@@ -333,7 +333,7 @@ impl Entry {
     }
 
     /// How to make it again, if that was stored.
-    pub fn recipe(&self) -> Option<Recipe> {
+    pub fn recipe(&self) -> Option<StoredRecipe> {
         postcard::from_bytes(&decompress(&self.bytes[self.recipe.clone()])?).ok()
     }
 
@@ -442,7 +442,9 @@ impl Cursor<'_> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::recipe::{Base, Content, DeviceName, HeaderFile, Operation, Text};
+    use super::super::recipe::{
+        Content, DeviceName, HeaderFile, StoredBase, StoredOperation, StoredText,
+    };
     use super::*;
     use crate::key::ingredients::Kind;
 
@@ -487,11 +489,11 @@ pub(super) mod tests {
         }
     }
 
-    fn recipe() -> Recipe {
-        let text = |text: &str| Text::from(text.as_bytes());
-        Recipe {
-            base: Base::Il(text("code"), [(7, vec![1, 0, 0, 0])].into()),
-            operation: Operation::Compile(vec![(text("a.h"), text("int a;"))]),
+    fn recipe() -> StoredRecipe {
+        let text = |text: &str| StoredText::from(text.as_bytes());
+        StoredRecipe {
+            base: StoredBase::Il(text("code"), [(7, vec![1, 0, 0, 0])].into()),
+            operation: StoredOperation::Compile(vec![(text("a.h"), text("int a;"))]),
             options: Some(text("-DN=1")),
             devices: vec![DeviceName {
                 name: b"cpu\0".to_vec(),

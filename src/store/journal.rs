@@ -79,7 +79,7 @@ impl Kept {
 
 /// What became of a build that was no hit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ended {
+pub enum BuildResult {
     /// Built by the driver after a look-up.
     Miss {
         /// What there is of it now.
@@ -93,16 +93,16 @@ pub enum Ended {
     Failed,
 }
 
-impl Ended {
+impl BuildResult {
     /// A bypass for this reason.
-    pub fn bypassed(reason: Bypass) -> Ended {
-        Ended::Bypassed(reason as u8)
+    pub fn bypassed(reason: Bypass) -> BuildResult {
+        BuildResult::Bypassed(reason as u8)
     }
 
     /// The reason of a bypass, if this version knows it.
     pub fn reason(&self) -> Option<Bypass> {
         match self {
-            Ended::Bypassed(number) => Bypass::ALL.get(usize::from(*number)).copied(),
+            BuildResult::Bypassed(number) => Bypass::ALL.get(usize::from(*number)).copied(),
             _ => None,
         }
     }
@@ -121,7 +121,7 @@ pub struct Build {
 
 /// One build call that was no hit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct JournalRecord {
     /// When it ended, in milliseconds since 1970.
     pub time_ms: u64,
     /// How long the driver took, in nanoseconds.
@@ -135,7 +135,7 @@ pub struct Record {
     /// The kernels of the program, as far as they are known.
     pub kernel_names: Vec<Vec<u8>>,
     /// What became of it.
-    pub ended: Ended,
+    pub ended: BuildResult,
     /// What it was keyed by, unless it was bypassed.
     pub build: Option<Build>,
 }
@@ -148,13 +148,13 @@ pub fn now_ms() -> u64 {
 }
 
 /// Adds a record. Failures are not the application's concern.
-pub fn append(root: &Directory, record: Record) {
+pub fn append(root: &Directory, record: JournalRecord) {
     if let Err(error) = try_append(root, record) {
         tracing::debug!(%error, "the journal is not written");
     }
 }
 
-fn try_append(root: &Directory, mut record: Record) -> io::Result<()> {
+fn try_append(root: &Directory, mut record: JournalRecord) -> io::Result<()> {
     let mut bytes = encode(&record)?;
     if bytes.len() > MAX_RECORD_BYTES {
         record.kernel_names = Vec::new();
@@ -192,7 +192,7 @@ fn open_with_room(root: &Directory) -> io::Result<File> {
     root.open_to_append(NAME)
 }
 
-fn encode(record: &Record) -> io::Result<Vec<u8>> {
+fn encode(record: &JournalRecord) -> io::Result<Vec<u8>> {
     let body = postcard::to_stdvec(record).map_err(io::Error::other)?;
     let body = compress(&body)?;
     let mut bytes = Vec::with_capacity(MAGIC.len() + size_of::<u32>() + body.len() + CHECKSUM);
@@ -208,7 +208,7 @@ fn encode(record: &Record) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// A file cannot be read, or is no plain file of ours.
-pub fn read(root: &Directory) -> Result<Vec<Record>, StoreError> {
+pub fn read(root: &Directory) -> Result<Vec<JournalRecord>, StoreError> {
     let content = |name: &str| {
         let bytes = root.read(name, MAX_FILE_BYTES);
         bytes
@@ -230,7 +230,7 @@ pub fn read(root: &Directory) -> Result<Vec<Record>, StoreError> {
     Ok(records)
 }
 
-fn decode(mut bytes: &[u8]) -> Vec<Record> {
+fn decode(mut bytes: &[u8]) -> Vec<JournalRecord> {
     let mut records = Vec::new();
     let is_magic = |window: &[u8]| window == MAGIC;
     while let Some(at) = bytes.windows(MAGIC.len()).position(is_magic) {
@@ -248,7 +248,7 @@ fn decode(mut bytes: &[u8]) -> Vec<Record> {
 }
 
 /// The record at the beginning, and its length: nothing if it is cut or damaged.
-fn first(bytes: &[u8]) -> Option<(Option<Record>, usize)> {
+fn first(bytes: &[u8]) -> Option<(Option<JournalRecord>, usize)> {
     let (length, _) = bytes.get(MAGIC.len()..)?.split_first_chunk()?;
     let start = MAGIC.len() + size_of::<u32>();
     let end = start.checked_add(u32::from_le_bytes(*length) as usize)?;
@@ -293,19 +293,19 @@ mod tests {
         (temporary, directory)
     }
 
-    fn record(number: u64, kernels: usize) -> Record {
+    fn record(number: u64, kernels: usize) -> JournalRecord {
         // Digests, which do not compress.
         let name = |index: usize| {
             crate::key::ingredients::sha256(format!("{number} {index}").as_bytes()).to_vec()
         };
-        Record {
+        JournalRecord {
             time_ms: number,
             compile_ns: 1,
             executable: "app".into(),
             process: 7,
             driver_family: "pocl".into(),
             kernel_names: (0..kernels).map(name).collect(),
-            ended: Ended::Miss {
+            ended: BuildResult::Miss {
                 kept: Kept::Entry,
                 recache: false,
             },

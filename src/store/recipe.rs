@@ -13,13 +13,13 @@ use crate::key::ingredients::{Ingredient, Key, Kind};
 
 /// One call that made what an entry holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recipe {
+pub struct StoredRecipe {
     /// What the program was made from.
-    pub base: Base,
+    pub base: StoredBase,
     /// Which function was called.
-    pub operation: Operation,
+    pub operation: StoredOperation,
     /// The options as the application gave them, without the NUL; None is NULL.
-    pub options: Option<Text>,
+    pub options: Option<StoredText>,
     /// The devices of the context, in the program's order.
     pub devices: Vec<DeviceName>,
     /// The devices that the call listed, by their place in `devices`; None is NULL.
@@ -29,29 +29,29 @@ pub struct Recipe {
     /// The header files that could be read, in the order in which they were found.
     pub files: Vec<HeaderFile>,
     /// Where relative paths began; None if no place was looked at.
-    pub working_directory: Option<Text>,
+    pub working_directory: Option<StoredText>,
     /// The directory of the cache that the driver itself keeps, if it does.
-    pub own_cache: Option<Text>,
+    pub own_cache: Option<StoredText>,
 }
 
 /// What a program is made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Base {
+pub enum StoredBase {
     /// OpenCL C, without a NUL.
-    Source(Text),
+    Source(StoredText),
     /// An intermediate language, and the values of specialisation constants by their `spec_id`.
-    Il(Text, BTreeMap<u32, Vec<u8>>),
+    Il(StoredText, BTreeMap<u32, Vec<u8>>),
     /// The keys of the programs that were linked, in their order.
     Linked(Vec<Key>),
 }
 
 /// A function that makes or changes a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Operation {
+pub enum StoredOperation {
     /// clBuildProgram.
     Build,
     /// clCompileProgram, with its embedded headers in their order: name and source.
-    Compile(Vec<(Text, Text)>),
+    Compile(Vec<(StoredText, StoredText)>),
     /// clLinkProgram.
     Link,
 }
@@ -69,9 +69,9 @@ pub struct DeviceName {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeaderFile {
     /// Where it was looked for, as [`crate::key::include`] names places.
-    pub place: Text,
+    pub place: StoredText,
     /// Its path then.
-    pub path: Text,
+    pub path: StoredText,
     /// SHA-256 of its content.
     pub digest: [u8; 32],
     /// What it is.
@@ -82,7 +82,7 @@ pub struct HeaderFile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
     /// This.
-    Text(Text),
+    Text(StoredText),
     /// It is the same file as an earlier one, by its place in the list.
     SameAs {
         /// The earlier one.
@@ -94,15 +94,15 @@ pub enum Content {
 
 /// Bytes that are shared, not copied: sources can be megabytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Text(pub Arc<Vec<u8>>);
+pub struct StoredText(pub Arc<Vec<u8>>);
 
-impl From<&[u8]> for Text {
-    fn from(bytes: &[u8]) -> Text {
-        Text(Arc::new(bytes.to_vec()))
+impl From<&[u8]> for StoredText {
+    fn from(bytes: &[u8]) -> StoredText {
+        StoredText(Arc::new(bytes.to_vec()))
     }
 }
 
-impl std::ops::Deref for Text {
+impl std::ops::Deref for StoredText {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -110,23 +110,23 @@ impl std::ops::Deref for Text {
     }
 }
 
-impl Serialize for Text {
+impl Serialize for StoredText {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(&self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text, D::Error> {
+impl<'de> Deserialize<'de> for StoredText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<StoredText, D::Error> {
         struct Bytes;
         impl de::Visitor<'_> for Bytes {
-            type Value = Text;
+            type Value = StoredText;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("bytes")
             }
 
-            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Text, E> {
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<StoredText, E> {
                 Ok(bytes.into())
             }
         }
@@ -151,7 +151,7 @@ pub fn is_outside(place: &[u8]) -> bool {
     base.is_empty() || below.starts_with(b"/") || parents.count() > MAX_PARENTS
 }
 
-impl Recipe {
+impl StoredRecipe {
     /// The working directory of the application, if the compiler looked at it.
     pub fn directory(&self, ingredients: &[Ingredient]) -> Option<PathBuf> {
         let keyed = ingredients
@@ -171,16 +171,16 @@ impl Recipe {
     /// The text that the program is made from: its source or intermediate language.
     pub fn text(&self) -> Option<&[u8]> {
         match &self.base {
-            Base::Source(text) | Base::Il(text, _) => Some(text),
-            Base::Linked(_) => None,
+            StoredBase::Source(text) | StoredBase::Il(text, _) => Some(text),
+            StoredBase::Linked(_) => None,
         }
     }
 
     /// The keys of what the program was made from: the programs that were linked, and the state before the call.
     pub fn needed(&self) -> Vec<Key> {
         let linked = match &self.base {
-            Base::Linked(keys) => keys.as_slice(),
-            Base::Source(_) | Base::Il(..) => &[],
+            StoredBase::Linked(keys) => keys.as_slice(),
+            StoredBase::Source(_) | StoredBase::Il(..) => &[],
         };
         linked.iter().chain(&self.previous).copied().collect()
     }

@@ -18,7 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::directory::Directory;
 use super::stats::{
-    DAY_MS, Event, MAGIC, Place, Program, ROW, ROWS, Statistics, WORDS, add, own_name,
+    DAY_MS, Event, Labels, MAGIC, Program, ROW, ROWS, Statistics, WORDS, add, own_name,
 };
 use crate::fork_generation::generation;
 use crate::fork_safety::Mutex;
@@ -80,7 +80,7 @@ impl Recorder {
 
     /// Adds to the counters of a driver and device. Waits for no other thread; failures to write are not the application's
     /// concern.
-    pub fn record(&self, place: Place<'_>, events: &[Event]) {
+    pub fn record(&self, place: Labels<'_>, events: &[Event]) {
         if let Some(written) = &self.process().file {
             written.record(&self.program, place, events);
         }
@@ -142,7 +142,7 @@ impl Written {
         })
     }
 
-    fn record(&self, program: &Program, place: Place<'_>, events: &[Event]) {
+    fn record(&self, program: &Program, place: Labels<'_>, events: &[Event]) {
         let row = add(&self.words, program, place, today(), events);
         self.changed.fetch_or(1 << row, Ordering::AcqRel);
         self.write_changed();
@@ -218,15 +218,15 @@ mod tests {
         let (_temporary, directory) = directory(Path::new("/dev/shm"));
         let open = || Written::open(&directory, &own_name()).expect("opened");
         let (events, program) = ([Counter::Hits.by(2)], Program::new(b"app"));
-        open().record(&program, Place::default(), &events);
+        open().record(&program, Labels::default(), &events);
         let written = open();
-        written.record(&program, Place::default(), &events);
+        written.record(&program, Labels::default(), &events);
         assert_eq!(hits(&directory), 4);
         let file = directory.path().join(own_name());
         for length in [0, 8, 1000, 4096] {
             let cut = std::fs::File::options().write(true).open(&file);
             cut.and_then(|file| file.set_len(length)).expect("cut");
-            written.record(&program, Place::default(), &events);
+            written.record(&program, Labels::default(), &events);
         }
         assert_eq!(hits(&directory), 12);
         assert_eq!(directory.names().expect("listed").len(), 2, "and a lock");
@@ -243,7 +243,7 @@ mod tests {
                 scope.spawn(move || {
                     for event in 0..200 {
                         let device = [b'a' + (thread + event) % 3];
-                        let place = Place {
+                        let place = Labels {
                             driver: "pocl",
                             device: &device,
                         };
@@ -264,7 +264,7 @@ mod tests {
         std::os::unix::fs::symlink(&elsewhere, place).expect("linked");
         let path = directory.path().to_owned();
         Recorder::new(b"app", None, Some(directory))
-            .record(Place::default(), &[Counter::Hits.by(1)]);
+            .record(Labels::default(), &[Counter::Hits.by(1)]);
         assert_eq!(std::fs::read(&elsewhere).expect("read"), b"something");
         let directory = Directory::open(&path).expect("opened").expect("there");
         assert_eq!(hits(&directory), 0);
@@ -282,7 +282,7 @@ mod tests {
             std::fs::write(path.join(format!("{host}-4194999-{dead}")), MAGIC).expect("written");
             let opened = Directory::open(&path).expect("opened").expect("there");
             Recorder::new(b"app", None, Some(opened))
-                .record(Place::default(), &[Counter::Hits.by(1)]);
+                .record(Labels::default(), &[Counter::Hits.by(1)]);
             std::thread::sleep(std::time::Duration::from_micros(500));
             files = directory.names().expect("listed").len();
             if files < dead / 2 {
@@ -320,7 +320,7 @@ mod tests {
             Counter::LoadNs.by(1000),
             Counter::SavedNs.by(100_000),
         ];
-        let place = Place {
+        let place = Labels {
             driver: "intel-cpu",
             device: b"Intel(R) Xeon(R) Processor @ 2.10GHz",
         };

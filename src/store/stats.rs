@@ -26,10 +26,10 @@ use std::path::Path;
 use super::StoreError;
 use super::directory::{Directory, TEMPORARY_PREFIX, is_temporary};
 pub use counters::{Counter, Event, Totals};
-pub use file::{MAGIC, Place, Program, ROW, ROWS, WORDS, add};
-pub use merge::{Counted, DAY_MS};
+pub use file::{Labels, MAGIC, Program, ROW, ROWS, WORDS, add};
+pub use merge::{CountedRows, DAY_MS};
 use merge::{LOCK, Lock, StatsMerge, TOTAL, counters};
-use owner::{View, is_name};
+use owner::{StatsView, is_name};
 pub use rows::{BY_DAY, Tag, date};
 
 const RUN_PREFIX: &str = "run-";
@@ -49,7 +49,7 @@ impl<'a> Statistics<'a> {
     ///
     /// # Errors
     /// The directory or a file cannot be read.
-    pub fn counted(&self) -> Result<Counted, StoreError> {
+    pub fn counted(&self) -> Result<CountedRows, StoreError> {
         let lock = Lock::wait(self.directory).ok().flatten();
         let mut round = StatsMerge::begin(self.directory, lock, usize::MAX);
         round.each_file()?;
@@ -145,7 +145,7 @@ impl<'a> Statistics<'a> {
 
 /// The name of this process's file.
 pub fn own_name() -> String {
-    View::new().name_of(std::process::id())
+    StatsView::new().name_of(std::process::id())
 }
 
 /// What the processes of one `oclcache run` did.
@@ -197,7 +197,7 @@ mod tests {
         add(
             &words,
             &program,
-            Place::default(),
+            Labels::default(),
             day,
             &[Counter::Hits.by(7)],
         );
@@ -230,7 +230,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..500 {
                         recorder.record(
-                            Place::default(),
+                            Labels::default(),
                             &[
                                 Counter::Hits.by(1),
                                 Counter::SavedNs.by(10),
@@ -339,7 +339,7 @@ mod tests {
         let statistics = Statistics::new(&directory);
         let run = statistics.begin_run().expect("made");
         let opened = Directory::open(run.path()).expect("opened");
-        Recorder::new(b"app", opened, None).record(Place::default(), &[Counter::Misses.by(3)]);
+        Recorder::new(b"app", opened, None).record(Labels::default(), &[Counter::Misses.by(3)]);
         assert_eq!(total(&statistics).get(Counter::Misses), 3);
         let result = statistics.end_run(&run, None).expect("read");
         assert_eq!(

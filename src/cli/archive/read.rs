@@ -35,7 +35,7 @@ const BETWEEN: u64 = 64 << 10;
 const MAX_NAME_BYTES: usize = 256;
 
 /// An archive that can be read more than once.
-pub struct Source {
+pub struct ArchiveSource {
     /// As people know it.
     name: String,
     file: File,
@@ -76,11 +76,11 @@ pub struct Member<'a> {
     unread: &'a mut u64,
 }
 
-impl Source {
+impl ArchiveSource {
     /// Opens a file, or standard input for `-`, which is kept in a file without a name.
-    pub fn open(path: &Path) -> Result<Source, Failure> {
+    pub fn open(path: &Path) -> Result<ArchiveSource, Failure> {
         if path == OsStr::new("-") {
-            return Source::of_standard_input();
+            return ArchiveSource::of_standard_input();
         }
         let shown = crate::log::path(path).to_string();
         let cannot =
@@ -91,10 +91,10 @@ impl Source {
             return Err(Failure::new(format_args!("`{shown}` {words} {shown}")));
         }
         let file = File::open(path).map_err(cannot)?;
-        Source::checked(shown, file)
+        ArchiveSource::checked(shown, file)
     }
 
-    fn of_standard_input() -> Result<Source, Failure> {
+    fn of_standard_input() -> Result<ArchiveSource, Failure> {
         let name = "standard input".to_owned();
         let mut input = io::stdin().lock();
         let mut start = Vec::new();
@@ -119,17 +119,17 @@ impl Source {
                 "cannot keep {name} in `{place}`: {error}; TMPDIR names another place"
             ))
         })?;
-        Source::checked(name, file)
+        ArchiveSource::checked(name, file)
     }
 
-    fn checked(name: String, mut file: File) -> Result<Source, Failure> {
+    fn checked(name: String, mut file: File) -> Result<ArchiveSource, Failure> {
         let mut start = Vec::new();
         let read = file
             .rewind()
             .and_then(|()| (&mut file).take(MAGIC.len() as u64).read_to_end(&mut start));
         read.map_err(|error| Failure::new(format_args!("cannot read `{name}`: {error}")))?;
         match start == MAGIC {
-            true => Ok(Source { name, file }),
+            true => Ok(ArchiveSource { name, file }),
             false => Err(no_archive(&name)),
         }
     }

@@ -8,9 +8,9 @@
 use std::collections::BTreeSet;
 
 use super::super::Failure;
-use super::collect::{Item, Place};
+use super::collect::{Item, WorkerSettings};
 use super::process::{Silence, Worker};
-use super::replay::{RESULT, Task, Verdict};
+use super::replay::{RESULT, ReplayResult, Task};
 use super::supervise::{NotStarted, Supervisor};
 use crate::cache::audit::differences;
 use crate::key::ingredients::Key;
@@ -18,7 +18,7 @@ use crate::store::audit::Mark;
 use crate::store::entry::Entry;
 use crate::store::journal::now_ms;
 use crate::store::recorder::Recorder;
-use crate::store::stats::{Counter, Event, Place as Labels};
+use crate::store::stats::{Counter, Event, Labels};
 use crate::store::{Lookup, STATISTICS, Store};
 
 /// The name of the program that confirms a difference, where the driver does not look at that.
@@ -27,15 +27,15 @@ const ELSEWHERE: &str = "oclcache-audit";
 /// Why there is nothing to compare.
 enum NotCompiled {
     /// The worker goes on.
-    Verdict(Verdict),
+    Verdict(ReplayResult),
     /// The worker is gone.
-    Gone(Verdict),
+    Gone(ReplayResult),
     /// The user wants no more.
     Stopped,
 }
 
 fn skip<T>(why: impl Into<String>) -> Result<T, NotCompiled> {
-    Err(NotCompiled::Verdict(Verdict::Skipped(why.into())))
+    Err(NotCompiled::Verdict(ReplayResult::Skipped(why.into())))
 }
 
 impl Supervisor<'_> {
@@ -44,8 +44,8 @@ impl Supervisor<'_> {
         &self,
         mut worker: Worker,
         item: &Item,
-        place: &Place,
-    ) -> (Option<Verdict>, Option<Worker>) {
+        place: &WorkerSettings,
+    ) -> (Option<ReplayResult>, Option<Worker>) {
         match self.compare(&mut worker, item, place) {
             Ok(verdict) | Err(NotCompiled::Verdict(verdict)) => (Some(verdict), Some(worker)),
             Err(NotCompiled::Gone(verdict)) => (Some(verdict), None),
@@ -57,21 +57,21 @@ impl Supervisor<'_> {
         &self,
         worker: &mut Worker,
         item: &Item,
-        place: &Place,
-    ) -> Result<Verdict, NotCompiled> {
+        place: &WorkerSettings,
+    ) -> Result<ReplayResult, NotCompiled> {
         let Some(stored) = self.stored(&item.key) else {
             return skip("it is gone");
         };
         let (identity, first) = self.compile(worker, item)?;
         if differences(&stored, &first).is_empty() {
-            return Ok(Verdict::Agreed);
+            return Ok(ReplayResult::Agreed);
         }
         let (_, second) = self.compile(worker, item)?;
         let third = self.compile_elsewhere(item, place)?;
         let compiled = [first, second, third];
         let found = confirmed(&stored, &compiled);
         if found.is_empty() {
-            return Ok(Verdict::Unstable);
+            return Ok(ReplayResult::Unstable);
         }
         if self
             .stored(&item.key)
@@ -92,7 +92,7 @@ impl Supervisor<'_> {
                 ));
             }
         }
-        Ok(Verdict::Differed(what))
+        Ok(ReplayResult::Differed(what))
     }
 
     fn stored(&self, key: &Key) -> Option<Entry> {
@@ -106,16 +106,20 @@ impl Supervisor<'_> {
     fn compile(&self, worker: &mut Worker, item: &Item) -> Result<(Key, Entry), NotCompiled> {
         let limit = self.limit(item);
         let answer = worker.ask(&Task::Audit.line(&item.key), limit, self.stop);
-        let identity = match answer.map(|line| Verdict::parse(&line)) {
-            Ok(Some(Verdict::Compiled(identity))) => identity,
+        let identity = match answer.map(|line| ReplayResult::parse(&line)) {
+            Ok(Some(ReplayResult::Compiled(identity))) => identity,
             Ok(Some(verdict)) => return Err(NotCompiled::Verdict(verdict)),
             Ok(None) => {
                 worker.kill();
                 let why = "the worker answers nonsense".to_owned();
-                return Err(NotCompiled::Gone(Verdict::Failed(why)));
+                return Err(NotCompiled::Gone(ReplayResult::Failed(why)));
             }
             Err(Silence::Stopped) => return Err(NotCompiled::Stopped),
-            Err(silence) => return Err(NotCompiled::Gone(Verdict::Failed(silence.words(limit)))),
+            Err(silence) => {
+                return Err(NotCompiled::Gone(ReplayResult::Failed(
+                    silence.words(limit),
+                )));
+            }
         };
         let bytes = std::fs::read(worker.root().join(RESULT));
         let entry = bytes.map(|bytes| Entry::parse(bytes, Some(&item.key)));
@@ -127,7 +131,7 @@ impl Supervisor<'_> {
     }
 
     /// The same in a process of its own.
-    fn compile_elsewhere(&self, item: &Item, place: &Place) -> Result<Entry, NotCompiled> {
+    fn compile_elsewhere(&self, item: &Item, place: &WorkerSettings) -> Result<Entry, NotCompiled> {
         let mut place = place.clone();
         place.executable.get_or_insert_with(|| ELSEWHERE.into());
         let mut worker = match self.start(&place) {
@@ -183,11 +187,11 @@ fn mark(item: &Item, stored: &Entry, found: BTreeSet<String>) -> Mark {
 }
 
 /// Counts an audit for the program and device of its entry. What is not counted is of no account to the audit.
-pub(super) fn count(store: &Store, item: &Item, verdict: &Verdict) {
+pub(super) fn count(store: &Store, item: &Item, verdict: &ReplayResult) {
     let counters: &[Counter] = match verdict {
-        Verdict::Agreed => &[Counter::Audited],
-        Verdict::Differed(_) => &[Counter::Audited, Counter::AuditDiffered],
-        Verdict::Unstable => &[Counter::Audited, Counter::AuditUnstable],
+        ReplayResult::Agreed => &[Counter::Audited],
+        ReplayResult::Differed(_) => &[Counter::Audited, Counter::AuditDiffered],
+        ReplayResult::Unstable => &[Counter::Audited, Counter::AuditUnstable],
         _ => &[Counter::NotAudited],
     };
     let events: Vec<Event> = counters.iter().map(|counter| counter.by(1)).collect();

@@ -5,9 +5,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::environment::{self, Variables};
+use super::environment::{self, VariableMap};
 use super::replay::Task;
-use super::{Failure, Wanted, headers};
+use super::{BakeArgs, Failure, headers};
 use crate::config::Config;
 use crate::driver::device;
 use crate::front::driver_probe;
@@ -52,11 +52,11 @@ impl Item {
 
 /// What recipes must have in common to be baked by one process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct WorkerSettings {
     /// The driver's library, as it is registered.
     pub library: PathBuf,
     /// All variables.
-    pub environment: Variables,
+    pub environment: VariableMap,
     /// The name of the program, if the driver looks at it.
     pub executable: Option<OsString>,
     /// The directory of the driver's own cache.
@@ -78,7 +78,7 @@ pub enum OwnCache {
 #[derive(Default)]
 pub struct Work {
     /// Recipes by place, the latest first.
-    pub places: BTreeMap<Place, Vec<Item>>,
+    pub places: BTreeMap<WorkerSettings, Vec<Item>>,
     /// What is skipped, and why.
     pub skipped: Vec<(Item, String)>,
 }
@@ -95,8 +95,8 @@ impl Work {
 }
 
 /// Looks at all entries.
-pub fn collect(store: &Store, config: &Config, wanted: &Wanted) -> Result<Work, Failure> {
-    let own: Variables = std::env::vars_os().collect();
+pub fn collect(store: &Store, config: &Config, wanted: &BakeArgs) -> Result<Work, Failure> {
+    let own: VariableMap = std::env::vars_os().collect();
     let registered = driver_probe::registered(config);
     let mut work = Work::default();
     let mut found: Vec<(Key, Meta)> = Vec::new();
@@ -131,8 +131,8 @@ pub fn collect(store: &Store, config: &Config, wanted: &Wanted) -> Result<Work, 
 }
 
 /// What is to be audited of these entries.
-pub fn collect_audits(store: &Store, config: &Config, wanted: &Wanted, keys: &[Key]) -> Work {
-    let own: Variables = std::env::vars_os().collect();
+pub fn collect_audits(store: &Store, config: &Config, wanted: &BakeArgs, keys: &[Key]) -> Work {
+    let own: VariableMap = std::env::vars_os().collect();
     let registered = driver_probe::registered(config);
     let mut work = Work::default();
     let keys: BTreeSet<&Key> = keys.iter().collect();
@@ -156,10 +156,10 @@ fn audit_place(
     store: &Store,
     key: &Key,
     meta: &Meta,
-    wanted: &Wanted,
-    own: &Variables,
+    wanted: &BakeArgs,
+    own: &VariableMap,
     registered: &[PathBuf],
-) -> Result<Place, String> {
+) -> Result<WorkerSettings, String> {
     if meta.is_pending() {
         return Err("it is not baked yet".to_owned());
     }
@@ -172,7 +172,7 @@ fn audit_place(
     if entry.recipe().is_none() {
         return Err("it was stored without its source (store_source)".to_owned());
     }
-    Ok(Place {
+    Ok(WorkerSettings {
         library: library(meta, wanted, registered)?,
         environment: environment(meta, own)?,
         executable: executable(meta)?,
@@ -182,7 +182,7 @@ fn audit_place(
 }
 
 /// All variables of the process that compiles a recipe.
-fn environment(meta: &Meta, own: &Variables) -> Result<Variables, String> {
+fn environment(meta: &Meta, own: &VariableMap) -> Result<VariableMap, String> {
     let recorded = environment::recorded(&meta.driver_family, &meta.ingredients, own)?;
     let mut all = environment::neutral(&meta.driver_family, own);
     all.extend(recorded);
@@ -194,10 +194,10 @@ fn place(
     store: &Store,
     key: &Key,
     meta: &Meta,
-    wanted: &Wanted,
-    own: &Variables,
+    wanted: &BakeArgs,
+    own: &VariableMap,
     registered: &[PathBuf],
-) -> Result<Option<Place>, String> {
+) -> Result<Option<WorkerSettings>, String> {
     let library = library(meta, wanted, registered)?;
     let mut is_moved = false;
     let own_cache = match wanted.stale {
@@ -226,7 +226,7 @@ fn place(
     if !(meta.is_pending() || wanted.stale || adds_something) {
         return Ok(None);
     }
-    Ok(Some(Place {
+    Ok(Some(WorkerSettings {
         library,
         environment: environment(meta, own)?,
         executable: executable(meta)?,
@@ -236,7 +236,7 @@ fn place(
 }
 
 /// The registered library that a recipe means. A newer version may have another directory.
-fn library(meta: &Meta, wanted: &Wanted, registered: &[PathBuf]) -> Result<PathBuf, String> {
+fn library(meta: &Meta, wanted: &BakeArgs, registered: &[PathBuf]) -> Result<PathBuf, String> {
     let named = meta.driver_library.as_str();
     let is_it = |library: &&PathBuf| library.to_string_lossy() == named;
     if let Some(library) = registered.iter().find(is_it) {

@@ -15,7 +15,7 @@ use crate::key::ingredients::{Ingredient, Kind, digest_of, sha256};
 use crate::log::text;
 
 /// Variables, by name.
-pub type Variables = BTreeMap<OsString, OsString>;
+pub type VariableMap = BTreeMap<OsString, OsString>;
 
 /// Parts of names of variables whose value is a path, a program, options for one, or a library.
 const NAMING: [&str; 14] = [
@@ -47,10 +47,10 @@ fn of_family(family: &str) -> &'static Environment {
 pub fn recorded(
     family: &str,
     ingredients: &[Ingredient],
-    own: &Variables,
-) -> Result<Variables, String> {
+    own: &VariableMap,
+) -> Result<VariableMap, String> {
     let environment = of_family(family);
-    let mut wanted = Variables::new();
+    let mut wanted = VariableMap::new();
     for one in ingredients {
         let is_of_surroundings = matches!(one.kind, Kind::Environment | Kind::Driver);
         if is_of_surroundings && has_changed(one) {
@@ -113,7 +113,7 @@ fn may_be_set(environment: &Environment, name: &str, value: &[u8]) -> bool {
 }
 
 /// This command's own variables without those that change code for any driver, which the recipe has where they were set.
-pub fn neutral(family: &str, own: &Variables) -> Variables {
+pub fn neutral(family: &str, own: &VariableMap) -> VariableMap {
     let of_family = of_family(family);
     let changes = |name: &str| match of_family.effect(name) {
         Some(effect) => effect != Effect::Neutral,
@@ -137,7 +137,7 @@ mod tests {
         Ingredient::new(Kind::Environment, name, value)
     }
 
-    fn own(list: &[(&str, &str)]) -> Variables {
+    fn own(list: &[(&str, &str)]) -> VariableMap {
         list.iter()
             .map(|(name, value)| (name.into(), value.into()))
             .collect()

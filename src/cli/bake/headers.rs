@@ -21,7 +21,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 use crate::key::options;
 use crate::log::text;
-use crate::store::recipe::{Content, HeaderFile, Recipe, is_outside};
+use crate::store::recipe::{Content, HeaderFile, StoredRecipe, is_outside};
 use crate::trust;
 
 /// Above each directory, so that `..` leads nowhere else: deeper than names that are not [`is_outside`] have `..`.
@@ -38,7 +38,7 @@ pub struct Layout {
 }
 
 /// A directory in which headers were looked for.
-struct Base {
+struct StoredBase {
     /// How places in it begin.
     name: Vec<u8>,
     /// Where the application had it.
@@ -48,14 +48,22 @@ struct Base {
 }
 
 /// Whether a recipe is compiled in the directory of its application. Those `from_elsewhere` are not of this machine.
-pub fn is_in_place(recipe: &Recipe, ingredients: &[Ingredient], from_elsewhere: bool) -> bool {
+pub fn is_in_place(
+    recipe: &StoredRecipe,
+    ingredients: &[Ingredient],
+    from_elsewhere: bool,
+) -> bool {
     let directory = recipe.directory(ingredients).filter(|_| !from_elsewhere);
     directory.is_some_and(|directory| directory.is_dir() && trust::can_be_entered(&directory))
 }
 
 /// Whether a recipe is compiled with other options than the application's: those that name directories where it looked for
 /// headers.
-pub fn moves_options(recipe: &Recipe, ingredients: &[Ingredient], from_elsewhere: bool) -> bool {
+pub fn moves_options(
+    recipe: &StoredRecipe,
+    ingredients: &[Ingredient],
+    from_elsewhere: bool,
+) -> bool {
     let names_directories = |options: &[u8]| {
         options::parse(options).is_ok_and(|options| !options.include_dirs.is_empty())
     };
@@ -71,7 +79,7 @@ pub fn moves_options(recipe: &Recipe, ingredients: &[Ingredient], from_elsewhere
 /// Why it cannot be compiled as it was, for people.
 pub fn lay_out(
     root: &Path,
-    recipe: &Recipe,
+    recipe: &StoredRecipe,
     ingredients: &[Ingredient],
     driver_dirs: &[PathBuf],
     from_elsewhere: bool,
@@ -92,12 +100,12 @@ pub fn lay_out(
     let dirs = parsed
         .iter()
         .flat_map(|parsed| parsed.include_dirs.iter().enumerate());
-    let mut bases = vec![Base {
+    let mut bases = vec![StoredBase {
         name: b"cwd".to_vec(),
         theirs: theirs.clone(),
         ours: Some(working_directory.clone()),
     }];
-    bases.extend(dirs.map(|(index, directory)| Base {
+    bases.extend(dirs.map(|(index, directory)| StoredBase {
         name: format!("-I{index}").into_bytes(),
         theirs: theirs.join(OsStr::from_bytes(directory)),
         ours: Some(root.join(format!("I{index}")).join(DEPTH)),
@@ -111,7 +119,7 @@ pub fn lay_out(
         let ours = directory
             .is_relative()
             .then(|| working_directory.join(directory));
-        Base {
+        StoredBase {
             name: format!("driver{index}").into_bytes(),
             theirs: theirs.join(directory),
             ours,
@@ -173,7 +181,7 @@ fn is_parent(part: &Component) -> bool {
 }
 
 /// Where a place was; None: in no directory that is known.
-fn their_path(place: &[u8], bases: &[Base]) -> Option<PathBuf> {
+fn their_path(place: &[u8], bases: &[StoredBase]) -> Option<PathBuf> {
     if place.starts_with(b"/") {
         return Some(OsStr::from_bytes(place).into());
     }
@@ -182,19 +190,23 @@ fn their_path(place: &[u8], bases: &[Base]) -> Option<PathBuf> {
 }
 
 /// Where a place is here, or would be: nothing if it is the driver's own. None: it could be outside of our directory.
-fn our_path(place: &[u8], bases: &[Base]) -> Option<Option<PathBuf>> {
+fn our_path(place: &[u8], bases: &[StoredBase]) -> Option<Option<PathBuf>> {
     let (base, below) = split(place, bases).filter(|_| !is_outside(place))?;
     Some(base.ours.as_ref().map(|ours| ours.join(below)))
 }
 
-fn split<'a, 'b>(place: &'a [u8], bases: &'b [Base]) -> Option<(&'b Base, &'a Path)> {
+fn split<'a, 'b>(place: &'a [u8], bases: &'b [StoredBase]) -> Option<(&'b StoredBase, &'a Path)> {
     let slash = place.iter().position(|byte| *byte == b'/')?;
     let base = bases.iter().find(|base| base.name == place[..slash])?;
     Some((base, Path::new(OsStr::from_bytes(&place[slash + 1..]))))
 }
 
 /// Nobody can hit what is made from headers that have changed since. Nothing is done with what is read but to compare it.
-fn check_disk(recipe: &Recipe, ingredients: &[Ingredient], bases: &[Base]) -> Result<(), String> {
+fn check_disk(
+    recipe: &StoredRecipe,
+    ingredients: &[Ingredient],
+    bases: &[StoredBase],
+) -> Result<(), String> {
     let changed = |place: &[u8]| {
         let place = text(place);
         Err(format!(
@@ -277,7 +289,7 @@ impl Tree {
     fn file(
         &mut self,
         file: &HeaderFile,
-        bases: &[Base],
+        bases: &[StoredBase],
         laid: &[Option<PathBuf>],
     ) -> Result<Option<PathBuf>, String> {
         let place = text(&file.place);
@@ -328,7 +340,7 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::recipe::{Base, Operation, Text};
+    use crate::store::recipe::{StoredBase, StoredOperation, StoredText};
 
     /// A recipe with these headers that came with an archive; the directory of this machine that it names, and that in which it is
     /// laid out.
@@ -340,7 +352,7 @@ mod tests {
         );
         fs::create_dir_all(work.join("inc")).expect("made");
         fs::create_dir(&root).expect("made");
-        let text = |text: &str| Text::from(text.as_bytes());
+        let text = |text: &str| StoredText::from(text.as_bytes());
         let mut files = Vec::new();
         for place in places {
             let below = place.split_once('/').map_or(*place, |(_, below)| below);
@@ -356,9 +368,9 @@ mod tests {
                 content: Content::Text(text(place)),
             });
         }
-        let recipe = Recipe {
-            base: Base::Source(text("")),
-            operation: Operation::Build,
+        let recipe = StoredRecipe {
+            base: StoredBase::Source(text("")),
+            operation: StoredOperation::Build,
             options: Some(text("-w -I inc")),
             devices: Vec::new(),
             listed: None,

@@ -17,7 +17,7 @@ use crate::driver::{Application, BuildArguments, FloatState};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::store::entry::Meta;
-use crate::store::recipe::{Base, DeviceName, Operation, Recipe, Text};
+use crate::store::recipe::{DeviceName, StoredBase, StoredOperation, StoredRecipe, StoredText};
 use crate::store::{Lookup, Store};
 
 /// How many calls one recipe may take, and how deep programs may be made from one another.
@@ -26,7 +26,7 @@ const MAX_DEPTH: usize = 64;
 
 /// What has become of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ReplayResult {
     /// There is an entry now.
     Baked,
     /// There was one.
@@ -109,23 +109,23 @@ fn enter(directory: &Path) -> std::io::Result<()> {
     std::env::set_current_dir(directory)
 }
 
-fn skip<T>(why: impl Into<String>) -> Result<T, Verdict> {
-    Err(Verdict::Skipped(why.into()))
+fn skip<T>(why: impl Into<String>) -> Result<T, ReplayResult> {
+    Err(ReplayResult::Skipped(why.into()))
 }
 
 impl Player<'_> {
     /// Compiles a recipe.
-    pub fn bake(&self, key: &Key, task: Task) -> Verdict {
+    pub fn bake(&self, key: &Key, task: Task) -> ReplayResult {
         self.try_bake(key, task).unwrap_or_else(|verdict| verdict)
     }
 
-    fn try_bake(&self, key: &Key, task: Task) -> Result<Verdict, Verdict> {
+    fn try_bake(&self, key: &Key, task: Task) -> Result<ReplayResult, ReplayResult> {
         let (meta, recipe) = self.read(key)?;
         let (application, devices) = self.find_devices(&recipe.devices)?;
         if self.is_stale
             && bake::is_of_driver(application.hooked(), &devices, &meta.ingredients) == Some(true)
         {
-            return Ok(Verdict::Current);
+            return Ok(ReplayResult::Current);
         }
         let context = application
             .create_context(&devices)
@@ -144,11 +144,11 @@ impl Player<'_> {
         let was_pending = meta.is_pending();
         let (_, done) = self.make(&mut making, key, meta, recipe, 0)?;
         let (verdict, new) = match done {
-            Done::Stored(new) => (Verdict::Baked, new),
-            Done::Known(new) => (Verdict::Known, new),
+            Done::Stored(new) => (ReplayResult::Baked, new),
+            Done::Known(new) => (ReplayResult::Known, new),
             Done::Compiled(bytes) => return self.keep_result(application, &bytes),
             Done::Left(why) => return skip(why),
-            Done::Useless(why) => return Err(Verdict::Failed(why)),
+            Done::Useless(why) => return Err(ReplayResult::Failed(why)),
         };
         // A recipe that nobody can bake any more stands in the new entry as well.
         if was_pending && new != *key {
@@ -158,17 +158,21 @@ impl Player<'_> {
     }
 
     /// Writes the result of a compilation for an audit where the baker finds it.
-    fn keep_result(&self, application: &Application, bytes: &[u8]) -> Result<Verdict, Verdict> {
+    fn keep_result(
+        &self,
+        application: &Application,
+        bytes: &[u8],
+    ) -> Result<ReplayResult, ReplayResult> {
         let Some(identity) = audit::identity(application.hooked()) else {
             return skip("its driver cannot be identified");
         };
         match fs::write(self.root.join(RESULT), bytes) {
-            Ok(()) => Ok(Verdict::Compiled(identity)),
+            Ok(()) => Ok(ReplayResult::Compiled(identity)),
             Err(error) => skip(format!("the result cannot be written: {error}")),
         }
     }
 
-    fn read(&self, key: &Key) -> Result<(Meta, Recipe), Verdict> {
+    fn read(&self, key: &Key) -> Result<(Meta, StoredRecipe), ReplayResult> {
         let entry = match self.store.look_up(key) {
             Lookup::Found(entry, _) | Lookup::Pending(entry) => entry,
             Lookup::Absent => return skip("it, or a program that it is made from, is gone"),
@@ -182,7 +186,10 @@ impl Player<'_> {
     }
 
     /// The devices by their names: of several of one name, in the platform's order.
-    fn find_devices(&self, names: &[DeviceName]) -> Result<(&Application, Vec<Device>), Verdict> {
+    fn find_devices(
+        &self,
+        names: &[DeviceName],
+    ) -> Result<(&Application, Vec<Device>), ReplayResult> {
         // A device compiles as its parts do, and a key of one device does not tell them apart.
         if names.len() > 1 && names.iter().any(|device| device.is_part) {
             return skip("it is for several devices, of which some are parts");
@@ -221,9 +228,9 @@ impl Player<'_> {
         making: &mut Making,
         key: &Key,
         meta: Meta,
-        recipe: Recipe,
+        recipe: StoredRecipe,
         depth: usize,
-    ) -> Result<(Program, Done), Verdict> {
+    ) -> Result<(Program, Done), ReplayResult> {
         making.calls += 1;
         if making.calls > MAX_CALLS || depth > MAX_DEPTH {
             return skip("it takes too many calls");
@@ -236,7 +243,7 @@ impl Player<'_> {
         }
         let mut inputs = Vec::new();
         let before = match (&recipe.base, &recipe.previous) {
-            (Base::Linked(keys), _) => {
+            (StoredBase::Linked(keys), _) => {
                 for key in keys {
                     inputs.push(self.part(making, key, depth)?);
                 }
@@ -259,7 +266,7 @@ impl Player<'_> {
             working_directory,
             options,
             is_moved,
-        } = laid.map_err(Verdict::Skipped)?;
+        } = laid.map_err(ReplayResult::Skipped)?;
         if is_moved && making.task == Task::Audit {
             return skip("its headers cannot be compiled where they were");
         }
@@ -279,7 +286,7 @@ impl Player<'_> {
         };
         let program = match (before, &recipe.base) {
             (Some(before), _) => Some(before),
-            (None, Base::Linked(_)) => None,
+            (None, StoredBase::Linked(_)) => None,
             (None, base) => Some(create(making, base)?),
         };
         let operation = recipe.operation.clone();
@@ -296,25 +303,27 @@ impl Player<'_> {
             recipe,
         });
         let made = match (&operation, program) {
-            (Operation::Link, _) => application.link_program(making.context, &arguments, &inputs),
+            (StoredOperation::Link, _) => {
+                application.link_program(making.context, &arguments, &inputs)
+            }
             (_, None) => Err(CL_SUCCESS),
-            (Operation::Build, Some(program)) => {
+            (StoredOperation::Build, Some(program)) => {
                 let code = application.build_program(program, &arguments);
                 verdict(program, code)
             }
-            (Operation::Compile(headers), Some(program)) => {
+            (StoredOperation::Compile(headers), Some(program)) => {
                 compile(making, program, &arguments, headers)
             }
         };
         let done = bake::end();
         drop(float_state);
-        if matches!(operation, Operation::Link) {
+        if matches!(operation, StoredOperation::Link) {
             making.programs.extend(made.iter().copied());
         }
         match (made, done) {
             (_, Some(Done::Left(why))) => skip(why),
             // Each baker would make it again.
-            (_, Some(Done::Useless(why))) => Err(Verdict::Failed(why)),
+            (_, Some(Done::Useless(why))) => Err(ReplayResult::Failed(why)),
             (Ok(program), Some(done)) => Ok((program, done)),
             // What is there already was not built again.
             (Err(_), Some(done @ Done::Known(_))) if depth == 0 => {
@@ -326,13 +335,13 @@ impl Player<'_> {
     }
 
     /// A program that another is made from.
-    fn part(&self, making: &mut Making, key: &Key, depth: usize) -> Result<Program, Verdict> {
+    fn part(&self, making: &mut Making, key: &Key, depth: usize) -> Result<Program, ReplayResult> {
         let (meta, recipe) = self.read(key)?;
         Ok(self.make(making, key, meta, recipe, depth + 1)?.0)
     }
 
     /// Whether the driver finds in its own cache what it made when kernels of the application ran.
-    fn has_variants(&self, recipe: &Recipe) -> Box<dyn Fn() -> bool + Send> {
+    fn has_variants(&self, recipe: &StoredRecipe) -> Box<dyn Fn() -> bool + Send> {
         let own = self
             .own_cache
             .clone()
@@ -347,8 +356,8 @@ impl Player<'_> {
     }
 }
 
-fn failed(what: &str, code: cl_int) -> Verdict {
-    Verdict::Failed(format!("the driver {what} ({code})"))
+fn failed(what: &str, code: cl_int) -> ReplayResult {
+    ReplayResult::Failed(format!("the driver {what} ({code})"))
 }
 
 fn verdict(program: Program, code: cl_int) -> Result<Program, cl_int> {
@@ -359,16 +368,18 @@ fn verdict(program: Program, code: cl_int) -> Result<Program, cl_int> {
 }
 
 /// The program before the call.
-fn create(making: &mut Making, base: &Base) -> Result<Program, Verdict> {
+fn create(making: &mut Making, base: &StoredBase) -> Result<Program, ReplayResult> {
     let application = making.application;
     let made = match base {
-        Base::Source(source) => application.create_program_with_source(making.context, source),
-        Base::Il(code, _) => application.create_program_with_il(making.context, code),
-        Base::Linked(_) => return skip("its recipe makes no sense"),
+        StoredBase::Source(source) => {
+            application.create_program_with_source(making.context, source)
+        }
+        StoredBase::Il(code, _) => application.create_program_with_il(making.context, code),
+        StoredBase::Linked(_) => return skip("its recipe makes no sense"),
     };
     let program = made.map_err(|code| failed("does not take it", code))?;
     making.programs.push(program);
-    if let Base::Il(_, constants) = base {
+    if let StoredBase::Il(_, constants) = base {
         for (id, value) in constants {
             let code = application.set_specialization_constant(program, *id, value);
             if code != CL_SUCCESS {
@@ -383,7 +394,7 @@ fn compile(
     making: &mut Making,
     program: Program,
     arguments: &BuildArguments,
-    headers: &[(Text, Text)],
+    headers: &[(StoredText, StoredText)],
 ) -> Result<Program, cl_int> {
     let mut names = Vec::new();
     let mut programs = Vec::new();

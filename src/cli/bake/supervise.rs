@@ -10,9 +10,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::collect::{Item, OwnCache, Place, Work};
+use super::collect::{Item, OwnCache, Work, WorkerSettings};
 use super::process::{Silence, Worker};
-use super::replay::{Task, Verdict};
+use super::replay::{ReplayResult, Task};
 use super::root::Root;
 use super::worker::{CLOSED, READY};
 use crate::cache::RUN_VARIABLE;
@@ -49,19 +49,19 @@ pub struct Supervisor<'a> {
 }
 
 /// What is told while workers work.
-pub enum Event<'e> {
+pub enum WorkerEvent<'e> {
     /// A recipe is being baked.
     Begun(&'e Item),
     /// What has become of it.
-    Ended(Item, Verdict),
+    Ended(Item, ReplayResult),
     /// What has gone wrong on our own side.
     Trouble(String),
 }
 
 impl Supervisor<'_> {
     /// Has everything baked, by at most so many workers at once.
-    pub fn run(&self, work: Work, jobs: usize, tell: &(dyn Fn(Event) + Sync)) {
-        let mut queues: Vec<(Place, Vec<Item>)> = work.places.into_iter().collect();
+    pub fn run(&self, work: Work, jobs: usize, tell: &(dyn Fn(WorkerEvent) + Sync)) {
+        let mut queues: Vec<(WorkerSettings, Vec<Item>)> = work.places.into_iter().collect();
         for (_, items) in &mut queues {
             items.reverse(); // taken from the end
         }
@@ -75,7 +75,11 @@ impl Supervisor<'_> {
     }
 
     /// Bakes what is left of one place after the other.
-    fn work(&self, queues: &Mutex<Vec<(Place, Vec<Item>)>>, tell: &(dyn Fn(Event) + Sync)) {
+    fn work(
+        &self,
+        queues: &Mutex<Vec<(WorkerSettings, Vec<Item>)>>,
+        tell: &(dyn Fn(WorkerEvent) + Sync),
+    ) {
         let lock = || queues.lock().unwrap_or_else(|error| error.into_inner());
         loop {
             let largest = {
@@ -98,19 +102,20 @@ impl Supervisor<'_> {
             }
             let mut worker = None;
             while let Some(item) = next() {
-                tell(Event::Begun(&item));
+                tell(WorkerEvent::Begun(&item));
                 let running = match worker.take().map_or_else(|| self.start(&place), Ok) {
                     Ok(running) => running,
                     Err(_) if self.is_stopped() => return,
                     // Nor would it be for the others of this place.
                     Err(NotStarted::Driver(why)) => {
                         let items = [item].into_iter().chain(std::iter::from_fn(next));
-                        let why = Verdict::Skipped(format!("its driver cannot be used: {why}"));
-                        items.for_each(|item| tell(Event::Ended(item, why.clone())));
+                        let why =
+                            ReplayResult::Skipped(format!("its driver cannot be used: {why}"));
+                        items.for_each(|item| tell(WorkerEvent::Ended(item, why.clone())));
                         break;
                     }
                     Err(NotStarted::Trouble(why)) => {
-                        tell(Event::Trouble(why));
+                        tell(WorkerEvent::Trouble(why));
                         lock()[index].1.clear();
                         break;
                     }
@@ -121,7 +126,7 @@ impl Supervisor<'_> {
                 };
                 worker = still_running;
                 if let Some(verdict) = verdict {
-                    tell(Event::Ended(item, verdict));
+                    tell(WorkerEvent::Ended(item, verdict));
                 }
             }
             if let Some(worker) = worker {
@@ -147,26 +152,26 @@ impl Supervisor<'_> {
         &self,
         mut worker: Worker,
         item: &Item,
-        tell: &(dyn Fn(Event) + Sync),
-    ) -> (Option<Verdict>, Option<Worker>) {
+        tell: &(dyn Fn(WorkerEvent) + Sync),
+    ) -> (Option<ReplayResult>, Option<Worker>) {
         let limit = self.limit(item);
         if let Err(error) = self.store.begin_attempt(&item.key) {
-            tell(Event::Trouble(error.to_string()));
+            tell(WorkerEvent::Trouble(error.to_string()));
             let why = "attempts cannot be written down".to_owned();
-            return (Some(Verdict::Skipped(why)), Some(worker));
+            return (Some(ReplayResult::Skipped(why)), Some(worker));
         }
         let task = match self.is_stale {
             true => Task::Bake,
             false => item.task,
         };
         let answer = worker.ask(&task.line(&item.key), limit, self.stop);
-        let parsed = answer.map(|line| Verdict::parse(&line));
+        let parsed = answer.map(|line| ReplayResult::parse(&line));
         let (verdict, worker) = match parsed {
             Ok(Some(verdict)) => (verdict, Some(worker)),
             Ok(None) => {
                 worker.kill();
                 (
-                    Verdict::Failed("the worker answers nonsense".to_owned()),
+                    ReplayResult::Failed("the worker answers nonsense".to_owned()),
                     None,
                 )
             }
@@ -174,22 +179,22 @@ impl Supervisor<'_> {
                 self.store.forget_attempts(&item.key);
                 return (None, None);
             }
-            Err(silence) => (Verdict::Failed(silence.words(limit)), None),
+            Err(silence) => (ReplayResult::Failed(silence.words(limit)), None),
         };
         let written = match &verdict {
-            Verdict::Failed(why) => self.store.attempt_failed(&item.key, why),
+            ReplayResult::Failed(why) => self.store.attempt_failed(&item.key, why),
             _ => {
                 self.store.forget_attempts(&item.key);
                 Ok(())
             }
         };
         if let Err(error) = written {
-            tell(Event::Trouble(error.to_string()));
+            tell(WorkerEvent::Trouble(error.to_string()));
         }
         (Some(verdict), worker)
     }
 
-    pub(super) fn start(&self, place: &Place) -> Result<Worker, NotStarted> {
+    pub(super) fn start(&self, place: &WorkerSettings) -> Result<Worker, NotStarted> {
         let trouble =
             |error: io::Error| NotStarted::Trouble(format!("no worker can be started: {error}"));
         let root = Root::new().map_err(trouble)?;
@@ -207,7 +212,7 @@ impl Supervisor<'_> {
         }
     }
 
-    fn spawn(&self, place: &Place, root: &Path) -> io::Result<Child> {
+    fn spawn(&self, place: &WorkerSettings, root: &Path) -> io::Result<Child> {
         let mut program = std::env::current_exe()?;
         if let Some(name) = &place.executable {
             let directory = root.join("bin");

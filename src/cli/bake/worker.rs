@@ -15,7 +15,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, Signal};
 
 use super::super::Failure;
-use super::replay::{Player, Task, Verdict};
+use super::replay::{Player, ReplayResult, Task};
 use crate::cache::bake;
 use crate::config::Config;
 use crate::front::driver_probe;
@@ -48,32 +48,32 @@ impl Task {
     }
 }
 
-impl Verdict {
+impl ReplayResult {
     /// What a worker answers. The verdicts of audits are not its own, and nobody reads those as answers.
     fn line(&self) -> String {
         let (word, why) = match self {
-            Verdict::Baked => ("baked", String::new()),
-            Verdict::Known => ("known", String::new()),
-            Verdict::Compiled(identity) => ("compiled ", identity.hex()),
-            Verdict::Skipped(why) => ("skipped ", why.replace('\n', " ")),
-            Verdict::Failed(why) => ("failed ", why.replace('\n', " ")),
-            Verdict::Current => ("current", String::new()),
-            Verdict::Agreed => ("agreed", String::new()),
-            Verdict::Differed(what) => ("differed ", what.replace('\n', " ")),
-            Verdict::Unstable => ("unstable", String::new()),
+            ReplayResult::Baked => ("baked", String::new()),
+            ReplayResult::Known => ("known", String::new()),
+            ReplayResult::Compiled(identity) => ("compiled ", identity.hex()),
+            ReplayResult::Skipped(why) => ("skipped ", why.replace('\n', " ")),
+            ReplayResult::Failed(why) => ("failed ", why.replace('\n', " ")),
+            ReplayResult::Current => ("current", String::new()),
+            ReplayResult::Agreed => ("agreed", String::new()),
+            ReplayResult::Differed(what) => ("differed ", what.replace('\n', " ")),
+            ReplayResult::Unstable => ("unstable", String::new()),
         };
         format!("{word}{why}")
     }
 
-    pub fn parse(line: &str) -> Option<Verdict> {
+    pub fn parse(line: &str) -> Option<ReplayResult> {
         let (word, why) = line.split_once(' ').unwrap_or((line, ""));
         Some(match word {
-            "baked" => Verdict::Baked,
-            "known" => Verdict::Known,
-            "current" => Verdict::Current,
-            "compiled" => Verdict::Compiled(Key::from_hex(why)?),
-            "skipped" => Verdict::Skipped(why.to_owned()),
-            "failed" => Verdict::Failed(why.to_owned()),
+            "baked" => ReplayResult::Baked,
+            "known" => ReplayResult::Known,
+            "current" => ReplayResult::Current,
+            "compiled" => ReplayResult::Compiled(Key::from_hex(why)?),
+            "skipped" => ReplayResult::Skipped(why.to_owned()),
+            "failed" => ReplayResult::Failed(why.to_owned()),
             _ => return None,
         })
     }

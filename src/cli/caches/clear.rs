@@ -12,8 +12,8 @@ use rustix::fs::AtFlags;
 use super::super::Failure;
 use super::super::output::{plural, print, say, size};
 use super::place::{Opened, Surroundings};
-use super::table::{Base, CACHES, Cache};
-use super::walk::{Action, Found, through};
+use super::table::{CACHES, CacheRoot, OtherCache};
+use super::walk::{Action, WalkResult, through};
 use super::{Present, looking, named, present, summary};
 use crate::log::path;
 
@@ -22,7 +22,7 @@ const NAMED: usize = 10;
 
 /// Which caches are cleared.
 #[derive(Args)]
-pub struct Wanted {
+pub struct CachesClearArgs {
     /// The caches, by the names that `oclcache caches` shows
     #[arg(value_name = "NAME", required_unless_present = "all")]
     names: Vec<OsString>,
@@ -39,14 +39,14 @@ pub struct Wanted {
 
 /// A directory that is going to be cleared.
 struct Chosen {
-    cache: &'static Cache,
+    cache: &'static OtherCache,
     present: Present,
 }
 
-pub fn clear(wanted: &Wanted) -> Result<ExitCode, Failure> {
+pub fn clear(wanted: &CachesClearArgs) -> Result<ExitCode, Failure> {
     let surroundings = Surroundings::read();
     let precious = surroundings.precious();
-    let caches: Vec<&'static Cache> = match wanted.all {
+    let caches: Vec<&'static OtherCache> = match wanted.all {
         true => CACHES.iter().collect(),
         false => wanted
             .names
@@ -170,7 +170,7 @@ fn remove_directories(opened: &Opened) -> bool {
     is_gone
 }
 
-fn report(one: &Chosen, found: &Found, is_gone: bool) {
+fn report(one: &Chosen, found: &WalkResult, is_gone: bool) {
     let shown = path(&one.present.path).to_string();
     say(&format!(
         "oclcache: {}: removed {} ({}) from `{shown}`",
@@ -192,7 +192,7 @@ fn report(one: &Chosen, found: &Found, is_gone: bool) {
         let path = crate::log::path(path);
         say(&format!("oclcache: cannot remove `{path}`: {error}"));
     }
-    if is_gone && let Base::Variable(variable @ "NEO_CACHE_DIR") = one.present.place.base {
+    if is_gone && let CacheRoot::Variable(variable @ "NEO_CACHE_DIR") = one.present.place.base {
         say(&format!(
             "oclcache: make `{shown}` again or unset {variable}: the driver has no cache while it is missing"
         ));

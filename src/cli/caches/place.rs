@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::table::{Base, Place};
+use super::table::{CachePath, CacheRoot};
 
 const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
@@ -48,22 +48,22 @@ impl Surroundings {
     }
 
     /// What a path begins with; None: not in this environment.
-    pub fn base(&self, base: Base) -> Option<PathBuf> {
+    pub fn base(&self, base: CacheRoot) -> Option<PathBuf> {
         match base {
-            Base::Variable(name) => self.directory(name),
-            Base::CacheHome => self.cache_home(),
-            Base::PasswdCacheHome => {
+            CacheRoot::Variable(name) => self.directory(name),
+            CacheRoot::CacheHome => self.cache_home(),
+            CacheRoot::PasswdCacheHome => {
                 let below_home = || Some(self.passwd_home.as_ref()?.join(".cache"));
                 self.directory("XDG_CACHE_HOME").or_else(below_home)
             }
-            Base::Home => self.home(),
-            Base::HomeCache => Some(self.home()?.join(".cache")),
-            Base::Temporary => self.cache_home().is_none().then(|| "/tmp".into()),
+            CacheRoot::Home => self.home(),
+            CacheRoot::HomeCache => Some(self.home()?.join(".cache")),
+            CacheRoot::Temporary => self.cache_home().is_none().then(|| "/tmp".into()),
         }
     }
 
     /// The whole path.
-    pub fn path(&self, place: &Place) -> Option<PathBuf> {
+    pub fn path(&self, place: &CachePath) -> Option<PathBuf> {
         let mut path = self.base(place.base)?;
         path.extend(place.below);
         Some(path)

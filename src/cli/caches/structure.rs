@@ -5,12 +5,12 @@ pub struct Node {
     /// Whether a name is one of those.
     pub name: fn(&[u8]) -> bool,
     /// What stands under it.
-    pub kind: Kind,
+    pub kind: FileKind,
 }
 
 /// What stands under a name.
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub enum FileKind {
     /// A file by whose name the cache is recognised: no other program has such names.
     Own,
     /// A file whose name others may have as well, as `index`. It is the cache's only where the directory is.
@@ -23,25 +23,25 @@ pub enum Kind {
 
 /// A file by whose name the cache is recognised.
 pub const fn own(name: fn(&[u8]) -> bool) -> Node {
-    let kind = Kind::Own;
+    let kind = FileKind::Own;
     Node { name, kind }
 }
 
 /// A file whose name others may have as well.
 pub const fn common(name: fn(&[u8]) -> bool) -> Node {
-    let kind = Kind::Common;
+    let kind = FileKind::Common;
     Node { name, kind }
 }
 
 /// A link that the cache makes itself.
 pub const fn link(name: fn(&[u8]) -> bool) -> Node {
-    let kind = Kind::Link;
+    let kind = FileKind::Link;
     Node { name, kind }
 }
 
 /// A directory.
 pub const fn directory(name: fn(&[u8]) -> bool, below: &'static [Node]) -> Node {
-    let kind = Kind::Directory(below);
+    let kind = FileKind::Directory(below);
     Node { name, kind }
 }
 

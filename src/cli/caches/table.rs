@@ -9,13 +9,13 @@ use super::structure::{
 };
 
 /// One cache.
-pub struct Cache {
+pub struct OtherCache {
     /// As people type it.
     pub name: &'static str,
     /// What it is of.
     pub what: &'static str,
     /// Where it may be; the first that a variable names is used.
-    pub places: &'static [Place],
+    pub places: &'static [CachePath],
     /// How it is turned off, for people.
     pub off: &'static str,
     /// How it is moved, for people.
@@ -27,9 +27,9 @@ pub struct Cache {
 }
 
 /// Where a cache may be.
-pub struct Place {
+pub struct CachePath {
     /// What its path begins with.
-    pub base: Base,
+    pub base: CacheRoot,
     /// What comes behind.
     pub below: &'static [&'static str],
     /// What is there.
@@ -40,7 +40,7 @@ pub struct Place {
 
 /// What a path begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Base {
+pub enum CacheRoot {
     /// The value of a variable.
     Variable(&'static str),
     /// $XDG_CACHE_HOME, or .cache in the home directory.
@@ -66,8 +66,12 @@ pub enum Cold {
     Hide(&'static str),
 }
 
-const fn place(base: Base, below: &'static [&'static str], tree: &'static [Node]) -> Place {
-    Place {
+const fn place(
+    base: CacheRoot,
+    below: &'static [&'static str],
+    tree: &'static [Node],
+) -> CachePath {
+    CachePath {
         base,
         below,
         tree,
@@ -75,8 +79,12 @@ const fn place(base: Base, below: &'static [&'static str], tree: &'static [Node]
     }
 }
 
-const fn shared(base: Base, below: &'static [&'static str], tree: &'static [Node]) -> Place {
-    Place {
+const fn shared(
+    base: CacheRoot,
+    below: &'static [&'static str],
+    tree: &'static [Node],
+) -> CachePath {
+    CachePath {
         base,
         below,
         tree,
@@ -85,15 +93,15 @@ const fn shared(base: Base, below: &'static [&'static str], tree: &'static [Node
 }
 
 /// The caches.
-pub const CACHES: [Cache; 13] = [
-    Cache {
+pub const CACHES: [OtherCache; 13] = [
+    OtherCache {
         name: "pocl",
         what: "PoCL: programs, and kernels for each size of work-group",
         // lib/CL/pocl_cache.c, pocl_cache_init_topdir; doc/sphinx/source/env_variables.rst. /tmp without a home.
         places: &[
-            place(Base::Variable("POCL_CACHE_DIR"), &[], POCL),
-            place(Base::CacheHome, &["pocl", "kcache"], POCL),
-            place(Base::Temporary, &["pocl", "kcache"], POCL),
+            place(CacheRoot::Variable("POCL_CACHE_DIR"), &[], POCL),
+            place(CacheRoot::CacheHome, &["pocl", "kcache"], POCL),
+            place(CacheRoot::Temporary, &["pocl", "kcache"], POCL),
         ],
         // It writes to the disk nevertheless, and removes what it wrote when a program is released (using.rst).
         off: "POCL_KERNEL_CACHE=0 removes what was compiled when the program is released",
@@ -101,34 +109,42 @@ pub const CACHES: [Cache; 13] = [
         variables: &["POCL_CACHE_DIR", "POCL_KERNEL_CACHE"],
         cold: &[Cold::Move("POCL_CACHE_DIR")],
     },
-    Cache {
+    OtherCache {
         name: "mesa",
         what: "Mesa: shaders of rusticl, OpenGL and Vulkan",
         // src/util/disk_cache_os.c, disk_cache_generate_cache_dir; docs/envvars.rst. The old names are those before 22.3.
         places: &[
             place(
-                Base::Variable("MESA_SHADER_CACHE_DIR"),
+                CacheRoot::Variable("MESA_SHADER_CACHE_DIR"),
                 &["mesa_shader_cache"],
                 MESA,
             ),
             place(
-                Base::Variable("MESA_SHADER_CACHE_DIR"),
+                CacheRoot::Variable("MESA_SHADER_CACHE_DIR"),
                 &["mesa_shader_cache_db"],
                 MESA_DB,
             ),
             place(
-                Base::Variable("MESA_SHADER_CACHE_DIR"),
+                CacheRoot::Variable("MESA_SHADER_CACHE_DIR"),
                 &["mesa_shader_cache_sf"],
                 MESA_SF,
             ),
             place(
-                Base::Variable("MESA_GLSL_CACHE_DIR"),
+                CacheRoot::Variable("MESA_GLSL_CACHE_DIR"),
                 &["mesa_shader_cache"],
                 MESA,
             ),
-            place(Base::PasswdCacheHome, &["mesa_shader_cache"], MESA),
-            place(Base::PasswdCacheHome, &["mesa_shader_cache_db"], MESA_DB),
-            place(Base::PasswdCacheHome, &["mesa_shader_cache_sf"], MESA_SF),
+            place(CacheRoot::PasswdCacheHome, &["mesa_shader_cache"], MESA),
+            place(
+                CacheRoot::PasswdCacheHome,
+                &["mesa_shader_cache_db"],
+                MESA_DB,
+            ),
+            place(
+                CacheRoot::PasswdCacheHome,
+                &["mesa_shader_cache_sf"],
+                MESA_SF,
+            ),
         ],
         off: "MESA_SHADER_CACHE_DISABLE=true",
         moved: "MESA_SHADER_CACHE_DIR",
@@ -148,13 +164,13 @@ pub const CACHES: [Cache; 13] = [
             Cold::Set("MESA_GLSL_CACHE_DISABLE", "true"),
         ],
     },
-    Cache {
+    OtherCache {
         name: "nvidia",
         what: "NVIDIA: machine code of PTX, of OpenCL and CUDA",
         // CUDA C++ Programming Guide, "Environment Variables". The names of its files as strace shows them.
         places: &[
-            place(Base::Variable("CUDA_CACHE_PATH"), &[], NVIDIA),
-            place(Base::Home, &[".nv", "ComputeCache"], NVIDIA),
+            place(CacheRoot::Variable("CUDA_CACHE_PATH"), &[], NVIDIA),
+            place(CacheRoot::Home, &[".nv", "ComputeCache"], NVIDIA),
         ],
         off: "CUDA_CACHE_DISABLE=1",
         moved: "CUDA_CACHE_PATH",
@@ -165,14 +181,14 @@ pub const CACHES: [Cache; 13] = [
         ],
         cold: &[Cold::Set("CUDA_CACHE_DISABLE", "1")],
     },
-    Cache {
+    OtherCache {
         name: "intel",
         what: "Intel compute-runtime (NEO): what IGC compiled, of OpenCL and Level Zero",
         // compute-runtime, programmers-guide/COMPILER_CACHE.md; os_compiler_cache_helper.cpp and compiler_cache_linux.cpp. IGC
         // has no cache of its own.
         places: &[
-            place(Base::Variable("NEO_CACHE_DIR"), &[], INTEL),
-            place(Base::CacheHome, &["neo_compiler_cache"], INTEL),
+            place(CacheRoot::Variable("NEO_CACHE_DIR"), &[], INTEL),
+            place(CacheRoot::CacheHome, &["neo_compiler_cache"], INTEL),
         ],
         off: "NEO_CACHE_PERSISTENT=0",
         moved: "NEO_CACHE_DIR, which must exist: without it there is no cache",
@@ -183,14 +199,14 @@ pub const CACHES: [Cache; 13] = [
         ],
         cold: &[Cold::Set("NEO_CACHE_PERSISTENT", "0")],
     },
-    Cache {
+    OtherCache {
         name: "comgr",
         what: "AMD COMGR: what ROCm's OpenCL and HIP compile at run time",
         // ROCm/llvm-project, amd/comgr/README.md; the names are those of llvm::localCache and llvm::CachePruning.
         places: &[
-            place(Base::Variable("AMD_COMGR_CACHE_DIR"), &[], COMGR),
-            place(Base::CacheHome, &["comgr"], COMGR),
-            place(Base::CacheHome, &["comgr_cache"], COMGR),
+            place(CacheRoot::Variable("AMD_COMGR_CACHE_DIR"), &[], COMGR),
+            place(CacheRoot::CacheHome, &["comgr"], COMGR),
+            place(CacheRoot::CacheHome, &["comgr_cache"], COMGR),
         ],
         off: "AMD_COMGR_CACHE=0",
         moved: "AMD_COMGR_CACHE_DIR",
@@ -201,21 +217,21 @@ pub const CACHES: [Cache; 13] = [
         ],
         cold: &[Cold::Set("AMD_COMGR_CACHE", "0")],
     },
-    Cache {
+    OtherCache {
         name: "pyopencl",
         what: "PyOpenCL: programs, where the driver has no cache itself",
         // pyopencl/cache.py and __init__.py (2026.1).
-        places: &[shared(Base::CacheHome, &["pyopencl"], PYOPENCL)],
+        places: &[shared(CacheRoot::CacheHome, &["pyopencl"], PYOPENCL)],
         off: "PYOPENCL_NO_CACHE=1",
         moved: "XDG_CACHE_HOME, or the argument cache_dir of a program",
         variables: &["PYOPENCL_NO_CACHE"],
         cold: &[Cold::Set("PYOPENCL_NO_CACHE", "1")],
     },
-    Cache {
+    OtherCache {
         name: "pytools",
         what: "pytools: what PyOpenCL generates to call kernels, and what loopy generates",
         // pytools/persistent_dict.py (2026.1); loopy/__init__.py and loopy/codegen.
-        places: &[place(Base::CacheHome, &["pytools"], PYTOOLS)],
+        places: &[place(CacheRoot::CacheHome, &["pytools"], PYTOOLS)],
         off: "LOOPY_NO_CACHE=1 and CG_NO_CACHE=1 for loopy, PYOPENCL_NO_CACHE=1 for PyOpenCL",
         moved: "XDG_CACHE_HOME",
         variables: &["LOOPY_NO_CACHE", "CG_NO_CACHE", "PYOPENCL_NO_CACHE"],
@@ -225,63 +241,67 @@ pub const CACHES: [Cache; 13] = [
             Cold::Hide("pytools"),
         ],
     },
-    Cache {
+    OtherCache {
         name: "miopen",
         what: "MIOpen: AMD's kernels of neural networks",
         // MIOpen, docs/conceptual/cache.rst; src/binary_cache.cpp, src/kern_db.cpp.
         places: &[
-            place(Base::Variable("MIOPEN_CUSTOM_CACHE_DIR"), &[], MIOPEN),
-            place(Base::HomeCache, &["miopen"], MIOPEN),
+            place(CacheRoot::Variable("MIOPEN_CUSTOM_CACHE_DIR"), &[], MIOPEN),
+            place(CacheRoot::HomeCache, &["miopen"], MIOPEN),
         ],
         off: "MIOPEN_DISABLE_CACHE=1",
         moved: "MIOPEN_CUSTOM_CACHE_DIR",
         variables: &["MIOPEN_CUSTOM_CACHE_DIR", "MIOPEN_DISABLE_CACHE"],
         cold: &[Cold::Set("MIOPEN_DISABLE_CACHE", "1")],
     },
-    Cache {
+    OtherCache {
         name: "triton",
         what: "Triton: kernels of Python programs, of each step of their compilation",
         // python/triton/knobs.py and runtime/cache.py.
         places: &[
-            place(Base::Variable("TRITON_CACHE_DIR"), &[], TRITON),
-            place(Base::Variable("TRITON_HOME"), &[".triton", "cache"], TRITON),
-            place(Base::Home, &[".triton", "cache"], TRITON),
+            place(CacheRoot::Variable("TRITON_CACHE_DIR"), &[], TRITON),
+            place(
+                CacheRoot::Variable("TRITON_HOME"),
+                &[".triton", "cache"],
+                TRITON,
+            ),
+            place(CacheRoot::Home, &[".triton", "cache"], TRITON),
         ],
         off: "TRITON_ALWAYS_COMPILE=1 does not read it",
         moved: "TRITON_CACHE_DIR",
         variables: &["TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_ALWAYS_COMPILE"],
         cold: &[Cold::Move("TRITON_CACHE_DIR")],
     },
-    Cache {
+    OtherCache {
         name: "tilus",
         what: "Tilus: programs, their sources and libraries",
         // python/tilus/drivers.py.
-        places: &[shared(Base::HomeCache, &["tilus"], TILUS)],
+        places: &[shared(CacheRoot::HomeCache, &["tilus"], TILUS)],
         off: "nothing turns it off",
         moved: "the option cache_dir of a program",
         variables: &[],
         cold: &[],
     },
-    Cache {
+    OtherCache {
         name: "hashcat",
         what: "hashcat: its kernels for each device",
         // src/folder.c and src/backend.c; `~/.hashcat` is used if it is there. Seen with 6.2.6.
         places: &[
-            place(Base::CacheHome, &["hashcat", "kernels"], HASHCAT),
-            place(Base::Home, &[".hashcat", "kernels"], HASHCAT),
+            place(CacheRoot::CacheHome, &["hashcat", "kernels"], HASHCAT),
+            place(CacheRoot::Home, &[".hashcat", "kernels"], HASHCAT),
         ],
         off: "nothing turns it off",
         moved: "XDG_CACHE_HOME, where there is no ~/.hashcat",
         variables: &[],
         cold: &[Cold::Hide("hashcat")],
     },
-    Cache {
+    OtherCache {
         name: "opencv",
         what: "OpenCV: programs of its transparent API",
         // modules/core/src/ocl.cpp, OpenCLBinaryCacheConfigurator; utils/filesystem.cpp, getCacheDirectory. Seen with 5.0.
         places: &[
-            place(Base::Variable("OPENCV_OPENCL_CACHE_DIR"), &[], OPENCV),
-            shared(Base::CacheHome, &["opencv"], OPENCV_VERSIONS),
+            place(CacheRoot::Variable("OPENCV_OPENCL_CACHE_DIR"), &[], OPENCV),
+            shared(CacheRoot::CacheHome, &["opencv"], OPENCV_VERSIONS),
         ],
         off: "OPENCV_OPENCL_CACHE_ENABLE=0",
         moved: "OPENCV_OPENCL_CACHE_DIR",
@@ -292,11 +312,11 @@ pub const CACHES: [Cache; 13] = [
         ],
         cold: &[Cold::Set("OPENCV_OPENCL_CACHE_ENABLE", "0")],
     },
-    Cache {
+    OtherCache {
         name: "darktable",
         what: "darktable: its kernels for each device",
         // src/common/opencl.c, dt_opencl_load_program. Its pictures are in the same directory.
-        places: &[shared(Base::CacheHome, &["darktable"], DARKTABLE)],
+        places: &[shared(CacheRoot::CacheHome, &["darktable"], DARKTABLE)],
         off: "nothing turns it off but --disable-opencl",
         moved: "XDG_CACHE_HOME, or darktable --cachedir",
         variables: &[],

@@ -13,8 +13,8 @@ use indicatif::ProgressBar;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::structure::{Kind, Node};
-use super::table::Place;
+use super::structure::{FileKind, Node};
+use super::table::CachePath;
 
 const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
@@ -23,7 +23,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
 
 /// What was found, and what became of it.
 #[derive(Default)]
-pub struct Found {
+pub struct WalkResult {
     /// Files and links of the cache.
     pub files: u64,
     /// What they take on the disk, in bytes.
@@ -56,10 +56,10 @@ pub enum Action {
 pub fn through(
     directory: &OwnedFd,
     path: &Path,
-    place: &Place,
+    place: &CachePath,
     action: Action,
     bar: &ProgressBar,
-) -> Result<Found, String> {
+) -> Result<WalkResult, String> {
     let user = rustix::process::geteuid().as_raw();
     let stat = examine(directory.as_fd(), OsStr::new(""))
         .map_err(|error| format!("it cannot be examined: {}", io::Error::from(error)))?;
@@ -75,7 +75,7 @@ pub fn through(
         is_shared: place.is_shared,
         device: (stat.stx_dev_major, stat.stx_dev_minor),
         bar,
-        found: Found::default(),
+        found: WalkResult::default(),
     };
     walk.directory(directory, path, place.tree, 0);
     Ok(walk.found)
@@ -89,7 +89,7 @@ struct Walk<'a> {
     /// The file system.
     device: (u32, u32),
     bar: &'a ProgressBar,
-    found: Found,
+    found: WalkResult,
 }
 
 impl Walk<'_> {
@@ -111,9 +111,11 @@ impl Walk<'_> {
             let file_type = FileType::from_raw_mode(stat.stx_mode.into());
             let node = self.is_ours(&stat).then(|| choose(nodes, &name, file_type));
             match node.flatten().map(|node| node.kind) {
-                Some(Kind::Directory(below)) => self.below(directory, &name, &path, below, depth),
+                Some(FileKind::Directory(below)) => {
+                    self.below(directory, &name, &path, below, depth)
+                }
                 Some(kind) => {
-                    self.found.is_recognised |= matches!(kind, Kind::Own);
+                    self.found.is_recognised |= matches!(kind, FileKind::Own);
                     self.file(directory, &name, path, &stat);
                 }
                 None if self.is_shared && depth == 0 => {}
@@ -186,9 +188,9 @@ impl Walk<'_> {
 fn choose<'a>(nodes: &'a [Node], name: &OsStr, file_type: FileType) -> Option<&'a Node> {
     nodes.iter().find(|node| {
         let is_kind = match node.kind {
-            Kind::Own | Kind::Common => file_type == FileType::RegularFile,
-            Kind::Link => file_type == FileType::Symlink,
-            Kind::Directory(_) => file_type == FileType::Directory,
+            FileKind::Own | FileKind::Common => file_type == FileType::RegularFile,
+            FileKind::Link => file_type == FileType::Symlink,
+            FileKind::Directory(_) => file_type == FileType::Directory,
         };
         is_kind && (node.name)(name.as_bytes())
     })

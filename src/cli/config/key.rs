@@ -4,12 +4,12 @@ use std::ffi::OsStr;
 
 use toml_edit::Value;
 
-use crate::config::{Kind, ObeyedFrom, RULES, SETTINGS, Setting, is_file_name, meant, truth};
+use crate::config::{ObeyedFrom, RULES, SETTINGS, Setting, ValueKind, is_file_name, meant, truth};
 use crate::log::{os, text};
 
 /// Which line of a configuration file.
 #[derive(Clone, Debug)]
-pub enum Key {
+pub enum SettingName {
     /// A setting.
     Setting(&'static Setting),
     /// A setting of one program.
@@ -21,16 +21,16 @@ pub enum Key {
     },
 }
 
-impl Key {
+impl SettingName {
     /// Which one was typed.
     ///
     /// # Errors
     /// There is none, and which may have been meant.
-    pub fn parse(typed: &OsStr) -> Result<Key, String> {
+    pub fn parse(typed: &OsStr) -> Result<SettingName, String> {
         let shown = os(typed);
         let typed = typed.to_str().unwrap_or_default();
         if let Some(setting) = SETTINGS.iter().find(|setting| setting.key == typed) {
-            return Ok(Key::Setting(setting));
+            return Ok(SettingName::Setting(setting));
         }
         // Names of programs have dots themselves.
         if let Some((program, last)) = typed
@@ -40,7 +40,7 @@ impl Key {
             let program = program.trim_matches('"');
             let keys = || RULES.iter().map(|rule| rule.key);
             return match keys().find(|key| *key == last) {
-                Some(key) if is_file_name(program) => Ok(Key::Rule {
+                Some(key) if is_file_name(program) => Ok(SettingName::Rule {
                     program: program.to_owned(),
                     key,
                 }),
@@ -63,8 +63,8 @@ impl Key {
     /// The tables of a file and the key in the last of them.
     pub fn path(&self) -> Vec<&str> {
         match self {
-            Key::Setting(setting) => vec![setting.key],
-            Key::Rule { program, key } => vec!["program", program, key],
+            SettingName::Setting(setting) => vec![setting.key],
+            SettingName::Rule { program, key } => vec!["program", program, key],
         }
     }
 
@@ -79,8 +79,8 @@ impl Key {
     /// What is wanted.
     pub fn value(&self, typed: &str) -> Result<Value, String> {
         let kind = match self {
-            Key::Setting(setting) => setting.kind,
-            Key::Rule { .. } => Kind::Switch,
+            SettingName::Setting(setting) => setting.kind,
+            SettingName::Rule { .. } => ValueKind::Switch,
         };
         if !kind.accepts(OsStr::new(typed)) {
             return Err(format!(
@@ -91,10 +91,12 @@ impl Key {
             ));
         }
         Ok(match kind {
-            Kind::SwitchOrAuto if typed == "auto" => typed.into(),
-            Kind::Switch | Kind::SwitchOrAuto => truth(typed.as_bytes()).into(),
-            Kind::Percent | Kind::Count => typed.parse::<i64>().map_or(typed.into(), Value::from),
-            Kind::Ids => typed
+            ValueKind::SwitchOrAuto if typed == "auto" => typed.into(),
+            ValueKind::Switch | ValueKind::SwitchOrAuto => truth(typed.as_bytes()).into(),
+            ValueKind::Percent | ValueKind::Count => {
+                typed.parse::<i64>().map_or(typed.into(), Value::from)
+            }
+            ValueKind::Ids => typed
                 .split(' ')
                 .filter_map(|id| id.parse::<i64>().ok())
                 .collect(),
@@ -104,6 +106,6 @@ impl Key {
 
     /// Whether it is taken from the system's file only.
     pub fn is_of_system(&self) -> bool {
-        matches!(self, Key::Setting(setting) if setting.obeyed_from == ObeyedFrom::System)
+        matches!(self, SettingName::Setting(setting) if setting.obeyed_from == ObeyedFrom::System)
     }
 }

@@ -2,14 +2,14 @@
 
 use super::super::import::Drivers;
 use super::super::interrupt::Interrupt;
-use super::report::{Mend, Report};
+use super::report::{DoctorReport, Mend};
 use crate::cache::autobake;
 use crate::config::Config;
 use crate::store::Store;
 
 const ABOUT: &str = "audits";
 
-pub fn examine(config: &Config, interrupt: &Interrupt, report: &mut Report) {
+pub fn examine(config: &Config, interrupt: &Interrupt, report: &mut DoctorReport) {
     let store = config.directory().ok();
     let store = store.and_then(|directory| Store::open_existing(&directory).ok().flatten());
     let marks = store.map_or(Ok(Vec::new()), |store| store.marks());

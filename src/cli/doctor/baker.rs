@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use super::report::{Mend, Report};
+use super::report::{DoctorReport, Mend};
 use crate::cache::autobake;
 use crate::config::Config;
 use crate::store::Store;
 
 const ABOUT: &str = "baker";
 
-pub fn examine(config: &Config, library: Option<&Path>, report: &mut Report) {
+pub fn examine(config: &Config, library: Option<&Path>, report: &mut DoctorReport) {
     let pending = pending(config);
     let left = match pending {
         0 => "nothing is left to be baked".to_owned(),

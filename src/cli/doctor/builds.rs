@@ -6,7 +6,7 @@ use super::super::bake::root::Root;
 use super::super::output::seconds;
 use super::children::{Children, Heard, Way};
 use super::drivers::{Is, Registered};
-use super::report::{Mend, Report};
+use super::report::{DoctorReport, Mend};
 use super::worker::{Builds, Built, Said};
 use crate::log::path;
 
@@ -16,7 +16,7 @@ pub fn examine(
     us: &Path,
     registered: &[Registered],
     children: &Children,
-    report: &mut Report,
+    report: &mut DoctorReport,
 ) -> std::io::Result<()> {
     let mut seen = std::collections::BTreeSet::new();
     for one in registered {
@@ -31,7 +31,7 @@ fn examine_driver(
     us: &Path,
     one: &Registered,
     children: &Children,
-    report: &mut Report,
+    report: &mut DoctorReport,
 ) -> std::io::Result<()> {
     let driver = one.library.as_path();
     let kept = Root::new()?;
@@ -85,7 +85,7 @@ fn built_any(heard: &Heard) -> bool {
     built(heard).next().is_some()
 }
 
-fn blame(one: &Registered, why: &str, bare: Option<String>, report: &mut Report) {
+fn blame(one: &Registered, why: &str, bare: Option<String>, report: &mut DoctorReport) {
     let place = path(&one.place).to_string();
     match bare {
         Some(bare) => {

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::super::output::{plural, size};
-use super::report::{Mend, Report};
+use super::report::{DoctorReport, Mend};
 use crate::log::path;
 use crate::store::{Store, VERSION_DIRECTORY};
 
@@ -23,7 +23,7 @@ enum Fault {
     Link,
 }
 
-pub fn examine(directory: &Path, is_readonly: bool, report: &mut Report) {
+pub fn examine(directory: &Path, is_readonly: bool, report: &mut DoctorReport) {
     let own = directory.join(VERSION_DIRECTORY);
     if let Some((fault, at)) = fault_below(&own, is_readonly, 0) {
         let (words, mend) = told(fault, &at, directory);

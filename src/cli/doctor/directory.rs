@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::super::output::size;
 use super::content;
-use super::report::{Mend, Report};
+use super::report::{DoctorReport, Mend};
 use crate::config::Config;
 use crate::log::path;
 use crate::store::directory::Directory;
@@ -27,7 +27,7 @@ pub fn is_writable(directory: &Path) -> bool {
     accessat(CWD, directory, access, AtFlags::EACCESS).is_ok()
 }
 
-pub fn examine(config: &Config, report: &mut Report) {
+pub fn examine(config: &Config, report: &mut DoctorReport) {
     let directory = match config.directory() {
         Ok(directory) => directory,
         Err(why) => {
@@ -92,7 +92,7 @@ pub fn examine(config: &Config, report: &mut Report) {
 }
 
 /// It is made at the first miss, if it can be.
-fn examine_missing(config: &Config, directory: &Path, report: &mut Report) {
+fn examine_missing(config: &Config, directory: &Path, report: &mut DoctorReport) {
     let shown = path(directory);
     let parent = directory.ancestors().skip(1).find(|parent| parent.exists());
     let parent = parent.unwrap_or(Path::new("/"));
@@ -151,7 +151,7 @@ fn full(directory: &Path) -> Mend {
     }
 }
 
-fn examine_room(config: &Config, directory: &Path, existing: &Path, report: &mut Report) {
+fn examine_room(config: &Config, directory: &Path, existing: &Path, report: &mut DoctorReport) {
     const ABOUT: &str = "room";
     let Ok(found) = statvfs(existing) else {
         return; // some file systems do not tell

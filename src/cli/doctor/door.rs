@@ -10,7 +10,7 @@ use super::super::install;
 use super::children::{Children, Heard};
 use super::drivers::{self, Is, Registered, Told};
 use super::loader::Features;
-use super::report::{Mend, Report};
+use super::report::{DoctorReport, Mend};
 use super::worker::{OurCopy, Said};
 use crate::cache::RUN_VARIABLE;
 use crate::front::vendors::DEFAULT_DIRECTORY;
@@ -57,7 +57,7 @@ pub struct Known<'a> {
     pub library: Option<&'a Path>,
 }
 
-pub fn examine(known: &Known, children: &Children, kept: &Root, report: &mut Report) {
+pub fn examine(known: &Known, children: &Children, kept: &Root, report: &mut DoctorReport) {
     let layers = examine_layers(known.features, children, kept, report);
     let ours: Vec<&Registered> = known
         .registered
@@ -114,7 +114,7 @@ fn inside(
     ours: &[&Registered],
     layers: &[Layer],
     known: &Known,
-    report: &mut Report,
+    report: &mut DoctorReport,
 ) {
     let is_alone = !known
         .registered
@@ -164,7 +164,7 @@ fn inside(
     }
 }
 
-fn outside(ours: &[&Registered], report: &mut Report) {
+fn outside(ours: &[&Registered], report: &mut DoctorReport) {
     let elsewhere = crate::front::vendors::listed(Path::new(DEFAULT_DIRECTORY));
     let registered = elsewhere.into_iter().find(|one| {
         one.library
@@ -214,7 +214,7 @@ fn examine_layers(
     features: &Features,
     children: &Children,
     kept: &Root,
-    report: &mut Report,
+    report: &mut DoctorReport,
 ) -> Vec<Layer> {
     let mut layers = Vec::new();
     let variable = std::env::var_os(LAYERS).unwrap_or_default();
@@ -264,7 +264,7 @@ fn examine_layers(
 }
 
 /// Whether the loader takes a copy of ours as a layer.
-fn takes(features: &Features, layer: &Layer, copy: &OurCopy, report: &mut Report) -> bool {
+fn takes(features: &Features, layer: &Layer, copy: &OurCopy, report: &mut DoctorReport) -> bool {
     let place = layer.place();
     let instead = Mend::command("oclcache install").because("register it as a driver instead");
     if !features.layers || layer.file.is_some() && !features.layer_directory {
@@ -293,7 +293,7 @@ fn takes(features: &Features, layer: &Layer, copy: &OurCopy, report: &mut Report
 }
 
 /// Drivers work, and a program sees none of them.
-fn none_is_listed(report: &mut Report) {
+fn none_is_listed(report: &mut DoctorReport) {
     let set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let vendors = ["OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"];
     let is_missing =
@@ -312,7 +312,7 @@ fn none_is_listed(report: &mut Report) {
     report.wrong("platforms", text, mend);
 }
 
-fn examine_platforms(known: &Known, is_inside: bool, report: &mut Report) {
+fn examine_platforms(known: &Known, is_inside: bool, report: &mut DoctorReport) {
     let platforms = known.heard.said.iter().find_map(|said| match said {
         Said::Platforms(platforms) => Some(platforms),
         _ => None,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::super::bake::root::Root;
 use super::children::{Children, Way};
 use super::loader::Features;
-use super::report::{Mend, Report};
+use super::report::{DoctorReport, Mend};
 use super::settings::{policy, unset};
 use super::worker::{Builds, OfDriver, OurCopy, Said};
 use crate::config::{Config, Name};
@@ -72,7 +72,7 @@ pub fn examine(
     wanted: Option<&str>,
     children: &Children,
     kept: &Root,
-    report: &mut Report,
+    report: &mut DoctorReport,
 ) -> Vec<Registered> {
     let environment = |name: &str| std::env::var_os(name);
     let of_loader = vendors::loader_sources(&environment);
@@ -181,7 +181,7 @@ fn is_named(told: &Told, place: &Path, library: &Path, wanted: &str) -> bool {
         || matches!(told, Told::Driver { platforms, .. } if platforms.iter().any(in_platform))
 }
 
-fn tell(config: &Config, place: &Path, library: &Path, told: &Told, report: &mut Report) {
+fn tell(config: &Config, place: &Path, library: &Path, told: &Told, report: &mut DoctorReport) {
     let shown = path(place).to_string();
     let (platforms, is_icd2) = match told {
         Told::Us(_) => return, // a door
@@ -258,7 +258,7 @@ pub fn is_named_as_us(library: &Path) -> bool {
 }
 
 /// Loaders differ in what they take.
-fn examine_variables(features: Option<&Features>, report: &mut Report) {
+fn examine_variables(features: Option<&Features>, report: &mut DoctorReport) {
     let takes_files = features.is_none_or(|features| features.takes_files);
     for name in VARIABLES {
         let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) else {
@@ -293,7 +293,7 @@ fn examine_variables(features: Option<&Features>, report: &mut Report) {
     }
 }
 
-fn unusable(place: &Path, source: &Path, why: &str, report: &mut Report) {
+fn unusable(place: &Path, source: &Path, why: &str, report: &mut DoctorReport) {
     let shown = path(place).to_string();
     let of_variable = VARIABLES
         .into_iter()
@@ -331,7 +331,7 @@ fn removal(place: &Path, words: &str) -> Mend {
     }
 }
 
-fn listed_twice(place: &Path, before: &Path, report: &mut Report) {
+fn listed_twice(place: &Path, before: &Path, report: &mut DoctorReport) {
     let text = format!(
         "{} names the same driver as {}: some loaders list its platforms twice",
         path(place),

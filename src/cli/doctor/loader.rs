@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::children::Heard;
-use super::report::{Mend, Report};
+use super::report::{DoctorReport, Mend};
 use super::worker::Said;
 use crate::log::path;
 
@@ -53,7 +53,7 @@ impl Features {
 }
 
 /// The loader's features; None if there is no loader.
-pub fn examine(heard: &Heard, report: &mut Report) -> Option<Features> {
+pub fn examine(heard: &Heard, report: &mut DoctorReport) -> Option<Features> {
     let loader = heard.said.iter().find_map(|said| match said {
         Said::Loader(file) => Some(file),
         _ => None,

@@ -8,12 +8,12 @@ use object::elf::{EM_386, EM_AARCH64, EM_ARM, EM_RISCV, EM_X86_64};
 use object::read::elf::FileHeader;
 
 use super::super::run::{find_program, is_raised, is_static};
-use super::report::{Mend, Report};
+use super::report::{DoctorReport, Mend};
 use crate::log::path;
 
 const ABOUT: &str = "program";
 
-pub fn examine(program: &OsStr, report: &mut Report) {
+pub fn examine(program: &OsStr, report: &mut DoctorReport) {
     let Some(file) = find_program(program).filter(|file| file.is_file()) else {
         let shown = crate::log::os(program);
         let (what, words) = match Path::new(program).is_dir() {

@@ -9,7 +9,7 @@ use crate::log;
 
 /// How well something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum Severity {
     /// As it should be.
     Good,
     /// The cache works, but less than it could, or not as one would expect.
@@ -18,12 +18,12 @@ pub enum State {
     Wrong,
 }
 
-impl State {
+impl Severity {
     fn word(self) -> &'static str {
         match self {
-            State::Good => "ok",
-            State::Doubtful => "warning",
-            State::Wrong => "wrong",
+            Severity::Good => "ok",
+            Severity::Doubtful => "warning",
+            Severity::Wrong => "wrong",
         }
     }
 }
@@ -86,32 +86,32 @@ impl Mend {
 #[derive(Clone, Debug)]
 pub struct Finding {
     about: &'static str,
-    state: State,
+    state: Severity,
     text: String,
     mend: Option<Mend>,
 }
 
 /// All of them, in their order.
 #[derive(Default)]
-pub struct Report {
+pub struct DoctorReport {
     findings: Vec<Finding>,
 }
 
-impl Report {
+impl DoctorReport {
     /// The text, here and below, is plain already.
     pub fn good(&mut self, about: &'static str, text: impl Into<String>) {
-        self.add(about, State::Good, text.into(), None);
+        self.add(about, Severity::Good, text.into(), None);
     }
 
     pub fn doubtful(&mut self, about: &'static str, text: impl Into<String>, mend: Mend) {
-        self.add(about, State::Doubtful, text.into(), Some(mend));
+        self.add(about, Severity::Doubtful, text.into(), Some(mend));
     }
 
     pub fn wrong(&mut self, about: &'static str, text: impl Into<String>, mend: Mend) {
-        self.add(about, State::Wrong, text.into(), Some(mend));
+        self.add(about, Severity::Wrong, text.into(), Some(mend));
     }
 
-    fn add(&mut self, about: &'static str, state: State, text: String, mend: Option<Mend>) {
+    fn add(&mut self, about: &'static str, state: Severity, text: String, mend: Option<Mend>) {
         self.findings.push(Finding {
             about,
             state,
@@ -122,10 +122,10 @@ impl Report {
 
     /// Whether anything is wrong.
     pub fn is_wrong(&self) -> bool {
-        self.count(State::Wrong) > 0
+        self.count(Severity::Wrong) > 0
     }
 
-    fn count(&self, state: State) -> usize {
+    fn count(&self, state: Severity) -> usize {
         let of_state = self.findings.iter().filter(|found| found.state == state);
         of_state.count()
     }
@@ -139,9 +139,9 @@ impl Report {
         for found in &self.findings {
             let word = format!("{:<7}", found.state.word());
             let word = match found.state {
-                State::Good => output::good(word),
-                State::Doubtful => output::doubtful(word),
-                State::Wrong => output::bad(word),
+                Severity::Good => output::good(word),
+                Severity::Doubtful => output::doubtful(word),
+                Severity::Wrong => output::bad(word),
             };
             let start = format!("{word}  {:<longest$}  ", found.about);
             shown += &wrapped(start, found.text.split(' '), width);
@@ -164,13 +164,13 @@ impl Report {
 
     /// In one line.
     pub fn summary(&self) -> String {
-        let warnings = match self.count(State::Doubtful) {
+        let warnings = match self.count(Severity::Doubtful) {
             0 => "no warnings".to_owned(),
             1 => "1 warning".to_owned(),
             count => format!("{count} warnings"),
         };
-        match self.count(State::Wrong) {
-            0 if self.count(State::Doubtful) == 0 => "all is well".to_owned(),
+        match self.count(Severity::Wrong) {
+            0 if self.count(Severity::Doubtful) == 0 => "all is well".to_owned(),
             0 => format!("nothing is wrong, {warnings}"),
             1 => format!("1 thing is wrong, {warnings}"),
             count => format!("{count} things are wrong, {warnings}"),

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::super::tiers;
-use super::report::{Mend, Report, quoted};
+use super::report::{DoctorReport, Mend, quoted};
 use crate::cache::RUN_VARIABLE;
 use crate::cache::policy::{Decision, decide};
-use crate::config::{Config, IGNORED, Name, Record, SETTINGS, Source, meant};
+use crate::config::{Config, IGNORED, Name, Origin, RecordMode, SETTINGS, meant};
 use crate::driver::profile;
 use crate::log::{os, path, text};
 use crate::store::Store;
@@ -19,7 +19,7 @@ const MIN_SIZE: u64 = 1 << 20;
 /// When an entry was last used is written at most once in this time.
 const MIN_AGE: Duration = Duration::from_secs(3600);
 
-pub fn examine(config: &Config, report: &mut Report) {
+pub fn examine(config: &Config, report: &mut DoctorReport) {
     for complaint in &config.complaints {
         let is_unread = complaint.starts_with("cannot read") || complaint.contains("is not read:");
         let mend = Mend::words(if is_unread {
@@ -36,9 +36,9 @@ pub fn examine(config: &Config, report: &mut Report) {
     for setting in &SETTINGS {
         let (value, source) = config.value(setting.name);
         let from = match source {
-            Source::Default => continue,
-            Source::Environment => setting.variable.unwrap_or_default().to_owned(),
-            Source::SystemFile(file) | Source::File(file) => path(file).to_string(),
+            Origin::Default => continue,
+            Origin::Environment => setting.variable.unwrap_or_default().to_owned(),
+            Origin::SystemFile(file) | Origin::File(file) => path(file).to_string(),
         };
         is_default = false;
         let text = format!("{} = {} (from {from})", setting.key, os(value));
@@ -84,7 +84,7 @@ pub fn examine(config: &Config, report: &mut Report) {
 }
 
 /// Variables that are named as ours, and that nobody reads.
-fn examine_names(report: &mut Report) {
+fn examine_names(report: &mut DoctorReport) {
     let known = || SETTINGS.iter().filter_map(|setting| setting.variable);
     for (name, _) in std::env::vars_os() {
         let Some(name) = name.to_str().filter(|name| name.starts_with("OCLCACHE_")) else {
@@ -114,7 +114,9 @@ fn hindrance(config: &Config, name: Name) -> Option<(&'static str, bool)> {
         Name::Disable if config.disable() => Some(("the cache does nothing", true)),
         Name::ReadOnly if config.readonly() => Some(("nothing new is stored", false)),
         Name::Recache if config.recache() => Some(("nothing is served", false)),
-        Name::Record if config.record() == Record::Off => Some(("nothing new is stored", false)),
+        Name::Record if config.record() == RecordMode::Off => {
+            Some(("nothing new is stored", false))
+        }
         Name::MaxSize if config.max_size().is_some_and(|most| most < MIN_SIZE) => {
             Some(("hardly an entry fits", false))
         }
@@ -126,26 +128,26 @@ fn hindrance(config: &Config, name: Name) -> Option<(&'static str, bool)> {
     }
 }
 
-pub(super) fn unset(name: Name, source: &Source) -> Mend {
+pub(super) fn unset(name: Name, source: &Origin) -> Mend {
     let setting = &SETTINGS[name as usize];
     match source {
-        Source::Default | Source::Environment => {
+        Origin::Default | Origin::Environment => {
             Mend::command(format!("unset {}", setting.variable.unwrap_or_default()))
         }
-        Source::SystemFile(_) => Mend::command(format!(
+        Origin::SystemFile(_) => Mend::command(format!(
             "sudo oclcache config unset {} --system",
             setting.key
         )),
-        Source::File(_) => Mend::command(format!("oclcache config unset {}", setting.key)),
+        Origin::File(_) => Mend::command(format!("oclcache config unset {}", setting.key)),
     }
 }
 
 /// What the configuration files say of a program.
-pub fn examine_rules(config: &Config, program: &str, report: &mut Report) {
+pub fn examine_rules(config: &Config, program: &str, report: &mut DoctorReport) {
     for rule in config.rules().filter(|rule| rule.program == program) {
         let from = match &rule.source {
-            Source::SystemFile(file) | Source::File(file) => path(file).to_string(),
-            Source::Default | Source::Environment => continue,
+            Origin::SystemFile(file) | Origin::File(file) => path(file).to_string(),
+            Origin::Default | Origin::Environment => continue,
         };
         let name = text(program.as_bytes());
         let text = format!("{name}: {} = {} (from {from})", rule.key, rule.value);
@@ -155,7 +157,7 @@ pub fn examine_rules(config: &Config, program: &str, report: &mut Report) {
         }
         let mend = match (quoted(Path::new(program)), &rule.source) {
             (None, _) => Mend::words(format!("take it out of `{from}`")),
-            (Some(name), Source::SystemFile(_)) => Mend::command(format!(
+            (Some(name), Origin::SystemFile(_)) => Mend::command(format!(
                 "sudo oclcache config unset program.{name}.cache --system"
             )),
             (Some(name), _) => Mend::command(format!("oclcache config unset program.{name}.cache")),

@@ -39,7 +39,7 @@ const KERNEL: &CStr = c"oclcache_doctor";
 
 /// What a worker is told by its arguments.
 #[derive(Args)]
-pub struct WorkerArguments {
+pub struct DoctorWorkerArgs {
     /// A driver to look at; otherwise the loader is used
     #[arg(long)]
     driver: Option<PathBuf>,
@@ -65,7 +65,7 @@ pub enum Said {
     /// Its name and version.
     Words(String, String),
     /// What the loader lists.
-    Platforms(Vec<Listed>),
+    Platforms(Vec<ListedDriver>),
     /// The copies of our library that were loaded.
     Copies(Vec<OurCopy>),
     /// What became of a build.
@@ -83,7 +83,7 @@ pub enum Said {
 
 /// A platform of the loader's.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Listed {
+pub struct ListedDriver {
     pub name: String,
     /// It stands in the list before.
     pub is_again: bool,
@@ -104,12 +104,12 @@ pub struct Built {
     pub device: String,
     /// How long it took, in nanoseconds; or what failed.
     pub took_ns: Result<u64, String>,
-    pub counted: Counted,
+    pub counted: BuildCounts,
 }
 
 /// What was counted by us of a build.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counted {
+pub struct BuildCounts {
     pub hits: u64,
     pub misses: u64,
     /// Names of reasons.
@@ -127,7 +127,7 @@ pub struct OfDriver {
     pub is_refused: bool,
 }
 
-pub fn work(arguments: &WorkerArguments) -> Result<ExitCode, Failure> {
+pub fn work(arguments: &DoctorWorkerArgs) -> Result<ExitCode, Failure> {
     let mut answers = answers().map_err(Failure::new)?;
     // Who started it is gone if it is, and a crash of the driver's is nobody's business.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
@@ -210,7 +210,7 @@ fn use_loader(
     let listed = platforms
         .iter()
         .enumerate()
-        .map(|(index, platform)| Listed {
+        .map(|(index, platform)| ListedDriver {
             name: plain(loader.platform_name(*platform)),
             is_again: platforms[..index].contains(platform),
         });
@@ -266,13 +266,13 @@ impl Counts {
         }
     }
 
-    fn since(&self, before: &Counts) -> Counted {
+    fn since(&self, before: &Counts) -> BuildCounts {
         let is_more = |(name, count): &&(&str, u64)| {
             let known = before.bypassed.iter().find(|(known, _)| known == name);
             known.is_none_or(|(_, known)| known < count)
         };
         let bypassed = self.bypassed.iter().filter(is_more);
-        Counted {
+        BuildCounts {
             hits: self.hits.saturating_sub(before.hits),
             misses: self.misses.saturating_sub(before.misses),
             bypassed: bypassed.map(|(name, _)| (*name).to_owned()).collect(),

@@ -8,7 +8,7 @@ use crate::cli::output::ago;
 use crate::key::ingredients::{Ingredient, Key, Kind};
 use crate::outcome::{Bypass, NotBakeable};
 use crate::store::entry::Meta;
-use crate::store::journal::{self, Build, Ended, Kept, Record};
+use crate::store::journal::{self, Build, BuildResult, JournalRecord, Kept};
 use crate::store::{Store, StoreError};
 
 /// So many entries are compared with, those that were used last: of a large cache all would take minutes.
@@ -18,7 +18,7 @@ const MAX_COMPARED: usize = 10_000;
 pub struct Past {
     store: Store,
     /// The journal, oldest first.
-    pub records: Vec<Record>,
+    pub records: Vec<JournalRecord>,
     entries: Vec<(Key, Meta)>,
 }
 
@@ -105,10 +105,10 @@ impl Past {
     }
 
     /// Why a build was no hit. It need not stand in the journal.
-    pub fn why(&self, record: &Record) -> Why<'_> {
+    pub fn why(&self, record: &JournalRecord) -> Why<'_> {
         let mut why = self.reason(record);
         why.not_stored = match (record.ended.clone(), &record.build) {
-            (Ended::Miss { kept, .. }, build) => self.not_stored(kept, build.as_ref()),
+            (BuildResult::Miss { kept, .. }, build) => self.not_stored(kept, build.as_ref()),
             _ => None,
         };
         why
@@ -142,13 +142,13 @@ impl Past {
         }
     }
 
-    fn reason(&self, record: &Record) -> Why<'_> {
+    fn reason(&self, record: &JournalRecord) -> Why<'_> {
         match (&record.ended, &record.build) {
-            (Ended::Failed, _) => Why::plain(
+            (BuildResult::Failed, _) => Why::plain(
                 "failed",
                 "the build failed; the driver gives its errors itself, so nothing is stored",
             ),
-            (Ended::Bypassed(number), _) => match record.ended.reason() {
+            (BuildResult::Bypassed(number), _) => match record.ended.reason() {
                 Some(reason) => Why::plain(reason.name(), bypassed(reason)),
                 None => Why::plain(
                     "unknown",
@@ -157,16 +157,16 @@ impl Past {
                     ),
                 ),
             },
-            (Ended::Miss { recache: true, .. }, _) => Why::plain(
+            (BuildResult::Miss { recache: true, .. }, _) => Why::plain(
                 "recache",
                 "OCLCACHE_RECACHE is set, so nothing is looked up",
             ),
-            (Ended::Miss { .. }, Some(build)) => self.why_missed(record, build),
-            (Ended::Miss { .. }, None) => unlisted(),
+            (BuildResult::Miss { .. }, Some(build)) => self.why_missed(record, build),
+            (BuildResult::Miss { .. }, None) => unlisted(),
         }
     }
 
-    fn why_missed(&self, record: &Record, build: &Build) -> Why<'_> {
+    fn why_missed(&self, record: &JournalRecord, build: &Build) -> Why<'_> {
         if let Some(why) = self.why_gone(record, &build.key) {
             return why;
         }
@@ -206,13 +206,13 @@ impl Past {
     }
 
     /// Whether an equal build was there before, and what became of that.
-    fn why_gone(&self, record: &Record, key: &Key) -> Option<Why<'static>> {
+    fn why_gone(&self, record: &JournalRecord, key: &Key) -> Option<Why<'static>> {
         let before = self.earlier(record).rfind(|earlier| {
             let same = earlier
                 .build
                 .as_ref()
                 .is_some_and(|build| build.key == *key);
-            same && matches!(earlier.ended, Ended::Miss { .. })
+            same && matches!(earlier.ended, BuildResult::Miss { .. })
         });
         // A later one says nothing of this build.
         let aside = self.store.set_aside_at(key);
@@ -233,20 +233,20 @@ impl Past {
                 "concurrent",
                 "the same was compiled elsewhere at the same time",
             ),
-            Ended::Miss {
+            BuildResult::Miss {
                 kept: Kept::Recipe, ..
             } if self.store.given_up(key).is_some() => Why::plain(
                 "not_stored",
                 format!("compiled {age} as well, but it could not be stored"),
             ),
-            Ended::Miss {
+            BuildResult::Miss {
                 kept: Kept::Recipe, ..
             } => Why::plain(
                 "not_baked",
                 format!("compiled {age} as well, and not baked since: `oclcache bake` does that"),
             ),
             // What is said of this build says why.
-            Ended::Miss { kept, .. } if !kept.is_something() => Why::plain(
+            BuildResult::Miss { kept, .. } if !kept.is_something() => Why::plain(
                 "not_stored",
                 format!("compiled {age} as well, but it could not be stored"),
             ),
@@ -266,8 +266,11 @@ impl Past {
     }
 
     /// What stands in the journal before a record.
-    fn earlier<'a>(&'a self, record: &'a Record) -> impl DoubleEndedIterator<Item = &'a Record> {
-        let is_it = |other: &&Record| !std::ptr::eq(*other, record);
+    fn earlier<'a>(
+        &'a self,
+        record: &'a JournalRecord,
+    ) -> impl DoubleEndedIterator<Item = &'a JournalRecord> {
+        let is_it = |other: &&JournalRecord| !std::ptr::eq(*other, record);
         let until = record.time_ms;
         let earlier = self.records.iter().take_while(is_it).collect::<Vec<_>>();
         earlier
@@ -277,10 +280,10 @@ impl Past {
 
     /// When an entry that was there before a build was stored, in milliseconds. Its own time has seconds only, so the journal
     /// is asked first.
-    fn stored_before(&self, key: &Key, meta: &Meta, record: &Record) -> Option<u64> {
-        let is_its = |other: &&Record| {
+    fn stored_before(&self, key: &Key, meta: &Meta, record: &JournalRecord) -> Option<u64> {
+        let is_its = |other: &&JournalRecord| {
             let same = other.build.as_ref().is_some_and(|build| build.key == *key);
-            same && matches!(other.ended, Ended::Miss { kept, .. } if kept.is_something())
+            same && matches!(other.ended, BuildResult::Miss { kept, .. } if kept.is_something())
         };
         if self.records.iter().any(|other| is_its(&other)) {
             let last = self.earlier(record).rfind(is_its);
@@ -292,15 +295,15 @@ impl Past {
 }
 
 /// The miss that an entry began with, as far as the entry tells.
-pub fn record_of_entry(key: &Key, meta: &Meta) -> Record {
-    Record {
+pub fn record_of_entry(key: &Key, meta: &Meta) -> JournalRecord {
+    JournalRecord {
         time_ms: meta.created.saturating_mul(1000),
         compile_ns: meta.compile_ns,
         executable: meta.executable.clone(),
         process: 0,
         driver_family: meta.driver_family.clone(),
         kernel_names: meta.facts.kernel_names.clone(),
-        ended: Ended::Miss {
+        ended: BuildResult::Miss {
             kept: match meta.is_pending() {
                 true => Kept::Recipe,
                 false => Kept::Entry,

@@ -6,20 +6,20 @@ use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::disclosure::Disclosure;
-use super::{Wanted, cannot, place, private};
+use super::{ExportArgs, cannot, place, private};
 use crate::cli::Failure;
-use crate::cli::archive::{Listed, bar, devices, go_on};
+use crate::cli::archive::{ListedMember, bar, devices, go_on};
 use crate::cli::interrupt::Interrupt;
 use crate::key::ingredients::Key;
 use crate::store::entry::{Entry, EntryContent, Meta};
-use crate::store::recipe::Recipe;
+use crate::store::recipe::StoredRecipe;
 use crate::store::{Lookup, Store};
 
 /// What goes into the archive.
 #[derive(Default)]
 pub struct Chosen {
     /// The entries, in the order in which they go there.
-    pub listed: Vec<(Key, Listed)>,
+    pub listed: Vec<(Key, ListedMember)>,
     /// Their bytes, one after the other.
     pub spool: Option<File>,
     /// What whoever reads the archive learns.
@@ -32,7 +32,11 @@ pub struct Chosen {
 
 impl Chosen {
     /// Reads what is wanted, and what that was made from, whoever has left it: a program that links asks for that first.
-    pub fn read(store: &Store, wanted: &Wanted, interrupt: &Interrupt) -> Result<Chosen, Failure> {
+    pub fn read(
+        store: &Store,
+        wanted: &ExportArgs,
+        interrupt: &Interrupt,
+    ) -> Result<Chosen, Failure> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |since| since.as_secs());
         let mut chosen = Chosen::default();
@@ -81,9 +85,12 @@ impl Chosen {
     }
 
     /// Adds an entry. Gives the keys of what it was made from.
-    fn add(&mut self, wanted: &Wanted, key: &Key, entry: &Entry) -> Result<Vec<Key>, Failure> {
+    fn add(&mut self, wanted: &ExportArgs, key: &Key, entry: &Entry) -> Result<Vec<Key>, Failure> {
         let recipe = entry.recipe();
-        let needed = recipe.as_ref().map(Recipe::needed).unwrap_or_default();
+        let needed = recipe
+            .as_ref()
+            .map(StoredRecipe::needed)
+            .unwrap_or_default();
         let (meta, recipe) = match wanted.no_source {
             false => (entry.meta.clone(), recipe),
             true => match private::without_secrets(entry) {
@@ -100,7 +107,7 @@ impl Chosen {
         self.disclosure.add(entry, &meta, recipe.as_ref());
         let bytes = encoded(key, entry, &meta, recipe.as_ref());
         self.listed
-            .push((*key, Listed::of(key, &meta, recipe.is_some(), &bytes)));
+            .push((*key, ListedMember::of(key, &meta, recipe.is_some(), &bytes)));
         if let Some(spool) = &mut self.spool {
             let written = spool.write_all(&bytes);
             written.map_err(|error| cannot("write into", &place(&wanted.file), &error))?;
@@ -109,7 +116,7 @@ impl Chosen {
     }
 }
 
-impl Wanted {
+impl ExportArgs {
     fn wants(&self, meta: &Meta, now: u64) -> bool {
         let has = |device: &str| {
             let wanted = device.to_lowercase();
@@ -133,7 +140,7 @@ impl Wanted {
 }
 
 /// The entry's file in an archive. What depends on who has it, and not on the program, is as in any other.
-fn encoded(key: &Key, entry: &Entry, meta: &Meta, recipe: Option<&Recipe>) -> Vec<u8> {
+fn encoded(key: &Key, entry: &Entry, meta: &Meta, recipe: Option<&StoredRecipe>) -> Vec<u8> {
     let content = EntryContent {
         meta: &Meta {
             imported: false,

@@ -12,7 +12,7 @@ use super::super::output::{plural, size};
 use crate::key::ingredients::Kind;
 use crate::log::text;
 use crate::store::entry::{Answer, Entry, Meta};
-use crate::store::recipe::{Content, Operation, Recipe};
+use crate::store::recipe::{Content, StoredOperation, StoredRecipe};
 use opencl_sys::CL_PROGRAM_BUILD_LOG;
 
 /// So many of each are shown.
@@ -38,7 +38,7 @@ pub struct Disclosure {
 
 impl Disclosure {
     /// Counts what one entry discloses.
-    pub fn add(&mut self, entry: &Entry, meta: &Meta, recipe: Option<&Recipe>) {
+    pub fn add(&mut self, entry: &Entry, meta: &Meta, recipe: Option<&StoredRecipe>) {
         self.entries += 1;
         for binary in entry.binaries() {
             self.binaries.0 += 1;
@@ -92,7 +92,7 @@ impl Disclosure {
                 self.sources.1 += text.len() as u64;
             }
             let embedded = match &recipe.operation {
-                Operation::Compile(headers) => headers.as_slice(),
+                StoredOperation::Compile(headers) => headers.as_slice(),
                 _ => &[],
             };
             let contents = recipe.files.iter().filter_map(|file| match &file.content {

@@ -9,7 +9,7 @@ use crate::cache::without_texts;
 use crate::key::ingredients::Kind;
 use crate::key::options;
 use crate::store::entry::{Entry, Meta};
-use crate::store::recipe::{Content, Operation, Recipe};
+use crate::store::recipe::{Content, StoredOperation, StoredRecipe};
 
 /// Of a text, so many of its longest lines are looked for.
 const MAX_LINES: usize = 32;
@@ -70,7 +70,7 @@ pub fn without_secrets(entry: &Entry) -> Result<Meta, &'static str> {
 }
 
 /// What must not be found in what is given away.
-fn secrets(meta: &Meta, recipe: &Recipe) -> BTreeSet<Vec<u8>> {
+fn secrets(meta: &Meta, recipe: &StoredRecipe) -> BTreeSet<Vec<u8>> {
     let mut secrets = BTreeSet::new();
     for directory in meta.include_dirs.iter().flatten() {
         secrets.extend(path(directory));
@@ -89,7 +89,7 @@ fn secrets(meta: &Meta, recipe: &Recipe) -> BTreeSet<Vec<u8>> {
             secrets.extend(lines(text));
         }
     }
-    if let Operation::Compile(headers) = &recipe.operation {
+    if let StoredOperation::Compile(headers) = &recipe.operation {
         secrets.extend(headers.iter().flat_map(|(_, source)| lines(source)));
     }
     secrets

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::names::{below, safe};
 use crate::key::options;
 use crate::log::text;
-use crate::store::recipe::{Content, Operation, Recipe};
+use crate::store::recipe::{Content, StoredOperation, StoredRecipe};
 
 const FILES: &str = "headers/files";
 const EMBEDDED: &str = "headers/embedded";
@@ -35,14 +35,14 @@ pub struct Headers {
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn write(top: &Path, recipe: &Recipe) -> io::Result<Headers> {
+pub fn write(top: &Path, recipe: &StoredRecipe) -> io::Result<Headers> {
     let mut headers = Headers {
         working_directory: PathBuf::from("."),
         options: recipe.options.as_ref().map(|options| options.to_vec()),
         embedded: Vec::new(),
         lacking: Vec::new(),
     };
-    if let Operation::Compile(embedded) = &recipe.operation {
+    if let StoredOperation::Compile(embedded) = &recipe.operation {
         for (name, source) in embedded {
             let file = Path::new(EMBEDDED).join(below(name));
             write_file(top, &file, source, &mut headers.lacking)?;
@@ -105,7 +105,7 @@ pub fn write(top: &Path, recipe: &Recipe) -> io::Result<Headers> {
 }
 
 /// What stands in a header.
-fn content(recipe: &Recipe, index: usize) -> Option<&[u8]> {
+fn content(recipe: &StoredRecipe, index: usize) -> Option<&[u8]> {
     match &recipe.files.get(index)?.content {
         Content::Text(text) => Some(text),
         Content::SameAs { file, .. } if (*file as usize) < index => content(recipe, *file as usize),

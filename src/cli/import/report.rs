@@ -16,7 +16,7 @@ const SHOWN: usize = 20;
 
 /// What is known before anything is stored, and after.
 #[derive(Default)]
-pub struct Report {
+pub struct ImportReport {
     pub archive: String,
     /// The archive is this cache's own.
     pub is_own: bool,
@@ -39,7 +39,7 @@ pub struct Report {
     pub system: Option<PathBuf>,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ImportReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let done = if self.dry_run {
             "would be imported"
@@ -71,7 +71,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl Report {
+impl ImportReport {
     /// Says it, and gives the exit code; `stopped` is why it did not come to its end.
     pub fn finish(&self, as_json: bool, stopped: Option<Failure>) -> Result<ExitCode, Failure> {
         for (library, why) in &self.silent {

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::super::{Failure, run};
-use super::plan::{HEADER, Plan};
+use super::plan::{HEADER, InstallPlan};
 use super::{ICD, OWN_VENDORS, VENDORS};
 use crate::log::path;
 use crate::store::directory::Directory;
@@ -66,7 +66,7 @@ impl Home {
     }
 
     /// The directories of ours go, if they are empty then.
-    pub fn forget_directories(&self, plan: &mut Plan) {
+    pub fn forget_directories(&self, plan: &mut InstallPlan) {
         plan.remove_directory(&self.vendors);
         if let Some(directory) = self.vendors.parent() {
             plan.remove_directory(directory);
@@ -74,7 +74,7 @@ impl Home {
     }
 
     /// What `oclcache run` has made beside it goes.
-    pub fn forget_runs(&self, plan: &mut Plan) {
+    pub fn forget_runs(&self, plan: &mut InstallPlan) {
         let place = self.vendors.parent().unwrap_or(&self.vendors);
         let opened = Directory::open(place).ok().flatten();
         for (name, _) in opened.iter().flat_map(run::made_vendors) {

@@ -30,15 +30,15 @@ enum Step {
 
 /// All steps, in order.
 #[derive(Default)]
-pub struct Plan {
+pub struct InstallPlan {
     steps: Vec<Step>,
     /// Before each path that is written, for packagers.
     root: Option<PathBuf>,
 }
 
-impl Plan {
-    pub fn new(root: Option<&Path>) -> Plan {
-        Plan {
+impl InstallPlan {
+    pub fn new(root: Option<&Path>) -> InstallPlan {
+        InstallPlan {
             steps: Vec::new(),
             root: root.map(Path::to_owned),
         }

@@ -9,7 +9,7 @@ use crate::cli::explain::{Past, words};
 use crate::cli::list::kernels;
 use crate::cli::stats::Gathered;
 use crate::store::Store;
-use crate::store::journal::{Ended, now_ms};
+use crate::store::journal::{BuildResult, now_ms};
 use crate::store::stats::DAY_MS;
 
 /// How many of the costliest programs and of the latest misses are shown.
@@ -45,7 +45,7 @@ pub struct Costly {
 }
 
 /// A build that was no hit.
-pub struct Missed {
+pub struct MissedProgram {
     /// When, in milliseconds ago.
     pub ago_ms: u64,
     /// In one word why.
@@ -67,7 +67,7 @@ pub type Space = BTreeMap<String, (u64, u64)>;
 
 /// What was found.
 #[derive(Default)]
-pub struct Found {
+pub struct Findings {
     /// The costliest entries, the first of them first.
     pub costliest: Vec<Costly>,
     /// Where the space goes.
@@ -77,21 +77,21 @@ pub struct Found {
     /// By age, from the youngest on.
     pub by_age: Vec<(&'static str, (u64, u64))>,
     /// The latest misses, the last of them first.
-    pub misses: Vec<Missed>,
+    pub misses: Vec<MissedProgram>,
 }
 
-impl Found {
+impl Findings {
     /// Reads the metadata of all entries, and the journal.
     ///
     /// # Errors
     /// A directory or the journal cannot be read.
-    pub fn read(gathered: &Gathered) -> Result<Found, Failure> {
+    pub fn read(gathered: &Gathered) -> Result<Findings, Failure> {
         let Some(store) = &gathered.store else {
-            return Ok(Found::default());
+            return Ok(Findings::default());
         };
-        let mut found = Found {
+        let mut found = Findings {
             by_age: AGES.map(|(_, name)| (name, (0, 0))).to_vec(),
-            ..Found::default()
+            ..Findings::default()
         };
         let bar = bar(gathered.entries.len());
         for (key, file) in &gathered.entries {
@@ -140,12 +140,12 @@ impl Found {
     }
 }
 
-fn misses(past: &Past) -> Vec<Missed> {
+fn misses(past: &Past) -> Vec<MissedProgram> {
     let newest = past.records.iter().rev();
-    let misses = newest.filter(|record| matches!(record.ended, Ended::Miss { .. }));
+    let misses = newest.filter(|record| matches!(record.ended, BuildResult::Miss { .. }));
     let missed = misses.take(MISSES).map(|record| {
         let why = past.why(record);
-        Missed {
+        MissedProgram {
             ago_ms: now_ms().saturating_sub(record.time_ms),
             reason: why.reason,
             words: words(&why, OF_A_KIND),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sha2::{Digest, Sha256};
 
 use super::charts::{Bar, bars, part};
-use super::found::{Costly, Found, Missed, Space};
+use super::found::{Costly, Findings, MissedProgram, Space};
 use super::html::{Cell, base64, escaped, name, number, table};
 use crate::cli::output::{ago, noun, seconds, size};
 use crate::cli::stats::{By, Gathered, day, hit_rate};
@@ -20,7 +20,7 @@ const MONTHS: u32 = 12;
 const ROWS: usize = 12;
 
 /// All of it but the first lines.
-pub fn render(all: &Gathered, found: &Found) -> String {
+pub fn render(all: &Gathered, found: &Findings) -> String {
     let style = base64(&Sha256::digest(STYLE));
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
@@ -391,7 +391,7 @@ fn largest(space: &Space) -> Vec<(&str, (u64, u64))> {
     rows
 }
 
-fn space(found: &Found) -> String {
+fn space(found: &Findings) -> String {
     if found.by_driver.is_empty() {
         return String::new();
     }
@@ -468,7 +468,7 @@ fn reasons(all: &Gathered) -> String {
 }
 
 /// The first ones, and the others for those who want them.
-fn misses(misses: &[Missed]) -> String {
+fn misses(misses: &[MissedProgram]) -> String {
     if misses.is_empty() {
         return String::new();
     }
@@ -483,7 +483,7 @@ fn misses(misses: &[Missed]) -> String {
     }
 }
 
-fn listed(misses: &[Missed]) -> String {
+fn listed(misses: &[MissedProgram]) -> String {
     let shown = misses.iter().map(|miss| {
         let words: Vec<String> = miss.words.iter().map(|words| escaped(words.as_bytes())).collect();
         let words = match words.is_empty() {

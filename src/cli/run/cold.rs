@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::{exit_as, run_to_end};
 use crate::cli::Failure;
 use crate::cli::caches::Surroundings;
-use crate::cli::caches::table::{Base, CACHES, Cache, Cold};
+use crate::cli::caches::table::{CACHES, CacheRoot, Cold, OtherCache};
 use crate::cli::output::say;
 
 pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
@@ -73,7 +73,7 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
 }
 
 /// Whether a cache has a directory.
-fn is_there(cache: &Cache, surroundings: &Surroundings) -> bool {
+fn is_there(cache: &OtherCache, surroundings: &Surroundings) -> bool {
     let mut places = cache.places.iter();
     places.any(|place| surroundings.path(place).is_some_and(|path| path.exists()))
 }
@@ -83,12 +83,12 @@ fn is_hidden(cold: &[Cold]) -> bool {
 }
 
 /// Whether a cache has a directory that no XDG_CACHE_HOME moves.
-fn is_in_home(cache: &Cache, surroundings: &Surroundings) -> bool {
+fn is_in_home(cache: &OtherCache, surroundings: &Surroundings) -> bool {
     let mut places = cache.places.iter();
     places.any(|place| {
         let path = surroundings
             .path(place)
-            .filter(|_| place.base == Base::Home);
+            .filter(|_| place.base == CacheRoot::Home);
         path.is_some_and(|path| path.exists())
     })
 }

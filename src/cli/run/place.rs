@@ -30,7 +30,7 @@ const MAX_BYTES: u64 = 4096 + 2;
 const UNFINISHED: Duration = Duration::from_secs(3600);
 
 /// Where one run keeps what it needs.
-pub struct Place {
+pub struct RunDirectory {
     pub vendors: PathBuf,
     pub run: Directory,
     /// The statistics that the run's are added to; a read-only cache has none.
@@ -38,11 +38,11 @@ pub struct Place {
     temporary: Option<Root>,
 }
 
-impl Place {
-    pub fn open(config: &Config, library: &Path) -> Result<Place, String> {
+impl RunDirectory {
+    pub fn open(config: &Config, library: &Path) -> Result<RunDirectory, String> {
         let words = |error: StoreError| error.to_string();
         if config.readonly() || config.disables_all() {
-            return Place::temporary(library);
+            return RunDirectory::temporary(library);
         }
         let opened = config.directory();
         let open = |path: PathBuf| Store::open(&path, Limits::of(config)).map_err(words);
@@ -50,7 +50,7 @@ impl Place {
             Ok(store) => store,
             // Entries of the system serve also who has no cache.
             Err(_) if tiers(config).stores().next().is_some() => {
-                return Place::temporary(library);
+                return RunDirectory::temporary(library);
             }
             Err(why) => return Err(why),
         };
@@ -60,7 +60,7 @@ impl Place {
         };
         let statistics = store.root().create(STATISTICS).map_err(words)?;
         let run = Statistics::new(&statistics).begin_run().map_err(words)?;
-        Ok(Place {
+        Ok(RunDirectory {
             vendors,
             run,
             statistics: Some(statistics),
@@ -69,14 +69,14 @@ impl Place {
     }
 
     /// A place that goes with the run. What a run has left that was killed goes with the next one.
-    fn temporary(library: &Path) -> Result<Place, String> {
+    fn temporary(library: &Path) -> Result<RunDirectory, String> {
         let words = |error: StoreError| error.to_string();
         root::clear_leftovers();
         let temporary = Root::new().map_err(|error| error.to_string())?;
         let root = Directory::create_all(temporary.path()).map_err(words)?;
         let vendors = vendors_directory(&root, library).map_err(words)?;
         let run = root.create("run").map_err(words)?;
-        Ok(Place {
+        Ok(RunDirectory {
             vendors,
             run,
             statistics: None,

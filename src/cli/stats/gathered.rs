@@ -11,14 +11,14 @@ use crate::key::ingredients::Key;
 use crate::store::directory::FileFacts;
 use crate::store::filesystem::FileSystem;
 use crate::store::journal::now_ms;
-use crate::store::stats::{BY_DAY, Counted, Counter, DAY_MS, Statistics, Tag, Totals, date};
+use crate::store::stats::{BY_DAY, CountedRows, Counter, DAY_MS, Statistics, Tag, Totals, date};
 use crate::store::tiers::Tiers;
 use crate::store::{STATISTICS, Store};
 
 /// What was counted, and what there is now.
 pub struct Gathered {
     /// The counters.
-    pub counted: Counted,
+    pub counted: CountedRows,
     /// The cache; None if there is none yet.
     pub store: Option<Store>,
     /// Where it is.
@@ -64,7 +64,7 @@ impl By {
     }
 
     /// The sums, by name; those of days from the earliest on, others from the most builds on.
-    pub fn groups(self, counted: &Counted) -> Vec<(Vec<String>, Totals)> {
+    pub fn groups(self, counted: &CountedRows) -> Vec<(Vec<String>, Totals)> {
         let sums = counted.rows.by(|tag| self.names(tag, counted.today));
         let mut groups: Vec<_> = sums.into_iter().collect();
         if self != By::Day {
@@ -107,9 +107,9 @@ impl Gathered {
         let config = Config::read();
         let directory = directory(&config)?;
         let store = Store::open_existing(&directory)?;
-        let mut counted = Counted {
+        let mut counted = CountedRows {
             today: u32::try_from(now_ms() / DAY_MS).unwrap_or(0),
-            ..Counted::default()
+            ..CountedRows::default()
         };
         let mut entries = Vec::new();
         if let Some(store) = &store {

@@ -1,7 +1,7 @@
 //! What `oclcache stats` shows to people: at a glance first, then where it comes from.
 
 use super::{By, Gathered, day, hit_rate};
-use crate::cli::output::{Column, Table, faint, good, heading, seconds, size, width};
+use crate::cli::output::{Column, TextTable, faint, good, heading, seconds, size, width};
 use crate::log::{path, text};
 use crate::store::stats::{Counter, Totals};
 
@@ -19,7 +19,7 @@ pub fn render(all: &Gathered, by: Option<By>, since: Option<u32>, verbose: bool)
     }
     let total = all.counted.rows.total();
     let mut shown = glance(all, &total, since);
-    let mut section = |title: &str, table: Table| {
+    let mut section = |title: &str, table: TextTable| {
         if !table.is_empty() {
             shown += &format!("\n{}\n{}", heading(title), table.render(2, width()));
         }
@@ -71,7 +71,7 @@ fn glance(all: &Gathered, total: &Totals, since: Option<u32>) -> String {
         columns.push(("30 days".to_owned(), all.latest(29)));
     }
     columns.push((ever, total.clone()));
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         Column::Left,
         Column::Right,
         Column::Right,
@@ -137,8 +137,8 @@ fn rate(totals: &Totals, is_headline: bool) -> String {
 fn reasons_table<'a>(
     reasons: impl Iterator<Item = (&'a str, u64, &'a str)>,
     verbose: bool,
-) -> Table {
-    let mut table = Table::new(&[Column::Left, Column::Right, Column::Cut]);
+) -> TextTable {
+    let mut table = TextTable::new(&[Column::Left, Column::Right, Column::Cut]);
     let mut reasons: Vec<_> = reasons.collect();
     reasons.sort_by_key(|(_, count, _)| std::cmp::Reverse(*count));
     for (name, count, help) in reasons {
@@ -149,8 +149,8 @@ fn reasons_table<'a>(
 }
 
 /// What most caches never count; with `verbose` all of it.
-fn rare(totals: &Totals, verbose: bool) -> Table {
-    let mut table = Table::new(&[Column::Left, Column::Right]);
+fn rare(totals: &Totals, verbose: bool) -> TextTable {
+    let mut table = TextTable::new(&[Column::Left, Column::Right]);
     let number = |counter| totals.get(counter);
     let mut row = |name: &str, count: u64, shown: String| {
         if count > 0 || verbose {
@@ -209,14 +209,14 @@ fn rare(totals: &Totals, verbose: bool) -> Table {
 }
 
 /// A row for each day, program or device: those with the most builds, or the latest days.
-fn table(by: By, all: &Gathered, most: usize) -> Table {
+fn table(by: By, all: &Gathered, most: usize) -> TextTable {
     let mut groups = by.groups(&all.counted);
     let more = groups.len().saturating_sub(most);
     if by == By::Day {
         groups.reverse();
     }
     groups.truncate(most);
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         Column::Cut,
         Column::Right,
         Column::Right,
@@ -258,8 +258,8 @@ fn table(by: By, all: &Gathered, most: usize) -> Table {
 }
 
 /// What there is now, and where.
-fn places(all: &Gathered) -> Table {
-    let mut table = Table::new(&[Column::Left, Column::Left]);
+fn places(all: &Gathered) -> TextTable {
+    let mut table = TextTable::new(&[Column::Left, Column::Left]);
     let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
     row("cache directory", path(&all.directory).to_string());
     row("file system", all.file_system().described());

@@ -1,7 +1,8 @@
 //! The rows: what is known of each family of drivers, and where that is known from.
 
 use super::{
-    Files, IncludeDir, KernelFacts, ProcessorFacts, Profile, Rebuild, Record, contains, variables,
+    Files, IncludeDir, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime, contains,
+    variables,
 };
 
 /// What clang takes by itself: its headers, `include` in the working directory where it was not told of them (measured on
@@ -25,9 +26,9 @@ pub(super) static PROFILES: [Profile; 8] = [
         // Measured: CL_PROGRAM_BINARY_SIZES compiles every kernel for any size of work-group, three times as long as the build
         // took, and holds the program's lock meanwhile (clGetProgramInfo.c, pocl_build.c). Newer versions do it in the build for
         // devices that run all work-items alike, as GPUs do (pocl_build.c; unverified).
-        record: Record::Baked,
+        record: RecordTime::Baked,
         // Measured: clCreateKernel 0 ms.
-        kernel_facts: KernelFacts::AfterBuild,
+        kernel_facts: KernelFactsTime::AfterBuild,
         // Measured: a binary with debug information makes LLVM's verifier complain on standard error when it is loaded.
         refuses_debug: true,
         context_counts_programs: Some(true), // measured
@@ -68,8 +69,8 @@ pub(super) static PROFILES: [Profile; 8] = [
         recognise: |platform| {
             contains(&platform.name, "Intel(R) OpenCL") && !contains(&platform.name, "Graphics")
         },
-        record: Record::InMiss, // measured: 0 ms of a build of 625 ms
-        kernel_facts: KernelFacts::AfterBuild, // measured: about 1 ms for ten kernels
+        record: RecordTime::InMiss, // measured: 0 ms of a build of 625 ms
+        kernel_facts: KernelFactsTime::AfterBuild, // measured: about 1 ms for ten kernels
         refuses_debug: false,
         context_counts_programs: Some(false), // measured
         kernels_keep_program: false,          // measured: queries of it give CL_INVALID_PROGRAM
@@ -108,9 +109,9 @@ pub(super) static PROFILES: [Profile; 8] = [
         },
         // get_info.cpp: what the build left in memory is wrapped up. program.cpp: it is compiled again from its intermediate
         // representation where the binary is loaded on another kind of device, or a setting demands it.
-        record: Record::Measured,
+        record: RecordTime::Measured,
         // kernel.cpp: memory is allocated, nothing is compiled; unverified.
-        kernel_facts: KernelFacts::AfterBuild,
+        kernel_facts: KernelFactsTime::AfterBuild,
         refuses_debug: false,
         context_counts_programs: None, // found out, though program.cpp takes a reference that nobody sees
         kernels_keep_program: true,    // kernel.cpp: each holds a reference, which is seen
@@ -138,9 +139,9 @@ pub(super) static PROFILES: [Profile; 8] = [
         family: "amd",
         recognise: |platform| contains(&platform.name, "AMD Accelerated Parallel Processing"),
         // cl_program.cpp: what the build left in memory is copied. devprogram.cpp: it is loaded as it is, if it has code.
-        record: Record::Measured,
+        record: RecordTime::Measured,
         // cl_program.cpp: the first one loads the program's code onto the devices, nothing is compiled; unverified.
-        kernel_facts: KernelFacts::AfterBuild,
+        kernel_facts: KernelFactsTime::AfterBuild,
         refuses_debug: false,
         context_counts_programs: None, // found out, though by program.hpp each program holds a reference
         kernels_keep_program: true,    // kernel.hpp: each holds a reference
@@ -168,9 +169,9 @@ pub(super) static PROFILES: [Profile; 8] = [
         recognise: |platform| contains(&platform.vendor, "NVIDIA"),
         // Its sources are closed, and nothing is measured. The binary is PTX text (pull request 672 of inducer/pyopencl), which the
         // driver compiles when it is loaded unless its own cache has it (documented: CUDA_CACHE_PATH): a hit may gain little.
-        record: Record::Measured,
+        record: RecordTime::Measured,
         // All is compiled by clBuildProgram (pull request 225 of viennacl/viennacl-dev); unverified.
-        kernel_facts: KernelFacts::AfterBuild,
+        kernel_facts: KernelFactsTime::AfterBuild,
         refuses_debug: false,
         context_counts_programs: None,     // found out
         kernels_keep_program: true,        // unverified
@@ -200,9 +201,9 @@ pub(super) static PROFILES: [Profile; 8] = [
         recognise: |platform| platform.name == b"rusticl", // Clover has the same suffix, and is another compiler
         // Measured: 0 ms of a build of 34 ms. The binary is SPIR-V, from which newer versions compile every kernel in
         // clCreateProgramWithBinary already (program.rs; unverified).
-        record: Record::InMiss,
+        record: RecordTime::InMiss,
         // Measured: 22.3 takes about 550 ms to create a kernel, again for every kernel object.
-        kernel_facts: KernelFacts::WhenCreated,
+        kernel_facts: KernelFactsTime::WhenCreated,
         refuses_debug: false,
         context_counts_programs: Some(true), // measured
         kernels_keep_program: true,
@@ -242,8 +243,8 @@ pub(super) static PROFILES: [Profile; 8] = [
         recognise: |platform| contains(&platform.name, "clvk"),
         // program.cpp: the binary is SPIR-V, which is copied, and only parsed when it is loaded. Vulkan compiles each kernel when
         // it is first run, with a hit as without.
-        record: Record::Measured,
-        kernel_facts: KernelFacts::WhenCreated, // unverified
+        record: RecordTime::Measured,
+        kernel_facts: KernelFactsTime::WhenCreated, // unverified
         refuses_debug: false,
         context_counts_programs: None,     // found out
         kernels_keep_program: true,        // unverified
@@ -275,9 +276,9 @@ pub(super) static PROFILES: [Profile; 8] = [
         family: "oclgrind",
         recognise: |platform| contains(&platform.name, "Oclgrind"),
         // Program.cpp: LLVM's bitcode is written twice, once to tell its size. Kernels are interpreted.
-        record: Record::Measured,
+        record: RecordTime::Measured,
         // It ends the process when a kernel is created that calls a function which nobody defined; the build succeeds. Measured.
-        kernel_facts: KernelFacts::WhenCreated,
+        kernel_facts: KernelFactsTime::WhenCreated,
         refuses_debug: false,
         context_counts_programs: Some(true), // measured
         kernels_keep_program: true,
@@ -300,9 +301,9 @@ pub(super) static PROFILES: [Profile; 8] = [
 pub(super) static UNKNOWN: Profile = Profile {
     family: "unknown",
     recognise: |_| true,
-    record: Record::Measured,
+    record: RecordTime::Measured,
     // ARM's driver for Mali compiles then (pull request 225 of viennacl/viennacl-dev).
-    kernel_facts: KernelFacts::WhenCreated,
+    kernel_facts: KernelFactsTime::WhenCreated,
     refuses_debug: false,
     context_counts_programs: None,
     kernels_keep_program: true,

@@ -15,7 +15,7 @@ fn store() -> (tempfile::TempDir, Store) {
 }
 
 /// What builds of this length say, recorded in this time.
-fn recorded(count: u32, compile_ms: u64, record_ms: u64) -> Option<Verdict> {
+fn recorded(count: u32, compile_ms: u64, record_ms: u64) -> Option<CostVerdict> {
     let mut measured = driver(1);
     for _ in 0..count {
         let times = Times::of(compile_ms * MS, record_ms * MS);
@@ -24,7 +24,7 @@ fn recorded(count: u32, compile_ms: u64, record_ms: u64) -> Option<Verdict> {
     measured.verdict(7)
 }
 
-fn loaded(count: u32, compile_ms: u64, load_ms: u64) -> Option<Verdict> {
+fn loaded(count: u32, compile_ms: u64, load_ms: u64) -> Option<CostVerdict> {
     let mut measured = driver(1);
     for _ in 0..count {
         let times = Times::of(compile_ms * MS, load_ms * MS);
@@ -36,14 +36,14 @@ fn loaded(count: u32, compile_ms: u64, load_ms: u64) -> Option<Verdict> {
 #[test]
 fn what_takes_long_and_often_decides_and_noise_does_not() {
     for (verdict, count, compile, record) in [
-        (Some(Verdict::Dear), 4, 1108, 3400),
+        (Some(CostVerdict::Dear), 4, 1108, 3400),
         (None, 3, 1108, 3400),
         (None, 50, 625, 100),
-        (Some(Verdict::Dear), 50, 625, 160),
+        (Some(CostVerdict::Dear), 50, 625, 160),
         // However many: small builds are never worth a change.
         (None, 100_000, 0, 2),
         (None, 63, 2, 3),
-        (Some(Verdict::Dear), 10, 0, 30),
+        (Some(CostVerdict::Dear), 10, 0, 30),
     ] {
         assert_eq!(
             recorded(count, compile, record),
@@ -52,11 +52,11 @@ fn what_takes_long_and_often_decides_and_noise_does_not() {
         );
     }
     for (verdict, count, compile, load) in [
-        (Some(Verdict::NoGain), 8, 100, 90),
-        (Some(Verdict::NoGain), 8, 100, 900),
+        (Some(CostVerdict::NoGain), 8, 100, 90),
+        (Some(CostVerdict::NoGain), 8, 100, 900),
         (None, 7, 100, 100),
         (None, 1000, 100, 80),
-        (Some(Verdict::NoGain), 8, 1, 30),
+        (Some(CostVerdict::NoGain), 8, 1, 30),
         (None, 100_000, 1, 2),
     ] {
         assert_eq!(loaded(count, compile, load), verdict, "{count} {load}");
@@ -73,7 +73,10 @@ fn what_was_decided_is_tried_again_with_what_is_measured_then() {
     // From the fourth on.
     let decided = measured.decided_ms.expect("a verdict");
     assert_eq!(decided, 1 + 3 * DAY_MS);
-    assert_eq!(measured.verdict(decided + 14 * DAY_MS), Some(Verdict::Dear));
+    assert_eq!(
+        measured.verdict(decided + 14 * DAY_MS),
+        Some(CostVerdict::Dear)
+    );
     let later = decided + 14 * DAY_MS + 1;
     assert_eq!(measured.verdict(later), None);
     measured.add(Times::of(100 * MS, MS), Times::default(), later);
@@ -90,7 +93,7 @@ fn recent_programs_count_more_than_old_ones() {
     for _ in 0..40 {
         measured.add(Times::of(100 * MS, 300 * MS), Times::default(), 7);
     }
-    assert_eq!(measured.verdict(7), Some(Verdict::Dear));
+    assert_eq!(measured.verdict(7), Some(CostVerdict::Dear));
     assert!(measured.recorded.count < MAX_COUNTED);
 }
 
@@ -110,7 +113,7 @@ fn processes_add_up_and_a_damaged_file_is_as_none() {
         let known = Measures::default().of(store, 5, || Some(driver(1)));
         known.expect("known").verdict(now_ms)
     };
-    assert_eq!(of(&store), Some(Verdict::Dear));
+    assert_eq!(of(&store), Some(CostVerdict::Dear));
     let file = store.root().path().join(NAME);
     let whole = std::fs::read(&file).expect("read");
     for at in 0..whole.len() {

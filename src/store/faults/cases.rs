@@ -53,7 +53,7 @@ const TIGHT: Limits = Limits {
 
 /// What a look-up of a key finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum Outcome {
     /// An entry, by the number that was published with it.
     Entry(u8),
     Absent,
@@ -95,17 +95,17 @@ fn publish(store: &Store, key: &Key, number: u8) -> Said {
 
 /// Whatever is found is of this key.
 #[track_caller]
-fn find(store: &Store, key: &Key) -> (Found, Option<FileFacts>) {
+fn find(store: &Store, key: &Key) -> (Outcome, Option<FileFacts>) {
     match store.look_up(key) {
-        Lookup::Absent | Lookup::Pending(_) => (Found::Absent, None),
-        Lookup::Unreadable(_) => (Found::Unreadable, None),
-        Lookup::Bad(_) => (Found::Bad, None),
+        Lookup::Absent | Lookup::Pending(_) => (Outcome::Absent, None),
+        Lookup::Unreadable(_) => (Outcome::Unreadable, None),
+        Lookup::Bad(_) => (Outcome::Bad, None),
         Lookup::Found(entry, file) => {
             let binaries: Vec<&[u8]> = entry.binaries().collect();
             let number = binaries[0][32];
             assert_eq!(binaries, [binary(key, number)]);
             assert_eq!(entry.meta, facts());
-            (Found::Entry(number), Some(file))
+            (Outcome::Entry(number), Some(file))
         }
     }
 }
@@ -133,10 +133,10 @@ struct Case {
     /// Makes what is there before.
     prepare: fn(&Store),
     /// What a look-up finds then.
-    before: Found,
+    before: Outcome,
     act: fn(&Store) -> Said,
     /// What a look-up finds when that is done.
-    after: Found,
+    after: Outcome,
     /// Whether nothing else is touched.
     spares_other: bool,
     /// Of so many operations one has a fault.
@@ -148,16 +148,16 @@ const CASES: &[Case] = &[
         name: "look-up of nothing",
         limits: LIMITS,
         prepare: |_| (),
-        before: Found::Absent,
+        before: Outcome::Absent,
         act: |store| {
             let (found, _) = find(store, &KEY);
             assert!(
-                matches!(found, Found::Absent | Found::Unreadable),
+                matches!(found, Outcome::Absent | Outcome::Unreadable),
                 "{found:?}"
             );
             Said::Done
         },
-        after: Found::Absent,
+        after: Outcome::Absent,
         spares_other: true,
         every: 1,
     },
@@ -165,14 +165,14 @@ const CASES: &[Case] = &[
         name: "look-up of an entry",
         limits: LIMITS,
         prepare: published,
-        before: Found::Entry(1),
+        before: Outcome::Entry(1),
         act: |store| {
             let (found, _) = find(store, &KEY);
             // A good entry is never said to be bad, which would set it aside.
-            assert_ne!(found, Found::Bad);
+            assert_ne!(found, Outcome::Bad);
             Said::Done
         },
-        after: Found::Entry(1),
+        after: Outcome::Entry(1),
         spares_other: true,
         every: 1,
     },
@@ -180,13 +180,13 @@ const CASES: &[Case] = &[
         name: "look-up of a bad entry",
         limits: LIMITS,
         prepare: damaged,
-        before: Found::Bad,
+        before: Outcome::Bad,
         act: |store| {
             let (found, _) = find(store, &KEY);
-            assert!(!matches!(found, Found::Entry(_)), "{found:?}");
+            assert!(!matches!(found, Outcome::Entry(_)), "{found:?}");
             Said::Done
         },
-        after: Found::Bad,
+        after: Outcome::Bad,
         spares_other: true,
         every: 1,
     },
@@ -194,9 +194,9 @@ const CASES: &[Case] = &[
         name: "publication",
         limits: LIMITS,
         prepare: |_| (),
-        before: Found::Absent,
+        before: Outcome::Absent,
         act: |store| publish(store, &KEY, 2),
-        after: Found::Entry(2),
+        after: Outcome::Entry(2),
         spares_other: true,
         every: 1,
     },
@@ -204,9 +204,9 @@ const CASES: &[Case] = &[
         name: "publication over an entry",
         limits: LIMITS,
         prepare: published,
-        before: Found::Entry(1),
+        before: Outcome::Entry(1),
         act: |store| publish(store, &KEY, 2),
-        after: Found::Entry(2),
+        after: Outcome::Entry(2),
         spares_other: true,
         every: 1,
     },
@@ -217,14 +217,14 @@ const CASES: &[Case] = &[
             published(store);
             assert!(load(store));
         },
-        before: Found::Entry(1),
+        before: Outcome::Entry(1),
         act: |store| {
             let (_, Some(file)) = find(store, &KEY) else {
                 return Said::Failed;
             };
             said(store.replace(&KEY, &content_of(&facts(), &binary(&KEY, 2)), &file))
         },
-        after: Found::Entry(2),
+        after: Outcome::Entry(2),
         spares_other: true,
         every: 1,
     },
@@ -232,12 +232,12 @@ const CASES: &[Case] = &[
         name: "setting aside",
         limits: LIMITS,
         prepare: damaged,
-        before: Found::Bad,
+        before: Outcome::Bad,
         act: |store| match store.set_aside(&KEY) {
             Ok(()) => Said::Unknown,
             Err(_) => Said::Failed,
         },
-        after: Found::Absent,
+        after: Outcome::Absent,
         spares_other: true,
         every: 1,
     },
@@ -245,12 +245,12 @@ const CASES: &[Case] = &[
         name: "first load",
         limits: LIMITS,
         prepare: published,
-        before: Found::Entry(1),
+        before: Outcome::Entry(1),
         act: |store| {
             load(store);
             Said::Done
         },
-        after: Found::Entry(1),
+        after: Outcome::Entry(1),
         spares_other: true,
         every: 1,
     },
@@ -258,13 +258,13 @@ const CASES: &[Case] = &[
         name: "removal",
         limits: LIMITS,
         prepare: published,
-        before: Found::Entry(1),
+        before: Outcome::Entry(1),
         act: |store| match store.remove(&KEY) {
             Ok(true) => Said::Done,
             // Also where the system says that there is nothing.
             Ok(false) | Err(_) => Said::Failed,
         },
-        after: Found::Absent,
+        after: Outcome::Absent,
         spares_other: true,
         every: 1,
     },
@@ -277,12 +277,12 @@ const CASES: &[Case] = &[
             fs::create_dir_all(&loading).expect("made");
             fs::write(loading.join(KEY.hex()), "++").expect("written");
         },
-        before: Found::Entry(1),
+        before: Outcome::Entry(1),
         act: |store| {
             load(store);
             Said::Unknown
         },
-        after: Found::Absent,
+        after: Outcome::Absent,
         spares_other: true,
         every: 1,
     },
@@ -290,7 +290,7 @@ const CASES: &[Case] = &[
         name: "collection",
         limits: LIMITS,
         prepare: published,
-        before: Found::Entry(1),
+        before: Outcome::Entry(1),
         act: |store| {
             let limits = Limits {
                 max_size: Some(4096),
@@ -299,7 +299,7 @@ const CASES: &[Case] = &[
             let _ = store.collect(&limits, &mut Quiet);
             Said::Unknown
         },
-        after: Found::Absent,
+        after: Outcome::Absent,
         spares_other: false,
         // It looks for 256 shards, of which three are there. With each of them it takes minutes.
         every: 61,
@@ -308,12 +308,12 @@ const CASES: &[Case] = &[
         name: "eviction",
         limits: TIGHT,
         prepare: published,
-        before: Found::Entry(1),
+        before: Outcome::Entry(1),
         act: |store| {
             publish(store, &NEW, 3);
             Said::Unknown
         },
-        after: Found::Absent,
+        after: Outcome::Absent,
         spares_other: false,
         every: 1,
     },
@@ -332,12 +332,12 @@ const CASES: &[Case] = &[
                 set_age(&directory.join(file), 100 * 86400);
             }
         },
-        before: Found::Entry(1),
+        before: Outcome::Entry(1),
         act: |store| {
             let _ = store.sweep();
             Said::Done
         },
-        after: Found::Entry(1),
+        after: Outcome::Entry(1),
         spares_other: true,
         every: 1,
     },
@@ -345,12 +345,12 @@ const CASES: &[Case] = &[
         name: "clearing",
         limits: LIMITS,
         prepare: published,
-        before: Found::Entry(1),
+        before: Outcome::Entry(1),
         act: |store| {
             let _ = store.clear();
             Said::Unknown
         },
-        after: Found::Absent,
+        after: Outcome::Absent,
         spares_other: false,
         every: 1,
     },

@@ -54,7 +54,7 @@ const _: () = assert!(3 + MAX_PROGRAM_BYTES + MAX_DRIVER_BYTES + MAX_DEVICE_BYTE
 
 /// The driver and the device that an event is of; empty where there is none.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place<'a> {
+pub struct Labels<'a> {
     /// The driver's family.
     pub driver: &'a str,
     /// The device's name.
@@ -83,7 +83,7 @@ fn cut(name: &[u8], longest: usize) -> &[u8] {
 }
 
 /// What a row is tagged with, before it is one.
-struct Wanted<'a> {
+struct RowLabels<'a> {
     program: &'a [u8],
     driver: &'a [u8],
     device: &'a [u8],
@@ -91,7 +91,7 @@ struct Wanted<'a> {
     digest: u64,
 }
 
-impl Wanted<'_> {
+impl RowLabels<'_> {
     fn is_whole(&self, row: &[AtomicU64]) -> bool {
         row[1].load(Ordering::Acquire) == self.digest
     }
@@ -134,7 +134,7 @@ impl Wanted<'_> {
 pub fn add(
     words: &[AtomicU64],
     program: &Program,
-    place: Place<'_>,
+    place: Labels<'_>,
     day: u64,
     events: &[Event],
 ) -> usize {
@@ -142,7 +142,7 @@ pub fn add(
     let device = cut(place.device, MAX_DEVICE_BYTES);
     let digest = xxh3_64_with_seed(driver, program.digest.wrapping_add(day));
     let digest = xxh3_64_with_seed(device, digest).max(1);
-    let wanted = Wanted {
+    let wanted = RowLabels {
         program: &program.name,
         driver,
         device,
@@ -152,7 +152,7 @@ pub fn add(
     let (rows, last) = words.split_at(words.len() - ROW);
     let taken = rows.chunks_exact(ROW).position(|row| wanted.claim(row));
     let index = taken.unwrap_or_else(|| {
-        let others = Wanted {
+        let others = RowLabels {
             program: OTHERS.as_bytes(),
             driver: OTHERS.as_bytes(),
             device: b"",
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn each_day_program_and_device_has_its_row_and_the_rest_has_the_last() {
         let words = words();
-        let place = |device| Place {
+        let place = |device| Labels {
             driver: "pocl",
             device,
         };
@@ -262,7 +262,7 @@ mod tests {
             add(
                 &words,
                 &app,
-                Place::default(),
+                Labels::default(),
                 100 + number,
                 &[Counter::Failed.by(1)],
             );
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn a_row_whose_claimer_was_killed_is_taken_by_the_next() {
         let words = words();
-        let (app, place) = (Program::new(b"app"), Place::default());
+        let (app, place) = (Program::new(b"app"), Labels::default());
         add(&words, &app, place, 7, &[Counter::Hits.by(1)]);
         words[1].store(0, Ordering::Relaxed);
         assert_eq!(add(&words, &app, place, 7, &[Counter::Hits.by(1)]), 0);
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn names_that_are_long_or_no_text_are_cut_and_what_is_damaged_is_read() {
         let words = words();
-        let place = Place {
+        let place = Labels {
             driver: &"d".repeat(300),
             device: &[0xff; 300],
         };

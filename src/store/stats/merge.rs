@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::RUN_PREFIX;
 use super::counters::Totals;
 use super::file::{MAGIC, decode};
-use super::owner::{Owner, View, is_name};
+use super::owner::{Owner, StatsView, is_name};
 use super::rows::{Rows, Tag, Written, bound};
 use crate::fork_safety::{Mutex, MutexGuard};
 use crate::store::StoreError;
@@ -131,7 +131,7 @@ fn is_begun(directory: &Directory, name: &str) -> bool {
 /// begin anew, which is not worth an fsync at each fold.
 pub struct StatsMerge<'a> {
     directory: &'a Directory,
-    view: View,
+    view: StatsView,
     now_ms: u64,
     lock: Option<Lock>,
     /// How many files are still looked at.
@@ -167,7 +167,7 @@ impl<'a> StatsMerge<'a> {
             });
         StatsMerge {
             directory,
-            view: View::new(),
+            view: StatsView::new(),
             now_ms: directory.now_ms(),
             lock,
             left: limit,
@@ -343,7 +343,7 @@ impl<'a> StatsMerge<'a> {
     }
 
     /// What was counted since the statistics were zeroed.
-    pub fn end(mut self) -> Counted {
+    pub fn end(mut self) -> CountedRows {
         if !self.dead.is_empty() {
             self.fold();
         }
@@ -352,7 +352,7 @@ impl<'a> StatsMerge<'a> {
         rows.add_all(&self.living);
         bound(&mut rows, &mut self.earlier, today);
         rows.subtract(&self.earlier);
-        Counted {
+        CountedRows {
             rows,
             today,
             zeroed_ms: self.zeroed_ms,
@@ -362,7 +362,7 @@ impl<'a> StatsMerge<'a> {
 
 /// What was counted since the statistics were zeroed.
 #[derive(Default)]
-pub struct Counted {
+pub struct CountedRows {
     /// The counters.
     pub rows: Rows,
     /// The day it is, as rows are tagged.

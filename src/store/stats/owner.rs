@@ -14,7 +14,7 @@ pub enum Owner {
 }
 
 /// From where processes are looked at.
-pub struct View {
+pub struct StatsView {
     /// The host, and what can be seen of its processes: those of another container have other numbers.
     host: String,
     /// Since when it is up.
@@ -23,9 +23,9 @@ pub struct View {
     has_proc: bool,
 }
 
-impl View {
+impl StatsView {
     /// That of this process.
-    pub fn new() -> View {
+    pub fn new() -> StatsView {
         let host = rustix::system::uname();
         let processes = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -36,7 +36,7 @@ impl View {
         ];
         let own = fs::read_link("/proc/self").ok();
         let own = own.and_then(|own| own.to_str()?.parse().ok());
-        View {
+        StatsView {
             host: digits(&host.concat()),
             boot: digits(&boot),
             has_proc: own == Some(std::process::id()),
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_process_is_dead_once_it_is_gone_or_its_number_is_anothers() {
-        let view = View::new();
+        let view = StatsView::new();
         let mut child = std::process::Command::new("sleep")
             .arg("60")
             .spawn()
@@ -114,15 +114,15 @@ mod tests {
 
     #[test]
     fn of_another_host_or_container_nothing_is_known() {
-        let view = View::new();
+        let view = StatsView::new();
         let name = view.name_of(std::process::id());
-        let other = View {
+        let other = StatsView {
             host: "another".into(),
             boot: view.boot.clone(),
             ..view
         };
         assert_eq!(other.owner(&name), Owner::Unknown);
-        let later = View {
+        let later = StatsView {
             host: view.host.clone(),
             boot: "later".into(),
             ..view

@@ -72,10 +72,10 @@ fn run(
     );
     let good = Store::open(&path, case.limits).expect("a store");
     let (found, _) = find(&good, &KEY);
-    let expected: &[Found] = match (fault, said) {
+    let expected: &[Outcome] = match (fault, said) {
         // An interrupted call is repeated.
         (Fault::None | Fault::Fails(_, Errno::INTR), _) => &[case.after],
-        (Fault::PowerCut(_), _) => &[case.before, case.after, Found::Bad],
+        (Fault::PowerCut(_), _) => &[case.before, case.after, Outcome::Bad],
         (Fault::IsSaidToFail(..), Said::Failed) => &[case.before, case.after],
         (_, Said::Unknown) => &[case.before, case.after],
         (_, Said::Done) => &[case.after],
@@ -83,7 +83,7 @@ fn run(
     };
     assert!(expected.contains(&found), "{what}: {found:?}");
     if case.spares_other {
-        assert_eq!(find(&good, &OTHER).0, Found::Entry(7), "{what}");
+        assert_eq!(find(&good, &OTHER).0, Outcome::Entry(7), "{what}");
     }
     heals(&good, &what);
     done.len()
@@ -93,15 +93,15 @@ fn run(
 fn heals(store: &Store, what: &str) {
     for key in [&OTHER, &NEW] {
         let (found, _) = find(store, key);
-        assert_ne!(found, Found::Unreadable, "{what}");
+        assert_ne!(found, Outcome::Unreadable, "{what}");
     }
     let (found, _) = find(store, &KEY);
-    if found == Found::Bad {
+    if found == Outcome::Bad {
         assert!(store.set_aside(&KEY).is_ok(), "{what}");
     }
-    if !matches!(found, Found::Entry(_)) {
+    if !matches!(found, Outcome::Entry(_)) {
         assert_eq!(publish(store, &KEY, 9), Said::Done, "{what}");
-        assert_eq!(find(store, &KEY).0, Found::Entry(9), "{what}");
+        assert_eq!(find(store, &KEY).0, Outcome::Entry(9), "{what}");
     }
     if !load(store) {
         // It has killed twice before.
