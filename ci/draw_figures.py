@@ -52,7 +52,7 @@ def draw(found, file):
     figure, panels = pyplot.subplots(
         len(drivers), 1, squeeze=False, sharex=True, figsize=(8, 1.4 + 0.16 * sum(bars)), height_ratios=bars, layout="constrained"
     )
-    # Its own background, for pages of any colour.
+    # Its own background, for pages of any color.
     figure.patch.set_facecolor("white")
     for (driver, rows), panel in zip(drivers.items(), panels[:, 0]):
         draw_driver(panel, driver, rows)
@@ -61,13 +61,13 @@ def draw(found, file):
     last.xaxis.label.set_fontsize(8)
     last.set_xlim(left=0.01)
     last.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for _, _, colour in BARS]
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=color) for _, _, color in BARS]
     figure.legend(handles, [words for _, words, _ in BARS], loc="outside upper center", ncols=2, frameon=False)
     figure.savefig(file, format="svg", metadata={"Date": None})
 
 
 def present(row, kind):
-    return [(of(row, way, kind), colour) for way, _, colour in BARS if of(row, way, kind)]
+    return [(of(row, way, kind), color) for way, _, color in BARS if of(row, way, kind)]
 
 
 def draw_driver(panel, driver, rows):
@@ -75,9 +75,9 @@ def draw_driver(panel, driver, rows):
     for _, kind, row in rows:
         bars = present(row, kind)
         ticks.append(place + (len(bars) - 1) / 2)
-        for values, colour in bars:
+        for values, color in bars:
             middle, most = figures.median(values), max(values)
-            panel.barh(place, middle, 0.92, color=colour)
+            panel.barh(place, middle, 0.92, color=color)
             panel.errorbar(middle, place, xerr=[[middle - min(values)], [most - middle]], color="#222222", linewidth=0.8, capsize=1.5)
             panel.annotate(label(middle), (most, place), (4, 0), textcoords="offset points", va="center", fontsize=7.5)
             place += 1

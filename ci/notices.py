@@ -9,13 +9,13 @@ import re
 import subprocess
 import sys
 
-import check_licences
+import check_licenses
 
 NAMES = re.compile(r"(licen[cs]e|unlicense|copying|copyright|notice)([-._].*)?$", re.IGNORECASE)
 
 
 def is_notice(name):
-    """Whether a file of this name holds a licence or a notice.
+    """Whether a file of this name holds a license or a notice.
 
     >>> [is_notice(name) for name in ("LICENSE-MIT", "COPYING", "LICENSE.BSD-3-Clause", "NOTICE", "UNLICENSE", "License.txt")]
     [True, True, True, True, True, True]
@@ -65,13 +65,13 @@ class Text(html.parser.HTMLParser):
 def linked():
     """The names and versions of the crates whose code is in the release; those that only work while it is compiled are not."""
     argv = ("cargo", "tree", "--locked", "--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}")
-    lines = check_licences.output(*argv).splitlines()
+    lines = check_licenses.output(*argv).splitlines()
     return {tuple(line.split()[:2]) for line in lines if line}
 
 
 def of_library():
     """The notices of Rust's own library, as the toolchain has them."""
-    root = pathlib.Path(check_licences.output("rustc", "--print", "sysroot").strip())
+    root = pathlib.Path(check_licenses.output("rustc", "--print", "sysroot").strip())
     for page in (root / "share/doc/rust/COPYRIGHT-library.html", root / "share/doc/rust/COPYRIGHT"):
         if page.exists():
             text = page.read_text()
@@ -81,7 +81,7 @@ def of_library():
 
 def main():
     names = linked()
-    packages = [package for package in check_licences.dependencies() if (package["name"], "v" + package["version"]) in names]
+    packages = [package for package in check_licenses.dependencies() if (package["name"], "v" + package["version"]) in names]
     texts, of_crate, without = {}, [], []
     for package in sorted(packages, key=lambda package: package["name"]):
         folder = pathlib.Path(package["manifest_path"]).parent
@@ -95,8 +95,8 @@ def main():
             numbers.append(number)
         of_crate.append((package, sorted(set(numbers))))
     if without:
-        sys.exit("no licence file in the packages of these crates, so no notice can be given: " + ", ".join(without))
-    lines = ["What is linked into oclcache beside its own code, under which licences, and their texts.", ""]
+        sys.exit("no license file in the packages of these crates, so no notice can be given: " + ", ".join(without))
+    lines = ["What is linked into oclcache beside its own code, under which licenses, and their texts.", ""]
     for package, numbers in of_crate:
         where = ", ".join(str(number) for number in numbers)
         lines += [f"{package['name']} {package['version']}: {package['license']}; texts {where}"]

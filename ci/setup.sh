@@ -8,7 +8,7 @@ mkdir -p target
 export CLIPPY_CONF_DIR="$top/ci"
 
 # shellcheck disable=SC2034
-intel_licence='Intel End User License Agreement for Developer Tools'
+intel_license='Intel End User License Agreement for Developer Tools'
 skipped=()
 apt_updated=
 

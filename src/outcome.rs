@@ -47,7 +47,7 @@ pub enum Bypass {
     BuiltBefore = 17,
     /// A program that is linked, or whose source is a header, holds something that is known by no key.
     UnknownInput = 18,
-    /// The intermediate language is not SPIR-V, or its specialisation constants may have been set unseen.
+    /// The intermediate language is not SPIR-V, or its specialization constants may have been set unseen.
     UnknownIl = 19,
     /// An include directive whose name takes more than the definitions at hand to tell.
     UnresolvedInclude = 20,
@@ -177,7 +177,7 @@ impl Bypass {
                 "linked from, or with the header of, a program that was itself bypassed or made from a binary"
             }
             Bypass::UnknownIl => {
-                "no SPIR-V, or its specialisation constants could be set without our seeing it"
+                "no SPIR-V, or its specialization constants could be set without our seeing it"
             }
             Bypass::UnresolvedInclude => {
                 "an `#include` of a name that only a full preprocessor could tell; write the name out, or define it once"

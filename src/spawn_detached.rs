@@ -10,7 +10,7 @@
 //!
 //! Both steps share the memory of the process, which stands still meanwhile, as with vfork: nothing is copied, no handler of
 //! pthread_atfork runs, and nothing is allocated or locked. The system is called past the C library where that would look for a
-//! cancelled thread, or take a lock (sigaction, glibc 2.41). Where a process may have no more children, or a filter forbids it,
+//! canceled thread, or take a lock (sigaction, glibc 2.41). Where a process may have no more children, or a filter forbids it,
 //! nothing happens.
 
 #![allow(unsafe_code)] // clone(2), and system calls by their number

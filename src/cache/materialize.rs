@@ -132,7 +132,7 @@ impl Cache {
         };
         match inner.twin() {
             Some(twin) => return Some(own(twin)),
-            None if inner.is_materialised() => return Some(own(program)),
+            None if inner.is_materialized() => return Some(own(program)),
             None => {}
         }
         if driver::is_ending() {
@@ -163,7 +163,7 @@ impl Cache {
     ///
     /// The caller has the right to P, by [`shadow::own_program`] or because it is building it.
     pub(super) fn build_own(&self, program: Program, inner: &CachedProgram, query: Query) -> bool {
-        if inner.is_materialised() {
+        if inner.is_materialized() {
             return true;
         }
         if driver::is_ending() {
@@ -173,7 +173,7 @@ impl Cache {
             repeat(inner.driver(), inner.context(), program, inner.recipe())
         });
         if repeated.is_ok() {
-            inner.set_materialised();
+            inner.set_materialized();
         }
         repeated.is_ok()
     }
@@ -188,7 +188,7 @@ impl Cache {
         let made = make();
         let elapsed = nanoseconds(started.elapsed());
         let events = [
-            Counter::Materialised.by(1),
+            Counter::Materialized.by(1),
             Counter::RebuiltNs.by(elapsed),
             query.into(),
         ];
@@ -216,10 +216,10 @@ impl Cache {
         if !inner.is_apart() {
             return inner.changed_twin().map(|_| inner);
         }
-        if !inner.is_materialised() && self.still_holds(&inner) {
+        if !inner.is_materialized() && self.still_holds(&inner) {
             self.make_own(input, Query::Link);
         }
-        (!inner.is_materialised()).then_some(inner)
+        (!inner.is_materialized()).then_some(inner)
     }
 
     /// Builds a served P for real, if nobody builds it now.
@@ -233,7 +233,7 @@ impl Cache {
     }
 }
 
-/// Before a specialisation constant of a program is set: one that is served is built for real with the constants that it had
+/// Before a specialization constant of a program is set: one that is served is built for real with the constants that it had
 /// then, since later it cannot be.
 pub fn before_constant(program: Program) {
     if shadow::view(program).is_some_and(|view| view.inner.is_some()) {

@@ -337,7 +337,7 @@ impl Cache {
             Base::Linked(inputs) => input_ingredients(inputs),
         };
         ingredients.push(match &options {
-            Some(options) => Ingredient::new(Kind::Options, "given", sha256(&options.normalised)),
+            Some(options) => Ingredient::new(Kind::Options, "given", sha256(&options.normalized)),
             None => Ingredient::new(Kind::Options, "NULL", []),
         });
         match &operation {
@@ -413,7 +413,7 @@ fn forgets(ticket: &Ticket, compiles: bool) -> bool {
     match ticket.driver.profile.rebuild {
         Rebuild::Fresh => true,
         Rebuild::KeepsKernels => false,
-        // It keeps the compiled object and the log as well, and of an intermediate language the values of specialisation
+        // It keeps the compiled object and the log as well, and of an intermediate language the values of specialization
         // constants (measured), so only builds of what is served from source are as new.
         Rebuild::KeepsVariables => {
             let was_built = |recipe: &Recipe| matches!(recipe.operation, Operation::Build);

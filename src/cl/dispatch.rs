@@ -186,7 +186,7 @@ impl DispatchTable {
     pub fn copy(self) -> cl_icd_dispatch {
         let mut copy = std::mem::MaybeUninit::<cl_icd_dispatch>::zeroed();
         // SAFETY: `slots` words are readable at `address` by the promise to `of_object`, and at most SLOTS fit. Zero is None
-        // for each function and a valid integer for the last slot, so the rest is initialised as well.
+        // for each function and a valid integer for the last slot, so the rest is initialized as well.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 self.address as *const usize,

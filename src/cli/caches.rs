@@ -82,7 +82,7 @@ impl Present {
                 "{variable} names a directory that holds more than a cache"
             ));
         }
-        (!found.is_recognised && found.files + found.foreign.len() as u64 > 0).then(|| {
+        (!found.is_recognized && found.files + found.foreign.len() as u64 > 0).then(|| {
             format!(
                 "{variable} names it, but nothing in it is as {} names its files",
                 cache.name

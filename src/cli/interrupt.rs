@@ -54,7 +54,7 @@ impl Interrupt {
     pub fn failure(&self, words: &str) -> Failure {
         Failure {
             words: words.to_owned(),
-            code: Failure::SIGNALLED + self.signal.load(Ordering::Relaxed) as u8,
+            code: Failure::SIGNALED + self.signal.load(Ordering::Relaxed) as u8,
         }
     }
 }

@@ -242,7 +242,7 @@ fn parse_age(text: &str) -> Result<Duration, &'static str> {
     quantity::duration(text).ok_or("a time is wanted, as 12h or 30d")
 }
 
-/// Why a verb failed: what to say, and the exit code; a code above `SIGNALLED` is that of a signal which ended it.
+/// Why a verb failed: what to say, and the exit code; a code above `SIGNALED` is that of a signal which ended it.
 struct Failure {
     words: String,
     code: u8,
@@ -250,7 +250,7 @@ struct Failure {
 
 impl Failure {
     /// As shells have it.
-    const SIGNALLED: u8 = 128;
+    const SIGNALED: u8 = 128;
 
     fn new(words: impl fmt::Display) -> Failure {
         Failure {
@@ -346,7 +346,7 @@ pub fn main() -> ExitCode {
     };
     done.unwrap_or_else(|failure| {
         say(&format!("oclcache: {}", failure.words));
-        if let Some(signal @ 1..) = failure.code.checked_sub(Failure::SIGNALLED) {
+        if let Some(signal @ 1..) = failure.code.checked_sub(Failure::SIGNALED) {
             let _ = signal_hook::low_level::emulate_default_handler(signal.into());
         }
         ExitCode::from(failure.code)

@@ -1,6 +1,6 @@
-//! What the command writes: data to standard output, words to standard error, and how numbers, tables and colours look.
+//! What the command writes: data to standard output, words to standard error, and how numbers, tables and colors look.
 //!
-//! Colours stand on terminals only, and not where NO_COLOR is set or TERM is dumb.
+//! Colors stand on terminals only, and not where NO_COLOR is set or TERM is dumb.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -165,7 +165,7 @@ impl TextTable {
         }
     }
 
-    /// Adds a row. The texts are plain already (`log::text`), but for colours.
+    /// Adds a row. The texts are plain already (`log::text`), but for colors.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.columns.len());
         self.rows.push(cells.into());

@@ -1,7 +1,7 @@
-//! Threads that are cancelled (pthread_cancel) while they are in a hook.
+//! Threads that are canceled (pthread_cancel) while they are in a hook.
 //!
 //! The C library unwinds such a thread from wherever it reads, writes or sleeps, and Rust's functions stop no such unwinding
-//! but end the process. So a thread is cancelled when the call has returned, or in a callback of the application's.
+//! but end the process. So a thread is canceled when the call has returned, or in a callback of the application's.
 
 use std::ffi::c_int;
 
@@ -12,12 +12,12 @@ unsafe extern "C" {
     safe fn pthread_setcancelstate(state: c_int, old: Option<&mut c_int>) -> c_int;
 }
 
-/// Whether a thread may be cancelled.
+/// Whether a thread may be canceled.
 #[derive(Clone, Copy)]
 pub struct CancelState(c_int);
 
 impl CancelState {
-    /// From now on this thread is not cancelled. Gives what it was before.
+    /// From now on this thread is not canceled. Gives what it was before.
     #[inline]
     pub fn disable() -> CancelState {
         let mut before = 0;
@@ -32,17 +32,17 @@ impl CancelState {
     }
 }
 
-/// While it lives, this thread is not cancelled.
-pub struct Uncancelled(CancelState);
+/// While it lives, this thread is not canceled.
+pub struct Uncanceled(CancelState);
 
-impl Uncancelled {
+impl Uncanceled {
     #[inline]
-    pub fn enter() -> Uncancelled {
-        Uncancelled(CancelState::disable())
+    pub fn enter() -> Uncanceled {
+        Uncanceled(CancelState::disable())
     }
 }
 
-impl Drop for Uncancelled {
+impl Drop for Uncanceled {
     #[inline]
     fn drop(&mut self) {
         self.0.restore();

@@ -28,7 +28,7 @@ pub struct ForeignCall(u64);
 /// What is called.
 #[derive(Clone, Copy)]
 pub enum Callee {
-    /// The driver, with the application's call. The thread is not cancelled meanwhile.
+    /// The driver, with the application's call. The thread is not canceled meanwhile.
     Driver {
         /// What the application has set.
         cancel: CancelState,
@@ -122,7 +122,7 @@ pub fn clean_up(frame: usize) {
 fn clean_up_calls(frame: usize) {
     let mut state = CancelState::disable();
     let is_gone = |record: &mut Record| record.frame <= frame;
-    // An exception of the driver's own has left a thread that is not cancelled; in a callback it is as the application wants it.
+    // An exception of the driver's own has left a thread that is not canceled; in a callback it is as the application wants it.
     if innermost(is_gone) == Some(true) {
         state = cancel_state(|state| *state).unwrap_or(state);
     }

@@ -73,7 +73,7 @@ pub struct TableGroup {
     pub table: DispatchTable,
     /// The platforms on it.
     pub platforms: Vec<Platform>,
-    /// By what the driver is recognised.
+    /// By what the driver is recognized.
     pub recognition: Recognition,
 }
 
@@ -85,7 +85,7 @@ impl DriverLibrary {
     /// Why it is left out. The other drivers are not affected.
     pub fn open(path: &Path) -> Result<DriverLibrary, OpenError> {
         let was_open = Self::was_open(path);
-        // SAFETY: initialisers of the driver run, as they do when a loader opens it.
+        // SAFETY: initializers of the driver run, as they do when a loader opens it.
         let library = unsafe { DynamicLibrary::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| OpenError::Unloadable(error_words(&error)))?;
         let library = std::mem::ManuallyDrop::new(library);
@@ -159,7 +159,7 @@ impl DriverLibrary {
     /// The dynamic linker's words.
     pub fn identify(path: &Path) -> Result<Option<usize>, OpenError> {
         Self::was_open(path);
-        // SAFETY: initialisers run, as they do when a loader opens the library.
+        // SAFETY: initializers run, as they do when a loader opens the library.
         let library = unsafe { DynamicLibrary::open(Some(path), RTLD_LAZY | RTLD_LOCAL) };
         let library = library.map_err(|error| OpenError::Unloadable(error_words(&error)))?;
         Ok(if has_our_mark(&library) {

@@ -452,7 +452,7 @@ mod tests {
             .find(has_getpid)
             .expect("the C library");
         std::fs::copy(&library.path, &copy).expect("copied");
-        // SAFETY: a copy of a library without initialisers that would mind a second run; nothing is called in it.
+        // SAFETY: a copy of a library without initializers that would mind a second run; nothing is called in it.
         let opened = unsafe { libloading::Library::new(&copy) }.expect("opened");
         let find = || objects_of(&copy).expect("loaded");
         assert!(find().is_what_stands_at_its_path(&Mappings::now()));

@@ -205,7 +205,7 @@ impl Driver {
         &self.library
     }
 
-    /// Whether no specialisation constant can be set without us: applications may have the driver's own setter by address if it
+    /// Whether no specialization constant can be set without us: applications may have the driver's own setter by address if it
     /// was open before we were.
     pub fn sees_constants(&self) -> bool {
         self.from_the_start && self.below.clSetProgramSpecializationConstant.is_some()

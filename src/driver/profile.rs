@@ -13,7 +13,7 @@ use crate::cl::dispatch::slots_of_version;
 use table::{PROFILES, UNKNOWN};
 use variables::Environment;
 
-/// By what a driver is recognised: the answers of its first platform, without the NUL.
+/// By what a driver is recognized: the answers of its first platform, without the NUL.
 pub struct Recognition {
     /// CL_PLATFORM_NAME.
     pub name: Vec<u8>,
@@ -109,7 +109,7 @@ pub enum IncludeDir {
 pub struct Profile {
     /// The family's name, for the log and for entries.
     pub family: &'static str,
-    recognise: fn(&Recognition) -> bool,
+    recognize: fn(&Recognition) -> bool,
     /// When binaries are recorded.
     pub record: RecordTime,
     /// When kernel facts are recorded.
@@ -161,7 +161,7 @@ impl Profile {
 pub fn of(recognition: &Recognition) -> &'static Profile {
     PROFILES
         .iter()
-        .find(|profile| (profile.recognise)(recognition))
+        .find(|profile| (profile.recognize)(recognition))
         .unwrap_or(&UNKNOWN)
 }
 
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn each_family_is_recognised_by_what_its_platform_answers() {
+    fn each_family_is_recognized_by_what_its_platform_answers() {
         for (name, vendor, suffix, family) in [
             (
                 "Portable Computing Language",

@@ -2,7 +2,7 @@
 //!
 //! A loader asks for `clGetExtensionFunctionAddress`, through it for `clIcdGetPlatformIDsKHR` and, in ocl-icd's case, for
 //! `clGetPlatformInfo`, which it then uses for all platforms of the library. libOpenCL is never called from here: loaders
-//! are in the middle of their own initialisation.
+//! are in the middle of their own initialization.
 //!
 //! Loaders that know of ICD 2.0 ask a library for two more names, before they ask for its platforms (Khronos' loader, icd.c).
 //! Of a platform whose table is tagged they then ask for every function by name, and call those through a table of their own,

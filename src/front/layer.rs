@@ -1,6 +1,6 @@
 //! The layer door: what a loader asks of a layer (cl_loader_layers).
 //!
-//! No driver is opened here. The loader is in the middle of its own initialisation, so its functions are kept and called later.
+//! No driver is opened here. The loader is in the middle of its own initialization, so its functions are kept and called later.
 
 use std::ffi::c_void;
 use std::panic::catch_unwind;

@@ -63,7 +63,7 @@ impl Loader {
     /// # Errors
     /// The dynamic linker's words.
     pub fn open() -> Result<Loader, String> {
-        // SAFETY: initialisers of the loader run, as in every OpenCL program.
+        // SAFETY: initializers of the loader run, as in every OpenCL program.
         let library = unsafe { Library::open(Some(NAME), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|error| {
             let source = std::error::Error::source(&error);

@@ -25,7 +25,7 @@ static CONFIG: OnceCell<Option<Config>> = OnceCell::new();
 /// Whether a door was opened.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
-/// The version, as a C string. Also the mark by which a copy of this library is recognised.
+/// The version, as a C string. Also the mark by which a copy of this library is recognized.
 #[unsafe(no_mangle)]
 extern "C" fn oclcache_version() -> *const c_char {
     const VERSION: &CStr =

@@ -23,7 +23,7 @@ use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::cl::dispatch::{SLOTS, Slot};
-use crate::driver::cancel::Uncancelled;
+use crate::driver::cancel::Uncanceled;
 use crate::driver::foreign_call;
 use crate::driver::layer::{self, MAX_LAYERS};
 use crate::driver::notify::{self, Entry};
@@ -62,8 +62,8 @@ fn guard<R: Copy, F: Fn() -> R>(
         verdict: Cell::new(None),
     };
     foreign_call::clean_up(std::ptr::from_ref(&below) as usize);
-    // Who retains something reads and writes nothing and waits for nobody: no thread is cancelled there.
-    let _uncancelled = (!entry.function.starts_with("clRetain")).then(Uncancelled::enter);
+    // Who retains something reads and writes nothing and waits for nobody: no thread is canceled there.
+    let _uncanceled = (!entry.function.starts_with("clRetain")).then(Uncanceled::enter);
     match catch_unwind(AssertUnwindSafe(|| notify::as_hook(entry, || body(&below)))) {
         Ok(Some(verdict)) => verdict,
         Ok(None) => (below.function)(),

@@ -15,7 +15,7 @@ const SPEC_ID: u32 = 1;
 pub struct Module {
     /// SHA-256 of the code.
     pub digest: [u8; 32],
-    /// Whether it has specialisation constants that an application can set.
+    /// Whether it has specialization constants that an application can set.
     pub has_constants: bool,
 }
 

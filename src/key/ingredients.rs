@@ -80,7 +80,7 @@ pub enum Kind {
     Header = 9,
     /// SHA-256 of the intermediate language.
     Il = 10,
-    /// The value of a specialisation constant; the name is its number.
+    /// The value of a specialization constant; the name is its number.
     Constant = 11,
     /// The key of a program that is linked.
     Input = 12,

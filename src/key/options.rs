@@ -1,4 +1,4 @@
-//! Judges and normalises the build options of a program.
+//! Judges and normalizes the build options of a program.
 //!
 //! The options enter the key byte for byte: drivers report them verbatim, macro definitions depend on their order,
 //! and two spellings that mean the same are not worth the risk. One thing is taken out: the include directories.
@@ -7,7 +7,7 @@
 //! is no concern of this module; [`Options::include_dirs`] names the directories for whoever looks. Debug
 //! information may record the directories, so with `-g` they stay in.
 //!
-//! Drivers split options differently: some honour double quotes only, some apostrophes too, some take a backslash
+//! Drivers split options differently: some honor double quotes only, some apostrophes too, some take a backslash
 //! for an escape, others for a character (one crashes on it). So options with a quote, an apostrophe or a backslash are read
 //! in each of these ways, and what any of them finds counts; such options, and those with a control character, stay verbatim.
 //!
@@ -37,7 +37,7 @@ const DIRECTORY: &[u8] = b"\0I";
 pub struct Options {
     /// What enters the key: the option bytes, each include directory replaced by a mark, unless debug
     /// information is asked for or drivers differ in how they read the bytes.
-    pub normalised: Vec<u8>,
+    pub normalized: Vec<u8>,
     /// The directories named by `-I`, `-isystem`, `-iquote` and `-idirafter`, as written, in order; where readings differ,
     /// those of all.
     pub include_dirs: Vec<Vec<u8>>,
@@ -113,7 +113,7 @@ pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
         return Err(Bypass::UnknownOption);
     }
     let uncertain = options.iter().any(|byte| is_uncertain(*byte));
-    parsed.normalised = if uncertain || parsed.debug {
+    parsed.normalized = if uncertain || parsed.debug {
         copy(options)?
     } else {
         replace(options, &directories, |_| DIRECTORY.to_vec())?

@@ -16,7 +16,7 @@
 //! not expanded either, but for the names of headers; instead, once a text pastes tokens, any special name that could be
 //! put together from the identifiers of all texts counts.
 //!
-//! Speed matters, as every build call pays for it: the scan jumps, in blocks that the compiler vectorises, to the
+//! Speed matters, as every build call pays for it: the scan jumps, in blocks that the compiler vectorizes, to the
 //! few byte pairs that can open a comment, a literal, a directive or a special name.
 
 mod lexer;

@@ -55,7 +55,7 @@ pub struct CachedProgram {
     entry: Arc<Entry>,
     /// What the driver said since, in place of what was recorded.
     fresh: RwLock<Option<Arc<Facts>>>,
-    materialised: AtomicBool,
+    materialized: AtomicBool,
     released: AtomicBool,
     /// The handle of what the driver linked for real, for queries; 0 if it did not.
     twin: AtomicUsize,
@@ -85,7 +85,7 @@ impl CachedProgram {
             recipe,
             entry,
             fresh: RwLock::new(None),
-            materialised: AtomicBool::new(false),
+            materialized: AtomicBool::new(false),
             released: AtomicBool::new(false),
             twin: AtomicUsize::new(0),
             changed: AtomicBool::new(false),
@@ -190,13 +190,13 @@ impl CachedProgram {
     }
 
     /// Whether P was built for real since.
-    pub fn is_materialised(&self) -> bool {
-        self.materialised.load(Ordering::Acquire)
+    pub fn is_materialized(&self) -> bool {
+        self.materialized.load(Ordering::Acquire)
     }
 
     /// Notes that P was built for real.
-    pub fn set_materialised(&self) {
-        self.materialised.store(true, Ordering::Release);
+    pub fn set_materialized(&self) {
+        self.materialized.store(true, Ordering::Release);
     }
 
     /// What the driver linked for real.

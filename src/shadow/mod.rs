@@ -88,7 +88,7 @@ pub enum Origin {
     /// Source text: the length that CL_PROGRAM_SOURCE must have, without the NUL; None if it cannot be trusted to be what is
     /// compiled.
     Source(Option<usize>),
-    /// An intermediate language, and the specialisation constants that were set.
+    /// An intermediate language, and the specialization constants that were set.
     Il(Module, Constants),
     /// Other programs, by clLinkProgram.
     Linked,
@@ -432,7 +432,7 @@ pub fn source_length(program: Program, context: Context) -> Option<usize> {
     }
 }
 
-/// Notes a specialisation constant that the driver took for a program.
+/// Notes a specialization constant that the driver took for a program.
 pub fn constant_set(program: Program, id: u32, value: Vec<u8>) {
     if let Some(known) = STATE.write().programs.get_mut(&program)
         && let Origin::Il(_, constants) = &mut known.origin

@@ -39,7 +39,7 @@ pub type Text = Arc<Vec<u8>>;
 pub enum Base {
     /// OpenCL C, without a NUL.
     Source(Text),
-    /// An intermediate language, with the specialisation constants that were set before the call.
+    /// An intermediate language, with the specialization constants that were set before the call.
     Il(Text, Constants),
     /// Programs that were linked, in their order.
     Linked(Vec<Arc<Recipe>>),
@@ -55,7 +55,7 @@ impl Base {
     }
 }
 
-/// Values of specialisation constants, by their `spec_id`.
+/// Values of specialization constants, by their `spec_id`.
 pub type Constants = BTreeMap<u32, Vec<u8>>;
 
 /// A function that changes what a program holds, or makes one.

@@ -39,7 +39,7 @@ pub struct StoredRecipe {
 pub enum StoredBase {
     /// OpenCL C, without a NUL.
     Source(StoredText),
-    /// An intermediate language, and the values of specialisation constants by their `spec_id`.
+    /// An intermediate language, and the values of specialization constants by their `spec_id`.
     Il(StoredText, BTreeMap<u32, Vec<u8>>),
     /// The keys of the programs that were linked, in their order.
     Linked(Vec<Key>),

@@ -184,7 +184,7 @@ fn a_cold_run_that_is_ended_leaves_nothing() {
     assert!(tree(&sandbox.path("tmp")).is_empty());
 }
 
-/// What is at its default place, which drivers and programs have really made, is all recognised and goes.
+/// What is at its default place, which drivers and programs have really made, is all recognized and goes.
 #[test]
 fn what_drivers_and_programs_leave_is_known_to_the_last_file() {
     let made = |driver, cache: &str, moved: Option<&str>, program: &[&str]| {

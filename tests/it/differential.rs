@@ -1,6 +1,6 @@
 //! Nobody can tell: each section of the client prints the same bytes bare, cold and warm, on each driver.
 //!
-//! Each section runs in a process of its own: twice bare, so that what a driver does not repeat by itself is recognised
+//! Each section runs in a process of its own: twice bare, so that what a driver does not repeat by itself is recognized
 //! and not taken for the cache's doing; cold; warm. The hits must be real: below the cache the spy counts how often the
 //! driver's compiler and linker work, and [`expected`] says how often they must, and why.
 //!
@@ -57,7 +57,7 @@
 //! | one program compiled again while its header changed; headers that are built, compiled or gone | `headers` |
 //! | an include directory that wins or loses; a file that changes between compiles | `headers` |
 //! | CL_KERNEL_PROGRAM and CL_KERNEL_CONTEXT are the application's own handles | `facts`, `lifetime` |
-//! | specialisation constants: set, set again, after a build, by address, wrong ones | `il` |
+//! | specialization constants: set, set again, after a build, by address, wrong ones | `il` |
 //! | clSetProgramReleaseCallback | `odd` |
 //! | unloaded compilers, between and after builds | `unload` |
 //! | several contexts, with the same program in each | `contexts` |

@@ -111,18 +111,18 @@ fn a_variable_that_changes_code_is_named_with_its_value_and_without() {
     let mut sandbox = stub();
     let run = |sandbox: &Sandbox| sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     run(&sandbox);
-    sandbox.set("STUB_CODE", "vectorised");
+    sandbox.set("STUB_CODE", "vectorized");
     run(&sandbox);
     assert_eq!(
         words(&sandbox),
-        ["environment STUB_CODE: was not set, is vectorised"]
+        ["environment STUB_CODE: was not set, is vectorized"]
     );
     sandbox.set("STUB_CODE", "");
     run(&sandbox);
     // The nearest is the newer of the two.
     assert_eq!(
         words(&sandbox),
-        ["environment STUB_CODE: was vectorised, is empty"]
+        ["environment STUB_CODE: was vectorized, is empty"]
     );
     let Some(mut sandbox) = Sandbox::new(Driver::Pocl) else {
         return;

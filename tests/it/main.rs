@@ -33,7 +33,7 @@ mod install;
 mod journal;
 mod limits;
 mod modes;
-mod neighbours;
+mod neighbors;
 mod opens;
 mod policy;
 mod privilege;

@@ -64,7 +64,7 @@ fn were_left(ran: &Ran, how: &str) {
     let (left, told) = match how {
         "throw" => (said(" caught 42"), said(" data")),
         "exit" => (said(" thread ended"), said(" data")),
-        _ => (said(" thread cancelled"), said(" data")),
+        _ => (said(" thread canceled"), said(" data")),
     };
     assert!(left > 0 && left == told, "{how}:\n{}", ran.stdout);
 }

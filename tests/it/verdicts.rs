@@ -62,7 +62,7 @@ fn another_device_compiles_again() {
 fn an_environment_variable_that_changes_code_compiles_again_also_if_the_program_sets_it() {
     let mut sandbox = stub();
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 1);
-    sandbox.set("STUB_CODE", "vectorised");
+    sandbox.set("STUB_CODE", "vectorized");
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 1);
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 0);
     sandbox.variables.remove("STUB_CODE");
@@ -71,7 +71,7 @@ fn an_environment_variable_that_changes_code_compiles_again_also_if_the_program_
     let before = sandbox.compilations();
     let arguments = [
         "--setenv",
-        "STUB_CODE=vectorised",
+        "STUB_CODE=vectorized",
         "run",
         "--source",
         file,
@@ -139,7 +139,7 @@ fn a_failing_build_is_never_cached() {
     assert_eq!([sandbox.stat("failed"), sandbox.stat("entries")], [2, 0]);
 }
 
-/// All sections that change the state of a program, under one behaviour of the driver, bare and cached.
+/// All sections that change the state of a program, under one behavior of the driver, bare and cached.
 #[track_caller]
 fn gives_the_drivers_verdicts(variables: &[(&str, &str)]) {
     let mut sandbox = stub();

@@ -387,15 +387,15 @@ fn processes_that_build_two_programs_in_opposite_order_from_callbacks_do_not_blo
 }
 
 #[test]
-fn a_thread_that_is_cancelled_while_it_waits_ends_no_process() {
+fn a_thread_that_is_canceled_while_it_waits_ends_no_process() {
     let sandbox = stub();
     let file = source(&sandbox, 1);
     let holder = stuck(&sandbox, builder(&sandbox, &file));
-    let mut waiting = Running::start(&mut client(&sandbox, &["waiting", "cancelled"], &[&file]));
+    let mut waiting = Running::start(&mut client(&sandbox, &["waiting", "canceled"], &[&file]));
     // It has its turn when the other is gone, whether it waits by now or not.
     std::thread::sleep(Duration::from_millis(300));
     waiting.tell();
-    assert_eq!(waiting.line(), "cancelled\n");
+    assert_eq!(waiting.line(), "canceled\n");
     drop(holder);
     let (said, log) = waiting.ended();
     assert_eq!(said, "build: code 0\n", "{log}");

@@ -425,7 +425,7 @@ fn no_verb_writes_what_a_terminal_obeys() {
             }
             let line = line.replace("KEY", key).replace("NEW", "new");
             let is_source = line.ends_with("--source");
-            // Colours and bars are the command's own; of bars, which are on standard error, a file has none.
+            // Colors and bars are the command's own; of bars, which are on standard error, a file has none.
             let line = format!("NO_COLOR=1 {RUN} {line} 2>err");
             let own = hostile.sandbox.command(Way::Cached, RUN);
             let own = own

@@ -383,7 +383,7 @@ fn create(making: &mut Making, base: &StoredBase) -> Result<Program, ReplayResul
         for (id, value) in constants {
             let code = application.set_specialization_constant(program, *id, value);
             if code != CL_SUCCESS {
-                return Err(failed("does not take a specialisation constant", code));
+                return Err(failed("does not take a specialization constant", code));
             }
         }
     }

@@ -11,7 +11,7 @@ pub struct Node {
 /// What stands under a name.
 #[derive(Clone, Copy)]
 pub enum FileKind {
-    /// A file by whose name the cache is recognised: no other program has such names.
+    /// A file by whose name the cache is recognized: no other program has such names.
     Own,
     /// A file whose name others may have as well, as `index`. It is the cache's only where the directory is.
     Common,
@@ -21,7 +21,7 @@ pub enum FileKind {
     Directory(&'static [Node]),
 }
 
-/// A file by whose name the cache is recognised.
+/// A file by whose name the cache is recognized.
 pub const fn own(name: fn(&[u8]) -> bool) -> Node {
     let kind = FileKind::Own;
     Node { name, kind }

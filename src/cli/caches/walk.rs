@@ -33,7 +33,7 @@ pub struct WalkResult {
     /// And the earliest.
     pub oldest: Option<u64>,
     /// Whether one of them is of a name that only this cache gives.
-    pub is_recognised: bool,
+    pub is_recognized: bool,
     /// What is not the cache's.
     pub foreign: Vec<PathBuf>,
     /// What could not be listed or removed.
@@ -115,7 +115,7 @@ impl Walk<'_> {
                     self.below(directory, &name, &path, below, depth)
                 }
                 Some(kind) => {
-                    self.found.is_recognised |= matches!(kind, FileKind::Own);
+                    self.found.is_recognized |= matches!(kind, FileKind::Own);
                     self.file(directory, &name, path, &stat);
                 }
                 None if self.is_shared && depth == 0 => {}

@@ -252,7 +252,7 @@ fn words(pair: &Pair, same_kernels: bool, sides: [Side; 2]) -> String {
             )
         }
         Kind::Constant => format!(
-            "specialisation constant {name}: {}",
+            "specialization constant {name}: {}",
             became(before.as_deref(), after.as_deref())
         ),
         Kind::Input => {

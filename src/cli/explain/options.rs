@@ -72,7 +72,7 @@ fn same_words(before: Option<&[u8]>, after: Option<&[u8]>) -> Difference {
 /// What enters the key, with a mark in place of each include directory.
 fn keyed(written: &[u8]) -> Vec<u8> {
     let parsed = options::parse(written);
-    parsed.map_or_else(|_| written.to_vec(), |options| options.normalised)
+    parsed.map_or_else(|_| written.to_vec(), |options| options.normalized)
 }
 
 /// The words, each letter that takes an argument with that.

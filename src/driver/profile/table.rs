@@ -20,7 +20,7 @@ const CLANG_IMPLICIT_INCLUDES: &[&str] = &["opencl-c.h", "opencl-c-base.h"];
 pub(super) static PROFILES: [Profile; 8] = [
     Profile {
         family: "pocl",
-        recognise: |platform| {
+        recognize: |platform| {
             platform.suffix == b"POCL" || contains(&platform.name, "Portable Computing Language")
         },
         // Measured: CL_PROGRAM_BINARY_SIZES compiles every kernel for any size of work-group, three times as long as the build
@@ -66,7 +66,7 @@ pub(super) static PROFILES: [Profile; 8] = [
     Profile {
         family: "intel-cpu",
         // The CPU runtime calls itself "Intel(R) OpenCL", the GPU driver "Intel(R) OpenCL Graphics" or "... HD Graphics".
-        recognise: |platform| {
+        recognize: |platform| {
             contains(&platform.name, "Intel(R) OpenCL") && !contains(&platform.name, "Graphics")
         },
         record: RecordTime::InMiss, // measured: 0 ms of a build of 625 ms
@@ -104,7 +104,7 @@ pub(super) static PROFILES: [Profile; 8] = [
     },
     Profile {
         family: "intel-gpu",
-        recognise: |platform| {
+        recognize: |platform| {
             contains(&platform.vendor, "Intel") && contains(&platform.name, "Graphics")
         },
         // get_info.cpp: what the build left in memory is wrapped up. program.cpp: it is compiled again from its intermediate
@@ -137,7 +137,7 @@ pub(super) static PROFILES: [Profile; 8] = [
     },
     Profile {
         family: "amd",
-        recognise: |platform| contains(&platform.name, "AMD Accelerated Parallel Processing"),
+        recognize: |platform| contains(&platform.name, "AMD Accelerated Parallel Processing"),
         // cl_program.cpp: what the build left in memory is copied. devprogram.cpp: it is loaded as it is, if it has code.
         record: RecordTime::Measured,
         // cl_program.cpp: the first one loads the program's code onto the devices, nothing is compiled; unverified.
@@ -166,7 +166,7 @@ pub(super) static PROFILES: [Profile; 8] = [
     },
     Profile {
         family: "nvidia",
-        recognise: |platform| contains(&platform.vendor, "NVIDIA"),
+        recognize: |platform| contains(&platform.vendor, "NVIDIA"),
         // Its sources are closed, and nothing is measured. The binary is PTX text (pull request 672 of inducer/pyopencl), which the
         // driver compiles when it is loaded unless its own cache has it (documented: CUDA_CACHE_PATH): a hit may gain little.
         record: RecordTime::Measured,
@@ -198,7 +198,7 @@ pub(super) static PROFILES: [Profile; 8] = [
     },
     Profile {
         family: "rusticl",
-        recognise: |platform| platform.name == b"rusticl", // Clover has the same suffix, and is another compiler
+        recognize: |platform| platform.name == b"rusticl", // Clover has the same suffix, and is another compiler
         // Measured: 0 ms of a build of 34 ms. The binary is SPIR-V, from which newer versions compile every kernel in
         // clCreateProgramWithBinary already (program.rs; unverified).
         record: RecordTime::InMiss,
@@ -240,7 +240,7 @@ pub(super) static PROFILES: [Profile; 8] = [
     },
     Profile {
         family: "clvk",
-        recognise: |platform| contains(&platform.name, "clvk"),
+        recognize: |platform| contains(&platform.name, "clvk"),
         // program.cpp: the binary is SPIR-V, which is copied, and only parsed when it is loaded. Vulkan compiles each kernel when
         // it is first run, with a hit as without.
         record: RecordTime::Measured,
@@ -274,7 +274,7 @@ pub(super) static PROFILES: [Profile; 8] = [
     },
     Profile {
         family: "oclgrind",
-        recognise: |platform| contains(&platform.name, "Oclgrind"),
+        recognize: |platform| contains(&platform.name, "Oclgrind"),
         // Program.cpp: LLVM's bitcode is written twice, once to tell its size. Kernels are interpreted.
         record: RecordTime::Measured,
         // It ends the process when a kernel is created that calls a function which nobody defined; the build succeeds. Measured.
@@ -300,7 +300,7 @@ pub(super) static PROFILES: [Profile; 8] = [
 
 pub(super) static UNKNOWN: Profile = Profile {
     family: "unknown",
-    recognise: |_| true,
+    recognize: |_| true,
     record: RecordTime::Measured,
     // ARM's driver for Mali compiles then (pull request 225 of viennacl/viennacl-dev).
     kernel_facts: KernelFactsTime::WhenCreated,

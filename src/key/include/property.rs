@@ -65,7 +65,7 @@ fn key_of(root: &Path, options: &str) -> Result<[u8; 32], Bypass> {
         implicit: &[],
     };
     let closure = follow(&inputs)?.closure;
-    let options = Ingredient::new(Kind::Options, "", options.normalised);
+    let options = Ingredient::new(Kind::Options, "", options.normalized);
     let ingredients: Vec<_> = [options].into_iter().chain(closure.ingredients()).collect();
     Ok(key(&ingredients).0)
 }

@@ -8,7 +8,7 @@ impl Options {
     pub fn respelled(&self, directories: &[Vec<u8>]) -> Option<Vec<u8>> {
         let mut marks = 0;
         let mut respelled = Vec::new();
-        let mut rest = self.normalised.as_slice();
+        let mut rest = self.normalized.as_slice();
         while let Some(at) = rest
             .windows(DIRECTORY.len())
             .position(|part| part == DIRECTORY)
@@ -34,7 +34,7 @@ mod tests {
         let options = b"-I /home/a/lib -DX=1 -I/opt/x -isystem .";
         let other = respelled(options).expect("respelled");
         assert_eq!(other, b"-I /p/0 -DX=1 -I/p/1 -isystem /p/2");
-        let keyed = |options: &[u8]| parse(options).expect("options").normalised;
+        let keyed = |options: &[u8]| parse(options).expect("options").normalized;
         assert_eq!(keyed(&other), keyed(options));
         assert_eq!(respelled(b"-w").as_deref(), Some(&b"-w"[..]));
         assert_eq!(respelled(b"-g -I /a"), None);

@@ -21,7 +21,7 @@ fn harmless_options_stay_byte_for_byte() {
         "-DX=\"a\" -D'Y=1' -DZ=\\\"z\\\"",
     ] {
         let parsed = accepted(options);
-        assert_eq!(parsed.normalised, options.as_bytes());
+        assert_eq!(parsed.normalized, options.as_bytes());
         assert!(!parsed.debug);
     }
 }
@@ -29,15 +29,15 @@ fn harmless_options_stay_byte_for_byte() {
 #[test]
 fn include_directories_are_cut_out() {
     let one = accepted("-I /home/a/lib -DX=1 -I/opt/x ");
-    assert_eq!(one.normalised, b"-I \0I -DX=1 -I\0I ");
+    assert_eq!(one.normalized, b"-I \0I -DX=1 -I\0I ");
     assert_eq!(
         one.include_dirs,
         [b"/home/a/lib".to_vec(), b"/opt/x".to_vec()]
     );
-    assert_eq!(one.normalised, accepted("-I /b -DX=1 -I. ").normalised);
-    assert_ne!(one.normalised, accepted("-I /b -DX=1 -I . ").normalised);
-    assert_ne!(one.normalised, accepted("-I /b -I. -DX=1 ").normalised);
-    assert_ne!(accepted("-I /a").normalised, accepted("").normalised);
+    assert_eq!(one.normalized, accepted("-I /b -DX=1 -I. ").normalized);
+    assert_ne!(one.normalized, accepted("-I /b -DX=1 -I . ").normalized);
+    assert_ne!(one.normalized, accepted("-I /b -I. -DX=1 ").normalized);
+    assert_ne!(accepted("-I /a").normalized, accepted("").normalized);
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn include_directories_stay_where_they_may_matter() {
         "-I /a -cl-kernel-debug-enable",
     ] {
         let parsed = accepted(options);
-        assert_eq!(parsed.normalised, options.as_bytes());
+        assert_eq!(parsed.normalized, options.as_bytes());
         assert!(parsed.include_dirs.contains(&b"/a".to_vec()));
     }
 }
@@ -176,7 +176,7 @@ fn where_drivers_read_quotes_differently_each_reading_counts() {
         accepted("-include a.h -imacros \"b.h\"").forced_includes,
         names(&["a.h", "b.h", "\"b.h\""])
     );
-    assert_eq!(accepted("-isystem a").normalised, b"-isystem \0I");
+    assert_eq!(accepted("-isystem a").normalized, b"-isystem \0I");
 }
 
 #[test]
@@ -209,6 +209,6 @@ proptest! {
         let (a, b) = (accepted(&one), accepted(&other));
         let blind = |text: &str| text.replace("-Ib", "-Ia").replace("-I b", "-I a");
         let same = one == other || !a.debug && !b.debug && blind(&one) == blind(&other);
-        prop_assert_eq!(a.normalised == b.normalised, same);
+        prop_assert_eq!(a.normalized == b.normalized, same);
     }
 }

@@ -1,4 +1,4 @@
-//! Fast searches in bytes: the scan of a source jumps over what cannot matter, in blocks that the compiler vectorises.
+//! Fast searches in bytes: the scan of a source jumps over what cannot matter, in blocks that the compiler vectorizes.
 
 const BLOCK: usize = 64;
 

@@ -15,7 +15,7 @@ pub enum Counter {
     /// Builds that the driver failed.
     Failed = 2,
     /// Programs that were served and later built for real, because a query could not be answered otherwise.
-    Materialised = 3,
+    Materialized = 3,
     /// Entries set aside because they were damaged or refused.
     SetAside = 4,
     /// Entries written.

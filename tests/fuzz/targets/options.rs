@@ -19,10 +19,10 @@ fuzz_target!(|options: &[u8]| {
         return;
     };
     if parsed.include_dirs.is_empty() || parsed.debug {
-        assert_eq!(parsed.normalised, options, "nothing to leave out");
+        assert_eq!(parsed.normalized, options, "nothing to leave out");
     }
     // The bytes of the options are a part of the key, but for what the mark stands for.
-    let marks = parsed.normalised.windows(2).filter(|pair| *pair == b"\0I");
+    let marks = parsed.normalized.windows(2).filter(|pair| *pair == b"\0I");
     assert!(marks.count() <= parsed.include_dirs.len());
     let private = parsed.private();
     for definition in &parsed.definitions {

@@ -1,4 +1,4 @@
-//! Programs in an intermediate language, with specialisation constants.
+//! Programs in an intermediate language, with specialization constants.
 
 use std::ffi::c_void;
 use std::{mem, ptr};
@@ -10,7 +10,7 @@ use crate::facts::{Asking, binaries, kernel_facts, program_facts};
 use crate::queries::{ask, program_info, string};
 use crate::session::Session;
 
-/// The identifiers of the specialisation constants.
+/// The identifiers of the specialization constants.
 const FIRST: cl_uint = 7;
 const SECOND: cl_uint = 8;
 

@@ -22,11 +22,11 @@
 //! | `link` | every fact of objects, libraries and link results, fresh ones and from binaries |
 //! | `link-failing`, `link-callback` | compiles and links that fail; those with a callback |
 //! | `headers` | embedded headers and files |
-//! | `il` | programs in SPIR-V, specialisation constants |
+//! | `il` | programs in SPIR-V, specialization constants |
 //! | `devices` | programs for all devices, for some, for one after another |
 //! | `contexts` | one program in several contexts |
 //! | `parts` | sub-devices |
-//! | `il-raced [MS]` | a specialisation constant that is set while a build runs |
+//! | `il-raced [MS]` | a specialization constant that is set while a build runs |
 //! | `input-contexts`, `input-parts` | what is linked where it does not belong |
 //! | `input-threads HOW`, `input-moved HOW`, `input-nested N` | inputs that change, libraries of libraries |
 //! | `unload` | compilers that are unloaded |

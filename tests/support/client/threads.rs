@@ -47,7 +47,7 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
         let work = |thread| {
             move || {
                 let queue = session.another_queue();
-                // Neighbouring threads share half of their sources.
+                // Neighboring threads share half of their sources.
                 let first = thread * programs / 2;
                 let outcomes: Vec<_> = (first..first + programs)
                     .map(|number| one(session, queue, number + 1))

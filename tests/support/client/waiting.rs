@@ -82,14 +82,14 @@ fn nested(session: &Session, outer: &str, inner: &str) {
 }
 
 extern "C" fn build(data: *mut c_void) -> *mut c_void {
-    // SAFETY: it outlives the thread: `cancelled` joins it.
+    // SAFETY: it outlives the thread: `canceled` joins it.
     let (session, source) = unsafe { &*data.cast::<(&Session, &str)>() };
-    // Nothing is written here: there the thread would be cancelled.
+    // Nothing is written here: there the thread would be canceled.
     ptr::without_provenance_mut(built(session, source) as usize)
 }
 
-/// A build of a thread that is cancelled when told.
-fn cancelled(session: &Session, source: &str) {
+/// A build of a thread that is canceled when told.
+fn canceled(session: &Session, source: &str) {
     let data = (session, source);
     // SAFETY: an integer.
     let mut thread: libc::pthread_t = unsafe { std::mem::zeroed() };
@@ -99,7 +99,7 @@ fn cancelled(session: &Session, source: &str) {
         libc::pthread_create(&mut thread, ptr::null(), build, data);
         told();
         libc::pthread_cancel(thread);
-        println!("cancelled");
+        println!("canceled");
         let mut code = ptr::null_mut();
         libc::pthread_join(thread, &mut code);
         println!("build: code {}", code.addr() as i32);
@@ -112,7 +112,7 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     let sources: Vec<String> = files.iter().map(read).collect::<Result<_, _>>()?;
     match (how.as_str(), sources.as_slice()) {
         ("child", [source]) => child(session, source),
-        ("cancelled", [source]) => cancelled(session, source),
+        ("canceled", [source]) => canceled(session, source),
         ("fork", [source]) => fork(session, source),
         ("nested", [outer, inner]) => nested(session, outer, inner),
         _ => return Err(format!("waiting does not know '{how}' of so many files")),

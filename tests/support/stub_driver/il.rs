@@ -1,4 +1,4 @@
-//! Programs in an intermediate language: as much of SPIR-V as names kernels and specialisation constants.
+//! Programs in an intermediate language: as much of SPIR-V as names kernels and specialization constants.
 //!
 //! Each kernel of a module takes one buffer, and computes numbers that follow from the module and the constants.
 

@@ -44,7 +44,7 @@
 //! companions and `#include` (from `-I` directories or embedded headers) work, an option that begins with `-bad` is
 //! invalid. A kernel's first writable global argument receives one number per work item. Where the source has a
 //! variable called `program_state`, results also depend on how often the program's kernels ran before. Of a SPIR-V module
-//! the names of the entry points and the specialisation constants matter, and each bit of it.
+//! the names of the entry points and the specialization constants matter, and each bit of it.
 
 // Values of queries are in the byte order of the machine.
 #![allow(clippy::disallowed_methods)]

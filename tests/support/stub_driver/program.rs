@@ -55,7 +55,7 @@ pub struct State {
     pub images: Vec<Image>,
     /// A build has failed; matters with `STUB_STICKY`.
     pub failed: bool,
-    /// Specialisation constants that were set, for later builds.
+    /// Specialization constants that were set, for later builds.
     pub constants: Constants,
 }
 

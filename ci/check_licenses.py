@@ -1,4 +1,4 @@
-"""Checks the licences of all dependencies (normal, build and development) against the list in ci/licences."""
+"""Checks the licenses of all dependencies (normal, build and development) against the list in ci/licenses."""
 
 import json
 import pathlib
@@ -6,11 +6,11 @@ import re
 import subprocess
 import sys
 
-LIST = pathlib.Path(__file__).with_name("licences")
+LIST = pathlib.Path(__file__).with_name("licenses")
 
 
 def satisfied(expression, allowed):
-    """Whether the allowed licences satisfy an SPDX expression. WITH binds before AND, AND before OR; "/" is the old way to write OR.
+    """Whether the allowed licenses satisfy an SPDX expression. WITH binds before AND, AND before OR; "/" is the old way to write OR.
 
     >>> allowed = {"MIT", "Zlib", "Apache-2.0 WITH LLVM-exception"}
     >>> [satisfied(e, allowed) for e in ("MIT", "GPL-2.0 OR MIT", "GPL-2.0/MIT", "(MIT OR GPL-2.0) AND Zlib", "Apache-2.0 WITH LLVM-exception")]
@@ -71,10 +71,10 @@ def dependencies():
 
 
 def verdict(package, allowed):
-    """None, or what is wrong with the package's licence."""
+    """None, or what is wrong with the package's license."""
     expression = package["license"]
     if not expression:
-        return "states no licence expression"
+        return "states no license expression"
     try:
         return None if satisfied(expression, allowed) else f"{expression} is not allowed"
     except ValueError as error:
@@ -88,8 +88,8 @@ def main():
     wrong = [(package, verdict(package, allowed)) for package in packages]
     wrong = [f"{package['name']} {package['version']}: {what}" for package, what in wrong if what]
     if wrong:
-        sys.exit("licences that are not in ci/licences:\n" + "\n".join(wrong))
-    print(f"{len(packages)} dependencies, all under licences of the list")
+        sys.exit("licenses that are not in ci/licenses:\n" + "\n".join(wrong))
+    print(f"{len(packages)} dependencies, all under licenses of the list")
 
 
 if __name__ == "__main__":
