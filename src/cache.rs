@@ -61,11 +61,11 @@ use crate::store::Store;
 use crate::store::digests::Digests;
 use crate::store::driver_costs::Measures;
 use crate::store::driver_names;
-use crate::store::journal::{BuildResult as Noted, Kept};
+use crate::store::journal::{BuildResult, Kept};
 use crate::store::stats::{Counter, Event, Labels};
 use crate::store::tiers::Tiers;
 use attribution::Attribution;
-use audit::Marks;
+use audit::AuditMarks;
 use handle::CacheHandle;
 use journal::kernel_names_after;
 use memory::Memory;
@@ -90,7 +90,7 @@ pub struct Cache {
     measures: Measures,
     memory: Memory,
     sources: Sources,
-    marks: Marks,
+    marks: AuditMarks,
 }
 
 /// The arguments of a clBuildProgram or clCompileProgram call, as far as they could be read without judging them.
@@ -245,7 +245,7 @@ impl Cache {
             measures: Measures::default(),
             memory: Memory::new(),
             sources: Sources::default(),
-            marks: Marks::default(),
+            marks: AuditMarks::default(),
         }
     }
 
@@ -473,7 +473,7 @@ impl Cache {
         log_build(Outcome::Miss, Some(plan), &names, elapsed);
         self.must_have_hit(Outcome::Miss, Some(plan), &names);
         let recache = self.config.recache();
-        let ended = Noted::Miss { kept, recache };
+        let ended = BuildResult::Miss { kept, recache };
         self.note(Some(driver), Some(plan), names, ended, elapsed);
     }
 
@@ -491,7 +491,13 @@ impl Cache {
         );
         log_build(Outcome::Bypassed(reason), None, &names, elapsed);
         self.must_have_hit(Outcome::Bypassed(reason), None, &names);
-        self.note(of.driver, None, names, Noted::bypassed(reason), elapsed);
+        self.note(
+            of.driver,
+            None,
+            names,
+            BuildResult::bypassed(reason),
+            elapsed,
+        );
     }
 
     fn count_failed(&self, of: &Attribution, plan: Option<&Plan>, elapsed: Duration) {
@@ -502,7 +508,7 @@ impl Cache {
         ];
         self.count(place, &events);
         log_build(Outcome::Failed, plan, &[], elapsed);
-        self.note(of.driver, plan, Vec::new(), Noted::Failed, elapsed);
+        self.note(of.driver, plan, Vec::new(), BuildResult::Failed, elapsed);
     }
 
     /// R3: before a call that changes the state of a served program, it is built for real and answers for itself, also in

@@ -28,7 +28,7 @@ const DEFAULT_AUDIT: u64 = 1000;
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ValueSource {
     /// Nobody set it.
     Default,
     /// The system's configuration file.
@@ -42,7 +42,7 @@ pub enum Origin {
 /// All values.
 #[derive(Clone, Debug)]
 pub struct Config {
-    values: Vec<(OsString, Origin)>,
+    values: Vec<(OsString, ValueSource)>,
     /// What the configuration files say of single programs, the system's first.
     rules: Vec<Rule>,
     /// What was wrong with the configuration files, for the log.
@@ -104,7 +104,7 @@ impl Config {
         let mut config = Config {
             values: SETTINGS
                 .iter()
-                .map(|setting| (setting.default.into(), Origin::Default))
+                .map(|setting| (setting.default.into(), ValueSource::Default))
                 .collect(),
             rules: Vec::new(),
             complaints: Vec::new(),
@@ -124,7 +124,7 @@ impl Config {
         config.apply_rules();
         for (index, setting) in SETTINGS.iter().enumerate() {
             if let Some(value) = setting.variable.and_then(variable) {
-                config.values[index] = (value, Origin::Environment);
+                config.values[index] = (value, ValueSource::Environment);
             }
         }
         for setting in SETTINGS
@@ -132,9 +132,9 @@ impl Config {
             .filter(|setting| setting.kind.has_fallback())
         {
             let (value, source) = &config.values[setting.name as usize];
-            if *source != Origin::Default && !setting.kind.accepts(value) {
+            if *source != ValueSource::Default && !setting.kind.accepts(value) {
                 let from = match source {
-                    Origin::SystemFile(file) | Origin::File(file) => {
+                    ValueSource::SystemFile(file) | ValueSource::File(file) => {
                         crate::log::path(file).to_string()
                     }
                     _ => setting.variable.unwrap_or_default().to_owned(),
@@ -153,7 +153,7 @@ impl Config {
     }
 
     /// The value as it was written, and where.
-    pub fn value(&self, name: Name) -> &(OsString, Origin) {
+    pub fn value(&self, name: Name) -> &(OsString, ValueSource) {
         &self.values[name as usize]
     }
 
@@ -285,7 +285,7 @@ impl Config {
     /// Why there is none, for people.
     pub fn directory(&self) -> Result<PathBuf, String> {
         let (value, source) = self.value(Name::Dir);
-        if *source != Origin::Default {
+        if *source != ValueSource::Default {
             let path = PathBuf::from(value);
             return if path.is_absolute() {
                 Ok(path)

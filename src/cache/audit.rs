@@ -26,7 +26,7 @@ const HOLDS: Duration = Duration::from_secs(1);
 
 /// What was seen of the marks of drivers.
 #[derive(Default)]
-pub(super) struct Marks(Mutex<Vec<Seen>>);
+pub(super) struct AuditMarks(Mutex<Vec<Seen>>);
 
 /// What was seen of one driver's.
 #[derive(Clone, Copy)]

@@ -12,7 +12,7 @@ use super::restore::{binary_type, split_names};
 use super::{Cache, bake, nanoseconds};
 use crate::cl::info::Number;
 use crate::cl::{Device, Kernel, Program};
-use crate::driver::profile::KernelFactsTime as When;
+use crate::driver::profile::KernelFactsTime;
 use crate::driver::{BuildArguments, Driver};
 use crate::key::ingredients::Key;
 use crate::key::source::RANDOM_NAME;
@@ -202,7 +202,7 @@ impl Cache {
 
     /// Adds what is known of a kernel that the application made of a recorded program, on drivers where that is dear.
     pub fn record_kernel(&self, driver: &Driver, key: &Key, kernel: Kernel) {
-        if driver.profile.kernel_facts != When::WhenCreated {
+        if driver.profile.kernel_facts != KernelFactsTime::WhenCreated {
             return;
         }
         let Some(known) = kernel_facts(driver, kernel) else {
@@ -374,7 +374,7 @@ pub fn facts(
         kernel_names: kernel_names(driver, program),
         ..Facts::default()
     };
-    if driver.profile.kernel_facts == When::AfterBuild
+    if driver.profile.kernel_facts == KernelFactsTime::AfterBuild
         && !facts.kernel_names.is_empty()
         && let Ok(kernels) = driver.create_kernels(program)
     {

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::output::{print, print_json, say};
 use super::{Failure, tiers};
 use crate::cache::policy::decide;
-use crate::config::{Config, Name, Origin, RULES, SETTINGS, Setting, of_system, of_user};
+use crate::config::{Config, Name, RULES, SETTINGS, Setting, ValueSource, of_system, of_user};
 use crate::driver::profile;
 use crate::log::{os, path, text};
 use crate::store::Store;
@@ -97,22 +97,24 @@ fn value_of(config: &Config, setting: &Setting) -> Result<OsString, String> {
 }
 
 /// Where a value comes from, for people.
-fn source_of(setting: &Setting, source: &Origin) -> String {
+fn source_of(setting: &Setting, source: &ValueSource) -> String {
     match source {
-        Origin::Default => "default".to_owned(),
-        Origin::Environment => format!("environment, {}", setting.variable.unwrap_or_default()),
-        Origin::SystemFile(file) | Origin::File(file) => path(file).to_string(),
+        ValueSource::Default => "default".to_owned(),
+        ValueSource::Environment => {
+            format!("environment, {}", setting.variable.unwrap_or_default())
+        }
+        ValueSource::SystemFile(file) | ValueSource::File(file) => path(file).to_string(),
     }
 }
 
-fn source_as_json(setting: &Setting, source: &Origin) -> Value {
+fn source_as_json(setting: &Setting, source: &ValueSource) -> Value {
     match source {
-        Origin::Default => json!({ "kind": "default" }),
-        Origin::Environment => json!({ "kind": "environment", "variable": setting.variable }),
-        Origin::SystemFile(file) => {
+        ValueSource::Default => json!({ "kind": "default" }),
+        ValueSource::Environment => json!({ "kind": "environment", "variable": setting.variable }),
+        ValueSource::SystemFile(file) => {
             json!({ "kind": "system file", "file": file.to_string_lossy() })
         }
-        Origin::File(file) => json!({ "kind": "file", "file": file.to_string_lossy() }),
+        ValueSource::File(file) => json!({ "kind": "file", "file": file.to_string_lossy() }),
     }
 }
 
@@ -143,7 +145,9 @@ fn get(key: &SettingName, json: bool) -> Result<ExitCode, Failure> {
             })?;
             if json {
                 let file = match &rule.source {
-                    Origin::SystemFile(file) | Origin::File(file) => Some(file.to_string_lossy()),
+                    ValueSource::SystemFile(file) | ValueSource::File(file) => {
+                        Some(file.to_string_lossy())
+                    }
                     _ => None,
                 };
                 return print_json(&json!({ "value": rule.value, "file": file }));
@@ -221,7 +225,7 @@ fn unset(key: &SettingName, system: bool) -> Result<ExitCode, Failure> {
 /// Says where another value is taken than the one that was written, or that the file is not read.
 fn say_what_stands_above(key: &SettingName, file: &Path) {
     let config = Config::read();
-    let is_written = |source: &Origin| matches!(source, Origin::File(from) | Origin::SystemFile(from) if from == file);
+    let is_written = |source: &ValueSource| matches!(source, ValueSource::File(from) | ValueSource::SystemFile(from) if from == file);
     let shown = path(file).to_string();
     let complaints = config.complaints.iter();
     for complaint in complaints.filter(|complaint| complaint.contains(&shown)) {
@@ -276,7 +280,7 @@ fn programs(config: &Config) -> String {
     for rule in config.rules() {
         let help = RULES.iter().find(|setting| setting.key == rule.key);
         let file = match &rule.source {
-            Origin::SystemFile(file) | Origin::File(file) => path(file).to_string(),
+            ValueSource::SystemFile(file) | ValueSource::File(file) => path(file).to_string(),
             _ => String::new(),
         };
         let _ = writeln!(

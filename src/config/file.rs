@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::table::{BUILT_CONFIG_DIR, BUILT_SYSTEM_CONFIG_DIR};
-use super::{Config, Name, ObeyedFrom, Origin, RULES, Rule, SETTINGS, expand_home};
+use super::{Config, Name, ObeyedFrom, RULES, Rule, SETTINGS, ValueSource, expand_home};
 use crate::file_fingerprint::FileId;
 use crate::log::{path, text};
 use crate::trust;
@@ -46,7 +46,7 @@ impl Config {
         match trust::open(file, trust::FILE, &[ROOT]) {
             Ok(None) => {}
             Ok(Some(opened)) => {
-                let source = Origin::SystemFile(file.to_owned());
+                let source = ValueSource::SystemFile(file.to_owned());
                 self.take(file, read(opened.into()), &source, &|| None);
             }
             Err(why) => {
@@ -65,7 +65,7 @@ impl Config {
         match opened {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             opened => {
-                let source = Origin::File(file.to_owned());
+                let source = ValueSource::File(file.to_owned());
                 let opened = opened.and_then(own);
                 let id = opened.as_ref().map_or((0, 0), |(_, id)| *id);
                 let content = opened.and_then(|(opened, _)| read(opened));
@@ -81,7 +81,7 @@ impl Config {
         &mut self,
         file: &Path,
         content: io::Result<String>,
-        source: &Origin,
+        source: &ValueSource,
         distrust: &dyn Fn() -> Option<String>,
     ) {
         let shown = path(file);
@@ -143,7 +143,7 @@ impl Config {
     }
 
     /// Takes what a file says of single programs: `[program.NAME]`.
-    fn take_rules(&mut self, file: &Path, programs: &toml::Value, source: &Origin) {
+    fn take_rules(&mut self, file: &Path, programs: &toml::Value, source: &ValueSource) {
         let shown = path(file);
         let mut complain = |what: &str, why: &str| {
             let what = text(what.as_bytes());
@@ -214,7 +214,7 @@ fn read(file: File) -> io::Result<String> {
 }
 
 /// Which setting a line of a file makes, and its value; or what is wrong with it.
-fn setting(key: &str, value: &toml::Value, source: &Origin) -> Result<(Name, String), String> {
+fn setting(key: &str, value: &toml::Value, source: &ValueSource) -> Result<(Name, String), String> {
     let setting = SETTINGS.iter().find(|setting| setting.key == key);
     let keys = || {
         SETTINGS
@@ -224,7 +224,7 @@ fn setting(key: &str, value: &toml::Value, source: &Origin) -> Result<(Name, Str
     };
     let setting = setting.ok_or_else(|| format!("is no setting{}", meant(key, keys())))?;
     let is_of_system = setting.obeyed_from == ObeyedFrom::System;
-    if is_of_system && !matches!(source, Origin::SystemFile(_)) {
+    if is_of_system && !matches!(source, ValueSource::SystemFile(_)) {
         return Err("is taken from the system's configuration file only".to_owned());
     }
     let name = setting.name;

@@ -5,7 +5,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use super::{Config, Name, Origin};
+use super::{Config, Name, ValueSource};
 
 /// A setting that a program can have.
 pub struct RuleSetting {
@@ -55,7 +55,7 @@ pub struct Rule {
     /// What it says.
     pub value: bool,
     /// Which file.
-    pub source: Origin,
+    pub source: ValueSource,
 }
 
 impl Config {
@@ -129,7 +129,7 @@ mod tests {
         config.apply_rules_of(program);
         // As in `read_from`, where this process has a name of its own.
         if let Some(disable) = disable {
-            config.values[Name::Disable as usize] = (disable.into(), Origin::Environment);
+            config.values[Name::Disable as usize] = (disable.into(), ValueSource::Environment);
         }
         let settings = (config.disable(), config.store_source());
         (settings, config.complaints)
@@ -169,7 +169,10 @@ mod tests {
         };
         assert!(read("").disable() && !read("").store_source());
         assert!(!read("0").disable() && !read("0").store_source());
-        assert!(matches!(read("").value(Name::Disable).1, Origin::File(_)));
+        assert!(matches!(
+            read("").value(Name::Disable).1,
+            ValueSource::File(_)
+        ));
     }
 
     #[test]

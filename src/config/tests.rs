@@ -110,8 +110,8 @@ fn the_environment_stands_above_the_file_and_the_file_above_the_default() {
     let home = directory.path().to_str().expect("UTF-8");
     let config = config(&[("XDG_CONFIG_HOME", home), ("OCLCACHE_DISABLE", "0")]);
     assert!(config.readonly() && !config.disable() && !config.recache());
-    assert_eq!(config.value(Name::ReadOnly).1, Origin::File(file));
-    assert_eq!(config.value(Name::Disable).1, Origin::Environment);
+    assert_eq!(config.value(Name::ReadOnly).1, ValueSource::File(file));
+    assert_eq!(config.value(Name::Disable).1, ValueSource::Environment);
     assert!(
         config.complaints[0].contains("`nonsense` is no setting"),
         "{:?}",
@@ -147,8 +147,8 @@ fn the_users_file_stands_above_the_systems_and_only_the_systems_says_who_is_trus
     };
     assert!(config.readonly() && config.store_source() && !config.recache());
     let source = |name| &config.value(name).1;
-    assert!(matches!(source(Name::ReadOnly), Origin::SystemFile(_)));
-    assert!(matches!(source(Name::StoreSource), Origin::File(_)));
+    assert!(matches!(source(Name::ReadOnly), ValueSource::SystemFile(_)));
+    assert!(matches!(source(Name::StoreSource), ValueSource::File(_)));
     assert_eq!(config.trusted_owners(), [1000, 7]);
     let [complaint] = config.complaints.as_slice() else {
         panic!("{:?}", config.complaints)

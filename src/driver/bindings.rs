@@ -32,7 +32,7 @@ use super::files::matches;
 use super::identity::FileMemory;
 use super::key_neutral::is_neutral;
 use super::loaded::{self, Changes, Mappings, Object};
-use super::profile::Files;
+use super::profile::DriverFiles;
 use super::watched_functions::{C_LIBRARY, MATHEMATICS, OF_C_LIBRARY, WITH_VARIANTS};
 use crate::fork_safety::{self, Mutex};
 use crate::key::ingredients::{Ingredient, Kind, hex, sha256};
@@ -97,11 +97,11 @@ impl Driver {
         }
         let functions = self.functions();
         let is_start = |object: &Object| {
-            let is_opened_by_it = |files: &Files| match files {
-                Files::PlugIns(_, pattern) | Files::Library(pattern) => {
+            let is_opened_by_it = |files: &DriverFiles| match files {
+                DriverFiles::PlugIns(_, pattern) | DriverFiles::Library(pattern) => {
                     object.is_named(|name| matches(pattern, name))
                 }
-                Files::Beside(..) | Files::At(..) => false,
+                DriverFiles::Beside(..) | DriverFiles::At(..) => false,
             };
             functions.iter().any(|function| object.contains(*function))
                 || self.profile.files.iter().any(is_opened_by_it)

@@ -11,7 +11,7 @@ use rustix::fs::{FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 use super::elf::Elf;
-use super::profile::Files;
+use super::profile::DriverFiles;
 use crate::file_fingerprint::FileFingerprint;
 
 /// Finds the files of a profile.
@@ -119,7 +119,7 @@ impl RealPaths {
 impl<'a> Search<'a> {
     /// For these files; `libraries` are those that hold functions of the driver.
     pub fn new<'b>(
-        files: &[Files],
+        files: &[DriverFiles],
         libraries: impl Iterator<Item = &'b Path>,
         real: &'a RealPaths,
     ) -> Search<'a> {
@@ -142,7 +142,7 @@ impl<'a> Search<'a> {
             patterns: files
                 .iter()
                 .filter_map(|files| match files {
-                    Files::Library(pattern) => Some(*pattern),
+                    DriverFiles::Library(pattern) => Some(*pattern),
                     _ => None,
                 })
                 .collect(),
@@ -166,19 +166,19 @@ impl<'a> Search<'a> {
     }
 
     /// Adds what one line of a profile means.
-    pub fn add(&self, files: Files, found: &mut FilesByPath) {
+    pub fn add(&self, files: DriverFiles, found: &mut FilesByPath) {
         match files {
-            Files::Beside(directory, pattern) | Files::PlugIns(directory, pattern) => {
+            DriverFiles::Beside(directory, pattern) | DriverFiles::PlugIns(directory, pattern) => {
                 for base in &self.beside {
                     self.list(&base.join(directory), pattern, found);
                 }
             }
-            Files::At(directory, pattern) => {
+            DriverFiles::At(directory, pattern) => {
                 for directory in expand(Path::new(directory)) {
                     self.list(&directory, pattern, found);
                 }
             }
-            Files::Library(pattern) => {
+            DriverFiles::Library(pattern) => {
                 for (directory, entries) in self.linked() {
                     for entry in entries {
                         self.take(directory, entry, pattern, found);
@@ -434,7 +434,7 @@ mod tests {
             [root.join("lib/libdriver.so").as_path()].into_iter(),
             &real,
         );
-        search.add(Files::Beside("../gcc/x86/12", "libx.so*"), &mut found);
+        search.add(DriverFiles::Beside("../gcc/x86/12", "libx.so*"), &mut found);
         assert!(
             found.is_empty(),
             "there is no directory `lib` to go up from"

@@ -26,7 +26,7 @@ use super::files::{FilesByPath, NamedFile, RealPaths, Search, matches, needed_by
 use super::key_neutral::is_neutral;
 use super::loaded::{self, Mappings, Object};
 use super::names::{Names, Scanned};
-use super::profile::Files;
+use super::profile::DriverFiles;
 use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 pub use crate::key::ingredients::sha256_value;
@@ -156,7 +156,7 @@ impl Driver {
             let objects = loaded::objects();
             let is_of_the_driver = |object: &&Object| {
                 self.profile.files.iter().any(|files| match files {
-                    Files::Library(pattern) => object.is_named(|name| matches(pattern, name)),
+                    DriverFiles::Library(pattern) => object.is_named(|name| matches(pattern, name)),
                     _ => false,
                 })
             };
@@ -194,7 +194,7 @@ impl Driver {
         let (mut found, mut plug_ins) = (FilesByPath::new(), FilesByPath::new());
         for files in self.profile.files {
             match files {
-                Files::PlugIns(..) => search.add(*files, &mut plug_ins),
+                DriverFiles::PlugIns(..) => search.add(*files, &mut plug_ins),
                 _ => search.add(*files, &mut found),
             }
         }

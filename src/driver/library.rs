@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
 
-use libloading::os::unix::{Library as DynamicLibrary, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW};
+use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW};
 use opencl_sys::{CL_INVALID_PLATFORM, CL_SUCCESS, cl_int, cl_uint};
 
 use crate::cl::dispatch::DispatchTable;
@@ -86,7 +86,7 @@ impl DriverLibrary {
     pub fn open(path: &Path) -> Result<DriverLibrary, OpenError> {
         let was_open = Self::was_open(path);
         // SAFETY: initializers of the driver run, as they do when a loader opens it.
-        let library = unsafe { DynamicLibrary::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| OpenError::Unloadable(error_words(&error)))?;
         let library = std::mem::ManuallyDrop::new(library);
         if has_our_mark(&library) {
@@ -160,7 +160,7 @@ impl DriverLibrary {
     pub fn identify(path: &Path) -> Result<Option<usize>, OpenError> {
         Self::was_open(path);
         // SAFETY: initializers run, as they do when a loader opens the library.
-        let library = unsafe { DynamicLibrary::open(Some(path), RTLD_LAZY | RTLD_LOCAL) };
+        let library = unsafe { Library::open(Some(path), RTLD_LAZY | RTLD_LOCAL) };
         let library = library.map_err(|error| OpenError::Unloadable(error_words(&error)))?;
         Ok(if has_our_mark(&library) {
             None
@@ -172,8 +172,7 @@ impl DriverLibrary {
     /// Whether somebody has opened the library.
     pub fn is_open(path: &Path) -> bool {
         // SAFETY: nothing is loaded, so nothing runs.
-        unsafe { DynamicLibrary::open(Some(path), RTLD_LAZY | RTLD_LOCAL | libc::RTLD_NOLOAD) }
-            .is_ok()
+        unsafe { Library::open(Some(path), RTLD_LAZY | RTLD_LOCAL | libc::RTLD_NOLOAD) }.is_ok()
     }
 
     fn was_open(path: &Path) -> bool {
@@ -312,7 +311,7 @@ pub(super) fn text(query: impl Fn(info::Reply) -> cl_int) -> Vec<u8> {
     bytes
 }
 
-fn has_our_mark(library: &DynamicLibrary) -> bool {
+fn has_our_mark(library: &Library) -> bool {
     // SAFETY: only whether the symbol exists is asked.
     unsafe { library.get::<*const c_char>(c"oclcache_version") }.is_ok()
 }

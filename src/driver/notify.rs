@@ -83,7 +83,7 @@ pub enum Next<Arguments> {
 
 /// A call that has come to one of our hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct HookEntry {
     /// The function's name.
     pub function: &'static str,
     /// Its first argument.
@@ -98,9 +98,9 @@ enum Position {
     /// In the application's code.
     Outside,
     /// In a hook.
-    Inside(Entry),
+    Inside(HookEntry),
     /// In the driver's code, with the application's own call, during which the driver may call the application back.
-    Below(Entry),
+    Below(HookEntry),
 }
 
 thread_local! {
@@ -151,7 +151,7 @@ fn this_thread() -> usize {
 /// Begins a hook, and gives what the thread was in before. None if this call is that of a hook of ours already: that one is running
 /// on this thread, or has handed the application's call down, past hooks of another number, as where a layer stands before a table
 /// that is hooked.
-fn enter(entry: Entry) -> Option<ThreadState> {
+fn enter(entry: HookEntry) -> Option<ThreadState> {
     let seen = match PLACE.get() {
         Position::Outside => false,
         Position::Inside(_) => true,
@@ -174,7 +174,7 @@ fn enter(entry: Entry) -> Option<ThreadState> {
 }
 
 /// Runs `body` as a hook, unless it is one of ours already: see [`enter`].
-pub fn as_hook<R>(entry: Entry, body: impl FnOnce() -> R) -> Option<R> {
+pub fn as_hook<R>(entry: HookEntry, body: impl FnOnce() -> R) -> Option<R> {
     let _restore = Restore(enter(entry)?);
     Some(body())
 }
@@ -220,7 +220,7 @@ pub enum Prepared<Arguments> {
 /// the stack is the application's.
 #[inline(never)]
 pub fn prepared<Arguments>(
-    entry: Entry,
+    entry: HookEntry,
     frame: usize,
     prepare: impl FnOnce() -> Next<Arguments>,
 ) -> Prepared<Arguments> {

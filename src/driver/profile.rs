@@ -83,7 +83,7 @@ pub enum Rebuild {
 /// Files that a driver reads, or libraries that it opens itself: they change code, and are not in the closure of what it
 /// needs. A pattern is the name of a file with at most one `*`, and a directory may have `*` as a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Files {
+pub enum DriverFiles {
     /// In a directory relative to that of the driver's library.
     Beside(&'static str, &'static str),
     /// The same for libraries that are open once the driver is, so that what they need belongs to it as well.
@@ -132,7 +132,7 @@ pub struct Profile {
     /// Whether variables that begin with the platform's ICD suffix and `_` are taken to change code.
     pub suffix_variables: bool,
     /// Files that change code, beside the libraries that it needs.
-    pub files: &'static [Files],
+    pub files: &'static [DriverFiles],
     /// Programs that it runs, found in PATH.
     pub tools: &'static [&'static str],
     /// Configuration files that may be there: relative to the working directory, `~/` to the home directory. What stands
@@ -143,7 +143,7 @@ pub struct Profile {
     /// Names that the compiler includes in every program, looked up like the program's own.
     pub implicit_includes: &'static [&'static str],
     /// Files that change the code of programs that are made from an intermediate language, and of no others.
-    pub il_files: &'static [Files],
+    pub il_files: &'static [DriverFiles],
     /// What of the processor is in the key, for devices that are one.
     pub processor: ProcessorFacts,
     /// Whether the compiler looks at the name of the running program.

@@ -10,7 +10,7 @@ use opencl_sys::*;
 use super::create::created_with_il;
 use crate::cl::Program;
 use crate::driver::Driver;
-use crate::driver::notify::Entry;
+use crate::driver::notify::HookEntry;
 use crate::shadow;
 
 pub(super) mod without_platform {
@@ -79,7 +79,7 @@ macro_rules! program_functions {
                 let own = unsafe { std::mem::transmute::<*mut c_void, Function>(own) };
                 // SAFETY: the application's own arguments.
                 let function = || unsafe { own($($before,)* program, $($argument),*) };
-                let entry = Entry {
+                let entry = HookEntry {
                     function: stringify!($name),
                     object: program as usize,
                     driver: number,
@@ -121,7 +121,7 @@ unsafe extern "C" fn create_program_with_il_khr<const DRIVER: usize>(
     let own = unsafe { std::mem::transmute::<*mut c_void, Function>(own) };
     // SAFETY: the application's own arguments.
     let function = || unsafe { own(context, il, length, errcode_ret) };
-    let entry = Entry {
+    let entry = HookEntry {
         function: "clCreateProgramWithILKHR",
         object: context as usize,
         driver: DRIVER,

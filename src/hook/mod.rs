@@ -26,7 +26,7 @@ use crate::cl::dispatch::{SLOTS, Slot};
 use crate::driver::cancel::Uncanceled;
 use crate::driver::foreign_call;
 use crate::driver::layer::{self, MAX_LAYERS};
-use crate::driver::notify::{self, Entry};
+use crate::driver::notify::{self, HookEntry};
 use crate::driver::{Driver, MAX_DRIVERS};
 use crate::{cache, fork_safety};
 
@@ -53,7 +53,7 @@ impl<R: Copy, F: Fn() -> R> Below<R, F> {
 /// Runs `body`; where it cannot, the driver's verdict.
 #[inline]
 fn guard<R: Copy, F: Fn() -> R>(
-    entry: Entry,
+    entry: HookEntry,
     function: F,
     body: impl FnOnce(&Below<R, F>) -> R,
 ) -> R {
@@ -105,7 +105,7 @@ macro_rules! numbered {
                     };
                     // SAFETY: the driver's own function, of the type of its slot, with the arguments of the application's call.
                     let function = || unsafe { function($first $(, $argument)*) };
-                    let entry = $crate::driver::notify::Entry {
+                    let entry = $crate::driver::notify::HookEntry {
                         function: stringify!($slot),
                         object: $first as usize,
                         driver: number,
@@ -299,7 +299,7 @@ pub fn by_name(driver: &Driver, name: &CStr) -> Option<*mut c_void> {
 mod tests {
     use super::*;
 
-    const ENTRY: Entry = Entry {
+    const ENTRY: HookEntry = HookEntry {
         function: "clBuildProgram",
         object: 1,
         driver: 1,
@@ -338,14 +338,14 @@ mod tests {
             let inner = || guard(entry, || "driver", |_| "hook");
             guard(ENTRY, || "unused", |_| notify::outside(inner))
         };
-        assert_eq!(below(Entry { driver: 2, ..ENTRY }), "driver");
-        let object = Entry {
+        assert_eq!(below(HookEntry { driver: 2, ..ENTRY }), "driver");
+        let object = HookEntry {
             driver: 2,
             object: 2,
             ..ENTRY
         };
         assert_eq!(below(object), "hook");
-        let function = Entry {
+        let function = HookEntry {
             driver: 2,
             function: "clReleaseProgram",
             ..ENTRY

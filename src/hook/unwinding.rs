@@ -10,12 +10,12 @@ use std::mem::needs_drop;
 use opencl_sys::{CL_SUCCESS, cl_int};
 
 use crate::cl::Program;
-use crate::driver::notify::{self, Entry, Next, Prepared};
+use crate::driver::notify::{self, HookEntry, Next, Prepared};
 
 /// Runs such a hook: `prepare`, then the driver's function through `below` if that is to be called, with the application's own
 /// arguments for None. Gives the program and the code.
 pub(super) fn hooked<Arguments: Copy, Prepare, Below>(
-    entry: Entry,
+    entry: HookEntry,
     prepare: Prepare,
     below: Below,
 ) -> (Program, cl_int)
@@ -66,7 +66,7 @@ macro_rules! unwinding_hooks {
                     };
                     // SAFETY: the function's own type, but that an exception may leave it.
                     let $function = unsafe { std::mem::transmute::<*const (), Function>(function as *const ()) };
-                    let $entry = $crate::driver::notify::Entry {
+                    let $entry = $crate::driver::notify::HookEntry {
                         function: stringify!($slot),
                         object: $first as usize,
                         driver: number,
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
     use crate::driver::NotifyTarget;
 
-    const ENTRY: Entry = Entry {
+    const ENTRY: HookEntry = HookEntry {
         function: "clBuildProgram",
         object: 1,
         driver: 1,

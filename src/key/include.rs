@@ -34,7 +34,7 @@ use super::source::{self, Operand, Texts};
 use crate::fallible::{copy, push};
 use crate::file_fingerprint::{FileFingerprint, FileId};
 use crate::outcome::Bypass;
-use place::{Content, Files, look};
+use place::{FileNumbers, PlaceContent, look};
 
 /// How many places are looked at.
 const MAX_PLACES: usize = 20_000;
@@ -93,7 +93,7 @@ pub struct FoundFile<'a> {
 struct Place {
     name: Vec<u8>,
     path: PathBuf,
-    found: Content,
+    found: PlaceContent,
     /// The earlier place that is the same file in the same directory: compilers pass over a directory that they have searched,
     /// also under another name.
     again: Option<usize>,
@@ -109,14 +109,14 @@ impl Closure {
     pub fn ingredients(&self) -> impl Iterator<Item = Ingredient> {
         self.places.iter().map(|place| {
             let value = match &place.found {
-                Content::Nothing => Vec::new(),
-                Content::Directory => b"directory".to_vec(),
-                Content::File {
+                PlaceContent::Nothing => Vec::new(),
+                PlaceContent::Directory => b"directory".to_vec(),
+                PlaceContent::File {
                     digest,
                     same_as: None,
                     ..
                 } => digest.to_vec(),
-                Content::File {
+                PlaceContent::File {
                     digest,
                     same_as: Some(first),
                     ..
@@ -146,7 +146,7 @@ impl Closure {
     /// The files, in the order in which they were found.
     pub fn files(&self) -> impl Iterator<Item = FoundFile<'_>> {
         self.places.iter().enumerate().filter_map(|(index, place)| {
-            let Content::File {
+            let PlaceContent::File {
                 digest, same_as, ..
             } = &place.found
             else {
@@ -172,12 +172,12 @@ impl Closure {
     pub fn is_unchanged(&self) -> bool {
         self.holds(|before, now| match (before, now) {
             (
-                Content::File {
+                PlaceContent::File {
                     digest: one,
                     same_as: first,
                     ..
                 },
-                Content::File {
+                PlaceContent::File {
                     digest: other,
                     same_as: second,
                     ..
@@ -187,7 +187,7 @@ impl Closure {
         })
     }
 
-    fn holds(&self, same: impl Fn(&Content, &Content) -> bool) -> bool {
+    fn holds(&self, same: impl Fn(&PlaceContent, &PlaceContent) -> bool) -> bool {
         let mut files = HashMap::new();
         let mut room = MAX_BYTES;
         let mut is_same = |(index, place): (usize, &Place)| {
@@ -306,7 +306,7 @@ struct Walk<'a> {
     below: Vec<&'a [u8]>,
     requested: HashSet<Vec<u8>>,
     seen: HashSet<Vec<u8>>,
-    files: Files,
+    files: FileNumbers,
     /// Files by themselves and by the directories that they were found in: what stands beside them is known.
     read: HashMap<(FileId, FileId), usize>,
     /// The headers that files name, each file by its first place.
@@ -490,7 +490,7 @@ impl<'a> Walk<'a> {
         let known = |stamp: &FileFingerprint| {
             let first = *self.files.get(&stamp.file)?;
             match &self.closure.places[first].found {
-                Content::File {
+                PlaceContent::File {
                     digest,
                     stamp: then,
                     ..
@@ -501,7 +501,7 @@ impl<'a> Walk<'a> {
         let (found, text) = look(&path, &mut self.room, known)?;
         let found = found.known_from(index, &mut self.files);
         let mut again = None;
-        if let Content::File { stamp, same_as, .. } = &found {
+        if let PlaceContent::File { stamp, same_as, .. } = &found {
             let directory = path.parent().unwrap_or(Path::new("/"));
             let directory = std::fs::metadata(directory).map_err(|_| Bypass::ReadsFile)?;
             let directory = (directory.dev(), directory.ino());

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use crate::fallible::{copy, push};
 use crate::outcome::Bypass;
 use expansion::Expansion;
-use lex::{Kind, Lexemes, is_odd};
+use lex::{Lexemes, TokenKind, is_odd};
 
 /// How many steps the expansion of one operand may take.
 const MAX_STEPS: usize = 20_000;
@@ -40,7 +40,7 @@ const MAX_TEXT_BYTES: usize = 1 << 14;
 /// A preprocessing token (C99 6.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Token {
-    kind: Kind,
+    kind: TokenKind,
     /// Whether white space stands before it.
     spaced: bool,
     /// Its text, by the number of that.
@@ -130,7 +130,7 @@ impl Words {
     }
 
     fn is(&self, token: Token, text: &[u8]) -> bool {
-        token.kind != Kind::Literal && self.text(token) == text
+        token.kind != TokenKind::Literal && self.text(token) == text
     }
 
     fn tokens(&mut self, text: &[u8]) -> Result<Vec<Token>, Bypass> {
@@ -155,7 +155,7 @@ impl Macros {
     /// There is no memory for it.
     pub fn add(&mut self, text: &[u8]) -> Result<(), Bypass> {
         let first = Lexemes::new(&text[..text.len().min(MAX_TEXT_BYTES)]).next();
-        let Some(name) = first.filter(|lexeme| lexeme.kind == Kind::Identifier) else {
+        let Some(name) = first.filter(|lexeme| lexeme.kind == TokenKind::Identifier) else {
             return Ok(()); // it defines nothing
         };
         // Some compilers end the name before such a character.
@@ -231,7 +231,7 @@ impl Macros {
             return Ok(None);
         };
         let words = &self.words;
-        if first.kind == Kind::Literal {
+        if first.kind == TokenKind::Literal {
             let inside = words.text(*first).strip_prefix(b"\"");
             let inside = inside.and_then(|text| text.strip_suffix(b"\""));
             return inside.map(copy).transpose();
@@ -243,7 +243,7 @@ impl Macros {
         // `->`, `:>`, `>>` and the like are one token, which does not end the name.
         let is_one_of = |token: &Token, others: &[u8]| {
             let text = words.text(*token);
-            token.kind == Kind::Punctuator && text.len() == 1 && others.contains(&text[0])
+            token.kind == TokenKind::Punctuator && text.len() == 1 && others.contains(&text[0])
         };
         let before = end.checked_sub(1).map(|before| &rest[before]);
         if !rest[end].spaced && before.is_some_and(|token| is_one_of(token, b"-:%"))
@@ -323,7 +323,7 @@ impl Definition {
                 let Some((name, rest)) = body.split_first() else {
                     return Ok(None);
                 };
-                if name.kind != Kind::Identifier {
+                if name.kind != TokenKind::Identifier {
                     return Ok(None);
                 }
                 parameters.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
@@ -344,7 +344,7 @@ impl Definition {
         definition.expands.resize(count, false);
         let names = names.unwrap_or_default();
         let parameter = |token: &Token| match token.kind {
-            Kind::Identifier => names.get(&token.word).copied(),
+            TokenKind::Identifier => names.get(&token.word).copied(),
             _ => None,
         };
         let body = body.iter().map(|token| (*token, parameter(token)));

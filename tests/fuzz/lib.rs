@@ -5,12 +5,12 @@
 
 #[path = "../../src/fallible.rs"]
 pub mod fallible;
+#[path = "../../src/file_fingerprint.rs"]
+pub mod file_fingerprint;
 #[path = "../../src/key/mod.rs"]
 pub mod key;
 #[path = "../../src/outcome.rs"]
 pub mod outcome;
-#[path = "../../src/file_fingerprint.rs"]
-pub mod file_fingerprint;
 
 /// As in the library, of which only the format of entries is wanted.
 #[path = "../../src/store"]

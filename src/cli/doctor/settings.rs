@@ -7,7 +7,7 @@ use super::super::tiers;
 use super::report::{DoctorReport, Mend, quoted};
 use crate::cache::RUN_VARIABLE;
 use crate::cache::policy::{Decision, decide};
-use crate::config::{Config, IGNORED, Name, Origin, RecordMode, SETTINGS, meant};
+use crate::config::{Config, IGNORED, Name, RecordMode, SETTINGS, ValueSource, meant};
 use crate::driver::profile;
 use crate::log::{os, path, text};
 use crate::store::Store;
@@ -36,9 +36,9 @@ pub fn examine(config: &Config, report: &mut DoctorReport) {
     for setting in &SETTINGS {
         let (value, source) = config.value(setting.name);
         let from = match source {
-            Origin::Default => continue,
-            Origin::Environment => setting.variable.unwrap_or_default().to_owned(),
-            Origin::SystemFile(file) | Origin::File(file) => path(file).to_string(),
+            ValueSource::Default => continue,
+            ValueSource::Environment => setting.variable.unwrap_or_default().to_owned(),
+            ValueSource::SystemFile(file) | ValueSource::File(file) => path(file).to_string(),
         };
         is_default = false;
         let text = format!("{} = {} (from {from})", setting.key, os(value));
@@ -128,17 +128,17 @@ fn hindrance(config: &Config, name: Name) -> Option<(&'static str, bool)> {
     }
 }
 
-pub(super) fn unset(name: Name, source: &Origin) -> Mend {
+pub(super) fn unset(name: Name, source: &ValueSource) -> Mend {
     let setting = &SETTINGS[name as usize];
     match source {
-        Origin::Default | Origin::Environment => {
+        ValueSource::Default | ValueSource::Environment => {
             Mend::command(format!("unset {}", setting.variable.unwrap_or_default()))
         }
-        Origin::SystemFile(_) => Mend::command(format!(
+        ValueSource::SystemFile(_) => Mend::command(format!(
             "sudo oclcache config unset {} --system",
             setting.key
         )),
-        Origin::File(_) => Mend::command(format!("oclcache config unset {}", setting.key)),
+        ValueSource::File(_) => Mend::command(format!("oclcache config unset {}", setting.key)),
     }
 }
 
@@ -146,8 +146,8 @@ pub(super) fn unset(name: Name, source: &Origin) -> Mend {
 pub fn examine_rules(config: &Config, program: &str, report: &mut DoctorReport) {
     for rule in config.rules().filter(|rule| rule.program == program) {
         let from = match &rule.source {
-            Origin::SystemFile(file) | Origin::File(file) => path(file).to_string(),
-            Origin::Default | Origin::Environment => continue,
+            ValueSource::SystemFile(file) | ValueSource::File(file) => path(file).to_string(),
+            ValueSource::Default | ValueSource::Environment => continue,
         };
         let name = text(program.as_bytes());
         let text = format!("{name}: {} = {} (from {from})", rule.key, rule.value);
@@ -157,7 +157,7 @@ pub fn examine_rules(config: &Config, program: &str, report: &mut DoctorReport) 
         }
         let mend = match (quoted(Path::new(program)), &rule.source) {
             (None, _) => Mend::words(format!("take it out of `{from}`")),
-            (Some(name), Origin::SystemFile(_)) => Mend::command(format!(
+            (Some(name), ValueSource::SystemFile(_)) => Mend::command(format!(
                 "sudo oclcache config unset program.{name}.cache --system"
             )),
             (Some(name), _) => Mend::command(format!("oclcache config unset program.{name}.cache")),

@@ -1,8 +1,8 @@
 //! The rows: what is known of each family of drivers, and where that is known from.
 
 use super::{
-    Files, IncludeDir, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime, contains,
-    variables,
+    DriverFiles, IncludeDir, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime,
+    contains, variables,
 };
 
 /// What clang takes by itself: its headers, `include` in the working directory where it was not told of them (measured on
@@ -40,13 +40,13 @@ pub(super) static PROFILES: [Profile; 8] = [
         suffix_variables: false,
         // Read, not mapped: the built-in libraries, the headers, and the device plug-ins (dlopened, not DT_NEEDED).
         files: &[
-            Files::Beside("../share/pocl", "*"),
-            Files::Beside("../share/pocl/include", "*"),
-            Files::Beside("../../share/pocl", "*"),
-            Files::Beside("../../share/pocl/include", "*"),
-            Files::PlugIns("pocl", "*.so"),
+            DriverFiles::Beside("../share/pocl", "*"),
+            DriverFiles::Beside("../share/pocl/include", "*"),
+            DriverFiles::Beside("../../share/pocl", "*"),
+            DriverFiles::Beside("../../share/pocl/include", "*"),
+            DriverFiles::PlugIns("pocl", "*.so"),
             // Measured: kernels are linked with `ld` and the archive of GCC, which has arithmetic of its own.
-            Files::At("/usr/lib/gcc/*/*", "libgcc.a"),
+            DriverFiles::At("/usr/lib/gcc/*/*", "libgcc.a"),
         ],
         tools: &["ld"], // measured
         configuration: &[],
@@ -57,8 +57,8 @@ pub(super) static PROFILES: [Profile; 8] = [
         il_files: &[
             // pocl_llvm_build.cc, pocl_util.c: programs of SPIR-V are translated by the tool or by the library. Sources are not:
             // measured with strace on 3.1, neither is looked for.
-            Files::At("/usr/bin", "llvm-spirv*"),
-            Files::Library("libLLVMSPIRVLib.so*"),
+            DriverFiles::At("/usr/bin", "llvm-spirv*"),
+            DriverFiles::Library("libLLVMSPIRVLib.so*"),
         ],
         processor: ProcessorFacts::Model, // LLVM builds for the host
         looks_at_executable: false,
@@ -81,12 +81,12 @@ pub(super) static PROFILES: [Profile; 8] = [
         suffix_variables: false,
         // Measured: opened at the first build, all beside the library, but clbltfnshared.rtl first one directory above.
         files: &[
-            Files::Beside(".", "*.rtl"),
-            Files::Beside("..", "*.rtl"),
-            Files::Beside(".", "cllibrary*"),
-            Files::Beside(".", "cl.cfg"),
-            Files::Beside(".", "libocl_svml_*"),
-            Files::Beside(".", "libintelocl_*"),
+            DriverFiles::Beside(".", "*.rtl"),
+            DriverFiles::Beside("..", "*.rtl"),
+            DriverFiles::Beside(".", "cllibrary*"),
+            DriverFiles::Beside(".", "cl.cfg"),
+            DriverFiles::Beside(".", "libocl_svml_*"),
+            DriverFiles::Beside(".", "libintelocl_*"),
         ],
         tools: &[],
         // Measured: read before the one beside the library, when the driver is opened and at each build.
@@ -122,10 +122,10 @@ pub(super) static PROFILES: [Profile; 8] = [
         suffix_variables: false,
         // compiler_interface.cpp: the graphics compiler and its front end, opened by name.
         files: &[
-            Files::Library("libigc.so*"),
-            Files::Library("libigdfcl.so*"),
-            Files::Library("libopencl-clang*.so*"),
-            Files::Library("libiga64.so*"),
+            DriverFiles::Library("libigc.so*"),
+            DriverFiles::Library("libigdfcl.so*"),
+            DriverFiles::Library("libopencl-clang*.so*"),
+            DriverFiles::Library("libiga64.so*"),
         ],
         tools: &[],
         configuration: &["neo.config", "igdrcl.config"], // debug_settings_reader.cpp
@@ -152,9 +152,9 @@ pub(super) static PROFILES: [Profile; 8] = [
         suffix_variables: false,
         // COMGR is opened by name in newer versions (comgrctx.cpp); older ones read the device libraries.
         files: &[
-            Files::Library("libamd_comgr*.so*"),
-            Files::Library("libhsail-rt*.so*"),
-            Files::Beside("../amdgcn/bitcode", "*.bc"),
+            DriverFiles::Library("libamd_comgr*.so*"),
+            DriverFiles::Library("libhsail-rt*.so*"),
+            DriverFiles::Beside("../amdgcn/bitcode", "*.bc"),
         ],
         tools: &[],
         configuration: &[],
@@ -182,11 +182,11 @@ pub(super) static PROFILES: [Profile; 8] = [
         suffix_variables: false,
         // Compiler libraries, which the driver opens at the first build (documented in its README, "Installed Components").
         files: &[
-            Files::Library("libnvidia-nvvm*.so*"),
-            Files::Library("libnvidia-compiler*.so*"),
-            Files::Library("libnvidia-gpucomp*.so*"),
-            Files::Library("libnvidia-ptxjitcompiler*.so*"),
-            Files::Library("libcuda.so*"),
+            DriverFiles::Library("libnvidia-nvvm*.so*"),
+            DriverFiles::Library("libnvidia-compiler*.so*"),
+            DriverFiles::Library("libnvidia-gpucomp*.so*"),
+            DriverFiles::Library("libnvidia-ptxjitcompiler*.so*"),
+            DriverFiles::Library("libcuda.so*"),
         ],
         tools: &[],
         configuration: &[],
@@ -215,14 +215,14 @@ pub(super) static PROFILES: [Profile; 8] = [
         // libclc's SPIR-V, read when the driver is opened, from a directory that is compiled in (measured: /usr/lib/clc). The
         // headers of clang belong to the closure of headers.
         files: &[
-            Files::Beside("../share/clc", "*.spv"),
-            Files::Beside("../../share/clc", "*.spv"),
-            Files::Beside("../lib/clc", "*.spv"),
-            Files::Beside("../clc", "*.spv"),
-            Files::At("/usr/lib/clc", "*.spv"),
-            Files::At("/usr/lib64/clc", "*.spv"),
-            Files::At("/usr/libexec/clc", "*.spv"),
-            Files::At("/usr/share/clc", "*.spv"),
+            DriverFiles::Beside("../share/clc", "*.spv"),
+            DriverFiles::Beside("../../share/clc", "*.spv"),
+            DriverFiles::Beside("../lib/clc", "*.spv"),
+            DriverFiles::Beside("../clc", "*.spv"),
+            DriverFiles::At("/usr/lib/clc", "*.spv"),
+            DriverFiles::At("/usr/lib64/clc", "*.spv"),
+            DriverFiles::At("/usr/libexec/clc", "*.spv"),
+            DriverFiles::At("/usr/share/clc", "*.spv"),
         ],
         tools: &[],
         configuration: &[],
@@ -254,9 +254,9 @@ pub(super) static PROFILES: [Profile; 8] = [
         environment: &variables::CLVK,
         suffix_variables: false,
         files: &[
-            Files::Beside(".", "clspv"),
-            Files::Beside(".", "llvm-spirv"),
-            Files::Beside(".", "clvk.conf"),
+            DriverFiles::Beside(".", "clspv"),
+            DriverFiles::Beside(".", "llvm-spirv"),
+            DriverFiles::Beside(".", "clvk.conf"),
         ],
         tools: &[],
         // config.cpp
@@ -287,7 +287,7 @@ pub(super) static PROFILES: [Profile; 8] = [
         copies_builds: false,              // unverified
         environment: &variables::OCLGRIND,
         suffix_variables: false,
-        files: &[Files::Beside("../include/oclgrind", "*")],
+        files: &[DriverFiles::Beside("../include/oclgrind", "*")],
         tools: &[],
         configuration: &[],
         include_dirs: CLANG_INCLUDE_DIRS,

@@ -13,7 +13,7 @@ use crate::outcome::Bypass;
 
 /// What stands at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum PlaceContent {
     Nothing,
     Directory,
     File {
@@ -25,12 +25,12 @@ pub(super) enum Content {
 }
 
 /// The first place of each file.
-pub(super) type Files = HashMap<FileId, usize>;
+pub(super) type FileNumbers = HashMap<FileId, usize>;
 
-impl Content {
+impl PlaceContent {
     /// What was found at the place of this index, with the place where the same file was found before.
-    pub(super) fn known_from(mut self, index: usize, files: &mut Files) -> Content {
-        if let Content::File { stamp, same_as, .. } = &mut self {
+    pub(super) fn known_from(mut self, index: usize, files: &mut FileNumbers) -> PlaceContent {
+        if let PlaceContent::File { stamp, same_as, .. } = &mut self {
             let first = *files.entry(stamp.file).or_insert(index);
             *same_as = (first != index).then_some(first);
         }
@@ -43,7 +43,7 @@ pub(super) fn look(
     path: &Path,
     room: &mut u64,
     known: impl Fn(&FileFingerprint) -> Option<[u8; 32]>,
-) -> Result<(Content, Option<Vec<u8>>), Bypass> {
+) -> Result<(PlaceContent, Option<Vec<u8>>), Bypass> {
     let is_nothing = |error: &std::io::Error| {
         // ENAMETOOLONG: no file can stand there, unless a relative path is short enough.
         match error.kind() {
@@ -54,11 +54,11 @@ pub(super) fn look(
     };
     let metadata = match std::fs::metadata(path) {
         Ok(metadata) => metadata,
-        Err(error) if is_nothing(&error) => return Ok((Content::Nothing, None)),
+        Err(error) if is_nothing(&error) => return Ok((PlaceContent::Nothing, None)),
         Err(_) => return Err(Bypass::ReadsFile),
     };
     if metadata.is_dir() {
-        return Ok((Content::Directory, None));
+        return Ok((PlaceContent::Directory, None));
     }
     // To open anything else could wait for ever, or do something.
     if !metadata.is_file() {
@@ -76,7 +76,7 @@ pub(super) fn look(
     let stamp = FileFingerprint::of(&metadata);
     if let Some(digest) = known(&stamp) {
         let same_as = None;
-        let found = Content::File {
+        let found = PlaceContent::File {
             digest,
             stamp,
             same_as,
@@ -92,7 +92,7 @@ pub(super) fn look(
         .ok_or(Bypass::TooManyHeaders)?;
     let digest = sha256(&text);
     Ok((
-        Content::File {
+        PlaceContent::File {
             digest,
             stamp,
             same_as: None,

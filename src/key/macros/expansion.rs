@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use super::lex::{Kind, Lexemes, is_odd};
+use super::lex::{Lexemes, TokenKind, is_odd};
 use super::predefined::could_be_predefined;
 use super::{
     Definition, MAX_DEPTH, MAX_NAMES, MAX_STEPS, MAX_TEXT_BYTES, MAX_WORK, Macros, NONE_HIDDEN,
@@ -181,12 +181,12 @@ impl<'a> Expansion<'a> {
             };
         };
         self.spend(1)?;
-        let is_word = matches!(first.kind, Kind::Identifier | Kind::Number);
+        let is_word = matches!(first.kind, TokenKind::Identifier | TokenKind::Number);
         let text = self.macros.words.text(first);
         if is_word && text.iter().any(|byte| is_odd(*byte)) {
             return Err(Bypass::UnresolvedInclude);
         }
-        if first.kind == Kind::Identifier && self.hide_sets.holds(first.hidden, first.word) {
+        if first.kind == TokenKind::Identifier && self.hide_sets.holds(first.hidden, first.word) {
             // Arguments from behind a macro's end: the standard leaves open what is still hidden (C99 6.10.3.4, note).
             for name in self.hide_sets.sets[first.hidden as usize].iter() {
                 let mut definitions = self.macros.definitions(*name)?.iter();
@@ -194,7 +194,7 @@ impl<'a> Expansion<'a> {
                     return Err(Bypass::UnresolvedInclude);
                 }
             }
-        } else if first.kind == Kind::Identifier {
+        } else if first.kind == TokenKind::Identifier {
             if could_be_predefined(text) {
                 return Err(Bypass::UnresolvedInclude);
             }
@@ -386,7 +386,7 @@ impl<'a> Expansion<'a> {
 }
 
 /// The one token that two are pasted to.
-fn pasted(left: Token, right: Token, words: &mut Words) -> Result<(Kind, u32), Bypass> {
+fn pasted(left: Token, right: Token, words: &mut Words) -> Result<(TokenKind, u32), Bypass> {
     let text = [words.text(left), words.text(right)].concat();
     let mut tokens = Lexemes::new(&text);
     match (tokens.next(), tokens.next()) {
@@ -405,7 +405,7 @@ fn string(argument: &[Token], words: &mut Words) -> Result<Token, Bypass> {
             text.push(b' ');
         }
         for byte in words.text(*token) {
-            if token.kind == Kind::Literal && matches!(byte, b'"' | b'\\') {
+            if token.kind == TokenKind::Literal && matches!(byte, b'"' | b'\\') {
                 text.push(b'\\');
             }
             text.push(*byte);
@@ -417,7 +417,7 @@ fn string(argument: &[Token], words: &mut Words) -> Result<Token, Bypass> {
     }
     text.push(b'"');
     Ok(Token {
-        kind: Kind::Literal,
+        kind: TokenKind::Literal,
         word: words.number(&text)?,
         spaced: false,
         hidden: NONE_HIDDEN,

@@ -2,7 +2,7 @@
 
 /// What a token is (C99 6.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     Identifier,
     Number,
     Literal,
@@ -11,7 +11,7 @@ pub(super) enum Kind {
 
 /// A token as it is written.
 pub(super) struct Lexeme<'a> {
-    pub kind: Kind,
+    pub kind: TokenKind,
     pub text: &'a [u8],
     /// Whether white space stands before it.
     pub spaced: bool,
@@ -61,7 +61,7 @@ impl<'a> Iterator for Lexemes<'a> {
                         at += 1 + usize::from(self.byte(at) == b'\\');
                     }
                     at = (at + 1).min(text.len());
-                    Kind::Literal
+                    TokenKind::Literal
                 }
                 (first, next)
                     if first.is_ascii_digit() || first == b'.' && next.is_ascii_digit() =>
@@ -73,21 +73,21 @@ impl<'a> Iterator for Lexemes<'a> {
                     {
                         at += 1;
                     }
-                    Kind::Number
+                    TokenKind::Number
                 }
                 (first, _) if is_word(first) => {
                     while is_word(self.byte(at)) {
                         at += 1;
                     }
-                    Kind::Identifier
+                    TokenKind::Identifier
                 }
                 (b'#', b'#') => {
                     at += 2;
-                    Kind::Punctuator
+                    TokenKind::Punctuator
                 }
                 _ => {
                     at += 1;
-                    Kind::Punctuator
+                    TokenKind::Punctuator
                 }
             };
             crate::key::work::count(at - self.at);

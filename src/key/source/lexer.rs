@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 
-use super::scan::{Marks, contains, find, line_end, plain};
+use super::scan::{ByteMarks, contains, find, line_end, plain};
 use crate::fallible;
 use crate::key::work;
 use crate::outcome::Bypass;
@@ -157,7 +157,7 @@ pub(super) enum Token<'a> {
 /// Finds the tokens of a text whose lines are joined (phase 3).
 pub(super) struct Lexer<'a> {
     text: &'a [u8],
-    marks: Marks<'a>,
+    marks: ByteMarks<'a>,
     at: usize,
     reading: u8,
     /// The differences between readings that this text showed.
@@ -176,7 +176,7 @@ impl<'a> Lexer<'a> {
         work::count(text.len());
         Lexer {
             text,
-            marks: Marks::new(text),
+            marks: ByteMarks::new(text),
             at: 0,
             reading,
             met: 0,

@@ -4,7 +4,7 @@ const BLOCK: usize = 64;
 
 /// Where in a text something can begin that matters to the lexer: found a block at a time and kept, since such places lie close
 /// together.
-pub(super) struct Marks<'a> {
+pub(super) struct ByteMarks<'a> {
     text: &'a [u8],
     /// The first byte of the block.
     start: usize,
@@ -22,9 +22,9 @@ fn is_mark(byte: u8, next: u8) -> bool {
         | (byte == b'_') & ((next == b'_') | (next == b'P'))
 }
 
-impl<'a> Marks<'a> {
+impl<'a> ByteMarks<'a> {
     pub(super) fn new(text: &'a [u8]) -> Self {
-        Marks {
+        ByteMarks {
             text,
             start: text.len(),
             marks: 0,

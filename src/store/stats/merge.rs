@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::RUN_PREFIX;
 use super::counters::Totals;
 use super::file::{MAGIC, decode};
-use super::owner::{Owner, StatsView, is_name};
+use super::owner::{FileOwner, StatsView, is_name};
 use super::rows::{Rows, Tag, Written, bound};
 use crate::fork_safety::{Mutex, MutexGuard};
 use crate::store::StoreError;
@@ -188,7 +188,7 @@ impl<'a> StatsMerge<'a> {
         let (runs, files): (Vec<_>, Vec<_>) =
             (self.directory.names()?.into_iter()).partition(|name| name.starts_with(RUN_PREFIX));
         let mut there: BTreeSet<String> = files.iter().cloned().collect();
-        self.files(self.directory, "", Owner::Dead, files);
+        self.files(self.directory, "", FileOwner::Dead, files);
         for run in runs {
             let owner = run.strip_prefix(RUN_PREFIX).unwrap_or_default();
             let is_ours = is_name(owner);
@@ -215,7 +215,13 @@ impl<'a> StatsMerge<'a> {
     }
 
     /// Looks at these files of a directory; `run` is who reads them first.
-    fn files(&mut self, directory: &Directory, prefix: &str, run: Owner, mut names: Vec<String>) {
+    fn files(
+        &mut self,
+        directory: &Directory,
+        prefix: &str,
+        run: FileOwner,
+        mut names: Vec<String>,
+    ) {
         if self.left < names.len() {
             // Not always the same, which may be those of processes that live.
             let start = self.now_ms as usize % names.len();
@@ -230,11 +236,11 @@ impl<'a> StatsMerge<'a> {
         }
     }
 
-    fn file(&mut self, directory: &Directory, prefix: &str, run: Owner, name: &str) {
+    fn file(&mut self, directory: &Directory, prefix: &str, run: FileOwner, name: &str) {
         let modified = || directory.facts(name).map(|facts| facts.modified_ms);
         if name.starts_with(TEMPORARY_PREFIX) {
             if self.lock.is_some()
-                && self.is_over(Owner::Unknown, modified(), UNFINISHED)
+                && self.is_over(FileOwner::Unknown, modified(), UNFINISHED)
                 && is_leftover(directory, name)
             {
                 let _ = directory.remove(name);
@@ -248,10 +254,10 @@ impl<'a> StatsMerge<'a> {
         }
         // Asked before the file is read: a process that dies in between has counted all it will.
         let owner = match (self.view.owner(name), run) {
-            (Owner::Dead, run) => run,
+            (FileOwner::Dead, run) => run,
             (owner, _) => owner,
         };
-        let is_over = run != Owner::Alive && self.is_over(owner, modified(), FORGOTTEN);
+        let is_over = run != FileOwner::Alive && self.is_over(owner, modified(), FORGOTTEN);
         match counters(directory, name) {
             Some(counters) if is_over && self.lock.is_some() => {
                 self.folded.add_all(&counters);
@@ -259,7 +265,10 @@ impl<'a> StatsMerge<'a> {
             }
             Some(counters) => self.living.add_all(&counters),
             // Its process could not write it, on a full disk.
-            None if owner == Owner::Dead && self.lock.is_some() && is_begun(directory, name) => {
+            None if owner == FileOwner::Dead
+                && self.lock.is_some()
+                && is_begun(directory, name) =>
+            {
                 let _ = directory.remove(name);
             }
             None => {}
@@ -269,11 +278,11 @@ impl<'a> StatsMerge<'a> {
         }
     }
 
-    fn is_over(&self, owner: Owner, changed_ms: Option<u64>, patience: Duration) -> bool {
+    fn is_over(&self, owner: FileOwner, changed_ms: Option<u64>, patience: Duration) -> bool {
         match owner {
-            Owner::Alive => false,
-            Owner::Dead => true,
-            Owner::Unknown => changed_ms.is_some_and(|changed| {
+            FileOwner::Alive => false,
+            FileOwner::Dead => true,
+            FileOwner::Unknown => changed_ms.is_some_and(|changed| {
                 u128::from(self.now_ms.saturating_sub(changed)) > patience.as_millis()
             }),
         }

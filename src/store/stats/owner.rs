@@ -4,7 +4,7 @@ use std::fs;
 
 /// Whether anybody will add to what a process owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum FileOwner {
     /// The process lives.
     Alive,
     /// The process is gone.
@@ -51,24 +51,24 @@ impl StatsView {
     }
 
     /// Whether the process lives that owns what has this name.
-    pub fn owner(&self, name: &str) -> Owner {
+    pub fn owner(&self, name: &str) -> FileOwner {
         let parts: Vec<&str> = name.split('-').collect();
         let [host, boot, process, start] = parts[..] else {
-            return Owner::Unknown;
+            return FileOwner::Unknown;
         };
         let (Ok(process), Ok(start)) = (process.parse(), start.parse()) else {
-            return Owner::Unknown;
+            return FileOwner::Unknown;
         };
         if host != self.host {
-            Owner::Unknown
+            FileOwner::Unknown
         } else if boot != self.boot {
-            Owner::Dead
+            FileOwner::Dead
         } else if start == 0 || !self.has_proc {
-            Owner::Unknown
+            FileOwner::Unknown
         } else if start_time(process) == Some(start) {
-            Owner::Alive
+            FileOwner::Alive
         } else {
-            Owner::Dead
+            FileOwner::Dead
         }
     }
 }
@@ -104,12 +104,12 @@ mod tests {
             .spawn()
             .expect("started");
         let name = view.name_of(child.id());
-        assert_eq!(view.owner(&name), Owner::Alive);
+        assert_eq!(view.owner(&name), FileOwner::Alive);
         let other_time = format!("{name}0");
-        assert_eq!(view.owner(&other_time), Owner::Dead);
+        assert_eq!(view.owner(&other_time), FileOwner::Dead);
         child.kill().expect("killed");
         child.wait().expect("gone");
-        assert_eq!(view.owner(&name), Owner::Dead);
+        assert_eq!(view.owner(&name), FileOwner::Dead);
     }
 
     #[test]
@@ -121,15 +121,15 @@ mod tests {
             boot: view.boot.clone(),
             ..view
         };
-        assert_eq!(other.owner(&name), Owner::Unknown);
+        assert_eq!(other.owner(&name), FileOwner::Unknown);
         let later = StatsView {
             host: view.host.clone(),
             boot: "later".into(),
             ..view
         };
-        assert_eq!(later.owner(&name), Owner::Dead);
+        assert_eq!(later.owner(&name), FileOwner::Dead);
         for name in ["total.json", "lock", "", "a-b-c-d", "new-12-0"] {
-            assert_eq!(view.owner(name), Owner::Unknown, "{name}");
+            assert_eq!(view.owner(name), FileOwner::Unknown, "{name}");
         }
     }
 }

@@ -8,7 +8,7 @@
 use libfuzzer_sys::fuzz_target;
 use oclcache_fuzz::key::ingredients::Key;
 use oclcache_fuzz::store::entry::{Entry, EntryContent, MAGIC, Meta};
-use oclcache_fuzz::store::recipe::{Base, Operation, Recipe};
+use oclcache_fuzz::store::recipe::{StoredBase, StoredOperation, StoredRecipe};
 use xxhash_rust::xxh3::xxh3_128;
 
 const KEY: Key = Key([7; 32]);
@@ -77,9 +77,9 @@ fuzz_target!(|input: &[u8]| {
                 options: Some(rest[..rest.len() / 2].to_vec()),
                 ..Meta::default()
             };
-            let recipe = Recipe {
-                base: Base::Source(rest.into()),
-                operation: Operation::Build,
+            let recipe = StoredRecipe {
+                base: StoredBase::Source(rest.into()),
+                operation: StoredOperation::Build,
                 options: Some(rest.into()),
                 devices: Vec::new(),
                 listed: None,
