@@ -2,8 +2,8 @@
 //!
 //! An application that builds, compiles or links a program gets the program that the driver would have given it, only sooner.
 //! Nothing else about the application changes. This library is an ICD, installed like a driver: it loads the real drivers, puts a
-//! few functions into their own dispatch tables, and serves program binaries that it recorded earlier. It can stand beside the
-//! drivers as well, or be a layer of the loader.
+//! few functions into their own dispatch tables, and serves program binaries that it recorded earlier. It also works beside drivers
+//! that the loader has loaded itself, and as a layer of the loader.
 //!
 //! # One call, end to end
 //!
@@ -19,6 +19,21 @@
 //!   miss:   the driver builds P as if we were not there, then its binary and all that the API shows are recorded
 //!   bypass: an equal key would prove nothing, so the driver builds P and a reason is counted
 //! ```
+//!
+//! # Glossary
+//!
+//! - **hit, miss, bypass**: each build has one of these outcomes or fails. A hit is served from an entry. A miss is compiled by the
+//!   driver and may become an entry. A bypass is compiled and not stored, because no key would be safe; a reason is counted.
+//! - **P and P'**: P is the driver's own program, which the application holds. P' is the *inner program* that a hit makes of the
+//!   entry's binaries; kernels are made from it.
+//! - **shadow**: what this process remembers of a live program or kernel: its source, its outcome, its P'.
+//! - **materialize**: to make the driver build P for real after a hit, for a query or call that neither the entry nor P' answers.
+//! - **record**: to read binaries and answers from a program that the driver has just built, and to store them as an entry.
+//! - **recipe**: the inputs of a build, from which it can be done again without the program that did it first.
+//! - **bake**: to compile a recipe in another process, and to store the result. The *baker* is that process.
+//! - **audit**: to compile an entry's recipe again in the baker, and to compare the result with the entry.
+//! - **tier**: one directory in the order of lookup: the user's own cache first, then read-only ones.
+//! - **door**: a way by which a loader reaches this library: as a driver, beside drivers, or as a layer.
 //!
 //! # Invariants
 //!
@@ -37,28 +52,27 @@
 //! # Modules
 //!
 //! Imports point one way: `front` -> `hook` -> `cache` -> `shadow`, `key`, `store`, `driver` -> `cl`. `key` and `store` know
-//! no OpenCL objects. `unsafe` is allowed in `cl`, `driver`, `hook`, `front`, `fork_safety`, `fork_generation`, `spawn_detached`, `priority`, `reserve`,
-//! `store::lock` and `store::mapping` only.
+//! no OpenCL objects. `unsafe` is allowed only where a module allows `unsafe_code`.
 //!
 //! - `front`: the doors by which loaders come, and which drivers there are.
-//! - `hook`: the functions that stand in drivers' tables.
+//! - `hook`: the functions that replace slots of drivers' tables.
 //! - `cache`: the policy; read this first.
-//! - `shadow`: what is remembered of live programs and kernels.
+//! - `shadow`: what this process remembers of live programs and kernels.
 //! - `key`: from source, headers, options, driver, device and environment to a key.
-//! - `store`: entries, the journal of what missed, statistics and remembered digests on disk, and the locks of those who share it.
+//! - `store`: the cache directory: entries, the journal of misses, statistics, remembered digests, and the locks between processes.
 //! - `driver`: one real driver, its profile, and safe calls into it.
 //! - `cl`: the ABI.
-//! - `outcome`, `config`, `log`: what can become of a build, the settings, and what is said to people.
-//! - `file_fingerprint`: whether a file is still the one that was read.
-//! - `fallible`: buffers of sizes that somebody else chose.
-//! - `reserve`: the allocator, which has a little left where the system has nothing.
-//! - `priority`: of work that nobody waits for.
-//! - `quantity`: sizes and times as people write them.
-//! - `trust`: whether nobody untrusted can write a path.
-//! - `fork_safety`: the locks that all of them take, which a fork finds free.
-//! - `guarded_file`: files that stay open, which an application may close under us.
-//! - `spawn_detached`: a process that is nobody's child.
-//! - `fork_generation`: which of the processes that were forked from one another this is.
+//! - `outcome`, `config`, `log`: the outcomes of a build with their reasons, the settings, and messages to people.
+//! - `file_fingerprint`: detects that a file has changed since it was read.
+//! - `fallible`: allocates buffers whose size comes from the application or from a file, and reports failure.
+//! - `reserve`: the allocator, with a small reserve for the case that the system has no memory left.
+//! - `priority`: lowers the priority of background work.
+//! - `quantity`: parses and formats sizes and times.
+//! - `trust`: checks that no untrusted user can write a path.
+//! - `fork_safety`: locks that are free in a forked child.
+//! - `guarded_file`: files that we keep open, and that an application may close by number.
+//! - `spawn_detached`: starts a process that is not a child of the application.
+//! - `fork_generation`: tells a forked child from its parent.
 //! - `cli`: the `oclcache` command.
 
 #[global_allocator]
