@@ -14,7 +14,7 @@ pub mod seal;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
-use super::Failure;
+use super::failure::Failure;
 use super::interrupt::Interrupt;
 use crate::key::ingredients::{Ingredient, Key, Kind, hex, sha256};
 use crate::store::entry::Meta;

@@ -26,11 +26,13 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::keys::find_key;
+use super::list;
+use super::open::directory;
 use super::output::{print_json, say, seconds};
 use super::worker_args::WorkerArgs;
-use super::{Failure, directory, list};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::priority;
@@ -66,7 +68,7 @@ pub struct BakeArgs {
     #[arg(long, value_name = "NAME")]
     driver: Option<String>,
     /// Give each recipe up after this time, as 90s or 10m, instead of a multiple of what its compilation took
-    #[arg(long, value_name = "TIME", value_parser = super::parse_age)]
+    #[arg(long, value_name = "TIME", value_parser = super::parse::parse_age)]
     timeout: Option<Duration>,
     /// List what was skipped and what failed
     #[arg(short, long)]

@@ -16,7 +16,7 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 
-use super::Failure;
+use super::failure::Failure;
 use super::output::{
     Column, TextTable, ago, doubtful, faint, heading, plural, print, print_json, size, width,
 };

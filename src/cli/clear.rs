@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::failure::Failure;
 use super::keys::{find_key, no_entry};
 use super::list::row_as_text;
+use super::open::store;
 use super::output::{plural, print, say, size};
-use super::{Failure, parse_age, store};
+use super::parse::parse_age;
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::store::Store;

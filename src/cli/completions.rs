@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use clap_complete::Shell;
 
+use super::failure::Failure;
+use super::help;
 use super::output::print;
-use super::{Failure, help};
 
 /// A shell that can be told what there is to be typed.
 #[derive(Clone, Copy, ValueEnum)]

@@ -12,8 +12,9 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
+use super::failure::Failure;
+use super::open::tiers;
 use super::output::{print, print_json, say};
-use super::{Failure, tiers};
 use crate::cache::policy::decide;
 use crate::config::{Config, Name, RULES, SETTINGS, Setting, ValueSource, of_system, of_user};
 use crate::driver::profile;

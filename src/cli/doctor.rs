@@ -27,9 +27,10 @@ use clap::Args;
 use indicatif::ProgressBar;
 
 use super::bake::root::Root;
+use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::output::{print, print_json, say};
-use super::{Failure, run};
+use super::run;
 use crate::config::Config;
 use crate::front::vendors;
 use crate::log::path;
@@ -59,7 +60,7 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "NAME")]
     driver: Option<String>,
     /// Give a driver up after this time, as 10s or 5m, instead of a minute
-    #[arg(long, value_name = "TIME", value_parser = super::parse_age)]
+    #[arg(long, value_name = "TIME", value_parser = super::parse::parse_age)]
     timeout: Option<Duration>,
 }
 

@@ -10,10 +10,11 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use super::failure::Failure;
 use super::keys::{choose_key, no_entry};
 use super::list::{SHOWN_DIGITS, kernels};
+use super::open::store;
 use super::output::{ago, print, print_json, say};
-use super::{Failure, store};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::outcome::NotBakeable;

@@ -24,9 +24,10 @@ use zstd::stream::write::Encoder;
 use super::archive::read::MAGIC;
 use super::archive::seal::Seal;
 use super::archive::{FORMAT, ListedMember, MANIFEST, Manifest, SEAL, bar, go_on, member};
+use super::failure::Failure;
 use super::interrupt::Interrupt;
+use super::open::store;
 use super::output::{plain, plural, print_json, say, size};
-use super::{Failure, store};
 use crate::config::Config;
 use crate::key::ingredients::Key;
 use crate::store::Store;
@@ -48,7 +49,7 @@ pub struct ExportArgs {
     #[arg(long, value_name = "NAME")]
     program: Option<String>,
     /// Only entries that are not older, as 12h or 30d
-    #[arg(long, value_name = "TIME", value_parser = super::parse_age)]
+    #[arg(long, value_name = "TIME", value_parser = super::parse::parse_age)]
     since: Option<Duration>,
     /// Without sources, headers, build logs, paths, and values of options and variables; what cannot be without stays out
     #[arg(long)]

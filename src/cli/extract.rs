@@ -17,8 +17,8 @@ use std::process::ExitCode;
 use clap::Args;
 use opencl_sys::{CL_KERNEL_ARG_NAME, CL_KERNEL_ARG_TYPE_NAME, CL_PROGRAM_BUILD_LOG};
 
-use super::Failure;
 use super::archive::{devices, go_on};
+use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::output::say;
 use super::show::{find_entry, kind, value};

@@ -17,8 +17,9 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 
 use super::doctor::{self, quoted};
+use super::failure::Failure;
 use super::output::{print, say, size};
-use super::{Failure, run};
+use super::run;
 use crate::config::Config;
 use crate::front::vendors::DEFAULT_DIRECTORY;
 use crate::log::path;

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::{Failure, run};
+use super::failure::Failure;
+use super::run;
 
 /// Whether it is to stop.
 #[derive(Clone)]

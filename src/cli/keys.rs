@@ -1,6 +1,6 @@
 //! Keys as people type them: as many of their first digits as make them clear.
 
-use super::Failure;
+use super::failure::Failure;
 use crate::key::ingredients::Key;
 use crate::store::Store;
 

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use super::failure::Failure;
+use super::open::store;
 use super::output::{print_json, printed, say, seconds, size, width};
-use super::{Failure, store};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::store::entry::Meta;

@@ -8,8 +8,9 @@ use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
+use super::failure::Failure;
+use super::help;
 use super::output::{print, say};
-use super::{Failure, help};
 use crate::config::SETTINGS;
 use crate::log::path;
 

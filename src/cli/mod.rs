@@ -13,6 +13,7 @@ mod doctor;
 mod explain;
 mod export;
 mod extract;
+mod failure;
 mod gc;
 mod help;
 mod import;
@@ -21,7 +22,9 @@ mod interrupt;
 mod keys;
 mod list;
 mod man;
+mod open;
 mod output;
+mod parse;
 mod report;
 mod run;
 mod show;
@@ -29,8 +32,7 @@ mod stats;
 mod worker_args;
 
 use std::ffi::OsString;
-use std::fmt;
-use std::io::{self, ErrorKind, IsTerminal};
+use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,10 +41,10 @@ use std::time::Duration;
 use clap::{Args, FromArgMatches, Parser, Subcommand, ValueHint};
 
 use crate::config::Config;
-use crate::quantity;
-use crate::store::tiers::Tiers;
-use crate::store::{Store, StoreError};
+use failure::Failure;
+use open::directory;
 use output::{print, say};
+use parse::{parse_age, parse_size};
 
 /// A compiler cache for OpenCL: kernels are compiled once, not at every start.
 #[derive(Parser)]
@@ -234,56 +236,6 @@ enum Verb {
     Config(config::ConfigArgs),
 }
 
-fn parse_size(text: &str) -> Result<u64, &'static str> {
-    quantity::bytes(text).ok_or("a size is wanted, as 500M or 5Gi")
-}
-
-fn parse_age(text: &str) -> Result<Duration, &'static str> {
-    quantity::duration(text).ok_or("a time is wanted, as 12h or 30d")
-}
-
-/// Why a verb failed: what to say, and the exit code; a code above `SIGNALED` is that of a signal which ended it.
-struct Failure {
-    words: String,
-    code: u8,
-}
-
-impl Failure {
-    /// As shells have it.
-    const SIGNALED: u8 = 128;
-
-    fn new(words: impl fmt::Display) -> Failure {
-        Failure {
-            words: words.to_string(),
-            code: 1,
-        }
-    }
-
-    fn no_such_entry(words: impl fmt::Display) -> Failure {
-        Failure {
-            words: words.to_string(),
-            code: 3,
-        }
-    }
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Failure {
-        let step = match error.error.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                "make room there, or set OCLCACHE_DIR to a directory elsewhere"
-            }
-            ErrorKind::ReadOnlyFilesystem => {
-                "set OCLCACHE_READONLY=1 to use the cache as it is, or OCLCACHE_DIR to a directory elsewhere"
-            }
-            _ => {
-                "`oclcache doctor` tells how to mend that, or set OCLCACHE_DIR to another directory"
-            }
-        };
-        Failure::new(format_args!("{error}; {step}"))
-    }
-}
-
 /// Parses the arguments of the process and does what they say.
 pub fn main() -> ExitCode {
     let matches = help::definition().try_get_matches();
@@ -360,22 +312,6 @@ fn path() -> Result<ExitCode, Failure> {
         return print(format!("{}\n", crate::log::path(&path)).as_bytes());
     }
     print(&[path.as_os_str().as_bytes(), b"\n"].concat())
-}
-
-fn directory(config: &Config) -> Result<PathBuf, Failure> {
-    config
-        .directory()
-        .map_err(|why| Failure::new(format_args!("the cache is off: {why}")))
-}
-
-/// The store of the configured directory; None if there is none yet.
-fn store() -> Result<Option<Store>, Failure> {
-    Ok(Store::open_existing(&directory(&Config::read())?)?)
-}
-
-/// The directories of the system.
-fn tiers(config: &Config) -> Tiers {
-    Tiers::new(config.system_dirs(), &config.trusted_owners())
 }
 
 #[cfg(test)]

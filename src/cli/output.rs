@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use console::{Alignment, Style, Term};
 
-use super::Failure;
+use super::failure::Failure;
 
 /// Writes data to standard output. That nobody reads it any more is not a failure.
 pub fn print(data: &[u8]) -> Result<ExitCode, Failure> {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::Failure;
+use super::failure::Failure;
 use super::output::{print, say};
 use super::stats::Gathered;
 use crate::log::path;

@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
-use super::Failure;
+use super::failure::Failure;
 use super::output::{plural, say, seconds};
 use crate::cache::{RUN_VARIABLE, autobake};
 use crate::config::{self, Config, Name};

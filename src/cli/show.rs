@@ -7,9 +7,10 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use super::failure::Failure;
 use super::keys::{choose_key, no_entry};
+use super::open::{store, tiers};
 use super::output::{print, print_foreign, print_json, seconds, size};
-use super::{Failure, store, tiers};
 use crate::cl::info::Number;
 use crate::config::Config;
 use crate::driver::profile;

@@ -7,8 +7,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::failure::Failure;
+use super::open::store;
 use super::output::{print, print_json, say};
-use super::{Failure, store};
 use crate::quantity;
 use crate::store::STATISTICS;
 use crate::store::stats::{DAY_MS, Statistics};

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use tar::{Archive, EntryType};
 use zstd::stream::read::Decoder;
 
-use super::super::Failure;
+use super::super::failure::Failure;
 use super::super::interrupt::Interrupt;
 use super::{FORMAT, MANIFEST, Manifest, SEAL, go_on};
 use crate::log::text;

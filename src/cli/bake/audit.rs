@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::Failure;
+use super::super::failure::Failure;
 use super::collect::{Item, WorkerSettings};
 use super::process::{Silence, Worker};
 use super::replay::{RESULT, ReplayResult, Task};

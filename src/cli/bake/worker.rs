@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, Signal};
 
-use super::super::Failure;
+use super::super::failure::Failure;
 use super::replay::{Player, ReplayResult, Task};
 use crate::cache::bake;
 use crate::config::Config;

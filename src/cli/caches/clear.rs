@@ -9,7 +9,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::AtFlags;
 
-use super::super::Failure;
+use super::super::failure::Failure;
 use super::super::output::{plural, print, say, size};
 use super::place::{Opened, Surroundings};
 use super::table::{CACHES, CacheRoot, OtherCache};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use toml_edit::{DocumentMut, Item, Table, Value};
 
-use super::super::Failure;
+use super::super::failure::Failure;
 use crate::log::{path, text};
 use crate::trust;
 

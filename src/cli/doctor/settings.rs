@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::tiers;
+use super::super::open::tiers;
 use super::report::{DoctorReport, Mend, quoted};
 use crate::cache::RUN_VARIABLE;
 use crate::cache::policy::{Decision, decide};

@@ -14,7 +14,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, Signal};
 use serde::{Deserialize, Serialize};
 
-use super::super::Failure;
+use super::super::failure::Failure;
 use crate::cache::RUN_VARIABLE;
 use crate::front::driver_probe;
 use crate::front::loader::{self, Loader};

@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::disclosure::Disclosure;
 use super::{ExportArgs, cannot, place, private};
-use crate::cli::Failure;
 use crate::cli::archive::{ListedMember, bar, devices, go_on};
+use crate::cli::failure::Failure;
 use crate::cli::interrupt::Interrupt;
 use crate::key::ingredients::Key;
 use crate::store::entry::{Entry, EntryContent, Meta};

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::super::Failure;
+use super::super::failure::Failure;
 use super::super::output::{print_json, say};
 use crate::key::ingredients::Key;
 use crate::log::text;

@@ -5,7 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::super::{Failure, run};
+use super::super::failure::Failure;
+use super::super::run;
 use super::plan::{HEADER, InstallPlan};
 use super::{ICD, OWN_VENDORS, VENDORS};
 use crate::log::path;

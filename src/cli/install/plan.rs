@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::super::Failure;
+use super::super::failure::Failure;
 use crate::log::{path, text};
 
 /// With this the name of each copy of our library begins.

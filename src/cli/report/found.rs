@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::cli::Failure;
 use crate::cli::explain::{Past, words};
+use crate::cli::failure::Failure;
 use crate::cli::list::kernels;
 use crate::cli::stats::Gathered;
 use crate::store::Store;

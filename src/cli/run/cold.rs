@@ -13,9 +13,9 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use tempfile::TempDir;
 
 use super::{exit_as, run_to_end};
-use crate::cli::Failure;
 use crate::cli::caches::Surroundings;
 use crate::cli::caches::table::{CACHES, CacheRoot, Cold, OtherCache};
+use crate::cli::failure::Failure;
 use crate::cli::output::say;
 
 pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {

@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use crate::cache::RUN_VARIABLE;
 use crate::cli::bake::root::{self, Root};
-use crate::cli::{Failure, install, tiers};
+use crate::cli::failure::Failure;
+use crate::cli::install;
+use crate::cli::open::tiers;
 use crate::config::Config;
 use crate::store::directory::{Directory, is_temporary};
 use crate::store::stats::{Run, Statistics, run_directory};

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use crate::cli::{Failure, directory, tiers};
+use crate::cli::failure::Failure;
+use crate::cli::open::{directory, tiers};
 use crate::config::Config;
 use crate::key::ingredients::Key;
 use crate::store::directory::FileFacts;

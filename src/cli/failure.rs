@@ -1,0 +1,52 @@
+//! Why a verb failed: the message and the exit code.
+
+use std::fmt;
+use std::io::ErrorKind;
+
+use crate::store::StoreError;
+
+/// Why a verb failed.
+pub struct Failure {
+    /// The message, without the command's name.
+    pub words: String,
+    /// The exit code. Codes above [`Failure::SIGNALED`] stand for the signal that ended the verb.
+    pub code: u8,
+}
+
+impl Failure {
+    /// Added to the number of a signal, as shells do.
+    pub const SIGNALED: u8 = 128;
+
+    /// A failure with exit code 1.
+    pub fn new(words: impl fmt::Display) -> Failure {
+        Failure {
+            words: words.to_string(),
+            code: 1,
+        }
+    }
+
+    /// A failure with exit code 3: no entry matches.
+    pub fn no_such_entry(words: impl fmt::Display) -> Failure {
+        Failure {
+            words: words.to_string(),
+            code: 3,
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        let step = match error.error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "make room there, or set OCLCACHE_DIR to a directory elsewhere"
+            }
+            ErrorKind::ReadOnlyFilesystem => {
+                "set OCLCACHE_READONLY=1 to use the cache as it is, or OCLCACHE_DIR to a directory elsewhere"
+            }
+            _ => {
+                "`oclcache doctor` tells how to mend that, or set OCLCACHE_DIR to another directory"
+            }
+        };
+        Failure::new(format_args!("{error}; {step}"))
+    }
+}

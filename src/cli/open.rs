@@ -1,0 +1,31 @@
+//! The cache that a verb works on.
+
+use std::path::PathBuf;
+
+use super::failure::Failure;
+use crate::config::Config;
+use crate::store::Store;
+use crate::store::tiers::Tiers;
+
+/// The configured directory of the cache.
+///
+/// # Errors
+/// The cache is off.
+pub fn directory(config: &Config) -> Result<PathBuf, Failure> {
+    config
+        .directory()
+        .map_err(|why| Failure::new(format_args!("the cache is off: {why}")))
+}
+
+/// The store of the configured directory; None if there is none yet.
+///
+/// # Errors
+/// The cache is off, or its directory cannot be opened.
+pub fn store() -> Result<Option<Store>, Failure> {
+    Ok(Store::open_existing(&directory(&Config::read())?)?)
+}
+
+/// The system directories, which are only read.
+pub fn tiers(config: &Config) -> Tiers {
+    Tiers::new(config.system_dirs(), &config.trusted_owners())
+}

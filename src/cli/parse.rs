@@ -1,0 +1,21 @@
+//! Values of options.
+
+use std::time::Duration;
+
+use crate::quantity;
+
+/// A size in bytes.
+///
+/// # Errors
+/// The text is no size.
+pub fn parse_size(text: &str) -> Result<u64, &'static str> {
+    quantity::bytes(text).ok_or("a size is wanted, as 500M or 5Gi")
+}
+
+/// A time, such as an age.
+///
+/// # Errors
+/// The text is no time.
+pub fn parse_age(text: &str) -> Result<Duration, &'static str> {
+    quantity::duration(text).ok_or("a time is wanted, as 12h or 30d")
+}
