@@ -10,11 +10,10 @@ mod audit;
 mod collect;
 pub(super) mod environment;
 mod headers;
-pub(super) mod process;
 mod replay;
-pub(super) mod root;
 mod supervise;
-pub(super) mod worker;
+mod worker;
+mod worker_args;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -32,7 +31,6 @@ use super::keys::find_key;
 use super::list;
 use super::open::directory;
 use super::output::{print_json, say, seconds};
-use super::worker_args::WorkerArgs;
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::priority;
@@ -42,6 +40,7 @@ use crate::store::{Limits, Store};
 use collect::{Item, Work, collect, collect_audits};
 use replay::{ReplayResult, Task};
 use supervise::{Supervisor, WorkerEvent};
+use worker_args::WorkerArgs;
 
 /// What is to be baked, and how.
 #[derive(Args)]
@@ -157,7 +156,7 @@ pub fn bake(wanted: &BakeArgs) -> Result<ExitCode, Failure> {
             return finish(wanted, &report);
         }
     };
-    root::clear_leftovers();
+    super::worker::root::clear_leftovers();
     let report = Mutex::new(Report::default());
     let interrupt = Interrupt::listen()?;
     let supervisor = Supervisor {

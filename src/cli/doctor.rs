@@ -26,11 +26,11 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::ProgressBar;
 
-use super::bake::root::Root;
 use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::output::{print, print_json, say};
 use super::run;
+use super::worker::root::Root;
 use crate::config::Config;
 use crate::front::vendors;
 use crate::log::path;

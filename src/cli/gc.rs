@@ -9,11 +9,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object};
 
-use super::bake::root;
 use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::open::directory;
 use super::output::{plural, say, size};
+use super::worker::root;
 use super::{install, run};
 use crate::config::Config;
 use crate::driver::{build_id_value, sha256_value};

@@ -29,7 +29,7 @@ mod report;
 mod run;
 mod show;
 mod stats;
-mod worker_args;
+mod worker;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};

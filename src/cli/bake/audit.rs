@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 
 use super::super::failure::Failure;
+use super::super::worker::process::{Silence, Worker};
 use super::collect::{Item, WorkerSettings};
-use super::process::{Silence, Worker};
 use super::replay::{RESULT, ReplayResult, Task};
 use super::supervise::{NotStarted, Supervisor};
 use crate::cache::audit::differences;

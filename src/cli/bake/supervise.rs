@@ -10,11 +10,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::super::worker::process::{Silence, Worker};
+use super::super::worker::root::Root;
+use super::super::worker::{CLOSED, READY};
 use super::collect::{Item, OwnCache, Work, WorkerSettings};
-use super::process::{Silence, Worker};
 use super::replay::{ReplayResult, Task};
-use super::root::Root;
-use super::worker::{CLOSED, READY};
 use crate::cache::RUN_VARIABLE;
 use crate::config::{Config, Name, SETTINGS};
 use crate::store::Store;

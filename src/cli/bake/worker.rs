@@ -5,16 +5,14 @@
 //! IDENTITY`, `skipped WHY` or `failed WHY`. What it is in the middle
 //! of when it ends is not answered. Drivers print, so it answers where its standard output was, and has none.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, Signal};
 
 use super::super::failure::Failure;
+use super::super::worker::{CLOSED, READY, streams};
 use super::replay::{Player, ReplayResult, Task};
 use crate::cache::bake;
 use crate::config::Config;
@@ -24,8 +22,6 @@ use crate::priority;
 use crate::store::Store;
 
 /// What a worker begins with, and what it says.
-pub const READY: &str = "ready";
-pub const CLOSED: &str = "closed ";
 const AGAIN: &str = " again";
 const AUDIT: &str = " audit";
 
@@ -126,14 +122,4 @@ pub fn work(
         answer(&player.bake(&key, task).line())?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The streams for keys and answers, which the driver does not have.
-pub fn streams() -> std::io::Result<(File, File)> {
-    let nothing = File::options().read(true).write(true).open("/dev/null")?;
-    let keys: OwnedFd = fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
-    let answers: OwnedFd = fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
-    rustix::stdio::dup2_stdin(&nothing)?;
-    rustix::stdio::dup2_stdout(&nothing)?;
-    Ok((keys.into(), answers.into()))
 }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::super::bake::root::Root;
 use super::super::output::seconds;
+use super::super::worker::root::Root;
 use super::children::{Children, Heard, Way};
 use super::drivers::{Is, Registered};
 use super::report::{DoctorReport, Mend};

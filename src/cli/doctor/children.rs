@@ -8,10 +8,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::super::bake::process::{Silence, Worker};
-use super::super::bake::root::Root;
 use super::super::caches::table::{CACHES, Cold};
 use super::super::run::{LOADER_VARIABLES, vendors_directory};
+use super::super::worker::process::{Silence, Worker};
+use super::super::worker::root::Root;
 use super::worker::{Builds, Said};
 use crate::cache::RUN_VARIABLE;
 use crate::config;

@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::super::bake::root::Root;
 use super::super::install;
+use super::super::worker::root::Root;
 use super::children::{Children, Heard};
 use super::drivers::{self, Is, Registered, Told};
 use super::loader::Features;

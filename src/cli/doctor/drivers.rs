@@ -4,7 +4,7 @@ use std::env;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::super::bake::root::Root;
+use super::super::worker::root::Root;
 use super::children::{Children, Way};
 use super::loader::Features;
 use super::report::{DoctorReport, Mend};

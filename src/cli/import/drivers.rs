@@ -13,13 +13,13 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::super::archive::devices;
-use super::super::bake::process::Worker;
-use super::super::bake::root::Root;
-use super::super::bake::worker::{CLOSED, streams};
 use super::super::caches::table::{CACHES, Cold};
 use super::super::failure::Failure;
 use super::super::interrupt::Interrupt;
 use super::super::open::directory;
+use super::super::worker::process::Worker;
+use super::super::worker::root::Root;
+use super::super::worker::{CLOSED, streams};
 use crate::config::Config;
 use crate::driver::OpenError;
 use crate::driver::identity::FileMemory;

@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cache::RUN_VARIABLE;
-use crate::cli::bake::root::{self, Root};
 use crate::cli::failure::Failure;
 use crate::cli::install;
 use crate::cli::open::tiers;
+use crate::cli::worker::root::{self, Root};
 use crate::config::Config;
 use crate::store::directory::{Directory, is_temporary};
 use crate::store::stats::{Run, Statistics, run_directory};

@@ -1,0 +1,27 @@
+//! Worker processes: children that open a driver on behalf of a verb, so that a driver that crashes or hangs ends a child only.
+//!
+//! The verb writes requests to the child's standard input and reads answers, one a line, from its standard output. The child works
+//! in a private directory ([`root::Root`]).
+
+pub mod process;
+pub mod root;
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+use rustix::io::fcntl_dupfd_cloexec;
+
+/// The first answer of a worker that is ready.
+pub const READY: &str = "ready";
+/// The first answer of a worker that cannot work begins with this; the reason follows.
+pub const CLOSED: &str = "closed ";
+
+/// The streams for keys and answers, which the driver does not have.
+pub fn streams() -> std::io::Result<(File, File)> {
+    let nothing = File::options().read(true).write(true).open("/dev/null")?;
+    let keys: OwnedFd = fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let answers: OwnedFd = fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+    rustix::stdio::dup2_stdin(&nothing)?;
+    rustix::stdio::dup2_stdout(&nothing)?;
+    Ok((keys.into(), answers.into()))
+}
