@@ -169,6 +169,10 @@ class Worker:
     def compare(self, case, mode, kind, base=None, times=None):
         """Runs a case on both sides; what it printed bare if that is stable and nothing differs."""
         bare = self.sides.run(case)
+        # A hit compiles nothing, so it may live where the driver's compiler ends the process, as on a stack that is too small for it.
+        if bare.ending == differ_sides.ending(-1):
+            self.pool.count(dead=1)
+            return None
         # What a base printed, twice, is not asked for again.
         if not (base and not differ_sides.difference(base.bare, bare)) and differ_sides.difference(bare, self.sides.run(case)):
             self.pool.count(unstable=1)
@@ -285,7 +289,7 @@ def report(pool):
     counts, seconds = pool.counts, pool.elapsed()
     kinds = ", ".join(f"{name.removeprefix('kind ')} {count}" for name, count in sorted(counts.items()) if name.startswith("kind "))
     say(
-        f"{counts['cases']} cases in {seconds:.0f} s ({counts['cases'] / seconds:.1f} a second; {kinds}), {counts['unstable']} unstable ones discarded; "
+        f"{counts['cases']} cases in {seconds:.0f} s ({counts['cases'] / seconds:.1f} a second; {kinds}), {counts['unstable']} unstable ones discarded, and {counts['dead']} in which the bare driver ends the process; "
         f"{counts['changing']} changes changed what is seen bare; {counts['hits']} of {counts['builds']} builds were hits; "
         f"{len(pool.tried)} names and values of {len(pool.names)} names tried in {counts['groups']} groups, {len(pool.effective)} of them change something; "
         f"{counts['failing']} cases differ"
