@@ -60,8 +60,8 @@ use crate::shadow::{self, CachedProgram, Ended, Origin, Ticket};
 use crate::store::Store;
 use crate::store::digests::Digests;
 use crate::store::driver_costs::Measures;
-use crate::store::driver_names;
 use crate::store::journal::{BuildResult, Kept};
+use crate::store::library_facts;
 use crate::store::stats::{Counter, Event, Labels};
 use crate::store::tiers::Tiers;
 use attribution::Attribution;
@@ -218,13 +218,13 @@ impl FileMemory for Cache {
         self.digests.digest(self.store(), path)
     }
 
-    fn names(&self, libraries: &[u8; 32]) -> Option<File> {
-        driver_names::open(self.store()?, libraries)
+    fn facts(&self, identity: &[u8; 32]) -> Option<File> {
+        library_facts::open(self.store()?, identity)
     }
 
-    fn remember_names(&self, libraries: &[u8; 32], names: &[u8]) {
+    fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]) {
         if let Some(store) = self.written_store() {
-            driver_names::save(store, libraries, names);
+            library_facts::save(store, identity, facts);
         }
     }
 }

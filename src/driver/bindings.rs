@@ -16,6 +16,7 @@
 //!
 //! A baker cannot reproduce a library that answers. See [`Ingredient::is_reproducible`].
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::fs::File;
@@ -27,16 +28,19 @@ use std::sync::Arc;
 use libloading::os::unix::{Library, RTLD_LAZY};
 
 use super::Driver;
-use super::elf_image::{Bound, ElfImage, NameHashes, Unreadable, WatchedNames, WatchedSymbols};
+use super::elf_image::{Bound, ElfImage, Unreadable};
 use super::files::matches;
-use super::identity::FileMemory;
+use super::identity::{FileMemory, build_id_value, sha256_value};
 use super::key_neutral::is_neutral;
 use super::loaded::{self, Changes, Mappings, Object};
 use super::profile::DriverFiles;
-use super::watched_functions::{C_LIBRARY, MATHEMATICS, OF_C_LIBRARY, WITH_VARIANTS};
+use super::watched_functions::{C_LIBRARY, MATHEMATICS, WITH_VARIANTS};
 use crate::fork_safety::{self, Mutex};
 use crate::key::ingredients::{Ingredient, Kind, hex, sha256};
 use crate::outcome::Bypass;
+use watched_slots::WatchedSlots;
+
+mod watched_slots;
 
 /// What was found at a moment.
 #[derive(Default)]
@@ -110,9 +114,19 @@ impl Driver {
         let objects = loaded::objects();
         let closure = loaded::closure_by_root(&objects, |index| is_start(&objects[index]));
         let world = World::new(&objects, &closure);
-        let slots = world.slots()?;
+        let proven = self.proven_libraries();
+        let mappings = OnceCell::new();
+        let identity = |object: &Object| {
+            let known = || proven?.get(&object.base).cloned();
+            let build_id = object.build_id.as_deref().map(build_id_value);
+            let by_content = || proven_content(object, &mappings, memory);
+            build_id.or_else(known).or_else(by_content)
+        };
+        let watched = WatchedSlots::of(&world, identity, memory);
+        let watched = watched.map_err(|index| world.unreadable(index))?;
+        let slots = world.slots(&watched)?;
         let mut ingredients = Scopes::new(&world).foreign(slots, memory)?;
-        ingredients.extend(world.variants());
+        ingredients.extend(world.variants(&watched));
         Ok(ingredients.into())
     }
 }
@@ -194,19 +208,6 @@ fn each_image_of(
     );
 }
 
-/// The names of the functions that are looked at: of those that a driver needs, all that mathematics has for others.
-fn watched_names(objects: &[Object], parts: &[Part]) -> WatchedNames {
-    let mut names = vec![NameHashes::of(
-        OF_C_LIBRARY.iter().map(|name| name.as_bytes()),
-    )];
-    let is_of_mathematics =
-        |index: usize| parts[index].is_needed && is_named(&objects[index], &MATHEMATICS);
-    each_image_of(objects, is_of_mathematics, |_, image| {
-        names.extend(image.exported_names());
-    });
-    WatchedNames::of(names)
-}
-
 fn is_named(object: &Object, patterns: &[&str]) -> bool {
     object.is_named(|name| patterns.iter().any(|pattern| matches(pattern, name)))
 }
@@ -218,6 +219,12 @@ struct Part {
     is_needed: bool,
     /// It is the C library, without its mathematics.
     is_c_library: bool,
+    /// It is one of those of which all functions are looked at.
+    is_mathematics: bool,
+    /// It is one of those of which the C library has variants for different processors.
+    has_variants: bool,
+    /// What it imports is looked at.
+    is_importer: bool,
 }
 
 /// What is loaded, and what of it the driver needs.
@@ -225,8 +232,6 @@ struct World<'a> {
     objects: &'a [Object],
     closure: &'a [(usize, usize)],
     parts: Vec<Part>,
-    /// The functions that are looked at.
-    watched: WatchedNames,
     /// The segments of all objects in order, and whose they are.
     segments: Vec<(Range<usize>, usize)>,
 }
@@ -235,8 +240,14 @@ impl<'a> World<'a> {
     fn new(objects: &'a [Object], closure: &'a [(usize, usize)]) -> World<'a> {
         let mut parts = vec![Part::default(); objects.len()];
         for (index, _) in closure {
-            parts[*index].is_needed = true;
-            parts[*index].is_c_library = is_named(&objects[*index], &C_LIBRARY);
+            let object = &objects[*index];
+            parts[*index] = Part {
+                is_needed: true,
+                is_c_library: is_named(object, &C_LIBRARY),
+                is_mathematics: is_named(object, &MATHEMATICS),
+                has_variants: is_named(object, &WITH_VARIANTS),
+                is_importer: object.is_in_a_file() && !is_neutral(&object.name),
+            };
         }
         let segments = objects.iter().enumerate();
         let segments = segments.flat_map(|(index, object)| {
@@ -248,7 +259,6 @@ impl<'a> World<'a> {
         World {
             objects,
             closure,
-            watched: watched_names(objects, &parts),
             parts,
             segments,
         }
@@ -273,100 +283,91 @@ impl<'a> World<'a> {
     }
 
     /// The slots of the driver's libraries that another than the usual function may answer.
-    fn slots(&self) -> Result<Vec<Slot>, Bypass> {
+    fn slots(&self, watched: &HashMap<usize, WatchedSlots>) -> Result<Vec<Slot>, Bypass> {
         let roots: HashMap<usize, usize> = self.closure.iter().copied().collect();
-        let is_importer = |index: usize| {
-            let object = &self.objects[index];
-            self.parts[index].is_needed && object.is_in_a_file() && !is_neutral(&object.name)
-        };
         // Most of what libclang imports is of libLLVM: that it has no `exp` is sooner seen at once than name by name.
-        let mut watched: HashMap<usize, WatchedSymbols> = HashMap::new();
-        let is_needed = |index: usize| self.parts[index].is_needed;
-        self.each_image(is_needed, |index, image| {
-            // What mathematics has for others is what is watched.
-            let symbols = match is_named(&self.objects[index], &MATHEMATICS) {
-                true => WatchedSymbols::unknown(),
-                false => image.watched_symbols(&self.watched),
-            };
-            watched.insert(index, symbols);
-        });
         let is_usual = |owner: usize| {
-            let has_none = || watched.get(&owner).is_some_and(|watched| !watched.any);
+            let has_none = || watched.get(&owner).is_some_and(|known| !known.exports_any);
             self.parts[owner].is_c_library || has_none()
         };
         let mut slots = Vec::new();
         let mut unreadable = None;
-        self.each_image(is_importer, |importer, image| {
-            let Some(symbols) = watched.get(&importer) else {
-                unreadable = Some(importer);
-                return;
-            };
-            let importing = &self.objects[importer].ranges;
-            let mut last: Option<(Range<usize>, bool)> = None;
-            // Thousands of slots may have one symbol: __cxa_pure_virtual.
-            let mut is_unwatched: Vec<bool> = Vec::new();
-            let each = |bound: Bound| {
-                // Not there, and the driver knows that.
-                if bound.value == 0 || is_unwatched.get(bound.symbol) == Some(&true) {
-                    return Ok(());
-                }
-                let is_own = importing.iter().any(|range| range.contains(&bound.value));
-                if is_own && !bound.may_be_lazy {
-                    return Ok(());
-                }
-                if !is_own {
-                    if !last
-                        .as_ref()
-                        .is_some_and(|(range, _)| range.contains(&bound.value))
-                    {
-                        let segment = self.segment(bound.value);
-                        last = segment.map(|(range, owner)| (range.clone(), is_usual(*owner)));
-                    }
-                    if last.as_ref().is_some_and(|(_, is_usual)| *is_usual) {
+        self.each_image(
+            |index| self.parts[index].is_importer,
+            |importer, image| {
+                let Some(known) = watched.get(&importer) else {
+                    unreadable = Some(importer);
+                    return;
+                };
+                let importing = &self.objects[importer].ranges;
+                let mut last: Option<(Range<usize>, bool)> = None;
+                let each = |bound: Bound| {
+                    // Not there, and the driver knows that.
+                    if bound.value == 0 {
                         return Ok(());
                     }
-                }
-                let symbol = image.symbol_of(&bound)?;
-                if symbol.address(image) == Some(bound.value) {
-                    return Ok(());
-                }
-                let name = image.name(&symbol).ok_or(Unreadable)?;
-                if !self.watched.has(name) {
-                    is_unwatched.resize(is_unwatched.len().max(bound.symbol + 1), false);
-                    is_unwatched[bound.symbol] = true;
-                    return Ok(());
-                }
-                slots.push(Slot {
-                    root: roots[&importer],
-                    name: name.to_owned(),
-                    version: image.version(bound.symbol).map(CStr::to_owned),
-                    // Else it leads to code of the importing library that calls the dynamic linker.
-                    bound: (!is_own).then_some(bound.value),
+                    let is_own = importing.iter().any(|range| range.contains(&bound.value));
+                    if is_own && !bound.may_be_lazy {
+                        return Ok(());
+                    }
+                    if !is_own {
+                        if !last
+                            .as_ref()
+                            .is_some_and(|(range, _)| range.contains(&bound.value))
+                        {
+                            let segment = self.segment(bound.value);
+                            last = segment.map(|(range, owner)| (range.clone(), is_usual(*owner)));
+                        }
+                        if last.as_ref().is_some_and(|(_, is_usual)| *is_usual) {
+                            return Ok(());
+                        }
+                    }
+                    let symbol = image.symbol(bound.symbol).ok_or(Unreadable)?;
+                    if symbol.address(image) == Some(bound.value) {
+                        return Ok(());
+                    }
+                    let name = image.name(&symbol).ok_or(Unreadable)?;
+                    slots.push(Slot {
+                        root: roots[&importer],
+                        name: name.to_owned(),
+                        version: image.version(bound.symbol).map(CStr::to_owned),
+                        // Else it leads to code of the importing library that calls the dynamic linker.
+                        bound: (!is_own).then_some(bound.value),
+                    });
+                    Ok(())
+                };
+                let is_own = |value: usize| importing.iter().any(|range| range.contains(&value));
+                let others = image.answered_by_others(&known.relocations, is_own);
+                let numbers = others.map(|mut numbers| {
+                    numbers.extend(&known.relocations.numbers);
+                    numbers
                 });
-                Ok(())
-            };
-            if image.each_bound(symbols, each) == Err(Unreadable) {
-                unreadable = Some(importer);
-            }
-        });
+                if numbers.and_then(|numbers| image.each_bound(numbers, each)) == Err(Unreadable) {
+                    unreadable = Some(importer);
+                }
+            },
+        );
         match unreadable {
             None => Ok(slots),
-            Some(index) => {
-                let library = crate::log::path(&self.objects[index].path);
-                tracing::warn!(%library, "the relocations of this library cannot be read: nothing is cached");
-                Err(Bypass::UnidentifiedFunction)
-            }
+            Some(index) => Err(self.unreadable(index)),
         }
     }
 
+    fn unreadable(&self, index: usize) -> Bypass {
+        let library = crate::log::path(&self.objects[index].path);
+        tracing::warn!(%library, "the relocations of this library cannot be read: nothing is cached");
+        Bypass::UnidentifiedFunction
+    }
+
     /// Which variants of its functions the C library has chosen.
-    fn variants(&self) -> Vec<Ingredient> {
-        let is_wanted = |index: usize| {
-            self.parts[index].is_needed && is_named(&self.objects[index], &WITH_VARIANTS)
-        };
+    fn variants(&self, watched: &HashMap<usize, WatchedSlots>) -> Vec<Ingredient> {
+        let is_wanted = |index: usize| self.parts[index].has_variants;
         let mut libraries: Vec<(usize, Vec<CString>)> = Vec::new();
         self.each_image(is_wanted, |index, image| {
-            libraries.push((index, image.variants().map(CStr::to_owned).collect()));
+            let symbols = watched.get(&index).into_iter();
+            let symbols = symbols.flat_map(|known| &known.variants);
+            let names = symbols.filter_map(|symbol| image.symbol_name(*symbol as usize));
+            libraries.push((index, names.map(CStr::to_owned).collect()));
         });
         let of_library = |(index, mut names): (usize, Vec<CString>)| {
             let object = &self.objects[index];
@@ -435,10 +436,8 @@ impl<'a> Scopes<'a> {
     /// the application is linked with libm, and their results are exact.
     fn is_in_both(&mut self, slot: &Slot, bound: usize) -> bool {
         let world = self.world;
-        let is_of_c = |owner: usize| {
-            let is_mathematics = || is_named(&world.objects[owner], &WITH_VARIANTS);
-            world.parts[owner].is_c_library || world.parts[owner].is_needed && is_mathematics()
-        };
+        let is_of_c =
+            |owner: usize| world.parts[owner].is_c_library || world.parts[owner].has_variants;
         if !world.owner(bound).is_some_and(is_of_c) {
             return false;
         }
@@ -462,15 +461,19 @@ impl<'a> Scopes<'a> {
         let objects = self.world.objects;
         let mut providers: BTreeMap<usize, BTreeSet<(CString, usize)>> = BTreeMap::new();
         for slot in slots {
-            let usual = self.find(Some(slot.root), &slot);
-            let bound = slot.bound.or_else(|| self.find(None, &slot)).or(usual);
-            let Some(bound) = bound.filter(|bound| Some(*bound) != usual) else {
+            // What is visible to all binds a slot first. What is not there is bound to the usual function.
+            let Some(bound) = slot.bound.or_else(|| self.find(None, &slot)) else {
                 continue;
             };
-            if self.is_in_both(&slot, bound) {
+            let owner = self.world.owner(bound);
+            let is_of_c_library = owner.is_some_and(|owner| self.world.parts[owner].is_c_library);
+            if is_of_c_library
+                || self.find(Some(slot.root), &slot) == Some(bound)
+                || self.is_in_both(&slot, bound)
+            {
                 continue;
             }
-            let Some(provider) = self.world.owner(bound) else {
+            let Some(provider) = owner else {
                 let function = crate::log::text(slot.name.to_bytes());
                 tracing::warn!(%function, "this function of the driver's is answered by code in no known library: nothing is cached");
                 return Err(Bypass::UnidentifiedFunction);
@@ -517,6 +520,17 @@ fn identity(object: &Object, memory: &dyn FileMemory) -> Option<String> {
         tracing::warn!(%library, "this library answers for functions of the driver's, and cannot be identified: nothing is cached");
     }
     Some(format!("sha256 {}", hex(&content?)))
+}
+
+/// What identifies a library by its file, if that is what is in memory.
+fn proven_content(
+    object: &Object,
+    mappings: &OnceCell<Mappings>,
+    memory: &dyn FileMemory,
+) -> Option<Vec<u8>> {
+    let is_it = object.is_what_stands_at_its_path(mappings.get_or_init(Mappings::now));
+    let content = is_it.then(|| memory.digest(&object.path).ok()).flatten();
+    Some(sha256_value(&content?))
 }
 
 /// A handle of the dynamic linker's. Nothing is loaded for it, and it is given back.

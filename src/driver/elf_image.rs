@@ -7,12 +7,15 @@
 use std::ffi::CStr;
 use std::ops::Range;
 
+use super::watched_names::{NameHashes, WatchedNames};
 use crate::cl::info::Number;
 use object::elf::{
-    DT_AUDIT, DT_DEPAUDIT, DT_GNU_HASH, DT_HASH, DT_JMPREL, DT_PLTREL, DT_PLTRELSZ, DT_RELA,
-    DT_RELACOUNT, DT_RELASZ, DT_STRSZ, DT_STRTAB, DT_SYMTAB, DT_VERNEED, DT_VERNEEDNUM, DT_VERSYM,
-    DynamicTag, PF_R, PT_DYNAMIC, PT_LOAD, ProgramType, STT_GNU_IFUNC, SymbolType,
+    DT_AUDIT, DT_DEBUG, DT_DEPAUDIT, DT_GNU_HASH, DT_HASH, DT_JMPREL, DT_PLTREL, DT_PLTRELSZ,
+    DT_RELA, DT_RELACOUNT, DT_RELASZ, DT_STRSZ, DT_STRTAB, DT_SYMTAB, DT_VERNEED, DT_VERNEEDNUM,
+    DT_VERSYM, DynamicTag, PF_R, PT_DYNAMIC, PT_LOAD, ProgramType, STT_GNU_IFUNC, SymbolType,
 };
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The numbers of the relocations that put the address of a symbol somewhere: absolute, GLOB_DAT, JUMP_SLOT (the processor
 /// supplements of the System V ABI).
@@ -58,16 +61,6 @@ pub struct WatchedSymbols {
 }
 
 impl WatchedSymbols {
-    /// Each may be.
-    pub fn unknown() -> WatchedSymbols {
-        WatchedSymbols {
-            first: 0,
-            bits: Vec::new(),
-            count: 0,
-            any: true,
-        }
-    }
-
     /// None: it is none of those that others may find.
     fn has(&self, symbol: usize) -> Option<bool> {
         let at = symbol
@@ -117,114 +110,48 @@ pub struct Bound {
     pub may_be_lazy: bool,
 }
 
-/// The hash of a name in DT_GNU_HASH.
-fn hash(name: &[u8]) -> u32 {
-    let step = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
-    name.iter().fold(5381, step)
+/// The relocations of an object that are of watched functions.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchedRelocations {
+    /// The slots of functions that the object has itself and that are bound when it is loaded: how many words are between these
+    /// and the ones before, and how many these are. Intel's libsvml has 38,000 of them.
+    own: Vec<(u32, u32)>,
+    /// The numbers of the others.
+    pub numbers: Vec<u32>,
 }
 
-/// Names of symbols, by their hashes: another name of equal hash is among them as well.
-pub enum NameHashes {
-    /// A copy of DT_GNU_HASH: Intel's libsvml has 25,000 names, of which few are asked for.
-    Table {
-        bloom: Vec<u64>,
-        shift: u32,
-        buckets: Vec<u32>,
-        /// The hashes of the symbols from the first one in the table on, but for the last bit, which ends a chain.
-        chains: Vec<u32>,
-        first: u32,
-    },
-    /// In order.
-    List(Vec<u32>),
-}
-
-impl NameHashes {
-    /// Those of names.
-    pub fn of<'a>(names: impl Iterator<Item = &'a [u8]>) -> NameHashes {
-        let mut list: Vec<u32> = names.map(hash).collect();
-        list.sort_unstable();
-        NameHashes::List(list)
-    }
-
-    /// Whether a name with this hash is among them.
-    fn has(&self, hash: u32) -> bool {
-        let (bloom, shift, buckets, chains, first) = match self {
-            NameHashes::List(list) => return list.binary_search(&hash).is_ok(),
-            NameHashes::Table {
-                bloom,
-                shift,
-                buckets,
-                chains,
-                first,
-            } => (bloom, *shift, buckets, chains, *first),
-        };
-        let bit = |number: u32| 1u64 << (number % u64::BITS);
-        let bits = bit(hash) | bit(hash.checked_shr(shift).unwrap_or_default());
-        let word = bloom.get((hash / u64::BITS) as usize % bloom.len().max(1));
-        if word.is_none_or(|word| word & bits != bits) {
-            return false;
-        }
-        let head = buckets.get(hash as usize % buckets.len().max(1));
-        let start = head.and_then(|head| head.checked_sub(first));
-        let chain = start.and_then(|start| chains.get(start as usize..));
-        for link in chain.unwrap_or_default() {
-            if link | 1 == hash | 1 {
-                return true;
-            }
-            if link & 1 != 0 {
-                break;
-            }
-        }
-        false
+impl WatchedRelocations {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        let own = self.own.iter().map(|(_, count)| *count as usize);
+        own.sum::<usize>() + self.numbers.len()
     }
 }
 
-/// Names of functions that are looked for among those of many thousand relocations.
-pub struct WatchedNames {
-    names: Vec<NameHashes>,
-    /// A bit for the lower bits of each one's hash, but for the last: most names are ruled out by it.
-    filter: Vec<u64>,
+/// A relocation that puts the address of a symbol somewhere.
+struct Relocation {
+    /// Where, before the base of the object is added.
+    offset: usize,
+    symbol: usize,
+    may_be_lazy: bool,
 }
 
-const FILTER_BITS: u32 = 1 << 18;
+/// None: it does something else.
+fn relocation(entry: &[u8]) -> Option<Relocation> {
+    let number = |at: usize| u64::from_value(entry.get(at..at + 8)?);
+    let (offset, info, addend) = (number(0)?, number(8)?, number(16)?);
+    let (symbol, form) = ((info >> 32) as usize, info as u32);
+    // A symbol with an addend is data.
+    let is_of_symbol = symbol != 0 && addend == 0 && OF_SYMBOLS.contains(&form);
+    is_of_symbol.then_some(Relocation {
+        offset: offset as usize,
+        symbol,
+        may_be_lazy: OF_SYMBOLS.last() == Some(&form),
+    })
+}
 
-impl WatchedNames {
-    /// Those that are in one of these.
-    pub fn of(names: Vec<NameHashes>) -> WatchedNames {
-        let mut filter = vec![0; (FILTER_BITS / u64::BITS) as usize];
-        let hashes = names.iter().flat_map(|names| match names {
-            NameHashes::Table { chains, .. } => chains,
-            NameHashes::List(list) => list,
-        });
-        for hash in hashes {
-            let (word, bit) = Self::place(*hash);
-            filter[word] |= bit;
-        }
-        WatchedNames { names, filter }
-    }
-
-    fn place(hash: u32) -> (usize, u64) {
-        let bit = hash >> 1 & (FILTER_BITS - 1);
-        ((bit / u64::BITS) as usize, 1 << (bit % u64::BITS))
-    }
-
-    /// Whether a name is among them whose hash this is but for the last bit.
-    #[inline]
-    fn may_have(&self, hash: u32) -> bool {
-        let (word, bit) = Self::place(hash);
-        self.filter[word] & bit != 0 && (self.has_hash(hash & !1) || self.has_hash(hash | 1))
-    }
-
-    fn has_hash(&self, hash: u32) -> bool {
-        self.names.iter().any(|names| names.has(hash))
-    }
-
-    /// Whether it is one of them.
-    pub fn has(&self, name: &CStr) -> bool {
-        let hash = hash(name.to_bytes());
-        let (word, bit) = Self::place(hash);
-        self.filter[word] & bit != 0 && self.has_hash(hash)
-    }
+fn relocations(table: &[u8]) -> impl Iterator<Item = Option<Relocation>> {
+    table.chunks_exact(RELA).map(relocation)
 }
 
 impl ElfImage {
@@ -315,7 +242,8 @@ impl ElfImage {
         numbers.is_aligned().then(table)
     }
 
-    fn symbol(&self, index: usize) -> Option<Symbol> {
+    /// The symbol of this number.
+    pub fn symbol(&self, index: usize) -> Option<Symbol> {
         let at = self.symbols?.checked_add(index.checked_mul(SYMBOL)?)?;
         let row = self.bytes(at, SYMBOL)?;
         Some(Symbol {
@@ -326,9 +254,9 @@ impl ElfImage {
         })
     }
 
-    /// The symbol that a relocation names.
-    pub fn symbol_of(&self, bound: &Bound) -> Result<Symbol, Unreadable> {
-        self.symbol(bound.symbol).ok_or(Unreadable)
+    /// The name of the symbol of this number.
+    pub fn symbol_name(&self, index: usize) -> Option<&CStr> {
+        self.name(&self.symbol(index)?)
     }
 
     /// The name of a symbol.
@@ -388,11 +316,11 @@ impl ElfImage {
         symbols.filter_map(|(_, symbol)| self.name(&symbol))
     }
 
-    /// The functions of which the object chooses a variant, by name.
-    pub fn variants(&self) -> impl Iterator<Item = &CStr> {
+    /// The numbers of the symbols of the functions of which the object chooses a variant.
+    pub fn variants(&self) -> impl Iterator<Item = usize> {
         let symbols = self.hashed_symbols().into_iter().flatten();
         let symbols = symbols.filter(|(_, symbol)| symbol.is_defined && symbol.has_variants());
-        symbols.filter_map(|(_, symbol)| self.name(&symbol))
+        symbols.map(|(index, _)| index)
     }
 
     /// The symbols that others may find here, and their numbers.
@@ -435,7 +363,12 @@ impl ElfImage {
     /// Which of the symbols that others may find are watched. Without DT_GNU_HASH, whose order is that of the symbols, all may be.
     pub fn watched_symbols(&self, names: &WatchedNames) -> WatchedSymbols {
         let Some((table, chains)) = self.gnu_table() else {
-            return WatchedSymbols::unknown();
+            return WatchedSymbols {
+                first: 0,
+                bits: Vec::new(),
+                count: 0,
+                any: true,
+            };
         };
         let word = |chains: &[u32]| {
             let bits = chains.iter().enumerate();
@@ -452,17 +385,9 @@ impl ElfImage {
         }
     }
 
-    /// Calls the function with what each relocation has put into the object whose symbol may be watched.
-    ///
-    /// Slots are read of those only: they lie scattered over megabytes.
-    ///
-    /// # Errors
-    /// A table does not lie in the object.
-    pub fn each_bound(
-        &self,
-        watched: &WatchedSymbols,
-        mut each: impl FnMut(Bound) -> Result<(), Unreadable>,
-    ) -> Result<(), Unreadable> {
+    /// The relocations that can name a symbol: the rest of DT_RELA behind the relative ones, and DT_JMPREL. Relocations are
+    /// numbered in this order.
+    fn relocation_tables(&self) -> Result<[&[u8]; 2], Unreadable> {
         // DT_REL, of objects for other processors, is none of a dynamic linker for these.
         let plain = (DT_RELA, self.number(DT_RELASZ));
         let of_calls = self
@@ -471,32 +396,163 @@ impl ElfImage {
         let of_calls = of_calls.and_then(|_| self.number(DT_PLTRELSZ));
         // The linker sorts relative ones, which libLLVM has 360,000 of, to the front.
         let relative = self.number(DT_RELACOUNT).unwrap_or_default();
-        for ((table, size), skipped) in [(plain, relative), ((DT_JMPREL, of_calls), 0)] {
+        let table = |(table, size): (DynamicTag, Option<usize>), skipped: usize| {
             let (Some(at), Some(size)) = (self.pointer(table), size.filter(|size| *size > 0))
             else {
-                continue;
+                return Ok(Default::default());
             };
             let skipped = skipped.checked_mul(RELA).ok_or(Unreadable)?;
             let table = self.bytes(at, size).and_then(|table| table.get(skipped..));
-            for entry in table.ok_or(Unreadable)?.chunks_exact(RELA) {
-                // SAFETY: the size of a chunk.
-                let [offset, info, addend] =
-                    unsafe { entry.as_ptr().cast::<[u64; 3]>().read_unaligned() };
-                let (symbol, form) = ((info >> 32) as usize, info as u32);
-                // A symbol with an addend is data.
-                let is_of_symbol = symbol != 0 && addend == 0 && OF_SYMBOLS.contains(&form);
-                if !is_of_symbol || watched.has(symbol) == Some(false) {
-                    continue;
+            table.ok_or(Unreadable)
+        };
+        Ok([table(plain, relative)?, table((DT_JMPREL, of_calls), 0)?])
+    }
+
+    /// How many relocations have a number.
+    ///
+    /// # Errors
+    /// A table does not lie in the object.
+    pub fn relocation_count(&self) -> Result<usize, Unreadable> {
+        let tables = self.relocation_tables()?;
+        Ok(tables.iter().map(|table| table.len() / RELA).sum())
+    }
+
+    /// The relocations whose symbol has a watched name, given which of the own symbols may have one.
+    ///
+    /// # Errors
+    /// A table does not lie in the object.
+    pub fn watched_relocations(
+        &self,
+        own: &WatchedSymbols,
+        names: &WatchedNames,
+    ) -> Result<WatchedRelocations, Unreadable> {
+        let mut found = WatchedRelocations::default();
+        let mut words = Vec::new();
+        // Thousands of slots may have one symbol: __cxa_pure_virtual.
+        let mut known: Vec<Option<bool>> = Vec::new();
+        let relocations = self.relocation_tables()?.into_iter().flat_map(relocations);
+        for (number, relocation) in relocations.enumerate() {
+            let Some(relocation) = relocation else {
+                continue;
+            };
+            let index = relocation.symbol;
+            if own.has(index) == Some(false) {
+                continue;
+            }
+            let symbol = self.symbol(index).ok_or(Unreadable)?;
+            let is_watched = match known.get(index) {
+                Some(Some(is_watched)) => *is_watched,
+                _ => {
+                    let is_watched = names.has(self.name(&symbol).ok_or(Unreadable)?);
+                    known.resize(known.len().max(index + 1), None);
+                    known[index] = Some(is_watched);
+                    is_watched
                 }
-                let value = self.word(self.base.wrapping_add(offset as usize));
-                each(Bound {
-                    symbol,
-                    value: value.ok_or(Unreadable)?,
-                    may_be_lazy: OF_SYMBOLS.last() == Some(&form),
-                })?;
+            };
+            let is_word = relocation.offset.is_multiple_of(WORD);
+            if !is_watched {
+                continue;
+            }
+            if symbol.is_defined && !relocation.may_be_lazy && is_word {
+                words.push(relocation.offset / WORD);
+            } else {
+                let number = u32::try_from(number);
+                found.numbers.push(number.map_err(|_| Unreadable)?);
             }
         }
+        words.sort_unstable();
+        let mut end = 0;
+        for word in words {
+            match found.own.last_mut() {
+                Some((_, count)) if word == end => *count += 1,
+                Some(_) if word < end => continue,
+                _ => {
+                    let gap = u32::try_from(word - end).map_err(|_| Unreadable)?;
+                    found.own.push((gap, 1));
+                }
+            }
+            end = word + 1;
+        }
+        Ok(found)
+    }
+
+    /// The numbers of the relocations of own symbols that lead out of the object: another one answers.
+    ///
+    /// # Errors
+    /// A slot does not lie in the object.
+    pub fn answered_by_others(
+        &self,
+        watched: &WatchedRelocations,
+        is_own: impl Fn(usize) -> bool,
+    ) -> Result<Vec<u32>, Unreadable> {
+        let mut offsets = Vec::new();
+        let mut end = 0usize;
+        for (gap, count) in &watched.own {
+            let start = end.checked_add(*gap as usize * WORD).ok_or(Unreadable)?;
+            let size = *count as usize * WORD;
+            let slots = self.bytes(self.base.wrapping_add(start), size);
+            for (at, slot) in slots.ok_or(Unreadable)?.chunks_exact(WORD).enumerate() {
+                let value = usize::from_value(slot).ok_or(Unreadable)?;
+                if value != 0 && !is_own(value) {
+                    offsets.push(start + at * WORD);
+                }
+            }
+            end = start + size;
+        }
+        if offsets.is_empty() {
+            return Ok(Vec::new());
+        }
+        let relocations = self.relocation_tables()?.into_iter().flat_map(relocations);
+        let numbers = relocations.zip(0..).filter_map(|(relocation, number)| {
+            let offset = relocation?.offset;
+            offsets.binary_search(&offset).is_ok().then_some(number)
+        });
+        Ok(numbers.collect())
+    }
+
+    /// Calls the function with what these relocations have put into the object, but for those that name no symbol.
+    ///
+    /// # Errors
+    /// A table or a slot does not lie in the object, or the function gives one.
+    pub fn each_bound(
+        &self,
+        numbers: impl IntoIterator<Item = u32>,
+        mut each: impl FnMut(Bound) -> Result<(), Unreadable>,
+    ) -> Result<(), Unreadable> {
+        let [plain, of_calls] = self.relocation_tables()?;
+        for number in numbers {
+            let at = number as usize * RELA;
+            let entry = match at.checked_sub(plain.len()) {
+                None => plain.get(at..at + RELA),
+                Some(at) => of_calls.get(at..at + RELA),
+            };
+            let Some(relocation) = relocation(entry.ok_or(Unreadable)?) else {
+                continue;
+            };
+            let value = self.word(self.base.wrapping_add(relocation.offset));
+            each(Bound {
+                symbol: relocation.symbol,
+                value: value.ok_or(Unreadable)?,
+                may_be_lazy: relocation.may_be_lazy,
+            })?;
+        }
         Ok(())
+    }
+
+    /// A number for where the segments and tables are in the object: a tool that edits libraries may leave the build-id.
+    pub fn layout(&self) -> u64 {
+        let relative = |value: usize| match value < self.base {
+            true => value,
+            false => value - self.base,
+        };
+        let segments = self.segments.iter();
+        let segments = segments.flat_map(|range| [relative(range.start), relative(range.end)]);
+        // The program's DT_DEBUG has the address of what the dynamic linker tells debuggers.
+        let dynamic = self.dynamic.iter().filter(|(tag, _)| *tag != DT_DEBUG);
+        let dynamic = dynamic.flat_map(|(tag, value)| [tag.0 as usize, relative(*value)]);
+        let numbers = segments.chain(dynamic);
+        let bytes = numbers.flat_map(|number| (number as u64).to_le_bytes());
+        xxh3_64(&bytes.collect::<Vec<u8>>())
     }
 
     /// Whether a library was named that audits this object (rtld-audit(7)).

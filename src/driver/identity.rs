@@ -12,7 +12,7 @@
 //! * rusticl: the files of Mesa's shader cache, and clang's `opencl-c-base.h`, which is one of the headers of a program.
 
 use std::cell::OnceCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,13 +24,13 @@ use super::Driver;
 use super::environment::Around;
 use super::files::{FilesByPath, NamedFile, RealPaths, Search, matches, needed_by};
 use super::key_neutral::is_neutral;
-use super::loaded::{self, Mappings, Object};
+use super::loaded::{self, Changes, Mappings, Object};
 use super::names::{Names, Scanned};
 use super::profile::DriverFiles;
 use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 pub use crate::key::ingredients::sha256_value;
-use crate::key::ingredients::{Ingredient, Kind};
+use crate::key::ingredients::{Ingredient, Kind, sha256};
 
 /// What is remembered of the files of drivers from process to process.
 pub trait FileMemory {
@@ -39,10 +39,22 @@ pub trait FileMemory {
     /// # Errors
     /// The file cannot be read, or changes meanwhile.
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]>;
-    /// The names that occur in a list of libraries, as [`FileMemory::remember_names`] got them.
-    fn names(&self, libraries: &[u8; 32]) -> Option<File>;
-    /// Keeps the names that occur in a list of libraries.
-    fn remember_names(&self, libraries: &[u8; 32], names: &[u8]);
+    /// What was found in a list of libraries, as [`FileMemory::remember_facts`] got it.
+    ///
+    /// `identity`: that of what was looked for, and of the libraries. See [`list_identity`].
+    fn facts(&self, identity: &[u8; 32]) -> Option<File>;
+    /// Keeps what was found in a list of libraries.
+    fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]);
+}
+
+/// Identifies what is looked for in a list of libraries, and the libraries by their identities.
+pub fn list_identity<'a>(wanted: &[u8], libraries: impl Iterator<Item = &'a [u8]>) -> [u8; 32] {
+    let mut text = wanted.to_vec();
+    for identity in libraries {
+        text.extend((identity.len() as u32).to_le_bytes());
+        text.extend(identity);
+    }
+    sha256(&text)
 }
 
 /// How long what was seen of the driver's files is taken to hold: a look at each costs as much as a key. A
@@ -58,6 +70,10 @@ pub struct KnownIdentity {
     files: Vec<Watched>,
     /// The names that occur in its libraries.
     names: DriverNames,
+    /// The identities of libraries whose content was proven to be what is in memory, by what is added to the addresses in them.
+    proven: HashMap<usize, Vec<u8>>,
+    /// How many libraries had been unloaded before that.
+    unloads: u64,
     /// How many libraries had been loaded when they were last looked through.
     loads: AtomicU64,
     taken: Instant,
@@ -143,6 +159,13 @@ impl Driver {
         Some(&self.known_identity(memory)?.names)
     }
 
+    /// The identities of libraries that were proven to be what is in memory, by what is added to the addresses in them. None: a
+    /// library was unloaded since, and another one may be at its place.
+    pub(super) fn proven_libraries(&self) -> Option<&HashMap<usize, Vec<u8>>> {
+        let known = self.identity.get()?.as_ref()?;
+        (known.unloads == loaded::changes().unloads).then_some(&known.proven)
+    }
+
     fn still_holds(&self, known: &KnownIdentity, memory: &dyn FileMemory) -> Result<(), PathBuf> {
         for file in &known.files {
             if FileFingerprint::at(&file.path) != Some(file.stamp)
@@ -177,7 +200,7 @@ impl Driver {
         let own = |object: &Object| functions.iter().any(|function| object.contains(*function));
         let taken = Instant::now();
         // Counted first: what comes meanwhile is looked at later.
-        let loads = loaded::changes().loads;
+        let Changes { loads, unloads } = loaded::changes();
         let objects = loaded::objects();
         let real = RealPaths::default();
         let places = objects.iter().map(|object| match object.is_in_a_file() {
@@ -215,6 +238,7 @@ impl Driver {
         let mut ingredients = Vec::new();
         let mut files = Vec::new();
         let mut scanned = Vec::new();
+        let mut proven = HashMap::new();
         for (index, _) in &closure {
             let object = &objects[*index];
             if !object.is_in_a_file() {
@@ -229,6 +253,7 @@ impl Driver {
                 Some(build_id) => build_id_value(build_id),
                 None => sha256_value(&content(object, &object.path, &mappings, memory)?),
             };
+            proven.insert(object.base, value.clone());
             scanned.push(Scanned {
                 identity: value.clone(),
                 path: object.path.clone(),
@@ -240,7 +265,12 @@ impl Driver {
         for (path, file) in found {
             let stamp = FileFingerprint::at(&path)?;
             let content = match places.iter().position(|place| *place == path) {
-                Some(index) => content(&objects[index], &path, &mappings, memory)?,
+                Some(index) => {
+                    let object = &objects[index];
+                    let content = content(object, &path, &mappings, memory)?;
+                    proven.insert(object.base, sha256_value(&content));
+                    content
+                }
                 None => read(&path, memory)?,
             };
             ingredients.push(Ingredient::new(
@@ -272,6 +302,8 @@ impl Driver {
             ingredients: ingredients.into(),
             files,
             names,
+            proven,
+            unloads,
             loads: AtomicU64::new(loads),
             taken,
             checked: AtomicU64::new(0),

@@ -31,6 +31,7 @@ mod process_variables;
 mod processor;
 pub mod profile;
 mod watched_functions;
+mod watched_names;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};

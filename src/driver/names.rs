@@ -22,8 +22,7 @@ use memchr::{memchr, memmem};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::elf::Elf;
-use super::identity::{FileMemory, build_id_value, sha256_value};
-use crate::key::ingredients::sha256;
+use super::identity::{FileMemory, build_id_value, list_identity, sha256_value};
 
 /// Longer names are known by this many of their last bytes.
 const LENGTH: usize = 24;
@@ -61,12 +60,7 @@ pub fn identity(libraries: &[Scanned]) -> [u8; 32] {
         .collect();
     identities.sort_unstable();
     identities.dedup();
-    let mut text = MAGIC.to_vec();
-    for identity in identities {
-        text.extend((identity.len() as u32).to_le_bytes());
-        text.extend(identity);
-    }
-    sha256(&text)
+    list_identity(MAGIC, identities.into_iter())
 }
 
 /// The names that occur in a list of libraries.
@@ -89,7 +83,7 @@ impl Names {
     /// Those of the libraries: remembered, or else read now and remembered.
     pub fn of(libraries: &[Scanned], memory: &dyn FileMemory) -> Names {
         let identity = identity(libraries);
-        let remembered = memory.names(&identity);
+        let remembered = memory.facts(&identity);
         if let Some(names) = remembered.and_then(|file| Names::remembered(file, &identity)) {
             return names;
         }
@@ -103,9 +97,9 @@ impl Names {
                     ms,
                     "names of variables were looked for"
                 );
-                memory.remember_names(&identity, &bytes);
+                memory.remember_facts(&identity, &bytes);
                 // From now on as every other process has them, and not from this one's memory.
-                let remembered = memory.names(&identity);
+                let remembered = memory.facts(&identity);
                 let remembered = remembered.and_then(|file| Names::remembered(file, &identity));
                 remembered
                     .or_else(|| Names::fresh(bytes, &identity))
@@ -450,4 +444,4 @@ impl Gathered {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -10,8 +10,8 @@ use super::leftovers::{is_past, is_set_aside};
 use super::stats::Statistics;
 use super::{
     ARCHIVE_KEY, ASIDE, ENTRIES, LOADING, SHARDS, STATISTICS, SUFFIX, Store, StoreError, TEMPORARY,
-    VERSION_DIRECTORY, audit, bake_attempts, digests, driver_names, entries_of, file_name,
-    is_shard, load_guard, shard_of,
+    VERSION_DIRECTORY, audit, bake_attempts, digests, entries_of, file_name, is_shard,
+    library_facts, load_guard, shard_of,
 };
 use crate::key::ingredients::Key;
 use crate::store::entry::Meta;
@@ -269,7 +269,7 @@ fn remove_format(format: &Directory) -> Result<u64, StoreError> {
         (bake_attempts::BAKING, &bake_attempts::is_ours),
         (audit::AUDIT, &audit::is_ours),
         (digests::DIRECTORY, &digests::is_host),
-        (driver_names::DIRECTORY, &driver_names::is_ours),
+        (library_facts::DIRECTORY, &library_facts::is_ours),
         (STATISTICS, &Statistics::names),
     ];
     for (name, is_ours) in directories {

@@ -6,7 +6,6 @@ pub mod digests;
 pub mod directory;
 pub mod disk;
 pub mod driver_costs;
-pub mod driver_names;
 pub mod entry;
 mod evict;
 #[cfg(test)]
@@ -15,6 +14,7 @@ pub mod filesystem;
 pub mod gc;
 pub mod journal;
 mod leftovers;
+pub mod library_facts;
 pub mod load_guard;
 pub mod lock;
 pub mod recipe;

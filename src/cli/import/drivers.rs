@@ -27,8 +27,8 @@ use crate::front::driver_probe;
 use crate::key::ingredients::{Ingredient, Key, Kind, hex, key};
 use crate::store::Store;
 use crate::store::digests::Digests;
-use crate::store::driver_names;
 use crate::store::entry::Meta;
+use crate::store::library_facts;
 
 /// How long a driver may take to open; some hash hundreds of megabytes then.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -76,11 +76,11 @@ impl FileMemory for StoredMemory {
         self.digests.digest(self.store.as_ref(), path)
     }
 
-    fn names(&self, libraries: &[u8; 32]) -> Option<File> {
-        driver_names::open(self.store.as_ref()?, libraries)
+    fn facts(&self, identity: &[u8; 32]) -> Option<File> {
+        library_facts::open(self.store.as_ref()?, identity)
     }
 
-    fn remember_names(&self, _libraries: &[u8; 32], _names: &[u8]) {}
+    fn remember_facts(&self, _identity: &[u8; 32], _facts: &[u8]) {}
 }
 
 /// Tells what a driver is, in a process that it may crash.

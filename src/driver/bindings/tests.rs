@@ -1,4 +1,5 @@
 use super::*;
+use crate::driver::watched_names::{NameHashes, WatchedNames};
 
 /// The image of the C library that this process has.
 fn of_c_library(mut each: impl FnMut(&ElfImage)) {
@@ -55,28 +56,30 @@ fn slots_of_watched_names_are_all_found() {
         &objects,
         |index| objects[index].is_in_a_file(),
         |_, image| {
-            let mut names = std::collections::BTreeMap::new();
-            let everything = WatchedSymbols::unknown();
-            let each = |bound: Bound| {
-                let symbol = image.symbol_of(&bound)?;
-                let name = image.name(&symbol).ok_or(Unreadable)?;
-                *names.entry(name.to_owned()).or_insert(0) += 1;
-                Ok(())
-            };
-            assert_eq!(image.each_bound(&everything, each), Ok(()));
-            for (name, count) in &names {
-                let text = name.to_str().expect("a name");
-                let symbols = image.watched_symbols(&watched(&[text]));
-                let mut found = 0;
+            let count = image.relocation_count().expect("readable");
+            let mut names = BTreeMap::new();
+            for number in 0..u32::try_from(count).expect("few") {
                 let each = |bound: Bound| {
-                    let symbol = image.symbol_of(&bound)?;
-                    found += usize::from(image.name(&symbol) == Some(name));
+                    let name = image.symbol_name(bound.symbol).ok_or(Unreadable)?;
+                    names.entry(name).or_insert_with(Vec::new).push(number);
                     Ok(())
                 };
-                assert_eq!(image.each_bound(&symbols, each), Ok(()));
-                assert_eq!(found, *count, "{name:?}");
-                all += found;
+                assert_eq!(image.each_bound([number], each), Ok(()));
             }
+            for (name, numbers) in &names {
+                let watched = watched(&[name.to_str().expect("a name")]);
+                let own = image.watched_symbols(&watched);
+                let found = image.watched_relocations(&own, &watched);
+                let found = found.expect("readable");
+                // As if none of them were bound to the object itself.
+                let own = image.answered_by_others(&found, |_| false);
+                let mut all_found = [own.expect("readable"), found.numbers].concat();
+                all_found.sort_unstable();
+                assert_eq!(&all_found, numbers, "{name:?}");
+                all += numbers.len();
+            }
+            let behind = [u32::try_from(count).expect("few")];
+            assert_eq!(image.each_bound(behind, |_| Ok(())), Err(Unreadable));
         },
     );
     assert!(all > 10, "{all}");

@@ -3,27 +3,34 @@
 use std::path::Path;
 
 use super::*;
+use crate::key::ingredients::sha256;
 
 /// Remembers in a directory.
-struct Directory(tempfile::TempDir);
+pub struct Directory(tempfile::TempDir);
 
 impl FileMemory for Directory {
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
         Ok(sha256(&std::fs::read(path)?))
     }
 
-    fn names(&self, libraries: &[u8; 32]) -> Option<File> {
+    fn facts(&self, libraries: &[u8; 32]) -> Option<File> {
         File::open(self.file(libraries)).ok()
     }
 
-    fn remember_names(&self, libraries: &[u8; 32], names: &[u8]) {
+    fn remember_facts(&self, libraries: &[u8; 32], names: &[u8]) {
         std::fs::write(self.file(libraries), names).expect("written");
     }
 }
 
 impl Directory {
-    fn new() -> Directory {
+    pub fn new() -> Directory {
         Directory(tempfile::tempdir().expect("a temporary directory"))
+    }
+
+    /// All that is remembered.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let files = std::fs::read_dir(self.0.path()).expect("listed");
+        files.map(|file| file.expect("a file").path()).collect()
     }
 
     fn file(&self, libraries: &[u8; 32]) -> PathBuf {

@@ -1,4 +1,5 @@
-//! Remembers which names occur in the libraries of a driver, a file for each list of libraries: see `driver::names`.
+//! Remembers what was found in the libraries of a driver, a file for each kind of facts and list of libraries: see
+//! `driver::names` and `driver::bindings`.
 //!
 //! Their form, and what tells that a file is damaged, is the driver's affair.
 
@@ -7,21 +8,23 @@ use std::fs::File;
 use super::{Store, TEMPORARY};
 use crate::key::ingredients::hex;
 
+/// Most of what is in it are names.
 pub(super) const DIRECTORY: &str = "names";
-/// A file has some 2 MB, and a machine a few drivers; those of drivers that were replaced go by and by.
-const MAX_FILES: usize = 16;
+/// A file of names has some 2 MB, one of slots some kB, and a machine a few drivers. Those of drivers that were replaced are
+/// removed as new ones come.
+const MAX_FILES: usize = 32;
 
-/// The file of these libraries.
-pub fn open(store: &Store, libraries: &[u8; 32]) -> Option<File> {
+/// The file of this identity.
+pub fn open(store: &Store, identity: &[u8; 32]) -> Option<File> {
     let directory = store.root().open_below(DIRECTORY).ok()??;
-    directory.open_to_read(&name(libraries))
+    directory.open_to_read(&name(identity))
 }
 
-/// Writes the file of these libraries.
-pub fn save(store: &Store, libraries: &[u8; 32], names: &[u8]) {
+/// Writes the file of this identity.
+pub fn save(store: &Store, identity: &[u8; 32], facts: &[u8]) {
     let written = store.root().create(DIRECTORY).and_then(|directory| {
         let temporary = store.root().create(TEMPORARY)?;
-        directory.write_by_rename(&temporary, &name(libraries), names)?;
+        directory.write_by_rename(&temporary, &name(identity), facts)?;
         let files = directory.names()?.into_iter().filter(|name| is_ours(name));
         let mut files: Vec<_> = files
             .map(|name| (directory.modified_ms(&name), name))
@@ -34,12 +37,12 @@ pub fn save(store: &Store, libraries: &[u8; 32], names: &[u8]) {
         Ok(())
     });
     if let Err(error) = written {
-        tracing::debug!(%error, "names in driver libraries are not remembered");
+        tracing::debug!(%error, "what was found in driver libraries is not remembered");
     }
 }
 
-fn name(libraries: &[u8; 32]) -> String {
-    hex(libraries)
+fn name(identity: &[u8; 32]) -> String {
+    hex(identity)
 }
 
 /// Whether a name is one of these files'.

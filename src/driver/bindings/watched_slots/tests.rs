@@ -1,0 +1,122 @@
+use super::*;
+use crate::driver::loaded;
+use crate::driver::names::tests::Directory;
+
+type Slots = HashMap<usize, WatchedSlots>;
+
+/// Calls the function with this process as the world, all libraries of which are a driver's.
+fn in_this_process(each: impl FnOnce(&World)) {
+    let objects = loaded::objects();
+    let closure = loaded::closure_by_root(&objects, |_| true);
+    let mut world = World::new(&objects, &closure);
+    for part in &mut world.parts {
+        part.is_importer = true;
+    }
+    each(&world);
+}
+
+fn identity(object: &Object) -> Option<Vec<u8>> {
+    Some(object.path.as_os_str().as_encoded_bytes().to_vec())
+}
+
+fn slots(world: &World, memory: &Directory) -> Slots {
+    WatchedSlots::of(world, identity, memory).expect("readable")
+}
+
+/// The only file that is remembered.
+fn file(memory: &Directory) -> std::path::PathBuf {
+    let [file] = memory.files().try_into().expect("one file");
+    file
+}
+
+fn list(bytes: &[u8]) -> [u8; 32] {
+    *bytes[MAGIC.len()..].first_chunk().expect("a file")
+}
+
+#[test]
+fn what_was_found_by_a_process_is_not_looked_for_by_the_next() {
+    in_this_process(|world| {
+        let memory = Directory::new();
+        let first = slots(world, &memory);
+        let count: usize = first
+            .values()
+            .map(|slots| slots.relocations.numbers.len())
+            .sum();
+        assert!(count > 0, "the tests read files and variables");
+        assert_eq!(slots(world, &memory), first);
+        let path = file(&memory);
+        let bytes = std::fs::read(&path).expect("read");
+        let open = || File::open(&path).expect("opened");
+        let mut known = read(open(), &list(&bytes)).expect("whole");
+        for library in &mut known {
+            library.relocations.numbers.truncate(1);
+        }
+        std::fs::write(&path, write(&list(&bytes), &known).expect("a file")).expect("written");
+        let second = slots(world, &memory);
+        assert!(
+            second
+                .values()
+                .all(|slots| slots.relocations.numbers.len() <= 1)
+        );
+        assert_ne!(second, first, "what is remembered was taken");
+    });
+}
+
+#[test]
+fn a_file_that_is_damaged_or_of_others_is_not_taken_and_made_anew() {
+    in_this_process(|world| {
+        let memory = Directory::new();
+        let first = slots(world, &memory);
+        let path = file(&memory);
+        let bytes = std::fs::read(&path).expect("read");
+        let found_again = |content: &[u8], what: &str| {
+            std::fs::write(&path, content).expect("written");
+            assert_eq!(slots(world, &memory), first, "{what}");
+            assert_eq!(std::fs::read(&path).expect("read"), bytes, "{what}");
+        };
+        for at in (0..bytes.len()).step_by(bytes.len() / 40 + 1) {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 4;
+            found_again(&damaged, &format!("byte {at} changed"));
+            found_again(&bytes[..at], &format!("cut at {at}"));
+        }
+        let open = || File::open(&path).expect("opened");
+        let known = || read(open(), &list(&bytes)).expect("whole");
+        found_again(&write(&[7; 32], &known()).expect("a file"), "of others");
+        let mut fewer = known();
+        fewer.pop();
+        found_again(&write(&list(&bytes), &fewer).expect("a file"), "fewer");
+        let mut behind = known();
+        behind[0].relocations.numbers.push(u32::MAX);
+        found_again(
+            &write(&list(&bytes), &behind).expect("a file"),
+            "no such relocation",
+        );
+    });
+}
+
+#[test]
+fn what_is_remembered_of_a_library_is_not_taken_for_another_one() {
+    in_this_process(|world| {
+        let memory = Directory::new();
+        let first = slots(world, &memory);
+        let replaced = |object: &Object| match object.is_in_a_file() {
+            true => Some(b"another build".to_vec()),
+            false => identity(object),
+        };
+        let second = WatchedSlots::of(world, replaced, &memory).expect("readable");
+        assert_eq!(second, first);
+        assert_eq!(memory.files().len(), 2);
+    });
+}
+
+#[test]
+fn a_library_that_may_not_be_its_file_leaves_nothing_remembered() {
+    in_this_process(|world| {
+        let memory = Directory::new();
+        let unknown = |object: &Object| identity(object).filter(|_| !object.is_in_a_file());
+        let found = WatchedSlots::of(world, unknown, &memory).expect("readable");
+        assert_eq!(memory.files(), [] as [std::path::PathBuf; 0]);
+        assert_eq!(found, slots(world, &memory));
+    });
+}

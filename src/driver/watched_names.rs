@@ -1,0 +1,113 @@
+//! The names of functions that are looked for among those of many thousand relocations.
+
+use std::ffi::CStr;
+
+/// The hash of a name in DT_GNU_HASH.
+fn hash(name: &[u8]) -> u32 {
+    let step = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
+    name.iter().fold(5381, step)
+}
+
+/// Names of symbols, by their hashes: another name of equal hash is among them as well.
+pub enum NameHashes {
+    /// A copy of DT_GNU_HASH: Intel's libsvml has 25,000 names, of which few are asked for.
+    Table {
+        bloom: Vec<u64>,
+        shift: u32,
+        buckets: Vec<u32>,
+        /// The hashes of the symbols from the first one in the table on, but for the last bit, which ends a chain.
+        chains: Vec<u32>,
+        first: u32,
+    },
+    /// In order.
+    List(Vec<u32>),
+}
+
+impl NameHashes {
+    /// Those of names.
+    pub fn of<'a>(names: impl Iterator<Item = &'a [u8]>) -> NameHashes {
+        let mut list: Vec<u32> = names.map(hash).collect();
+        list.sort_unstable();
+        NameHashes::List(list)
+    }
+
+    /// Whether a name with this hash is among them.
+    fn has(&self, hash: u32) -> bool {
+        let (bloom, shift, buckets, chains, first) = match self {
+            NameHashes::List(list) => return list.binary_search(&hash).is_ok(),
+            NameHashes::Table {
+                bloom,
+                shift,
+                buckets,
+                chains,
+                first,
+            } => (bloom, *shift, buckets, chains, *first),
+        };
+        let bit = |number: u32| 1u64 << (number % u64::BITS);
+        let bits = bit(hash) | bit(hash.checked_shr(shift).unwrap_or_default());
+        let word = bloom.get((hash / u64::BITS) as usize % bloom.len().max(1));
+        if word.is_none_or(|word| word & bits != bits) {
+            return false;
+        }
+        let head = buckets.get(hash as usize % buckets.len().max(1));
+        let start = head.and_then(|head| head.checked_sub(first));
+        let chain = start.and_then(|start| chains.get(start as usize..));
+        for link in chain.unwrap_or_default() {
+            if link | 1 == hash | 1 {
+                return true;
+            }
+            if link & 1 != 0 {
+                break;
+            }
+        }
+        false
+    }
+}
+
+/// Names of functions that are looked for among those of many thousand relocations.
+pub struct WatchedNames {
+    names: Vec<NameHashes>,
+    /// A bit for the lower bits of each one's hash, but for the last: most names are ruled out by it.
+    filter: Vec<u64>,
+}
+
+const FILTER_BITS: u32 = 1 << 18;
+
+impl WatchedNames {
+    /// Those that are in one of these.
+    pub fn of(names: Vec<NameHashes>) -> WatchedNames {
+        let mut filter = vec![0; (FILTER_BITS / u64::BITS) as usize];
+        let hashes = names.iter().flat_map(|names| match names {
+            NameHashes::Table { chains, .. } => chains,
+            NameHashes::List(list) => list,
+        });
+        for hash in hashes {
+            let (word, bit) = Self::place(*hash);
+            filter[word] |= bit;
+        }
+        WatchedNames { names, filter }
+    }
+
+    fn place(hash: u32) -> (usize, u64) {
+        let bit = hash >> 1 & (FILTER_BITS - 1);
+        ((bit / u64::BITS) as usize, 1 << (bit % u64::BITS))
+    }
+
+    /// Whether a name is among them whose hash this is but for the last bit.
+    #[inline]
+    pub fn may_have(&self, hash: u32) -> bool {
+        let (word, bit) = Self::place(hash);
+        self.filter[word] & bit != 0 && (self.has_hash(hash & !1) || self.has_hash(hash | 1))
+    }
+
+    fn has_hash(&self, hash: u32) -> bool {
+        self.names.iter().any(|names| names.has(hash))
+    }
+
+    /// Whether it is one of them.
+    pub fn has(&self, name: &CStr) -> bool {
+        let hash = hash(name.to_bytes());
+        let (word, bit) = Self::place(hash);
+        self.filter[word] & bit != 0 && self.has_hash(hash)
+    }
+}
