@@ -1,4 +1,4 @@
-// Leaves the callbacks of builds, compiles and links by an exception (`throw`), by pthread_exit (`exit`), cancelled (`cancel`), or as usual
+// Leaves the callbacks of builds, compiles and links by an exception (`throw`), by pthread_exit (`exit`), canceled (`cancel`), or as usual
 // (`return`), and says what OpenCL does then.
 //
 //     unwinding HOW CALL...
@@ -72,8 +72,8 @@ static void attempt(const char *label, std::function<int()> call) {
         void *result;
         pthread_create(&thread, nullptr, Attempt::run, &attempt);
         pthread_join(thread, &result);
-        bool cancelled = result == PTHREAD_CANCELED;
-        printf("%s: thread %s\n", label, cancelled ? "cancelled" : result ? "returned" : "ended");
+        bool canceled = result == PTHREAD_CANCELED;
+        printf("%s: thread %s\n", label, canceled ? "canceled" : result ? "returned" : "ended");
         return;
     }
     try {
