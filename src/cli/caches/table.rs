@@ -1,8 +1,6 @@
-//! The caches of compiled kernels that are known beside ours: where each is, what is in it, which variables move it or turn it
-//! off.
+//! The other caches of compiled kernels: where each is, what is in it, and which variables move it or turn it off.
 //!
-//! What is said here was read in the sources or the documentation that stand beside it, or seen with the program itself where it
-//! says "seen".
+//! Each fact names the source or document that it was read in, or says "seen" if it was observed.
 
 use super::structure::{
     Node, any, between, common, directory, has_extension, hex, is_hex, is_random, like, link, own,
