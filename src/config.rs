@@ -21,9 +21,9 @@ use table::BUILT_DIR;
 pub use table::{Name, ObeyedFrom, SETTINGS, Setting};
 pub use value::ValueKind;
 
-/// What stands in the table, in bytes.
+/// The default that the table of settings shows, in bytes.
 const DEFAULT_MAX_SIZE: u64 = 5 << 30;
-/// What stands in the table.
+/// The default that the table of settings shows.
 const DEFAULT_AUDIT: u64 = 1000;
 
 /// Where a value came from.

@@ -52,7 +52,7 @@ struct Entry {
 #[derive(Default)]
 pub struct RealPaths(RefCell<HashMap<PathBuf, Part>>);
 
-/// What stands at a place whose parents are no links.
+/// The content of a place whose parents are no links.
 #[derive(Clone)]
 enum Part {
     Nothing,
@@ -379,7 +379,7 @@ fn linker_directories() -> Vec<PathBuf> {
     let strings = cache.split(|byte| *byte == 0);
     let mut cached: Vec<&OsStr> = Vec::new();
     for string in strings.filter(|string| string.starts_with(b"/")) {
-        // A thousand libraries stand in few directories, one after the other.
+        // A thousand libraries lie in few directories, one after the other.
         let directory = Path::new(OsStr::from_bytes(string)).parent();
         let directory = directory.map(Path::as_os_str);
         cached

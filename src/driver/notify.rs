@@ -131,8 +131,7 @@ impl ThreadState {
     }
 }
 
-/// Whether the hook that is running was entered from inside another one, or from a callback: whoever is further out may hold
-/// locks.
+/// Whether the hook that is running was entered from inside another hook, or from a callback: an outer caller may hold locks.
 pub fn is_nested() -> bool {
     DEPTH.get() > 1
 }

@@ -1,4 +1,4 @@
-//! The functions that stand in drivers' tables: thin, made by macros, one set for each driver.
+//! The functions that replace slots of drivers' tables: thin, made by macros, one set for each driver.
 //!
 //! Each has a panic guard whose fallback is the driver's own function: if our part fails before the driver was called, the
 //! driver is called unchanged; if after, its verdict stands. Each set knows its driver by number, so that no handle is ever
@@ -143,7 +143,7 @@ macro_rules! first {
 }
 use first;
 
-/// Declares for hooks of an ABI the functions that stand in the table of a layer: they find the driver by the first argument.
+/// Declares the functions of a layer's table for hooks of one ABI. They find the driver by the first argument.
 macro_rules! in_layer {
     ($abi:literal $(
         $slot:ident($first:ident: $first_type:ty $(, $argument:ident: $type:ty)*) -> $result:ty;
