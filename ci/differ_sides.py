@@ -38,6 +38,8 @@ def normalized(text):
     '/tmp/p/tempfile_*.cl:1:2: error, tempfile_results.csv'
     >>> normalized('4 d log: 70 bytes "12:326:19: error: x\\\\n<unknown>:0:0: 2 instructions in functionDevice y"')
     '4 d log: "*:326:19: error: x\\\\nDevice y"'
+    >>> normalized('4 d log: 9 bytes "Device y failed to build the program\\\\n\\\\x00"')
+    '4 d log: "Device y failed to build the program\\\\n\\\\x00"'
     """
     text = re.sub(r"tempfile_[A-Za-z0-9]{6}(?![A-Za-z0-9])", "tempfile_*", text)
     return "\n".join(map(normalized_log, text.split("\n")))
@@ -47,8 +49,9 @@ def normalized_log(line):
     if " log: " not in line:
         return line
     changed = REMARKS.sub("", re.sub(r"(?<![\d:])\d+(?=:\d+:\d+: )", "*", line))
-    # Its size, too, where there is any of these.
-    return line if changed == line else re.sub(r" log: \d+ bytes", " log:", changed)
+    # Its size, too, where there is any of these, or where the other side may have some.
+    may_have_remarks = line.rstrip('"').endswith("failed to build the program\\n\\x00")
+    return line if changed == line and not may_have_remarks else re.sub(r" log: \d+ bytes", " log:", changed)
 
 
 def difference(bare, cached, run=1):
