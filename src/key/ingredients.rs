@@ -137,10 +137,10 @@ impl Ingredient {
     }
 }
 
-/// How a digest stands in a value, beside values that are text.
+/// The prefix that tells a digest from a value that is text.
 const DIGEST: &[u8] = b"sha256 ";
 
-/// How the content of a file, or a text that nobody is to read, stands in a key.
+/// The value of an ingredient that is the content of a file, or a text that must not be stored.
 pub fn sha256_value(digest: &[u8; 32]) -> Vec<u8> {
     [DIGEST, digest.as_slice()].concat()
 }

@@ -6,7 +6,7 @@
 //!
 //! A definition is kept as it is written and parsed when an operand first needs it: a text of a megabyte may define a hundred
 //! thousand macros, of which an include directive uses two. What an expansion may cost is bounded by constants, and its state
-//! lives on the heap: the stack is the application's, however deep macros stand in one another.
+//! lives on the heap: the stack is the application's, however deeply macros are nested.
 
 mod expansion;
 mod lex;

@@ -38,7 +38,7 @@ impl PlaceContent {
     }
 }
 
-/// What stands at a path, with its text; `room` is how many bytes may be read. A file whose digest is `known` is not read.
+/// The content of a path, with its text; `room` is how many bytes may be read. A file whose digest is `known` is not read.
 pub(super) fn look(
     path: &Path,
     room: &mut u64,

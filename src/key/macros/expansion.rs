@@ -91,7 +91,7 @@ impl<'a> Expansion<'a> {
 
     /// All that the tokens could be after expansion.
     pub fn expand(&mut self, tokens: &[Token]) -> Result<HashSet<Vec<Token>>, Bypass> {
-        // Macros stand in one another as deep as a text likes: each frame but the first belongs to the call below it.
+        // A text can nest macros to any depth: each frame but the first belongs to the call below it.
         let mut calls: Vec<Call> = Vec::new();
         let mut frames = vec![self.frame(tokens, 0)?];
         while let Some(frame) = frames.last_mut() {
@@ -360,7 +360,7 @@ impl<'a> Expansion<'a> {
                 (left.kind, left.word) = pasted(*left, *right, words)?;
                 (new, spaced) = (rest, None);
             }
-            // More than that is given up by whoever expands it; what is made here never gets shorter.
+            // The caller refuses longer results, and this one never gets shorter.
             if made.len() + new.len() > MAX_DEPTH {
                 return Err(Bypass::UnresolvedInclude);
             }
