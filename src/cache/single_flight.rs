@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use super::plan::Plan;
 use super::{Cache, nanoseconds};
-use crate::driver::{self, notify};
+use crate::driver::{self, reentrancy};
 use crate::key::ingredients::Key;
 use crate::store::lock::{Attempt, Guard, Purpose};
 use crate::store::stats::Counter;
@@ -140,7 +140,7 @@ impl Cache {
                 IN_VAIN.fetch_max(more, Ordering::Relaxed);
                 break Turn::default();
             }
-            if notify::is_nested() || driver::is_ending() || !goes_on() {
+            if reentrancy::is_nested() || driver::is_ending() || !goes_on() {
                 break Turn::default();
             }
             std::thread::sleep(pause);

@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Driver;
 use super::cancel::CancelState;
-use super::notify::{self, ThreadState};
+use super::notify;
+use super::reentrancy::{self, ThreadState};
 use crate::cl::{Kernel, Program};
 use crate::fork_safety::Mutex;
 
@@ -194,7 +195,7 @@ pub fn give_back(driver: &'static Driver, reference: Reference) {
         IS_ANY_LEFT.store(true, Ordering::Release);
         return;
     }
-    notify::outside(|| match reference {
+    reentrancy::outside(|| match reference {
         Reference::Program(program) => driver.release_program(program),
         Reference::Kernel(kernel) => driver.release_kernel(kernel),
     });

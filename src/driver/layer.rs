@@ -11,7 +11,7 @@ use once_cell::sync::OnceCell;
 use opencl_sys::cl_icd::cl_icd_dispatch;
 use opencl_sys::*;
 
-use super::{Driver, loaded, notify};
+use super::{Driver, loaded, reentrancy};
 use crate::cl::dispatch::{DispatchTable, Slot, masked, words};
 use crate::cl::info::{Reply, ask};
 use crate::cl::{Context, Device, Platform};
@@ -60,7 +60,7 @@ pub unsafe fn driver_of(
     object: *mut c_void,
     first: First,
 ) -> Option<&'static Driver> {
-    if object.is_null() || notify::is_inside() {
+    if object.is_null() || reentrancy::is_inside() {
         return None;
     }
     // SAFETY: by the contract.

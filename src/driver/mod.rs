@@ -30,6 +30,7 @@ mod patch;
 mod process_variables;
 mod processor;
 pub mod profile;
+pub mod reentrancy;
 mod watched_functions;
 mod watched_names;
 

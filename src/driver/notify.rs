@@ -4,7 +4,6 @@
 //! own, or, after an error, never. So what is to be done is kept by number until the callback comes, and the driver has
 //! the number only. An application may leave its callback by an exception: see [`super::foreign_call`].
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,6 +13,7 @@ use opencl_sys::{CL_SUCCESS, cl_int};
 use super::NotifyTarget;
 use super::cancel::CancelState;
 use super::foreign_call::{self, Callee, ForeignCall};
+use super::reentrancy::{self, HookEntry, ThreadState, this_thread};
 use crate::cl::Program;
 use crate::fork_safety::Mutex;
 
@@ -76,128 +76,9 @@ pub enum Next<Arguments> {
         arguments: Arguments,
         /// What was [`begun`].
         number: Option<usize>,
-        /// The call is the driver's alone: see [`outside`].
+        /// The call is the driver's alone: see [`reentrancy::outside`].
         is_outside: bool,
     },
-}
-
-/// A call that has come to one of our hooks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HookEntry {
-    /// The function's name.
-    pub function: &'static str,
-    /// Its first argument.
-    pub object: usize,
-    /// The number of the hooks.
-    pub driver: usize,
-}
-
-/// Where a thread is.
-#[derive(Clone, Copy)]
-enum Position {
-    /// In the application's code.
-    Outside,
-    /// In a hook.
-    Inside(HookEntry),
-    /// In the driver's code, with the application's own call, during which the driver may call the application back.
-    Below(HookEntry),
-}
-
-thread_local! {
-    static PLACE: Cell<Position> = const { Cell::new(Position::Outside) };
-    /// Hooks, and callbacks of drivers for our calls, that this thread is in.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
-}
-
-/// What a thread is in.
-#[derive(Clone, Copy)]
-pub struct ThreadState {
-    place: Position,
-    depth: u32,
-}
-
-impl ThreadState {
-    fn now() -> ThreadState {
-        ThreadState {
-            place: PLACE.get(),
-            depth: DEPTH.get(),
-        }
-    }
-
-    /// Makes it this thread's again.
-    pub(super) fn restore(self) {
-        PLACE.set(self.place);
-        DEPTH.set(self.depth);
-    }
-}
-
-/// Whether the hook that is running was entered from inside another hook, or from a callback: an outer caller may hold locks.
-pub fn is_nested() -> bool {
-    DEPTH.get() > 1
-}
-
-/// Whether this thread is inside a hook.
-pub fn is_inside() -> bool {
-    matches!(PLACE.get(), Position::Inside(_))
-}
-
-/// Tells this thread from all others that live. std's answer panics where a thread's local
-/// variables are gone, as in handlers of atexit, which may build.
-fn this_thread() -> usize {
-    PLACE.with(|place| std::ptr::from_ref(place) as usize)
-}
-
-/// Begins a hook, and gives what the thread was in before. None if this call is that of a hook of ours already: that one is running
-/// on this thread, or has handed the application's call down, past hooks of another number, as where a layer stands before a table
-/// that is hooked.
-fn enter(entry: HookEntry) -> Option<ThreadState> {
-    let seen = match PLACE.get() {
-        Position::Outside => false,
-        Position::Inside(_) => true,
-        Position::Below(above) => {
-            entry.driver != above.driver
-                && entry.object == above.object
-                && entry.function == above.function
-        }
-    };
-    if seen {
-        return None;
-    }
-    let before = ThreadState::now();
-    if before.depth == 0 {
-        foreign_call::give_back_what_is_left();
-    }
-    PLACE.set(Position::Inside(entry));
-    DEPTH.set(before.depth + 1);
-    Some(before)
-}
-
-/// Runs `body` as a hook, unless it is one of ours already: see [`enter`].
-pub fn as_hook<R>(entry: HookEntry, body: impl FnOnce() -> R) -> Option<R> {
-    let _restore = Restore(enter(entry)?);
-    Some(body())
-}
-
-/// Makes a call that is the driver's alone, during which the application may be called back, as if this thread were outside of
-/// our hooks.
-pub fn outside<R>(body: impl FnOnce() -> R) -> R {
-    let _restore = Restore(ThreadState::now());
-    go_below();
-    body()
-}
-
-fn go_below() {
-    if let Position::Inside(entry) = PLACE.get() {
-        PLACE.set(Position::Below(entry));
-    }
-}
-
-struct Restore(ThreadState);
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        self.0.restore();
-    }
 }
 
 /// What is left of [`Next`] when all is prepared for it.
@@ -225,7 +106,7 @@ pub fn prepared<Arguments>(
 ) -> Prepared<Arguments> {
     foreign_call::clean_up(frame);
     let cancel = CancelState::disable();
-    let Some(before) = enter(entry) else {
+    let Some(before) = reentrancy::enter(entry) else {
         cancel.restore();
         return Prepared::Unchanged;
     };
@@ -258,7 +139,7 @@ fn goes_on<Arguments>(
             Prepared::Return(program, CL_SUCCESS)
         }
         Next::Notify(target, program) => {
-            PLACE.set(Position::Outside);
+            reentrancy::enter_application();
             let callee = Callee::Callback {
                 through_driver: false,
             };
@@ -272,7 +153,7 @@ fn goes_on<Arguments>(
             is_outside,
         } => {
             if is_outside {
-                go_below();
+                reentrancy::enter_driver();
             }
             let callee = Callee::Driver { cancel, number };
             let call = foreign_call::begin(frame, before, callee);
@@ -455,13 +336,13 @@ fn finished(
     };
     let over = waiting.forget_if_over(number);
     drop(waiting);
-    DEPTH.set(before.depth + 1);
+    before.deepen();
     let _ = catch_unwind(AssertUnwindSafe(|| drop((held, over))));
     let program = known_as.unwrap_or(program);
     if let Some(finish) = finish {
         let _ = catch_unwind(AssertUnwindSafe(|| finish(program, None)));
     }
-    PLACE.set(Position::Outside);
+    reentrancy::enter_application();
     // A thread of the driver's own is in no call of the application's.
     let cancel = foreign_call::cancel_state(|state| *state).unwrap_or(cancel);
     let callee = Callee::Callback {

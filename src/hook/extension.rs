@@ -10,7 +10,7 @@ use opencl_sys::*;
 use super::create::created_with_il;
 use crate::cl::Program;
 use crate::driver::Driver;
-use crate::driver::notify::HookEntry;
+use crate::driver::reentrancy::HookEntry;
 use crate::shadow;
 
 pub(super) mod without_platform {
@@ -84,7 +84,7 @@ macro_rules! program_functions {
                     object: program as usize,
                     driver: number,
                 };
-                crate::hook::guard(entry, function, |below| {
+                crate::hook::guard(entry, true, function, |below| {
                     let (executing, _inner) = shadow::executing(Program::new(program));
                     // SAFETY: the application's own arguments but for the program, which lives as long as `_inner`.
                     below.instead(|| unsafe { own($($before,)* executing.raw(), $($argument),*) })
@@ -126,7 +126,7 @@ unsafe extern "C" fn create_program_with_il_khr<const DRIVER: usize>(
         object: context as usize,
         driver: DRIVER,
     };
-    super::guard(entry, function, |below| {
+    super::guard(entry, true, function, |below| {
         // SAFETY: the arguments are those of the application's call.
         unsafe { created_with_il(driver, context, il, length, below.call()) }
     })

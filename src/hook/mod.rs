@@ -26,7 +26,7 @@ use crate::cl::dispatch::{SLOTS, Slot};
 use crate::driver::cancel::Uncanceled;
 use crate::driver::foreign_call;
 use crate::driver::layer::{self, MAX_LAYERS};
-use crate::driver::notify::{self, HookEntry};
+use crate::driver::reentrancy::{self, HookEntry};
 use crate::driver::{Driver, MAX_DRIVERS};
 use crate::{cache, fork_safety};
 
@@ -50,10 +50,12 @@ impl<R: Copy, F: Fn() -> R> Below<R, F> {
     }
 }
 
-/// Runs `body`; where it cannot, the driver's verdict.
+/// Runs `body`; if it fails, gives the driver's verdict. `has_cancellation_point`: `body` may read, write or sleep, so the thread
+/// must not be canceled meanwhile.
 #[inline]
 fn guard<R: Copy, F: Fn() -> R>(
     entry: HookEntry,
+    has_cancellation_point: bool,
     function: F,
     body: impl FnOnce(&Below<R, F>) -> R,
 ) -> R {
@@ -62,9 +64,10 @@ fn guard<R: Copy, F: Fn() -> R>(
         verdict: Cell::new(None),
     };
     foreign_call::clean_up(std::ptr::from_ref(&below) as usize);
-    // Who retains something reads and writes nothing and waits for nobody: no thread is canceled there.
-    let _uncanceled = (!entry.function.starts_with("clRetain")).then(Uncanceled::enter);
-    match catch_unwind(AssertUnwindSafe(|| notify::as_hook(entry, || body(&below)))) {
+    let _uncanceled = has_cancellation_point.then(Uncanceled::enter);
+    match catch_unwind(AssertUnwindSafe(|| {
+        reentrancy::as_hook(entry, || body(&below))
+    })) {
         Ok(Some(verdict)) => verdict,
         Ok(None) => (below.function)(),
         Err(_) => below.verdict.get().unwrap_or_else(|| (below.function)()),
@@ -83,12 +86,23 @@ macro_rules! for_each_driver {
 }
 use for_each_driver;
 
-/// Declares functions for the slots of a driver's table: the slot, its arguments, and what it does, which is given the driver,
-/// the call below and the arguments by their names.
+/// The flag of a hook that neither reads, writes nor sleeps: retaining only counts.
+macro_rules! has_cancellation_point {
+    () => {
+        true
+    };
+    (no_cancellation_point) => {
+        false
+    };
+}
+use has_cancellation_point;
+
+/// Declares functions for the slots of a driver's table: the slot, its arguments, an optional flag, and the body, which gets the
+/// driver, the call below and the arguments by their names.
 macro_rules! numbered {
     ($(
         $(#[$doc:meta])*
-        $slot:ident($first:ident: $first_type:ty $(, $argument:ident: $type:ty)* $(,)?) -> $result:ty = |$driver:ident, $below:ident| $body:expr;
+        $slot:ident($first:ident: $first_type:ty $(, $argument:ident: $type:ty)* $(,)?) -> $result:ty = $($flag:ident)? |$driver:ident, $below:ident| $body:expr;
     )*) => {
         $(
             $(#[$doc])*
@@ -105,12 +119,13 @@ macro_rules! numbered {
                     };
                     // SAFETY: the driver's own function, of the type of its slot, with the arguments of the application's call.
                     let function = || unsafe { function($first $(, $argument)*) };
-                    let entry = $crate::driver::notify::HookEntry {
+                    let entry = $crate::driver::reentrancy::HookEntry {
                         function: stringify!($slot),
                         object: $first as usize,
                         driver: number,
                     };
-                    $crate::hook::guard(entry, function, |$below| $body)
+                    let has_cancellation_point = $crate::hook::has_cancellation_point!($($flag)?);
+                    $crate::hook::guard(entry, has_cancellation_point, function, |$below| $body)
                 }
                 // SAFETY: the arguments of the application's call.
                 unsafe { of_driver(DRIVER, $first $(, $argument)*) }
@@ -192,11 +207,11 @@ use in_layer;
 macro_rules! hooks {
     ($(
         $(#[$doc:meta])*
-        $slot:ident($first:ident: $first_type:ty $(, $argument:ident: $type:ty)* $(,)?) -> $result:ty = |$driver:ident, $below:ident| $body:expr;
+        $slot:ident($first:ident: $first_type:ty $(, $argument:ident: $type:ty)* $(,)?) -> $result:ty = $($flag:ident)? |$driver:ident, $below:ident| $body:expr;
     )*) => {
         $crate::hook::numbered! {$(
             $(#[$doc])*
-            $slot($first: $first_type $(, $argument: $type)*) -> $result = |$driver, $below| $body;
+            $slot($first: $first_type $(, $argument: $type)*) -> $result = $($flag)? |$driver, $below| $body;
         )*}
 
         $crate::hook::in_layer! {"C" $(
@@ -312,9 +327,9 @@ mod tests {
             calls.set(calls.get() + 1);
             calls.get()
         };
-        assert_eq!(guard(ENTRY, driver, |_| panic!("before")), 1);
+        assert_eq!(guard(ENTRY, true, driver, |_| panic!("before")), 1);
         assert_eq!(
-            guard(ENTRY, driver, |below| {
+            guard(ENTRY, true, driver, |below| {
                 below.call();
                 panic!("after")
             }),
@@ -325,18 +340,18 @@ mod tests {
 
     #[test]
     fn a_hook_inside_a_hook_goes_to_the_driver_and_a_callback_is_outside() {
-        let nested = || guard(ENTRY, || "driver", |_| "hook");
-        assert_eq!(guard(ENTRY, || "unused", |_| nested()), "driver");
-        let outside = || notify::outside(nested);
-        assert_eq!(guard(ENTRY, || "unused", |_| outside()), "hook");
+        let nested = || guard(ENTRY, true, || "driver", |_| "hook");
+        assert_eq!(guard(ENTRY, true, || "unused", |_| nested()), "driver");
+        let outside = || reentrancy::outside(nested);
+        assert_eq!(guard(ENTRY, true, || "unused", |_| outside()), "hook");
         assert_eq!(nested(), "hook");
     }
 
     #[test]
     fn the_same_call_at_a_door_below_goes_to_the_driver_and_another_does_not() {
         let below = |entry| {
-            let inner = || guard(entry, || "driver", |_| "hook");
-            guard(ENTRY, || "unused", |_| notify::outside(inner))
+            let inner = || guard(entry, true, || "driver", |_| "hook");
+            guard(ENTRY, true, || "unused", |_| reentrancy::outside(inner))
         };
         assert_eq!(below(HookEntry { driver: 2, ..ENTRY }), "driver");
         let object = HookEntry {

@@ -10,7 +10,8 @@ use std::mem::needs_drop;
 use opencl_sys::{CL_SUCCESS, cl_int};
 
 use crate::cl::Program;
-use crate::driver::notify::{self, HookEntry, Next, Prepared};
+use crate::driver::notify::{self, Next, Prepared};
+use crate::driver::reentrancy::HookEntry;
 
 /// Runs such a hook: `prepare`, then the driver's function through `below` if that is to be called, with the application's own
 /// arguments for None. Gives the program and the code.
@@ -66,7 +67,7 @@ macro_rules! unwinding_hooks {
                     };
                     // SAFETY: the function's own type, but that an exception may leave it.
                     let $function = unsafe { std::mem::transmute::<*const (), Function>(function as *const ()) };
-                    let $entry = $crate::driver::notify::HookEntry {
+                    let $entry = $crate::driver::reentrancy::HookEntry {
                         function: stringify!($slot),
                         object: $first as usize,
                         driver: number,
@@ -102,7 +103,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::driver::NotifyTarget;
+    use crate::driver::{NotifyTarget, reentrancy};
 
     const ENTRY: HookEntry = HookEntry {
         function: "clBuildProgram",
@@ -119,7 +120,7 @@ mod tests {
     fn found() -> Option<bool> {
         let nested = std::cell::Cell::new(None);
         let prepare = || {
-            nested.set(Some(notify::is_nested()));
+            nested.set(Some(reentrancy::is_nested()));
             Next::<()>::Return(program(), 0)
         };
         hooked(ENTRY, prepare, |_| (program(), 0));
