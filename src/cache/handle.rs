@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use once_cell::race::OnceBox;
 
-use super::{RUN_VARIABLE, bake, plan};
-use crate::config::Config;
+use super::{RUN_VARIABLE, bake};
+use crate::config::{Config, executable};
 use crate::store::recorder::Recorder;
 use crate::store::stats::run_directory;
 use crate::store::{Limits, STATISTICS, Store};
@@ -45,7 +45,7 @@ impl CacheHandle {
         // A child that is forked when the run is over counts with all others.
         let counts = !bake::is_baker() && (run.is_some() || statistics.is_some());
         CacheHandle {
-            recorder: counts.then(|| Recorder::new(&plan::executable(), run, statistics)),
+            recorder: counts.then(|| Recorder::new(&executable(), run, statistics)),
             store,
             again: OnceBox::new(),
             tries: AtomicUsize::new(0),

@@ -53,15 +53,15 @@ pub fn texts(
     })
 }
 
-/// What is looked for whatever the source says; None if a file is found that could say more.
-pub fn around(driver: &Driver, options: Option<&Options>) -> Option<Closure> {
+/// The files that are looked for whatever the source says; None if one of them exists, since it could name more.
+pub fn source_independent_closure(driver: &Driver, options: Option<&Options>) -> Option<Closure> {
     let forced = options.map_or(&[][..], |options| &options.forced_includes);
     if driver.profile.implicit_includes.is_empty() && forced.is_empty() {
         return Some(Closure::default());
     }
-    let around = texts(driver, &[], &[], options).ok()?.closure;
-    let finds_a_file = around.files().next().is_some();
-    (!finds_a_file).then_some(around)
+    let closure = texts(driver, &[], &[], options).ok()?.closure;
+    let finds_a_file = closure.files().next().is_some();
+    (!finds_a_file).then_some(closure)
 }
 
 /// Whether the files that were read for all that led to a program are as they were then.

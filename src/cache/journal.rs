@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::bake;
-use super::plan::{Plan, executable};
+use super::plan::Plan;
 use super::record::kernel_names;
 use super::{Cache, nanoseconds};
 use crate::cl::Program;
+use crate::config::executable;
 use crate::driver::{self, Driver};
 use crate::outcome::Bypass;
 use crate::store::journal::{self, Build, BuildResult, JournalRecord};

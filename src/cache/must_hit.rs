@@ -4,7 +4,8 @@
 //! a program that was made from a binary, of which there is nothing to compile.
 
 use super::Cache;
-use super::plan::{Plan, executable};
+use super::plan::Plan;
+use crate::config::executable;
 use crate::log::{say, text};
 use crate::outcome::{Bypass, Outcome};
 

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use opencl_sys::*;
 
 use super::audit::add_kernels;
-use super::plan::{Plan, executable};
+use super::plan::Plan;
 use super::policy::Policy;
 use super::restore::{binary_type, split_names};
 use super::{Cache, bake, nanoseconds};
 use crate::cl::info::Number;
 use crate::cl::{Device, Kernel, Program};
+use crate::config::executable;
 use crate::driver::profile::KernelFactsTime;
 use crate::driver::{BuildArguments, Driver};
 use crate::key::ingredients::Key;

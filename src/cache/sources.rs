@@ -1,31 +1,52 @@
-//! Sources that were keyed before. Of one that names no header its bytes and the options say everything, but for the headers that
-//! the driver includes in each; so what was found of it is remembered, and the next build of the same neither scans nor hashes it.
-//! Texts are compared byte by byte.
+//! Remembers the digests of sources, so that the next build of the same source neither scans nor hashes it.
+//!
+//! Only sources that name no header are remembered. Their bytes and options determine the digest, and so do the headers that the
+//! driver includes in every program. Texts are compared byte by byte.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::fallible;
 use crate::fork_safety::Mutex;
+use crate::key::ingredients::{Ingredient, Kind, sha256};
 use crate::key::source;
 use crate::outcome::Bypass;
 use crate::shadow::Text;
 
-/// How many are remembered.
 const MAX_SOURCES: usize = 256;
 
-/// How many bytes they have together at most.
+/// The sum of all texts and options.
 const MAX_BYTES: usize = 8 << 20;
 
-/// A source that names no header with these options, or none but those that are looked for anyway.
+/// A source that names no header with these options, except those that are looked for anyway.
 pub struct Source {
     /// Its bytes, shared by all programs of it.
     pub text: Text,
     options: Option<Vec<u8>>,
     /// What the driver includes in each program.
     implicit: &'static [&'static str],
-    /// The key's part for this source: the SHA-256 of the text, and the remark that goes with it.
-    pub keyed: ([u8; 32], &'static str),
+    /// The key's part for this source.
+    pub digest: SourceDigest,
+}
+
+/// The key's part for a source.
+#[derive(Clone, Copy, Default)]
+pub struct SourceDigest {
+    sha256: [u8; 32],
+    /// The name of the ingredient, which tells what of the text the digest leaves out.
+    remark: &'static str,
+}
+
+impl SourceDigest {
+    /// Whether the digest is of the whole text.
+    pub fn is_of_all(&self) -> bool {
+        self.remark.is_empty()
+    }
+
+    /// As it is in the key.
+    pub fn ingredient(&self) -> Ingredient {
+        Ingredient::new(Kind::Source, self.remark, self.sha256)
+    }
 }
 
 impl Source {
@@ -34,7 +55,7 @@ impl Source {
     }
 }
 
-/// The last of them.
+/// The sources that were used last.
 #[derive(Default)]
 pub struct Sources(Mutex<Known>);
 
@@ -46,7 +67,7 @@ struct Known {
 }
 
 impl Sources {
-    /// What is known of a text that is built with these options. No options are something else than empty ones.
+    /// The remembered source of this text with these options. None and empty options differ.
     pub fn find(
         &self,
         text: &[u8],
@@ -85,13 +106,13 @@ impl Sources {
         text: &Text,
         options: Option<&[u8]>,
         implicit: &'static [&'static str],
-        keyed: ([u8; 32], &'static str),
+        digest: SourceDigest,
     ) -> Result<(), Bypass> {
         let source = Source {
             text: text.clone(),
             options: options.map(fallible::copy).transpose()?,
             implicit,
-            keyed,
+            digest,
         };
         if source.bytes() > MAX_BYTES / 2 {
             return Ok(());
@@ -113,15 +134,19 @@ impl Sources {
     }
 }
 
-/// The key's part for a source. `random_name_is_free`: nothing else in the build can observe the digits of PyOpenCL's
-/// variable.
-pub fn keyed(text: &[u8], random_name_is_free: bool) -> ([u8; 32], &'static str) {
-    let before = source::before_digits(text).filter(|_| random_name_is_free);
-    let name = before.map_or("", |_| "but for PyOpenCL's variable");
-    (
-        crate::key::ingredients::sha256(before.unwrap_or(text)),
-        name,
-    )
+/// The digest of a source. `omits_random_name`: it leaves out the digits of PyOpenCL's variable, since nothing else in the build
+/// can observe them.
+pub fn digest(text: &[u8], omits_random_name: bool) -> SourceDigest {
+    match source::before_digits(text).filter(|_| omits_random_name) {
+        Some(before) => SourceDigest {
+            sha256: sha256(before),
+            remark: "but for PyOpenCL's variable",
+        },
+        None => SourceDigest {
+            sha256: sha256(text),
+            remark: "",
+        },
+    }
 }
 
 #[cfg(test)]
@@ -130,7 +155,7 @@ mod tests {
 
     fn remember(sources: &Sources, text: &[u8], options: Option<&[u8]>) {
         let remembered =
-            sources.remember(&Arc::new(text.to_vec()), options, &[], keyed(text, true));
+            sources.remember(&Arc::new(text.to_vec()), options, &[], digest(text, true));
         remembered.expect("memory");
     }
 

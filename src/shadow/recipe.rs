@@ -69,6 +69,16 @@ pub enum Operation {
     Link(Vec<Device>),
 }
 
+impl Operation {
+    /// The embedded headers of clCompileProgram.
+    pub fn headers(&self) -> &[Header] {
+        match self {
+            Operation::Compile(headers) => headers,
+            _ => &[],
+        }
+    }
+}
+
 /// An embedded header of clCompileProgram.
 #[derive(Clone, Debug)]
 pub struct Header {
