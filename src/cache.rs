@@ -14,6 +14,7 @@
 //! the state of a program that is being served, the program is built for real, so that the driver itself gives the verdict
 //! (R3). Failures always come from the driver. In any doubt the driver is called as if we were not there.
 
+mod amend;
 pub mod answer;
 mod attribution;
 pub mod audit;
@@ -21,6 +22,7 @@ pub mod autobake;
 pub mod bake;
 mod bakeable;
 mod devices;
+mod facts;
 mod handle;
 mod headers;
 mod journal;
@@ -31,12 +33,14 @@ mod memory;
 mod must_hit;
 mod plan;
 pub mod policy;
+mod program_binaries;
 mod recipe;
 mod record;
 mod restore;
 mod single_flight;
 mod sources;
 mod verify;
+mod withheld_texts;
 
 use std::ffi::CString;
 use std::fs::File;
@@ -71,9 +75,10 @@ use journal::kernel_names_after;
 use memory::Memory;
 pub use plan::HeaderProgram;
 use plan::Plan;
-pub use record::without_texts;
+use record::Miss;
 use single_flight::Turn;
 use sources::Sources;
+pub use withheld_texts::without_texts;
 
 /// The variable in which `oclcache run` passes the directory where it will look for its children's counters.
 pub const RUN_VARIABLE: &str = "OCLCACHE_RUN";
@@ -440,8 +445,13 @@ impl Cache {
             }
             Ok(plan) => {
                 let is_alone = || shadow::is_alone(ticket);
-                let (names, kept) =
-                    self.record(ticket.driver, ticket.program, &plan, elapsed, &is_alone);
+                let (names, kept) = self.record(&Miss {
+                    driver: ticket.driver,
+                    program: ticket.program,
+                    plan: &plan,
+                    elapsed,
+                    is_alone: &is_alone,
+                });
                 let recorded = (kept == Kept::Entry).then(|| plan.key());
                 shadow::ended(ticket, how, recorded, Some(plan.recipe.clone()));
                 self.count_miss(ticket.driver, &plan, names, kept, elapsed);

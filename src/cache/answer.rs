@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use opencl_sys::*;
 
+use super::facts::{ARGUMENT_QUERIES, BUILD_QUERIES, PROGRAM_QUERIES};
 use super::materialize::{Materialized, answered, ask_own_kernel};
-use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, PROGRAM_QUERIES};
 use super::restore::binary_type;
 use super::{Cache, devices};
 use crate::cl::info::{Ask, Number, Reply};

@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 
+use super::facts::kernel_facts;
 use super::plan::Plan;
-use super::record::kernel_facts;
 use super::{Cache, verify};
 use crate::cl::Program;
 use crate::driver::{Driver, profile};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::bake;
+use super::facts::kernel_names;
 use super::plan::Plan;
-use super::record::kernel_names;
 use super::{Cache, nanoseconds};
 use crate::cl::Program;
 use crate::config::executable;

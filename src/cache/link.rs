@@ -10,6 +10,7 @@ use opencl_sys::*;
 use super::attribution::Attribution;
 use super::journal::kernel_names_after;
 use super::plan::Plan;
+use super::record::Miss;
 use super::single_flight::Turn;
 use super::{BuildBelow, BuildCall, Cache, verdict};
 use crate::cl::{Context, Program};
@@ -175,7 +176,13 @@ impl Cache {
             drop(served); // the driver has linked them
             match plan {
                 Ok(plan) => {
-                    let (names, kept) = self.record(driver, program, &plan, elapsed, &|| true);
+                    let (names, kept) = self.record(&Miss {
+                        driver,
+                        program,
+                        plan: &plan,
+                        elapsed,
+                        is_alone: &|| true,
+                    });
                     let recipe = Some(plan.recipe.clone());
                     let recorded = (kept == Kept::Entry).then(|| plan.key());
                     shadow::program_linked(driver, context, program, None, recorded, recipe);

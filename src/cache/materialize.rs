@@ -10,8 +10,9 @@ use std::time::Instant;
 
 use opencl_sys::*;
 
+use super::amend::add_kernel;
 use super::attribution::Attribution;
-use super::record::{facts, kernel_facts};
+use super::facts::{facts, kernel_facts};
 use super::{Cache, nanoseconds};
 use crate::cl::{Context, Kernel, Program};
 use crate::driver::{self, Driver};
@@ -291,17 +292,10 @@ pub fn ask_own_kernel(
     drop(own);
     if let Some(fresh) = fresh.filter(|_| inner.changed_twin().is_none()) {
         let mut facts = (*inner.facts()).clone();
-        if facts.kernel(&fresh.name).is_none() {
-            facts.kernels.push(fresh.clone());
+        if add_kernel(&mut facts, fresh.clone()) {
             inner.set_facts(Arc::new(facts));
         }
-        cache.amend(&inner.key(), None, |facts| {
-            let new = facts.kernel(&fresh.name).is_none();
-            if new {
-                facts.kernels.push(fresh);
-            }
-            new
-        });
+        cache.amend(&inner.key(), None, |facts| add_kernel(facts, fresh));
     }
     Some(code)
 }

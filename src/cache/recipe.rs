@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use opencl_sys::CL_DEVICE_NAME;
 
+use super::facts::kernel_names;
 use super::plan::Plan;
-use super::record::kernel_names;
 use super::{Cache, autobake, bakeable};
 use crate::cl::{Device, Program};
 use crate::driver::Driver;

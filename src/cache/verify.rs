@@ -30,9 +30,10 @@ use opencl_sys::*;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Cache;
+use super::facts::{ARGUMENT_QUERIES, BUILD_QUERIES, facts, kernel_facts};
 use super::materialize::{Temporary, make};
 use super::plan::Plan;
-use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, binaries, facts, kernel_facts};
+use super::program_binaries::binaries;
 use crate::cl::{Kernel, Program};
 use crate::driver::{self, Driver};
 use crate::key::ingredients::{Key, sha256};
