@@ -21,6 +21,7 @@ pub mod audit;
 pub mod autobake;
 pub mod bake;
 mod bakeable;
+mod counting;
 mod devices;
 mod facts;
 mod handle;
@@ -58,18 +59,18 @@ use crate::driver::foreign_call::{self, Reference};
 use crate::driver::identity::FileMemory;
 use crate::driver::notify::{self, Held, Next};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
-use crate::log::text;
-use crate::outcome::{Bypass, Missed, Outcome, Query};
+use crate::outcome::{Bypass, Missed, Query};
 use crate::shadow::{self, CachedProgram, Ended, Origin, Ticket};
 use crate::store::Store;
 use crate::store::digests::Digests;
 use crate::store::driver_costs::Measures;
-use crate::store::journal::{BuildResult, Kept};
+use crate::store::journal::Kept;
 use crate::store::library_facts;
-use crate::store::stats::{Counter, Event, Labels};
+use crate::store::stats::Counter;
 use crate::store::tiers::Tiers;
 use attribution::Attribution;
 use audit::AuditMarks;
+use counting::nanoseconds;
 use handle::CacheHandle;
 use journal::kernel_names_after;
 use memory::Memory;
@@ -264,12 +265,6 @@ impl Cache {
         self.store().filter(|_| !self.config.readonly())
     }
 
-    fn count(&self, place: Labels<'_>, events: &[Event]) {
-        if let Some(recorder) = self.opened.recorder() {
-            recorder.record(place, events);
-        }
-    }
-
     /// The directory may be removed while the program runs.
     fn open_again_if_lost(&self) {
         if self.opened.open_again_if_lost(&self.config) {
@@ -285,38 +280,7 @@ impl Cache {
         }
     }
 
-    fn count_hit(&self, plan: &Plan, inner: &CachedProgram, elapsed: Duration) {
-        let load_ns = nanoseconds(elapsed);
-        let events = [
-            Counter::Hits.by(1),
-            Counter::SystemHits.by(inner.is_of_system().into()),
-            Counter::LoadNs.by(load_ns),
-            Counter::SavedNs.by(inner.compile_ns().saturating_sub(load_ns)),
-        ];
-        self.count(plan.place(), &events);
-        log_build(
-            Outcome::Hit,
-            Some(plan),
-            &inner.facts().kernel_names,
-            elapsed,
-        );
-        // The recipe of an entry of the system's is somebody else's.
-        if self.written_store().is_some() && !inner.is_of_system() {
-            autobake::hit_served(&self.config, &plan.key());
-        }
-    }
-
-    #[inline(never)] // what it keeps on the stack is not below the driver's compiler
-    fn count_not_from_source(&self) {
-        self.count_bypass(
-            &Attribution::default(),
-            Bypass::NotFromSource,
-            Vec::new(),
-            Duration::ZERO,
-        );
-    }
-
-    #[inline(never)] // as above
+    #[inline(never)] // its frame is gone when the driver compiles
     fn plan_call(&self, ticket: &Ticket, call: &BuildCall) -> Result<Box<Plan>, Bypass> {
         let started = Instant::now();
         let plan = match call.odd {
@@ -466,61 +430,6 @@ impl Cache {
         }
     }
 
-    fn count_miss(
-        &self,
-        driver: &Driver,
-        plan: &Plan,
-        names: Vec<Vec<u8>>,
-        kept: Kept,
-        elapsed: Duration,
-    ) {
-        let events = [
-            Counter::Misses.by(1),
-            Counter::CompileNs.by(nanoseconds(elapsed)),
-            plan.missed().into(),
-        ];
-        self.count(plan.place(), &events);
-        log_build(Outcome::Miss, Some(plan), &names, elapsed);
-        self.must_have_hit(Outcome::Miss, Some(plan), &names);
-        let recache = self.config.recache();
-        let ended = BuildResult::Miss { kept, recache };
-        self.note(Some(driver), Some(plan), names, ended, elapsed);
-    }
-
-    fn count_bypass(
-        &self,
-        of: &Attribution,
-        reason: Bypass,
-        names: Vec<Vec<u8>>,
-        elapsed: Duration,
-    ) {
-        let place = of.place();
-        self.count(
-            place,
-            &[reason.into(), Counter::BypassedNs.by(nanoseconds(elapsed))],
-        );
-        log_build(Outcome::Bypassed(reason), None, &names, elapsed);
-        self.must_have_hit(Outcome::Bypassed(reason), None, &names);
-        self.note(
-            of.driver,
-            None,
-            names,
-            BuildResult::bypassed(reason),
-            elapsed,
-        );
-    }
-
-    fn count_failed(&self, of: &Attribution, plan: Option<&Plan>, elapsed: Duration) {
-        let place = plan.map_or_else(|| of.place(), Plan::place);
-        let events = [
-            Counter::Failed.by(1),
-            Counter::FailedNs.by(nanoseconds(elapsed)),
-        ];
-        self.count(place, &events);
-        log_build(Outcome::Failed, plan, &[], elapsed);
-        self.note(of.driver, plan, Vec::new(), BuildResult::Failed, elapsed);
-    }
-
     /// R3: before a call that changes the state of a served program, it is built for real and answers for itself, also in
     /// the call's callback, and if kernels of its P' are alive, one of P is held until the driver has judged.
     fn prepare_change(&self, ticket: &Ticket) -> Option<Held> {
@@ -548,23 +457,4 @@ impl Cache {
         let kernel = driver.create_kernel(judged, &name).ok()?;
         Some(Box::new(HeldKernel(driver, kernel)))
     }
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// One line for each build call.
-fn log_build(outcome: Outcome, plan: Option<&Plan>, kernel_names: &[Vec<u8>], elapsed: Duration) {
-    if !tracing::enabled!(tracing::Level::INFO) {
-        return;
-    }
-    let reason = match outcome {
-        Outcome::Bypassed(reason) => reason.name(),
-        _ => "",
-    };
-    let key = plan.map(Plan::key_prefix).unwrap_or_default();
-    let kernels = kernel_names.join(&b' ');
-    let ms = elapsed.as_secs_f64() * 1e3;
-    tracing::info!(outcome = outcome.name(), reason, key, kernels = %text(&kernels), ms = format_args!("{ms:.3}"), "build");
 }
