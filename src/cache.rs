@@ -23,14 +23,15 @@ pub mod bake;
 mod bakeable;
 mod counting;
 mod devices;
+mod entry_memory;
 mod facts;
 mod handle;
 mod headers;
 mod journal;
+mod known_sources;
 pub mod link;
 mod look_up;
 pub mod materialize;
-mod memory;
 mod must_hit;
 mod plan;
 pub mod policy;
@@ -39,7 +40,6 @@ mod recipe;
 mod record;
 mod restore;
 mod single_flight;
-mod sources;
 mod verify;
 mod withheld_texts;
 
@@ -55,12 +55,12 @@ use opencl_sys::*;
 
 use crate::cl::{Device, Program};
 use crate::config::Config;
-use crate::driver::foreign_call::{self, Reference};
+use crate::driver::foreign_call::{self, OwnReference};
 use crate::driver::identity::FileMemory;
-use crate::driver::notify::{self, Held, Next};
+use crate::driver::notify::{self, HeldObject, NextStep};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
 use crate::outcome::{Bypass, Missed, Query};
-use crate::shadow::{self, CachedProgram, Ended, Origin, Ticket};
+use crate::shadow::{self, BuildEnd, CachedProgram, Origin, Ticket};
 use crate::store::Store;
 use crate::store::digests::Digests;
 use crate::store::driver_costs::Measures;
@@ -71,14 +71,14 @@ use crate::store::tiers::Tiers;
 use attribution::Attribution;
 use audit::AuditMarks;
 use counting::nanoseconds;
+use entry_memory::EntryMemory;
 use handle::CacheHandle;
 use journal::kernel_names_after;
-use memory::Memory;
+use known_sources::KnownSources;
 pub use plan::HeaderProgram;
 use plan::Plan;
 use record::Miss;
-use single_flight::Turn;
-use sources::Sources;
+use single_flight::BuildTurn;
 pub use withheld_texts::without_texts;
 
 /// The variable in which `oclcache run` passes the directory where it will look for its children's counters.
@@ -94,8 +94,8 @@ pub struct Cache {
     tiers: Tiers,
     digests: Digests,
     measures: Measures,
-    memory: Memory,
-    sources: Sources,
+    memory: EntryMemory,
+    sources: KnownSources,
     marks: AuditMarks,
 }
 
@@ -144,7 +144,7 @@ pub struct BuildBelow {
 }
 
 /// clBuildProgram and clCompileProgram, until the driver or the application is called.
-pub fn build(call: &BuildCall) -> Next<BuildBelow> {
+pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
     let cache = Cache::get();
     let ticket = match shadow::dead(call.program) {
         Some(dead) => Err(Some(dead)),
@@ -156,14 +156,14 @@ pub fn build(call: &BuildCall) -> Next<BuildBelow> {
     };
     let plan = cache.plan_call(&ticket, call);
     if cache.is_refused_by_baker(plan.as_deref().map_err(|reason| *reason)) {
-        shadow::ended(&ticket, Ended::Refused, None, None);
-        return Next::Return(call.program, CL_INVALID_OPERATION);
+        shadow::ended(&ticket, BuildEnd::Refused, None, None);
+        return NextStep::Return(call.program, CL_INVALID_OPERATION);
     }
-    let mut turn = Turn::default();
+    let mut turn = BuildTurn::default();
     if let Ok(plan) = &plan
         && cache.serve(&ticket, plan, &mut turn)
     {
-        return Next::Notify(call.notify, call.program);
+        return NextStep::Notify(call.notify, call.program);
     }
     cache.build_by_driver(ticket, plan, turn, call)
 }
@@ -177,9 +177,9 @@ fn verdict(
     program: Program,
     devices: Option<&[Device]>,
     code: Option<cl_int>,
-) -> Ended {
+) -> BuildEnd {
     if code.is_some_and(is_refusal) {
-        return Ended::Refused;
+        return BuildEnd::Refused;
     }
     let all;
     let devices = match devices {
@@ -195,9 +195,9 @@ fn verdict(
             .iter()
             .all(|device| driver.build_status(program, *device) == Ok(CL_BUILD_SUCCESS));
     if succeeded {
-        Ended::Built
+        BuildEnd::Built
     } else {
-        Ended::Failed
+        BuildEnd::Failed
     }
 }
 
@@ -215,7 +215,7 @@ struct HeldKernel(&'static Driver, crate::cl::Kernel);
 
 impl Drop for HeldKernel {
     fn drop(&mut self) {
-        foreign_call::give_back(self.0, Reference::Kernel(self.1));
+        foreign_call::give_back(self.0, OwnReference::Kernel(self.1));
     }
 }
 
@@ -249,8 +249,8 @@ impl Cache {
             opened,
             digests: Digests::new(),
             measures: Measures::default(),
-            memory: Memory::new(),
-            sources: Sources::default(),
+            memory: EntryMemory::new(),
+            sources: KnownSources::default(),
             marks: AuditMarks::default(),
         }
     }
@@ -293,7 +293,7 @@ impl Cache {
 
     /// Serves a program from the cache; false: the driver is to build it.
     #[inline(never)] // as above
-    fn serve(&self, ticket: &Ticket, plan: &Plan, turn: &mut Turn) -> bool {
+    fn serve(&self, ticket: &Ticket, plan: &Plan, turn: &mut BuildTurn) -> bool {
         let started = Instant::now();
         let inner = self.hit(ticket, plan);
         let Some(inner) = inner.or_else(|| self.wait(ticket, plan).found_or(turn)) else {
@@ -317,7 +317,7 @@ impl Cache {
         &self,
         call: &BuildCall,
         dead: Option<Arc<CachedProgram>>,
-    ) -> Next<BuildBelow> {
+    ) -> NextStep<BuildBelow> {
         let mut program = call.program;
         let mut number = None;
         match dead {
@@ -328,7 +328,7 @@ impl Cache {
             None => self.count_not_from_source(),
         }
         let notify = call.notify;
-        Next::Call {
+        NextStep::Call {
             arguments: BuildBelow { program, notify },
             number,
             is_outside: true,
@@ -340,9 +340,9 @@ impl Cache {
         &'static self,
         ticket: Box<Ticket>,
         plan: Result<Box<Plan>, Bypass>,
-        turn: Turn,
+        turn: BuildTurn,
         call: &BuildCall,
-    ) -> Next<BuildBelow> {
+    ) -> NextStep<BuildBelow> {
         if matches!(ticket.origin, Origin::Linked) {
             return self.change_linked(ticket, call);
         }
@@ -364,7 +364,7 @@ impl Cache {
         let program = call.program;
         let (number, notify) =
             notify::begun(Some(program), call.notify, refusable, held, None, finish);
-        Next::Call {
+        NextStep::Call {
             arguments: BuildBelow { program, notify },
             number: Some(number),
             is_outside: false,
@@ -385,15 +385,15 @@ impl Cache {
             // The application has released the program in its callback, or a later build has begun: there is nothing left to
             // ask, and what this build has made cannot be told any more.
             let how = match code.is_some_and(is_refusal) {
-                true => Ended::Refused,
-                false => Ended::Failed,
+                true => BuildEnd::Refused,
+                false => BuildEnd::Failed,
             };
             shadow::ended(ticket, how, None, None);
             self.count_bypass(of, Bypass::ConcurrentBuild, Vec::new(), elapsed);
             return false;
         }
         let how = verdict(ticket.driver, ticket.program, devices.as_deref(), code);
-        if how != Ended::Built {
+        if how != BuildEnd::Built {
             shadow::ended(ticket, how, None, None);
             self.count_failed(of, plan.as_deref().ok(), elapsed);
             return false;
@@ -432,8 +432,8 @@ impl Cache {
 
     /// R3: before a call that changes the state of a served program, it is built for real and answers for itself, also in
     /// the call's callback, and if kernels of its P' are alive, one of P is held until the driver has judged.
-    fn prepare_change(&self, ticket: &Ticket) -> Option<Held> {
-        let inner = ticket.inner.as_ref().filter(|inner| inner.is_apart())?;
+    fn prepare_change(&self, ticket: &Ticket) -> Option<HeldObject> {
+        let inner = ticket.inner.as_ref().filter(|inner| inner.is_inner())?;
         if !self.build_own(ticket.program, inner, Query::Rebuild) {
             return None;
         }
@@ -444,7 +444,12 @@ impl Cache {
     /// A kernel of `judged`, which the driver judges in place of what serves and which has no kernel yet, if kernels of what serves
     /// are alive. Which kernels count is the driver's to say: rusticl builds over clones and over kernels that only commands hold,
     /// PoCL does not (measured).
-    fn held_kernel(&self, ticket: &Ticket, inner: &CachedProgram, judged: Program) -> Option<Held> {
+    fn held_kernel(
+        &self,
+        ticket: &Ticket,
+        inner: &CachedProgram,
+        judged: Program,
+    ) -> Option<HeldObject> {
         if !answer::executes(inner)
             || !plan::has_inner_kernels(ticket, inner)
             || !restore::refuses_to_build_again(inner)

@@ -218,7 +218,7 @@ pub fn kernel_info(
     }
     let (program, inner) = shadow::kernel_origin(kernel)?;
     if name == CL_KERNEL_PROGRAM {
-        if !inner.is_apart() && inner.twin().is_none() {
+        if !inner.is_inner() && inner.twin().is_none() {
             return None;
         }
         let ask = |reply| driver.forward_kernel_info(kernel, name, reply);
@@ -322,7 +322,7 @@ impl Executing {
     pub fn origin(&self, inner: &Option<Arc<CachedProgram>>) -> Option<Arc<CachedProgram>> {
         match self {
             Executing::Itself(_) => inner.clone(),
-            Executing::Own(_) => inner.clone().filter(|inner| !inner.is_apart()),
+            Executing::Own(_) => inner.clone().filter(|inner| !inner.is_inner()),
         }
     }
 

@@ -49,7 +49,7 @@ pub fn differences(one: &Entry, other: &Entry) -> BTreeSet<String> {
     let is_for_others = one.meta.built != other.meta.built;
     let [one, other] = [one, other].map(|entry| {
         let binaries = entry.binaries().map(<[u8]>::to_vec);
-        verify::Shown::of_facts(&entry.meta.facts, binaries.collect())
+        verify::ProgramAnswers::of_facts(&entry.meta.facts, binaries.collect())
     });
     let mut found = verify::compare(copies, &one, &other);
     found.extend(is_for_others.then(|| "devices that have a binary".to_owned()));

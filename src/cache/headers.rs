@@ -6,7 +6,7 @@ use opencl_sys::{CL_OUT_OF_HOST_MEMORY, CL_PROGRAM_SOURCE};
 
 use crate::cl::Program;
 use crate::driver::Driver;
-use crate::key::include::{self, Closure, Followed, Inputs};
+use crate::key::include::{self, Closure, FollowedIncludes, Inputs};
 use crate::key::options::Options;
 use crate::outcome::Bypass;
 use crate::shadow::{self, Header, Recipe, Ticket};
@@ -38,7 +38,7 @@ pub fn texts(
     source: &[u8],
     headers: &[Header],
     options: Option<&Options>,
-) -> Result<Followed, Bypass> {
+) -> Result<FollowedIncludes, Bypass> {
     let embedded: Vec<(&[u8], &[u8])> = headers
         .iter()
         .map(|header| (header.name.as_bytes(), header.source.as_slice()))

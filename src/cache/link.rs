@@ -11,13 +11,13 @@ use super::attribution::Attribution;
 use super::journal::kernel_names_after;
 use super::plan::Plan;
 use super::record::Miss;
-use super::single_flight::Turn;
+use super::single_flight::BuildTurn;
 use super::{BuildBelow, BuildCall, Cache, verdict};
 use crate::cl::{Context, Program};
-use crate::driver::notify::{self, Held, Next};
+use crate::driver::notify::{self, HeldObject, NextStep};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
 use crate::outcome::{Bypass, Query};
-use crate::shadow::{self, Ended, Owner, Ticket};
+use crate::shadow::{self, BuildEnd, Owner, Ticket};
 use crate::store::journal::Kept;
 
 /// The arguments of a clLinkProgram call.
@@ -46,7 +46,7 @@ pub struct LinkBelow {
 }
 
 /// clLinkProgram, until the driver or the application is called.
-pub fn link(call: &LinkCall) -> Next<LinkBelow> {
+pub fn link(call: &LinkCall) -> NextStep<LinkBelow> {
     let cache = Cache::get();
     let plan = if call.odd {
         Err(Bypass::UnusualArguments)
@@ -54,14 +54,14 @@ pub fn link(call: &LinkCall) -> Next<LinkBelow> {
         cache.plan_link(call.driver, call.context, &call.arguments, &call.inputs)
     };
     if cache.is_refused_by_baker(plan.as_deref().map_err(|reason| *reason)) {
-        return Next::Return(Program::new(std::ptr::null_mut()), CL_INVALID_OPERATION);
+        return NextStep::Return(Program::new(std::ptr::null_mut()), CL_INVALID_OPERATION);
     }
     let started = Instant::now();
-    let mut turn = Turn::default();
+    let mut turn = BuildTurn::default();
     let find = |plan| {
         let entry = cache.look_up(plan)?;
-        let standing = Owner::Applications;
-        cache.restore(call.driver, call.context, standing, plan, entry)
+        let owner = Owner::Application;
+        cache.restore(call.driver, call.context, owner, plan, entry)
     };
     if let Ok(plan) = &plan
         && let Some(inner) = find(plan).or_else(|| {
@@ -81,7 +81,7 @@ pub fn link(call: &LinkCall) -> Next<LinkBelow> {
         );
         cache.count_hit(plan, &inner, started.elapsed());
         drop(inner);
-        return Next::Notify(call.notify, program);
+        return NextStep::Notify(call.notify, program);
     }
     cache.link_by_driver(plan, turn, call)
 }
@@ -96,7 +96,7 @@ impl Cache {
         &'static self,
         ticket: Box<Ticket>,
         call: &BuildCall,
-    ) -> Next<BuildBelow> {
+    ) -> NextStep<BuildBelow> {
         let of = Attribution::program(ticket.driver, ticket.program, &call.arguments);
         self.count_bypass(&of, Bypass::NotFromSource, Vec::new(), Duration::ZERO);
         let program = call.program;
@@ -113,15 +113,15 @@ impl Cache {
         let finish = Box::new(move |_, code: Option<cl_int>| {
             let how = verdict(driver, judged, devices.as_deref(), code);
             match &ticket.inner {
-                Some(inner) if twin.is_some() && how != Ended::Refused => {
-                    inner.set_changed(how == Ended::Failed);
-                    shadow::ended(&ticket, Ended::Twin, None, None);
+                Some(inner) if twin.is_some() && how != BuildEnd::Refused => {
+                    inner.set_changed(how == BuildEnd::Failed);
+                    shadow::ended(&ticket, BuildEnd::Twin, None, None);
                 }
                 _ => shadow::ended(&ticket, how, None, None),
             }
         });
         let (number, notify) = notify::begun(Some(program), call.notify, true, held, None, finish);
-        Next::Call {
+        NextStep::Call {
             arguments: BuildBelow {
                 program: judged,
                 notify,
@@ -135,9 +135,9 @@ impl Cache {
     fn link_by_driver(
         &'static self,
         plan: Result<Box<Plan>, Bypass>,
-        turn: Turn,
+        turn: BuildTurn,
         call: &LinkCall,
-    ) -> Next<LinkBelow> {
+    ) -> NextStep<LinkBelow> {
         // Inputs that are served are made for real first: Intel's CPU runtime forgets the arguments of kernels in objects that
         // were made from binaries (measured), and what drivers say of linking an executable depends on how that was made.
         let served = |input: &Program| self.in_place_of(*input);
@@ -160,11 +160,11 @@ impl Cache {
             // Whatever its address stood for before must be forgotten before the application hears of it.
             shadow::program_recycled(program);
             let how = if program.is_null() {
-                Ended::Failed
+                BuildEnd::Failed
             } else {
                 verdict(driver, program, devices.as_deref(), code)
             };
-            if how != Ended::Built {
+            if how != BuildEnd::Built {
                 return self.count_failed(&of, plan.as_deref().ok(), elapsed);
             }
             // Another thread may have compiled an input anew before the driver read it.
@@ -200,9 +200,9 @@ impl Cache {
         let inputs = linked
             .as_ref()
             .map(|linked| (linked.as_ptr(), linked.len()));
-        let kept = linked.map(|linked| Box::new(linked) as Held);
+        let kept = linked.map(|linked| Box::new(linked) as HeldObject);
         let (number, notify) = notify::begun(None, call.notify, false, None, kept, finish);
-        Next::Call {
+        NextStep::Call {
             arguments: LinkBelow { inputs, notify },
             number: Some(number),
             is_outside: false,

@@ -38,7 +38,7 @@ impl Cache {
         }
         let found = self.look_up(plan)?;
         shadow::set_busy(ticket, true);
-        let inner = self.restore(ticket.driver, ticket.context, Owner::Apart, plan, found);
+        let inner = self.restore(ticket.driver, ticket.context, Owner::Cache, plan, found);
         if inner.is_none() {
             shadow::set_busy(ticket, false);
         }
@@ -50,7 +50,7 @@ impl Cache {
         let find = || {
             let entry = self.look_up(plan)?;
             shadow::set_busy(ticket, true);
-            self.restore(ticket.driver, ticket.context, Owner::Apart, plan, entry)
+            self.restore(ticket.driver, ticket.context, Owner::Cache, plan, entry)
         };
         let waited = self.one_build(plan, &|| shadow::set_busy(ticket, true), find);
         if matches!(waited, Waited::Build(_)) {
@@ -121,7 +121,7 @@ impl Cache {
         &self,
         driver: &'static Driver,
         context: Context,
-        standing: Owner,
+        owner: Owner,
         plan: &Plan,
         EntryMatch { entry, file }: EntryMatch,
     ) -> Option<Arc<CachedProgram>> {
@@ -134,7 +134,7 @@ impl Cache {
         }
         let loading = self.admit(plan, &entry, file.as_ref())?;
         let started = Instant::now();
-        let restored = restore::restore(driver, context, standing, plan, &entry);
+        let restored = restore::restore(driver, context, owner, plan, &entry);
         let took = started.elapsed();
         self.judge(plan, &entry, file.as_ref(), &restored);
         drop(loading);

@@ -30,12 +30,12 @@ pub struct Materialized {
 }
 
 /// Programs that are released after use.
-pub(super) struct Temporary {
+pub(super) struct TemporaryPrograms {
     pub(super) driver: &'static Driver,
     pub(super) programs: Vec<Program>,
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryPrograms {
     fn drop(&mut self) {
         for program in &self.programs {
             self.driver.release_program(*program);
@@ -53,7 +53,7 @@ fn repeat(
     for call in recipe.calls() {
         let code = match &call.operation {
             Operation::Compile(headers) => {
-                let mut made = Temporary {
+                let mut made = TemporaryPrograms {
                     driver,
                     programs: Vec::new(),
                 };
@@ -83,7 +83,7 @@ pub(super) fn make(
 ) -> Result<Program, cl_int> {
     let program = match &recipe.base {
         Base::Linked(inputs) => {
-            let mut made = Temporary {
+            let mut made = TemporaryPrograms {
                 driver,
                 programs: Vec::new(),
             };
@@ -95,7 +95,7 @@ pub(super) fn make(
         Base::Source(source) => driver.create_program_with_source(context, source)?,
         Base::Il(code, _) => driver.create_program_with_il(context, code)?,
     };
-    let mut made = Temporary {
+    let mut made = TemporaryPrograms {
         driver,
         programs: vec![program],
     };
@@ -122,7 +122,7 @@ impl Cache {
         inner: &Arc<CachedProgram>,
         query: Query,
     ) -> Option<Materialized> {
-        let alone = if inner.is_apart() {
+        let alone = if inner.is_inner() {
             Some(shadow::own_program(program, inner)?)
         } else {
             None
@@ -151,7 +151,7 @@ impl Cache {
             );
             return None;
         }
-        if inner.is_apart() {
+        if inner.is_inner() {
             return self.build_own(program, inner, query).then(|| own(program));
         }
         let twin = self.timed(inner, query, || {
@@ -214,7 +214,7 @@ impl Cache {
     /// which is to be linked in its place, as is a twin that has changed (measured on rusticl: a file that has appeared in the working directory is read instead of an embedded header).
     pub(super) fn in_place_of(&self, input: Program) -> Option<Arc<CachedProgram>> {
         let inner = shadow::view(input)?.inner?;
-        if !inner.is_apart() {
+        if !inner.is_inner() {
             return inner.changed_twin().map(|_| inner);
         }
         if !inner.is_materialized() && self.still_holds(&inner) {
@@ -226,7 +226,7 @@ impl Cache {
     /// Builds a served P for real, if nobody builds it now.
     pub(super) fn make_own(&self, program: Program, query: Query) {
         if let Some(inner) = shadow::view(program).and_then(|view| view.inner)
-            && inner.is_apart()
+            && inner.is_inner()
             && let Some(_alone) = shadow::own_program(program, &inner)
         {
             self.build_own(program, &inner, query);

@@ -39,7 +39,7 @@ impl Drop for Fresh {
 pub fn restore(
     driver: &'static Driver,
     context: Context,
-    standing: Owner,
+    owner: Owner,
     plan: &Plan,
     entry: &Arc<Entry>,
 ) -> Result<Box<CachedProgram>, RestoreFailure> {
@@ -58,7 +58,7 @@ pub fn restore(
     let inner = CachedProgram::new(
         driver,
         program,
-        standing,
+        owner,
         context,
         devices,
         recipe,

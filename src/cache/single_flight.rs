@@ -44,12 +44,12 @@ pub enum Waited<T> {
     /// It was found.
     Found(T),
     /// The driver is to build it.
-    Build(Turn),
+    Build(BuildTurn),
 }
 
 impl<T> Waited<T> {
     /// What was found; else the turn to build goes into `turn`.
-    pub fn found_or(self, turn: &mut Turn) -> Option<T> {
+    pub fn found_or(self, turn: &mut BuildTurn) -> Option<T> {
         match self {
             Waited::Found(found) => Some(found),
             Waited::Build(mine) => {
@@ -62,16 +62,16 @@ impl<T> Waited<T> {
 
 /// Somebody's turn to build, while which others wait if there is a lock. Dropped, it tells them not to wait for each other.
 #[derive(Default)]
-pub struct Turn(Option<Guard>);
+pub struct BuildTurn(Option<Guard>);
 
-impl Turn {
+impl BuildTurn {
     /// The entry is published: the others will find it.
     pub fn published(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Turn {
+impl Drop for BuildTurn {
     fn drop(&mut self) {
         if let Some(guard) = &self.0 {
             guard.mark();
@@ -99,7 +99,7 @@ impl Cache {
         self.open_again_if_lost();
         let store = self.written_store();
         let Some(store) = store.filter(|_| self.looks_up()) else {
-            return Waited::Build(Turn::default());
+            return Waited::Build(BuildTurn::default());
         };
         let (locks, key) = (store.locks(), plan.key());
         let before = locks.mark_of(&key);
@@ -112,7 +112,7 @@ impl Cache {
             let guard = match locks.try_lock(Purpose::Build, &key) {
                 Attempt::Got(guard) => Some(guard),
                 Attempt::Taken => None,
-                Attempt::Unavailable => break Turn::default(),
+                Attempt::Unavailable => break BuildTurn::default(),
             };
             // Only an entry that was not there before is worth reading; the lock was tried first, so who has it misses none.
             let there = store.which_entry(&key);
@@ -129,19 +129,19 @@ impl Cache {
                 _ => guard.is_some(),
             };
             if waited && marked {
-                break Turn::default();
+                break BuildTurn::default();
             }
             if guard.is_some() {
-                break Turn(guard);
+                break BuildTurn(guard);
             }
             if started.elapsed() >= longest {
                 // Of threads that wait at once one counts.
                 let more = in_vain.saturating_add(1);
                 IN_VAIN.fetch_max(more, Ordering::Relaxed);
-                break Turn::default();
+                break BuildTurn::default();
             }
             if reentrancy::is_nested() || driver::is_ending() || !goes_on() {
-                break Turn::default();
+                break BuildTurn::default();
             }
             std::thread::sleep(pause);
             pause = PAUSES.1.min(pause * 2);

@@ -31,7 +31,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::Cache;
 use super::facts::{ARGUMENT_QUERIES, BUILD_QUERIES, facts, kernel_facts};
-use super::materialize::{Temporary, make};
+use super::materialize::{TemporaryPrograms, make};
 use super::plan::Plan;
 use super::program_binaries::binaries;
 use crate::cl::{Kernel, Program};
@@ -74,7 +74,7 @@ fn has_turn(percent: u8, key: &Key, hit: u64, process: u32) -> bool {
 type Answered = BTreeMap<String, Answer>;
 
 /// What a program shows, in a form that can be compared.
-pub(super) struct Shown {
+pub(super) struct ProgramAnswers {
     answers: Answered,
     /// Of the kernels of the program itself, what it answers well.
     live: Answered,
@@ -82,10 +82,10 @@ pub(super) struct Shown {
     binaries: Option<Vec<Vec<u8>>>,
 }
 
-impl Shown {
+impl ProgramAnswers {
     /// Of a program of which nothing is asked any more.
-    pub(super) fn of_facts(facts: &Facts, binaries: Vec<Vec<u8>>) -> Shown {
-        Shown {
+    pub(super) fn of_facts(facts: &Facts, binaries: Vec<Vec<u8>>) -> ProgramAnswers {
+        ProgramAnswers {
             answers: answers(facts),
             live: Answered::new(),
             binaries: Some(binaries),
@@ -130,7 +130,7 @@ impl Cache {
         ));
         let defect = Defect::Refused("a build from source is another program");
         self.set_aside(plan, &defect, inner.is_of_system());
-        if !inner.is_apart() {
+        if !inner.is_inner() {
             // The application would have released it.
             inner.driver().release_program(inner.program());
         }
@@ -156,7 +156,11 @@ fn differences(inner: &CachedProgram, plan: &Plan) -> Result<Vec<String>, cl_int
 }
 
 /// What two programs answer otherwise. `copies`: the driver copies a build out of a cache of its own.
-pub(super) fn compare(copies: bool, one: &Shown, fresh: &Shown) -> BTreeSet<String> {
+pub(super) fn compare(
+    copies: bool,
+    one: &ProgramAnswers,
+    fresh: &ProgramAnswers,
+) -> BTreeSet<String> {
     let mut found: BTreeSet<String> = [(&one.answers, &fresh.answers), (&one.live, &fresh.live)]
         .into_iter()
         .flat_map(|(ones, freshs)| {
@@ -186,10 +190,10 @@ fn has_words(log: &Answer) -> bool {
 }
 
 /// What the entry says, and the program that was made of it.
-fn recorded(inner: &CachedProgram) -> Shown {
+fn recorded(inner: &CachedProgram) -> ProgramAnswers {
     let recorded = inner.facts();
     let binaries = inner.binaries().into_iter();
-    Shown {
+    ProgramAnswers {
         answers: answers(&recorded),
         live: live(inner, inner.program(), &recorded).0,
         binaries: Some(
@@ -202,10 +206,10 @@ fn recorded(inner: &CachedProgram) -> Shown {
 }
 
 /// What a build from source shows. It is released again, before the application goes on.
-fn built(inner: &CachedProgram, plan: &Plan) -> Result<Shown, cl_int> {
+fn built(inner: &CachedProgram, plan: &Plan) -> Result<ProgramAnswers, cl_int> {
     let (driver, indices) = (inner.driver(), inner.built());
     let program = make(driver, inner.context(), inner.recipe())?;
-    let _made = Temporary {
+    let _made = TemporaryPrograms {
         driver,
         programs: vec![program],
     };
@@ -214,7 +218,7 @@ fn built(inner: &CachedProgram, plan: &Plan) -> Result<Shown, cl_int> {
     let (live, kernels) = live(inner, program, &inner.facts());
     facts.kernels = kernels;
     let binaries = binaries(driver, program, plan).ok();
-    Ok(Shown {
+    Ok(ProgramAnswers {
         answers: answers(&facts),
         live,
         binaries: binaries

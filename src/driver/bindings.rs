@@ -28,7 +28,7 @@ use std::sync::Arc;
 use libloading::os::unix::{Library, RTLD_LAZY};
 
 use super::Driver;
-use super::elf_image::{Bound, ElfImage, Unreadable};
+use super::elf_image::{BoundSymbol, ElfImage, UnreadableImage};
 use super::files::matches;
 use super::identity::{FileMemory, build_id_value, sha256_value};
 use super::key_neutral::is_neutral;
@@ -301,7 +301,7 @@ impl<'a> World<'a> {
                 };
                 let importing = &self.objects[importer].ranges;
                 let mut last: Option<(Range<usize>, bool)> = None;
-                let each = |bound: Bound| {
+                let each = |bound: BoundSymbol| {
                     // Not there, and the driver knows that.
                     if bound.value == 0 {
                         return Ok(());
@@ -322,11 +322,11 @@ impl<'a> World<'a> {
                             return Ok(());
                         }
                     }
-                    let symbol = image.symbol(bound.symbol).ok_or(Unreadable)?;
+                    let symbol = image.symbol(bound.symbol).ok_or(UnreadableImage)?;
                     if symbol.address(image) == Some(bound.value) {
                         return Ok(());
                     }
-                    let name = image.name(&symbol).ok_or(Unreadable)?;
+                    let name = image.name(&symbol).ok_or(UnreadableImage)?;
                     slots.push(Slot {
                         root: roots[&importer],
                         name: name.to_owned(),
@@ -342,7 +342,9 @@ impl<'a> World<'a> {
                     numbers.extend(&known.relocations.numbers);
                     numbers
                 });
-                if numbers.and_then(|numbers| image.each_bound(numbers, each)) == Err(Unreadable) {
+                if numbers.and_then(|numbers| image.each_bound(numbers, each))
+                    == Err(UnreadableImage)
+                {
                     unreadable = Some(importer);
                 }
             },

@@ -49,7 +49,7 @@ struct Segment {
 
 /// What a file tells the dynamic linker.
 #[derive(Default)]
-pub struct Needs {
+pub struct ElfNeeds {
     /// DT_NEEDED.
     pub libraries: Vec<Vec<u8>>,
     /// DT_RUNPATH and DT_RPATH, `$ORIGIN` replaced.
@@ -252,13 +252,13 @@ impl Elf {
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
-    pub fn needs(&self, path: &Path) -> io::Result<Needs> {
+    pub fn needs(&self, path: &Path) -> io::Result<ElfNeeds> {
         let Some(dynamic) = self
             .segments
             .iter()
             .find(|segment| segment.kind == PT_DYNAMIC.0)
         else {
-            return Ok(Needs::default());
+            return Ok(ElfNeeds::default());
         };
         let width = at(8, 4);
         let table = self.read(&dynamic.bytes)?;
@@ -276,7 +276,7 @@ impl Elf {
                 .map(|(_, value)| *value)
         };
         let (Some(address), Some(size)) = (find(DT_STRTAB.0), find(DT_STRSZ.0)) else {
-            return Ok(Needs::default());
+            return Ok(ElfNeeds::default());
         };
         let holds = |segment: &&Segment| {
             let size = segment.bytes.end - segment.bytes.start;
@@ -299,7 +299,7 @@ impl Elf {
                 .map(|one| replace_origin(one, origin));
             list.collect::<Vec<_>>()
         });
-        Ok(Needs {
+        Ok(ElfNeeds {
             libraries: texts(DT_NEEDED.0)?,
             directories: directories.collect(),
         })

@@ -1,7 +1,7 @@
 //! A loaded object as it is mapped: its symbols, and the relocations that name one.
 //!
 //! Everything is read from memory, with each address checked against the object's own segments first. An object whose tables
-//! lie elsewhere gives [`Unreadable`]; none makes the process crash. Must be used inside dl_iterate_phdr's callback, so that
+//! lie elsewhere gives [`UnreadableImage`]; none makes the process crash. Must be used inside dl_iterate_phdr's callback, so that
 //! the object stays mapped.
 
 use std::ffi::CStr;
@@ -34,7 +34,7 @@ const WORD: usize = size_of::<usize>();
 
 /// A table of the object does not lie in its own segments.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Unreadable;
+pub struct UnreadableImage;
 
 /// One object, while the dynamic linker keeps it mapped.
 pub struct ElfImage {
@@ -101,7 +101,7 @@ impl Symbol {
 }
 
 /// What a relocation has put somewhere.
-pub struct Bound {
+pub struct BoundSymbol {
     /// The number of the symbol.
     pub symbol: usize,
     /// The address.
@@ -387,7 +387,7 @@ impl ElfImage {
 
     /// The relocations that can name a symbol: the rest of DT_RELA behind the relative ones, and DT_JMPREL. Relocations are
     /// numbered in this order.
-    fn relocation_tables(&self) -> Result<[&[u8]; 2], Unreadable> {
+    fn relocation_tables(&self) -> Result<[&[u8]; 2], UnreadableImage> {
         // DT_REL, of objects for other processors, is none of a dynamic linker for these.
         let plain = (DT_RELA, self.number(DT_RELASZ));
         let of_calls = self
@@ -401,9 +401,9 @@ impl ElfImage {
             else {
                 return Ok(Default::default());
             };
-            let skipped = skipped.checked_mul(RELA).ok_or(Unreadable)?;
+            let skipped = skipped.checked_mul(RELA).ok_or(UnreadableImage)?;
             let table = self.bytes(at, size).and_then(|table| table.get(skipped..));
-            table.ok_or(Unreadable)
+            table.ok_or(UnreadableImage)
         };
         Ok([table(plain, relative)?, table((DT_JMPREL, of_calls), 0)?])
     }
@@ -412,7 +412,7 @@ impl ElfImage {
     ///
     /// # Errors
     /// A table does not lie in the object.
-    pub fn relocation_count(&self) -> Result<usize, Unreadable> {
+    pub fn relocation_count(&self) -> Result<usize, UnreadableImage> {
         let tables = self.relocation_tables()?;
         Ok(tables.iter().map(|table| table.len() / RELA).sum())
     }
@@ -425,7 +425,7 @@ impl ElfImage {
         &self,
         own: &WatchedSymbols,
         names: &WatchedNames,
-    ) -> Result<WatchedRelocations, Unreadable> {
+    ) -> Result<WatchedRelocations, UnreadableImage> {
         let mut found = WatchedRelocations::default();
         let mut words = Vec::new();
         // Thousands of slots may have one symbol: __cxa_pure_virtual.
@@ -439,11 +439,11 @@ impl ElfImage {
             if own.has(index) == Some(false) {
                 continue;
             }
-            let symbol = self.symbol(index).ok_or(Unreadable)?;
+            let symbol = self.symbol(index).ok_or(UnreadableImage)?;
             let is_watched = match known.get(index) {
                 Some(Some(is_watched)) => *is_watched,
                 _ => {
-                    let is_watched = names.has(self.name(&symbol).ok_or(Unreadable)?);
+                    let is_watched = names.has(self.name(&symbol).ok_or(UnreadableImage)?);
                     known.resize(known.len().max(index + 1), None);
                     known[index] = Some(is_watched);
                     is_watched
@@ -457,7 +457,7 @@ impl ElfImage {
                 words.push(relocation.offset / WORD);
             } else {
                 let number = u32::try_from(number);
-                found.numbers.push(number.map_err(|_| Unreadable)?);
+                found.numbers.push(number.map_err(|_| UnreadableImage)?);
             }
         }
         words.sort_unstable();
@@ -467,7 +467,7 @@ impl ElfImage {
                 Some((_, count)) if word == end => *count += 1,
                 Some(_) if word < end => continue,
                 _ => {
-                    let gap = u32::try_from(word - end).map_err(|_| Unreadable)?;
+                    let gap = u32::try_from(word - end).map_err(|_| UnreadableImage)?;
                     found.own.push((gap, 1));
                 }
             }
@@ -484,15 +484,17 @@ impl ElfImage {
         &self,
         watched: &WatchedRelocations,
         is_own: impl Fn(usize) -> bool,
-    ) -> Result<Vec<u32>, Unreadable> {
+    ) -> Result<Vec<u32>, UnreadableImage> {
         let mut offsets = Vec::new();
         let mut end = 0usize;
         for (gap, count) in &watched.own {
-            let start = end.checked_add(*gap as usize * WORD).ok_or(Unreadable)?;
+            let start = end
+                .checked_add(*gap as usize * WORD)
+                .ok_or(UnreadableImage)?;
             let size = *count as usize * WORD;
             let slots = self.bytes(self.base.wrapping_add(start), size);
-            for (at, slot) in slots.ok_or(Unreadable)?.chunks_exact(WORD).enumerate() {
-                let value = usize::from_value(slot).ok_or(Unreadable)?;
+            for (at, slot) in slots.ok_or(UnreadableImage)?.chunks_exact(WORD).enumerate() {
+                let value = usize::from_value(slot).ok_or(UnreadableImage)?;
                 if value != 0 && !is_own(value) {
                     offsets.push(start + at * WORD);
                 }
@@ -517,8 +519,8 @@ impl ElfImage {
     pub fn each_bound(
         &self,
         numbers: impl IntoIterator<Item = u32>,
-        mut each: impl FnMut(Bound) -> Result<(), Unreadable>,
-    ) -> Result<(), Unreadable> {
+        mut each: impl FnMut(BoundSymbol) -> Result<(), UnreadableImage>,
+    ) -> Result<(), UnreadableImage> {
         let [plain, of_calls] = self.relocation_tables()?;
         for number in numbers {
             let at = number as usize * RELA;
@@ -526,13 +528,13 @@ impl ElfImage {
                 None => plain.get(at..at + RELA),
                 Some(at) => of_calls.get(at..at + RELA),
             };
-            let Some(relocation) = relocation(entry.ok_or(Unreadable)?) else {
+            let Some(relocation) = relocation(entry.ok_or(UnreadableImage)?) else {
                 continue;
             };
             let value = self.word(self.base.wrapping_add(relocation.offset));
-            each(Bound {
+            each(BoundSymbol {
                 symbol: relocation.symbol,
-                value: value.ok_or(Unreadable)?,
+                value: value.ok_or(UnreadableImage)?,
                 may_be_lazy: relocation.may_be_lazy,
             })?;
         }

@@ -13,7 +13,7 @@ use super::Driver;
 use super::files::{RealPaths, needed_by};
 use super::identity::{DriverNames, FileMemory, sha256_value};
 use super::key_neutral;
-use super::names::Scanned;
+use super::names::ScannedLibrary;
 use super::process_variables;
 use super::profile::Profile;
 use super::profile::variables::{Effect, LAYERS, is_neutral};
@@ -26,17 +26,17 @@ const MAX_CONFIGURATION_BYTES: u64 = 1 << 20;
 
 /// Variables and configuration files at one moment.
 #[derive(Clone)]
-pub struct Moment {
+pub struct OpeningVariables {
     /// Copied from memory, each with its NUL.
     variables: Vec<u8>,
     /// None: a file is no configuration file.
     configuration: Option<Vec<Ingredient>>,
 }
 
-impl Moment {
+impl OpeningVariables {
     /// What a driver of this kind looks at, now.
-    pub fn now(profile: &Profile) -> Moment {
-        Moment {
+    pub fn now(profile: &Profile) -> OpeningVariables {
+        OpeningVariables {
             variables: process_variables::current(),
             configuration: configuration(profile),
         }
@@ -87,16 +87,16 @@ struct Chosen {
     names: usize,
     /// The names of its tools.
     tools: Arc<DriverNames>,
-    now: Arc<Around>,
+    now: Arc<Surroundings>,
     /// Of those at the moment when the driver was opened.
-    opened: Arc<Around>,
+    opened: Arc<Surroundings>,
     /// Of those with which the process was started, for a driver that may read them.
-    started: Arc<Around>,
+    started: Arc<Surroundings>,
 }
 
 /// Part of a key that is around a call.
 #[derive(Clone, Default)]
-pub struct Around {
+pub struct Surroundings {
     /// What enters the key.
     pub ingredients: Vec<Ingredient>,
     /// What a compiler would read besides. It is told from values, of which a key may have digests only.
@@ -151,7 +151,7 @@ impl KnownVariables {
     }
 
     /// Those that are in the key: now, when the driver was opened, and when the process was started.
-    fn chosen(&self, opened: &Moment, choice: &Choice) -> [Arc<Around>; 3] {
+    fn chosen(&self, opened: &OpeningVariables, choice: &Choice) -> [Arc<Surroundings>; 3] {
         let names = choice.libraries.changes();
         let mut known = self.0.lock();
         match &known.chosen {
@@ -193,12 +193,12 @@ impl Choice<'_> {
     }
 
     /// Those of the variables that are in the key, by name.
-    fn of(&self, all: &[u8]) -> Around {
+    fn of(&self, all: &[u8]) -> Surroundings {
         let variables = || {
             all.split(|byte| *byte == 0)
                 .filter_map(process_variables::parse)
         };
-        let mut chosen = Around::default();
+        let mut chosen = Surroundings::default();
         for (name, value) in variables() {
             let (name, value) = (name.to_string_lossy(), value.as_bytes());
             let Some(enters) = self.enters(&name, value, variables) else {
@@ -343,7 +343,7 @@ impl Driver {
         age: Duration,
         is_il: bool,
         memory: &dyn FileMemory,
-    ) -> Option<Around> {
+    ) -> Option<Surroundings> {
         let profile = self.profile;
         let find = |before: &Tools| Tools::find(profile.tools, before, memory);
         let tools = self.variables.tools(age, find)?;
@@ -375,7 +375,7 @@ impl Driver {
         if is_il {
             ingredients.extend(self.il_files(memory)?);
         }
-        Some(Around { ingredients, reads })
+        Some(Surroundings { ingredients, reads })
     }
 }
 
@@ -396,7 +396,7 @@ impl Tools {
         let mut scanned = Vec::new();
         for path in &paths {
             let tool = file(path, memory)?;
-            scanned.push(Scanned {
+            scanned.push(ScannedLibrary {
                 identity: tool.value.clone(),
                 path: path.clone(),
             });
@@ -407,7 +407,7 @@ impl Tools {
             if !key_neutral::is_neutral(name.as_bytes()) {
                 ingredients.push(Ingredient::new(Kind::Driver, name, identity.as_slice()));
             }
-            scanned.push(Scanned { identity, path });
+            scanned.push(ScannedLibrary { identity, path });
         }
         // Paths mean nothing for the key.
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));

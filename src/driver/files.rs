@@ -15,7 +15,7 @@ use super::profile::DriverFiles;
 use crate::file_fingerprint::FileFingerprint;
 
 /// Finds the files of a profile.
-pub struct Search<'a> {
+pub struct FileSearch<'a> {
     real: &'a RealPaths,
     /// The directories of the libraries that hold functions of the driver, by the path that the dynamic linker used and by the
     /// real one: drivers look beside the first (measured: PoCL) or the second (Intel's CPU runtime).
@@ -116,13 +116,13 @@ impl RealPaths {
     }
 }
 
-impl<'a> Search<'a> {
+impl<'a> FileSearch<'a> {
     /// For these files; `libraries` are those that hold functions of the driver.
     pub fn new<'b>(
         files: &[DriverFiles],
         libraries: impl Iterator<Item = &'b Path>,
         real: &'a RealPaths,
-    ) -> Search<'a> {
+    ) -> FileSearch<'a> {
         let mut named = BTreeSet::new();
         for library in libraries {
             let real = real.of(library);
@@ -131,7 +131,7 @@ impl<'a> Search<'a> {
             }
         }
         let is_there = |path: &&PathBuf| real.of(path).is_some();
-        Search {
+        FileSearch {
             real,
             beside: named.iter().filter(is_there).cloned().collect(),
             above: named
@@ -429,7 +429,7 @@ mod tests {
         std::os::unix::fs::symlink("libx.so.1.2", link).expect("linked");
         let mut found = FilesByPath::new();
         let real = RealPaths::default();
-        let search = Search::new(
+        let search = FileSearch::new(
             &[],
             [root.join("lib/libdriver.so").as_path()].into_iter(),
             &real,

@@ -77,7 +77,7 @@ impl FloatState {
 
     /// Gives this thread the state that a key was made in, until what is returned is dropped. Exceptions that would trap are left
     /// masked: stored ingredients must not be able to end the process.
-    pub fn enter(ingredients: &[Ingredient]) -> Entered {
+    pub fn enter(ingredients: &[Ingredient]) -> FloatStateGuard {
         let before = FloatState::of_thread();
         let mut state = AT_START;
         for ((name, register), rounding) in state.0.iter_mut().zip(ROUNDING) {
@@ -90,7 +90,7 @@ impl FloatState {
             }
         }
         state.set();
-        Entered(before, PhantomData)
+        FloatStateGuard(before, PhantomData)
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -132,9 +132,9 @@ impl FloatState {
 }
 
 /// While it lives, the thread has another floating-point state than before. It stays on its thread.
-pub struct Entered(FloatState, PhantomData<*const ()>);
+pub struct FloatStateGuard(FloatState, PhantomData<*const ()>);
 
-impl Drop for Entered {
+impl Drop for FloatStateGuard {
     fn drop(&mut self) {
         self.0.set();
     }

@@ -176,7 +176,7 @@ fn abandon_innermost() -> Option<Callee> {
 
 /// A reference of ours to an object of a driver.
 #[derive(Clone, Copy)]
-pub enum Reference {
+pub enum OwnReference {
     /// To a program.
     Program(Program),
     /// To a kernel.
@@ -184,20 +184,20 @@ pub enum Reference {
 }
 
 /// What threads had when they ended.
-static LEFT: Mutex<Vec<(&'static Driver, Reference)>> = Mutex::new(Vec::new());
+static LEFT: Mutex<Vec<(&'static Driver, OwnReference)>> = Mutex::new(Vec::new());
 static IS_ANY_LEFT: AtomicBool = AtomicBool::new(false);
 
 /// Gives a reference back to the driver: later, in another hook, if this thread is ending, since drivers may have put away by then
 /// what they keep for each thread. Releasing may run callbacks of the application's.
-pub fn give_back(driver: &'static Driver, reference: Reference) {
+pub fn give_back(driver: &'static Driver, reference: OwnReference) {
     if IS_ENDING.get() {
         LEFT.lock().push((driver, reference));
         IS_ANY_LEFT.store(true, Ordering::Release);
         return;
     }
     reentrancy::outside(|| match reference {
-        Reference::Program(program) => driver.release_program(program),
-        Reference::Kernel(kernel) => driver.release_kernel(kernel),
+        OwnReference::Program(program) => driver.release_program(program),
+        OwnReference::Kernel(kernel) => driver.release_kernel(kernel),
     });
 }
 

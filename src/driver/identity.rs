@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Driver;
-use super::environment::Around;
-use super::files::{FilesByPath, NamedFile, RealPaths, Search, matches, needed_by};
+use super::environment::Surroundings;
+use super::files::{FileSearch, FilesByPath, NamedFile, RealPaths, matches, needed_by};
 use super::key_neutral::is_neutral;
 use super::loaded::{self, Changes, Mappings, Object};
-use super::names::{Names, Scanned};
+use super::names::{Names, ScannedLibrary};
 use super::profile::DriverFiles;
 use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
@@ -103,7 +103,7 @@ impl Driver {
     /// The part of a key that the surroundings of this call are.
     ///
     /// `is_il`: it is of a program that is made from an intermediate language.
-    pub fn surroundings(&self, is_il: bool, memory: &dyn FileMemory) -> Option<Around> {
+    pub fn surroundings(&self, is_il: bool, memory: &dyn FileMemory) -> Option<Surroundings> {
         self.surroundings_at_most(HOLDS, is_il, memory)
     }
 
@@ -209,7 +209,7 @@ impl Driver {
         });
         let places: Vec<PathBuf> = places.collect();
         let libraries = objects.iter().filter(|object| own(object));
-        let search = Search::new(
+        let search = FileSearch::new(
             self.profile.files,
             libraries.map(|object| object.path.as_path()),
             &real,
@@ -254,7 +254,7 @@ impl Driver {
                 None => sha256_value(&content(object, &object.path, &mappings, memory)?),
             };
             proven.insert(object.base, value.clone());
-            scanned.push(Scanned {
+            scanned.push(ScannedLibrary {
                 identity: value.clone(),
                 path: object.path.clone(),
             });
@@ -295,7 +295,7 @@ impl Driver {
         let needed = needed_by(&opened_later, &real, |path| is_loaded.contains(path));
         for path in needed.files.into_iter().chain(needed.libraries.into_keys()) {
             let identity = sha256_value(&read(&path, memory)?);
-            scanned.push(Scanned { identity, path });
+            scanned.push(ScannedLibrary { identity, path });
         }
         let names = DriverNames::of(scanned, memory);
         Some(KnownIdentity {
@@ -337,7 +337,7 @@ impl Driver {
     pub(super) fn il_files(&self, memory: &dyn FileMemory) -> Option<Vec<Ingredient>> {
         let files = self.profile.il_files;
         let real = RealPaths::default();
-        let search = Search::new(files, std::iter::once(self.library.as_path()), &real);
+        let search = FileSearch::new(files, std::iter::once(self.library.as_path()), &real);
         let mut found = FilesByPath::new();
         for files in files {
             search.add(*files, &mut found);
@@ -367,18 +367,18 @@ fn content(
 
 /// The names that occur in a driver's libraries, and in those that it opened later.
 #[derive(Default)]
-pub struct DriverNames(Mutex<Vec<(Vec<Scanned>, Names)>>);
+pub struct DriverNames(Mutex<Vec<(Vec<ScannedLibrary>, Names)>>);
 
 impl DriverNames {
     /// Those of these libraries.
-    pub(super) fn of(libraries: Vec<Scanned>, memory: &dyn FileMemory) -> DriverNames {
+    pub(super) fn of(libraries: Vec<ScannedLibrary>, memory: &dyn FileMemory) -> DriverNames {
         let names = DriverNames::default();
         names.add(libraries, memory);
         names
     }
 
     /// Adds the names of libraries, but for those that are known.
-    fn add(&self, mut libraries: Vec<Scanned>, memory: &dyn FileMemory) {
+    fn add(&self, mut libraries: Vec<ScannedLibrary>, memory: &dyn FileMemory) {
         libraries.retain(|library| !self.has_library(library));
         libraries.sort();
         libraries.dedup();
@@ -388,7 +388,7 @@ impl DriverNames {
         }
     }
 
-    fn has_library(&self, library: &Scanned) -> bool {
+    fn has_library(&self, library: &ScannedLibrary) -> bool {
         let known = self.0.lock();
         let mut known = known.iter().flat_map(|(libraries, _)| libraries);
         known.any(|one| one.identity == library.identity)
@@ -419,13 +419,13 @@ fn is_same(key: &[Ingredient], identity: &[Ingredient], surroundings: &[Ingredie
 }
 
 /// None: it cannot be read.
-fn scanned_object(object: &Object, memory: &dyn FileMemory) -> Option<Scanned> {
+fn scanned_object(object: &Object, memory: &dyn FileMemory) -> Option<ScannedLibrary> {
     let identity = match &object.build_id {
         Some(build_id) => build_id_value(build_id),
         None => sha256_value(&memory.digest(&object.path).ok()?),
     };
     let path = object.path.clone();
-    Some(Scanned { identity, path })
+    Some(ScannedLibrary { identity, path })
 }
 
 fn read(path: &Path, memory: &dyn FileMemory) -> Option<[u8; 32]> {

@@ -24,7 +24,7 @@ static LAYERS: [OnceCell<cl_icd_dispatch>; MAX_LAYERS] = [const { OnceCell::new(
 
 /// What the first argument of a function is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
+pub enum FirstArgument {
     /// A `cl_context`: it tells of which platform it is.
     Context,
     /// A `cl_platform_id`.
@@ -58,7 +58,7 @@ pub fn below(layer: usize) -> &'static cl_icd_dispatch {
 pub unsafe fn driver_of(
     layer: usize,
     object: *mut c_void,
-    first: First,
+    first: FirstArgument,
 ) -> Option<&'static Driver> {
     if object.is_null() || reentrancy::is_inside() {
         return None;
@@ -73,7 +73,7 @@ pub unsafe fn driver_of(
     if let Some(known) = drivers().find(|driver| driver.layer == Some(layer)) {
         return Some(known);
     }
-    if first == First::Other {
+    if first == FirstArgument::Other {
         return None;
     }
     // SAFETY: by the contract.
@@ -87,11 +87,11 @@ pub unsafe fn driver_of(
 unsafe fn register_driver(
     layer: usize,
     object: *mut c_void,
-    first: First,
+    first: FirstArgument,
 ) -> Option<&'static Driver> {
     let below = below(layer);
     let platform = match first {
-        First::Platform => Platform::new(object),
+        FirstArgument::Platform => Platform::new(object),
         _ => platform_of(below, Context::new(object))?,
     };
     let text = |name| {

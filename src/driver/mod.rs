@@ -23,13 +23,13 @@ mod key_neutral;
 pub mod layer;
 mod library;
 mod loaded;
-mod making;
 mod names;
 pub mod notify;
 mod patch;
 mod process_variables;
 mod processor;
 pub mod profile;
+mod program_calls;
 pub mod reentrancy;
 mod watched_functions;
 mod watched_names;
@@ -47,7 +47,7 @@ use crate::fork_safety::Mutex;
 pub use application::Application;
 use bindings::Bindings;
 pub use calls::{BuildArguments, NotifyTarget};
-use environment::Moment;
+use environment::OpeningVariables;
 pub use float_state::FloatState;
 use identity::KnownIdentity;
 pub use identity::{build_id_value, sha256_value};
@@ -95,7 +95,7 @@ pub struct Driver {
     suffix: Vec<u8>,
     identity: OnceBox<Option<KnownIdentity>>,
     /// What was around the driver when it was opened.
-    opened_in: Moment,
+    opened_in: OpeningVariables,
     /// The floating-point state of the thread that opened it, or first saw it: the driver's own threads may have it.
     opened_with: FloatState,
     bindings: Bindings,
@@ -133,7 +133,7 @@ impl Driver {
             profile,
             suffix: recognition.suffix.clone(),
             identity: OnceBox::new(),
-            opened_in: Moment::now(profile),
+            opened_in: OpeningVariables::now(profile),
             opened_with: FloatState::of_thread(),
             bindings: Bindings::default(),
             variables: environment::KnownVariables::default(),

@@ -45,7 +45,7 @@ type Reversed = [u8; LENGTH];
 
 /// A library or program of a driver.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Scanned {
+pub struct ScannedLibrary {
     /// Its build-id or content, as in a key.
     pub identity: Vec<u8>,
     /// Where it is.
@@ -53,7 +53,7 @@ pub struct Scanned {
 }
 
 /// Which list of libraries it is.
-pub fn identity(libraries: &[Scanned]) -> [u8; 32] {
+pub fn identity(libraries: &[ScannedLibrary]) -> [u8; 32] {
     let mut identities: Vec<&[u8]> = libraries
         .iter()
         .map(|one| one.identity.as_slice())
@@ -66,22 +66,22 @@ pub fn identity(libraries: &[Scanned]) -> [u8; 32] {
 /// The names that occur in a list of libraries.
 pub enum Names {
     /// In a file that was written by [`scan`].
-    Remembered(Index, File),
+    Remembered(NameIndex, File),
     /// In the bytes that are such a file.
-    Fresh(Index, Vec<u8>),
+    Fresh(NameIndex, Vec<u8>),
     /// Nobody knows: each one may.
     All,
 }
 
 /// Where in a file of names a name would be.
-pub struct Index {
+pub struct NameIndex {
     rows: Vec<(Reversed, u64)>,
     start: usize,
 }
 
 impl Names {
     /// Those of the libraries: remembered, or else read now and remembered.
-    pub fn of(libraries: &[Scanned], memory: &dyn FileMemory) -> Names {
+    pub fn of(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> Names {
         let identity = identity(libraries);
         let remembered = memory.facts(&identity);
         if let Some(names) = remembered.and_then(|file| Names::remembered(file, &identity)) {
@@ -114,7 +114,7 @@ impl Names {
 
     /// Those of a file; None: it is damaged, or not of these libraries.
     pub fn remembered(file: File, identity: &[u8; 32]) -> Option<Names> {
-        let index = Index::read(identity, |buffer, at| {
+        let index = NameIndex::read(identity, |buffer, at| {
             file.read_exact_at(buffer, at as u64).ok()
         })?;
         Some(Names::Remembered(index, file))
@@ -126,7 +126,7 @@ impl Names {
             buffer.copy_from_slice(bytes.get(at..at + buffer.len())?);
             Some(())
         };
-        Some(Names::Fresh(Index::read(identity, read)?, bytes))
+        Some(Names::Fresh(NameIndex::read(identity, read)?, bytes))
     }
 
     /// Whether the name may be one that is asked for. A damaged file has every name.
@@ -159,8 +159,11 @@ impl Names {
     }
 }
 
-impl Index {
-    fn read(identity: &[u8; 32], read: impl Fn(&mut [u8], usize) -> Option<()>) -> Option<Index> {
+impl NameIndex {
+    fn read(
+        identity: &[u8; 32],
+        read: impl Fn(&mut [u8], usize) -> Option<()>,
+    ) -> Option<NameIndex> {
         let mut header = [0; HEADER];
         read(&mut header, 0)?;
         let (magic, rest) = header.split_at(MAGIC.len());
@@ -181,7 +184,7 @@ impl Index {
             let (first, checksum) = row.split_first_chunk::<LENGTH>()?;
             Some((*first, u64::from_le_bytes(checksum.try_into().ok()?)))
         };
-        Some(Index {
+        Some(NameIndex {
             rows: rows.chunks_exact(ROW).map(row).collect::<Option<_>>()?,
             start: HEADER + count * ROW + 8,
         })
@@ -250,7 +253,7 @@ fn reversed(end: &[u8]) -> Reversed {
 ///
 /// # Errors
 /// One cannot be read, is no ELF file or another one by now, or has no end of names.
-pub fn scan(libraries: &[Scanned], memory: &dyn FileMemory) -> io::Result<Vec<u8>> {
+pub fn scan(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Vec<u8>> {
     let mut gathered = Gathered::default();
     for library in libraries {
         let elf = Elf::open(&library.path)?.ok_or(io::ErrorKind::InvalidData)?;

@@ -30,9 +30,9 @@ struct Pending {
     /// The thread that is inside the function, if what has become of the call is known only when that returns.
     judged_by: Option<usize>,
     /// Dropped once the driver has judged, before the application hears of it.
-    held: Option<Held>,
+    held: Option<HeldObject>,
     /// Dropped once the function has returned.
-    kept: Option<Held>,
+    kept: Option<HeldObject>,
     /// The driver has not called back.
     awaits_callback: bool,
     /// The function has not returned.
@@ -40,7 +40,7 @@ struct Pending {
 }
 
 /// Something that lives only while the driver judges a call.
-pub type Held = Box<dyn Send>;
+pub type HeldObject = Box<dyn Send>;
 
 struct Waiting {
     last: usize,
@@ -65,7 +65,7 @@ impl Waiting {
 
 /// What the hook of a function that takes a callback does next. It has no destructor: see [`foreign_call`].
 #[derive(Clone, Copy)]
-pub enum Next<Arguments> {
+pub enum NextStep<Arguments> {
     /// It returns this program and code.
     Return(Program, cl_int),
     /// It calls the callback for this program, and returns that and CL_SUCCESS.
@@ -81,16 +81,16 @@ pub enum Next<Arguments> {
     },
 }
 
-/// What is left of [`Next`] when all is prepared for it.
+/// What is left of [`NextStep`] when all is prepared for it.
 #[derive(Clone, Copy)]
-pub enum Prepared<Arguments> {
+pub enum PreparedStep<Arguments> {
     /// We have no part in the call: the driver is called with the application's own arguments.
     Unchanged,
-    /// As [`Next::Return`].
+    /// As [`NextStep::Return`].
     Return(Program, cl_int),
-    /// As [`Next::Notify`]; [`notified`] follows.
+    /// As [`NextStep::Notify`]; [`notified`] follows.
     Notify(ForeignCall, NotifyTarget, Program),
-    /// As [`Next::Call`]; [`called`] follows.
+    /// As [`NextStep::Call`]; [`called`] follows.
     Call(ForeignCall, Arguments),
 }
 
@@ -102,52 +102,52 @@ pub enum Prepared<Arguments> {
 pub fn prepared<Arguments>(
     entry: HookEntry,
     frame: usize,
-    prepare: impl FnOnce() -> Next<Arguments>,
-) -> Prepared<Arguments> {
+    prepare: impl FnOnce() -> NextStep<Arguments>,
+) -> PreparedStep<Arguments> {
     foreign_call::clean_up(frame);
     let cancel = CancelState::disable();
     let Some(before) = reentrancy::enter(entry) else {
         cancel.restore();
-        return Prepared::Unchanged;
+        return PreparedStep::Unchanged;
     };
     match catch_unwind(AssertUnwindSafe(prepare)) {
         Ok(next) => goes_on(next, frame, before, cancel),
         Err(_) => {
             before.restore();
             cancel.restore();
-            Prepared::Unchanged
+            PreparedStep::Unchanged
         }
     }
 }
 
 #[inline(never)] // what it keeps on the stack is not below the driver where that loads what is cached
 fn goes_on<Arguments>(
-    next: Next<Arguments>,
+    next: NextStep<Arguments>,
     frame: usize,
     before: ThreadState,
     cancel: CancelState,
-) -> Prepared<Arguments> {
+) -> PreparedStep<Arguments> {
     match next {
-        Next::Return(program, code) => {
+        NextStep::Return(program, code) => {
             before.restore();
             cancel.restore();
-            Prepared::Return(program, code)
+            PreparedStep::Return(program, code)
         }
-        Next::Notify(NotifyTarget { function: None, .. }, program) => {
+        NextStep::Notify(NotifyTarget { function: None, .. }, program) => {
             before.restore();
             cancel.restore();
-            Prepared::Return(program, CL_SUCCESS)
+            PreparedStep::Return(program, CL_SUCCESS)
         }
-        Next::Notify(target, program) => {
+        NextStep::Notify(target, program) => {
             reentrancy::enter_application();
             let callee = Callee::Callback {
                 through_driver: false,
             };
             let call = foreign_call::begin(frame, before, callee);
             cancel.restore();
-            Prepared::Notify(call, target, program)
+            PreparedStep::Notify(call, target, program)
         }
-        Next::Call {
+        NextStep::Call {
             arguments,
             number,
             is_outside,
@@ -157,7 +157,7 @@ fn goes_on<Arguments>(
             }
             let callee = Callee::Driver { cancel, number };
             let call = foreign_call::begin(frame, before, callee);
-            Prepared::Call(call, arguments)
+            PreparedStep::Call(call, arguments)
         }
     }
 }
@@ -198,8 +198,8 @@ pub fn begun(
     known_as: Option<Program>,
     target: NotifyTarget,
     refusable: bool,
-    held: Option<Held>,
-    kept: Option<Held>,
+    held: Option<HeldObject>,
+    kept: Option<HeldObject>,
     finish: Finish,
 ) -> (usize, NotifyTarget) {
     let awaits_callback = target.function.is_some();
@@ -226,7 +226,7 @@ pub fn begun(
 }
 
 /// A call of the driver's alone is about to be made, until the end of which this lives.
-pub fn begun_outside(kept: Held) -> usize {
+pub fn begun_outside(kept: HeldObject) -> usize {
     wait(Pending {
         finish: None,
         target: NotifyTarget::NONE,

@@ -147,13 +147,13 @@ use numbered;
 /// What an argument of this name is.
 macro_rules! first {
     (context) => {
-        $crate::driver::layer::First::Context
+        $crate::driver::layer::FirstArgument::Context
     };
     (platform) => {
-        $crate::driver::layer::First::Platform
+        $crate::driver::layer::FirstArgument::Platform
     };
     ($other:ident) => {
-        $crate::driver::layer::First::Other
+        $crate::driver::layer::FirstArgument::Other
     };
 }
 use first;

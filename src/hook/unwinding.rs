@@ -10,7 +10,7 @@ use std::mem::needs_drop;
 use opencl_sys::{CL_SUCCESS, cl_int};
 
 use crate::cl::Program;
-use crate::driver::notify::{self, Next, Prepared};
+use crate::driver::notify::{self, NextStep, PreparedStep};
 use crate::driver::reentrancy::HookEntry;
 
 /// Runs such a hook: `prepare`, then the driver's function through `below` if that is to be called, with the application's own
@@ -21,7 +21,7 @@ pub(super) fn hooked<Arguments: Copy, Prepare, Below>(
     below: Below,
 ) -> (Program, cl_int)
 where
-    Prepare: FnOnce() -> Next<Arguments>,
+    Prepare: FnOnce() -> NextStep<Arguments>,
     Below: Fn(Option<Arguments>) -> (Program, cl_int),
 {
     // What unwinds the stack finds nothing to do here.
@@ -29,14 +29,14 @@ where
     let here = 0_u8;
     let frame = std::ptr::from_ref(&here) as usize;
     match notify::prepared(entry, frame, prepare) {
-        Prepared::Unchanged => below(None),
-        Prepared::Return(program, code) => (program, code),
-        Prepared::Notify(call, target, program) => {
+        PreparedStep::Unchanged => below(None),
+        PreparedStep::Return(program, code) => (program, code),
+        PreparedStep::Notify(call, target, program) => {
             target.call(program);
             notify::notified(call);
             (program, CL_SUCCESS)
         }
-        Prepared::Call(call, arguments) => {
+        PreparedStep::Call(call, arguments) => {
             let (program, code) = below(Some(arguments));
             notify::called(call, program, code);
             (program, code)
@@ -121,7 +121,7 @@ mod tests {
         let nested = std::cell::Cell::new(None);
         let prepare = || {
             nested.set(Some(reentrancy::is_nested()));
-            Next::<()>::Return(program(), 0)
+            NextStep::<()>::Return(program(), 0)
         };
         hooked(ENTRY, prepare, |_| (program(), 0));
         nested.get()
@@ -134,7 +134,7 @@ mod tests {
         let prepare = || {
             let finish = Box::new(|_, _| panic!("after"));
             let (number, _) = notify::begun(None, NotifyTarget::NONE, false, None, None, finish);
-            Next::Call {
+            NextStep::Call {
                 arguments: (),
                 number: Some(number),
                 is_outside: false,
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_hook_inside_a_hook_goes_to_the_driver_and_a_callback_is_outside() {
-        let next = |is_outside| Next::Call {
+        let next = |is_outside| NextStep::Call {
             arguments: (),
             number: None,
             is_outside,
@@ -179,7 +179,7 @@ mod tests {
             let finish = Box::new(move |_, _| drop(alive));
             let (number, arguments) =
                 notify::begun(Some(program()), target, is_judged, None, None, finish);
-            Next::Call {
+            NextStep::Call {
                 arguments,
                 number: Some(number),
                 is_outside: false,
@@ -246,7 +246,7 @@ mod tests {
         };
         hooked(
             ENTRY,
-            || Next::<()>::Notify(target, program()),
+            || NextStep::<()>::Notify(target, program()),
             |_| (program(), 0),
         );
         assert_eq!(seen.take(), Some(true));
@@ -259,7 +259,7 @@ mod tests {
                 None,
                 Box::new(|_, _| ()),
             );
-            Next::Call {
+            NextStep::Call {
                 arguments,
                 number: Some(number),
                 is_outside: false,

@@ -202,7 +202,7 @@ impl Closure {
 
 /// What was found of a program.
 #[derive(Debug, Default)]
-pub struct Followed {
+pub struct FollowedIncludes {
     /// The files.
     pub closure: Closure,
     /// Whether the digits of the random name that the source ends with could be told by something else that is compiled.
@@ -213,7 +213,7 @@ pub struct Followed {
 ///
 /// # Errors
 /// Why the texts and files do not say everything about what is compiled.
-pub fn follow(inputs: &Inputs) -> Result<Followed, Bypass> {
+pub fn follow(inputs: &Inputs) -> Result<FollowedIncludes, Bypass> {
     let mut walk = Walk::new(inputs)?;
     if let Some(options) = inputs.options {
         for definition in &options.definitions {
@@ -252,7 +252,7 @@ pub fn follow(inputs: &Inputs) -> Result<Followed, Bypass> {
                 .could_spell_random_name((source, before), words)?
         }
     };
-    Ok(Followed {
+    Ok(FollowedIncludes {
         closure: walk.closure,
         spells_random_name,
     })

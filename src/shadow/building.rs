@@ -57,7 +57,7 @@ pub struct Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.ended.load(Ordering::Relaxed) {
-            ended(self, Ended::Failed, None, None);
+            ended(self, BuildEnd::Failed, None, None);
         }
     }
 }
@@ -76,7 +76,7 @@ pub fn begin(program: Program) -> Option<Ticket> {
     let kernels = state.attached_kernels(id).count();
     let inner_kernels = state
         .attached_kernels(id)
-        .filter(|kernel| kernel.is_apart())
+        .filter(|kernel| kernel.is_inner())
         .count();
     let known = state.programs.get_mut(&program)?;
     known.generation += 1;
@@ -164,7 +164,7 @@ pub fn publish(ticket: &Ticket, inner: Arc<CachedProgram>) -> Result<(), Arc<Cac
 
 /// How the driver's own build or compilation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum BuildEnd {
     /// P has changed: it answers for itself from now on.
     Built,
     /// P has changed, and has no executable.
@@ -177,7 +177,7 @@ pub enum Ended {
 
 /// Ends a build or compilation that the driver did; `recorded` is the entry that it was recorded in, `recipe` what is known
 /// of what P holds now, if no other has begun since: then it is not known what P holds.
-pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>, recipe: Option<Arc<Recipe>>) {
+pub fn ended(ticket: &Ticket, how: BuildEnd, recorded: Option<Key>, recipe: Option<Arc<Recipe>>) {
     let mut state = STATE.write();
     let mut old = None;
     let is_current = state.current(ticket).is_some();
@@ -185,19 +185,19 @@ pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>, recipe: Option<
     let known = state.programs.get_mut(&ticket.program);
     if let Some(known) = known.filter(|known| known.id == ticket.id) {
         match how {
-            Ended::Refused => {
+            BuildEnd::Refused => {
                 if known.inner.is_none() && known.changes == ticket.changes {
                     known.inner = ticket.inner.clone();
                 }
             }
-            Ended::Twin => {
+            BuildEnd::Twin => {
                 known.changes += 1;
                 old_recipe = known.recipe.take();
             }
-            Ended::Built | Ended::Failed => {
+            BuildEnd::Built | BuildEnd::Failed => {
                 known.built = true;
                 known.changes += 1;
-                known.failed |= how == Ended::Failed;
+                known.failed |= how == BuildEnd::Failed;
                 known.recorded = recorded.filter(|_| is_current);
                 std::mem::swap(&mut known.recipe, &mut old_recipe);
                 old = known.inner.take();

@@ -8,7 +8,7 @@
 //! remembered under a handle that a driver gives out anew is dropped.
 
 mod building;
-mod inner;
+mod cached_program;
 mod kernels;
 mod recipe;
 
@@ -22,9 +22,10 @@ use crate::fork_safety::{RwLock, Signal};
 use crate::key::il::Module;
 use crate::key::ingredients::Key;
 pub use building::{
-    Ended, OwnProgram, Ticket, begin, ended, is_alone, own_program, publish, set_busy, stand_aside,
+    BuildEnd, OwnProgram, Ticket, begin, ended, is_alone, own_program, publish, set_busy,
+    stand_aside,
 };
-pub use inner::{CachedProgram, Owner};
+pub use cached_program::{CachedProgram, Owner};
 use kernels::{Kernels, may_be_known};
 pub use recipe::{Base, Constants, Header, Operation, Recipe, Text};
 
@@ -107,9 +108,9 @@ struct KernelState {
 impl KernelState {
     /// Whether it is a kernel of a program that is not the application's, and keeps no P. Where kernels keep no program, one of a
     /// twin needs none.
-    fn is_apart(&self) -> bool {
+    fn is_inner(&self) -> bool {
         self.inner.as_ref().is_some_and(|inner| {
-            inner.is_apart() || self.is_of_twin && inner.driver().profile.kernels_keep_program
+            inner.is_inner() || self.is_of_twin && inner.driver().profile.kernels_keep_program
         })
     }
 }
@@ -122,7 +123,7 @@ impl State {
     }
 
     fn has_kernels_apart(&self, program_id: u64) -> bool {
-        self.attached_kernels(program_id).any(KernelState::is_apart)
+        self.attached_kernels(program_id).any(KernelState::is_inner)
     }
 }
 
@@ -454,7 +455,7 @@ pub fn inners(program: Program) -> Vec<Arc<CachedProgram>> {
         .filter_map(|kernel| kernel.inner.as_ref());
     let mut found: Vec<Arc<CachedProgram>> = Vec::new();
     let all = known.inner.iter().chain(of_kernels);
-    for inner in all.filter(|inner| inner.is_apart()) {
+    for inner in all.filter(|inner| inner.is_inner()) {
         if !found.iter().any(|other| Arc::ptr_eq(other, inner)) {
             found.push(inner.clone());
         }

@@ -57,7 +57,7 @@ pub(in crate::cache) fn has_kernels(ticket: &Ticket) -> bool {
 
 /// Whether kernels are attached to the program that was made from binaries: to P', or to the application's own result of a link.
 pub(in crate::cache) fn has_inner_kernels(ticket: &Ticket, inner: &CachedProgram) -> bool {
-    let (kernels, ours) = match inner.is_apart() {
+    let (kernels, ours) = match inner.is_inner() {
         true => (ticket.inner_kernels, 1),
         false => (ticket.kernels, ticket.references),
     };

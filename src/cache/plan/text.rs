@@ -3,7 +3,7 @@
 use super::CallInputs;
 use crate::cache::Cache;
 use crate::cache::headers::{source_independent_closure, texts};
-use crate::cache::sources::{self, SourceDigest};
+use crate::cache::known_sources::{self, SourceDigest};
 use crate::key::include::Closure;
 use crate::key::options::{self, Options};
 use crate::key::source::{before_digits, is_spelled_by_environment};
@@ -77,7 +77,7 @@ impl Cache {
         let followed = texts(driver, text, headers, options)?;
         let has_debug = options.is_some_and(|options| options.debug);
         let omits = may_omit && !followed.spells_random_name && !has_debug;
-        let digest = sources::digest(text, omits);
+        let digest = known_sources::digest(text, omits);
         let names_no_header = |closure: Closure| closure.is_like(&followed.closure);
         if headers.is_empty()
             && source_independent_closure(driver, options).is_some_and(names_no_header)

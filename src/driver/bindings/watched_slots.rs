@@ -13,7 +13,7 @@ use std::io::Read;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::super::elf_image::{ElfImage, Unreadable, WatchedRelocations};
+use super::super::elf_image::{ElfImage, UnreadableImage, WatchedRelocations};
 use super::super::watched_functions::OF_C_LIBRARY;
 use super::super::watched_names::{NameHashes, WatchedNames};
 use super::{FileMemory, Object, World};
@@ -111,7 +111,7 @@ fn libraries(
             };
             match relocations {
                 Ok(relocations) => libraries.push((index, image.layout(), relocations)),
-                Err(Unreadable) => unreadable = Some(index),
+                Err(UnreadableImage) => unreadable = Some(index),
             }
         },
     );
@@ -143,7 +143,7 @@ fn find(world: &World, libraries: &[Library]) -> Result<Vec<WatchedSlots>, usize
         |_, image| names.extend(image.exported_names()),
     );
     let names = WatchedNames::of(names);
-    let slots_of = |index: usize, image: &ElfImage| -> Result<WatchedSlots, Unreadable> {
+    let slots_of = |index: usize, image: &ElfImage| -> Result<WatchedSlots, UnreadableImage> {
         let part = world.parts[index];
         let own = image.watched_symbols(&names);
         let relocations = match part.is_importer {
@@ -157,7 +157,7 @@ fn find(world: &World, libraries: &[Library]) -> Result<Vec<WatchedSlots>, usize
         Ok(WatchedSlots {
             exports_any: own.any,
             relocations,
-            variants: variants.map_err(|_| Unreadable)?,
+            variants: variants.map_err(|_| UnreadableImage)?,
         })
     };
     let mut found = HashMap::new();

@@ -133,7 +133,7 @@ fn the_names_that_a_library_asks_for_are_found_and_remembered() {
         .find(|path| path.to_string_lossy().contains("libc.so"));
     let path = path.expect("the C library");
     let memory = Directory::new();
-    let library = Scanned {
+    let library = ScannedLibrary {
         identity: sha256_value(&memory.digest(&path).expect("read")),
         path,
     };
@@ -148,7 +148,7 @@ fn the_names_that_a_library_asks_for_are_found_and_remembered() {
         }
         assert!(matches!(names, Names::Remembered(..)));
     }
-    let other = [Scanned {
+    let other = [ScannedLibrary {
         identity: sha256_value(&[0; 32]),
         ..libraries[0].clone()
     }];
@@ -162,7 +162,7 @@ fn the_names_that_a_library_asks_for_are_found_and_remembered() {
 fn names_in_rust_are_found_without_a_nul_behind_them() {
     let memory = Directory::new();
     let path = std::env::current_exe().expect("a path");
-    let library = Scanned {
+    let library = ScannedLibrary {
         identity: sha256_value(&memory.digest(&path).expect("read")),
         path,
     };

@@ -19,7 +19,7 @@ const MAX_SOURCES: usize = 256;
 const MAX_BYTES: usize = 8 << 20;
 
 /// A source that names no header with these options, except those that are looked for anyway.
-pub struct Source {
+pub struct KnownSource {
     /// Its bytes, shared by all programs of it.
     pub text: Text,
     options: Option<Vec<u8>>,
@@ -49,7 +49,7 @@ impl SourceDigest {
     }
 }
 
-impl Source {
+impl KnownSource {
     fn bytes(&self) -> usize {
         self.text.len() + self.options.as_ref().map_or(0, Vec::len)
     }
@@ -57,25 +57,25 @@ impl Source {
 
 /// The sources that were used last.
 #[derive(Default)]
-pub struct Sources(Mutex<Known>);
+pub struct KnownSources(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
     /// The one that was used last comes last.
-    sources: VecDeque<Arc<Source>>,
+    sources: VecDeque<Arc<KnownSource>>,
     bytes: usize,
 }
 
-impl Sources {
+impl KnownSources {
     /// The remembered source of this text with these options. None and empty options differ.
     pub fn find(
         &self,
         text: &[u8],
         options: Option<&[u8]>,
         implicit: &[&str],
-    ) -> Option<Arc<Source>> {
+    ) -> Option<Arc<KnownSource>> {
         let known = self.0.lock();
-        let is_alike = |one: &&Arc<Source>| {
+        let is_alike = |one: &&Arc<KnownSource>| {
             one.text.len() == text.len()
                 && one.options.as_deref() == options
                 && one.implicit == implicit
@@ -108,7 +108,7 @@ impl Sources {
         implicit: &'static [&'static str],
         digest: SourceDigest,
     ) -> Result<(), Bypass> {
-        let source = Source {
+        let source = KnownSource {
             text: text.clone(),
             options: options.map(fallible::copy).transpose()?,
             implicit,
@@ -153,7 +153,7 @@ pub fn digest(text: &[u8], omits_random_name: bool) -> SourceDigest {
 mod tests {
     use super::*;
 
-    fn remember(sources: &Sources, text: &[u8], options: Option<&[u8]>) {
+    fn remember(sources: &KnownSources, text: &[u8], options: Option<&[u8]>) {
         let remembered =
             sources.remember(&Arc::new(text.to_vec()), options, &[], digest(text, true));
         remembered.expect("memory");
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_source_is_known_by_all_its_bytes_and_its_options_only() {
-        let sources = Sources::default();
+        let sources = KnownSources::default();
         remember(&sources, b"kernel void f() {}", None);
         let finds = |text: &[u8], options| sources.find(text, options, &[]).is_some();
         assert!(finds(b"kernel void f() {}", None));
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_bytes_stay_bounded_and_what_is_used_stays() {
-        let sources = Sources::default();
+        let sources = KnownSources::default();
         let text = |number: u8| vec![number; MAX_BYTES / 10];
         for number in 0..30 {
             remember(&sources, &text(number), None);

@@ -21,7 +21,7 @@ const READ_AGAIN: Duration = Duration::from_secs(120);
 const SHARE: u32 = 8;
 
 /// Entries in memory.
-pub struct Memory {
+pub struct EntryMemory {
     state: Mutex<State>,
     largest: usize,
 }
@@ -41,14 +41,14 @@ struct Kept {
     used: u64,
 }
 
-impl Memory {
+impl EntryMemory {
     /// Nothing is kept yet.
-    pub fn new() -> Memory {
-        Memory::of_size(MAX_BYTES)
+    pub fn new() -> EntryMemory {
+        EntryMemory::of_size(MAX_BYTES)
     }
 
-    fn of_size(largest: usize) -> Memory {
-        Memory {
+    fn of_size(largest: usize) -> EntryMemory {
+        EntryMemory {
             state: Mutex::default(),
             largest,
         }
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn what_was_not_used_for_longest_goes_first_and_the_bytes_stay_bounded() {
         let one = weight(&entry(0, 10_000));
-        let memory = Memory::of_size(8 * one);
+        let memory = EntryMemory::of_size(8 * one);
         for number in 0..8 {
             memory.put(&key(number), &entry(number, 10_000));
         }
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_was_forgotten_or_read_long_ago_is_read_again() {
-        let memory = Memory::new();
+        let memory = EntryMemory::new();
         memory.put(&key(1), &entry(1, 10));
         memory.put(&key(2), &entry(2, 10));
         memory.forget(&key(1));

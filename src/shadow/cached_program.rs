@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::Recipe;
 use crate::cl::{Context, Device, Program};
 use crate::driver::Driver;
-use crate::driver::foreign_call::{self, Reference};
+use crate::driver::foreign_call::{self, OwnReference};
 use crate::fork_safety::RwLock;
 use crate::key::ingredients::Key;
 use crate::store::entry::{Entry, Facts};
@@ -16,9 +16,9 @@ use crate::store::entry::{Entry, Facts};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// P', beside the application's P: the reference is ours.
-    Apart,
+    Cache,
     /// The application's own, given out as the result of clLinkProgram: so are all its references.
-    Applications,
+    Application,
 }
 
 /// What is known of a program, which stays as it is while this lives.
@@ -47,7 +47,7 @@ impl Deref for KnownFacts {
 pub struct CachedProgram {
     driver: &'static Driver,
     program: Program,
-    standing: Owner,
+    owner: Owner,
     context: Context,
     devices: Vec<Device>,
     recipe: Arc<Recipe>,
@@ -70,7 +70,7 @@ impl CachedProgram {
     pub fn new(
         driver: &'static Driver,
         program: Program,
-        standing: Owner,
+        owner: Owner,
         context: Context,
         devices: Vec<Device>,
         recipe: Arc<Recipe>,
@@ -79,7 +79,7 @@ impl CachedProgram {
         CachedProgram {
             driver,
             program,
-            standing,
+            owner,
             context,
             devices,
             recipe,
@@ -104,13 +104,13 @@ impl CachedProgram {
     }
 
     /// Whether it is a P'.
-    pub fn is_apart(&self) -> bool {
-        self.standing == Owner::Apart
+    pub fn is_inner(&self) -> bool {
+        self.owner == Owner::Cache
     }
 
     /// The program in its context that the application knows nothing of.
     pub fn hidden_program(&self) -> Option<Program> {
-        if self.is_apart() {
+        if self.is_inner() {
             Some(self.program)
         } else {
             self.twin()
@@ -184,8 +184,8 @@ impl CachedProgram {
 
     /// Gives our reference to P' back, once. Its kernels may still hold it.
     pub fn release(&self) {
-        if self.is_apart() && !self.released.swap(true, Ordering::AcqRel) {
-            foreign_call::give_back(self.driver, Reference::Program(self.program));
+        if self.is_inner() && !self.released.swap(true, Ordering::AcqRel) {
+            foreign_call::give_back(self.driver, OwnReference::Program(self.program));
         }
     }
 
@@ -246,7 +246,7 @@ impl Drop for CachedProgram {
     fn drop(&mut self) {
         self.release();
         if let Some(twin) = self.twin() {
-            foreign_call::give_back(self.driver, Reference::Program(twin));
+            foreign_call::give_back(self.driver, OwnReference::Program(twin));
         }
     }
 }
