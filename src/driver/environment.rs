@@ -87,16 +87,16 @@ struct Chosen {
     names: usize,
     /// The names of its tools.
     tools: Arc<DriverNames>,
-    now: Arc<Surroundings>,
+    now: Arc<DriverSurroundings>,
     /// Of those at the moment when the driver was opened.
-    opened: Arc<Surroundings>,
+    opened: Arc<DriverSurroundings>,
     /// Of those with which the process was started, for a driver that may read them.
-    started: Arc<Surroundings>,
+    started: Arc<DriverSurroundings>,
 }
 
 /// Part of a key that is around a call.
 #[derive(Clone, Default)]
-pub struct Surroundings {
+pub struct DriverSurroundings {
     /// What enters the key.
     pub ingredients: Vec<Ingredient>,
     /// What a compiler would read besides. It is told from values, of which a key may have digests only.
@@ -151,7 +151,7 @@ impl KnownVariables {
     }
 
     /// Those that are in the key: now, when the driver was opened, and when the process was started.
-    fn chosen(&self, opened: &OpeningVariables, choice: &Choice) -> [Arc<Surroundings>; 3] {
+    fn chosen(&self, opened: &OpeningVariables, choice: &Choice) -> [Arc<DriverSurroundings>; 3] {
         let names = choice.libraries.changes();
         let mut known = self.0.lock();
         match &known.chosen {
@@ -193,12 +193,12 @@ impl Choice<'_> {
     }
 
     /// Those of the variables that are in the key, by name.
-    fn of(&self, all: &[u8]) -> Surroundings {
+    fn of(&self, all: &[u8]) -> DriverSurroundings {
         let variables = || {
             all.split(|byte| *byte == 0)
                 .filter_map(process_variables::parse)
         };
-        let mut chosen = Surroundings::default();
+        let mut chosen = DriverSurroundings::default();
         for (name, value) in variables() {
             let (name, value) = (name.to_string_lossy(), value.as_bytes());
             let Some(enters) = self.enters(&name, value, variables) else {
@@ -343,7 +343,7 @@ impl Driver {
         age: Duration,
         is_il: bool,
         memory: &dyn FileMemory,
-    ) -> Option<Surroundings> {
+    ) -> Option<DriverSurroundings> {
         let profile = self.profile;
         let find = |before: &Tools| Tools::find(profile.tools, before, memory);
         let tools = self.variables.tools(age, find)?;
@@ -375,7 +375,7 @@ impl Driver {
         if is_il {
             ingredients.extend(self.il_files(memory)?);
         }
-        Some(Surroundings { ingredients, reads })
+        Some(DriverSurroundings { ingredients, reads })
     }
 }
 

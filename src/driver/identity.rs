@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Driver;
-use super::environment::Surroundings;
+use super::environment::DriverSurroundings;
 use super::files::{FileSearch, FilesByPath, NamedFile, RealPaths, matches, needed_by};
 use super::key_neutral::is_neutral;
 use super::loaded::{self, Changes, Mappings, Object};
@@ -103,7 +103,7 @@ impl Driver {
     /// The part of a key that the surroundings of this call are.
     ///
     /// `is_il`: it is of a program that is made from an intermediate language.
-    pub fn surroundings(&self, is_il: bool, memory: &dyn FileMemory) -> Option<Surroundings> {
+    pub fn surroundings(&self, is_il: bool, memory: &dyn FileMemory) -> Option<DriverSurroundings> {
         self.surroundings_at_most(HOLDS, is_il, memory)
     }
 
