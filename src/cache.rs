@@ -1,4 +1,4 @@
-//! The policy: what becomes of a call that builds, compiles or links a program. Read this first.
+//! The policy: how a call that builds, compiles or links a program is answered. Read this first.
 //!
 //! ```text
 //! plan     what would the key be? no key: bypass, with a reason
@@ -9,10 +9,10 @@
 //! record   a call that succeeded after a look-up becomes an entry, and what was no hit stands in the journal
 //! ```
 //!
-//! Rules: a program that is not known here belongs to the driver alone (R1). What the entry and the inner program cannot
-//! answer exactly makes the driver build the application's program for real (R2, in `materialize`). Before a call that changes
-//! the state of a program that is being served, the program is built for real, so that the driver itself gives the verdict
-//! (R3). Failures always come from the driver. In any doubt the driver is called as if we were not there.
+//! Rules. R1: a program that is not known here belongs to the driver alone. R2: if neither the entry nor the inner program can
+//! answer exactly, the driver builds the application's program for real (`materialize`). R3: before a call that changes a served
+//! program, the driver builds that program for real and judges the call itself. Failures always come from the driver. In any doubt
+//! the driver is called as if we were not there.
 
 mod amend;
 pub mod answer;
@@ -81,10 +81,11 @@ use record::Miss;
 use single_flight::BuildTurn;
 pub use withheld_texts::without_texts;
 
-/// The variable in which `oclcache run` passes the directory where it will look for its children's counters.
+/// Environment variable by which `oclcache run` tells its children where to write their counters.
 pub const RUN_VARIABLE: &str = "OCLCACHE_RUN";
 
-// Opened without a lock, which a child that is forked meanwhile would wait for: if two threads do it, one is dropped unused.
+// Opened without a lock: a child that is forked meanwhile would wait for it. If two threads open the cache, one result is dropped
+// unused.
 static CACHE: OnceBox<Cache> = OnceBox::new();
 
 /// The cache of this process.
@@ -99,7 +100,7 @@ pub struct Cache {
     marks: AuditMarks,
 }
 
-/// The arguments of a clBuildProgram or clCompileProgram call, as far as they could be read without judging them.
+/// The arguments of a clBuildProgram or clCompileProgram call, read but not judged.
 pub struct BuildCall {
     /// The program.
     pub program: Program,
@@ -109,11 +110,11 @@ pub struct BuildCall {
     pub headers: Option<Vec<HeaderProgram>>,
     /// The callback.
     pub notify: NotifyTarget,
-    /// Only the driver can judge the arguments: a count without a list, data without a callback, a NULL device.
+    /// Whether only the driver can judge the arguments: a count without a list, data without a callback, a NULL device.
     pub odd: bool,
 }
 
-/// Makes the process known to `oclcache run`, if it was started by that.
+/// Announces the process to `oclcache run`, if that started the process.
 pub fn announce() {
     if std::env::var_os(RUN_VARIABLE).is_some()
         && let Some(recorder) = Cache::get().opened.recorder()
@@ -122,7 +123,7 @@ pub fn announce() {
     }
 }
 
-/// What a forked child does before all else.
+/// Runs first in a forked child.
 pub fn forked() {
     shadow::forked();
     for store in CACHE
@@ -134,7 +135,7 @@ pub fn forked() {
     }
 }
 
-/// What the driver's own clBuildProgram or clCompileProgram gets in place of the application's arguments.
+/// The arguments of the driver's own clBuildProgram or clCompileProgram that replace the application's.
 #[derive(Clone, Copy)]
 pub struct BuildBelow {
     /// The program.
@@ -143,7 +144,7 @@ pub struct BuildBelow {
     pub notify: NotifyTarget,
 }
 
-/// clBuildProgram and clCompileProgram, until the driver or the application is called.
+/// Handles clBuildProgram and clCompileProgram up to the call of the driver or of the application's callback.
 pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
     let cache = Cache::get();
     let ticket = match shadow::dead(call.program) {
@@ -168,10 +169,10 @@ pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
     cache.build_by_driver(ticket, plan, turn, call)
 }
 
-/// What has become of a build, compilation or link. `code` is what the function returned, if it has.
+/// How a build, compilation or link ended. `code` is what the function returned, if it has returned.
 ///
-/// What it returns with a callback differs from driver to driver, also for builds that fail (measured: Intel's CPU runtime
-/// returns 0), so the status decides.
+/// With a callback, the returned code differs from driver to driver, also for builds that fail (measured: Intel's CPU runtime
+/// returns 0). So the build status decides.
 fn verdict(
     driver: &Driver,
     program: Program,
@@ -201,8 +202,8 @@ fn verdict(
     }
 }
 
-/// Whether the driver refused the call before it changed the program (OpenCL 3.0, 5.8.4: errors of arguments, and kernels
-/// attached to the program).
+/// Whether the driver refused the call before it changed the program (OpenCL 3.0, 5.8.4: invalid arguments, or kernels attached to
+/// the program).
 fn is_refusal(code: cl_int) -> bool {
     matches!(
         code,
@@ -210,7 +211,7 @@ fn is_refusal(code: cl_int) -> bool {
     )
 }
 
-/// A kernel of P that stands for the kernels of P' in the eyes of the driver, while it judges a call.
+/// A kernel of P that represents the kernels of P' while the driver judges a call.
 struct HeldKernel(&'static Driver, crate::cl::Kernel);
 
 impl Drop for HeldKernel {
@@ -255,17 +256,17 @@ impl Cache {
         }
     }
 
-    /// The user's entries; None: the cache is off.
+    /// The user's store. None if the cache is off.
     fn store(&self) -> Option<&Store> {
         self.opened.store()
     }
 
-    /// The same, unless it is only read.
+    /// The user's store, unless the cache is read-only.
     fn written_store(&self) -> Option<&Store> {
         self.store().filter(|_| !self.config.readonly())
     }
 
-    /// The directory may be removed while the program runs.
+    /// Opens the cache directory again if someone removed it.
     fn open_again_if_lost(&self) {
         if self.opened.open_again_if_lost(&self.config) {
             self.digests.forget_saved();
@@ -273,7 +274,7 @@ impl Cache {
         }
     }
 
-    /// Keeps digests of driver files for the next process.
+    /// Saves digests of driver files for the next process.
     fn remember_digests(&self) {
         if let Some(store) = self.written_store() {
             self.digests.save(store);
@@ -291,8 +292,8 @@ impl Cache {
         plan
     }
 
-    /// Serves a program from the cache; false: the driver is to build it.
-    #[inline(never)] // as above
+    /// Serves a program from the cache. Returns false if the driver is to build it.
+    #[inline(never)] // its frame is gone when the driver compiles
     fn serve(&self, ticket: &Ticket, plan: &Plan, turn: &mut BuildTurn) -> bool {
         let started = Instant::now();
         let inner = self.hit(ticket, plan);
@@ -301,7 +302,7 @@ impl Cache {
         };
         match shadow::publish(ticket, inner.clone()) {
             Ok(()) => self.count_hit(plan, &inner, started.elapsed()),
-            // Another thread builds the same program: the driver sorts that out.
+            // Another thread builds the same program. The driver decides which build wins.
             Err(unpublished) => {
                 plan.missed_by(Missed::ConcurrentBuild);
                 drop(unpublished);
@@ -311,8 +312,8 @@ impl Cache {
         true
     }
 
-    /// The call is the driver's own affair, so callbacks that it makes are outside of our hooks. `dead`: see [`shadow::dead`].
-    #[inline(never)] // as above
+    /// Leaves a call to the driver alone. Hooks work in callbacks that the driver makes meanwhile. `dead`: see [`shadow::dead`].
+    #[inline(never)] // its frame is gone when the driver compiles
     fn leave_to_driver(
         &self,
         call: &BuildCall,
@@ -335,7 +336,7 @@ impl Cache {
         }
     }
 
-    /// The driver is to build the application's program; what succeeds after a look-up is recorded.
+    /// Lets the driver build the application's program. A build that succeeds after a look-up is recorded.
     fn build_by_driver(
         &'static self,
         ticket: Box<Ticket>,
@@ -347,7 +348,7 @@ impl Cache {
             return self.change_linked(ticket, call);
         }
         let held = self.prepare_change(&ticket);
-        // While the application is in the call: later the program may be gone.
+        // Asked now, while the application is in the call: later the program may be released.
         let of = match &plan {
             Ok(_) => Attribution::driver(ticket.driver),
             Err(_) => Attribution::program(ticket.driver, ticket.program, &call.arguments),
@@ -371,7 +372,7 @@ impl Cache {
         }
     }
 
-    /// What follows a build by the driver, before the application hears of it. Tells whether there is an entry of it now.
+    /// Finishes a build by the driver, before the application's callback. Returns whether the cache has an entry of it now.
     fn built(
         &self,
         ticket: &Ticket,
@@ -382,8 +383,8 @@ impl Cache {
         elapsed: Duration,
     ) -> bool {
         if !shadow::set_busy(ticket, true) {
-            // The application has released the program in its callback, or a later build has begun: there is nothing left to
-            // ask, and what this build has made cannot be told any more.
+            // The application has released the program in its callback, or a later build has begun. The program cannot be asked for
+            // the result of this build any more.
             let how = match code.is_some_and(is_refusal) {
                 true => BuildEnd::Refused,
                 false => BuildEnd::Failed,
@@ -399,7 +400,7 @@ impl Cache {
             return false;
         }
         match plan {
-            // Nobody knows which of its contents the driver has read.
+            // The driver may have read the header before or after the change.
             Ok(plan) if !plan.still_holds() => {
                 shadow::ended(ticket, how, None, None);
                 tracing::warn!(key = %plan.key_prefix(), "not stored: a header was changed, made or removed meanwhile");
@@ -430,8 +431,8 @@ impl Cache {
         }
     }
 
-    /// R3: before a call that changes the state of a served program, it is built for real and answers for itself, also in
-    /// the call's callback, and if kernels of its P' are alive, one of P is held until the driver has judged.
+    /// R3: builds a served program for real before a call that changes it, so that the driver judges the call. If kernels of its P'
+    /// are alive, a kernel of P is held until then.
     fn prepare_change(&self, ticket: &Ticket) -> Option<HeldObject> {
         let inner = ticket.inner.as_ref().filter(|inner| inner.is_inner())?;
         if !self.build_own(ticket.program, inner, Query::Rebuild) {
@@ -441,8 +442,8 @@ impl Cache {
         self.held_kernel(ticket, inner, ticket.program)
     }
 
-    /// A kernel of `judged`, which the driver judges in place of what serves and which has no kernel yet, if kernels of what serves
-    /// are alive. Which kernels count is the driver's to say: rusticl builds over clones and over kernels that only commands hold,
+    /// Creates a kernel of `judged` if kernels of the serving program are alive, so that the driver judges `judged` as a program
+    /// with kernels. The driver decides which kernels count: rusticl builds over clones and over kernels that only commands hold,
     /// PoCL does not (measured).
     fn held_kernel(
         &self,

@@ -11,11 +11,11 @@ use crate::key::options::Options;
 use crate::outcome::Bypass;
 use crate::shadow::{self, Header, Recipe, Ticket};
 
-/// An embedded header, with its source as it is now. Only programs that are known to be made from source are asked: PoCL and
-/// Intel's CPU runtime crash with others (measured), and so they shall without us.
+/// An embedded header, with its current source. Only programs that are known to be made from source are asked: PoCL and Intel's CPU
+/// runtime crash with others (measured), and the application must see that as without us.
 pub fn header(ticket: &Ticket, name: &CString, program: Program) -> Result<Header, Bypass> {
-    // Ingredients have names in UTF-8. PoCL writes headers into files of these names below a directory of its cache, and leaves
-    // those there that lie outside of it, where later compiles find them (measured).
+    // Names of ingredients are UTF-8. PoCL writes headers into files of these names below a directory of its cache. It leaves files
+    // outside of that directory there, where later compilations find them (measured).
     let outside = name.as_bytes().starts_with(b"/")
         || name
             .as_bytes()
@@ -24,7 +24,7 @@ pub fn header(ticket: &Ticket, name: &CString, program: Program) -> Result<Heade
     if name.to_str().is_err() || outside {
         return Err(Bypass::UnusualArguments);
     }
-    // Intel's CPU runtime refuses those of another context (measured).
+    // Intel's CPU runtime refuses headers of another context (measured).
     let length = shadow::source_length(program, ticket.context).ok_or(Bypass::UnknownInput)?;
     Ok(Header {
         name: name.clone(),
@@ -32,7 +32,7 @@ pub fn header(ticket: &Ticket, name: &CString, program: Program) -> Result<Heade
     })
 }
 
-/// Judges source, headers and options together, and follows what they include.
+/// Judges source, headers and options together, and follows the includes.
 pub fn texts(
     driver: &Driver,
     source: &[u8],
@@ -64,7 +64,7 @@ pub fn source_independent_closure(driver: &Driver, options: Option<&Options>) ->
     (!finds_a_file).then_some(closure)
 }
 
-/// Whether the files that were read for all that led to a program are as they were then.
+/// Whether all header files that led to a program are unchanged.
 pub fn are_unchanged(recipe: &Recipe) -> bool {
     let mut earlier = recipe.base.inputs().iter().chain(&recipe.previous);
     recipe.closure.is_unchanged() && earlier.all(|recipe| are_unchanged(recipe))

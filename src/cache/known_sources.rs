@@ -23,7 +23,7 @@ pub struct KnownSource {
     /// Its bytes, shared by all programs of it.
     pub text: Text,
     options: Option<Vec<u8>>,
-    /// What the driver includes in each program.
+    /// The headers that the driver includes in every program.
     implicit: &'static [&'static str],
     /// The key's part for this source.
     pub digest: SourceDigest,
@@ -61,7 +61,7 @@ pub struct KnownSources(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    /// The one that was used last comes last.
+    /// In the order of last use.
     sources: VecDeque<Arc<KnownSource>>,
     bytes: usize,
 }
@@ -87,7 +87,7 @@ impl KnownSources {
             .filter(is_alike)
             .cloned()
             .collect();
-        drop(known); // it takes a while to compare megabytes
+        drop(known); // comparing megabytes takes long
         let found = alike.into_iter().find(|one| *one.text == text)?;
         let sources = &mut self.0.lock().sources;
         if let Some(place) = sources.iter().rposition(|one| Arc::ptr_eq(one, &found)) {

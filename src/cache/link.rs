@@ -1,7 +1,7 @@
-//! clLinkProgram: its result is cached like a build, but is a program of its own.
+//! clLinkProgram. The result is cached like a build, but it is a new program.
 //!
-//! On a hit the application gets the program that was made from the recorded binaries. Where that is not enough, the driver
-//! makes a *twin* of it from anew made inputs (`materialize`).
+//! On a hit the application gets the program that was made from the recorded binaries. If a query needs more, the driver makes a
+//! *twin*: it links newly made inputs again (`materialize`).
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ pub struct LinkCall {
     pub context: Context,
     /// Devices and options.
     pub arguments: BuildArguments,
-    /// What is linked.
+    /// The linked programs.
     pub inputs: Vec<Program>,
     /// The callback.
     pub notify: NotifyTarget,
@@ -36,16 +36,16 @@ pub struct LinkCall {
     pub odd: bool,
 }
 
-/// What the driver's own clLinkProgram gets in place of the application's arguments.
+/// The arguments of the driver's own clLinkProgram that replace the application's.
 #[derive(Clone, Copy)]
 pub struct LinkBelow {
-    /// The inputs and how many they are; None: the application's. They live until the function has returned.
+    /// The inputs and their number. None: the application's. They live until the function has returned.
     pub inputs: Option<(*const Program, usize)>,
     /// The callback.
     pub notify: NotifyTarget,
 }
 
-/// clLinkProgram, until the driver or the application is called.
+/// Handles clLinkProgram up to the call of the driver or of the application's callback.
 pub fn link(call: &LinkCall) -> NextStep<LinkBelow> {
     let cache = Cache::get();
     let plan = if call.odd {
@@ -87,11 +87,11 @@ pub fn link(call: &LinkCall) -> NextStep<LinkBelow> {
 }
 
 impl Cache {
-    /// A call that would change the result of a link, which the specification has no use for. What serves one was made from a
-    /// binary, of which drivers say other things, so its twin is judged (R3), and answers from then on. It is asked nothing unasked:
-    /// Intel's CPU runtime ends the process when the log of a library that was built is asked for (measured). Where drivers let a
-    /// link be built again, its code stays what it was (measured on Intel's CPU runtime and rusticl), so its kernels still come from
-    /// what is served.
+    /// Handles a build or compilation of the result of a link. The specification defines no use for it. The served program was made
+    /// from a binary, which drivers judge differently, so the twin is judged (R3) and answers from then on. The twin is asked
+    /// nothing else: Intel's CPU runtime ends the process when the log of a built library is queried (measured). If a driver builds
+    /// a link's result again, its code does not change (measured on Intel's CPU runtime and rusticl), so kernels still come from
+    /// the served program.
     pub(super) fn change_linked(
         &'static self,
         ticket: Box<Ticket>,
@@ -131,15 +131,15 @@ impl Cache {
         }
     }
 
-    /// The driver is to link; what succeeds after a look-up is recorded.
+    /// Lets the driver link. A link that succeeds after a look-up is recorded.
     fn link_by_driver(
         &'static self,
         plan: Result<Box<Plan>, Bypass>,
         turn: BuildTurn,
         call: &LinkCall,
     ) -> NextStep<LinkBelow> {
-        // Inputs that are served are made for real first: Intel's CPU runtime forgets the arguments of kernels in objects that
-        // were made from binaries (measured), and what drivers say of linking an executable depends on how that was made.
+        // Served inputs are built for real first. Intel's CPU runtime loses the arguments of kernels in objects from binaries
+        // (measured), and what drivers say of linking an executable depends on how that was made.
         let served = |input: &Program| self.in_place_of(*input);
         let served: Vec<_> = call.inputs.iter().map(served).collect();
         let is_changed = served.iter().any(Option::is_some);
@@ -157,7 +157,7 @@ impl Cache {
         let started = Instant::now();
         let finish = Box::new(move |program: Program, code: Option<cl_int>| {
             let elapsed = started.elapsed();
-            // Whatever its address stood for before must be forgotten before the application hears of it.
+            // Forget any earlier program at this address before the application gets the handle.
             shadow::program_recycled(program);
             let how = if program.is_null() {
                 BuildEnd::Failed
@@ -167,7 +167,7 @@ impl Cache {
             if how != BuildEnd::Built {
                 return self.count_failed(&of, plan.as_deref().ok(), elapsed);
             }
-            // Another thread may have compiled an input anew before the driver read it.
+            // Another thread may have compiled an input again before the driver read it.
             let plan = plan.and_then(|plan| match plan.is_of(&inputs, context) {
                 true if is_changed => Err(Bypass::ReadsFile),
                 true => Ok(plan),

@@ -1,8 +1,8 @@
-//! Has the driver make for real what is served from the cache: for queries that nothing else answers exactly (R2), before calls
-//! that change the program (R3), and as inputs of a link.
+//! Materialization: the driver builds a served program for real. That happens for queries that nothing else answers exactly (R2),
+//! before calls that change the program (R3), and for inputs of a link.
 //!
-//! A served P is built itself. The result of a link is already the program that the cache made, so the driver makes a *twin* of
-//! it, from anew made inputs.
+//! A served P is built itself. The result of a link is already the program that the cache made, so the driver makes a *twin*: it
+//! links newly made inputs.
 
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::shadow::{self, Base, CachedProgram, Operation, OwnProgram, Recipe};
 use crate::store::entry::{Answer, Facts};
 use crate::store::stats::Counter;
 
-/// A program that the driver has made for real.
+/// A program that the driver has built for real.
 pub struct Materialized {
-    /// Its handle.
+    /// The program's handle.
     pub program: Program,
-    /// Nobody builds it meanwhile.
+    /// Keeps other threads from building P meanwhile.
     _alone: Option<OwnProgram>,
 }
 
@@ -43,7 +43,7 @@ impl Drop for TemporaryPrograms {
     }
 }
 
-/// Does the calls of a recipe on a program that was made from its base.
+/// Repeats the calls of a recipe on a program that was made from its base.
 fn repeat(
     driver: &'static Driver,
     context: Context,
@@ -75,7 +75,7 @@ fn repeat(
     Ok(())
 }
 
-/// Makes what a recipe makes, from nothing.
+/// Makes the program of a recipe.
 pub(super) fn make(
     driver: &'static Driver,
     context: Context,
@@ -113,9 +113,9 @@ pub(super) fn make(
 }
 
 impl Cache {
-    /// R2: the program that the driver makes for real of what `inner` serves for `program`; None if that cannot be, or if the
-    /// inputs have changed since. It answers queries where it must; kernels still come from `inner`, so that program-scope
-    /// variables stay one set.
+    /// R2: the program that the driver builds for real, for a program that `inner` serves. None if that fails, or if the inputs
+    /// have changed since. The program answers queries. Kernels still come from `inner`, so that there is one set of program-scope
+    /// variables.
     pub(super) fn own(
         &self,
         program: Program,
@@ -160,9 +160,9 @@ impl Cache {
         Some(own(inner.keep_twin(twin.ok()?)))
     }
 
-    /// R3: builds a served P for real, whatever has become of its inputs.
+    /// R3: builds a served P for real, even if its inputs have changed.
     ///
-    /// The caller has the right to P, by [`shadow::own_program`] or because it is building it.
+    /// The caller holds P exclusively: by [`shadow::own_program`], or because it is building P.
     pub(super) fn build_own(&self, program: Program, inner: &CachedProgram, query: Query) -> bool {
         if inner.is_materialized() {
             return true;
@@ -204,14 +204,15 @@ impl Cache {
         made
     }
 
-    /// Whether the driver would make the same of it now.
+    /// Whether a build now would have the same key.
     pub(super) fn still_holds(&self, inner: &CachedProgram) -> bool {
         let key = self.key_again(inner.driver(), inner.devices(), inner.recipe());
         key == Ok(inner.key())
     }
 
-    /// Builds a served P that is to be linked for real; if that cannot be, or would make something else by now, gives what serves it,
-    /// which is to be linked in its place, as is a twin that has changed (measured on rusticl: a file that has appeared in the working directory is read instead of an embedded header).
+    /// Builds a served P for real before it is linked. If that fails, or would give another program by now, returns the program to
+    /// link instead: the one that serves P, or a changed twin. Measured on rusticl: a file that has appeared in the working
+    /// directory is read instead of an embedded header.
     pub(super) fn in_place_of(&self, input: Program) -> Option<Arc<CachedProgram>> {
         let inner = shadow::view(input)?.inner?;
         if !inner.is_inner() {
@@ -223,7 +224,7 @@ impl Cache {
         (!inner.is_materialized()).then_some(inner)
     }
 
-    /// Builds a served P for real, if nobody builds it now.
+    /// Builds a served P for real, unless another thread builds it now.
     pub(super) fn make_own(&self, program: Program, query: Query) {
         if let Some(inner) = shadow::view(program).and_then(|view| view.inner)
             && inner.is_inner()
@@ -234,15 +235,15 @@ impl Cache {
     }
 }
 
-/// Before a specialization constant of a program is set: one that is served is built for real with the constants that it had
-/// then, since later it cannot be.
+/// Called before a specialization constant is set. Builds a served program for real with the constants of its build, since later
+/// that is impossible.
 pub fn before_constant(program: Program) {
     if shadow::view(program).is_some_and(|view| view.inner.is_some()) {
         Cache::get().make_own(program, Query::SpecializationConstant);
     }
 }
 
-/// What was recorded, if need be after the program was made for real; None if even that does not help.
+/// Finds a recorded answer. If there is none, materializes the program and replaces its facts. None if that does not help.
 pub fn answered(
     driver: &Driver,
     program: Program,
@@ -273,8 +274,8 @@ pub fn answered(
     find(&inner.facts())
 }
 
-/// Asks a kernel of the program that the driver makes for real; None: that cannot be, so the kernel that there is answers. What is
-/// learnt is kept, but for a twin that has changed.
+/// Asks a kernel of the program that the driver builds for real, and adds its facts to the entry unless a twin has changed. None if
+/// there is no such program; then the existing kernel answers.
 pub fn ask_own_kernel(
     driver: &Driver,
     program: Program,

@@ -1,4 +1,4 @@
-//! What a call would be keyed by, or why it cannot be.
+//! The key of a call, or the reason why the call has none.
 
 mod assembly;
 mod identity;
@@ -32,21 +32,21 @@ const PEAK_TIMES: usize = 6;
 /// Room for shorter texts is not checked: allocators keep that much free.
 const MIN_CHECKED_BYTES: usize = 128 << 10;
 
-/// A call whose result is known by its key.
+/// A call that has a key.
 pub struct Plan {
-    /// What the key was made of, in parts: those of driver and devices are shared.
+    /// The ingredients of the key, in parts. The parts of driver and devices are shared.
     parts: Vec<Arc<[Ingredient]>>,
     /// The driver's family.
     pub family: &'static str,
-    /// Why it was no hit, if it was none.
+    /// The reason for a miss, as a number.
     missed: AtomicU8,
     /// The options; None is NULL.
     pub options: Option<Options>,
     /// The program's devices, in its order.
     pub devices: Vec<Device>,
-    /// Those that the call names, by their index.
+    /// The devices that the call names, by their index.
     pub targets: Vec<usize>,
-    /// The key, and what the call does.
+    /// The key, and the inputs of the call.
     pub recipe: Arc<Recipe>,
 }
 
@@ -56,7 +56,7 @@ impl Plan {
         self.recipe.key
     }
 
-    /// What the key was made of.
+    /// The ingredients of the key.
     pub fn ingredients(&self) -> Vec<Ingredient> {
         self.parts
             .iter()
@@ -70,7 +70,7 @@ impl Plan {
         self.key().hex()[..16].to_owned()
     }
 
-    /// What its events are counted for.
+    /// The labels of its counters.
     pub fn place(&self) -> Labels<'_> {
         let device = self.parts.iter().find_map(|part| device::name(part));
         Labels {
@@ -79,14 +79,14 @@ impl Plan {
         }
     }
 
-    /// Remembers why it is no hit. Of two reasons the later one holds, unless that is that there is no entry any more.
+    /// Sets the reason for a miss. A later reason replaces an earlier one, except that the reason "no entry" replaces none.
     pub fn missed_by(&self, reason: Missed) {
         if reason != Missed::Absent {
             self.missed.store(reason as u8, Ordering::Relaxed);
         }
     }
 
-    /// Why it was no hit.
+    /// The reason for a miss.
     pub fn missed(&self) -> Missed {
         let number = usize::from(self.missed.load(Ordering::Relaxed));
         Missed::ALL.get(number).copied().unwrap_or(Missed::Absent)
@@ -102,13 +102,13 @@ impl Plan {
         })
     }
 
-    /// Whether no header has changed meanwhile, appeared or gone.
+    /// Whether no header was changed, created or removed since.
     pub fn still_holds(&self) -> bool {
         self.recipe.closure.is_untouched()
     }
 }
 
-/// All that a key is made of, as the application and the driver give it.
+/// The inputs of a key, as the application and the driver give them.
 struct CallInputs<'a> {
     driver: &'static Driver,
     /// The program's devices, in its order.
@@ -132,8 +132,8 @@ impl<'a> CallInputs<'a> {
 pub type HeaderProgram = (CString, Program);
 
 impl Cache {
-    /// Plans a build or compilation of a program that is not being built otherwise. `headers`: see [`super::BuildCall`].
-    #[inline(never)] // what it keeps on the stack is not below the driver's compiler
+    /// Plans a build or compilation. `headers`: see [`super::BuildCall`].
+    #[inline(never)] // its frame is gone when the driver compiles
     pub(super) fn plan(
         &self,
         ticket: &Ticket,
@@ -169,7 +169,7 @@ impl Cache {
     }
 
     /// Plans a link. Inputs of another context are left to the driver, which may refuse them (measured: Intel's CPU runtime).
-    #[inline(never)] // as above
+    #[inline(never)] // its frame is gone when the driver compiles
     pub(super) fn plan_link(
         &self,
         driver: &'static Driver,
@@ -181,7 +181,7 @@ impl Cache {
             .iter()
             .map(|input| {
                 let recipe = shadow::recipe(*input, context).ok_or(Bypass::UnknownInput)?;
-                // Its key may leave out digits that what it is linked with can tell.
+                // Its key may leave out digits that another input can observe.
                 match (&recipe.base, &recipe.operation) {
                     (Base::Source(text), Operation::Build) if before_digits(text).is_some() => {
                         Err(Bypass::UnknownInput)
@@ -213,7 +213,7 @@ impl Cache {
         self.unless_marked(driver, plan)
     }
 
-    /// The key that a call would have now, without regard to the program's state.
+    /// The key that a call would have now. Ignores the program's state.
     pub(super) fn key_again(
         &self,
         driver: &'static Driver,

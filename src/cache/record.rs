@@ -205,8 +205,8 @@ impl Cache {
     }
 }
 
-/// Whether each device has what the operation makes: an executable, a compiled object, or either an executable or a library.
-/// Drivers of OpenCL 1.1 do not tell, and only build.
+/// Whether each device has the binary type that the operation makes: an executable, a compiled object, or either an executable or a
+/// library. Drivers of OpenCL 1.1 have no such query, and only build.
 fn is_of_the_right_type(facts: &Facts, built: &[usize], operation: &Operation) -> bool {
     let wanted: &[u32] = match operation {
         Operation::Build => &[CL_PROGRAM_BINARY_TYPE_EXECUTABLE],
