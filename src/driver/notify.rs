@@ -1,8 +1,8 @@
-//! Callbacks: the driver gets one of ours, which finishes our work and then calls the application's.
+//! Callbacks. The driver gets a callback of ours, which finishes our work and then calls the application's.
 //!
-//! All drivers measured call it on the calling thread before they return, but they may do so later, on a thread of their
-//! own, or, after an error, never. So what is to be done is kept by number until the callback comes, and the driver has
-//! the number only. An application may leave its callback by an exception: see [`super::foreign_call`].
+//! All measured drivers call it on the calling thread before they return. But a driver may call it later, on a thread of its own,
+//! or, after an error, never. So the pending work is kept in a table until the callback comes, and the driver only gets its number.
+//! An application may leave its callback by an exception: see [`super::foreign_call`].
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -17,19 +17,19 @@ use super::reentrancy::{self, HookEntry, ThreadState, this_thread};
 use crate::cl::Program;
 use crate::fork_safety::Mutex;
 
-/// What is to be done when a build has ended; it is told for which program, and what the function returned if that has
-/// returned. Where that never happens, since the application left its callback by an exception, it is dropped.
+/// The work after a build. It gets the program, and the function's code if the function has returned. It is dropped if the function
+/// never returns, because the application left its callback by an exception.
 pub type Finish = Box<dyn FnOnce(Program, Option<cl_int>) + Send>;
 
-/// A call of the driver that the application has made.
+/// A call of the driver in progress.
 struct Pending {
     finish: Option<Finish>,
     target: NotifyTarget,
-    /// The program that the application knows, where the driver makes that.
+    /// The program that the application knows. None if the driver creates it.
     known_as: Option<Program>,
-    /// The thread that is inside the function, if what has become of the call is known only when that returns.
+    /// The thread inside the function, if only the function's code tells whether the call was refused.
     judged_by: Option<usize>,
-    /// Dropped once the driver has judged, before the application hears of it.
+    /// Dropped once the driver has judged, before the application's callback.
     held: Option<HeldObject>,
     /// Dropped once the function has returned.
     kept: Option<HeldObject>,
@@ -53,7 +53,7 @@ static WAITING: Mutex<Waiting> = Mutex::new(Waiting {
 });
 
 impl Waiting {
-    /// Removes a call of which nothing is to come.
+    /// Removes a call that has returned and called back.
     fn forget_if_over(&mut self, number: usize) -> Option<Pending> {
         let is_over = |call: &Pending| !call.is_running && !call.awaits_callback;
         self.pending
@@ -63,28 +63,28 @@ impl Waiting {
     }
 }
 
-/// What the hook of a function that takes a callback does next. It has no destructor: see [`foreign_call`].
+/// The next step of a hook of a function that takes a callback. It has no destructor: see [`foreign_call`].
 #[derive(Clone, Copy)]
 pub enum NextStep<Arguments> {
-    /// It returns this program and code.
+    /// Return this program and code.
     Return(Program, cl_int),
-    /// It calls the callback for this program, and returns that and CL_SUCCESS.
+    /// Call the callback for this program, then return the program and CL_SUCCESS.
     Notify(NotifyTarget, Program),
-    /// It calls the driver with these in place of the application's own arguments.
+    /// Call the driver with these instead of the application's own arguments.
     Call {
-        /// See there.
+        /// The arguments.
         arguments: Arguments,
-        /// What was [`begun`].
+        /// The number of the call from [`begun`].
         number: Option<usize>,
         /// The call is the driver's alone: see [`reentrancy::outside`].
         is_outside: bool,
     },
 }
 
-/// What is left of [`NextStep`] when all is prepared for it.
+/// A [`NextStep`] with its preparations done.
 #[derive(Clone, Copy)]
 pub enum PreparedStep<Arguments> {
-    /// We have no part in the call: the driver is called with the application's own arguments.
+    /// The driver is called with the application's own arguments.
     Unchanged,
     /// As [`NextStep::Return`].
     Return(Program, cl_int),
@@ -94,9 +94,9 @@ pub enum PreparedStep<Arguments> {
     Call(ForeignCall, Arguments),
 }
 
-/// Does what a hook does before it calls the driver or the application, from the frame at this address.
+/// Does the work of a hook before it calls the driver or the application from the frame at this address.
 ///
-/// What goes before and after such a call has functions of its own: nothing of it may be left on the stack (see [`foreign_call`]), and
+/// The work before and after such a call has functions of its own: it must leave no frame on the stack (see [`foreign_call`]), and
 /// the stack is the application's.
 #[inline(never)]
 pub fn prepared<Arguments>(
@@ -120,7 +120,7 @@ pub fn prepared<Arguments>(
     }
 }
 
-#[inline(never)] // what it keeps on the stack is not below the driver where that loads what is cached
+#[inline(never)] // its frame is gone when the driver loads an entry
 fn goes_on<Arguments>(
     next: NextStep<Arguments>,
     frame: usize,
@@ -162,7 +162,7 @@ fn goes_on<Arguments>(
     }
 }
 
-/// The application's callback has returned, which a hook has called.
+/// Ends a callback that a hook has called.
 #[inline(never)]
 pub fn notified(call: ForeignCall) {
     let cancel = CancelState::disable();
@@ -172,7 +172,7 @@ pub fn notified(call: ForeignCall) {
     cancel.restore();
 }
 
-/// The driver's function has returned this.
+/// Ends a call of the driver's function.
 #[inline(never)]
 pub fn called(call: ForeignCall, program: Program, code: cl_int) {
     let now = CancelState::disable();
@@ -188,12 +188,12 @@ pub fn called(call: ForeignCall, program: Program, code: cl_int) {
     }
 }
 
-/// A call of the driver is about to be made, with the callback that is returned, and `finish` is to be done before the application
-/// hears of its end: when the driver calls back, or when the function has returned if there is no callback.
+/// Begins a call of the driver, with the callback that is returned. `finish` runs before the application's callback: when the
+/// driver calls back, or when the function has returned if there is no callback.
 ///
-/// `known_as`: the program that the application hears of; None where the driver makes it. `refusable`: the driver may refuse the
-/// call, and the program then keeps an earlier build. PoCL calls back in that case, too (measured), so a callback on this thread
-/// proves nothing, and `finish` waits for what the function returns. `kept`: what lives until then.
+/// `known_as`: the program for the application's callback; None if the driver creates it. `refusable`: the driver may refuse the
+/// call, and the program then keeps its earlier build. PoCL also calls back in that case (measured), so a callback on this thread
+/// proves nothing, and `finish` waits for the function's code. `kept`: an object that lives until then.
 pub fn begun(
     known_as: Option<Program>,
     target: NotifyTarget,
@@ -225,7 +225,7 @@ pub fn begun(
     }
 }
 
-/// A call of the driver's alone is about to be made, until the end of which this lives.
+/// Begins a call that is the driver's alone. `kept` lives until it ends.
 pub fn begun_outside(kept: HeldObject) -> usize {
     wait(Pending {
         finish: None,
@@ -248,9 +248,9 @@ fn wait(call: Pending) -> usize {
 }
 
 fn returned(number: usize, program: Program, code: cl_int) {
-    // What is left is to be done for calls without a callback; for those that were judged by what they return; and for errors
-    // without a callback (measured: Intel's CPU runtime, for an invalid option). A driver that calls back after an error, later,
-    // still finds the application's callback.
+    // The work remains to be done for calls without a callback, for calls that are judged by their code, and for errors without a
+    // callback (measured: Intel's CPU runtime, for an invalid option). A driver that calls back later, after an error, still finds
+    // the application's callback.
     let (finish, held, kept, _over) = {
         let mut waiting = WAITING.lock();
         let Some(call) = waiting.pending.get_mut(&number) else {
@@ -260,7 +260,7 @@ fn returned(number: usize, program: Program, code: cl_int) {
         let kept = call.kept.take();
         let (mut finish, mut held) = (None, None);
         if call.awaits_callback && code == CL_SUCCESS {
-            // The build goes on, so it was not refused: whichever thread calls back, the status tells.
+            // The build goes on, so it was not refused. The build status decides on any thread.
             call.judged_by = None;
         } else {
             (finish, held) = (call.finish.take(), call.held.take());
@@ -274,7 +274,7 @@ fn returned(number: usize, program: Program, code: cl_int) {
     drop(kept);
 }
 
-/// The function will never return. The driver may call back all the same, later.
+/// Abandons a call whose function will never return. The driver may still call back later.
 pub(super) fn abandoned(number: usize) {
     let left = {
         let mut waiting = WAITING.lock();
@@ -289,9 +289,9 @@ pub(super) fn abandoned(number: usize) {
 }
 
 impl NotifyTarget {
-    /// Calls the application, which may leave by an exception.
+    /// Calls the application's callback, which may leave by an exception.
     ///
-    /// To be called outside of our hooks, with no lock held, and from frames as [`foreign_call`] says.
+    /// Must be called outside of our hooks, with no lock held, and from frames as [`foreign_call`] describes.
     pub fn call(self, program: Program) {
         if let Some(function) = self.function {
             // SAFETY: the application gave this function and this pointer for each other.
@@ -311,7 +311,7 @@ unsafe extern "C-unwind" fn arrived(program: *mut c_void, user_data: *mut c_void
     }
 }
 
-/// The driver calls back. Gives the application's callback and for which program it is to be called; None if it was already.
+/// Handles the driver's callback. Returns the application's callback and its program. None if it was called already.
 #[inline(never)]
 fn finished(
     program: Program,
@@ -343,7 +343,7 @@ fn finished(
         let _ = catch_unwind(AssertUnwindSafe(|| finish(program, None)));
     }
     reentrancy::enter_application();
-    // A thread of the driver's own is in no call of the application's.
+    // A thread of the driver's own is in no call of the application.
     let cancel = foreign_call::cancel_state(|state| *state).unwrap_or(cancel);
     let callee = Callee::Callback {
         through_driver: true,
@@ -353,14 +353,14 @@ fn finished(
     Some((call, target, program))
 }
 
-/// The application's callback has returned, which the driver has called through us.
+/// Ends a callback of the application that the driver has called through us.
 #[inline(never)]
 fn heard(call: ForeignCall) {
     let now = CancelState::disable();
     if let Some((before, _)) = foreign_call::returned(call) {
         before.restore();
     }
-    // What the application has set in its callback holds when its call has returned.
+    // A state that the application has set in its callback holds after its call.
     if foreign_call::cancel_state(|state| *state = now).is_none() {
         now.restore();
     }

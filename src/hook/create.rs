@@ -1,4 +1,5 @@
-//! Functions that make programs: one made from source is remembered; every other drops what its handle stood for before.
+//! The functions that create programs. A program from source or an intermediate language is remembered. For any other, the state
+//! under its handle is dropped.
 
 use std::ffi::{CStr, c_char, c_uchar, c_void};
 
@@ -28,7 +29,7 @@ super::hooks! {
         }
         program
     };
-    /// Slot 27. The application's own binaries are its own business.
+    /// Slot 27. Programs from the application's own binaries are not cached.
     clCreateProgramWithBinary(
         context: cl_context,
         num_devices: cl_uint,
@@ -74,11 +75,11 @@ super::hooks! {
     };
 }
 
-/// Remembers what the driver has made of an intermediate language.
+/// Remembers a program that the driver has created from an intermediate language.
 ///
 /// # Safety
-/// The arguments are those of a call of clCreateProgramWithIL or clCreateProgramWithILKHR that is in progress and of which the
-/// driver has made `program`: if that is not NULL, `il` points to `length` bytes.
+/// The arguments are those of a call of clCreateProgramWithIL or clCreateProgramWithILKHR in progress, in which the driver has
+/// created `program`: if that is not NULL, `il` points to `length` bytes.
 pub(super) unsafe fn created_with_il(
     driver: &'static Driver,
     context: cl_context,
@@ -146,7 +147,7 @@ fn without_terminators(text: &[u8]) -> &[u8] {
     &text[..length.map_or(0, |last| last + 1)]
 }
 
-/// A program that is not ours, at an address where one of ours may have been.
+/// Forgets the state under the handle of a new program that is not cached.
 fn not_ours(program: cl_program) -> cl_program {
     shadow::program_recycled(Program::new(program));
     program

@@ -16,7 +16,7 @@ super::hooks! {
     clRetainProgram(program: cl_program) -> cl_int = no_cancellation_point |driver, below| {
         match shadow::program_retained(Program::new(program)) {
             Retain::Forward => below.call(),
-            // A reference that was kept when the application gave its last one back is given again.
+            // The reference that was kept at the application's last release becomes the application's again.
             Retain::Counted => CL_SUCCESS,
             Retain::Dead(inner) => below.instead(|| driver.retain_program(inner.program())),
         }
@@ -62,7 +62,7 @@ super::hooks! {
     ) -> cl_int = |_driver, below| {
         let code = below.call();
         if code == CL_SUCCESS {
-            // Destructors of program-scope variables would run in P', the callback belongs to P.
+            // Destructors of program-scope variables would run in P', but the callback belongs to P.
             shadow::release_callback_set(Program::new(program));
         }
         code

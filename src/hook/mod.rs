@@ -1,11 +1,11 @@
-//! The functions that replace slots of drivers' tables: thin, made by macros, one set for each driver.
+//! The functions that replace slots of drivers' tables. Macros make one set of them for each driver.
 //!
-//! Each has a panic guard whose fallback is the driver's own function: if our part fails before the driver was called, the
-//! driver is called unchanged; if after, its verdict stands. Each set knows its driver by number, so that no handle is ever
-//! read here: it may be NULL, stale or foreign, and then the driver gets what it would have got without us.
+//! Each has a panic guard that falls back to the driver's own function: if our part panics before the driver was called, the driver
+//! is called unchanged; if later, the driver's verdict stands. Each set knows its driver by number, so no hook ever reads a handle.
+//! A handle may be NULL, stale or foreign; the driver then gets the same call as without us.
 //!
-//! A hook that is entered from inside another of ours on the same thread goes straight to the function below. The
-//! application's callbacks run outside (`driver::notify`). Exceptions pass through the hooks of builds only (`unwinding`).
+//! A hook that is entered from inside another on the same thread calls the function below unchanged (`driver::reentrancy`). The
+//! application's callbacks run outside of hooks (`driver::notify`). Exceptions pass only through the hooks of builds (`unwinding`).
 
 #![allow(unsafe_code)] // the C interface: pointers of the application's calls end here
 
@@ -30,19 +30,19 @@ use crate::driver::reentrancy::{self, HookEntry};
 use crate::driver::{Driver, MAX_DRIVERS};
 use crate::{cache, fork_safety};
 
-/// The driver's own function with the application's own arguments, and what it has said.
+/// The driver's own function with the application's own arguments, and its result.
 pub(crate) struct Below<R, F> {
     function: F,
     verdict: Cell<Option<R>>,
 }
 
 impl<R: Copy, F: Fn() -> R> Below<R, F> {
-    /// Calls it.
+    /// Calls the function.
     pub(crate) fn call(&self) -> R {
         self.instead(|| (self.function)())
     }
 
-    /// Makes another call in its place, whose verdict is the driver's as well.
+    /// Makes another call instead. Its result is the driver's verdict as well.
     pub(crate) fn instead(&self, call: impl FnOnce() -> R) -> R {
         let verdict = call();
         self.verdict.set(Some(verdict));
@@ -50,8 +50,8 @@ impl<R: Copy, F: Fn() -> R> Below<R, F> {
     }
 }
 
-/// Runs `body`; if it fails, gives the driver's verdict. `has_cancellation_point`: `body` may read, write or sleep, so the thread
-/// must not be canceled meanwhile.
+/// Runs `body`. If it panics, returns the driver's verdict. `has_cancellation_point`: `body` may read, write or sleep, so the
+/// thread must not be canceled meanwhile.
 #[inline]
 fn guard<R: Copy, F: Fn() -> R>(
     entry: HookEntry,
@@ -108,7 +108,7 @@ macro_rules! numbered {
             $(#[$doc])*
             #[allow(non_snake_case)]
             unsafe extern "C" fn $slot<const DRIVER: usize>($first: $first_type $(, $argument: $type)*) -> $result {
-                // One for all drivers: a copy for each made a sixth of the library.
+                // One instance for all drivers: a copy for each was a sixth of the library.
                 #[inline(never)]
                 #[allow(clippy::too_many_arguments)] // as many as the function has
                 unsafe fn of_driver(number: usize, $first: $first_type $(, $argument: $type)*) -> $result {
@@ -144,7 +144,7 @@ macro_rules! numbered {
 }
 use numbered;
 
-/// What an argument of this name is.
+/// The kind of an argument, by its name.
 macro_rules! first {
     (context) => {
         $crate::driver::layer::FirstArgument::Context
@@ -203,7 +203,7 @@ macro_rules! in_layer {
 }
 use in_layer;
 
-/// Declares hooks as `numbered` does, and those of a layer.
+/// Declares the hooks of drivers' tables as `numbered` does, and those of a layer.
 macro_rules! hooks {
     ($(
         $(#[$doc:meta])*
@@ -257,7 +257,7 @@ fn hooks_of<const DRIVER: usize>() -> Vec<Hook> {
     files.into_iter().flat_map(|table| table()).collect()
 }
 
-/// All that are in a driver's table but clGetExtensionFunctionAddress, which does not tell of which driver.
+/// The hooks of a layer: all hooks except clGetExtensionFunctionAddress, whose arguments do not tell the driver.
 fn layer_hooks_of<const LAYER: usize>() -> Vec<Hook> {
     let files = [
         create::in_layer::table::<LAYER>,
@@ -271,7 +271,7 @@ fn layer_hooks_of<const LAYER: usize>() -> Vec<Hook> {
     files.into_iter().flat_map(|table| table()).collect()
 }
 
-/// The hooks for the driver with this number. From now on they may run, and take locks.
+/// The hooks for the driver with this number. Once they are in a table, other threads may run them.
 pub fn table(driver: usize) -> Vec<(Slot, usize)> {
     fork_safety::prepare(cache::forked);
     HOOKS[driver]()
@@ -280,8 +280,7 @@ pub fn table(driver: usize) -> Vec<(Slot, usize)> {
         .collect()
 }
 
-/// The table of the layer with this number: NULL, which is what stands below, but for our functions. As for [`table`], from now
-/// on they may run.
+/// The table of the layer with this number: our hooks, and NULL for functions that are passed through. See [`table`].
 pub fn layer_table(layer: usize) -> [usize; SLOTS] {
     fork_safety::prepare(cache::forked);
     let mut table = [0; SLOTS];
@@ -293,7 +292,7 @@ pub fn layer_table(layer: usize) -> [usize; SLOTS] {
     table
 }
 
-/// Our function in place of the driver's function of this name.
+/// Our replacement of the driver's function of this name.
 pub fn by_name(driver: &Driver, name: &CStr) -> Option<*mut c_void> {
     let name = name.to_str().ok()?;
     let hook = HOOKS[driver.index()]()

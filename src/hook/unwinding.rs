@@ -1,8 +1,7 @@
-//! The hooks of the functions that take the callback of a build. An application may leave that by an exception, or end its thread in it,
-//! and both pass through here to the application's own frames.
+//! The hooks of functions that take the callback of a build. An application may leave that callback by an exception, or end its
+//! thread in it. Both unwind through these hooks to the application's own frames.
 //!
-//! The panic guard is the same as in the other hooks: if our part fails before the driver was called, the driver is called
-//! unchanged; if after, its verdict stands. But it ends before the driver is called, and begins anew behind it: see
+//! The panic guard works as in the other hooks, but it ends before the driver is called and begins again afterwards: see
 //! [`crate::driver::foreign_call`].
 
 use std::mem::needs_drop;
@@ -13,8 +12,8 @@ use crate::cl::Program;
 use crate::driver::notify::{self, NextStep, PreparedStep};
 use crate::driver::reentrancy::HookEntry;
 
-/// Runs such a hook: `prepare`, then the driver's function through `below` if that is to be called, with the application's own
-/// arguments for None. Gives the program and the code.
+/// Runs such a hook: first `prepare`, then the driver's function through `below` if the driver is to be called. `below(None)`
+/// passes the application's own arguments. Returns the program and the code.
 pub(super) fn hooked<Arguments: Copy, Prepare, Below>(
     entry: HookEntry,
     prepare: Prepare,
@@ -24,7 +23,7 @@ where
     Prepare: FnOnce() -> NextStep<Arguments>,
     Below: Fn(Option<Arguments>) -> (Program, cl_int),
 {
-    // What unwinds the stack finds nothing to do here.
+    // Unwinding finds nothing to drop here.
     const { assert!(!needs_drop::<Prepare>() && !needs_drop::<Below>()) };
     let here = 0_u8;
     let frame = std::ptr::from_ref(&here) as usize;
@@ -44,8 +43,8 @@ where
     }
 }
 
-/// Declares such hooks: the slot, its arguments, and what it does, which is given the driver, its function, what is entered, and the
-/// arguments by their names.
+/// Declares such hooks: the slot, its arguments, and the body, which gets the driver, its function, the entry and the arguments by
+/// their names.
 macro_rules! unwinding_hooks {
     ($(
         $(#[$doc:meta])*
@@ -55,7 +54,7 @@ macro_rules! unwinding_hooks {
             $(#[$doc])*
             #[allow(non_snake_case)]
             unsafe extern "C-unwind" fn $slot<const DRIVER: usize>($first: $first_type $(, $argument: $type)*) -> $result {
-                // One for all drivers, as in `numbered`.
+                // One instance for all drivers, as in `numbered`.
                 #[inline(never)]
                 #[allow(clippy::too_many_arguments)] // as many as the function has
                 unsafe fn of_driver(number: usize, $first: $first_type $(, $argument: $type)*) -> $result {
