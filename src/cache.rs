@@ -6,8 +6,7 @@
 //! restore  an inner program of its binaries, built and checked: a hit (a share of them is verified by a build from source)
 //! wait     else, while another process or thread builds the same, for its entry
 //! build    else the driver builds the application's own program, with the application's own arguments
-//! record   a call that succeeded after a look-up becomes an entry, and what was no hit stands in the journal
-//! ```
+//! record   a call that succeeded after a look-up becomes an entry; every build that is not a hit is journaled
 //!
 //! Rules. R1: a program that is not known here belongs to the driver alone. R2: if neither the entry nor the inner program can
 //! answer exactly, the driver builds the application's program for real (`materialize`). R3: before a call that changes a served
@@ -324,7 +323,7 @@ impl Cache {
         match dead {
             Some(dead) => {
                 program = dead.program();
-                number = Some(notify::begun_outside(Box::new(dead)));
+                number = Some(notify::begin_outside(Box::new(dead)));
             }
             None => self.count_not_from_source(),
         }
@@ -364,7 +363,7 @@ impl Cache {
         });
         let program = call.program;
         let (number, notify) =
-            notify::begun(Some(program), call.notify, refusable, held, None, finish);
+            notify::begin_call(Some(program), call.notify, refusable, held, None, finish);
         NextStep::Call {
             arguments: BuildBelow { program, notify },
             number: Some(number),

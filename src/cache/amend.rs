@@ -50,7 +50,7 @@ impl Cache {
         };
         let found = match store.look_up(key) {
             Lookup::Found(entry, file) => Some((*entry, file)).filter(|(entry, _)| fits(entry)),
-            // A system entry with more facts becomes the user's own: else each process would ask the driver again.
+            // A system entry with more facts becomes the user's own. Otherwise each process would ask the driver again.
             Lookup::Absent | Lookup::Pending(_) => self.tiers.look_up(key, &fits),
             Lookup::Unreadable(_) | Lookup::Bad(_) => None,
         };

@@ -1,4 +1,4 @@
-//! The user's cache directory as this process has it open: the store, and the file of its counters.
+//! The user's cache directory, opened by this process: the store, and the file of its counters.
 //!
 //! The directory may be removed while programs run. A process that notices this at a miss opens the path again, so that services
 //! that run for months store what they compile from then on.

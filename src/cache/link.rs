@@ -120,7 +120,8 @@ impl Cache {
                 _ => shadow::ended(&ticket, how, None, None),
             }
         });
-        let (number, notify) = notify::begun(Some(program), call.notify, true, held, None, finish);
+        let (number, notify) =
+            notify::begin_call(Some(program), call.notify, true, held, None, finish);
         NextStep::Call {
             arguments: BuildBelow {
                 program: judged,
@@ -201,7 +202,7 @@ impl Cache {
             .as_ref()
             .map(|linked| (linked.as_ptr(), linked.len()));
         let kept = linked.map(|linked| Box::new(linked) as HeldObject);
-        let (number, notify) = notify::begun(None, call.notify, false, None, kept, finish);
+        let (number, notify) = notify::begin_call(None, call.notify, false, None, kept, finish);
         NextStep::Call {
             arguments: LinkBelow { inputs, notify },
             number: Some(number),

@@ -1,4 +1,4 @@
-//! When a miss becomes an entry. The setting decides, else the driver's profile, else measurements.
+//! Decides whether and when a miss becomes an entry: by the setting, then by the driver's profile, then by measurements.
 
 use std::fmt;
 use std::time::Duration;

@@ -30,7 +30,7 @@ pub(super) struct Miss<'a> {
     pub(super) plan: &'a Plan,
     /// How long the driver took.
     pub(super) elapsed: Duration,
-    /// Whether no other build of the same program has begun meanwhile: else the program may hold the other's result.
+    /// Whether no other build of the same program has begun meanwhile. Otherwise the program may hold the other's result.
     pub(super) is_alone: &'a dyn Fn() -> bool,
 }
 

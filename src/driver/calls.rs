@@ -296,8 +296,8 @@ impl Driver {
         })?)
     }
 
-    /// Whether each program adds one to its context's reference count: from the profile, else as seen when the first inner
-    /// program was made (`note_context_references`).
+    /// Whether each program adds one to its context's reference count: from the profile, or as seen when the first inner program
+    /// was made (`note_context_references`).
     pub fn context_counts_programs(&self) -> bool {
         self.profile
             .context_counts_programs

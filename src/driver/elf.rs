@@ -1,6 +1,6 @@
 //! Executables and shared libraries as files: the data that may be text for code, and the libraries that they need.
 //!
-//! Everything is read with pread: a file that is truncated meanwhile gives an error and no signal.
+//! Everything is read with pread: if a file is truncated meanwhile, that is an error and not a signal.
 
 use std::fs::File;
 use std::io;

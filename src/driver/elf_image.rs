@@ -411,7 +411,7 @@ impl ElfImage {
     /// How many relocations have a number.
     ///
     /// # Errors
-    /// A table does not lie in the object.
+    /// A table is not in the object.
     pub fn relocation_count(&self) -> Result<usize, UnreadableImage> {
         let tables = self.relocation_tables()?;
         Ok(tables.iter().map(|table| table.len() / RELA).sum())
@@ -420,7 +420,7 @@ impl ElfImage {
     /// The relocations whose symbol has a watched name. `own` tells which of the object's own symbols may have one.
     ///
     /// # Errors
-    /// A table does not lie in the object.
+    /// A table is not in the object.
     pub fn watched_relocations(
         &self,
         own: &WatchedSymbols,
@@ -479,7 +479,7 @@ impl ElfImage {
     /// The numbers of the relocations of own symbols that another object answers.
     ///
     /// # Errors
-    /// A slot does not lie in the object.
+    /// A slot is not in the object.
     pub fn answered_by_others(
         &self,
         watched: &WatchedRelocations,
@@ -515,7 +515,7 @@ impl ElfImage {
     /// Calls the function with the values that these relocations have written, except those that name no symbol.
     ///
     /// # Errors
-    /// A table or a slot does not lie in the object, or the function gives one.
+    /// A table or a slot is not in the object, or the function fails.
     pub fn each_bound(
         &self,
         numbers: impl IntoIterator<Item = u32>,

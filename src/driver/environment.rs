@@ -100,7 +100,7 @@ struct Chosen {
 pub struct DriverSurroundings {
     /// The ingredients of the key.
     pub ingredients: Vec<Ingredient>,
-    /// What else a compiler would read. This follows from values, and a key may hold only digests of them.
+    /// Files that a compiler would read as well. This follows from values, and a key may hold only digests of them.
     pub reads: Reads,
 }
 

@@ -1,4 +1,4 @@
-//! The files that a profile names, beside the libraries that a driver needs: found, and watched for changes.
+//! The files that a profile names, in addition to the libraries that a driver needs: how they are found, and watched for changes.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};

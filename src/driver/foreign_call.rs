@@ -32,7 +32,7 @@ pub enum Callee {
     Driver {
         /// The application's setting.
         cancel: CancelState,
-        /// See [`notify::begun`].
+        /// See [`notify::begin_call`].
         number: Option<usize>,
     },
     /// A callback of the application.

@@ -4,7 +4,7 @@
 //! ConstantFolding.cpp), whose last bits differ between versions. It includes libstdc++ and libc++: their hash functions decide the
 //! order of elements in the compilers' containers.
 
-/// Names as in DT_SONAME, without `.so` and what follows; `*` at the end stands for the rest.
+/// Names as in DT_SONAME, up to `.so`. A `*` at the end matches any rest.
 const NEUTRAL: &[&str] = &[
     // The C library: memory, files, threads, and conversions of numbers, whose results are defined to the last bit. Compilers
     // have arithmetic of their own.

@@ -351,6 +351,7 @@ unsafe fn read(info: &libc::dl_phdr_info) -> Object {
 /// `start` and `size` are the dynamic segment of a mapped object whose load address is `base`.
 unsafe fn dynamic(base: usize, start: usize, size: usize, object: &mut Object) {
     // An entry has two words, on 32 and on 64 bits.
+    // SAFETY: by the contract.
     let entries = unsafe {
         std::slice::from_raw_parts(start as *const [usize; 2], size / size_of::<[usize; 2]>())
     };

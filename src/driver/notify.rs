@@ -74,7 +74,7 @@ pub enum NextStep<Arguments> {
     Call {
         /// The arguments.
         arguments: Arguments,
-        /// The number of the call from [`begun`].
+        /// The number of the call from [`begin_call`].
         number: Option<usize>,
         /// The call is the driver's alone: see [`reentrancy::outside`].
         is_outside: bool,
@@ -88,9 +88,9 @@ pub enum PreparedStep<Arguments> {
     Unchanged,
     /// As [`NextStep::Return`].
     Return(Program, cl_int),
-    /// As [`NextStep::Notify`]; [`notified`] follows.
+    /// As [`NextStep::Notify`]; [`callback_returned`] follows.
     Notify(ForeignCall, NotifyTarget, Program),
-    /// As [`NextStep::Call`]; [`called`] follows.
+    /// As [`NextStep::Call`]; [`driver_returned`] follows.
     Call(ForeignCall, Arguments),
 }
 
@@ -111,7 +111,7 @@ pub fn prepared<Arguments>(
         return PreparedStep::Unchanged;
     };
     match catch_unwind(AssertUnwindSafe(prepare)) {
-        Ok(next) => goes_on(next, frame, before, cancel),
+        Ok(next) => prepare_step(next, frame, before, cancel),
         Err(_) => {
             before.restore();
             cancel.restore();
@@ -121,7 +121,7 @@ pub fn prepared<Arguments>(
 }
 
 #[inline(never)] // its frame is gone when the driver loads an entry
-fn goes_on<Arguments>(
+fn prepare_step<Arguments>(
     next: NextStep<Arguments>,
     frame: usize,
     before: ThreadState,
@@ -164,7 +164,7 @@ fn goes_on<Arguments>(
 
 /// Ends a callback that a hook has called.
 #[inline(never)]
-pub fn notified(call: ForeignCall) {
+pub fn callback_returned(call: ForeignCall) {
     let cancel = CancelState::disable();
     if let Some((before, _)) = foreign_call::returned(call) {
         before.restore();
@@ -174,7 +174,7 @@ pub fn notified(call: ForeignCall) {
 
 /// Ends a call of the driver's function.
 #[inline(never)]
-pub fn called(call: ForeignCall, program: Program, code: cl_int) {
+pub fn driver_returned(call: ForeignCall, program: Program, code: cl_int) {
     let now = CancelState::disable();
     let Some((before, callee)) = foreign_call::returned(call) else {
         return now.restore();
@@ -194,7 +194,7 @@ pub fn called(call: ForeignCall, program: Program, code: cl_int) {
 /// `known_as`: the program for the application's callback; None if the driver creates it. `refusable`: the driver may refuse the
 /// call, and the program then keeps its earlier build. PoCL also calls back in that case (measured), so a callback on this thread
 /// proves nothing, and `finish` waits for the function's code. `kept`: an object that lives until then.
-pub fn begun(
+pub fn begin_call(
     known_as: Option<Program>,
     target: NotifyTarget,
     refusable: bool,
@@ -217,7 +217,7 @@ pub fn begun(
         true => (
             number,
             NotifyTarget {
-                function: Some(arrived),
+                function: Some(on_callback),
                 user_data: number as *mut c_void,
             },
         ),
@@ -226,7 +226,7 @@ pub fn begun(
 }
 
 /// Begins a call that is the driver's alone. `kept` lives until it ends.
-pub fn begun_outside(kept: HeldObject) -> usize {
+pub fn begin_outside(kept: HeldObject) -> usize {
     wait(Pending {
         finish: None,
         target: NotifyTarget::NONE,
@@ -300,20 +300,20 @@ impl NotifyTarget {
     }
 }
 
-unsafe extern "C-unwind" fn arrived(program: *mut c_void, user_data: *mut c_void) {
+unsafe extern "C-unwind" fn on_callback(program: *mut c_void, user_data: *mut c_void) {
     let here = 0_u8;
     let frame = std::ptr::from_ref(&here) as usize;
     if let Some((call, target, program)) =
-        finished(Program::new(program), user_data as usize, frame)
+        begin_callback(Program::new(program), user_data as usize, frame)
     {
         target.call(program);
-        heard(call);
+        returned_to_driver(call);
     }
 }
 
 /// Handles the driver's callback. Returns the application's callback and its program. None if it was called already.
 #[inline(never)]
-fn finished(
+fn begin_callback(
     program: Program,
     number: usize,
     frame: usize,
@@ -355,7 +355,7 @@ fn finished(
 
 /// Ends a callback of the application that the driver has called through us.
 #[inline(never)]
-fn heard(call: ForeignCall) {
+fn returned_to_driver(call: ForeignCall) {
     let now = CancelState::disable();
     if let Some((before, _)) = foreign_call::returned(call) {
         before.restore();

@@ -76,7 +76,7 @@ pub enum Rebuild {
     Fresh,
     /// Its program-scope variables, if the options are the same.
     KeepsVariables,
-    /// All its kernels, beside the new ones.
+    /// All its kernels, in addition to the new ones.
     KeepsKernels,
 }
 
@@ -131,7 +131,7 @@ pub struct Profile {
     pub environment: &'static Environment,
     /// Whether variables that begin with the platform's ICD suffix and `_` are taken to change code.
     pub suffix_variables: bool,
-    /// Files that change code, beside the libraries that it needs.
+    /// Files that change code, in addition to the libraries that it needs.
     pub files: &'static [DriverFiles],
     /// Programs that it runs, found in PATH.
     pub tools: &'static [&'static str],

@@ -32,12 +32,12 @@ where
         PreparedStep::Return(program, code) => (program, code),
         PreparedStep::Notify(call, target, program) => {
             target.call(program);
-            notify::notified(call);
+            notify::callback_returned(call);
             (program, CL_SUCCESS)
         }
         PreparedStep::Call(call, arguments) => {
             let (program, code) = below(Some(arguments));
-            notify::called(call, program, code);
+            notify::driver_returned(call, program, code);
             (program, code)
         }
     }
@@ -132,7 +132,8 @@ mod tests {
         assert_eq!(hooked(ENTRY, || panic!("before"), below).1, 1);
         let prepare = || {
             let finish = Box::new(|_, _| panic!("after"));
-            let (number, _) = notify::begun(None, NotifyTarget::NONE, false, None, None, finish);
+            let (number, _) =
+                notify::begin_call(None, NotifyTarget::NONE, false, None, None, finish);
             NextStep::Call {
                 arguments: (),
                 number: Some(number),
@@ -177,7 +178,7 @@ mod tests {
             let alive = alive.clone();
             let finish = Box::new(move |_, _| drop(alive));
             let (number, arguments) =
-                notify::begun(Some(program()), target, is_judged, None, None, finish);
+                notify::begin_call(Some(program()), target, is_judged, None, None, finish);
             NextStep::Call {
                 arguments,
                 number: Some(number),
@@ -250,7 +251,7 @@ mod tests {
         );
         assert_eq!(seen.take(), Some(true));
         let prepare = || {
-            let (number, arguments) = notify::begun(
+            let (number, arguments) = notify::begin_call(
                 Some(program()),
                 target,
                 false,

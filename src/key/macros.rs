@@ -253,8 +253,8 @@ impl Macros {
         {
             return Err(Bypass::UnresolvedInclude);
         }
-        // Each token with a blank before it wherever white space stands there, also before the first and the last (measured
-        // on PoCL and Intel's CPU runtime; clang's Preprocessor::LexHeaderName).
+        // A blank precedes each token that white space precedes, also the first and the last (measured on PoCL and Intel's CPU
+        // runtime; clang's Preprocessor::LexHeaderName).
         let mut name = Vec::new();
         let length = rest[..=end]
             .iter()

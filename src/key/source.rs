@@ -345,7 +345,7 @@ impl<'a> Texts<'a> {
                 },
                 Token::Paste => self.pastes = true,
                 Token::Literal(literal) => self.assembles |= could_name_a_file(literal),
-                // A raw string ends elsewhere, and undoes line splices, where the language has it.
+                // A raw string has another end, and undoes line splices, in languages that have it.
                 Token::RawString | Token::TooMuchOpen => return Err(Bypass::UnknownDirective),
                 // clang refuses names like `__FIL\u0045__`; another compiler may not.
                 Token::UniversalName => return Err(Bypass::UsesTimeOrFileName),

@@ -12,7 +12,7 @@ use crate::cl::{Context, Program};
 use crate::driver::Driver;
 use crate::key::ingredients::Key;
 
-/// Notified when a query gives a program free, see [`own_program`].
+/// Notified when a query releases a program, see [`own_program`].
 static ANSWERED: Signal = Signal::new();
 
 /// How long a build waits for a query that is forcing a real build of the same program. The query calls nothing of the application,
@@ -140,12 +140,12 @@ pub fn stand_aside(ticket: &Ticket) {
     drop(aside); // the ticket has another clone
 }
 
-/// Whether no other build of the program ran beside this one, so that the driver holds the result of this one.
+/// Whether no other build of the program ran at the same time, so that the driver holds the result of this one.
 pub fn is_alone(ticket: &Ticket) -> bool {
     !ticket.concurrent && STATE.write().current(ticket).is_some()
 }
 
-/// Ends a build with a P' that serves from now on. If a later build has begun, gives P' back, and the build has not ended.
+/// Ends a build with a P' that serves from now on. If a later build has begun, returns P', and the build has not ended.
 pub fn publish(ticket: &Ticket, inner: Arc<CachedProgram>) -> Result<(), Arc<CachedProgram>> {
     let mut state = STATE.write();
     let Some(known) = state.current(ticket) else {

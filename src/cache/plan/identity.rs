@@ -10,7 +10,7 @@ use crate::key::ingredients::Ingredient;
 use crate::outcome::Bypass;
 use crate::shadow::Base;
 
-/// The identity of all that compiles, beside the texts.
+/// The identity of driver, devices and surroundings.
 pub(super) struct CallIdentity {
     /// One for each device. These, driver and bindings are shared by all keys of them.
     pub(super) devices: Vec<Arc<[Ingredient]>>,
@@ -23,7 +23,7 @@ pub(super) struct CallIdentity {
 }
 
 impl Cache {
-    /// Identifies all that compiles, or tells why that cannot be identified.
+    /// Identifies driver, devices and surroundings, or tells why that is impossible.
     pub(super) fn call_identity(
         &self,
         inputs: &CallInputs<'_>,

@@ -8,7 +8,7 @@ use crate::driver::profile::Rebuild;
 use crate::outcome::Bypass;
 use crate::shadow::{CachedProgram, Operation, Origin, Recipe, Ticket};
 
-/// Refuses programs of which a build depends on more than the key tells.
+/// Refuses programs whose build depends on more than the key tells.
 pub(super) fn check(ticket: &Ticket, compiles: bool) -> Result<(), Bypass> {
     if ticket.concurrent {
         return Err(Bypass::ConcurrentBuild);

@@ -116,7 +116,7 @@ pub static POCL: Environment = Environment {
         "POCL_DEVICES",
         "POCL_CPU_LOCAL_MEM_SIZE",
         "POCL_MAX_WORK_GROUP_SIZE",
-        // These make the driver lie about itself.
+        // These make the driver report other facts about itself.
         "POCL_DRIVER_VERSION_OVERRIDE",
         "POCL_PLATFORM_NAME_OVERRIDE",
         "POCL_CPU_VENDOR_ID_OVERRIDE",
@@ -426,7 +426,7 @@ pub static LAYERS: Environment = Environment {
 /// answers of the device and the results of a kernel were the same, except for paths in PoCL's log. Of Oclgrind's refused program,
 /// half of the variables were tried.
 static NEUTRAL: &[&str] = &[
-    // Set anew by each shell, terminal or session.
+    // Set by each shell, terminal or session.
     "_",
     "SHLVL",
     "OLDPWD",

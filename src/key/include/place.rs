@@ -45,7 +45,7 @@ pub(super) fn look(
     known: impl Fn(&FileFingerprint) -> Option<[u8; 32]>,
 ) -> Result<(PlaceContent, Option<Vec<u8>>), Bypass> {
     let is_nothing = |error: &std::io::Error| {
-        // ENAMETOOLONG: no file can stand there, unless a relative path is short enough.
+        // ENAMETOOLONG: no file can be there, unless a relative path is short enough.
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => true,
             ErrorKind::InvalidFilename => path.as_os_str().len() < libc::PATH_MAX as usize,

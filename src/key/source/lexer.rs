@@ -188,7 +188,7 @@ impl<'a> Lexer<'a> {
     /// Gives `each` the spans of a text that are code.
     ///
     /// # Errors
-    /// [`Token::TooMuchOpen`] stands where the directives hid it.
+    /// [`Token::TooMuchOpen`] if that hid a directive.
     pub(super) fn code_of(
         text: &'a [u8],
         reading: u8,
