@@ -302,10 +302,10 @@ impl Cache {
     }
 
     #[inline(never)] // what it keeps on the stack is not below the driver's compiler
-    fn count_not_from_source(&self) {
+    fn count_from_binary(&self) {
         self.count_bypass(
             &Attribution::default(),
-            Bypass::NotFromSource,
+            Bypass::FromBinary,
             Vec::new(),
             Duration::ZERO,
         );
@@ -356,7 +356,7 @@ impl Cache {
                 program = dead.program();
                 number = Some(notify::begun_outside(Box::new(dead)));
             }
-            None => self.count_not_from_source(),
+            None => self.count_from_binary(),
         }
         let notify = call.notify;
         Next::Call {

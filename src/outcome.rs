@@ -40,6 +40,10 @@ macro_rules! numbered {
                 }
             }
 
+            fn names(self) -> impl Iterator<Item = &'static str> {
+                std::iter::once(self.name()).chain(self.former_name())
+            }
+
             fn stored_name(self) -> &'static str {
                 self.former_name().unwrap_or(self.name())
             }
@@ -76,6 +80,9 @@ pub trait FormerName: Copy {
     /// The former name, which JSON has beside the new one until the next release.
     fn former_name(self) -> Option<&'static str>;
 
+    /// The name, and the former one: the keys in JSON.
+    fn names(self) -> impl Iterator<Item = &'static str>;
+
     /// The name in files of the cache, which never changes: other versions read them.
     fn stored_name(self) -> &'static str;
 }
@@ -102,8 +109,8 @@ numbered! {
         UnknownOption = 4, "unknown_option",
             "a build option that is not known to be harmless; please report it";
         /// The program was not created from source text or an intermediate language, or not through us.
-        NotFromSource = 5, "not_from_source",
-            "made from a binary, often from the program's own cache; then nothing was compiled";
+        FromBinary = 5, "from_binary" formerly "not_from_source",
+            "loaded from the program's own binary cache, so nothing was compiled";
         /// The call's arguments are such that only the driver can judge them.
         UnusualArguments = 6, "unusual_arguments",
             "arguments that only the driver can judge, or a NUL inside the source";
@@ -217,7 +224,7 @@ numbered! {
     /// The numbers are stored in statistics files: append, never reorder, never reuse.
     pub enum Missed: u8 {
         /// There is no entry of its key: it was never seen, something in the key has changed, or the entry was removed.
-        Absent = 0, "absent",
+        New = 0, "new" formerly "absent",
             "new, changed, or removed since; `oclcache explain` tells which";
         /// There is a recipe, which nobody has baked yet.
         NotBaked = 1, "not_baked",

@@ -78,7 +78,7 @@ pub fn source_text(driver: &Driver, program: Program, length: usize) -> Result<V
             .program_info(program, CL_PROGRAM_SOURCE)
             .map_err(|code| match code {
                 CL_OUT_OF_HOST_MEMORY => Bypass::NoMemory,
-                _ => Bypass::NotFromSource,
+                _ => Bypass::FromBinary,
             })?;
     if source.pop() != Some(0) || source.len() != length {
         return Err(Bypass::UnusualArguments);

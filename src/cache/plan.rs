@@ -83,7 +83,7 @@ impl Plan {
 
     /// Remembers why it is no hit. Of two reasons the later one holds, unless that is that there is no entry any more.
     pub fn missed_by(&self, reason: Missed) {
-        if reason != Missed::Absent {
+        if reason != Missed::New {
             self.missed.store(reason as u8, Ordering::Relaxed);
         }
     }
@@ -91,7 +91,7 @@ impl Plan {
     /// Why it was no hit.
     pub fn missed(&self) -> Missed {
         let number = usize::from(self.missed.load(Ordering::Relaxed));
-        Missed::ALL.get(number).copied().unwrap_or(Missed::Absent)
+        Missed::ALL.get(number).copied().unwrap_or(Missed::New)
     }
 
     /// Whether these programs of this context still hold what the plan links.
@@ -164,7 +164,7 @@ impl Cache {
                 }
                 Base::Il(code.into(), constants.clone())
             }
-            Origin::Linked => return Err(Bypass::NotFromSource),
+            Origin::Linked => return Err(Bypass::FromBinary),
         };
         let operation = match headers {
             None => Operation::Build,
@@ -399,7 +399,7 @@ impl Cache {
         Ok(Box::new(Plan {
             parts,
             family: driver.profile.family,
-            missed: AtomicU8::new(Missed::Absent as u8),
+            missed: AtomicU8::new(Missed::New as u8),
             options,
             devices,
             targets,

@@ -9,6 +9,7 @@ use crate::cli::failure::Failure;
 use crate::cli::open::{directory, tiers};
 use crate::config::Config;
 use crate::key::ingredients::Key;
+use crate::outcome::{Bypass, FormerName, Missed};
 use crate::store::directory::FileFacts;
 use crate::store::filesystem::FileSystem;
 use crate::store::journal::now_ms;
@@ -186,6 +187,7 @@ impl Gathered {
                     .map(|(tag, row)| in_full(tag, row, today))
                     .collect(),
             ),
+            ("former_names", former_names()),
             ("date", day(self.counted.today).into()),
             ("zeroed", self.counted.zeroed_ms.map(|ms| ms / 1000).into()),
             ("directory", self.directory.to_string_lossy().into()),
@@ -216,17 +218,26 @@ fn counters(totals: &Totals) -> Map<String, Value> {
         .collect();
     object.insert("bypassed".into(), totals.bypassed().into());
     object.insert("saved_ns".into(), totals.saved_ns().into());
-    let reasons = |found: &mut dyn Iterator<Item = (&'static str, u64)>| {
-        let found: BTreeMap<_, _> = found.collect();
-        json!(found)
-    };
-    let mut bypasses = totals.bypasses().map(|(of, count)| (of.name(), count));
-    let mut missed = totals.missed().map(|(of, count)| (of.name(), count));
-    let mut queries = totals.queries().map(|(of, count)| (of.name(), count));
-    object.insert("bypass_reasons".into(), reasons(&mut bypasses));
-    object.insert("miss_reasons".into(), reasons(&mut missed));
-    object.insert("materialised_queries".into(), reasons(&mut queries));
+    object.insert("bypass_reasons".into(), reasons(totals.bypasses()));
+    object.insert("miss_reasons".into(), reasons(totals.missed()));
+    object.insert("materialised_queries".into(), reasons(totals.queries()));
     object
+}
+
+/// Counts by name, and by the former name where there is one.
+fn reasons(counts: impl Iterator<Item = (impl FormerName, u64)>) -> Value {
+    let named = counts.flat_map(|(of, count)| of.names().map(move |name| (name, count)));
+    json!(named.collect::<BTreeMap<_, _>>())
+}
+
+/// The names by former name. Who sums the counts of all reasons leaves the former names out.
+fn former_names() -> Value {
+    fn of<T: FormerName>(all: &[T]) -> impl Iterator<Item = (&'static str, &'static str)> {
+        all.iter()
+            .filter_map(|one| Some((one.former_name()?, one.names().next()?)))
+    }
+    let names = of(&Bypass::ALL).chain(of(&Missed::ALL));
+    json!(names.collect::<BTreeMap<_, _>>())
 }
 
 /// The counters behind names; null is one that is not known.

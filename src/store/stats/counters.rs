@@ -179,7 +179,7 @@ impl Totals {
 
     /// Builds that drivers did, and that went well; made from a binary, a program is not compiled.
     pub fn compiled(&self) -> u64 {
-        let of_binaries = self.0[BYPASSES + Bypass::NotFromSource as usize];
+        let of_binaries = self.0[BYPASSES + Bypass::FromBinary as usize];
         let bypassed = self.bypassed().saturating_sub(of_binaries);
         self.get(Counter::Misses).saturating_add(bypassed)
     }
