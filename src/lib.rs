@@ -64,6 +64,7 @@
 //! - `cl`: the ABI.
 //! - `outcome`, `config`, `log`: the outcomes of a build with their reasons, the settings, and messages to people.
 //! - `file_fingerprint`: detects that a file has changed since it was read.
+//! - `framing`: the magic number, length and checksum of files.
 //! - `fallible`: allocates buffers whose size comes from the application or from a file, and reports failure.
 //! - `reserve`: the allocator, with a small reserve for the case that the system has no memory left.
 //! - `priority`: lowers the priority of background work.
@@ -87,6 +88,7 @@ mod fallible;
 mod file_fingerprint;
 mod fork_generation;
 mod fork_safety;
+mod framing;
 mod front;
 mod guarded_file;
 mod hook;

@@ -1,7 +1,7 @@
 //! What audits found: an entry that is not what the driver compiles. The cache is off for that driver from then on.
 //!
 //! ```text
-//! v1/audit/<identity>           the mark: magic, XXH3-64 of what follows, then a [`Mark`]
+//! v1/audit/<identity>           the mark: a frame (see `framing`) of a [`Mark`]
 //! v1/audit/<identity>.stored    the entry that was served, as it was stored
 //! v1/audit/<identity>.built     the same entry as it was compiled for the audit
 //! ```
@@ -14,20 +14,20 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::directory::Directory;
 use super::stats::{DAY_MS, date};
 use super::{Cleared, Store, StoreError, TEMPORARY};
+use crate::framing;
 use crate::key::ingredients::Key;
 use crate::log::{path, text};
 
 pub(super) const AUDIT: &str = "audit";
-const MAGIC: &[u8] = b"oclcaudt";
+const MAGIC: &[u8] = b"oclcaud2";
 const STORED: &str = ".stored";
 const BUILT: &str = ".built";
 /// A mark is a few lines.
-const LARGEST_MARK: u64 = 1 << 20;
+const MAX_MARK_BYTES: u64 = 1 << 20;
 /// Entries can be large, so only those of the latest findings are kept. Marks stay.
 const MAX_KEPT: usize = 4;
 
@@ -93,20 +93,6 @@ impl fmt::Display for Marked {
     }
 }
 
-impl Mark {
-    fn encode(&self) -> Option<Vec<u8>> {
-        let body = postcard::to_stdvec(self).ok()?;
-        let checksum = xxh3_64(&body).to_le_bytes();
-        Some([MAGIC, &checksum, &body].concat())
-    }
-
-    fn parse(bytes: &[u8]) -> Option<Mark> {
-        let (checksum, body) = bytes.strip_prefix(MAGIC)?.split_first_chunk()?;
-        let is_whole = xxh3_64(body) == u64::from_le_bytes(*checksum);
-        is_whole.then(|| postcard::from_bytes(body).ok()).flatten()
-    }
-}
-
 /// Whether a name is one of these files'.
 pub(super) fn is_ours(name: &str) -> bool {
     let identity = [STORED, BUILT]
@@ -142,7 +128,7 @@ impl Store {
         let directory = self.root.create(AUDIT)?;
         let temporary = self.root.create(TEMPORARY)?;
         let name = identity.hex();
-        let bytes = mark.encode().unwrap_or_default();
+        let bytes = framing::encode(MAGIC, mark).unwrap_or_default();
         directory.write_by_rename(&temporary, &name, &bytes)?;
         for (suffix, result) in [(STORED, stored), (BUILT, built)] {
             let name = format!("{name}{suffix}");
@@ -165,14 +151,14 @@ impl Store {
         names.sort();
         let marked = |name: &String| {
             let identity = Key::from_hex(name)?;
-            let bytes = directory.read(name, LARGEST_MARK).ok().flatten();
+            let bytes = directory.read(name, MAX_MARK_BYTES).ok().flatten();
             let result = |suffix| {
                 let name = format!("{name}{suffix}");
                 names.contains(&name).then(|| directory.path().join(name))
             };
             Some(Marked {
                 identity,
-                mark: bytes.and_then(|bytes| Mark::parse(&bytes)),
+                mark: bytes.and_then(|bytes| framing::decode(MAGIC, &bytes)),
                 results: [STORED, BUILT].into_iter().filter_map(result).collect(),
             })
         };

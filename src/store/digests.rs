@@ -14,8 +14,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Store;
 use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
+use crate::framing;
 
 pub(super) const DIRECTORY: &str = "digests";
+const MAGIC: &[u8] = b"oclcdig1";
 /// A driver has some dozens of files; forgetting costs only time.
 const MAX_REMEMBERED: usize = 4096;
 /// How often a file is read that changes meanwhile.
@@ -91,11 +93,10 @@ impl Digests {
         if !std::mem::take(&mut state.changed) {
             return;
         }
-        let Ok(body) = postcard::to_stdvec(&state.remembered) else {
+        let Ok(bytes) = framing::encode(MAGIC, &state.remembered) else {
             return;
         };
         drop(state);
-        let bytes = [xxh3_64(&body).to_le_bytes().as_slice(), &body].concat();
         let written = store
             .root()
             .create(DIRECTORY)
@@ -115,9 +116,7 @@ impl Default for Digests {
 fn load(store: &Store) -> Option<Remembered> {
     let directory = store.root().open_below(DIRECTORY).ok()??;
     let bytes = directory.read(&host(), 16 << 20).ok()??;
-    let (checksum, body) = bytes.split_first_chunk()?;
-    (u64::from_le_bytes(*checksum) == xxh3_64(body))
-        .then(|| postcard::from_bytes::<Option<Remembered>>(body).ok())??
+    framing::decode::<Option<Remembered>>(MAGIC, &bytes)?
 }
 
 /// A name that other hosts have not. Device and inode numbers mean something on one host only.

@@ -1,7 +1,7 @@
 //! What recording and loading took with each driver, for those of which nobody has measured it before.
 //!
 //! ```text
-//! <cache directory>/v1/drivers    XXH3-64 of what follows, then a list of [`Measured`]
+//! <cache directory>/v1/drivers    a frame (see `framing`) of a list of [`Measured`]
 //! ```
 //!
 //! A process reads the file once for each driver and replaces it whole by a rename, so there is no lock. Of processes that
@@ -12,14 +12,15 @@ use std::io;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::leftovers::is_past;
 use super::{Store, TEMPORARY};
 use crate::fork_safety::Mutex;
+use crate::framing;
 use crate::key::ingredients::Key;
 
 const NAME: &str = "drivers";
+const MAGIC: &[u8] = b"oclcdrv1";
 /// Larger files are none of ours.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Those that were not used for longest are forgotten.
@@ -316,17 +317,13 @@ impl Known {
 pub fn list(store: &Store) -> Vec<Measured> {
     let read = || {
         let bytes = store.root().read(NAME, MAX_FILE_BYTES).ok()??;
-        let (checksum, body) = bytes.split_first_chunk()?;
-        let drivers: Vec<Measured> = (u64::from_le_bytes(*checksum) == xxh3_64(body))
-            .then(|| postcard::from_bytes(body).ok())??;
-        Some(drivers)
+        framing::decode(MAGIC, &bytes)
     };
     read().unwrap_or_default()
 }
 
 fn save(store: &Store, drivers: &[Measured]) -> io::Result<()> {
-    let body = postcard::to_stdvec(drivers).map_err(io::Error::other)?;
-    let bytes = [xxh3_64(&body).to_le_bytes().as_slice(), &body].concat();
+    let bytes = framing::encode(MAGIC, &drivers)?;
     let written = || {
         let temporary = store.root().create(TEMPORARY)?;
         store.root().write_by_rename(&temporary, NAME, &bytes)

@@ -8,7 +8,7 @@
 //! meta     = zstd of the postcard encoding of `Meta`, of meta-length (u32) bytes
 //! binary   = one for each device that has one, of binary-length (u64) bytes; binary-count is u32
 //! recipe   = zstd of the postcard encoding of `Recipe`, of recipe-length (u32) bytes; 0 if it is not stored
-//! checksum = XXH3-128 of all that stands before it, 16 bytes
+//! checksum = that of `framing`
 //! ```
 //!
 //! An entry without binaries is pending: a recipe that has not been baked yet.
@@ -21,20 +21,17 @@ use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 
-use postcard::ser_flavors::Flavor;
-use postcard::serialize_with_flavor;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_128;
 use zstd::bulk::{Compressor, Decompressor};
 
 use super::recipe::StoredRecipe;
+use crate::framing::{CHECKSUM, seal, to_postcard, unseal};
 use crate::key::ingredients::{Ingredient, Key};
 
 /// The first bytes of each entry.
 pub const MAGIC: &[u8] = b"oclcache";
 /// The version of the grammar.
 const VERSION: u32 = 4;
-const CHECKSUM: usize = 16;
 /// What stands before the metadata: magic, version, key and the length of the metadata.
 const HEAD: usize = MAGIC.len() + size_of::<u32>() + 32 + size_of::<u32>();
 /// The largest decompressed metadata or recipe, in bytes.
@@ -190,9 +187,9 @@ impl EntryContent<'_> {
     /// # Errors
     /// There is no memory for them.
     pub fn encode(&self, key: &Key) -> io::Result<Vec<u8>> {
-        let meta = compress(&encoded(self.meta)?)?;
+        let meta = compress(&to_postcard(self.meta)?)?;
         let recipe = match self.recipe {
-            Some(recipe) => compress(&encoded(recipe)?)?,
+            Some(recipe) => compress(&to_postcard(recipe)?)?,
             None => Vec::new(),
         };
         let parts = [
@@ -220,37 +217,9 @@ impl EntryContent<'_> {
         }
         bytes.extend((recipe.len() as u32).to_le_bytes());
         bytes.extend(&recipe);
-        let checksum = xxh3_128(&bytes);
-        bytes.extend(checksum.to_le_bytes());
+        seal(&mut bytes);
         Ok(bytes)
     }
-}
-
-/// The postcard encoding; recipes hold the texts of applications.
-fn encoded(value: &impl Serialize) -> io::Result<Vec<u8>> {
-    /// Bytes that say so when there is no memory for more.
-    struct Bytes(Vec<u8>);
-
-    impl Flavor for Bytes {
-        type Output = Vec<u8>;
-
-        fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-            let reserved = self.0.try_reserve(bytes.len());
-            reserved.map_err(|_| postcard::Error::SerializeBufferFull)?;
-            self.0.extend_from_slice(bytes);
-            Ok(())
-        }
-
-        fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-            self.try_extend(&[byte])
-        }
-
-        fn finalize(self) -> postcard::Result<Vec<u8>> {
-            Ok(self.0)
-        }
-    }
-    // No type of ours can fail to encode for any other reason.
-    serialize_with_flavor(value, Bytes(Vec::new())).map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
 
 /// A verified entry.
@@ -271,16 +240,15 @@ impl Entry {
     /// # Errors
     /// Why it is no usable entry.
     pub fn parse(bytes: Vec<u8>, key: Option<&Key>) -> Result<Entry, Defect> {
-        let body = bytes.len().checked_sub(CHECKSUM).ok_or(Defect::Length)?;
+        if bytes.len() < CHECKSUM {
+            return Err(Defect::Length);
+        }
         if !bytes.starts_with(MAGIC) {
             return Err(Defect::Foreign);
         }
-        let checksum: [u8; CHECKSUM] = bytes[body..].try_into().map_err(|_| Defect::Length)?;
-        if xxh3_128(&bytes[..body]) != u128::from_le_bytes(checksum) {
-            return Err(Defect::Checksum);
-        }
+        let body = unseal(&bytes).ok_or(Defect::Checksum)?;
         let mut cursor = Cursor {
-            bytes: &bytes[..body],
+            bytes: body,
             at: MAGIC.len(),
         };
         if cursor.u32()? != VERSION {
@@ -303,7 +271,7 @@ impl Entry {
         }
         let length = cursor.u32()? as usize;
         let recipe = cursor.take(length)?;
-        if cursor.at != body {
+        if cursor.at != body.len() {
             return Err(Defect::Length);
         }
         let meta = decompress(&bytes[meta]).ok_or(Defect::Metadata)?;
@@ -577,9 +545,8 @@ pub(super) mod tests {
             Some(Defect::OtherKey)
         );
         bytes[MAGIC.len()] = 2;
-        let body = bytes.len() - CHECKSUM;
-        let checksum = xxh3_128(&bytes[..body]).to_le_bytes();
-        bytes[body..].copy_from_slice(&checksum);
+        bytes.truncate(bytes.len() - CHECKSUM);
+        seal(&mut bytes);
         assert_eq!(Entry::parse(bytes, Some(&key)).err(), Some(Defect::Foreign));
     }
 }

@@ -5,11 +5,8 @@
 //! <cache directory>/v1/journal       records, appended by all processes
 //! <cache directory>/v1/journal.old   what stood there until it had grown to its bound
 //!
-//! record   = magic length body checksum
-//! magic    = "oclcjrn2"     8 bytes; another encoding gets another
-//! length   = of the body    u32, little-endian
-//! body     = zstd of the postcard encoding of `Record`
-//! checksum = XXH3-128 of all that stands before it, 16 bytes, little-endian
+//! record = a frame (see `framing`) with the magic number "oclcjrn2"; another encoding gets another
+//! body   = zstd of the postcard encoding of `JournalRecord`
 //! ```
 //!
 //! A record is appended by one write to a file that is opened for it (`O_APPEND`): file systems of one machine put such
@@ -23,11 +20,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fs2::FileExt;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_128;
 
 use super::directory::Directory;
 use super::entry::{compress, decompress};
 use super::{Cleared, StoreError};
+use crate::framing::{frame, to_postcard, unframe};
 use crate::guarded_file::may_reach;
 use crate::key::ingredients::{Ingredient, Key};
 use crate::outcome::{Bypass, NotBakeable};
@@ -35,7 +32,6 @@ use crate::outcome::{Bypass, NotBakeable};
 const NAME: &str = "journal";
 const OLD: &str = "journal.old";
 const MAGIC: &[u8] = b"oclcjrn2";
-const CHECKSUM: usize = 16;
 
 /// A journal of this size is moved out of the way, in bytes: some hundreds of builds.
 const BOUND: u64 = 1 << 20;
@@ -193,15 +189,7 @@ fn open_with_room(root: &Directory) -> io::Result<File> {
 }
 
 fn encode(record: &JournalRecord) -> io::Result<Vec<u8>> {
-    let body = postcard::to_stdvec(record).map_err(io::Error::other)?;
-    let body = compress(&body)?;
-    let mut bytes = Vec::with_capacity(MAGIC.len() + size_of::<u32>() + body.len() + CHECKSUM);
-    bytes.extend(MAGIC);
-    bytes.extend((body.len() as u32).to_le_bytes());
-    bytes.extend(&body);
-    let checksum = xxh3_128(&bytes);
-    bytes.extend(checksum.to_le_bytes());
-    Ok(bytes)
+    frame(MAGIC, &compress(&to_postcard(record)?)?)
 }
 
 /// All whole records, oldest first.
@@ -235,30 +223,16 @@ fn decode(mut bytes: &[u8]) -> Vec<JournalRecord> {
     let is_magic = |window: &[u8]| window == MAGIC;
     while let Some(at) = bytes.windows(MAGIC.len()).position(is_magic) {
         bytes = &bytes[at..];
-        let length = match first(bytes) {
-            Some((record, length)) => {
-                records.extend(record);
-                length
+        bytes = match unframe(MAGIC, bytes) {
+            Some((body, rest)) => {
+                let body = decompress(body);
+                records.extend(body.and_then(|body| postcard::from_bytes(&body).ok()));
+                rest
             }
-            None => MAGIC.len(),
+            None => &bytes[MAGIC.len()..],
         };
-        bytes = &bytes[length..];
     }
     records
-}
-
-/// The record at the beginning, and its length: nothing if it is cut or damaged.
-fn first(bytes: &[u8]) -> Option<(Option<JournalRecord>, usize)> {
-    let (length, _) = bytes.get(MAGIC.len()..)?.split_first_chunk()?;
-    let start = MAGIC.len() + size_of::<u32>();
-    let end = start.checked_add(u32::from_le_bytes(*length) as usize)?;
-    let (checksum, _) = bytes.get(end..)?.split_first_chunk()?;
-    if xxh3_128(&bytes[..end]) != u128::from_le_bytes(*checksum) {
-        return None;
-    }
-    let body = decompress(&bytes[start..end]);
-    let record = body.and_then(|body| postcard::from_bytes(&body).ok());
-    Some((record, end + CHECKSUM))
 }
 
 /// Removes it, and counts what is not the cache's.
