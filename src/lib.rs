@@ -63,6 +63,7 @@
 //! - `driver`: one real driver, its profile, and safe calls into it.
 //! - `cl`: the ABI.
 //! - `outcome`, `config`, `log`: the outcomes of a build with their reasons, the settings, and messages to people.
+//! - `lru`: values in memory that take a bounded number of bytes.
 //! - `file_fingerprint`: detects that a file has changed since it was read.
 //! - `framing`: the magic number, length and checksum of files.
 //! - `fallible`: allocates buffers whose size comes from the application or from a file, and reports failure.
@@ -94,6 +95,7 @@ mod guarded_file;
 mod hook;
 mod key;
 mod log;
+mod lru;
 mod outcome;
 mod priority;
 mod quantity;

@@ -4,12 +4,12 @@
 //! They take a bounded number of bytes; what was not used for longest goes first. One that was read some minutes ago is read
 //! again, so that the time of its last use on disk, by which entries are evicted, stays true.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::Key;
+use crate::lru::Lru;
 use crate::store::entry::{Answer, Entry, Facts};
 
 /// What the entries take together at most, in bytes.
@@ -22,35 +22,19 @@ const SHARE: u32 = 8;
 
 /// Entries in memory.
 pub struct Memory {
-    state: Mutex<State>,
-    largest: usize,
+    entries: Mutex<Lru<Key, InMemory>>,
 }
 
-#[derive(Default)]
-struct State {
-    entries: HashMap<Key, Kept>,
-    bytes: usize,
-    /// Counts the uses.
-    clock: u64,
-}
-
-struct Kept {
+struct InMemory {
     entry: Arc<Entry>,
-    bytes: usize,
     read: Instant,
-    used: u64,
 }
 
 impl Memory {
     /// Nothing is kept yet.
     pub fn new() -> Memory {
-        Memory::of_size(MAX_BYTES)
-    }
-
-    fn of_size(largest: usize) -> Memory {
         Memory {
-            state: Mutex::default(),
-            largest,
+            entries: Mutex::new(Lru::new(MAX_BYTES, usize::MAX)),
         }
     }
 
@@ -62,73 +46,31 @@ impl Memory {
     }
 
     fn get_at(&self, key: &Key, now: Instant, most: Duration) -> Option<Arc<Entry>> {
-        let mut state = self.state.lock();
-        state.clock += 1;
-        let clock = state.clock;
-        let kept = state.entries.get_mut(key)?;
-        if now.saturating_duration_since(kept.read) < most {
-            kept.used = clock;
-            return Some(kept.entry.clone());
+        let mut entries = self.entries.lock();
+        let known = entries.get(key)?;
+        if now.saturating_duration_since(known.read) < most {
+            return Some(known.entry.clone());
         }
-        let old = state.remove(key);
-        drop(state);
+        let old = entries.remove(key);
+        drop(entries);
         drop(old);
         None
     }
 
     /// Keeps an entry that a driver has taken, which was just read.
     pub fn put(&self, key: &Key, entry: &Arc<Entry>) {
-        let bytes = weight(entry);
-        if bytes > self.largest {
-            return;
-        }
-        let mut gone = Vec::new();
-        let mut state = self.state.lock();
-        state.clock += 1;
-        let kept = Kept {
+        let known = InMemory {
             entry: entry.clone(),
-            bytes,
             read: Instant::now(),
-            used: state.clock,
         };
-        gone.extend(state.remove(key));
-        state.bytes += bytes;
-        state.entries.insert(*key, kept);
-        if state.bytes > self.largest {
-            // An eighth at once: each time all are looked through.
-            state.shrink_to(self.largest / 8 * 7, &mut gone);
-        }
-        drop(state);
+        let gone = self.entries.lock().put(*key, known, weight(entry));
         drop(gone); // megabytes are given back without the lock
     }
 
     /// The entry of a key was replaced, or is not to be used any more.
     pub fn forget(&self, key: &Key) {
-        let old = self.state.lock().remove(key);
+        let old = self.entries.lock().remove(key);
         drop(old);
-    }
-}
-
-impl State {
-    fn remove(&mut self, key: &Key) -> Option<Kept> {
-        let kept = self.entries.remove(key)?;
-        self.bytes -= kept.bytes;
-        Some(kept)
-    }
-
-    fn shrink_to(&mut self, most: usize, gone: &mut Vec<Kept>) {
-        let mut order: Vec<(u64, Key)> = self
-            .entries
-            .iter()
-            .map(|(key, kept)| (kept.used, *key))
-            .collect();
-        order.sort_unstable_by_key(|(used, _)| *used);
-        for (_, key) in order {
-            if self.bytes <= most {
-                return;
-            }
-            gone.extend(self.remove(&key));
-        }
     }
 }
 
@@ -176,30 +118,6 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_longest_goes_first_and_the_bytes_stay_bounded() {
-        let one = weight(&entry(0, 10_000));
-        let memory = Memory::of_size(8 * one);
-        for number in 0..8 {
-            memory.put(&key(number), &entry(number, 10_000));
-        }
-        assert!(memory.get(&key(0), None).is_some());
-        for number in 8..11 {
-            memory.put(&key(number), &entry(number, 10_000));
-            assert!(memory.state.lock().bytes <= 8 * one);
-        }
-        for (number, is_there) in [(0, true), (1, false), (2, false), (3, false), (10, true)] {
-            assert_eq!(
-                memory.get(&key(number), None).is_some(),
-                is_there,
-                "{number}"
-            );
-        }
-        memory.put(&key(20), &entry(20, 10 * one));
-        assert!(memory.get(&key(20), None).is_none(), "larger than all room");
-        assert!(memory.get(&key(0), None).is_some());
-    }
-
-    #[test]
     fn what_was_forgotten_or_read_long_ago_is_read_again() {
         let memory = Memory::new();
         memory.put(&key(1), &entry(1, 10));
@@ -210,7 +128,6 @@ mod tests {
         let at = |now| memory.get_at(&key(2), now, READ_AGAIN);
         assert!(at(later - READ_AGAIN / 2).is_some());
         assert!(at(later).is_none());
-        assert_eq!(memory.state.lock().bytes, 0);
         memory.put(&key(3), &entry(3, 10));
         let full = |seconds| memory.get(&key(3), Some(Duration::from_secs(seconds)));
         assert!(full(1000).is_some());

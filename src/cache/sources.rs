@@ -2,12 +2,14 @@
 //! the driver includes in each; so what was found of it is remembered, and the next build of the same neither scans nor hashes it.
 //! Texts are compared byte by byte.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::fallible;
 use crate::fork_safety::Mutex;
 use crate::key::source;
+use crate::lru::Lru;
 use crate::outcome::Bypass;
 use crate::shadow::Text;
 
@@ -34,15 +36,21 @@ impl Source {
     }
 }
 
-/// The last of them.
-#[derive(Default)]
-pub struct Sources(Mutex<Known>);
+/// The last of them, by [`digest`].
+pub struct Sources(Mutex<Lru<u64, Arc<Source>>>);
 
-#[derive(Default)]
-struct Known {
-    /// The one that was used last comes last.
-    sources: VecDeque<Arc<Source>>,
-    bytes: usize,
+impl Default for Sources {
+    fn default() -> Sources {
+        Sources(Mutex::new(Lru::new(MAX_BYTES, MAX_SOURCES)))
+    }
+}
+
+/// By what a source is found. Two of an equal digest, which is unlikely, take each other's place.
+fn digest(text: &[u8], options: Option<&[u8]>, implicit: &[&str]) -> u64 {
+    let names = implicit.iter();
+    let names = names.fold(0, |seed, name| xxh3_64_with_seed(name.as_bytes(), seed));
+    let options = options.map_or(names, |options| xxh3_64_with_seed(options, names ^ 1));
+    xxh3_64_with_seed(&options.to_le_bytes(), xxh3_64(text))
 }
 
 impl Sources {
@@ -53,27 +61,13 @@ impl Sources {
         options: Option<&[u8]>,
         implicit: &[&str],
     ) -> Option<Arc<Source>> {
-        let known = self.0.lock();
-        let is_alike = |one: &&Arc<Source>| {
-            one.text.len() == text.len()
-                && one.options.as_deref() == options
-                && one.implicit == implicit
-        };
-        let alike: Vec<_> = known
-            .sources
-            .iter()
-            .rev()
-            .filter(is_alike)
-            .cloned()
-            .collect();
-        drop(known); // it takes a while to compare megabytes
-        let found = alike.into_iter().find(|one| *one.text == text)?;
-        let sources = &mut self.0.lock().sources;
-        if let Some(place) = sources.iter().rposition(|one| Arc::ptr_eq(one, &found)) {
-            sources.remove(place);
-            sources.push_back(found.clone());
-        }
-        Some(found)
+        let digest = digest(text, options, implicit);
+        let known = self.0.lock().get(&digest).cloned()?;
+        // Without the lock: it takes a while to compare megabytes.
+        let is_it = known.options.as_deref() == options
+            && known.implicit == implicit
+            && *known.text == text;
+        is_it.then_some(known)
     }
 
     /// Remembers a source that was not found.
@@ -96,18 +90,9 @@ impl Sources {
         if source.bytes() > MAX_BYTES / 2 {
             return Ok(());
         }
-        let mut gone = Vec::new();
-        let mut known = self.0.lock();
-        known.bytes += source.bytes();
-        known.sources.push_back(source.into());
-        while known.sources.len() > MAX_SOURCES || known.bytes > MAX_BYTES {
-            let Some(first) = known.sources.pop_front() else {
-                break;
-            };
-            known.bytes -= first.bytes();
-            gone.push(first);
-        }
-        drop(known);
+        let digest = digest(&source.text, options, implicit);
+        let bytes = source.bytes();
+        let gone = self.0.lock().put(digest, source.into(), bytes);
         drop(gone);
         Ok(())
     }
@@ -155,14 +140,9 @@ mod tests {
         for number in 0..30 {
             remember(&sources, &text(number), None);
             assert!(sources.find(&text(0), None, &[]).is_some(), "{number}");
-            assert!(sources.0.lock().bytes <= MAX_BYTES);
         }
         assert!(sources.find(&text(1), None, &[]).is_none());
         remember(&sources, &vec![7; MAX_BYTES], None);
         assert!(sources.find(&text(0), None, &[]).is_some());
-        for number in 0..2 * MAX_SOURCES as u64 {
-            remember(&sources, &number.to_le_bytes(), None);
-        }
-        assert!(sources.0.lock().sources.len() <= MAX_SOURCES);
     }
 }
