@@ -12,7 +12,7 @@ use super::{RUN_VARIABLE, bake, plan};
 use crate::config::Config;
 use crate::store::recorder::Recorder;
 use crate::store::stats::run_directory;
-use crate::store::{Limits, STATISTICS, Store};
+use crate::store::{Limits, Store};
 
 /// How often a process opens the directory again, or tries to. What was lost before stays open, some descriptors each time: another
 /// thread may be using it.
@@ -41,7 +41,7 @@ impl CacheHandle {
         // Counters for `oclcache run` are written also for a read-only cache: the directory is the command's, not the cache's.
         let run = std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
         let written = store.as_ref().filter(|_| !config.readonly());
-        let statistics = written.and_then(|store| store.root().create(STATISTICS).ok());
+        let statistics = written.and_then(|store| store.create_statistics().ok());
         // A child that is forked when the run is over counts with all others.
         let counts = !bake::is_baker() && (run.is_some() || statistics.is_some());
         CacheHandle {

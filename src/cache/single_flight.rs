@@ -109,7 +109,7 @@ impl Cache {
         let (mut pause, mut seen) = (PAUSES.0, None);
         let mut waited = false;
         let turn = loop {
-            let guard = match locks.try_lock(Purpose::Build, &key) {
+            let guard = match locks.try_lock(Purpose::Build(key)) {
                 Attempt::Got(guard) => Some(guard),
                 Attempt::Taken => None,
                 Attempt::Unavailable => break Turn::default(),

@@ -145,7 +145,7 @@ pub fn bake(wanted: &BakeArgs) -> Result<ExitCode, Failure> {
     let audited: Vec<Key> = (wanted.audit.iter())
         .map(|digits| Key::from_hex(digits).map_or_else(|| find_key(&store, digits), Ok))
         .collect::<Result<_, _>>()?;
-    let _lock = match store.locks().try_lock(Purpose::Bake, &Key([0; 32])) {
+    let _lock = match store.locks().try_lock(Purpose::Bake) {
         Attempt::Got(lock) => Some(lock),
         Attempt::Unavailable => None,
         Attempt::Taken => {

@@ -138,7 +138,7 @@ impl Store {
     /// # Errors
     /// It cannot be written down.
     pub fn begin_fetch(&self, key: &Key) -> Result<Fetch<'_>, StoreError> {
-        let lock = match self.locks().try_lock(Purpose::Load, key) {
+        let lock = match self.locks().try_lock(Purpose::Load(*key)) {
             Attempt::Got(lock) => Some(lock),
             Attempt::Taken => return Ok(Fetch::Taken),
             Attempt::Unavailable => None,

@@ -13,7 +13,6 @@ use super::lock::{Attempt, Purpose};
 use super::sizes::{SHARDS, Sizes};
 use super::{ENTRIES, Store, entries_of, file_name, shard_name};
 use crate::config::Config;
-use crate::key::ingredients::Key;
 
 /// A share of the file system that stays free where the user gave no size: one of so many, but at most so much, in bytes.
 const FREE_SHARE: u64 = 100;
@@ -33,9 +32,6 @@ const MAX_INTERVAL_MS: u64 = 3_600_000;
 const FULL_SHARE: u64 = 8;
 /// The clock was set back if something was used so long after now.
 const CLOCK_TOLERANCE_MS: u64 = 60_000;
-
-/// The lock has no key.
-pub(super) const EVICTION: Key = Key([0; 32]);
 
 /// What the user allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,7 +161,7 @@ impl Store {
         let mut budget = BUDGET;
         // Who cannot have the lock leaves it to its holder, who looks again when it has given it back.
         while budget > 0 && self.lacks(limits, sizes, incoming) {
-            let _lock = match self.locks().try_lock(Purpose::Evict, &EVICTION) {
+            let _lock = match self.locks().try_lock(Purpose::Evict) {
                 Attempt::Got(lock) => Some(lock),
                 // Whoever stores is faster than who makes room for all: each may be one entry ahead.
                 Attempt::Taken if excess_of(limits, sizes, 0) > 0 => {
@@ -274,7 +270,7 @@ impl Store {
     /// Counts a shard, since what is stored in it may not be what its counter says, unless another process or thread lists
     /// shards: each would add what it has found.
     pub(super) fn count_again(&self, sizes: &Sizes, shard: usize) {
-        let attempt = self.locks().try_lock(Purpose::Evict, &EVICTION);
+        let attempt = self.locks().try_lock(Purpose::Evict);
         if !matches!(attempt, Attempt::Taken) {
             self.look_through(sizes, shard, &mut |_| false);
         }
@@ -338,6 +334,7 @@ mod tests {
     use super::super::entry::tests::{content, facts};
     use super::super::{Lookup, Store};
     use super::*;
+    use crate::key::ingredients::Key;
 
     static BINARY: [u8; 40_000] = [7; 40_000];
     /// What an entry with that binary takes on the disk, in bytes.

@@ -18,11 +18,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fs2::FileExt;
 use serde::{Deserialize, Serialize};
 
 use super::directory::Directory;
 use super::entry::{compress, decompress};
+use super::lock::try_lock_file;
 use super::{Cleared, StoreError};
 use crate::framing::{frame, to_postcard, unframe};
 use crate::guarded_file::may_reach;
@@ -178,7 +178,7 @@ fn try_append(root: &Directory, mut record: JournalRecord) -> io::Result<()> {
 fn open_with_room(root: &Directory) -> io::Result<File> {
     let file = root.open_to_append(NAME)?;
     let is_network = root.file_system().is_network();
-    if file.metadata()?.len() < BOUND || !is_network && file.try_lock_exclusive().is_err() {
+    if file.metadata()?.len() < BOUND || !is_network && !try_lock_file(&file) {
         return Ok(file);
     }
     if root.is_named(NAME, &file) {

@@ -7,13 +7,11 @@ use std::io;
 use std::time::Duration;
 
 use super::directory::{Directory, is_temporary};
-use super::evict::EVICTION;
 use super::load_guard;
 use super::lock::{Attempt, Purpose};
-use super::stats::Statistics;
 use super::{
-    ASIDE, CACHEDIR_TAG, LOADING, STATISTICS, SUFFIX, Store, StoreError, TEMPORARY,
-    VERSION_DIRECTORY, bake_attempts,
+    ASIDE, CACHEDIR_TAG, LOADING, SUFFIX, Store, StoreError, TEMPORARY, VERSION_DIRECTORY,
+    bake_attempts,
 };
 use crate::key::ingredients::Key;
 
@@ -55,7 +53,7 @@ impl Store {
         if swept.is_some_and(|swept| !is_past(swept, INTERVAL, now)) {
             return;
         }
-        let _lock = match self.locks().try_lock(Purpose::Evict, &EVICTION) {
+        let _lock = match self.locks().try_lock(Purpose::Evict) {
             Attempt::Got(lock) => Some(lock),
             Attempt::Taken => return,
             Attempt::Unavailable => None,
@@ -122,8 +120,8 @@ impl Store {
             let kept = young.count();
             remove(&aside, names.split_off(kept))?;
         }
-        if let Some(statistics) = self.root.open_below(STATISTICS)? {
-            Statistics::new(&statistics).fold_some(MAX_FOLDED);
+        if let Some(statistics) = self.statistics()? {
+            statistics.fold_some(MAX_FOLDED);
         }
         Ok(removed)
     }

@@ -75,7 +75,7 @@ impl Store {
         if !file.is_writable {
             return Admission::Granted(None);
         }
-        let lock = match self.locks().try_lock(Purpose::Load, key) {
+        let lock = match self.locks().try_lock(Purpose::Load(*key)) {
             Attempt::Got(lock) => lock,
             Attempt::Taken if self.loads_begun(key) >= MAX_DEATHS => return Admission::Postponed,
             Attempt::Taken | Attempt::Unavailable => return Admission::Granted(None),

@@ -19,9 +19,12 @@ mod socket;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
+
+use fs2::FileExt;
 
 use super::directory::Directory;
 use super::filesystem::FileSystem;
@@ -35,14 +38,17 @@ const NAME: &str = "locks";
 /// What a lock is for. Each has bytes of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A driver builds the program of a key.
-    Build,
-    /// A driver loads the entry of a key for the first time.
-    Load,
-    /// Entries are removed. One lock for the whole store: the key is of no account.
+    /// A driver builds the program of this key.
+    Build(Key),
+    /// A driver loads the entry of this key for the first time.
+    Load(Key),
+    /// Entries of the store are removed.
     Evict,
-    /// Pending recipes are baked. One lock for the whole store, as well.
+    /// Pending recipes of the store are baked.
     Bake,
+    /// Statistics of dead processes are merged, or files of statistics are moved. The hosts share the statistics, so this lock is
+    /// one of the file on network file systems, too. Those locks may not answer there: the library does not ask for this one.
+    Statistics,
 }
 
 /// What became of an attempt to get a lock.
@@ -57,6 +63,7 @@ pub enum Attempt {
 }
 
 /// The locks of one store.
+#[derive(Clone)]
 pub struct Locks(Arc<Shared>);
 
 struct Shared {
@@ -96,13 +103,14 @@ pub struct Guard {
 }
 
 /// The byte of the lock: purposes differ in the upper bits, which are never all 0, and the sign is not used.
-fn byte_of(purpose: Purpose, key: &Key) -> u64 {
+fn byte_of(purpose: Purpose) -> u64 {
     const KEY_BITS: u32 = 61;
-    let number = match purpose {
-        Purpose::Build => 1,
-        Purpose::Load => 2,
+    let (number, key) = match purpose {
+        Purpose::Build(key) => (1, key),
+        Purpose::Load(key) => (2, key),
         Purpose::Evict => return 3 << KEY_BITS,
         Purpose::Bake => return 3 << KEY_BITS | 1,
+        Purpose::Statistics => return 3 << KEY_BITS | 2,
     };
     let bytes = key.0[..8].iter();
     let key = bytes.fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -131,33 +139,38 @@ impl Locks {
     }
 
     /// Tries to get a lock. Waits for nobody.
-    pub fn try_lock(&self, purpose: Purpose, key: &Key) -> Attempt {
+    pub fn try_lock(&self, purpose: Purpose) -> Attempt {
         let shared = &self.0;
-        let byte = byte_of(purpose, key);
+        let byte = byte_of(purpose);
         let file = shared.file();
         let mut state = shared.state();
         if state.held.contains_key(&byte) {
             return Attempt::Taken;
         }
-        let Some(file) = file.filter(|file| file.is_trusted()) else {
-            drop(state);
-            return shared.try_socket(byte);
-        };
-        match file.try_lock(byte) {
-            Ok(true) => Attempt::Got(shared.hold(&mut state, byte, LockBackend::File(file))),
-            Ok(false) => Attempt::Taken,
-            Err(error) => {
-                drop(state);
-                tracing::debug!(%error, "no record locks here");
-                shared.try_socket(byte)
+        let is_of_all_hosts = purpose == Purpose::Statistics;
+        let file = file.filter(|file| file.is_trusted() || is_of_all_hosts);
+        let failed = match file.map(|file| (file.try_lock(byte), file)) {
+            Some((Ok(true), file)) => {
+                return Attempt::Got(shared.hold(&mut state, byte, LockBackend::File(file)));
             }
+            Some((Ok(false), _)) => return Attempt::Taken,
+            Some((Err(error), _)) => Some(error),
+            None => None,
+        };
+        drop(state);
+        if let Some(error) = failed {
+            tracing::debug!(%error, "the file of locks cannot be locked");
+        }
+        match is_of_all_hosts {
+            true => Attempt::Unavailable,
+            false => shared.try_socket(byte),
         }
     }
 
     /// A number that changes when somebody marks the build lock of this key ([`Guard::mark`]); None if there are no marks here.
     /// Keys may share a number, one in 8,192.
     pub fn mark_of(&self, key: &Key) -> Option<u64> {
-        self.0.file()?.mark(byte_of(Purpose::Build, key))
+        self.0.file()?.mark(byte_of(Purpose::Build(*key)))
     }
 
     /// To be called in a forked child: what its parent holds is not the child's, and a socket that the child kept open would
@@ -165,6 +178,12 @@ impl Locks {
     pub fn forked(&self) {
         drop(self.0.state());
     }
+}
+
+/// Locks an open file until it is closed; false: another process has it locked, or no lock works. For a file that is replaced
+/// under a lock of its own.
+pub fn try_lock_file(file: &File) -> bool {
+    file.try_lock_exclusive().is_ok()
 }
 
 impl fmt::Debug for Locks {
@@ -327,10 +346,10 @@ mod tests {
     }
 
     /// A child that another test starts has a socket that was given back until it executes its program.
-    fn got(locks: &Locks, purpose: Purpose, key: &Key) -> Guard {
+    fn got(locks: &Locks, purpose: Purpose) -> Guard {
         const ATTEMPTS: u32 = 1000;
         for _ in 0..ATTEMPTS {
-            match locks.try_lock(purpose, key) {
+            match locks.try_lock(purpose) {
                 Attempt::Got(guard) => return guard,
                 Attempt::Taken => std::thread::sleep(std::time::Duration::from_millis(10)),
                 Attempt::Unavailable => panic!("no lock works here"),
@@ -362,14 +381,15 @@ mod tests {
     fn one_thread_has_it_and_the_next_one_gets_it() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let locks = Locks::new(directory(temporary.path()));
-        let guard = got(&locks, Purpose::Build, &key(1));
-        assert!(is_taken(&locks.try_lock(Purpose::Build, &key(1))));
-        let other_key = got(&locks, Purpose::Build, &key(2));
-        let other_purpose = got(&locks, Purpose::Load, &key(1));
-        let _evict = got(&locks, Purpose::Evict, &key(1));
-        assert!(is_taken(&locks.try_lock(Purpose::Evict, &key(2))));
+        let guard = got(&locks, Purpose::Build(key(1)));
+        assert!(is_taken(&locks.try_lock(Purpose::Build(key(1)))));
+        let other_key = got(&locks, Purpose::Build(key(2)));
+        let other_purpose = got(&locks, Purpose::Load(key(1)));
+        let _evict = got(&locks, Purpose::Evict);
+        assert!(is_taken(&locks.try_lock(Purpose::Evict)));
+        let _other_of_store = got(&locks, Purpose::Statistics);
         std::thread::spawn(|| drop(guard)).join().expect("dropped");
-        let _again = got(&locks, Purpose::Build, &key(1));
+        let _again = got(&locks, Purpose::Build(key(1)));
         drop((other_key, other_purpose));
     }
 
@@ -377,8 +397,8 @@ mod tests {
     fn the_kernel_holds_what_is_held_and_no_more() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let locks = Locks::new(directory(temporary.path()));
-        let first = got(&locks, Purpose::Build, &key(255));
-        let second = got(&locks, Purpose::Load, &key(128));
+        let first = got(&locks, Purpose::Build(key(255)));
+        let second = got(&locks, Purpose::Load(key(128)));
         let file = temporary.path().join(NAME);
         let expected = [(1 << 62) - 1, 0x5010_1010_1010_1010];
         assert_eq!(locked(&file), expected);
@@ -392,14 +412,14 @@ mod tests {
     fn a_removed_file_is_made_anew_and_what_was_held_stays_held() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let locks = Locks::new(directory(temporary.path()));
-        let guard = got(&locks, Purpose::Build, &key(1));
+        let guard = got(&locks, Purpose::Build(key(1)));
         let file = temporary.path().join(NAME);
         std::fs::remove_file(&file).expect("removed");
-        let _other = got(&locks, Purpose::Build, &key(2));
+        let _other = got(&locks, Purpose::Build(key(2)));
         assert_eq!(locked(&file).len(), 1);
-        assert!(is_taken(&locks.try_lock(Purpose::Build, &key(1))));
+        assert!(is_taken(&locks.try_lock(Purpose::Build(key(1)))));
         drop(guard);
-        let _again = got(&locks, Purpose::Build, &key(1));
+        let _again = got(&locks, Purpose::Build(key(1)));
         assert_eq!(locked(&file).len(), 2);
     }
 
@@ -409,18 +429,25 @@ mod tests {
         // As two processes: they share no table.
         let one = Locks::trusting(directory(temporary.path()), |_| false);
         let other = Locks::trusting(directory(temporary.path()), |_| false);
-        let guard = got(&one, Purpose::Build, &key(1));
+        let guard = got(&one, Purpose::Build(key(1)));
         assert!(locked(&temporary.path().join(NAME)).is_empty());
         for _ in 0..3 {
-            assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
+            assert!(is_taken(&other.try_lock(Purpose::Build(key(1)))));
         }
-        let _other_key = got(&other, Purpose::Build, &key(2));
+        let _other_key = got(&other, Purpose::Build(key(2)));
         drop(guard);
-        let _guard = got(&other, Purpose::Build, &key(1));
-        assert!(is_taken(&one.try_lock(Purpose::Build, &key(1))));
+        drop(got(&one, Purpose::Statistics));
+        let _statistics = got(&other, Purpose::Statistics);
+        assert_eq!(
+            locked(&temporary.path().join(NAME)).len(),
+            1,
+            "hosts share them"
+        );
+        let _guard = got(&other, Purpose::Build(key(1)));
+        assert!(is_taken(&one.try_lock(Purpose::Build(key(1)))));
         let elsewhere = tempfile::tempdir().expect("a temporary directory");
         let elsewhere = Locks::trusting(directory(elsewhere.path()), |_| false);
-        let _elsewhere = got(&elsewhere, Purpose::Build, &key(1));
+        let _elsewhere = got(&elsewhere, Purpose::Build(key(1)));
     }
 
     #[test]
@@ -428,23 +455,23 @@ mod tests {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let parent = Locks::trusting(directory(temporary.path()), |_| false);
         let other = Locks::trusting(directory(temporary.path()), |_| false);
-        let inherited = got(&parent, Purpose::Build, &key(1));
+        let inherited = got(&parent, Purpose::Build(key(1)));
         // As it is in a child, but that the parent's own descriptor is closed as well: as if that was killed.
         parent.0.state.lock().process = 0;
         parent.forked();
-        drop(got(&other, Purpose::Build, &key(1)));
-        let _childs = got(&parent, Purpose::Build, &key(1));
+        drop(got(&other, Purpose::Build(key(1))));
+        let _childs = got(&parent, Purpose::Build(key(1)));
         let mark = parent.mark_of(&key(1));
         inherited.mark();
         drop(inherited);
         assert_eq!(parent.mark_of(&key(1)), mark);
-        assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
+        assert!(is_taken(&other.try_lock(Purpose::Build(key(1)))));
     }
 
     /// The name of the build lock of a key.
     fn address(directory: &Directory, key: &Key) -> rustix::net::SocketAddrUnix {
         let (device, inode) = directory.identity().expect("known");
-        let byte = byte_of(Purpose::Build, key);
+        let byte = byte_of(Purpose::Build(*key));
         socket::address(device, inode, byte).expect("a name")
     }
 
@@ -457,7 +484,7 @@ mod tests {
         let bound = bound.expect("a socket");
         rustix::net::bind(&bound, &address(&directory, &key(1))).expect("bound");
         let locks = Locks::trusting(directory, |_| false);
-        let attempt = locks.try_lock(Purpose::Build, &key(1));
+        let attempt = locks.try_lock(Purpose::Build(key(1)));
         assert!(matches!(attempt, Attempt::Unavailable));
     }
 
@@ -478,7 +505,7 @@ mod tests {
         };
         let _bound = std::thread::scope(|scope| scope.spawn(bind).join().expect("bound"));
         let locks = Locks::trusting(directory, |_| false);
-        let attempt = locks.try_lock(Purpose::Build, &key(1));
+        let attempt = locks.try_lock(Purpose::Build(key(1)));
         assert!(matches!(attempt, Attempt::Unavailable));
     }
 
@@ -508,8 +535,8 @@ mod tests {
             place();
             let one = Locks::new(directory(temporary.path()));
             let other = Locks::new(directory(temporary.path()));
-            let guard = got(&one, Purpose::Build, &key(1));
-            assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
+            let guard = got(&one, Purpose::Build(key(1)));
+            assert!(is_taken(&other.try_lock(Purpose::Build(key(1)))));
             guard.mark();
             assert_eq!(one.mark_of(&key(1)), None);
             let _ = std::fs::remove_file(&file);
@@ -524,7 +551,7 @@ mod tests {
         let locks = Locks::new(directory(temporary.path()));
         let other = Locks::new(directory(temporary.path()));
         let before = (locks.mark_of(&key(1)), locks.mark_of(&key(2)));
-        got(&other, Purpose::Build, &key(1)).mark();
+        got(&other, Purpose::Build(key(1))).mark();
         assert_ne!(locks.mark_of(&key(1)), before.0);
         assert_eq!(locks.mark_of(&key(2)), before.1);
         assert!(before.0.is_some());

@@ -50,7 +50,7 @@ const ENTRIES: &str = "entries";
 const ASIDE: &str = "aside";
 const LOADING: &str = "loading";
 /// The directory of the statistics.
-pub const STATISTICS: &str = "stats";
+const STATISTICS: &str = "stats";
 const TEMPORARY: &str = "tmp";
 const SUFFIX: &str = ".entry";
 

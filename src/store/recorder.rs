@@ -33,7 +33,7 @@ const MAX_FOLDED: usize = 256;
 pub struct Recorder {
     program: Program,
     run: Option<Directory>,
-    statistics: Option<Directory>,
+    statistics: Option<Statistics>,
     // Made without a lock: if two threads do it at once, one of the two is dropped unused. A child that was forked meanwhile
     // would wait for ever for a lock.
     process: OnceBox<Process>,
@@ -62,7 +62,7 @@ const WHOLE: u32 = 1 << ROWS;
 impl Recorder {
     /// Counts into a file in the directory of an `oclcache run` if there is one, where that cannot be in that of the statistics.
     /// It is made at the first event. `program` is the name of the program that is running.
-    pub fn new(program: &[u8], run: Option<Directory>, statistics: Option<Directory>) -> Recorder {
+    pub fn new(program: &[u8], run: Option<Directory>, statistics: Option<Statistics>) -> Recorder {
         Recorder {
             program: Program::new(program),
             run,
@@ -104,16 +104,17 @@ impl Process {
     fn new(generation: u64, recorder: &Recorder) -> Process {
         // What the process counted before it executed another program stands under the same name.
         let name = own_name();
-        let directories = recorder.run.iter().chain(&recorder.statistics);
+        let directories =
+            (recorder.run.iter()).chain(recorder.statistics.as_ref().map(Statistics::directory));
         let mut files = directories.filter_map(|directory| {
             Written::open(directory, &name)
                 .inspect_err(|error| tracing::debug!(%error, "events are not counted here"))
                 .ok()
         });
         if let Some(statistics) = &recorder.statistics
-            && statistics.now_ms().is_multiple_of(FOLDS)
+            && statistics.directory().now_ms().is_multiple_of(FOLDS)
         {
-            Statistics::new(statistics).fold_some(MAX_FOLDED);
+            statistics.fold_some(MAX_FOLDED);
         }
         Process {
             generation,
@@ -200,42 +201,54 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::super::stats::Counter;
+    use super::super::{Limits, Store};
     use super::*;
 
-    fn directory(below: &Path) -> (tempfile::TempDir, Directory) {
+    fn store(below: &Path) -> (tempfile::TempDir, Store) {
         let temporary = tempfile::tempdir_in(below).expect("a temporary directory");
-        let directory = Directory::create_all(&temporary.path().join("stats")).expect("made");
-        (temporary, directory)
+        let store = Store::open(temporary.path(), Limits::default()).expect("a store");
+        (temporary, store)
     }
 
-    fn hits(directory: &Directory) -> u64 {
-        let counted = Statistics::new(directory).counted().expect("read");
+    fn statistics(store: &Store) -> Statistics {
+        store.create_statistics().expect("made")
+    }
+
+    fn recorder(store: &Store) -> Recorder {
+        Recorder::new(b"app", None, Some(statistics(store)))
+    }
+
+    fn hits(store: &Store) -> u64 {
+        let counted = statistics(store).counted().expect("read");
         counted.rows.total().get(Counter::Hits)
     }
 
     #[test]
     fn a_file_goes_on_where_it_ended_and_is_written_anew_where_it_was_cut() {
-        let (_temporary, directory) = directory(Path::new("/dev/shm"));
-        let open = || Written::open(&directory, &own_name()).expect("opened");
+        let (_temporary, store) = store(Path::new("/dev/shm"));
+        let statistics = statistics(&store);
+        let directory = statistics.directory();
+        let open = || Written::open(directory, &own_name()).expect("opened");
         let (events, program) = ([Counter::Hits.by(2)], Program::new(b"app"));
         open().record(&program, Labels::default(), &events);
         let written = open();
         written.record(&program, Labels::default(), &events);
-        assert_eq!(hits(&directory), 4);
+        assert_eq!(hits(&store), 4);
         let file = directory.path().join(own_name());
         for length in [0, 8, 1000, 4096] {
             let cut = std::fs::File::options().write(true).open(&file);
             cut.and_then(|file| file.set_len(length)).expect("cut");
             written.record(&program, Labels::default(), &events);
         }
-        assert_eq!(hits(&directory), 12);
-        assert_eq!(directory.names().expect("listed").len(), 2, "and a lock");
+        assert_eq!(hits(&store), 12);
+        assert_eq!(directory.names().expect("listed").len(), 1);
     }
 
     #[test]
     fn what_threads_write_at_once_is_all_in_the_file() {
-        let (_temporary, directory) = directory(Path::new("/dev/shm"));
-        let written = Written::open(&directory, &own_name()).expect("opened");
+        let (_temporary, store) = store(Path::new("/dev/shm"));
+        let statistics = statistics(&store);
+        let written = Written::open(statistics.directory(), &own_name()).expect("opened");
         let program = Program::new(b"app");
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -252,37 +265,34 @@ mod tests {
                 });
             }
         });
-        assert_eq!(hits(&directory), 4 * 200);
+        assert_eq!(hits(&store), 4 * 200);
     }
 
     #[test]
     fn what_stands_in_the_place_of_the_file_is_left_alone() {
-        let (temporary, directory) = directory(Path::new("/dev/shm"));
+        let (temporary, store) = store(Path::new("/dev/shm"));
         let elsewhere = temporary.path().join("elsewhere");
         std::fs::write(&elsewhere, "something").expect("written");
-        let place = directory.path().join(own_name());
+        let place = statistics(&store).directory().path().join(own_name());
         std::os::unix::fs::symlink(&elsewhere, place).expect("linked");
-        let path = directory.path().to_owned();
-        Recorder::new(b"app", None, Some(directory))
-            .record(Labels::default(), &[Counter::Hits.by(1)]);
+        recorder(&store).record(Labels::default(), &[Counter::Hits.by(1)]);
         assert_eq!(std::fs::read(&elsewhere).expect("read"), b"something");
-        let directory = Directory::open(&path).expect("opened").expect("there");
-        assert_eq!(hits(&directory), 0);
+        assert_eq!(hits(&store), 0);
     }
 
     #[test]
     fn processes_that_only_hit_leave_no_more_files_the_more_there_are() {
-        let (_temporary, directory) = directory(Path::new("/dev/shm"));
+        let (_temporary, store) = store(Path::new("/dev/shm"));
         let own = own_name();
         let (host, _) = own.rsplit_once('-').expect("a time");
         let (host, _) = host.rsplit_once('-').expect("a process");
+        let statistics = statistics(&store);
+        let directory = statistics.directory();
         let path = directory.path().to_owned();
         let mut files = 0;
         for dead in 1..=2000 {
             std::fs::write(path.join(format!("{host}-4194999-{dead}")), MAGIC).expect("written");
-            let opened = Directory::open(&path).expect("opened").expect("there");
-            Recorder::new(b"app", None, Some(opened))
-                .record(Labels::default(), &[Counter::Hits.by(1)]);
+            recorder(&store).record(Labels::default(), &[Counter::Hits.by(1)]);
             std::thread::sleep(std::time::Duration::from_micros(500));
             files = directory.names().expect("listed").len();
             if files < dead / 2 {
@@ -290,7 +300,7 @@ mod tests {
             }
         }
         assert!(files < 1000, "{files}");
-        assert!(hits(&directory) > 0);
+        assert!(hits(&store) > 0);
     }
 
     /// The median of some times in nanoseconds, with what a tenth is below and a tenth above.
@@ -326,10 +336,9 @@ mod tests {
         };
         println!("\nAn event (a hit, three counters), median (a tenth is below, a tenth above)\n");
         for below in ["/dev/shm", "."] {
-            let (_temporary, directory) = directory(Path::new(below));
-            let file_system = directory.file_system();
-            let path = directory.path().to_owned();
-            let recorder = Recorder::new(b"app", None, Some(directory));
+            let (_temporary, store) = store(Path::new(below));
+            let file_system = store.root().file_system();
+            let recorder = recorder(&store);
             let started = Instant::now();
             recorder.announce();
             let first = started.elapsed().as_nanos();
@@ -351,8 +360,7 @@ mod tests {
                 println!("{file_system}, while another thread counts {share} % as much: {time}");
                 goes_on.store(false, Ordering::Relaxed);
             });
-            let directory = Directory::open(&path).expect("opened").expect("there");
-            assert!(hits(&directory) >= 2_000_000);
+            assert!(hits(&store) >= 2_000_000);
         }
     }
 }

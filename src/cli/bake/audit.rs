@@ -19,7 +19,7 @@ use crate::store::entry::Entry;
 use crate::store::journal::now_ms;
 use crate::store::recorder::Recorder;
 use crate::store::stats::{Counter, Event, Labels};
-use crate::store::{Lookup, STATISTICS, Store};
+use crate::store::{Lookup, Store};
 
 /// The name of the program that confirms a difference, where the driver does not look at that.
 const ELSEWHERE: &str = "oclcache-audit";
@@ -195,7 +195,7 @@ pub(super) fn count(store: &Store, item: &Item, verdict: &ReplayResult) {
         _ => &[Counter::NotAudited],
     };
     let events: Vec<Event> = counters.iter().map(|counter| counter.by(1)).collect();
-    let Ok(statistics) = store.root().create(STATISTICS) else {
+    let Ok(statistics) = store.create_statistics() else {
         return;
     };
     let labels = Labels {

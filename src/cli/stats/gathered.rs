@@ -10,12 +10,12 @@ use crate::cli::open::{directory, tiers};
 use crate::config::Config;
 use crate::key::ingredients::Key;
 use crate::outcome::{Bypass, FormerName, Missed};
+use crate::store::Store;
 use crate::store::directory::FileFacts;
 use crate::store::filesystem::FileSystem;
 use crate::store::journal::now_ms;
-use crate::store::stats::{BY_DAY, CountedRows, Counter, DAY_MS, Statistics, Tag, Totals, date};
+use crate::store::stats::{BY_DAY, CountedRows, Counter, DAY_MS, Tag, Totals, date};
 use crate::store::tiers::Tiers;
-use crate::store::{STATISTICS, Store};
 
 /// What was counted, and what there is now.
 pub struct Gathered {
@@ -115,8 +115,8 @@ impl Gathered {
         };
         let mut entries = Vec::new();
         if let Some(store) = &store {
-            if let Some(directory) = store.root().open_below(STATISTICS)? {
-                counted = Statistics::new(&directory).counted()?;
+            if let Some(statistics) = store.statistics()? {
+                counted = statistics.counted()?;
             }
             entries = store.entries()?;
         }

@@ -1,11 +1,8 @@
 //! Reading all files, and folding those that nobody will add to into one total.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::fs::{FlockOperation, fcntl_lock};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::RUN_PREFIX;
@@ -13,13 +10,12 @@ use super::counters::Totals;
 use super::file::{MAGIC, decode};
 use super::owner::{FileOwner, StatsView, is_name};
 use super::rows::{Rows, Tag, Written, bound};
-use crate::fork_safety::{Mutex, MutexGuard};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, TEMPORARY_PREFIX};
 use crate::store::leftovers::{is_blank, is_leftover};
+use crate::store::lock::Guard;
 
 pub const TOTAL: &str = "total.json";
-pub const LOCK: &str = "lock";
 
 /// Larger files are none of ours.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -27,9 +23,6 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub const MAX_TOTAL_BYTES: u64 = 1 << 24;
 /// How many files are folded into one total.
 const FOLDED_AT_ONCE: usize = 4096;
-/// How long the command waits for another process that folds.
-const PATIENCE: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(10);
 /// A process of which nothing is known has ended when it has counted nothing for so long.
 const FORGOTTEN: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Of a day.
@@ -56,62 +49,6 @@ struct Total {
     zeroed: BTreeMap<String, u64>,
 }
 
-/// Held by whoever moves, folds or removes files, and released when it is dropped or its process ends.
-///
-/// A record lock (fcntl), since a child that is forked meanwhile does not have it. It excludes processes only, and ends when
-/// any descriptor of the file is closed; so the threads of a process come one after the other, and no thread forks meanwhile.
-pub struct Lock {
-    // Closed before another thread may come.
-    _file: File,
-    _thread: MutexGuard<'static, ()>,
-}
-
-impl Lock {
-    /// None if somebody else has it.
-    ///
-    /// # Errors
-    /// There are no locks, or the file cannot be made.
-    pub fn attempt(directory: &Directory) -> Result<Option<Lock>, StoreError> {
-        static FOLDING: Mutex<()> = Mutex::new(());
-        let Some(thread) = FOLDING.try_lock() else {
-            return Ok(None);
-        };
-        let locked = directory.open_or_create_file(LOCK).and_then(|file| {
-            match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => Ok(Some(file)),
-                Err(Errno::AGAIN | Errno::ACCESS) => Ok(None),
-                Err(error) => Err(error.into()),
-            }
-        });
-        match locked {
-            Ok(file) => Ok(file.map(|file| Lock {
-                _file: file,
-                _thread: thread,
-            })),
-            Err(error) => Err(StoreError {
-                action: "lock",
-                path: directory.path().join(LOCK),
-                error,
-            }),
-        }
-    }
-
-    /// None if somebody else has it all the time.
-    ///
-    /// # Errors
-    /// As for [`Lock::attempt`].
-    pub fn wait(directory: &Directory) -> Result<Option<Lock>, StoreError> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let lock = Lock::attempt(directory)?;
-            if lock.is_some() || Instant::now() >= until {
-                return Ok(lock);
-            }
-            std::thread::sleep(PAUSE);
-        }
-    }
-}
-
 /// The counters in a file of this name, if it is one.
 pub fn counters(directory: &Directory, name: &str) -> Option<Rows> {
     let bytes = directory.read(name, MAX_FILE_BYTES).ok()??;
@@ -133,7 +70,7 @@ pub struct StatsMerge<'a> {
     directory: &'a Directory,
     view: StatsView,
     now_ms: u64,
-    lock: Option<Lock>,
+    lock: Option<Guard>,
     /// How many files are still looked at.
     left: usize,
     zeroed_ms: Option<u64>,
@@ -150,7 +87,7 @@ pub struct StatsMerge<'a> {
 
 impl<'a> StatsMerge<'a> {
     /// Nothing is read yet but the total. At most `limit` files are looked at, and none is folded without a lock.
-    pub fn begin(directory: &'a Directory, lock: Option<Lock>, limit: usize) -> StatsMerge<'a> {
+    pub fn begin(directory: &'a Directory, lock: Option<Guard>, limit: usize) -> StatsMerge<'a> {
         let (total, lock) = match directory.read(TOTAL, MAX_TOTAL_BYTES) {
             Ok(Some(bytes)) => (serde_json::from_slice(&bytes).unwrap_or_default(), lock),
             Ok(None) => (Total::default(), lock),
