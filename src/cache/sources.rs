@@ -66,7 +66,7 @@ impl Sources {
         // Without the lock: it takes a while to compare megabytes.
         let is_it = known.options.as_deref() == options
             && known.implicit == implicit
-            && *known.text == text;
+            && *known.text == *text;
         is_it.then_some(known)
     }
 
@@ -114,8 +114,7 @@ mod tests {
     use super::*;
 
     fn remember(sources: &Sources, text: &[u8], options: Option<&[u8]>) {
-        let remembered =
-            sources.remember(&Arc::new(text.to_vec()), options, &[], keyed(text, true));
+        let remembered = sources.remember(&text.into(), options, &[], keyed(text, true));
         remembered.expect("memory");
     }
 

@@ -1,13 +1,13 @@
 //! How a program came to hold what it holds: enough for the driver to do it again.
 
-use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::sync::Arc;
 
 use crate::cl::Device;
 use crate::driver::BuildArguments;
 use crate::key::include::Closure;
 use crate::key::ingredients::Key;
+pub use crate::store::recipe::{Constants, Header, Text};
+use crate::store::recipe::{RecipeBase, RecipeOperation};
 
 /// A call that left a program in a state which is known by a key.
 pub struct Recipe {
@@ -31,52 +31,11 @@ pub struct Recipe {
     pub include_dirs: Vec<Vec<u8>>,
 }
 
-/// A source or module, as the driver gave it: sources can be megabytes, and are not copied again.
-pub type Text = Arc<Vec<u8>>;
-
 /// What a program is made from.
-#[derive(Clone)]
-pub enum Base {
-    /// OpenCL C, without a NUL.
-    Source(Text),
-    /// An intermediate language, with the specialization constants that were set before the call.
-    Il(Text, Constants),
-    /// Programs that were linked, in their order.
-    Linked(Vec<Arc<Recipe>>),
-}
+pub type Base = RecipeBase<Arc<Recipe>>;
 
-impl Base {
-    /// The programs that were linked.
-    pub fn inputs(&self) -> &[Arc<Recipe>] {
-        match self {
-            Base::Linked(inputs) => inputs,
-            _ => &[],
-        }
-    }
-}
-
-/// Values of specialization constants, by their `spec_id`.
-pub type Constants = BTreeMap<u32, Vec<u8>>;
-
-/// A function that changes what a program holds, or makes one.
-#[derive(Clone, Debug)]
-pub enum Operation {
-    /// clBuildProgram.
-    Build,
-    /// clCompileProgram, with its headers in their order.
-    Compile(Vec<Header>),
-    /// clLinkProgram, in a context of these devices.
-    Link(Vec<Device>),
-}
-
-/// An embedded header of clCompileProgram.
-#[derive(Clone, Debug)]
-pub struct Header {
-    /// Its `header_include_names` element.
-    pub name: CString,
-    /// The source of its program at the time of the call.
-    pub source: Text,
-}
+/// A function that changes what a program holds, or makes one. A link has the devices of its context.
+pub type Operation = RecipeOperation<Vec<Device>>;
 
 impl Recipe {
     /// How long a chain of calls for one device after another may be, before it is left to the driver.

@@ -411,7 +411,7 @@ impl Cursor<'_> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::recipe::{
-        Content, DeviceName, HeaderFile, StoredBase, StoredOperation, StoredText,
+        Content, DeviceName, Header, HeaderFile, RecipeBase, RecipeOperation, Text,
     };
     use super::*;
     use crate::key::ingredients::Kind;
@@ -458,10 +458,13 @@ pub(super) mod tests {
     }
 
     fn recipe() -> StoredRecipe {
-        let text = |text: &str| StoredText::from(text.as_bytes());
+        let text = |text: &str| Text::from(text.as_bytes());
         StoredRecipe {
-            base: StoredBase::Il(text("code"), [(7, vec![1, 0, 0, 0])].into()),
-            operation: StoredOperation::Compile(vec![(text("a.h"), text("int a;"))]),
+            base: RecipeBase::Il(text("code"), [(7, vec![1, 0, 0, 0])].into()),
+            operation: RecipeOperation::Compile(vec![Header {
+                name: c"a.h".to_owned(),
+                source: text("int a;"),
+            }]),
             options: Some(text("-DN=1")),
             devices: vec![DeviceName {
                 name: b"cpu\0".to_vec(),

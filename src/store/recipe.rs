@@ -2,7 +2,7 @@
 //! driver. It knows no OpenCL objects: devices are indices, programs are keys.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::key::ingredients::{Ingredient, Key, Kind};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRecipe {
     /// What the program was made from.
-    pub base: StoredBase,
+    pub base: RecipeBase<Key>,
     /// Which function was called.
-    pub operation: StoredOperation,
+    pub operation: RecipeOperation<()>,
     /// The options as the application gave them, without the NUL; None is NULL.
-    pub options: Option<StoredText>,
+    pub options: Option<Text>,
     /// The devices of the context, in the program's order.
     pub devices: Vec<DeviceName>,
     /// The devices that the call listed, by their place in `devices`; None is NULL.
@@ -29,31 +29,62 @@ pub struct StoredRecipe {
     /// The header files that could be read, in the order in which they were found.
     pub files: Vec<HeaderFile>,
     /// Where relative paths began; None if no place was looked at.
-    pub working_directory: Option<StoredText>,
+    pub working_directory: Option<Text>,
     /// The directory of the cache that the driver itself keeps, if it does.
-    pub own_cache: Option<StoredText>,
+    pub own_cache: Option<Text>,
 }
 
-/// What a program is made from.
+/// What a program is made from. A program that is linked is named by its key on disk, and by its recipe in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum StoredBase {
+pub enum RecipeBase<Input> {
     /// OpenCL C, without a NUL.
-    Source(StoredText),
-    /// An intermediate language, and the values of specialization constants by their `spec_id`.
-    Il(StoredText, BTreeMap<u32, Vec<u8>>),
-    /// The keys of the programs that were linked, in their order.
-    Linked(Vec<Key>),
+    Source(Text),
+    /// An intermediate language, with the specialization constants that were set before the call.
+    Il(Text, Constants),
+    /// Programs that were linked, in their order.
+    Linked(Vec<Input>),
 }
 
-/// A function that makes or changes a program.
+/// Values of specialization constants, by their `spec_id`.
+pub type Constants = BTreeMap<u32, Vec<u8>>;
+
+impl<Input> RecipeBase<Input> {
+    /// The programs that were linked.
+    pub fn inputs(&self) -> &[Input] {
+        match self {
+            RecipeBase::Linked(inputs) => inputs,
+            RecipeBase::Source(_) | RecipeBase::Il(..) => &[],
+        }
+    }
+
+    /// The same with other names for the programs that were linked.
+    pub fn map_inputs<Other>(&self, name: impl FnMut(&Input) -> Other) -> RecipeBase<Other> {
+        match self {
+            RecipeBase::Source(text) => RecipeBase::Source(text.clone()),
+            RecipeBase::Il(code, constants) => RecipeBase::Il(code.clone(), constants.clone()),
+            RecipeBase::Linked(inputs) => RecipeBase::Linked(inputs.iter().map(name).collect()),
+        }
+    }
+}
+
+/// A function that makes or changes a program. A link in memory has the devices of its context.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum StoredOperation {
+pub enum RecipeOperation<Devices> {
     /// clBuildProgram.
     Build,
-    /// clCompileProgram, with its embedded headers in their order: name and source.
-    Compile(Vec<(StoredText, StoredText)>),
+    /// clCompileProgram, with its headers in their order.
+    Compile(Vec<Header>),
     /// clLinkProgram.
-    Link,
+    Link(Devices),
+}
+
+/// An embedded header of clCompileProgram.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// Its `header_include_names` element.
+    pub name: CString,
+    /// The source of its program at the time of the call.
+    pub source: Text,
 }
 
 /// By what a device is found again.
@@ -69,9 +100,9 @@ pub struct DeviceName {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeaderFile {
     /// Where it was looked for, as [`crate::key::include`] names places.
-    pub place: StoredText,
+    pub place: Text,
     /// Its path then.
-    pub path: StoredText,
+    pub path: Text,
     /// SHA-256 of its content.
     pub digest: [u8; 32],
     /// What it is.
@@ -82,7 +113,7 @@ pub struct HeaderFile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
     /// This.
-    Text(StoredText),
+    Text(Text),
     /// It is the same file as an earlier one, by its place in the list.
     SameAs {
         /// The earlier one.
@@ -94,15 +125,28 @@ pub enum Content {
 
 /// Bytes that are shared, not copied: sources can be megabytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StoredText(pub Arc<Vec<u8>>);
+pub struct Text(Arc<Vec<u8>>);
 
-impl From<&[u8]> for StoredText {
-    fn from(bytes: &[u8]) -> StoredText {
-        StoredText(Arc::new(bytes.to_vec()))
+impl From<Vec<u8>> for Text {
+    fn from(bytes: Vec<u8>) -> Text {
+        Text(Arc::new(bytes))
     }
 }
 
-impl std::ops::Deref for StoredText {
+impl From<&[u8]> for Text {
+    fn from(bytes: &[u8]) -> Text {
+        bytes.to_vec().into()
+    }
+}
+
+impl Text {
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::ops::Deref for Text {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -110,23 +154,23 @@ impl std::ops::Deref for StoredText {
     }
 }
 
-impl Serialize for StoredText {
+impl Serialize for Text {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(&self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for StoredText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<StoredText, D::Error> {
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text, D::Error> {
         struct Bytes;
         impl de::Visitor<'_> for Bytes {
-            type Value = StoredText;
+            type Value = Text;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("bytes")
             }
 
-            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<StoredText, E> {
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Text, E> {
                 Ok(bytes.into())
             }
         }
@@ -171,24 +215,47 @@ impl StoredRecipe {
     /// The text that the program is made from: its source or intermediate language.
     pub fn text(&self) -> Option<&[u8]> {
         match &self.base {
-            StoredBase::Source(text) | StoredBase::Il(text, _) => Some(text),
-            StoredBase::Linked(_) => None,
+            RecipeBase::Source(text) | RecipeBase::Il(text, _) => Some(text),
+            RecipeBase::Linked(_) => None,
         }
     }
 
     /// The keys of what the program was made from: the programs that were linked, and the state before the call.
     pub fn needed(&self) -> Vec<Key> {
-        let linked = match &self.base {
-            StoredBase::Linked(keys) => keys.as_slice(),
-            StoredBase::Source(_) | StoredBase::Il(..) => &[],
-        };
-        linked.iter().chain(&self.previous).copied().collect()
+        let linked = self.base.inputs().iter();
+        linked.chain(&self.previous).copied().collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The bytes that caches have since entries hold recipes.
+    #[test]
+    fn operations_and_bases_keep_their_encoding() {
+        fn encoded(value: &impl Serialize) -> Vec<u8> {
+            crate::framing::to_postcard(value).expect("memory")
+        }
+        type Base = RecipeBase<Key>;
+        let text = Text::from(&b"ab"[..]);
+        let header = Header {
+            name: c"h".to_owned(),
+            source: text.clone(),
+        };
+        assert_eq!(encoded(&RecipeOperation::<()>::Build), [0]);
+        let compile = RecipeOperation::<()>::Compile(vec![header]);
+        assert_eq!(encoded(&compile), *b"\x01\x01\x01h\x02ab");
+        assert_eq!(encoded(&RecipeOperation::Link(())), [2]);
+        assert_eq!(encoded(&Base::Source(text.clone())), *b"\x00\x02ab");
+        let module = Base::Il(text, [(7, vec![9])].into());
+        assert_eq!(encoded(&module), *b"\x01\x02ab\x01\x07\x01\x09");
+        let linked = Base::Linked(vec![Key([5; 32])]);
+        assert_eq!(
+            encoded(&linked),
+            [&[2, 1][..], &encoded(&Key([5; 32]))].concat()
+        );
+    }
 
     #[test]
     fn names_that_lead_out_of_their_directory_are_told() {

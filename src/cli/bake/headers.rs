@@ -340,7 +340,7 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::recipe::{StoredBase, StoredOperation, StoredText};
+    use crate::store::recipe::{RecipeBase, RecipeOperation, Text};
 
     /// A recipe with these headers that came with an archive; the directory of this machine that it names, and that in which it is
     /// laid out.
@@ -352,7 +352,7 @@ mod tests {
         );
         fs::create_dir_all(work.join("inc")).expect("made");
         fs::create_dir(&root).expect("made");
-        let text = |text: &str| StoredText::from(text.as_bytes());
+        let text = |text: &str| Text::from(text.as_bytes());
         let mut files = Vec::new();
         for place in places {
             let below = place.split_once('/').map_or(*place, |(_, below)| below);
@@ -369,8 +369,8 @@ mod tests {
             });
         }
         let recipe = StoredRecipe {
-            base: StoredBase::Source(text("")),
-            operation: StoredOperation::Build,
+            base: RecipeBase::Source(text("")),
+            operation: RecipeOperation::Build,
             options: Some(text("-w -I inc")),
             devices: Vec::new(),
             listed: None,
