@@ -21,6 +21,7 @@ use crate::store::entry::{EntryContent, Facts};
 use crate::store::journal::Kept;
 use crate::store::recipe::{Content, DeviceName, HeaderFile, RecipeOperation, StoredRecipe};
 use crate::store::stats::Counter;
+use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 
 impl Cache {

@@ -22,6 +22,7 @@ use crate::store::Lookup;
 use crate::store::entry::{Answer, Answers, Entry, EntryContent, Facts, KernelFacts, Meta};
 use crate::store::journal::Kept;
 use crate::store::stats::{Counter, Labels};
+use crate::store::tier::Tier;
 
 /// clGetProgramInfo: what describes the executable rather than the object.
 pub const PROGRAM_QUERIES: [cl_program_info; 4] = [
@@ -233,12 +234,12 @@ impl Cache {
             others.is_none_or(|dirs| include_dirs.is_none_or(|own| dirs == own))
         };
         let found = match store.look_up(key) {
-            Lookup::Found(entry, file) => Some((*entry, file)).filter(|(entry, _)| fits(entry)),
+            Lookup::Found(entry, origin) => Some((*entry, origin)).filter(|(entry, _)| fits(entry)),
             // With what is learnt the system's entry becomes the user's: else each process would have the driver asked again.
             Lookup::Absent | Lookup::Pending(_) => self.tiers.look_up(key, &fits),
             Lookup::Unreadable(_) | Lookup::Bad(_) => None,
         };
-        let Some((mut entry, file)) = found else {
+        let Some((mut entry, origin)) = found else {
             return;
         };
         let mut meta = std::mem::take(&mut entry.meta);
@@ -256,7 +257,7 @@ impl Cache {
             recipe: recipe.as_ref(),
             binaries: entry.binaries().collect(),
         };
-        let replaced = store.replace(key, &content, &file);
+        let replaced = store.replace(key, &content, &origin);
         self.memory.forget(key);
         match replaced {
             Ok(removed) => {

@@ -27,6 +27,7 @@ use crate::driver::{self, notify};
 use crate::key::ingredients::Key;
 use crate::store::lock::{Attempt, Guard, Purpose};
 use crate::store::stats::Counter;
+use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 
 /// Pauses between two looks: the first, and the longest.

@@ -8,11 +8,12 @@
 
 use std::time::Duration;
 
-use super::directory::{Directory, FileFacts};
+use super::directory::FileFacts;
 use super::lock::{Attempt, Purpose};
 use super::sizes::{SHARDS, Sizes};
-use super::{ENTRIES, Store, entries_of, file_name, shard_name};
+use super::{ENTRIES, Store, entries_of, file_name, shard_name, shard_of};
 use crate::config::Config;
+use crate::key::ingredients::Key;
 
 /// A share of the file system that stays free where the user gave no size: one of so many, but at most so much, in bytes.
 const FREE_SHARE: u64 = 100;
@@ -101,8 +102,8 @@ struct Candidate {
 }
 
 impl Store {
-    /// Says that an entry is used. Costs a comparison, and now and then a system call.
-    pub(super) fn used(&self, shard: &Directory, name: &str, facts: &FileFacts) {
+    /// Notes that an entry is used that was last used then. Costs a comparison, and now and then some system calls.
+    pub(super) fn note_use(&self, key: &Key, used_ms: u64) {
         if self.limits.is_none() {
             return;
         }
@@ -112,10 +113,15 @@ impl Store {
             let oldest = || sizes.oldest(None).map(|(_, used)| used);
             sizes.unknown().map_or_else(oldest, |_| None)
         };
-        if is_due(used_ms(facts, now), now, oldest)
-            // A failure costs the entry its place in the order.
-            && let Err(error) = shard.set_modified(name, now)
-        {
+        if !is_due(used_ms, now, oldest) {
+            return;
+        }
+        let noted = || match self.shard(shard_of(key))? {
+            Some(shard) => shard.set_modified(&file_name(key), now),
+            None => Ok(()),
+        };
+        // A failure costs the entry its place in the order.
+        if let Err(error) = noted() {
             tracing::debug!(%error, "the use of an entry is not noted");
         }
     }
@@ -332,9 +338,9 @@ mod tests {
 
     use super::super::disk::Disk;
     use super::super::entry::tests::{content, facts};
+    use super::super::tier::Tier;
     use super::super::{Lookup, Store};
     use super::*;
-    use crate::key::ingredients::Key;
 
     static BINARY: [u8; 40_000] = [7; 40_000];
     /// What an entry with that binary takes on the disk, in bytes.

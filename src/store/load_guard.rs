@@ -23,10 +23,11 @@
 //! - A file that is left over, since the entry was evicted or proven by somebody unwatched, says nothing: whoever publishes an
 //!   entry removes it.
 
-use super::directory::{Directory, FileFacts};
+use super::directory::Directory;
 use super::entry::Defect;
 use super::lock::{Attempt, Guard, Purpose};
-use super::{LOADING, Store, StoreError, digests, file_name, shard_of};
+use super::tier::EntryOrigin;
+use super::{LOADING, Store, digests, file_name, shard_of};
 use crate::key::ingredients::Key;
 
 /// One could be chance.
@@ -70,9 +71,9 @@ impl Drop for Loading {
 }
 
 impl Store {
-    /// To be asked before a driver loads an entry, whose file was found to be like this. It is this store's, or of the system.
-    pub fn admit(&self, key: &Key, file: &FileFacts, is_of_system: bool) -> Admission {
-        if !file.is_writable {
+    /// To be asked before a driver loads an entry of this store or of the system.
+    pub fn admit(&self, key: &Key, origin: &EntryOrigin, is_of_system: bool) -> Admission {
+        if origin.is_proven {
             return Admission::Granted(None);
         }
         let lock = match self.locks().try_lock(Purpose::Load(*key)) {
@@ -131,21 +132,6 @@ impl Store {
             let _ = directory.remove(&self.loading_name(key));
         }
     }
-
-    /// A driver has taken the entry of this store.
-    pub fn prove(&self, key: &Key, file: &FileFacts) {
-        let prove = || -> Result<(), StoreError> {
-            match self.shard(shard_of(key))? {
-                Some(shard) => shard.protect(&file_name(key), file.inode),
-                None => Ok(()),
-            }
-        };
-        if file.is_writable
-            && let Err(error) = prove()
-        {
-            tracing::debug!(%error, "the entry stays unproven");
-        }
-    }
 }
 
 #[cfg(test)]
@@ -153,13 +139,14 @@ mod tests {
     use super::*;
     use crate::store::entry::EntryContent;
     use crate::store::entry::tests::{content, facts};
+    use crate::store::tier::Tier;
     use crate::store::{Limits, Lookup};
 
     const KEY: Key = Key([1; 32]);
 
-    fn file_of(store: &Store) -> FileFacts {
+    fn origin_of(store: &Store) -> EntryOrigin {
         match store.look_up(&KEY) {
-            Lookup::Found(_, file) => file,
+            Lookup::Found(_, origin) => origin,
             _ => panic!("not found"),
         }
     }
@@ -177,17 +164,17 @@ mod tests {
         let meta = facts();
         let entry = content(&meta, &[b"binary"]);
         let (_directory, store) = filled(&entry);
-        let unproven = file_of(&store);
-        assert!(unproven.is_writable);
+        let unproven = origin_of(&store);
+        assert!(!unproven.is_proven);
         store.replace(&KEY, &entry, &unproven).expect("replaced");
-        assert!(file_of(&store).is_writable);
-        store.prove(&KEY, &file_of(&store));
-        let proven = file_of(&store);
-        assert!(!proven.is_writable);
+        assert!(!origin_of(&store).is_proven);
+        store.prove(&KEY, &origin_of(&store));
+        let proven = origin_of(&store);
+        assert!(proven.is_proven);
         store.replace(&KEY, &entry, &proven).expect("replaced");
-        assert!(!file_of(&store).is_writable);
+        assert!(origin_of(&store).is_proven);
         store.publish(&KEY, &entry).expect("published");
-        assert!(file_of(&store).is_writable);
+        assert!(!origin_of(&store).is_proven);
     }
 
     #[test]
@@ -195,20 +182,20 @@ mod tests {
         let meta = facts();
         let entry = content(&meta, &[b"binary"]);
         let (_directory, store) = filled(&entry);
-        let loaded = file_of(&store);
+        let loaded = origin_of(&store);
         store.publish(&KEY, &entry).expect("published");
         store.prove(&KEY, &loaded);
-        assert!(file_of(&store).is_writable);
+        assert!(!origin_of(&store).is_proven);
     }
 
     #[test]
     fn what_was_set_aside_since_it_was_read_is_not_loaded() {
         let meta = facts();
         let (_directory, store) = filled(&content(&meta, &[b"binary"]));
-        let file = file_of(&store);
+        let origin = origin_of(&store);
         store.set_aside(&KEY).expect("set aside");
         assert!(matches!(
-            store.admit(&KEY, &file, false),
+            store.admit(&KEY, &origin, false),
             Admission::Postponed
         ));
     }

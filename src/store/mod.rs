@@ -22,6 +22,7 @@ pub mod recorder;
 mod sizes;
 pub mod stats;
 mod tag;
+pub mod tier;
 pub mod tiers;
 
 use std::path::{Path, PathBuf};
@@ -32,11 +33,14 @@ use directory::{Directory, FileFacts};
 use disk::{Disk, System};
 use entry::{Defect, Entry, EntryContent, Meta};
 pub use evict::Limits;
+use evict::used_ms;
 use leftovers::is_leftover;
 use lock::Locks;
 use once_cell::race::OnceBox;
 use sizes::{SHARDS, Sizes};
 use tag::{CACHEDIR_TAG, tag};
+pub use tier::Lookup;
+use tier::{EntryOrigin, ReadError, Tier};
 
 use crate::key::ingredients::Key;
 
@@ -88,20 +92,6 @@ impl fmt::Display for StoreError {
 }
 
 impl std::error::Error for StoreError {}
-
-/// What a look-up found.
-pub enum Lookup {
-    /// No entry.
-    Absent,
-    /// There may be an entry, but the system does not give it now.
-    Unreadable(io::Error),
-    /// A file that is no whole, unchanged entry of this key.
-    Bad(Defect),
-    /// A verified entry that has no binaries: its recipe has not been baked yet.
-    Pending(Box<Entry>),
-    /// A verified entry, and what is known of its file.
-    Found(Box<Entry>, FileFacts),
-}
 
 /// The entries below one cache directory.
 ///
@@ -228,33 +218,6 @@ impl Store {
         &self.locks
     }
 
-    /// Reads and verifies the entry of a key.
-    pub fn look_up(&self, key: &Key) -> Lookup {
-        let shard = match self.shard(shard_of(key)) {
-            Ok(Some(shard)) => shard,
-            Ok(None) => return Lookup::Absent,
-            Err(error) => return Lookup::Unreadable(error.error),
-        };
-        let name = file_name(key);
-        match shard.read_with_facts(&name, MAX_ENTRY_BYTES) {
-            Ok(Some((bytes, file))) => match Entry::parse(bytes, Some(key)) {
-                Ok(entry) => {
-                    self.used(&shard, &name, &file);
-                    match entry.is_pending() {
-                        true => Lookup::Pending(Box::new(entry)),
-                        false => Lookup::Found(Box::new(entry), file),
-                    }
-                }
-                Err(defect) => Lookup::Bad(defect),
-            },
-            Ok(None) => Lookup::Absent,
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                Lookup::Bad(Defect::Unreadable(error.to_string()))
-            }
-            Err(error) => Lookup::Unreadable(error),
-        }
-    }
-
     /// Publishes an entry, replacing one of the same key, after others were removed where there was no room. Returns how many
     /// were.
     ///
@@ -264,19 +227,6 @@ impl Store {
         let removed = self.write(key, content, false)?;
         self.forget_loads(key);
         Ok(removed)
-    }
-
-    /// Publishes an entry in place of one with the same binaries, whose file is known. Returns how many were removed.
-    ///
-    /// # Errors
-    /// Nothing has changed then.
-    pub fn replace(
-        &self,
-        key: &Key,
-        content: &EntryContent<'_>,
-        file: &FileFacts,
-    ) -> Result<u64, StoreError> {
-        self.write(key, content, !file.is_writable)
     }
 
     fn write(
@@ -332,6 +282,15 @@ impl Store {
             && let Some(sizes) = self.sizes()
         {
             self.count_again(sizes, shard_of(key));
+        }
+    }
+
+    /// A file that its owner may not write holds an entry that is proven.
+    fn origin(&self, file: &FileFacts) -> EntryOrigin {
+        EntryOrigin {
+            id: file.inode,
+            used_ms: used_ms(file, self.root.now_ms()),
+            is_proven: !file.is_writable,
         }
     }
 
@@ -490,6 +449,64 @@ impl Store {
         audit::clear(&self.root, &mut cleared)?;
         journal::clear(&self.root, &mut cleared)?;
         Ok(cleared)
+    }
+}
+
+impl Tier for Store {
+    fn read(&self, key: &Key) -> Result<Option<(Entry, EntryOrigin)>, ReadError> {
+        let shard = match self.shard(shard_of(key)) {
+            Ok(Some(shard)) => shard,
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(ReadError::Unreadable(error.error)),
+        };
+        match shard.read_with_facts(&file_name(key), MAX_ENTRY_BYTES) {
+            Ok(Some((bytes, file))) => {
+                let entry = Entry::parse(bytes, Some(key)).map_err(ReadError::Bad)?;
+                Ok(Some((entry, self.origin(&file))))
+            }
+            Ok(None) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(ReadError::Bad(Defect::Unreadable(error.to_string())))
+            }
+            Err(error) => Err(ReadError::Unreadable(error)),
+        }
+    }
+
+    fn touch(&self, key: &Key, origin: &EntryOrigin) {
+        self.note_use(key, origin.used_ms);
+    }
+
+    fn prove(&self, key: &Key, origin: &EntryOrigin) {
+        let prove = || -> Result<(), StoreError> {
+            match self.shard(shard_of(key))? {
+                Some(shard) => shard.protect(&file_name(key), origin.id),
+                None => Ok(()),
+            }
+        };
+        if self.limits.is_some()
+            && !origin.is_proven
+            && let Err(error) = prove()
+        {
+            tracing::debug!(%error, "the entry stays unproven");
+        }
+    }
+
+    fn replace(
+        &self,
+        key: &Key,
+        content: &EntryContent<'_>,
+        origin: &EntryOrigin,
+    ) -> Result<u64, StoreError> {
+        self.write(key, content, origin.is_proven)
+    }
+
+    fn keys(&self) -> Result<Vec<Key>, StoreError> {
+        let entries = self.entries()?.into_iter();
+        Ok(entries.map(|(key, _)| key).collect())
+    }
+
+    fn location(&self, key: &Key) -> String {
+        self.path_of(key).to_string_lossy().into_owned()
     }
 }
 

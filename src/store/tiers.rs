@@ -9,19 +9,19 @@ use std::path::PathBuf;
 
 use once_cell::race::OnceBox;
 
-use super::directory::FileFacts;
 use super::entry::Entry;
+use super::tier::{EntryOrigin, Tier};
 use super::{Lookup, Store};
 use crate::key::ingredients::Key;
 
 const ROOT: u32 = 0;
 
-/// One directory that is there.
-pub struct Tier {
+/// A directory of the system that is there.
+pub struct SystemDirectory {
     /// As it was configured.
     pub path: PathBuf,
     /// Its entries, or why they are not used, for people.
-    pub store: Result<Store, String>,
+    pub tier: Result<Box<dyn Tier>, String>,
 }
 
 /// The directories of a process, opened at the first look-up.
@@ -30,7 +30,7 @@ pub struct Tiers {
     /// Whose they may be, beside the effective user.
     owners: Vec<u32>,
     // Opened without a lock, which a child that is forked meanwhile would wait for.
-    opened: OnceBox<Vec<Tier>>,
+    opened: OnceBox<Vec<SystemDirectory>>,
 }
 
 impl Tiers {
@@ -44,14 +44,16 @@ impl Tiers {
     }
 
     /// Those that are there, in order.
-    pub fn all(&self) -> &[Tier] {
+    pub fn all(&self) -> &[SystemDirectory] {
         if let Some(opened) = self.opened.get() {
             return opened;
         }
         let found = self.paths.iter().filter_map(|path| {
             let store = Store::open_of_others(path, &self.owners).transpose()?;
-            let path = path.clone();
-            Some(Tier { path, store })
+            Some(SystemDirectory {
+                path: path.clone(),
+                tier: store.map(|store| Box::new(store) as Box<dyn Tier>),
+            })
         });
         // Of two threads that do this at once, one says what is wrong.
         if self.opened.set(Box::new(found.collect())).is_ok() {
@@ -61,38 +63,41 @@ impl Tiers {
     }
 
     fn warn(&self) {
-        for tier in self.opened.get().into_iter().flatten() {
-            if let Err(why) = &tier.store {
-                let directory = crate::log::path(&tier.path);
+        for directory in self.opened.get().into_iter().flatten() {
+            if let Err(why) = &directory.tier {
+                let directory = crate::log::path(&directory.path);
                 tracing::warn!(%directory, %why, "a system directory is not used");
             }
         }
     }
 
     /// Those that are used.
-    pub fn stores(&self) -> impl Iterator<Item = &Store> {
-        self.all()
-            .iter()
-            .filter_map(|tier| tier.store.as_ref().ok())
+    pub fn used(&self) -> impl Iterator<Item = &dyn Tier> {
+        let all = self.all().iter();
+        all.filter_map(|directory| directory.tier.as_deref().ok())
     }
 
     /// The first entry of a key that is whole and fits.
-    pub fn look_up(&self, key: &Key, fits: &dyn Fn(&Entry) -> bool) -> Option<(Entry, FileFacts)> {
-        self.stores().find_map(|store| match store.look_up(key) {
-            Lookup::Found(mut entry, file) if fits(&entry) => {
+    pub fn look_up(
+        &self,
+        key: &Key,
+        fits: &dyn Fn(&Entry) -> bool,
+    ) -> Option<(Entry, EntryOrigin)> {
+        self.used().find_map(|tier| match tier.look_up(key) {
+            Lookup::Found(mut entry, origin) if fits(&entry) => {
                 entry.is_of_system = true;
-                Some((*entry, file))
+                Some((*entry, origin))
             }
             Lookup::Found(..) | Lookup::Pending(_) | Lookup::Absent => None,
             Lookup::Unreadable(error) => {
-                let file = store.path_of(key);
-                let file = crate::log::path(&file);
+                let place = tier.location(key);
+                let file = crate::log::text(place.as_bytes());
                 tracing::warn!(%file, %error, "entry of a system directory not read");
                 None
             }
             Lookup::Bad(defect) => {
-                let file = store.path_of(key);
-                let (file, why) = (crate::log::path(&file), defect.to_string());
+                let (place, why) = (tier.location(key), defect.to_string());
+                let file = crate::log::text(place.as_bytes());
                 let defect = crate::log::text(why.as_bytes());
                 tracing::warn!(%file, %defect, "entry of a system directory not used");
                 None

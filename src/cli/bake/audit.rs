@@ -19,6 +19,7 @@ use crate::store::entry::Entry;
 use crate::store::journal::now_ms;
 use crate::store::recorder::Recorder;
 use crate::store::stats::{Counter, Event, Labels};
+use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 
 /// The name of the program that confirms a difference, where the driver does not look at that.

@@ -18,6 +18,7 @@ use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::store::entry::Meta;
 use crate::store::recipe::{DeviceName, Header, RecipeBase, RecipeOperation, StoredRecipe};
+use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 
 /// How many calls one recipe may take, and how deep programs may be made from one another.

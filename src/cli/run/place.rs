@@ -51,7 +51,7 @@ impl RunDirectory {
         let store = match opened.and_then(open) {
             Ok(store) => store,
             // Entries of the system serve also who has no cache.
-            Err(_) if tiers(config).stores().next().is_some() => {
+            Err(_) if tiers(config).used().next().is_some() => {
                 return RunDirectory::temporary(library);
             }
             Err(why) => return Err(why),

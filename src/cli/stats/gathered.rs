@@ -155,9 +155,9 @@ impl Gathered {
     /// The directories of the system that are there: how many entries each has, or why it is not used.
     pub fn tiers(&self) -> impl Iterator<Item = (&Path, Result<usize, String>)> {
         self.tiers.all().iter().map(|tier| {
-            let entries = tier.store.as_ref().map_err(Clone::clone).and_then(|store| {
-                let entries = store.entries().map_err(|error| error.to_string())?;
-                Ok(entries.len())
+            let entries = tier.tier.as_ref().map_err(Clone::clone).and_then(|tier| {
+                let keys = tier.keys().map_err(|error| error.to_string())?;
+                Ok(keys.len())
             });
             (tier.path.as_path(), entries)
         })
