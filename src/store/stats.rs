@@ -35,8 +35,6 @@ pub use rows::{BY_DAY, Tag, date};
 
 const RUN_PREFIX: &str = "run-";
 
-/// What the file was called that was locked while files were merged, in caches of earlier versions.
-const FORMER_LOCK: &str = "lock";
 /// How long the command waits for another process that merges.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
@@ -146,7 +144,7 @@ impl Statistics {
 
     /// Whether a name in the directory is one of ours.
     pub(super) fn names(name: &str) -> bool {
-        [FORMER_LOCK, TOTAL].contains(&name) || is_name(name) || is_temporary(name)
+        name == TOTAL || is_name(name) || is_temporary(name)
     }
 
     /// Makes a directory for the processes of one `oclcache run`.
@@ -360,27 +358,6 @@ mod tests {
         assert!(!path.join(&other).exists());
         let total = std::fs::read_to_string(path.join(TOTAL)).expect("read");
         assert!(total.contains("\"earlier\":[]"), "{total}");
-    }
-
-    #[test]
-    fn the_total_and_the_files_of_the_first_format_go_on_without_a_tag() {
-        let (_temporary, statistics) = statistics();
-        let old = r#"{"counters":{"hits":40,"bypassed.reads_file":3},"zeroed":{"hits":10},"absorbed":[]}"#;
-        std::fs::write(statistics.directory.path().join(TOTAL), old).expect("written");
-        let mut file = b"oclcstat".to_vec();
-        file.resize(776, 0);
-        file[8] = 5;
-        std::fs::write(statistics.directory.path().join(dead_name(1)), file).expect("written");
-        std::fs::write(statistics.directory.path().join(dead_name(2)), seven_hits())
-            .expect("written");
-        for _ in 0..3 {
-            let rows = statistics.counted().expect("read").rows;
-            assert_eq!(rows.total().get(Counter::Hits), 40 - 10 + 5 + 7);
-            assert_eq!(rows.total().bypassed(), 3);
-            let untagged = rows.get(&Tag::default()).expect("a row");
-            assert_eq!(untagged.get(Counter::Hits), 35);
-        }
-        assert_eq!(statistics.directory.names().expect("listed"), [TOTAL]);
     }
 
     #[test]

@@ -17,8 +17,6 @@
 //!
 //! Days are those of UTC everywhere: the library, which runs inside of applications, leaves the time zone alone, whose
 //! functions read the environment and files. A shared cache has one day for all its hosts that way.
-//!
-//! Before rows there was one set of 96 counters behind "oclcstat"; such files are read as a row without a tag.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,10 +27,6 @@ use super::rows::{OTHERS, Rows, Tag};
 
 /// With this a file begins.
 pub const MAGIC: &[u8; WORD] = b"oclcsta2";
-const OLD_MAGIC: &[u8; WORD] = b"oclcstat";
-const OLD_COUNTERS: usize = 96;
-/// Of the old ones the named counters and the bypasses have kept their places.
-const OLD_KEPT: usize = 72;
 
 const WORD: usize = size_of::<u64>();
 /// Words before the text.
@@ -172,20 +166,6 @@ pub fn add(
 /// The rows in a file, if it is one.
 pub fn decode(bytes: &[u8]) -> Option<Rows> {
     let mut rows = Rows::default();
-    if let Some(rest) = bytes.strip_prefix(OLD_MAGIC) {
-        let mut totals = Totals::default();
-        let (words, _) = rest.as_chunks();
-        for (to, word) in totals
-            .0
-            .iter_mut()
-            .zip(words)
-            .take(OLD_KEPT.min(OLD_COUNTERS))
-        {
-            *to = u64::from_le_bytes(*word);
-        }
-        rows.add(Tag::default(), &totals);
-        return Some(rows);
-    }
     let (words, _) = bytes.strip_prefix(MAGIC)?.as_chunks();
     let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
     for row in words.chunks_exact(ROW).filter(|row| row[0] > 0) {
@@ -320,15 +300,5 @@ mod tests {
         assert_eq!(rows.total().get(Counter::Hits), u64::MAX);
         assert!(decode(&file[..100]).is_some_and(|rows| rows.iter().count() == 0));
         assert!(decode(b"something else").is_none());
-    }
-
-    #[test]
-    fn a_file_of_the_first_format_is_a_row_without_a_tag() {
-        let mut file = OLD_MAGIC.to_vec();
-        file.resize(WORD * (1 + OLD_COUNTERS), 0);
-        file[WORD] = 7;
-        let rows = decode(&file).expect("rows");
-        let row = rows.get(&Tag::default()).expect("a row");
-        assert_eq!(row.get(Counter::Hits), 7);
     }
 }

@@ -1,15 +1,14 @@
 //! Reading all files, and folding those that nobody will add to into one total.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::RUN_PREFIX;
-use super::counters::Totals;
 use super::file::{MAGIC, decode};
 use super::owner::{FileOwner, StatsView, is_name};
-use super::rows::{Rows, Tag, Written, bound};
+use super::rows::{Rows, Written, bound};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, TEMPORARY_PREFIX};
 use crate::store::leftovers::{is_blank, is_leftover};
@@ -41,12 +40,6 @@ struct Total {
     zeroed_ms: Option<u64>,
     /// Files that are in the sum but may not have been removed yet.
     absorbed: BTreeSet<String>,
-    /// The sum, as it stood here before there were rows; it becomes one without a tag.
-    #[serde(skip_serializing)]
-    counters: BTreeMap<String, u64>,
-    /// What had been counted before it was zeroed, as above.
-    #[serde(skip_serializing)]
-    zeroed: BTreeMap<String, u64>,
 }
 
 /// The counters in a file of this name, if it is one.
@@ -94,14 +87,6 @@ impl<'a> StatsMerge<'a> {
             // It may be there, and is not written over.
             Err(_) => (Total::default(), None),
         };
-        let [folded, earlier] =
-            [(total.rows, total.counters), (total.earlier, total.zeroed)].map(|(rows, old)| {
-                let mut rows = Rows::from_written(rows);
-                if !old.is_empty() {
-                    rows.add(Tag::default(), &Totals::from_map(&old));
-                }
-                rows
-            });
         StatsMerge {
             directory,
             view: StatsView::new(),
@@ -110,8 +95,8 @@ impl<'a> StatsMerge<'a> {
             left: limit,
             zeroed_ms: total.zeroed_ms,
             absorbed: total.absorbed,
-            folded,
-            earlier,
+            folded: Rows::from_written(total.rows),
+            earlier: Rows::from_written(total.earlier),
             living: Rows::default(),
             dead: Vec::new(),
         }
@@ -252,7 +237,6 @@ impl<'a> StatsMerge<'a> {
             earlier: self.earlier.to_written(),
             zeroed_ms: self.zeroed_ms,
             absorbed: self.absorbed.clone(),
-            ..Total::default()
         };
         let json = serde_json::to_vec(&total).expect("maps of numbers and names");
         self.directory
