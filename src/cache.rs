@@ -59,10 +59,10 @@ use crate::outcome::{Bypass, Missed, Outcome, Query};
 use crate::shadow::{self, CachedProgram, Ended, Origin, Ticket};
 use crate::store::Store;
 use crate::store::digests::Digests;
-use crate::store::driver_costs::Measures;
+use crate::store::driver_costs::CostMemory;
 use crate::store::journal::{BuildResult, Kept};
 use crate::store::library_facts;
-use crate::store::stats::{Counter, Event, Labels};
+use crate::store::stats::{Counter, CounterEvent, Labels};
 use crate::store::tiers::Tiers;
 use attribution::Attribution;
 use audit::AuditMarks;
@@ -87,7 +87,7 @@ pub struct Cache {
     opened: CacheHandle,
     tiers: Tiers,
     digests: Digests,
-    measures: Measures,
+    measures: CostMemory,
     memory: Memory,
     sources: Sources,
     marks: AuditMarks,
@@ -242,7 +242,7 @@ impl Cache {
             config,
             opened,
             digests: Digests::new(),
-            measures: Measures::default(),
+            measures: CostMemory::default(),
             memory: Memory::new(),
             sources: Sources::default(),
             marks: AuditMarks::default(),
@@ -259,7 +259,7 @@ impl Cache {
         self.store().filter(|_| !self.config.readonly())
     }
 
-    fn count(&self, place: Labels<'_>, events: &[Event]) {
+    fn count(&self, place: Labels<'_>, events: &[CounterEvent]) {
         if let Some(recorder) = self.opened.recorder() {
             recorder.record(place, events);
         }

@@ -19,7 +19,7 @@ use crate::outcome::{Missed, NotBakeable};
 use crate::shadow::Operation;
 use crate::store::entry::{EntryContent, Facts};
 use crate::store::journal::Kept;
-use crate::store::recipe::{Content, DeviceName, HeaderFile, RecipeOperation, StoredRecipe};
+use crate::store::recipe::{DeviceName, HeaderContent, HeaderFile, RecipeOperation, StoredRecipe};
 use crate::store::stats::Counter;
 use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
@@ -175,7 +175,7 @@ fn files(plan: &Plan) -> Option<Vec<HeaderFile>> {
     let mut numbers = HashMap::new();
     for file in plan.recipe.closure.files() {
         let content = match file.same_as {
-            Some(first) => Content::SameAs {
+            Some(first) => HeaderContent::SameAs {
                 file: *numbers.get(&first)?,
                 in_same_directory: file.in_same_directory,
             },
@@ -184,7 +184,7 @@ fn files(plan: &Plan) -> Option<Vec<HeaderFile>> {
                 if sha256(&text) != *file.digest {
                     return None;
                 }
-                Content::Text(text.into())
+                HeaderContent::Text(text.into())
             }
         };
         numbers.insert(file.index, files.len() as u32);

@@ -25,7 +25,7 @@ use super::plan::Plan;
 use super::{Cache, nanoseconds};
 use crate::driver::{self, notify};
 use crate::key::ingredients::Key;
-use crate::store::lock::{Attempt, Guard, Purpose};
+use crate::store::lock::{LockAttempt, LockGuard, Purpose};
 use crate::store::stats::Counter;
 use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
@@ -63,7 +63,7 @@ impl<T> Waited<T> {
 
 /// Somebody's turn to build, while which others wait if there is a lock. Dropped, it tells them not to wait for each other.
 #[derive(Default)]
-pub struct Turn(Option<Guard>);
+pub struct Turn(Option<LockGuard>);
 
 impl Turn {
     /// The entry is published: the others will find it.
@@ -75,7 +75,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         if let Some(guard) = &self.0 {
-            guard.mark();
+            guard.signal_abandoned();
         }
     }
 }
@@ -103,7 +103,7 @@ impl Cache {
             return Waited::Build(Turn::default());
         };
         let (locks, key) = (store.locks(), plan.key());
-        let before = locks.mark_of(&key);
+        let before = locks.abandonments(&key);
         let started = Instant::now();
         let in_vain = IN_VAIN.load(Ordering::Relaxed);
         let mut longest = longest_wait(None, in_vain);
@@ -111,9 +111,9 @@ impl Cache {
         let mut waited = false;
         let turn = loop {
             let guard = match locks.try_lock(Purpose::Build(key)) {
-                Attempt::Got(guard) => Some(guard),
-                Attempt::Taken => None,
-                Attempt::Unavailable => break Turn::default(),
+                LockAttempt::Got(guard) => Some(guard),
+                LockAttempt::Taken => None,
+                LockAttempt::Unavailable => break Turn::default(),
             };
             // Only an entry that was not there before is worth reading; the lock was tried first, so who has it misses none.
             let there = store.which_entry(&key);
@@ -125,7 +125,7 @@ impl Cache {
                 }
                 longest = longest_wait(compile_time(store, &key), in_vain);
             }
-            let marked = match (before, locks.mark_of(&key)) {
+            let marked = match (before, locks.abandonments(&key)) {
                 (Some(before), Some(now)) => now != before,
                 _ => guard.is_some(),
             };

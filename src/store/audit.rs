@@ -1,7 +1,7 @@
 //! What audits found: an entry that is not what the driver compiles. The cache is off for that driver from then on.
 //!
 //! ```text
-//! v1/audit/<identity>           the mark: a frame (see `framing`) of a [`Mark`]
+//! v1/audit/<identity>           the mark: a frame (see `framing`) of a [`AuditMark`]
 //! v1/audit/<identity>.stored    the entry that was served, as it was stored
 //! v1/audit/<identity>.built     the same entry as it was compiled for the audit
 //! ```
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::directory::Directory;
 use super::stats::{DAY_MS, date};
-use super::{Cleared, Store, StoreError, TEMPORARY};
+use super::{ClearResult, Store, StoreError, TEMPORARY};
 use crate::framing;
 use crate::key::ingredients::Key;
 use crate::log::{path, text};
@@ -33,7 +33,7 @@ const MAX_KEPT: usize = 4;
 
 /// What an audit found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct AuditMark {
     /// The driver's family.
     pub family: String,
     /// The driver's library.
@@ -54,17 +54,17 @@ pub struct Mark {
 
 /// A finding, as it is listed.
 #[derive(Clone, Debug)]
-pub struct Marked {
+pub struct AuditFinding {
     /// Which driver the cache is off for.
     pub identity: Key,
     /// What is known of it; None: the file is damaged.
-    pub mark: Option<Mark>,
+    pub mark: Option<AuditMark>,
     /// The two results, those that are still there.
     pub results: Vec<PathBuf>,
 }
 
 /// What was found, for people; in one line.
-impl fmt::Display for Marked {
+impl fmt::Display for AuditFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.mark {
             None => f.write_str("what an audit found cannot be read")?,
@@ -121,7 +121,7 @@ impl Store {
     pub fn mark(
         &self,
         identity: &Key,
-        mark: &Mark,
+        mark: &AuditMark,
         stored: &[u8],
         built: &[u8],
     ) -> Result<(), StoreError> {
@@ -143,7 +143,7 @@ impl Store {
     ///
     /// # Errors
     /// The directory cannot be listed.
-    pub fn marks(&self) -> Result<Vec<Marked>, StoreError> {
+    pub fn marks(&self) -> Result<Vec<AuditFinding>, StoreError> {
         let Some(directory) = self.root.open_below(AUDIT)? else {
             return Ok(Vec::new());
         };
@@ -156,7 +156,7 @@ impl Store {
                 let name = format!("{name}{suffix}");
                 names.contains(&name).then(|| directory.path().join(name))
             };
-            Some(Marked {
+            Some(AuditFinding {
                 identity,
                 mark: bytes.and_then(|bytes| framing::decode(MAGIC, &bytes)),
                 results: [STORED, BUILT].into_iter().filter_map(result).collect(),
@@ -184,7 +184,7 @@ fn remove_old_results(directory: &Directory) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// A file cannot be removed.
-pub(super) fn clear(root: &Directory, cleared: &mut Cleared) -> Result<(), StoreError> {
+pub(super) fn clear(root: &Directory, cleared: &mut ClearResult) -> Result<(), StoreError> {
     let Some(directory) = root.open_below(AUDIT)? else {
         return Ok(());
     };
@@ -213,10 +213,10 @@ mod tests {
         let (one, other) = (Key([1; 32]), Key([2; 32]));
         assert!(!store.is_marked(&one));
         assert!(store.marks().expect("listed").is_empty());
-        let mark = Mark {
+        let mark = AuditMark {
             family: "stub".to_owned(),
             differences: vec!["binary 0".to_owned()],
-            ..Mark::default()
+            ..AuditMark::default()
         };
         store
             .mark(&one, &mark, b"stored", b"built")
@@ -244,7 +244,7 @@ mod tests {
         let store = Store::open(&path, Limits::default()).expect("a store");
         let count = MAX_KEPT as u8 + 3;
         for number in 0..count {
-            let mark = store.mark(&Key([number; 32]), &Mark::default(), b"one", b"two");
+            let mark = store.mark(&Key([number; 32]), &AuditMark::default(), b"one", b"two");
             mark.expect("marked");
         }
         let marks = store.marks().expect("listed");

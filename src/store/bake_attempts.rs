@@ -8,7 +8,7 @@
 
 use super::directory::Directory;
 use super::leftovers::is_blank;
-use super::lock::{Attempt, Guard, Purpose};
+use super::lock::{LockAttempt, LockGuard, Purpose};
 use super::{Store, StoreError, TEMPORARY};
 use crate::key::ingredients::Key;
 use crate::outcome::NotBakeable;
@@ -28,7 +28,7 @@ const MAX_ATTEMPTS: u32 = 2;
 
 /// What is known of earlier attempts at a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempts {
+pub struct BakeAttempts {
     /// How many there were.
     pub count: u32,
     /// What became of the last one.
@@ -41,9 +41,9 @@ pub(super) fn is_ours(name: &str) -> bool {
 }
 
 /// Whether an application may have its driver asked for a binary.
-pub enum Fetch<'a> {
+pub enum FetchAdmission<'a> {
     /// It may; what is in here is to be dropped as soon as the driver has come back.
-    Granted(Fetching<'a>),
+    Granted(FetchGuard<'a>),
     /// Another process or thread is at it.
     Taken,
     /// It was tried before: the driver has not come back, or the baker has given it up.
@@ -51,14 +51,14 @@ pub enum Fetch<'a> {
 }
 
 /// A driver is being asked for a binary.
-pub struct Fetching<'a> {
+pub struct FetchGuard<'a> {
     store: &'a Store,
     key: Key,
     // Given back after the file is removed.
-    _lock: Option<Guard>,
+    _lock: Option<LockGuard>,
 }
 
-impl Drop for Fetching<'_> {
+impl Drop for FetchGuard<'_> {
     fn drop(&mut self) {
         self.store.forget_attempts(&self.key);
     }
@@ -67,10 +67,10 @@ impl Drop for Fetching<'_> {
 /// Whether a file is certainly one of these: a line of ours, or what a power cut has left of one.
 fn is_left(directory: &Directory, name: &str) -> bool {
     let bytes = directory.read(name, MAX_REASON_BYTES).ok().flatten();
-    bytes.is_some_and(|bytes| is_blank(&bytes) || Attempts::parse(&bytes).is_some())
+    bytes.is_some_and(|bytes| is_blank(&bytes) || BakeAttempts::parse(&bytes).is_some())
 }
 
-impl Attempts {
+impl BakeAttempts {
     /// Why nothing comes of the recipe any more; None: it is tried again.
     pub fn given_up(&self) -> Option<NotBakeable> {
         (self.count >= MAX_ATTEMPTS || self.reason == FETCHING).then(|| self.verdict())
@@ -84,10 +84,10 @@ impl Attempts {
         }
     }
 
-    fn parse(bytes: &[u8]) -> Option<Attempts> {
+    fn parse(bytes: &[u8]) -> Option<BakeAttempts> {
         let text = str::from_utf8(bytes).ok()?.trim_end();
         let (count, reason) = text.split_once(' ')?;
-        Some(Attempts {
+        Some(BakeAttempts {
             count: count.parse().ok()?,
             reason: reason.to_owned(),
         })
@@ -96,10 +96,10 @@ impl Attempts {
 
 impl Store {
     /// The attempts at a recipe that did not go well.
-    pub fn attempts(&self, key: &Key) -> Option<Attempts> {
+    pub fn attempts(&self, key: &Key) -> Option<BakeAttempts> {
         let directory = self.root.open_below(BAKING).ok()??;
         let bytes = directory.read(&key.hex(), MAX_REASON_BYTES).ok()??;
-        Attempts::parse(&bytes)
+        BakeAttempts::parse(&bytes)
     }
 
     /// Why nothing comes of a recipe any more; None: it is tried, or was never tried.
@@ -137,20 +137,20 @@ impl Store {
     ///
     /// # Errors
     /// It cannot be written down.
-    pub fn begin_fetch(&self, key: &Key) -> Result<Fetch<'_>, StoreError> {
+    pub fn begin_fetch(&self, key: &Key) -> Result<FetchAdmission<'_>, StoreError> {
         let lock = match self.locks().try_lock(Purpose::Load(*key)) {
-            Attempt::Got(lock) => Some(lock),
-            Attempt::Taken => return Ok(Fetch::Taken),
-            Attempt::Unavailable => None,
+            LockAttempt::Got(lock) => Some(lock),
+            LockAttempt::Taken => return Ok(FetchAdmission::Taken),
+            LockAttempt::Unavailable => None,
         };
         if let Some(attempts) = self.attempts(key)
             && let reason = attempts.verdict()
             && (reason == NotBakeable::DriverDied || attempts.given_up().is_some())
         {
-            return Ok(Fetch::Refused(reason));
+            return Ok(FetchAdmission::Refused(reason));
         }
         self.write_attempts(key, 1, FETCHING)?;
-        Ok(Fetch::Granted(Fetching {
+        Ok(FetchAdmission::Granted(FetchGuard {
             store: self,
             key: *key,
             _lock: lock,
@@ -213,23 +213,23 @@ mod tests {
         let store = Store::open(&path, Limits::default()).expect("a store");
         let key = Key([3; 32]);
         let begin = || store.begin_fetch(&key).expect("written");
-        let Fetch::Granted(fetching) = begin() else {
+        let FetchAdmission::Granted(fetching) = begin() else {
             panic!("nothing is known of it");
         };
-        assert!(matches!(begin(), Fetch::Taken));
+        assert!(matches!(begin(), FetchAdmission::Taken));
         drop(fetching);
         assert_eq!(store.attempts(&key), None);
         // The process of this one is gone.
         store.write_attempts(&key, 1, FETCHING).expect("written");
         let died = NotBakeable::DriverDied;
-        assert!(matches!(begin(), Fetch::Refused(reason) if reason == died));
+        assert!(matches!(begin(), FetchAdmission::Refused(reason) if reason == died));
         let given_up = store.attempts(&key).expect("an attempt").given_up();
         assert_eq!(given_up, Some(died));
         // A baker that was killed says nothing of the driver, unless that happens again.
         store.write_attempts(&key, 1, UNENDED).expect("written");
-        assert!(matches!(begin(), Fetch::Granted(_)));
+        assert!(matches!(begin(), FetchAdmission::Granted(_)));
         store.write_attempts(&key, 2, UNENDED).expect("written");
         let failed = NotBakeable::BakingFailed;
-        assert!(matches!(begin(), Fetch::Refused(reason) if reason == failed));
+        assert!(matches!(begin(), FetchAdmission::Refused(reason) if reason == failed));
     }
 }

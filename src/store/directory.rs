@@ -12,7 +12,7 @@ use rustix::fs::{ABS, CWD, FileType, Mode, OFlags, RawMode, Stat, Timespec, fsta
 use rustix::io::{Errno, retry_on_intr};
 
 use super::StoreError;
-use super::disk::{Disk, System};
+use super::disk::{Disk, SystemDisk};
 use super::filesystem::FileSystem;
 use crate::file_fingerprint::FileId;
 use crate::guarded_file::file_id;
@@ -109,7 +109,7 @@ impl Directory {
     /// # Errors
     /// It is no directory, not ours, or others may write it.
     pub fn open(path: &Path) -> Result<Option<Directory>, StoreError> {
-        Directory::open_on(Arc::new(System), path)
+        Directory::open_on(Arc::new(SystemDisk), path)
     }
 
     fn open_on(disk: Arc<dyn Disk>, path: &Path) -> Result<Option<Directory>, StoreError> {
@@ -135,7 +135,7 @@ impl Directory {
             return Ok(None);
         };
         Directory::checked(
-            Arc::new(System),
+            Arc::new(SystemDisk),
             fd,
             path.to_owned(),
             others.into(),
@@ -150,7 +150,7 @@ impl Directory {
     /// # Errors
     /// As for [`Directory::open`], or it cannot be made.
     pub fn create_all(path: &Path) -> Result<Directory, StoreError> {
-        Directory::create_all_on(Arc::new(System), path)
+        Directory::create_all_on(Arc::new(SystemDisk), path)
     }
 
     /// [`Directory::create_all`] on another disk than the system's.

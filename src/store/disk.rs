@@ -113,6 +113,6 @@ pub trait Disk: Debug + Send + Sync {
 
 /// The system itself.
 #[derive(Debug)]
-pub struct System;
+pub struct SystemDisk;
 
-impl Disk for System {}
+impl Disk for SystemDisk {}

@@ -1,7 +1,7 @@
 //! What recording and loading took with each driver, for those of which nobody has measured it before.
 //!
 //! ```text
-//! <cache directory>/v1/drivers    a frame (see `framing`) of a list of [`Measured`]
+//! <cache directory>/v1/drivers    a frame (see `framing`) of a list of [`DriverCosts`]
 //! ```
 //!
 //! A process reads the file once for each driver and replaces it whole by a rename, so there is no lock. Of processes that
@@ -44,7 +44,7 @@ const FIRST: u32 = 4;
 
 /// Some builds, and what something took beside them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Times {
+pub struct CostTimes {
     /// How many.
     pub count: u32,
     /// What they took, in nanoseconds.
@@ -53,17 +53,17 @@ pub struct Times {
     pub beside_ns: u64,
 }
 
-impl Times {
+impl CostTimes {
     /// Those of one build.
-    pub fn of(compile_ns: u64, beside_ns: u64) -> Times {
-        Times {
+    pub fn of(compile_ns: u64, beside_ns: u64) -> CostTimes {
+        CostTimes {
             count: 1,
             compile_ns,
             beside_ns,
         }
     }
 
-    fn add(&mut self, more: Times) {
+    fn add(&mut self, more: CostTimes) {
         self.count = self.count.saturating_add(more.count);
         self.compile_ns = self.compile_ns.saturating_add(more.compile_ns);
         self.beside_ns = self.beside_ns.saturating_add(more.beside_ns);
@@ -83,7 +83,7 @@ impl Times {
 
 /// What was measured of one driver, as it is installed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct DriverCosts {
     /// Its family.
     pub family: String,
     /// Its library.
@@ -93,9 +93,9 @@ pub struct Measured {
     /// When it was last noted to be in use, in milliseconds since 1970.
     pub used_ms: u64,
     /// Programs that were recorded inside the miss.
-    pub recorded: Times,
+    pub recorded: CostTimes,
     /// Programs that were served.
-    pub loaded: Times,
+    pub loaded: CostTimes,
     /// Since when there is a verdict, in milliseconds since 1970.
     pub decided_ms: Option<u64>,
 }
@@ -109,16 +109,16 @@ pub enum CostVerdict {
     NoGain,
 }
 
-impl Measured {
+impl DriverCosts {
     /// A driver of which nothing was measured yet.
-    pub fn new(family: &str, library: String, identity: Key) -> Measured {
-        Measured {
+    pub fn new(family: &str, library: String, identity: Key) -> DriverCosts {
+        DriverCosts {
             family: family.to_owned(),
             library,
             identity,
             used_ms: 0,
-            recorded: Times::default(),
-            loaded: Times::default(),
+            recorded: CostTimes::default(),
+            loaded: CostTimes::default(),
             decided_ms: None,
         }
     }
@@ -129,7 +129,7 @@ impl Measured {
     }
 
     fn by_times(&self) -> Option<CostVerdict> {
-        let is_long = |times: Times| times.beside_ns >= MIN_NS;
+        let is_long = |times: CostTimes| times.beside_ns >= MIN_NS;
         let (loaded, recorded) = (self.loaded, self.recorded);
         let gain = loaded.compile_ns.saturating_sub(loaded.beside_ns);
         if is_long(loaded) && loaded.count >= MIN_LOADED && gain <= loaded.compile_ns / GAIN_SHARE {
@@ -147,7 +147,7 @@ impl Measured {
     }
 
     /// Adds what was measured meanwhile. What was decided long ago is forgotten with what it was decided by.
-    fn add(&mut self, recorded: Times, loaded: Times, now_ms: u64) {
+    fn add(&mut self, recorded: CostTimes, loaded: CostTimes, now_ms: u64) {
         if self.is_over(now_ms) {
             (self.recorded, self.loaded) = Default::default();
             self.decided_ms = None;
@@ -163,7 +163,7 @@ impl Measured {
 
 /// What this process has measured, and what it knows of earlier ones.
 #[derive(Default)]
-pub struct Measures {
+pub struct CostMemory {
     drivers: Mutex<Vec<Known>>,
 }
 
@@ -171,30 +171,30 @@ struct Known {
     /// Which of the process's drivers.
     driver: usize,
     /// With what is in none of the files yet.
-    measured: Measured,
+    measured: DriverCosts,
     /// That alone.
-    fresh: [Times; 2],
+    fresh: [CostTimes; 2],
     /// How often something was recorded and loaded here.
     counts: [u32; 2],
 }
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sample {
+pub enum CostSample {
     /// A program was built, and recorded.
     Recorded,
     /// A program was loaded that had been built before.
     Loaded,
 }
 
-impl Measures {
+impl CostMemory {
     /// What is known of a driver, which is in use therefore. `new` tells what it is, or that nobody knows.
     pub fn of(
         &self,
         store: &Store,
         driver: usize,
-        new: impl FnOnce() -> Option<Measured>,
-    ) -> Option<Measured> {
+        new: impl FnOnce() -> Option<DriverCosts>,
+    ) -> Option<DriverCosts> {
         self.know(store, driver, new)?;
         let mut drivers = self.drivers.lock();
         let known = drivers.iter_mut().find(|known| known.driver == driver)?;
@@ -209,9 +209,9 @@ impl Measures {
         &self,
         store: &Store,
         driver: usize,
-        new: impl FnOnce() -> Option<Measured>,
-        sample: Sample,
-        times: Times,
+        new: impl FnOnce() -> Option<DriverCosts>,
+        sample: CostSample,
+        times: CostTimes,
     ) {
         if self.know(store, driver, new).is_none() {
             return;
@@ -232,7 +232,7 @@ impl Measures {
         &self,
         store: &Store,
         driver: usize,
-        new: impl FnOnce() -> Option<Measured>,
+        new: impl FnOnce() -> Option<DriverCosts>,
     ) -> Option<()> {
         let is_known = |drivers: &[Known]| drivers.iter().any(|known| known.driver == driver);
         if is_known(&self.drivers.lock()) {
@@ -256,10 +256,10 @@ impl Measures {
 }
 
 impl Known {
-    fn add(&mut self, sample: Sample, times: Times) {
+    fn add(&mut self, sample: CostSample, times: CostTimes) {
         let all = match sample {
-            Sample::Recorded => &mut self.measured.recorded,
-            Sample::Loaded => &mut self.measured.loaded,
+            CostSample::Recorded => &mut self.measured.recorded,
+            CostSample::Loaded => &mut self.measured.loaded,
         };
         all.add(times);
         self.fresh[sample as usize].add(times);
@@ -267,11 +267,11 @@ impl Known {
     }
 
     /// Whether it is time to write: seldom, and on a hit only until enough is known.
-    fn is_due(&self, sample: Sample) -> bool {
+    fn is_due(&self, sample: CostSample) -> bool {
         let count = self.counts[sample as usize];
         match sample {
-            Sample::Recorded => count <= FIRST || count.is_power_of_two(),
-            Sample::Loaded => {
+            CostSample::Recorded => count <= FIRST || count.is_power_of_two(),
+            CostSample::Loaded => {
                 count.is_power_of_two()
                     && (self.measured.loaded.count < MAX_COUNTED / 4 || count >= MAX_COUNTED)
             }
@@ -288,13 +288,13 @@ impl Known {
             .map(|index| drivers.swap_remove(index));
         let [recorded, loaded] = std::mem::take(&mut self.fresh);
         let mut measured = written.unwrap_or_else(|| {
-            let Measured {
+            let DriverCosts {
                 family,
                 library,
                 identity,
                 ..
             } = &self.measured;
-            Measured::new(family, library.clone(), *identity)
+            DriverCosts::new(family, library.clone(), *identity)
         });
         let before = measured.verdict(now_ms);
         measured.add(recorded, loaded, now_ms);
@@ -314,7 +314,7 @@ impl Known {
 }
 
 /// All drivers that were used with this cache, the latest first.
-pub fn list(store: &Store) -> Vec<Measured> {
+pub fn list(store: &Store) -> Vec<DriverCosts> {
     let read = || {
         let bytes = store.root().read(NAME, MAX_FILE_BYTES).ok()??;
         framing::decode(MAGIC, &bytes)
@@ -322,7 +322,7 @@ pub fn list(store: &Store) -> Vec<Measured> {
     read().unwrap_or_default()
 }
 
-fn save(store: &Store, drivers: &[Measured]) -> io::Result<()> {
+fn save(store: &Store, drivers: &[DriverCosts]) -> io::Result<()> {
     let bytes = framing::encode(MAGIC, &drivers)?;
     let written = || {
         let temporary = store.root().create(TEMPORARY)?;

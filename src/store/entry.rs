@@ -411,7 +411,7 @@ impl Cursor<'_> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::recipe::{
-        Content, DeviceName, Header, HeaderFile, RecipeBase, RecipeOperation, Text,
+        DeviceName, Header, HeaderContent, HeaderFile, RecipeBase, RecipeOperation, Text,
     };
     use super::*;
     use crate::key::ingredients::Kind;
@@ -477,13 +477,13 @@ pub(super) mod tests {
                     place: text("cwd/b.h"),
                     path: text("/src/b.h"),
                     digest: [5; 32],
-                    content: Content::Text(text("int b;")),
+                    content: HeaderContent::Text(text("int b;")),
                 },
                 HeaderFile {
                     place: text("-I0/b.h"),
                     path: text("/src/./b.h"),
                     digest: [5; 32],
-                    content: Content::SameAs {
+                    content: HeaderContent::SameAs {
                         file: 0,
                         in_same_directory: true,
                     },

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::directory::FileFacts;
-use super::lock::{Attempt, Purpose};
+use super::lock::{LockAttempt, Purpose};
 use super::sizes::{SHARDS, Sizes};
 use super::{ENTRIES, Store, entries_of, file_name, shard_name, shard_of};
 use crate::config::Config;
@@ -168,13 +168,13 @@ impl Store {
         // Who cannot have the lock leaves it to its holder, who looks again when it has given it back.
         while budget > 0 && self.lacks(limits, sizes, incoming) {
             let _lock = match self.locks().try_lock(Purpose::Evict) {
-                Attempt::Got(lock) => Some(lock),
+                LockAttempt::Got(lock) => Some(lock),
                 // Whoever stores is faster than who makes room for all: each may be one entry ahead.
-                Attempt::Taken if excess_of(limits, sizes, 0) > 0 => {
+                LockAttempt::Taken if excess_of(limits, sizes, 0) > 0 => {
                     return Err("the cache is full, and another process is making room");
                 }
-                Attempt::Taken => return self.has_room(limits, incoming).map(|()| removed),
-                Attempt::Unavailable => None,
+                LockAttempt::Taken => return self.has_room(limits, incoming).map(|()| removed),
+                LockAttempt::Unavailable => None,
             };
             while budget > 0 && self.lacks(limits, sizes, incoming) {
                 let oldest = || sizes.oldest(None).map(|(shard, _)| shard);
@@ -277,7 +277,7 @@ impl Store {
     /// shards: each would add what it has found.
     pub(super) fn count_again(&self, sizes: &Sizes, shard: usize) {
         let attempt = self.locks().try_lock(Purpose::Evict);
-        if !matches!(attempt, Attempt::Taken) {
+        if !matches!(attempt, LockAttempt::Taken) {
             self.look_through(sizes, shard, &mut |_| false);
         }
     }

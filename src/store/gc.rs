@@ -34,7 +34,7 @@ const FAMILY: &[u8] = b"oclc";
 
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Collected {
+pub struct GcResult {
     /// Entries that were removed.
     pub entries: u64,
     /// What they took on the disk, in bytes.
@@ -77,11 +77,11 @@ impl Store {
         &self,
         limits: &Limits,
         collector: &mut dyn Collector,
-    ) -> Result<Collected, StoreError> {
-        let mut done = Collected {
+    ) -> Result<GcResult, StoreError> {
+        let mut done = GcResult {
             old_formats: self.remove_old_formats()?,
             leftovers: self.sweep()?,
-            ..Collected::default()
+            ..GcResult::default()
         };
         let collected = self.collect_entries(limits, collector, &mut done);
         if let Some(sizes) = self.sizes() {
@@ -96,7 +96,7 @@ impl Store {
         &self,
         limits: &Limits,
         collector: &mut dyn Collector,
-        done: &mut Collected,
+        done: &mut GcResult,
     ) -> Result<bool, StoreError> {
         let now = self.root.now_ms();
         let mut kept = Vec::new();
@@ -146,7 +146,7 @@ impl Store {
     }
 
     /// Removes an entry; the sizes are counted at the end.
-    fn collect_one(&self, entry: &Candidate, done: &mut Collected) -> Result<(), StoreError> {
+    fn collect_one(&self, entry: &Candidate, done: &mut GcResult) -> Result<(), StoreError> {
         if let Some(shard) = self.shard(shard_of(&entry.key))?
             && shard.remove(&file_name(&entry.key))?
         {

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::directory::Directory;
 use super::entry::{compress, decompress};
 use super::lock::try_lock_file;
-use super::{Cleared, StoreError};
+use super::{ClearResult, StoreError};
 use crate::framing::{frame, to_postcard, unframe};
 use crate::guarded_file::may_reach;
 use crate::key::ingredients::{Ingredient, Key};
@@ -239,7 +239,7 @@ fn decode(mut bytes: &[u8]) -> Vec<JournalRecord> {
 ///
 /// # Errors
 /// A file cannot be removed.
-pub(super) fn clear(root: &Directory, cleared: &mut Cleared) -> Result<(), StoreError> {
+pub(super) fn clear(root: &Directory, cleared: &mut ClearResult) -> Result<(), StoreError> {
     for name in [NAME, OLD] {
         let Some(facts) = root.facts(name) else {
             continue;
@@ -370,7 +370,7 @@ mod tests {
             [(&b""[..], (1, 0)), (b"oclc", (1, 0)), (b"mine", (0, 1))]
         {
             std::fs::write(directory.path().join(NAME), content).expect("written");
-            let mut cleared = Cleared::default();
+            let mut cleared = ClearResult::default();
             clear(&directory, &mut cleared).expect("cleared");
             assert_eq!((cleared.files, cleared.foreign), (files, foreign));
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::directory::{Directory, is_temporary};
 use super::load_guard;
-use super::lock::{Attempt, Purpose};
+use super::lock::{LockAttempt, Purpose};
 use super::{
     ASIDE, CACHEDIR_TAG, LOADING, SUFFIX, Store, StoreError, TEMPORARY, VERSION_DIRECTORY,
     bake_attempts,
@@ -54,9 +54,9 @@ impl Store {
             return;
         }
         let _lock = match self.locks().try_lock(Purpose::Evict) {
-            Attempt::Got(lock) => Some(lock),
-            Attempt::Taken => return,
-            Attempt::Unavailable => None,
+            LockAttempt::Got(lock) => Some(lock),
+            LockAttempt::Taken => return,
+            LockAttempt::Unavailable => None,
         };
         if let Err(error) = self.sweep() {
             tracing::debug!(%error, "leftovers stay");

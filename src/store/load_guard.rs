@@ -25,7 +25,7 @@
 
 use super::directory::Directory;
 use super::entry::Defect;
-use super::lock::{Attempt, Guard, Purpose};
+use super::lock::{LockAttempt, LockGuard, Purpose};
 use super::tier::EntryOrigin;
 use super::{LOADING, Store, digests, file_name, shard_of};
 use crate::key::ingredients::Key;
@@ -40,7 +40,7 @@ pub enum Admission {
     /// It has killed a process, and another tries it; or it was set aside since it was read.
     Postponed,
     /// It is to be set aside, with the lock held.
-    Refused(Defect, Guard),
+    Refused(Defect, LockGuard),
 }
 
 /// A load that is watched.
@@ -48,7 +48,7 @@ pub struct Loading {
     directory: Directory,
     name: String,
     // Given back after the file is removed.
-    _lock: Guard,
+    _lock: LockGuard,
 }
 
 /// Whether a name is one of these files'.
@@ -77,9 +77,11 @@ impl Store {
             return Admission::Granted(None);
         }
         let lock = match self.locks().try_lock(Purpose::Load(*key)) {
-            Attempt::Got(lock) => lock,
-            Attempt::Taken if self.loads_begun(key) >= MAX_DEATHS => return Admission::Postponed,
-            Attempt::Taken | Attempt::Unavailable => return Admission::Granted(None),
+            LockAttempt::Got(lock) => lock,
+            LockAttempt::Taken if self.loads_begun(key) >= MAX_DEATHS => {
+                return Admission::Postponed;
+            }
+            LockAttempt::Taken | LockAttempt::Unavailable => return Admission::Granted(None),
         };
         if !is_of_system && !self.has(key) {
             return Admission::Postponed;

@@ -12,7 +12,7 @@
 //! bound to a name made of the same byte: for the processes of one host and network namespace, and as well given back by the
 //! kernel. A child closes what it inherits of them at once. Where that does not work either, there is no lock.
 //!
-//! The first 64 KiB of the file, which no lock uses, hold [marks](Guard::mark).
+//! No lock uses the first 64 KiB of the file. They count the builds that were [abandoned](LockGuard::signal_abandoned).
 
 mod file;
 mod socket;
@@ -53,9 +53,9 @@ pub enum Purpose {
 
 /// What became of an attempt to get a lock.
 #[derive(Debug)]
-pub enum Attempt {
+pub enum LockAttempt {
     /// It is held until the guard is dropped.
-    Got(Guard),
+    Got(LockGuard),
     /// Another process or thread of this user has it.
     Taken,
     /// No lock works here, or another user is in the way: there is nothing to wait for.
@@ -87,7 +87,7 @@ struct State {
 
 struct Held {
     serial: u64,
-    means: LockBackend,
+    backend: LockBackend,
 }
 
 enum LockBackend {
@@ -96,7 +96,7 @@ enum LockBackend {
 }
 
 /// A lock that is held. It may be dropped by another thread; in a forked child it is nothing.
-pub struct Guard {
+pub struct LockGuard {
     shared: Arc<Shared>,
     byte: u64,
     serial: u64,
@@ -139,21 +139,21 @@ impl Locks {
     }
 
     /// Tries to get a lock. Waits for nobody.
-    pub fn try_lock(&self, purpose: Purpose) -> Attempt {
+    pub fn try_lock(&self, purpose: Purpose) -> LockAttempt {
         let shared = &self.0;
         let byte = byte_of(purpose);
         let file = shared.file();
         let mut state = shared.state();
         if state.held.contains_key(&byte) {
-            return Attempt::Taken;
+            return LockAttempt::Taken;
         }
         let is_of_all_hosts = purpose == Purpose::Statistics;
         let file = file.filter(|file| file.is_trusted() || is_of_all_hosts);
         let failed = match file.map(|file| (file.try_lock(byte), file)) {
             Some((Ok(true), file)) => {
-                return Attempt::Got(shared.hold(&mut state, byte, LockBackend::File(file)));
+                return LockAttempt::Got(shared.hold(&mut state, byte, LockBackend::File(file)));
             }
-            Some((Ok(false), _)) => return Attempt::Taken,
+            Some((Ok(false), _)) => return LockAttempt::Taken,
             Some((Err(error), _)) => Some(error),
             None => None,
         };
@@ -162,15 +162,15 @@ impl Locks {
             tracing::debug!(%error, "the file of locks cannot be locked");
         }
         match is_of_all_hosts {
-            true => Attempt::Unavailable,
+            true => LockAttempt::Unavailable,
             false => shared.try_socket(byte),
         }
     }
 
-    /// A number that changes when somebody marks the build lock of this key ([`Guard::mark`]); None if there are no marks here.
-    /// Keys may share a number, one in 8,192.
-    pub fn mark_of(&self, key: &Key) -> Option<u64> {
-        self.0.file()?.mark(byte_of(Purpose::Build(*key)))
+    /// How many builds of this key were abandoned ([`LockGuard::signal_abandoned`]); None if nobody counts them here. One in 8,192
+    /// keys shares its number with another.
+    pub fn abandonments(&self, key: &Key) -> Option<u64> {
+        self.0.file()?.abandonments(byte_of(Purpose::Build(*key)))
     }
 
     /// To be called in a forked child: what its parent holds is not the child's, and a socket that the child kept open would
@@ -227,7 +227,7 @@ impl Shared {
             // only if that is nothing, and before there can be something.
             Some(file) if file.is_open() && file.is_same(&opened) => {
                 let mut held = state.held.values();
-                match held.any(|held| matches!(held.means, LockBackend::File(_))) {
+                match held.any(|held| matches!(held.backend, LockBackend::File(_))) {
                     true => opened.leave_open(),
                     false => drop(opened),
                 }
@@ -241,91 +241,91 @@ impl Shared {
         }
     }
 
-    fn hold(self: &Arc<Self>, state: &mut State, byte: u64, means: LockBackend) -> Guard {
+    fn hold(self: &Arc<Self>, state: &mut State, byte: u64, backend: LockBackend) -> LockGuard {
         state.serial += 1;
         let serial = state.serial;
-        state.held.insert(byte, Held { serial, means });
-        Guard {
+        state.held.insert(byte, Held { serial, backend });
+        LockGuard {
             shared: self.clone(),
             byte,
             serial,
         }
     }
 
-    fn try_socket(self: &Arc<Self>, byte: u64) -> Attempt {
+    fn try_socket(self: &Arc<Self>, byte: u64) -> LockAttempt {
         let Some((device, inode)) = self.directory.identity() else {
-            return Attempt::Unavailable;
+            return LockAttempt::Unavailable;
         };
         let Ok(address) = socket::address(device, inode, byte) else {
-            return Attempt::Unavailable;
+            return LockAttempt::Unavailable;
         };
         for _ in 0..socket::ATTEMPTS {
             // What is bound is in the table before a thread can fork.
             let mut state = self.state();
             if state.held.contains_key(&byte) {
-                return Attempt::Taken;
+                return LockAttempt::Taken;
             }
             match socket::bind(&address) {
                 Ok(Some(open)) => {
                     state.seen.remove(&byte);
-                    let means = LockBackend::Socket { _open: open };
-                    return Attempt::Got(self.hold(&mut state, byte, means));
+                    let backend = LockBackend::Socket { _open: open };
+                    return LockAttempt::Got(self.hold(&mut state, byte, backend));
                 }
                 Ok(None) => {}
                 Err(error) => {
                     drop(state);
                     tracing::debug!(%error, "no lock works here");
-                    return Attempt::Unavailable;
+                    return LockAttempt::Unavailable;
                 }
             }
             state.seen.retain(|_, at| at.elapsed() < socket::TRUSTED);
             if state.seen.contains_key(&byte) {
-                return Attempt::Taken;
+                return LockAttempt::Taken;
             }
             drop(state);
             match socket::holder(&address) {
                 socket::Holder::ThisUser => {
                     self.state().seen.insert(byte, Instant::now());
-                    return Attempt::Taken;
+                    return LockAttempt::Taken;
                 }
-                socket::Holder::Other => return Attempt::Unavailable,
+                socket::Holder::Other => return LockAttempt::Unavailable,
                 socket::Holder::NotYet => std::thread::sleep(socket::PAUSE),
             }
         }
-        Attempt::Unavailable
+        LockAttempt::Unavailable
     }
 }
 
 impl State {
-    fn has(&self, guard: &Guard) -> bool {
+    fn has(&self, guard: &LockGuard) -> bool {
         let held = self.held.get(&guard.byte);
         held.is_some_and(|held| held.serial == guard.serial)
     }
 }
 
-impl Guard {
-    /// Tells those who want the lock that it is given back for nothing: they need not take their turns.
-    pub fn mark(&self) {
+impl LockGuard {
+    /// Tells those who wait for the lock that the build leaves no entry, so they need not take turns.
+    pub fn signal_abandoned(&self) {
         let is_held = self.shared.state().has(self);
         if let Some(file) = self.shared.file().filter(|_| is_held) {
-            file.raise_mark(self.byte);
+            file.add_abandonment(self.byte);
         }
     }
 }
 
-impl Drop for Guard {
+impl Drop for LockGuard {
     fn drop(&mut self) {
         let mut state = self.shared.state();
         if state.has(self)
             && let Some(held) = state.held.remove(&self.byte)
-            && let LockBackend::File(file) = held.means
+            && let LockBackend::File(file) = held.backend
         {
             file.unlock(self.byte);
         }
     }
 }
 
-impl fmt::Debug for Guard {
+impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard").finish_non_exhaustive()
     }
@@ -346,20 +346,20 @@ mod tests {
     }
 
     /// A child that another test starts has a socket that was given back until it executes its program.
-    fn got(locks: &Locks, purpose: Purpose) -> Guard {
+    fn got(locks: &Locks, purpose: Purpose) -> LockGuard {
         const ATTEMPTS: u32 = 1000;
         for _ in 0..ATTEMPTS {
             match locks.try_lock(purpose) {
-                Attempt::Got(guard) => return guard,
-                Attempt::Taken => std::thread::sleep(std::time::Duration::from_millis(10)),
-                Attempt::Unavailable => panic!("no lock works here"),
+                LockAttempt::Got(guard) => return guard,
+                LockAttempt::Taken => std::thread::sleep(std::time::Duration::from_millis(10)),
+                LockAttempt::Unavailable => panic!("no lock works here"),
             }
         }
         panic!("it is not given back");
     }
 
-    fn is_taken(attempt: &Attempt) -> bool {
-        matches!(attempt, Attempt::Taken)
+    fn is_taken(attempt: &LockAttempt) -> bool {
+        matches!(attempt, LockAttempt::Taken)
     }
 
     /// The bytes of a file that the kernel has locked. Its table is read again and again: while other processes lock and
@@ -461,10 +461,10 @@ mod tests {
         parent.forked();
         drop(got(&other, Purpose::Build(key(1))));
         let _childs = got(&parent, Purpose::Build(key(1)));
-        let mark = parent.mark_of(&key(1));
-        inherited.mark();
+        let before = parent.abandonments(&key(1));
+        inherited.signal_abandoned();
         drop(inherited);
-        assert_eq!(parent.mark_of(&key(1)), mark);
+        assert_eq!(parent.abandonments(&key(1)), before);
         assert!(is_taken(&other.try_lock(Purpose::Build(key(1)))));
     }
 
@@ -485,7 +485,7 @@ mod tests {
         rustix::net::bind(&bound, &address(&directory, &key(1))).expect("bound");
         let locks = Locks::trusting(directory, |_| false);
         let attempt = locks.try_lock(Purpose::Build(key(1)));
-        assert!(matches!(attempt, Attempt::Unavailable));
+        assert!(matches!(attempt, LockAttempt::Unavailable));
     }
 
     #[test]
@@ -506,7 +506,7 @@ mod tests {
         let _bound = std::thread::scope(|scope| scope.spawn(bind).join().expect("bound"));
         let locks = Locks::trusting(directory, |_| false);
         let attempt = locks.try_lock(Purpose::Build(key(1)));
-        assert!(matches!(attempt, Attempt::Unavailable));
+        assert!(matches!(attempt, LockAttempt::Unavailable));
     }
 
     #[test]
@@ -537,8 +537,8 @@ mod tests {
             let other = Locks::new(directory(temporary.path()));
             let guard = got(&one, Purpose::Build(key(1)));
             assert!(is_taken(&other.try_lock(Purpose::Build(key(1)))));
-            guard.mark();
-            assert_eq!(one.mark_of(&key(1)), None);
+            guard.signal_abandoned();
+            assert_eq!(one.abandonments(&key(1)), None);
             let _ = std::fs::remove_file(&file);
             let _ = std::fs::remove_dir(&file);
         }
@@ -546,14 +546,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_changes_the_number_of_its_key_only() {
+    fn an_abandoned_build_changes_the_number_of_its_key_only() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let locks = Locks::new(directory(temporary.path()));
         let other = Locks::new(directory(temporary.path()));
-        let before = (locks.mark_of(&key(1)), locks.mark_of(&key(2)));
-        got(&other, Purpose::Build(key(1))).mark();
-        assert_ne!(locks.mark_of(&key(1)), before.0);
-        assert_eq!(locks.mark_of(&key(2)), before.1);
+        let before = (locks.abandonments(&key(1)), locks.abandonments(&key(2)));
+        got(&other, Purpose::Build(key(1))).signal_abandoned();
+        assert_ne!(locks.abandonments(&key(1)), before.0);
+        assert_eq!(locks.abandonments(&key(2)), before.1);
         assert!(before.0.is_some());
     }
 }

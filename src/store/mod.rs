@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::{fmt, io};
 
 use directory::{Directory, FileFacts};
-use disk::{Disk, System};
+use disk::{Disk, SystemDisk};
 use entry::{Defect, Entry, EntryContent, Meta};
 pub use evict::Limits;
 use evict::used_ms;
@@ -129,7 +129,7 @@ impl Store {
     /// # Errors
     /// It cannot be made or opened, belongs to another user, or others may write it.
     pub fn open(path: &Path, limits: Limits) -> Result<Store, StoreError> {
-        Store::open_on(Arc::new(System), path, limits)
+        Store::open_on(Arc::new(SystemDisk), path, limits)
     }
 
     /// [`Store::open`] on another disk than the system's.
@@ -409,8 +409,8 @@ impl Store {
     ///
     /// # Errors
     /// A directory cannot be listed or a file cannot be removed.
-    pub fn clear(&self) -> Result<Cleared, StoreError> {
-        let mut cleared = Cleared::default();
+    pub fn clear(&self) -> Result<ClearResult, StoreError> {
+        let mut cleared = ClearResult::default();
         if let Some(entries) = self.root.open_below(ENTRIES)? {
             for shard in entries.names()?.into_iter().filter(|name| is_shard(name)) {
                 if let Some(directory) = entries.open_below(&shard)? {
@@ -512,7 +512,7 @@ impl Tier for Store {
 
 /// What [`Store::clear`] did.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Cleared {
+pub struct ClearResult {
     /// Files removed.
     pub files: u64,
     /// What they took on the disk, in bytes.
@@ -521,7 +521,7 @@ pub struct Cleared {
     pub foreign: u64,
 }
 
-fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), StoreError> {
+fn clear_directory(directory: &Directory, cleared: &mut ClearResult) -> Result<(), StoreError> {
     for name in directory.names()? {
         let named = name.strip_suffix(SUFFIX).and_then(Key::from_hex).is_some();
         // What another process has removed since it was listed is nobody's; it may have stored it anew by now.

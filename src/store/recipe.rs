@@ -106,12 +106,12 @@ pub struct HeaderFile {
     /// SHA-256 of its content.
     pub digest: [u8; 32],
     /// What it is.
-    pub content: Content,
+    pub content: HeaderContent,
 }
 
 /// What stands in a header file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Content {
+pub enum HeaderContent {
     /// This.
     Text(Text),
     /// It is the same file as an earlier one, by its place in the list.

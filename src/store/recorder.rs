@@ -18,7 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::directory::Directory;
 use super::stats::{
-    DAY_MS, Event, Labels, MAGIC, Program, ROW, ROWS, Statistics, WORDS, add, own_name,
+    CounterEvent, DAY_MS, Labels, MAGIC, Program, ROW, ROWS, Statistics, WORDS, add, own_name,
 };
 use crate::fork_generation::generation;
 use crate::fork_safety::Mutex;
@@ -43,13 +43,13 @@ struct Process {
     /// Which process this is. What a child inherits is its parent's.
     generation: u64,
     /// None: there is none, such as where a link of somebody else's is in its place.
-    file: Option<Written>,
+    file: Option<CounterFile>,
     /// A child that was forked later counts from zero in a file of its own.
     forked: OnceBox<Process>,
 }
 
 /// Counters in memory, and a file that gets the rows that have changed.
-struct Written {
+struct CounterFile {
     file: GuardedFile,
     words: Vec<AtomicU64>,
     /// A bit for each row that is to be written; [`WHOLE`] is the whole file.
@@ -80,7 +80,7 @@ impl Recorder {
 
     /// Adds to the counters of a driver and device. Waits for no other thread; failures to write are not the application's
     /// concern.
-    pub fn record(&self, place: Labels<'_>, events: &[Event]) {
+    pub fn record(&self, place: Labels<'_>, events: &[CounterEvent]) {
         if let Some(written) = &self.process().file {
             written.record(&self.program, place, events);
         }
@@ -107,7 +107,7 @@ impl Process {
         let directories =
             (recorder.run.iter()).chain(recorder.statistics.as_ref().map(Statistics::directory));
         let mut files = directories.filter_map(|directory| {
-            Written::open(directory, &name)
+            CounterFile::open(directory, &name)
                 .inspect_err(|error| tracing::debug!(%error, "events are not counted here"))
                 .ok()
         });
@@ -124,8 +124,8 @@ impl Process {
     }
 }
 
-impl Written {
-    fn open(directory: &Directory, name: &str) -> io::Result<Written> {
+impl CounterFile {
+    fn open(directory: &Directory, name: &str) -> io::Result<CounterFile> {
         let file = GuardedFile::new(directory.open_or_create_file(name)?)?;
         let before = directory.read(name, 1 << 20).ok().flatten();
         let before = before.unwrap_or_default();
@@ -135,7 +135,7 @@ impl Written {
             .map(|word| u64::from_le_bytes(*word))
             .collect();
         words.resize(WORDS, 0);
-        Ok(Written {
+        Ok(CounterFile {
             file,
             words: words.into_iter().map(AtomicU64::new).collect(),
             changed: AtomicU32::new(WHOLE),
@@ -143,7 +143,7 @@ impl Written {
         })
     }
 
-    fn record(&self, program: &Program, place: Labels<'_>, events: &[Event]) {
+    fn record(&self, program: &Program, place: Labels<'_>, events: &[CounterEvent]) {
         let row = add(&self.words, program, place, today(), events);
         self.changed.fetch_or(1 << row, Ordering::AcqRel);
         self.write_changed();
@@ -228,7 +228,7 @@ mod tests {
         let (_temporary, store) = store(Path::new("/dev/shm"));
         let statistics = statistics(&store);
         let directory = statistics.directory();
-        let open = || Written::open(directory, &own_name()).expect("opened");
+        let open = || CounterFile::open(directory, &own_name()).expect("opened");
         let (events, program) = ([Counter::Hits.by(2)], Program::new(b"app"));
         open().record(&program, Labels::default(), &events);
         let written = open();
@@ -248,7 +248,7 @@ mod tests {
     fn what_threads_write_at_once_is_all_in_the_file() {
         let (_temporary, store) = store(Path::new("/dev/shm"));
         let statistics = statistics(&store);
-        let written = Written::open(statistics.directory(), &own_name()).expect("opened");
+        let written = CounterFile::open(statistics.directory(), &own_name()).expect("opened");
         let program = Program::new(b"app");
         std::thread::scope(|scope| {
             for thread in 0..4 {

@@ -24,14 +24,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::directory::{Directory, TEMPORARY_PREFIX, is_temporary};
-use super::lock::{Attempt, Locks, Purpose};
+use super::lock::{LockAttempt, Locks, Purpose};
 use super::{STATISTICS, Store, StoreError};
-pub use counters::{Counter, Event, Totals};
+pub use counters::{Counter, CounterEvent, Totals};
 pub use file::{Labels, MAGIC, Program, ROW, ROWS, WORDS, add};
 pub use merge::{CountedRows, DAY_MS};
 use merge::{StatsMerge, TOTAL, counters};
 use owner::{StatsView, is_name};
-pub use rows::{BY_DAY, Tag, date};
+pub use rows::{BY_DAY, RowTag, date};
 
 const RUN_PREFIX: &str = "run-";
 
@@ -75,16 +75,16 @@ impl Statistics {
         &self.directory
     }
 
-    fn try_lock(&self) -> Attempt {
+    fn try_lock(&self) -> LockAttempt {
         self.locks.try_lock(Purpose::Statistics)
     }
 
     /// Waits for another process that merges, but not for ever.
-    fn lock(&self) -> Attempt {
+    fn lock(&self) -> LockAttempt {
         let until = Instant::now() + PATIENCE;
         loop {
             let attempt = self.try_lock();
-            if !matches!(attempt, Attempt::Taken) || Instant::now() >= until {
+            if !matches!(attempt, LockAttempt::Taken) || Instant::now() >= until {
                 return attempt;
             }
             std::thread::sleep(PAUSE);
@@ -97,8 +97,8 @@ impl Statistics {
     /// The directory or a file cannot be read.
     pub fn counted(&self) -> Result<CountedRows, StoreError> {
         let lock = match self.lock() {
-            Attempt::Got(lock) => Some(lock),
-            Attempt::Taken | Attempt::Unavailable => None,
+            LockAttempt::Got(lock) => Some(lock),
+            LockAttempt::Taken | LockAttempt::Unavailable => None,
         };
         let mut round = StatsMerge::begin(&self.directory, lock, usize::MAX);
         round.each_file()?;
@@ -111,8 +111,8 @@ impl Statistics {
     /// The directory or a file cannot be read or written, or another process has the lock and does not give it back.
     pub fn zero(&self) -> Result<(), StoreError> {
         let lock = match self.lock() {
-            Attempt::Got(lock) => Some(lock),
-            Attempt::Taken => {
+            LockAttempt::Got(lock) => Some(lock),
+            LockAttempt::Taken => {
                 return Err(StoreError {
                     action: "lock",
                     path: self.directory.path().to_owned(),
@@ -120,7 +120,7 @@ impl Statistics {
                 });
             }
             // Without locks the last one who zeroes is right.
-            Attempt::Unavailable => None,
+            LockAttempt::Unavailable => None,
         };
         let mut round = StatsMerge::begin(&self.directory, lock, usize::MAX);
         round.each_file()?;
@@ -133,7 +133,7 @@ impl Statistics {
         if self.directory.file_system().is_network() {
             return;
         }
-        if let Attempt::Got(lock) = self.try_lock() {
+        if let LockAttempt::Got(lock) = self.try_lock() {
             let mut round = StatsMerge::begin(&self.directory, Some(lock), limit);
             match round.each_file() {
                 Ok(()) => drop(round.end()),
@@ -160,8 +160,8 @@ impl Statistics {
     ///
     /// # Errors
     /// The directory cannot be read.
-    pub fn read_run(run: &Directory) -> Result<Run, StoreError> {
-        let mut result = Run::default();
+    pub fn read_run(run: &Directory) -> Result<RunCounts, StoreError> {
+        let mut result = RunCounts::default();
         for file in run.names()? {
             if let Some(counters) = counters(run, &file)
                 && !file.starts_with(TEMPORARY_PREFIX)
@@ -178,7 +178,11 @@ impl Statistics {
     ///
     /// # Errors
     /// A file cannot be moved.
-    pub fn end_run(&self, run: &Directory, outer: Option<&Directory>) -> Result<Run, StoreError> {
+    pub fn end_run(
+        &self,
+        run: &Directory,
+        outer: Option<&Directory>,
+    ) -> Result<RunCounts, StoreError> {
         let _lock = self.lock();
         let result = Self::read_run(run)?;
         let files = run.names()?.into_iter();
@@ -199,7 +203,7 @@ pub fn own_name() -> String {
 
 /// What the processes of one `oclcache run` did.
 #[derive(Default)]
-pub struct Run {
+pub struct RunCounts {
     /// Processes that loaded the library.
     pub processes: usize,
     /// The sum of their counters.
@@ -421,7 +425,7 @@ mod tests {
             std::fs::write(path, seven_hits()).expect("written");
         }
         let left = || statistics.directory.names().expect("listed").len();
-        let Attempt::Got(lock) = statistics.try_lock() else {
+        let LockAttempt::Got(lock) = statistics.try_lock() else {
             panic!("nobody has it");
         };
         statistics.fold_some(8);

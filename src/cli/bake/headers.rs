@@ -21,7 +21,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 use crate::key::options;
 use crate::log::text;
-use crate::store::recipe::{Content, HeaderFile, StoredRecipe, is_outside};
+use crate::store::recipe::{HeaderContent, HeaderFile, StoredRecipe, is_outside};
 use crate::trust;
 
 /// Above each directory, so that `..` leads nowhere else: deeper than names that are not [`is_outside`] have `..`.
@@ -322,11 +322,13 @@ impl Tree {
             };
         }
         match &file.content {
-            Content::Text(content) if sha256(content) == file.digest => {
+            HeaderContent::Text(content) if sha256(content) == file.digest => {
                 fs::write(&ours, &**content).map_err(failed)?;
             }
-            Content::Text(_) => return Err(format!("the header {place} is not what it should be")),
-            Content::SameAs { file, .. } => {
+            HeaderContent::Text(_) => {
+                return Err(format!("the header {place} is not what it should be"));
+            }
+            HeaderContent::SameAs { file, .. } => {
                 let first = laid.get(*file as usize).and_then(Option::as_ref);
                 let first =
                     first.ok_or(format!("the header {place} is one of the driver's own"))?;
@@ -365,7 +367,7 @@ mod tests {
                 place: text(place),
                 path: path.as_os_str().as_bytes().into(),
                 digest: sha256(place.as_bytes()),
-                content: Content::Text(text(place)),
+                content: HeaderContent::Text(text(place)),
             });
         }
         let recipe = StoredRecipe {

@@ -12,7 +12,7 @@ use super::super::output::{plural, size};
 use crate::key::ingredients::Kind;
 use crate::log::text;
 use crate::store::entry::{Answer, Entry, Meta};
-use crate::store::recipe::{Content, RecipeOperation, StoredRecipe};
+use crate::store::recipe::{HeaderContent, RecipeOperation, StoredRecipe};
 use opencl_sys::CL_PROGRAM_BUILD_LOG;
 
 /// So many of each are shown.
@@ -96,8 +96,8 @@ impl Disclosure {
                 _ => &[],
             };
             let contents = recipe.files.iter().filter_map(|file| match &file.content {
-                Content::Text(text) => Some(text),
-                Content::SameAs { .. } => None,
+                HeaderContent::Text(text) => Some(text),
+                HeaderContent::SameAs { .. } => None,
             });
             for header in embedded.iter().map(|header| &header.source).chain(contents) {
                 self.headers.0 += 1;

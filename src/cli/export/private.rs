@@ -9,7 +9,7 @@ use crate::cache::without_texts;
 use crate::key::ingredients::Kind;
 use crate::key::options;
 use crate::store::entry::{Entry, Meta};
-use crate::store::recipe::{Content, RecipeOperation, StoredRecipe};
+use crate::store::recipe::{HeaderContent, RecipeOperation, StoredRecipe};
 
 /// Of a text, so many of its longest lines are looked for.
 const MAX_LINES: usize = 32;
@@ -85,7 +85,7 @@ fn secrets(meta: &Meta, recipe: &StoredRecipe) -> BTreeSet<Vec<u8>> {
         .filter(|file| !file.place.starts_with(b"driver"))
     {
         secrets.extend(path(&file.path));
-        if let Content::Text(text) = &file.content {
+        if let HeaderContent::Text(text) = &file.content {
             secrets.extend(lines(text));
         }
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::names::{below, safe};
 use crate::key::options;
 use crate::log::text;
-use crate::store::recipe::{Content, Header, RecipeOperation, StoredRecipe};
+use crate::store::recipe::{Header, HeaderContent, RecipeOperation, StoredRecipe};
 
 const FILES: &str = "headers/files";
 const EMBEDDED: &str = "headers/embedded";
@@ -108,9 +108,11 @@ pub fn write(top: &Path, recipe: &StoredRecipe) -> io::Result<Headers> {
 /// What stands in a header.
 fn content(recipe: &StoredRecipe, index: usize) -> Option<&[u8]> {
     match &recipe.files.get(index)?.content {
-        Content::Text(text) => Some(text),
-        Content::SameAs { file, .. } if (*file as usize) < index => content(recipe, *file as usize),
-        Content::SameAs { .. } => None,
+        HeaderContent::Text(text) => Some(text),
+        HeaderContent::SameAs { file, .. } if (*file as usize) < index => {
+            content(recipe, *file as usize)
+        }
+        HeaderContent::SameAs { .. } => None,
     }
 }
 

@@ -21,7 +21,7 @@ use crate::cli::open::tiers;
 use crate::cli::worker::root::{self, Root};
 use crate::config::Config;
 use crate::store::directory::{Directory, is_temporary};
-use crate::store::stats::{Run, Statistics, run_directory};
+use crate::store::stats::{RunCounts, Statistics, run_directory};
 use crate::store::{Limits, Store, StoreError};
 
 const REGISTERED: &str = "oclcache.icd";
@@ -86,7 +86,7 @@ impl RunDirectory {
         })
     }
 
-    pub fn finish(self) -> Result<Run, Failure> {
+    pub fn finish(self) -> Result<RunCounts, Failure> {
         if self.run.is_lost() {
             let found_none = match self.vendors.exists() {
                 true => "",

@@ -14,7 +14,7 @@ use crate::store::Store;
 use crate::store::directory::FileFacts;
 use crate::store::filesystem::FileSystem;
 use crate::store::journal::now_ms;
-use crate::store::stats::{BY_DAY, CountedRows, Counter, DAY_MS, Tag, Totals, date};
+use crate::store::stats::{BY_DAY, CountedRows, Counter, DAY_MS, RowTag, Totals, date};
 use crate::store::tiers::Tiers;
 
 /// What was counted, and what there is now.
@@ -47,7 +47,7 @@ pub enum By {
 
 impl By {
     /// What a row is named by; an empty one is not known.
-    fn names(self, tag: &Tag, today: u32) -> Vec<String> {
+    fn names(self, tag: &RowTag, today: u32) -> Vec<String> {
         match self {
             By::Day => vec![period(tag.day, today)],
             By::Program => vec![tag.program.clone()],
@@ -250,7 +250,7 @@ fn named(names: impl Iterator<Item = (&'static str, String)>, totals: &Totals) -
     object.into()
 }
 
-fn in_full(tag: &Tag, totals: &Totals, today: u32) -> Value {
+fn in_full(tag: &RowTag, totals: &Totals, today: u32) -> Value {
     let names = [
         ("day", period(tag.day, today)),
         ("program", tag.program.clone()),

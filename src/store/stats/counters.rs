@@ -71,36 +71,36 @@ pub const COUNTERS: usize = 128;
 
 /// One thing to count, with how much.
 #[derive(Clone, Copy, Debug)]
-pub struct Event(pub usize, pub u64);
+pub struct CounterEvent(pub usize, pub u64);
 
 impl Counter {
     /// An amount of this counter.
-    pub fn by(self, amount: u64) -> Event {
-        Event(self as usize, amount)
+    pub fn by(self, amount: u64) -> CounterEvent {
+        CounterEvent(self as usize, amount)
     }
 }
 
-impl From<Counter> for Event {
-    fn from(counter: Counter) -> Event {
+impl From<Counter> for CounterEvent {
+    fn from(counter: Counter) -> CounterEvent {
         counter.by(1)
     }
 }
 
-impl From<Bypass> for Event {
-    fn from(reason: Bypass) -> Event {
-        Event(BYPASSES + reason as usize, 1)
+impl From<Bypass> for CounterEvent {
+    fn from(reason: Bypass) -> CounterEvent {
+        CounterEvent(BYPASSES + reason as usize, 1)
     }
 }
 
-impl From<Missed> for Event {
-    fn from(reason: Missed) -> Event {
-        Event(MISSES + reason as usize, 1)
+impl From<Missed> for CounterEvent {
+    fn from(reason: Missed) -> CounterEvent {
+        CounterEvent(MISSES + reason as usize, 1)
     }
 }
 
-impl From<Query> for Event {
-    fn from(query: Query) -> Event {
-        Event(QUERIES + query as usize, 1)
+impl From<Query> for CounterEvent {
+    fn from(query: Query) -> CounterEvent {
+        CounterEvent(QUERIES + query as usize, 1)
     }
 }
 
@@ -234,7 +234,7 @@ impl Totals {
 
 /// The place and the name in files of each counter.
 fn stored_names() -> impl Iterator<Item = (usize, String)> {
-    fn of<T: FormerName + Into<Event>>(
+    fn of<T: FormerName + Into<CounterEvent>>(
         prefix: &str,
         all: impl IntoIterator<Item = T>,
     ) -> impl Iterator<Item = (usize, String)> {
@@ -275,9 +275,9 @@ mod tests {
         for counter in Counter::ALL {
             totals.0[counter as usize] = counter as u64 + 1;
         }
-        let events = Bypass::ALL.map(Event::from).into_iter();
-        let events = events.chain(Missed::ALL.map(Event::from));
-        for Event(index, amount) in events.chain(Query::ALL.map(Event::from)) {
+        let events = Bypass::ALL.map(CounterEvent::from).into_iter();
+        let events = events.chain(Missed::ALL.map(CounterEvent::from));
+        for CounterEvent(index, amount) in events.chain(Query::ALL.map(CounterEvent::from)) {
             totals.0[index] += amount;
         }
         assert_eq!(Totals::from_map(&totals.to_map()), totals);

@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::counters::{COUNTERS, Event, Totals};
-use super::rows::{OTHERS, Rows, Tag};
+use super::counters::{COUNTERS, CounterEvent, Totals};
+use super::rows::{OTHERS, RowTag, Rows};
 
 /// With this a file begins.
 pub const MAGIC: &[u8; WORD] = b"oclcsta2";
@@ -130,7 +130,7 @@ pub fn add(
     program: &Program,
     place: Labels<'_>,
     day: u64,
-    events: &[Event],
+    events: &[CounterEvent],
 ) -> usize {
     let driver = cut(place.driver.as_bytes(), MAX_DRIVER_BYTES);
     let device = cut(place.device, MAX_DEVICE_BYTES);
@@ -157,7 +157,7 @@ pub fn add(
         ROWS - 1
     });
     let counters = &words[index * ROW + HEAD + TEXT..];
-    for Event(counter, amount) in events {
+    for CounterEvent(counter, amount) in events {
         counters[*counter].fetch_add(*amount, Ordering::Relaxed);
     }
     index
@@ -178,9 +178,9 @@ pub fn decode(bytes: &[u8]) -> Option<Rows> {
 }
 
 /// The tag of a row; that of nothing known if it is not whole.
-fn tag(head: &[u64]) -> Tag {
+fn tag(head: &[u64]) -> RowTag {
     if head[0] != head[1] {
-        return Tag::default();
+        return RowTag::default();
     }
     let text: Vec<u8> = head[HEAD..]
         .iter()
@@ -192,7 +192,7 @@ fn tag(head: &[u64]) -> Tag {
         rest = others;
         String::from_utf8_lossy(name).into_owned()
     });
-    Tag {
+    RowTag {
         day: u32::try_from(head[2]).unwrap_or(0),
         program,
         driver,
@@ -248,7 +248,7 @@ mod tests {
             );
         }
         let rows = decode(&bytes(&words)).expect("rows");
-        let tag = |day, program: &str, driver: &str, device: &str| Tag {
+        let tag = |day, program: &str, driver: &str, device: &str| RowTag {
             day,
             program: program.into(),
             driver: driver.into(),

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::RUN_PREFIX;
 use super::file::{MAGIC, decode};
 use super::owner::{FileOwner, StatsView, is_name};
-use super::rows::{Rows, Written, bound};
+use super::rows::{Rows, StoredRow, bound};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, TEMPORARY_PREFIX};
 use crate::store::leftovers::{is_blank, is_leftover};
-use crate::store::lock::Guard;
+use crate::store::lock::LockGuard;
 
 pub const TOTAL: &str = "total.json";
 
@@ -33,9 +33,9 @@ const UNFINISHED: Duration = Duration::from_secs(24 * 60 * 60);
 #[serde(default)]
 struct Total {
     /// The sums of the files that were folded.
-    rows: Vec<Written>,
+    rows: Vec<StoredRow>,
     /// What had been counted when the user last zeroed, as far as it is not in `rows` yet: by processes that lived then.
-    earlier: Vec<Written>,
+    earlier: Vec<StoredRow>,
     /// When that was, in milliseconds since 1970.
     zeroed_ms: Option<u64>,
     /// Files that are in the sum but may not have been removed yet.
@@ -63,7 +63,7 @@ pub struct StatsMerge<'a> {
     directory: &'a Directory,
     view: StatsView,
     now_ms: u64,
-    lock: Option<Guard>,
+    lock: Option<LockGuard>,
     /// How many files are still looked at.
     left: usize,
     zeroed_ms: Option<u64>,
@@ -80,7 +80,11 @@ pub struct StatsMerge<'a> {
 
 impl<'a> StatsMerge<'a> {
     /// Nothing is read yet but the total. At most `limit` files are looked at, and none is folded without a lock.
-    pub fn begin(directory: &'a Directory, lock: Option<Guard>, limit: usize) -> StatsMerge<'a> {
+    pub fn begin(
+        directory: &'a Directory,
+        lock: Option<LockGuard>,
+        limit: usize,
+    ) -> StatsMerge<'a> {
         let (total, lock) = match directory.read(TOTAL, MAX_TOTAL_BYTES) {
             Ok(Some(bytes)) => (serde_json::from_slice(&bytes).unwrap_or_default(), lock),
             Ok(None) => (Total::default(), lock),

@@ -18,7 +18,7 @@ const MAX_ROWS: usize = 2048;
 
 /// By what counters are told apart. What is not known is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tag {
+pub struct RowTag {
     /// Days since 1970, UTC, for a month that of its first; 0 is not known or long ago.
     pub day: u32,
     /// The name of the program that was running.
@@ -31,12 +31,12 @@ pub struct Tag {
 
 /// Counters by tag.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rows(BTreeMap<Tag, Totals>);
+pub struct Rows(BTreeMap<RowTag, Totals>);
 
 /// A row as it is written down.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Written {
+pub(super) struct StoredRow {
     day: u32,
     program: String,
     driver: String,
@@ -46,7 +46,7 @@ pub(super) struct Written {
 
 impl Rows {
     /// Adds to the row of a tag.
-    pub(super) fn add(&mut self, tag: Tag, totals: &Totals) {
+    pub(super) fn add(&mut self, tag: RowTag, totals: &Totals) {
         self.0.entry(tag).or_default().add(totals);
     }
 
@@ -57,7 +57,7 @@ impl Rows {
     }
 
     /// The rows, by tag.
-    pub fn iter(&self) -> impl Iterator<Item = (&Tag, &Totals)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&RowTag, &Totals)> {
         self.0.iter()
     }
 
@@ -70,7 +70,7 @@ impl Rows {
     }
 
     /// The sums of the rows whose tags have the same of something, by that.
-    pub fn by<K: Ord>(&self, of: impl Fn(&Tag) -> K) -> BTreeMap<K, Totals> {
+    pub fn by<K: Ord>(&self, of: impl Fn(&RowTag) -> K) -> BTreeMap<K, Totals> {
         let mut sums: BTreeMap<K, Totals> = BTreeMap::new();
         for (tag, totals) in &self.0 {
             sums.entry(of(tag)).or_default().add(totals);
@@ -79,14 +79,14 @@ impl Rows {
     }
 
     /// The rows whose tags are such.
-    pub fn of(&self, is_such: impl Fn(&Tag) -> bool) -> Rows {
+    pub fn of(&self, is_such: impl Fn(&RowTag) -> bool) -> Rows {
         let rows = self.0.iter().filter(|(tag, _)| is_such(tag));
         Rows(rows.map(|(tag, row)| (tag.clone(), row.clone())).collect())
     }
 
     /// The row of a tag.
     #[cfg(test)]
-    pub fn get(&self, tag: &Tag) -> Option<&Totals> {
+    pub fn get(&self, tag: &RowTag) -> Option<&Totals> {
         self.0.get(tag)
     }
 
@@ -112,21 +112,21 @@ impl Rows {
         }
     }
 
-    fn retag(&mut self, retag: impl Fn(Tag) -> Tag) {
+    fn retag(&mut self, retag: impl Fn(RowTag) -> RowTag) {
         for (tag, row) in std::mem::take(&mut self.0) {
             self.add(retag(tag), &row);
         }
     }
 
-    pub(super) fn to_written(&self) -> Vec<Written> {
-        let written = |(tag, row): (&Tag, &Totals)| {
-            let Tag {
+    pub(super) fn to_written(&self) -> Vec<StoredRow> {
+        let written = |(tag, row): (&RowTag, &Totals)| {
+            let RowTag {
                 day,
                 program,
                 driver,
                 device,
             } = tag.clone();
-            Written {
+            StoredRow {
                 day,
                 program,
                 driver,
@@ -137,10 +137,10 @@ impl Rows {
         self.0.iter().map(written).collect()
     }
 
-    pub(super) fn from_written(written: Vec<Written>) -> Rows {
+    pub(super) fn from_written(written: Vec<StoredRow>) -> Rows {
         let mut rows = Rows::default();
         for row in written {
-            let tag = Tag {
+            let tag = RowTag {
                 day: row.day,
                 program: row.program,
                 driver: row.driver,
@@ -154,7 +154,7 @@ impl Rows {
 
 /// Brings rows within their bounds, and those that are to be subtracted from them in the same way.
 pub(super) fn bound(rows: &mut Rows, earlier: &mut Rows, today: u32) {
-    let aged = |tag: Tag| Tag {
+    let aged = |tag: RowTag| RowTag {
         day: aged(tag.day, today),
         ..tag
     };
@@ -171,8 +171,8 @@ pub(super) fn bound(rows: &mut Rows, earlier: &mut Rows, today: u32) {
         let beyond = programs.into_iter().skip(most).map(|(_, name)| name);
         let beyond: BTreeSet<String> = beyond.collect();
         if !beyond.is_empty() {
-            let merged = |tag: Tag| match beyond.contains(&tag.program) {
-                true => Tag {
+            let merged = |tag: RowTag| match beyond.contains(&tag.program) {
+                true => RowTag {
                     program: OTHERS.to_owned(),
                     ..tag
                 },
@@ -188,8 +188,8 @@ pub(super) fn bound(rows: &mut Rows, earlier: &mut Rows, today: u32) {
     }
     // So many drivers and devices nobody has.
     if rows.0.len() > MAX_ROWS {
-        rows.retag(|_| Tag::default());
-        earlier.retag(|_| Tag::default());
+        rows.retag(|_| RowTag::default());
+        earlier.retag(|_| RowTag::default());
     }
 }
 
@@ -229,11 +229,11 @@ mod tests {
         totals
     }
 
-    fn tag(day: u32, program: &str) -> Tag {
-        Tag {
+    fn tag(day: u32, program: &str) -> RowTag {
+        RowTag {
             day,
             program: program.into(),
-            ..Tag::default()
+            ..RowTag::default()
         }
     }
 
