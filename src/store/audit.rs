@@ -1,14 +1,14 @@
-//! What audits found: an entry that is not what the driver compiles. The cache is off for that driver from then on.
+//! Findings of audits: an entry that differs from what the driver compiles. The cache is then off for that driver.
 //!
 //! ```text
 //! v1/audit/<identity>           the mark: a frame (see `framing`) of a [`AuditMark`]
-//! v1/audit/<identity>.stored    the entry that was served, as it was stored
-//! v1/audit/<identity>.built     the same entry as it was compiled for the audit
+//! v1/audit/<identity>.stored    the entry that was served
+//! v1/audit/<identity>.built     the same entry as the audit compiled it
 //! ```
 //!
-//! An identity is the digest of the driver's part of keys, so an update of the driver is another identity, which has no mark. That a
-//! file of this name exists is the mark, whatever is in it: damage must not turn the cache on again. `oclcache clear` removes all
-//! of them. Archives hold none.
+//! An identity is the digest of the driver's part of keys, so an updated driver has another identity and no mark. The cache is off if
+//! the file exists, whatever it contains: damage must not turn the cache on again. `oclcache clear` removes all marks. Archives
+//! contain none.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -26,9 +26,9 @@ pub(super) const AUDIT: &str = "audit";
 const MAGIC: &[u8] = b"oclcaud2";
 const STORED: &str = ".stored";
 const BUILT: &str = ".built";
-/// A mark is a few lines.
+/// A mark has a few lines.
 const MAX_MARK_BYTES: u64 = 1 << 20;
-/// Entries can be large, so only those of the latest findings are kept. Marks stay.
+/// Both entries of the latest findings are kept, since entries can be large. All marks are kept.
 const MAX_KEPT: usize = 4;
 
 /// What an audit found.
@@ -40,34 +40,34 @@ pub struct AuditMark {
     pub library: String,
     /// The key of the entry, in digits.
     pub key: String,
-    /// The program that had left the entry.
+    /// The program that recorded the entry.
     pub program: String,
     /// Its kernels, with blanks between them.
     pub kernels: String,
     /// What differed.
     pub differences: Vec<String>,
-    /// When it was found, in milliseconds since 1970.
+    /// The time of the audit, in milliseconds since 1970.
     pub found_ms: u64,
     /// The version of oclcache that found it.
     pub version: String,
 }
 
-/// A finding, as it is listed.
+/// A finding, for lists.
 #[derive(Clone, Debug)]
 pub struct AuditFinding {
-    /// Which driver the cache is off for.
+    /// The driver for which the cache is off.
     pub identity: Key,
-    /// What is known of it; None: the file is damaged.
+    /// The mark; None if the file is damaged.
     pub mark: Option<AuditMark>,
-    /// The two results, those that are still there.
+    /// The files of the two entries, as far as they are kept.
     pub results: Vec<PathBuf>,
 }
 
-/// What was found, for people; in one line.
+/// The finding in one line, for people.
 impl fmt::Display for AuditFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.mark {
-            None => f.write_str("what an audit found cannot be read")?,
+            None => f.write_str("the mark of an audit is damaged; `oclcache clear` removes it")?,
             Some(mark) => {
                 let key = mark.key.get(..16).unwrap_or(&mark.key);
                 let day = u32::try_from(mark.found_ms / DAY_MS).unwrap_or(0);
@@ -93,7 +93,7 @@ impl fmt::Display for AuditFinding {
     }
 }
 
-/// Whether a name is one of these files'.
+/// Whether a name is that of a mark or an entry of an audit.
 pub(super) fn is_ours(name: &str) -> bool {
     let identity = [STORED, BUILT]
         .iter()
@@ -102,22 +102,22 @@ pub(super) fn is_ours(name: &str) -> bool {
 }
 
 impl Store {
-    /// Whether an audit found an entry of this driver wrong. Two system calls, one where nothing was ever found.
+    /// Whether an audit found a wrong entry of this driver. Costs two system calls, or one if no audit ever found any.
     pub fn is_marked(&self, identity: &Key) -> bool {
         match self.root.open_below(AUDIT) {
             Ok(Some(directory)) => directory.facts(&identity.hex()).is_some(),
             Ok(None) => false,
             Err(error) => {
-                tracing::debug!(%error, "it cannot be told what audits found");
+                tracing::debug!(%error, "the directory of audits cannot be opened: the cache stays on");
                 false
             }
         }
     }
 
-    /// Turns the cache off for a driver, and keeps both results.
+    /// Turns the cache off for a driver, and keeps both entries.
     ///
     /// # Errors
-    /// The mark cannot be written. A result that cannot be kept is none.
+    /// The mark cannot be written. An entry that cannot be kept is only logged.
     pub fn mark(
         &self,
         identity: &Key,
@@ -133,7 +133,7 @@ impl Store {
         for (suffix, result) in [(STORED, stored), (BUILT, built)] {
             let name = format!("{name}{suffix}");
             if let Err(error) = directory.write_by_rename(&temporary, &name, result) {
-                tracing::warn!(%error, "a result of the audit is not kept");
+                tracing::warn!(%error, "an entry of the audit is not kept");
             }
         }
         remove_old_results(&directory)
@@ -189,7 +189,7 @@ pub(super) fn clear(root: &Directory, cleared: &mut ClearResult) -> Result<(), S
         return Ok(());
     };
     for name in directory.names()?.into_iter().filter(|name| is_ours(name)) {
-        // A mark that a power cut has emptied turns the cache off as well, so its name decides.
+        // The name decides: a mark that a power cut has emptied turns the cache off as well.
         if let Some(file) = directory.facts(&name)
             && directory.remove(&name)?
         {

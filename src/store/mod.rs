@@ -1,4 +1,4 @@
-//! The directory of entries: pure file handling that knows nothing of OpenCL objects.
+//! The cache directory: pure file handling that knows no OpenCL objects.
 
 pub mod audit;
 pub mod bake_attempts;
@@ -45,10 +45,10 @@ use tier::{EntryOrigin, ReadError, Tier};
 use crate::key::ingredients::Key;
 
 /// The directory of this format below the cache directory. Another format gets another name, so that versions live side by
-/// side and an old one is only ever garbage. `oclcache gc` tells the others by [`ENTRIES`] in them.
+/// side, and an old one is only garbage. `oclcache gc` recognizes other formats by [`ENTRIES`] in them.
 pub const VERSION_DIRECTORY: &str = "v1";
 
-/// The key by which the cache knows its own archives again (`cli::archive`).
+/// The file of the key that signs the archives of this cache (`cli::archive`).
 pub const ARCHIVE_KEY: &str = "archive-key";
 const ENTRIES: &str = "entries";
 const ASIDE: &str = "aside";
@@ -58,14 +58,14 @@ const STATISTICS: &str = "stats";
 const TEMPORARY: &str = "tmp";
 const SUFFIX: &str = ".entry";
 
-/// Entries of this size or more are neither written nor read, in bytes.
+/// Entries of this size, in bytes, or more are neither written nor read.
 pub const MAX_ENTRY_BYTES: u64 = 1 << 30;
 
-/// What a file takes is a multiple of this on most file systems, in bytes.
+/// Most file systems allocate files in multiples of this, in bytes.
 const BLOCK: u64 = 4096;
-/// The metadata of most entries stand in so many first bytes.
+/// Bytes read first; enough for the metadata of most entries.
 const FIRST_READ_BYTES: usize = 4096;
-/// Of 256 stores or removals so many have the shard listed.
+/// Re-list a shard on 8 in 256 stores or removals, so that an error in its counter does not stay.
 const COUNTED_AGAIN: u8 = 8;
 
 /// A failure to use the store, with the path and what was tried.
@@ -102,24 +102,24 @@ impl std::error::Error for StoreError {}
 /// <cache directory>/v1/tmp/                          being written
 /// <cache directory>/v1/loading/4f1d...c2             an entry that no driver has loaded yet is being loaded
 /// <cache directory>/v1/baking/4f1d...c2              a recipe that is being baked, or whose baking failed
-/// <cache directory>/v1/audit/4f1d...c2             an audit found an entry of this driver wrong: the cache is off for it
-/// <cache directory>/v1/sizes                         what the shards take, and when they were used
-/// <cache directory>/v1/locks                         locked in parts, see `lock`
+/// <cache directory>/v1/audit/4f1d...c2               an audit found a wrong entry of this driver: the cache is off for the driver
+/// <cache directory>/v1/sizes                         the size of each shard, and the oldest use in it
+/// <cache directory>/v1/locks                         one byte for each lock, see `lock`
 /// <cache directory>/v1/stats/                        counters, one file for each process
 /// <cache directory>/v1/digests/                      remembered digests of driver files, one file for each host
-/// <cache directory>/v1/drivers                       what recording and loading took with each driver
-/// <cache directory>/v1/swept                         when leftovers were last cleared away
-/// <cache directory>/v1/archive-key                   by which its own archives are known again
-/// <cache directory>/v1/vendors-.../                  the vendors directory of `oclcache run`, where the home cannot have it
+/// <cache directory>/v1/drivers                       how long recording and loading took with each driver
+/// <cache directory>/v1/swept                         its time of modification is that of the last sweep
+/// <cache directory>/v1/archive-key                   signs the archives of this cache
+/// <cache directory>/v1/vendors-.../                  the vendors directory of `oclcache run`, if it cannot be in the home directory
 /// <cache directory>/v1/journal, journal.old          misses, bypasses and failures, appended without a lock
 /// ```
 #[derive(Debug)]
 pub struct Store {
     root: Arc<Directory>,
     locks: Locks,
-    /// None: nothing is stored, and no use of an entry noted.
+    /// None: the store is only read, and uses of entries are not noted.
     limits: Option<Limits>,
-    // Opened without a lock; of two that are opened at once one is dropped unused.
+    // Opened without a lock: if two threads open it at once, one of the two is dropped unused.
     sizes: OnceBox<Option<Sizes>>,
 }
 
@@ -135,7 +135,7 @@ impl Store {
     /// [`Store::open`] on another disk than the system's.
     ///
     /// # Errors
-    /// As there.
+    /// See [`Store::open`].
     pub fn open_on(disk: Arc<dyn Disk>, path: &Path, limits: Limits) -> Result<Store, StoreError> {
         Store::open_in(Directory::create_all_on(disk, path)?, limits)
     }
@@ -143,7 +143,7 @@ impl Store {
     /// [`Store::open`] for a directory whose entries all users are to read.
     ///
     /// # Errors
-    /// As there.
+    /// See [`Store::open`].
     pub fn open_shared(path: &Path, limits: Limits) -> Result<Store, StoreError> {
         Store::open_in(Directory::create_all(path)?.shared(), limits)
     }
@@ -180,20 +180,20 @@ impl Store {
         }
     }
 
-    /// What the entries take; None where that cannot be kept.
+    /// The sizes of the shards; None if their file cannot be opened.
     fn sizes(&self) -> Option<&Sizes> {
         let opened = self.sizes.get_or_init(|| {
             let opened = Sizes::open(&self.root);
-            let opened = opened.inspect_err(|error| tracing::debug!(%error, "sizes are not kept"));
+            let opened = opened.inspect_err(|error| tracing::debug!(%error, "sizes of shards are not counted: the cache may exceed its limit"));
             Box::new(opened.ok())
         });
         opened.as_ref()
     }
 
-    /// Opens a directory of the system's, to look entries up; None if there is none, or nothing of this format in it.
+    /// Opens a system directory for look-ups; None if it does not exist or has nothing of this format.
     ///
     /// # Errors
-    /// Who else can write it or a parent, or why it cannot be opened, for people.
+    /// For people: who else can write it or a parent, or why it cannot be opened.
     fn open_of_others(path: &Path, others: &[u32]) -> Result<Option<Store>, String> {
         let Some(directory) = Directory::open_of_others(path, others)? else {
             return Ok(None);
@@ -203,7 +203,7 @@ impl Store {
         Ok(root.map(|root| Store::of(root, None)))
     }
 
-    /// Whether it was removed, so that nothing can be stored in it any more, or an application has closed its descriptor.
+    /// Whether the directory was removed, or an application has closed its descriptor: nothing can be stored any more.
     pub fn is_lost(&self) -> bool {
         self.root.is_lost()
     }
@@ -213,16 +213,15 @@ impl Store {
         &self.root
     }
 
-    /// The locks of those who write.
+    /// The locks of processes and threads that write.
     pub fn locks(&self) -> &Locks {
         &self.locks
     }
 
-    /// Publishes an entry, replacing one of the same key, after others were removed where there was no room. Returns how many
-    /// were.
+    /// Publishes an entry, and replaces one of the same key. Removes other entries if there is no room, and returns how many.
     ///
     /// # Errors
-    /// Nothing is visible then.
+    /// The entry is not visible.
     pub fn publish(&self, key: &Key, content: &EntryContent<'_>) -> Result<u64, StoreError> {
         let removed = self.write(key, content, false)?;
         self.forget_loads(key);
@@ -256,14 +255,14 @@ impl Store {
         let more = blocks.saturating_sub(taken_by(&shard, &name));
         let removed = self.make_room(&limits, more).map_err(refused)?;
         let temporary = self.root.create(TEMPORARY)?;
-        // What it replaces may have had to make room itself.
+        // The entry that it replaces may have been evicted to make room.
         let replaced = taken_by(&shard, &name);
         let unfinished = match is_proven {
             true => temporary.write_new_protected(&bytes)?,
             false => temporary.write_new(&bytes)?,
         };
-        // Counted before it is there: of a process that is killed in between, too much is counted, and the cache stays within its
-        // limit. (Counted afterwards, 40 killed processes put 3 entries too many into a cache of 24.)
+        // Counted before it is published: if the process is killed in between, the counter is too high, and the cache stays within
+        // its limit. (Counted afterwards, 40 killed processes put 3 entries too many into a cache of 24.)
         let counted = blocks as i64 - replaced as i64;
         self.count(key, counted);
         let published = unfinished.publish(&shard, &name);
@@ -274,10 +273,9 @@ impl Store {
         Ok(removed)
     }
 
-    /// The entry of a key takes so many bytes more now, or less.
+    /// Adds to the size of the key's shard, or subtracts.
     fn resized(&self, key: &Key, bytes: i64) {
         self.count(key, bytes);
-        // What went wrong in a shard's counter does not stay for ever.
         if key.0[1] < COUNTED_AGAIN
             && let Some(sizes) = self.sizes()
         {
@@ -300,7 +298,7 @@ impl Store {
         }
     }
 
-    /// Takes an entry out of use but keeps it for whoever wants to know why; replaces what was set aside for the same key.
+    /// Moves an entry out of use, where people can examine it. Replaces an entry of the same key that was set aside before.
     pub fn set_aside(&self, key: &Key) -> Result<(), StoreError> {
         let aside = self.root.create(ASIDE)?;
         let shard = self.shard(shard_of(key))?.ok_or_else(|| StoreError {
@@ -311,7 +309,7 @@ impl Store {
         let (from, name) = (file_name(key), key.hex());
         let bytes = taken_by(&shard, &from);
         let first = shard.rename_to(&from, &aside, &from);
-        // A directory takes no file's place, and the reverse: both are damage of somebody else's making.
+        // A rename fails if one is a directory and the other a file, which somebody else has made: try other names.
         (1..8).fold(first, |done, number| {
             done.or_else(|_| shard.rename_to(&from, &aside, &format!("{name}-{number}{SUFFIX}")))
         })?;
@@ -320,14 +318,14 @@ impl Store {
         Ok(())
     }
 
-    /// Tells the file that stands for a key from others that did or will: inode and size; None if there is none. Reads nothing.
+    /// Identifies the present file of a key by inode and size; None if there is none. Reads nothing.
     pub fn which_entry(&self, key: &Key) -> Option<(u64, u64)> {
         let shard = self.shard(shard_of(key)).ok()??;
         let facts = shard.facts(&file_name(key))?;
         Some((facts.inode, facts.size))
     }
 
-    /// Where the entry of a key stands.
+    /// The path of the entry of a key.
     pub fn path_of(&self, key: &Key) -> PathBuf {
         let shard = self
             .root
@@ -337,7 +335,7 @@ impl Store {
         shard.join(file_name(key))
     }
 
-    /// The keys of all entries, with what is known of their files.
+    /// The keys of all entries, ascending, with facts about their files.
     ///
     /// # Errors
     /// A directory cannot be listed.
@@ -355,14 +353,13 @@ impl Store {
     /// The directory of a shard; None if it has none.
     ///
     /// # Errors
-    /// It cannot be opened, is not ours, or others may write it.
+    /// It cannot be opened, belongs to another user, or others may write it.
     fn shard(&self, shard: usize) -> Result<Option<Directory>, StoreError> {
         let entries = self.root.open_below(ENTRIES)?;
         entries.map_or(Ok(None), |entries| entries.open_below(&shard_name(shard)))
     }
 
-    /// The metadata of an entry, of which nothing but the beginning is read and no checksum verified: for the command, which
-    /// shows it.
+    /// The metadata of an entry, for the command to show. Only the beginning of the file is read, and no checksum is verified.
     pub fn read_meta(&self, key: &Key) -> Option<Meta> {
         let (shard, name) = (self.shard(shard_of(key)).ok()??, file_name(key));
         let start = shard.read_start(&name, FIRST_READ_BYTES)?;
@@ -373,7 +370,7 @@ impl Store {
         entry::parse_head(&shard.read_start(&name, length)?, key)
     }
 
-    /// Gives the cache a key for its archives, in place of what is there.
+    /// Writes the key for archives, and replaces a former one.
     ///
     /// # Errors
     /// It cannot be written.
@@ -382,7 +379,7 @@ impl Store {
         self.root.write_by_rename(&temporary, ARCHIVE_KEY, key)
     }
 
-    /// Removes one entry. Tells whether there was one.
+    /// Removes one entry. Returns whether there was one.
     ///
     /// # Errors
     /// It cannot be removed.
@@ -404,8 +401,8 @@ impl Store {
         aside.changed_ms(&file_name(key))
     }
 
-    /// Removes all entries, what was set aside, what audits found, the journal and what was left half-written or half-loaded: files whose names
-    /// and contents are the cache's own, and nothing else. Tells how many files and bytes went.
+    /// Removes all entries, entries set aside, findings of audits, the journal, and files of unfinished writes and loads. Removes only
+    /// files whose names and contents show that the cache wrote them. Returns how many files and bytes it removed.
     ///
     /// # Errors
     /// A directory cannot be listed or a file cannot be removed.
@@ -515,22 +512,22 @@ impl Tier for Store {
 pub struct ClearResult {
     /// Files removed.
     pub files: u64,
-    /// What they took on the disk, in bytes.
+    /// Their size on the disk, in bytes.
     pub bytes: u64,
-    /// Files that were left because they are not the cache's.
+    /// Files left in place because the cache did not write them.
     pub foreign: u64,
 }
 
 fn clear_directory(directory: &Directory, cleared: &mut ClearResult) -> Result<(), StoreError> {
     for name in directory.names()? {
         let named = name.strip_suffix(SUFFIX).and_then(Key::from_hex).is_some();
-        // What another process has removed since it was listed is nobody's; it may have stored it anew by now.
+        // Another process may have removed the file since it was listed, and stored it again by now: look twice.
         let look = || directory.read_start(&name, entry::MAGIC.len());
         let start = look().or_else(look);
         if start.is_none() && directory.changed_ms(&name).is_none() {
             continue;
         }
-        // Ours are told by name and content. A power cut may have left nothing behind a name, or zeros.
+        // The name and the magic number show that it is ours. A power cut may have left an empty file, or zeros.
         let is_ours = |start: Vec<u8>| {
             entry::MAGIC.starts_with(&start) || start.iter().all(|byte| *byte == 0)
         };
@@ -552,7 +549,7 @@ fn clear_directory(directory: &Directory, cleared: &mut ClearResult) -> Result<(
     Ok(())
 }
 
-/// The entries of a shard, with what is known of their files.
+/// The entries of a shard, with facts about their files.
 fn entries_of(shard: &Directory) -> Result<Vec<(Key, FileFacts)>, StoreError> {
     let entry = |name: String| {
         let key = name.strip_suffix(SUFFIX).and_then(Key::from_hex)?;
@@ -561,7 +558,7 @@ fn entries_of(shard: &Directory) -> Result<Vec<(Key, FileFacts)>, StoreError> {
     Ok(shard.names()?.into_iter().filter_map(entry).collect())
 }
 
-/// What the file of an entry takes on the disk, in bytes.
+/// The size of an entry's file on the disk, in bytes.
 fn taken_by(shard: &Directory, name: &str) -> u64 {
     shard.facts(name).map_or(0, |file| file.taken())
 }
