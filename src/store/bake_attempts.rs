@@ -1,9 +1,9 @@
-//! What the baker tries, so that a recipe which kills or stops it is not tried for ever: a small file for each, written before
-//! it is tried and removed when that has gone well. An application that fetches a binary itself, since its user wants that
-//! (`record = inline`), does the same: a driver that dies then dies once.
+//! Attempts to bake: a small file for each recipe, written before the attempt and removed after a successful one. So a recipe that
+//! kills or stops the baker is not tried for ever. An application that fetches a binary itself (`record = inline`) does the same, so
+//! that a driver that dies then dies once.
 //!
 //! ```text
-//! v1/baking/<key>    how often it was tried, and what became of it: `2 the driver crashed (signal 11)`
+//! v1/baking/<key>    the number of attempts and the result of the last one: `2 the driver crashed (signal 11)`
 //! ```
 
 use super::directory::Directory;
@@ -16,37 +16,37 @@ use crate::outcome::NotBakeable;
 pub(super) const BAKING: &str = "baking";
 /// Reasons are short.
 const MAX_REASON_BYTES: u64 = 4096;
-/// What stands there of a recipe that is being tried: whoever finds it later knows that it came to no end.
+/// The reason while an attempt runs: a process that finds it later knows that the attempt never ended.
 const UNENDED: &str = "whoever baked it was killed";
 
-/// What stands there while an application's driver is asked for a binary.
+/// The reason while an application's driver is asked for a binary.
 const FETCHING: &str = "the driver died in a program that asked for the binary";
-/// How the reasons of crashes in the baker begin.
+/// The reasons of crashes in the baker begin with this.
 pub const CRASHED: &str = "the driver crashed";
-/// A recipe that failed so often is not tried again.
+/// A recipe is not tried again after so many failures.
 const MAX_ATTEMPTS: u32 = 2;
 
-/// What is known of earlier attempts at a recipe.
+/// Earlier attempts to bake a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BakeAttempts {
-    /// How many there were.
+    /// Their number.
     pub count: u32,
-    /// What became of the last one.
+    /// The result of the last one.
     pub reason: String,
 }
 
-/// Whether a name is one of these files'.
+/// Whether a name is that of such a file.
 pub(super) fn is_ours(name: &str) -> bool {
     Key::from_hex(name).is_some()
 }
 
-/// Whether an application may have its driver asked for a binary.
+/// Whether an application may ask its driver for a binary.
 pub enum FetchAdmission<'a> {
-    /// It may; what is in here is to be dropped as soon as the driver has come back.
+    /// It may. The caller drops the guard as soon as the driver has returned.
     Granted(FetchGuard<'a>),
-    /// Another process or thread is at it.
+    /// Another process or thread asks for it now.
     Taken,
-    /// It was tried before: the driver has not come back, or the baker has given it up.
+    /// The driver did not return from an earlier attempt, or the baker has given the recipe up.
     Refused(NotBakeable),
 }
 
@@ -64,19 +64,19 @@ impl Drop for FetchGuard<'_> {
     }
 }
 
-/// Whether a file is certainly one of these: a line of ours, or what a power cut has left of one.
+/// Whether a file certainly is one of these: it has a line of this form, or what a power cut left of one.
 fn is_left(directory: &Directory, name: &str) -> bool {
     let bytes = directory.read(name, MAX_REASON_BYTES).ok().flatten();
     bytes.is_some_and(|bytes| is_blank(&bytes) || BakeAttempts::parse(&bytes).is_some())
 }
 
 impl BakeAttempts {
-    /// Why nothing comes of the recipe any more; None: it is tried again.
+    /// Why the recipe is not tried again; None if it is.
     pub fn given_up(&self) -> Option<NotBakeable> {
         (self.count >= MAX_ATTEMPTS || self.reason == FETCHING).then(|| self.verdict())
     }
 
-    /// What the last attempt says of the recipe.
+    /// What the last attempt shows about the recipe.
     pub fn verdict(&self) -> NotBakeable {
         match self.reason.starts_with(CRASHED) || self.reason == FETCHING {
             true => NotBakeable::DriverDied,
@@ -95,48 +95,48 @@ impl BakeAttempts {
 }
 
 impl Store {
-    /// The attempts at a recipe that did not go well.
+    /// The attempts at a recipe that failed.
     pub fn attempts(&self, key: &Key) -> Option<BakeAttempts> {
         let directory = self.root.open_below(BAKING).ok()??;
         let bytes = directory.read(&key.hex(), MAX_REASON_BYTES).ok()??;
         BakeAttempts::parse(&bytes)
     }
 
-    /// Why nothing comes of a recipe any more; None: it is tried, or was never tried.
+    /// Why a recipe is not tried again; None if it is, or was never tried.
     pub fn given_up(&self, key: &Key) -> Option<NotBakeable> {
         self.attempts(key)?.given_up()
     }
 
-    /// Another attempt begins.
+    /// Notes that another attempt begins.
     ///
     /// # Errors
-    /// It cannot be written down.
+    /// The file cannot be written.
     pub fn begin_attempt(&self, key: &Key) -> Result<(), StoreError> {
         let before = self.attempts(key).map_or(0, |attempts| attempts.count);
         self.write_attempts(key, before.saturating_add(1), UNENDED)
     }
 
-    /// The attempt that was begun has failed.
+    /// Notes that the attempt has failed.
     ///
     /// # Errors
-    /// It cannot be written down.
+    /// The file cannot be written.
     pub fn attempt_failed(&self, key: &Key, reason: &str) -> Result<(), StoreError> {
         let count = self.attempts(key).map_or(1, |attempts| attempts.count);
         self.write_attempts(key, count, reason)
     }
 
-    /// The attempt that was begun needs no mention.
+    /// Forgets all attempts at a recipe.
     pub fn forget_attempts(&self, key: &Key) {
         if let Ok(Some(directory)) = self.root.open_below(BAKING) {
             let _ = directory.remove(&key.hex());
         }
     }
 
-    /// To be asked before the driver of an application is asked for the binary of this key. Where no lock works, who is at it
-    /// cannot be told from who died.
+    /// Called before an application asks its driver for the binary of this key. Without locks, a process that asks now looks like one
+    /// that died.
     ///
     /// # Errors
-    /// It cannot be written down.
+    /// The file cannot be written.
     pub fn begin_fetch(&self, key: &Key) -> Result<FetchAdmission<'_>, StoreError> {
         let lock = match self.locks().try_lock(Purpose::Load(*key)) {
             LockAttempt::Got(lock) => Some(lock),

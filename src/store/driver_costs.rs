@@ -1,12 +1,12 @@
-//! What recording and loading took with each driver, for those of which nobody has measured it before.
+//! How long recording and loading take with each driver. A profile says so for drivers that were measured; for others this file
+//! does.
 //!
 //! ```text
 //! <cache directory>/v1/drivers    a frame (see `framing`) of a list of [`DriverCosts`]
 //! ```
 //!
-//! A process reads the file once for each driver and replaces it whole by a rename, so there is no lock. Of processes that
-//! replace it at once the last one is right, and what the others had measured is lost. A file that is not as it should be is
-//! as none: measuring begins anew.
+//! A process reads the file once for each driver and replaces it whole by a rename, so there is no lock. If several processes
+//! replace it at once, the last one wins, and the measurements of the others are lost. A damaged file counts as none.
 
 use std::io;
 use std::time::Duration;
@@ -21,40 +21,40 @@ use crate::key::ingredients::Key;
 
 const NAME: &str = "drivers";
 const MAGIC: &[u8] = b"oclcdrv1";
-/// Larger files are none of ours.
+/// Ignore larger files: we never write them.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Those that were not used for longest are forgotten.
+/// The least recently used ones are forgotten.
 const MAX_DRIVERS: usize = 32;
-/// Older measurements count half as much each time when there are so many: programs differ, and so do days.
+/// At this number all measurements are halved, so that newer ones count more: programs differ, and so do days.
 const MAX_COUNTED: u32 = 64;
-/// What took less in sum decides nothing: nobody waits for it, and it is mostly noise.
+/// A smaller sum decides nothing: it is mostly noise, and nobody notices the time.
 const MIN_NS: u64 = 200_000_000;
 const MIN_RECORDED: u32 = 4;
 const MIN_LOADED: u32 = 8;
-/// Recording is dear where it takes more than one of so many parts of the build.
+/// Recording is expensive if it takes more than a quarter of the build.
 const DEAR_SHARE: u64 = 4;
-/// There is no gain where no more than one of so many parts of the build is saved.
+/// There is no gain if a hit saves no more than an eighth of the build.
 const GAIN_SHARE: u64 = 8;
-/// What was decided is tried again after this time.
+/// A decision is forgotten after this time, and measured again.
 pub const AGAIN: Duration = Duration::from_secs(14 * 86400);
-/// How often it is noted that a driver is in use.
+/// The interval at which the use of a driver is noted.
 const NOTED: Duration = Duration::from_secs(86400);
-/// So many first recordings of a process are written at once.
+/// The first recordings of a process are each written at once.
 const FIRST: u32 = 4;
 
-/// Some builds, and what something took beside them.
+/// The times of some builds, and of recording or loading the same programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CostTimes {
-    /// How many.
+    /// The number of builds.
     pub count: u32,
-    /// What they took, in nanoseconds.
+    /// The time of the builds, in nanoseconds.
     pub compile_ns: u64,
-    /// What recording or loading the same programs took, in nanoseconds.
+    /// The time of recording or loading the same programs, in nanoseconds.
     pub beside_ns: u64,
 }
 
 impl CostTimes {
-    /// Those of one build.
+    /// The times of one build.
     pub fn of(compile_ns: u64, beside_ns: u64) -> CostTimes {
         CostTimes {
             count: 1,
@@ -74,21 +74,21 @@ impl CostTimes {
         }
     }
 
-    /// How many hundredths of the builds the other took.
+    /// The time of recording or loading in percent of that of the builds.
     pub fn percent(&self) -> u64 {
         let percent = u128::from(self.beside_ns) * 100 / u128::from(self.compile_ns.max(1));
         u64::try_from(percent).unwrap_or(u64::MAX)
     }
 }
 
-/// What was measured of one driver, as it is installed.
+/// The measurements of one driver, as it is installed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverCosts {
     /// Its family.
     pub family: String,
     /// Its library.
     pub library: String,
-    /// What it is: the driver's part of keys. After an update it is another driver.
+    /// The digest of the driver's part of keys. After an update it is another driver.
     pub identity: Key,
     /// When it was last noted to be in use, in milliseconds since 1970.
     pub used_ms: u64,
@@ -96,11 +96,11 @@ pub struct DriverCosts {
     pub recorded: CostTimes,
     /// Programs that were served.
     pub loaded: CostTimes,
-    /// Since when there is a verdict, in milliseconds since 1970.
+    /// When the verdict was reached, in milliseconds since 1970.
     pub decided_ms: Option<u64>,
 }
 
-/// What measurements say against recording inside the miss.
+/// Why not to record inside the miss, by the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostVerdict {
     /// The application waits too long for it.
@@ -110,7 +110,7 @@ pub enum CostVerdict {
 }
 
 impl DriverCosts {
-    /// A driver of which nothing was measured yet.
+    /// A driver without measurements.
     pub fn new(family: &str, library: String, identity: Key) -> DriverCosts {
         DriverCosts {
             family: family.to_owned(),
@@ -123,7 +123,7 @@ impl DriverCosts {
         }
     }
 
-    /// What the measurements say; None: nothing, or it was long ago.
+    /// The verdict of the measurements; None if there is none, or it is too old.
     pub fn verdict(&self, now_ms: u64) -> Option<CostVerdict> {
         self.by_times().filter(|_| !self.is_over(now_ms))
     }
@@ -146,7 +146,7 @@ impl DriverCosts {
             .is_some_and(|decided| is_past(decided, AGAIN, now_ms))
     }
 
-    /// Adds what was measured meanwhile. What was decided long ago is forgotten with what it was decided by.
+    /// Adds new measurements. Forgets an old verdict with its measurements.
     fn add(&mut self, recorded: CostTimes, loaded: CostTimes, now_ms: u64) {
         if self.is_over(now_ms) {
             (self.recorded, self.loaded) = Default::default();
@@ -161,24 +161,24 @@ impl DriverCosts {
     }
 }
 
-/// What this process has measured, and what it knows of earlier ones.
+/// The measurements of this process, added to those of earlier processes.
 #[derive(Default)]
 pub struct CostMemory {
     drivers: Mutex<Vec<Known>>,
 }
 
 struct Known {
-    /// Which of the process's drivers.
+    /// The number of the driver in this process.
     driver: usize,
-    /// With what is in none of the files yet.
+    /// All measurements, including those that are not written yet.
     measured: DriverCosts,
-    /// That alone.
+    /// Only the measurements that are not written yet.
     fresh: [CostTimes; 2],
-    /// How often something was recorded and loaded here.
+    /// How often this process recorded and loaded.
     counts: [u32; 2],
 }
 
-/// What was measured.
+/// What a measurement is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostSample {
     /// A program was built, and recorded.
@@ -188,7 +188,7 @@ pub enum CostSample {
 }
 
 impl CostMemory {
-    /// What is known of a driver, which is in use therefore. `new` tells what it is, or that nobody knows.
+    /// The costs of a driver, and notes that it is in use. `new` identifies the driver; None if it cannot be identified.
     pub fn of(
         &self,
         store: &Store,
@@ -204,7 +204,7 @@ impl CostMemory {
         Some(known.measured.clone())
     }
 
-    /// Adds a measurement. One that comes while another thread adds one is left out.
+    /// Adds a measurement, unless another thread is adding one.
     pub fn add(
         &self,
         store: &Store,
@@ -227,7 +227,7 @@ impl CostMemory {
         }
     }
 
-    /// Looks the driver up if this process has not yet.
+    /// Looks the driver up, if this process has not done so.
     fn know(
         &self,
         store: &Store,
@@ -266,7 +266,7 @@ impl Known {
         self.counts[sample as usize] += 1;
     }
 
-    /// Whether it is time to write: seldom, and on a hit only until enough is known.
+    /// Whether to write now: seldom, and on hits only until there are enough measurements.
     fn is_due(&self, sample: CostSample) -> bool {
         let count = self.counts[sample as usize];
         match sample {
@@ -278,7 +278,7 @@ impl Known {
         }
     }
 
-    /// Adds what is new to what others have written meanwhile.
+    /// Adds the new measurements to those that other processes have written.
     fn write(&mut self, store: &Store) {
         let now_ms = store.root().now_ms();
         let mut drivers = list(store);
@@ -308,12 +308,12 @@ impl Known {
         drivers.truncate(MAX_DRIVERS - 1);
         drivers.insert(0, measured);
         if let Err(error) = save(store, &drivers) {
-            tracing::debug!(%error, "what recording takes is not remembered");
+            tracing::debug!(%error, "the costs of recording are not stored: the next process measures again");
         }
     }
 }
 
-/// All drivers that were used with this cache, the latest first.
+/// All drivers that were used with this cache, the most recent first.
 pub fn list(store: &Store) -> Vec<DriverCosts> {
     let read = || {
         let bytes = store.root().read(NAME, MAX_FILE_BYTES).ok()??;

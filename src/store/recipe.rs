@@ -1,5 +1,5 @@
-//! The recipe in an entry: all that is needed to have the driver make the program again, in another process or for a newer
-//! driver. It knows no OpenCL objects: devices are indices, programs are keys.
+//! The recipe in an entry: everything that a driver needs to build the program again, in another process or with a newer driver.
+//! It has no OpenCL objects: devices are indices, and programs are keys.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::key::ingredients::{Ingredient, Key, Kind};
 
-/// One call that made what an entry holds.
+/// The call that made the program of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRecipe {
     /// What the program was made from.
@@ -22,15 +22,15 @@ pub struct StoredRecipe {
     pub options: Option<Text>,
     /// The devices of the context, in the program's order.
     pub devices: Vec<DeviceName>,
-    /// The devices that the call listed, by their place in `devices`; None is NULL.
+    /// The devices that the call listed, as indices into `devices`; None is NULL.
     pub listed: Option<Vec<u32>>,
-    /// The state before the call, where devices that it does not name keep what that left them.
+    /// The state before the call, if devices that it does not name keep their programs.
     pub previous: Option<Key>,
-    /// The header files that could be read, in the order in which they were found.
+    /// The header files that were read, in the order in which they were found.
     pub files: Vec<HeaderFile>,
-    /// Where relative paths began; None if no place was looked at.
+    /// The directory of relative paths; None if none was looked up.
     pub working_directory: Option<Text>,
-    /// The directory of the cache that the driver itself keeps, if it does.
+    /// The directory of the driver's own cache, if it has one.
     pub own_cache: Option<Text>,
 }
 
@@ -87,38 +87,38 @@ pub struct Header {
     pub source: Text,
 }
 
-/// By what a device is found again.
+/// Identifies a device in another process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceName {
     /// CL_DEVICE_NAME, as the driver answers it.
     pub name: Vec<u8>,
-    /// It is a part of a device.
+    /// It is a sub-device.
     pub is_part: bool,
 }
 
 /// A header file that the compiler may have read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeaderFile {
-    /// Where it was looked for, as [`crate::key::include`] names places.
+    /// The place where the compiler looked, as [`crate::key::include`] names places.
     pub place: Text,
-    /// Its path then.
+    /// Its path at the time of the build.
     pub path: Text,
     /// SHA-256 of its content.
     pub digest: [u8; 32],
-    /// What it is.
+    /// The content.
     pub content: HeaderContent,
 }
 
-/// What stands in a header file.
+/// The content of a header file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HeaderContent {
-    /// This.
+    /// This text.
     Text(Text),
-    /// It is the same file as an earlier one, by its place in the list.
+    /// The same file as an earlier one of the list.
     SameAs {
-        /// The earlier one.
+        /// The index of the earlier one.
         file: u32,
-        /// Its directory is the same as well.
+        /// Its directory is the same, too.
         in_same_directory: bool,
     },
 }
@@ -178,11 +178,11 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// How many `..` the name of a header may have that the baker lays out below a directory of its own.
+/// The baker lays headers out below directories of this depth, so a name may have this many `..`.
 const MAX_PARENTS: usize = 9;
 
-/// Whether a place of a header ([`crate::key::include`]) could be outside of the directory that it names: that of an absolute name,
-/// and that of a name with more `..` than the baker's own directories are deep.
+/// Whether a place of a header ([`crate::key::include`]) could be outside the directory that it names: an absolute name, or a name
+/// with more `..` than the baker's directories are deep.
 pub fn is_outside(place: &[u8]) -> bool {
     let mut parts = place.splitn(2, |byte| *byte == b'/');
     let (Some(base), Some(below)) = (parts.next(), parts.next()) else {
@@ -206,7 +206,7 @@ impl StoredRecipe {
         Some(OsStr::from_bytes(directory).into())
     }
 
-    /// Whether it can be compiled in that directory only.
+    /// Whether the program can be compiled only in that directory.
     pub fn needs_directory(&self, ingredients: &[Ingredient]) -> bool {
         let is_keyed = |one: &Ingredient| one.kind == Kind::WorkingDirectory;
         ingredients.iter().any(is_keyed) || self.files.iter().any(|file| is_outside(&file.place))
@@ -220,7 +220,7 @@ impl StoredRecipe {
         }
     }
 
-    /// The keys of what the program was made from: the programs that were linked, and the state before the call.
+    /// The keys of the programs that this one was made from: those that were linked, and the state before the call.
     pub fn needed(&self) -> Vec<Key> {
         let linked = self.base.inputs().iter();
         linked.chain(&self.previous).copied().collect()

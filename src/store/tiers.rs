@@ -1,9 +1,8 @@
-//! Directories of entries that a distributor or an administrator has made, and that are only read: looked up in order after
-//! the user's own.
+//! The tiers of the system: directories of entries that a distributor or an administrator has made. They are looked up in order,
+//! after the user's own, and only read: not even the time of an entry's last use is written, and entries are not copied.
 //!
-//! They have the layout of a cache directory. Nothing in them is written, not even the time of an entry's last use, and what is
-//! found is not copied. Used is what nobody can write but root, the effective user and those whom the system's configuration
-//! file names: whoever writes an entry runs code in the program.
+//! They have the layout of a cache directory. A directory is used only if nobody can write it but root, the effective user and the
+//! users whom the system's configuration file names, because whoever writes an entry runs code in the program.
 
 use std::path::PathBuf;
 
@@ -20,21 +19,21 @@ const ROOT: u32 = 0;
 pub struct SystemDirectory {
     /// As it was configured.
     pub path: PathBuf,
-    /// Its entries, or why they are not used, for people.
+    /// Its entries; or, for people, why they are not used.
     pub tier: Result<Box<dyn Tier>, String>,
 }
 
-/// The directories of a process, opened at the first look-up.
+/// The tiers of the system, opened at the first look-up of a process.
 pub struct Tiers {
     paths: Vec<PathBuf>,
-    /// Whose they may be, beside the effective user.
+    /// The users who may own them, beside the effective user.
     owners: Vec<u32>,
-    // Opened without a lock, which a child that is forked meanwhile would wait for.
+    // Opened without a lock: a child that is forked meanwhile would wait for it.
     opened: OnceBox<Vec<SystemDirectory>>,
 }
 
 impl Tiers {
-    /// These directories, which may belong to root and to these users as well.
+    /// The tiers in these directories, which may also belong to root and to these users.
     pub fn new(paths: Vec<PathBuf>, trusted: &[u32]) -> Tiers {
         Tiers {
             paths,
@@ -43,7 +42,7 @@ impl Tiers {
         }
     }
 
-    /// Those that are there, in order.
+    /// Those that exist, in order.
     pub fn all(&self) -> &[SystemDirectory] {
         if let Some(opened) = self.opened.get() {
             return opened;
@@ -55,7 +54,7 @@ impl Tiers {
                 tier: store.map(|store| Box::new(store) as Box<dyn Tier>),
             })
         });
-        // Of two threads that do this at once, one says what is wrong.
+        // If two threads open them at once, one of the two warns.
         if self.opened.set(Box::new(found.collect())).is_ok() {
             self.warn();
         }
@@ -66,7 +65,7 @@ impl Tiers {
         for directory in self.opened.get().into_iter().flatten() {
             if let Err(why) = &directory.tier {
                 let directory = crate::log::path(&directory.path);
-                tracing::warn!(%directory, %why, "a system directory is not used");
+                tracing::warn!(%directory, %why, "system directory not used");
             }
         }
     }
@@ -77,7 +76,7 @@ impl Tiers {
         all.filter_map(|directory| directory.tier.as_deref().ok())
     }
 
-    /// The first entry of a key that is whole and fits.
+    /// The first intact entry of a key that fits.
     pub fn look_up(
         &self,
         key: &Key,
@@ -92,14 +91,14 @@ impl Tiers {
             Lookup::Unreadable(error) => {
                 let place = tier.location(key);
                 let file = crate::log::text(place.as_bytes());
-                tracing::warn!(%file, %error, "entry of a system directory not read");
+                tracing::warn!(%file, %error, "entry of a system directory not read: the driver compiles");
                 None
             }
             Lookup::Bad(defect) => {
                 let (place, why) = (tier.location(key), defect.to_string());
                 let file = crate::log::text(place.as_bytes());
                 let defect = crate::log::text(why.as_bytes());
-                tracing::warn!(%file, %defect, "entry of a system directory not used");
+                tracing::warn!(%file, %defect, "entry of a system directory not used: the driver compiles");
                 None
             }
         })
