@@ -1,16 +1,16 @@
 //! Locks between the processes and threads of one host that share a store. They are only ever tried, never waited for.
 //!
-//! A lock is one byte of the file `v1/locks`, locked by fcntl: the byte is made of the key, so there is no file for each key
-//! and no wait behind another one, but for two keys in 2^61. The kernel gives such a lock back when its process ends, however
-//! it ends, and a forked child has none of its parent's (a flock or an OFD lock is held on by a forked child of a killed
-//! holder, measured). They are the process's, though:
+//! A lock is one byte of the file `v1/locks`, locked by fcntl. The offset of the byte is made of the key, so no key needs a file of
+//! its own, and two keys share a lock with a chance of 1 in 2^61. The kernel gives such a lock back when its process ends, however it
+//! ends, and a forked child has none of its parent's locks (measured: a forked child keeps a flock or an OFD lock of a killed holder).
+//! But they belong to the process:
 //!
-//! - Two threads would both get the same one, so a table of the process stands before them.
-//! - Closing any descriptor of the file gives all of them back, so it is opened once for a process and store.
+//! - Two threads would both get the same lock, so the process has a table of its locks.
+//! - Closing any descriptor of the file gives all locks back, so a process opens it once for each store.
 //!
-//! Where such locks are not to be trusted, on network file systems, or do not work, the lock is an abstract Unix socket that is
-//! bound to a name made of the same byte: for the processes of one host and network namespace, and as well given back by the
-//! kernel. A child closes what it inherits of them at once. Where that does not work either, there is no lock.
+//! On network file systems such locks are not trusted. There, and where they do not work, the lock is an abstract Unix socket, bound to
+//! a name made of the same offset: it excludes the processes of one host and network namespace, and the kernel gives it back, too. A
+//! child closes the sockets that it inherits at once. If that does not work either, there is no lock.
 //!
 //! No lock uses the first 64 KiB of the file. They count the builds that were [abandoned](LockGuard::signal_abandoned).
 
@@ -35,7 +35,7 @@ use file::LockFile;
 
 const NAME: &str = "locks";
 
-/// What a lock is for. Each has bytes of its own.
+/// What a lock is for. Each purpose has offsets of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A driver builds the program of this key.
@@ -51,14 +51,14 @@ pub enum Purpose {
     Statistics,
 }
 
-/// What became of an attempt to get a lock.
+/// The result of an attempt to get a lock.
 #[derive(Debug)]
 pub enum LockAttempt {
-    /// It is held until the guard is dropped.
+    /// The lock is held until the guard is dropped.
     Got(LockGuard),
-    /// Another process or thread of this user has it.
+    /// Another process or thread of this user has the lock.
     Taken,
-    /// No lock works here, or another user is in the way: there is nothing to wait for.
+    /// No lock works here, or another user has bound the name of the socket: do not wait.
     Unavailable,
 }
 
@@ -68,7 +68,7 @@ pub struct Locks(Arc<Shared>);
 
 struct Shared {
     directory: Arc<Directory>,
-    /// Whether fcntl's locks are to be trusted on the file system of this file.
+    /// Whether locks by fcntl are trusted on the file system of this file.
     is_trusted: fn(BorrowedFd<'_>) -> bool,
     state: Mutex<State>,
 }
@@ -77,11 +77,11 @@ struct State {
     /// See [`fork_generation`].
     process: u64,
     file: Option<Arc<LockFile>>,
-    /// By byte.
+    /// By offset.
     held: BTreeMap<u64, Held>,
-    /// Of the last lock, so that a guard that a child inherited ends no lock of the child's.
+    /// The number of the last lock, so that a guard that a child inherited gives back no lock of the child.
     serial: u64,
-    /// When a socket was last seen to be this user's.
+    /// When another process of this user was last seen to have bound a socket.
     seen: BTreeMap<u64, Instant>,
 }
 
@@ -95,14 +95,14 @@ enum LockBackend {
     Socket { _open: OwnedFd },
 }
 
-/// A lock that is held. It may be dropped by another thread; in a forked child it is nothing.
+/// A lock that is held. Another thread may drop it. In a forked child it has no effect.
 pub struct LockGuard {
     shared: Arc<Shared>,
     byte: u64,
     serial: u64,
 }
 
-/// The byte of the lock: purposes differ in the upper bits, which are never all 0, and the sign is not used.
+/// The offset of the lock. Purposes differ in the upper bits, which are never all 0; the sign bit is not used.
 fn byte_of(purpose: Purpose) -> u64 {
     const KEY_BITS: u32 = 61;
     let (number, key) = match purpose {
@@ -118,7 +118,7 @@ fn byte_of(purpose: Purpose) -> u64 {
 }
 
 impl Locks {
-    /// The locks of the store in this directory; nothing is opened yet.
+    /// The locks of the store in this directory. Opens nothing yet.
     pub fn new(directory: Arc<Directory>) -> Locks {
         Locks::trusting(directory, |file| !FileSystem::of(file).is_network())
     }
@@ -138,7 +138,7 @@ impl Locks {
         }))
     }
 
-    /// Tries to get a lock. Waits for nobody.
+    /// Tries to get a lock, and does not wait.
     pub fn try_lock(&self, purpose: Purpose) -> LockAttempt {
         let shared = &self.0;
         let byte = byte_of(purpose);
@@ -173,8 +173,8 @@ impl Locks {
         self.0.file()?.abandonments(byte_of(Purpose::Build(*key)))
     }
 
-    /// To be called in a forked child: what its parent holds is not the child's, and a socket that the child kept open would
-    /// stay locked when the parent is gone.
+    /// Called in a forked child, which has none of its parent's locks: a socket that the child kept open would stay locked after the
+    /// parent's end.
     pub fn forked(&self) {
         drop(self.0.state());
     }
@@ -193,7 +193,7 @@ impl fmt::Debug for Locks {
 }
 
 impl Shared {
-    /// The state of the process that is running.
+    /// The state of this process.
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         let process = generation();
@@ -204,8 +204,8 @@ impl Shared {
         state
     }
 
-    /// The file, if there can be one. It is opened anew if somebody has removed it, so that this process meets those that
-    /// start later.
+    /// The file, if it can be opened. Opens it again if somebody has removed it, so that this process excludes those that start
+    /// later.
     fn file(&self) -> Option<Arc<LockFile>> {
         let known = self.state().file.clone();
         if let Some(file) = &known
@@ -217,14 +217,14 @@ impl Shared {
         let opened = match LockFile::open(&self.directory, NAME, self.is_trusted) {
             Ok(opened) => opened,
             Err(error) => {
-                tracing::debug!(%error, "no file for locks");
+                tracing::debug!(%error, "the file of locks cannot be opened");
                 return None;
             }
         };
         let mut state = self.state();
         match &state.file {
-            // Another thread was faster. To close the second descriptor gives back all that the process holds, so it is closed
-            // only if that is nothing, and before there can be something.
+            // Another thread was faster. Closing the second descriptor would give back all locks of the process, so it is closed
+            // only if the process holds none, and while the state is locked.
             Some(file) if file.is_open() && file.is_same(&opened) => {
                 let mut held = state.held.values();
                 match held.any(|held| matches!(held.backend, LockBackend::File(_))) {
@@ -260,7 +260,7 @@ impl Shared {
             return LockAttempt::Unavailable;
         };
         for _ in 0..socket::ATTEMPTS {
-            // What is bound is in the table before a thread can fork.
+            // The state stays locked until the socket is in the table, so that no thread forks in between.
             let mut state = self.state();
             if state.held.contains_key(&byte) {
                 return LockAttempt::Taken;
@@ -274,7 +274,7 @@ impl Shared {
                 Ok(None) => {}
                 Err(error) => {
                     drop(state);
-                    tracing::debug!(%error, "no lock works here");
+                    tracing::debug!(%error, "no lock works here: builds of several processes may repeat each other");
                     return LockAttempt::Unavailable;
                 }
             }
@@ -352,7 +352,9 @@ mod tests {
             match locks.try_lock(purpose) {
                 LockAttempt::Got(guard) => return guard,
                 LockAttempt::Taken => std::thread::sleep(std::time::Duration::from_millis(10)),
-                LockAttempt::Unavailable => panic!("no lock works here"),
+                LockAttempt::Unavailable => {
+                    panic!("no lock works here: builds of several processes may repeat each other")
+                }
             }
         }
         panic!("it is not given back");

@@ -1,14 +1,13 @@
 //! The counters of this process, in a file of its own.
 //!
-//! The counters are in memory, and at each event their row, 1280 bytes, is written: one system call, on a local disk of half a
-//! microsecond; through FUSE, or where a server is asked each time, it is a round trip. `ci/bench event` measures it. That is
-//! exact whatever happens to the process, `_exit`, SIGKILL and execve included, but for what another thread was about to write
-//! when the process was killed. The file is never mapped, which would save that half microsecond: who cuts a mapped file ends
-//! the programs that count in it by SIGBUS. A file that was cut is written anew.
+//! The counters are in memory. Each event writes their row, 1280 bytes, with one system call. That takes half a microsecond on a local
+//! disk, and a round trip through FUSE or to a server (`ci/bench event` measures it). The counters are exact whatever ends the process,
+//! `_exit`, SIGKILL and execve included, except for an event that another thread was about to write when the process was killed. The
+//! file is never mapped, which would save that half microsecond: if somebody truncates a mapped file, the programs that count in it die
+//! of SIGBUS. A truncated file is written again.
 //!
-//! Lost is what the system had not written to the disk when the power failed; what was counted while no file could be
-//! written, on a full disk for example, by a process that ended before there was room; and what a process counts after
-//! somebody has removed its file.
+//! Lost are: events that the system had not written to the disk when the power failed; events of a process that ended while its file
+//! could not be written, for example on a full disk; and events after somebody has removed the file.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -24,8 +23,8 @@ use crate::fork_generation::generation;
 use crate::fork_safety::Mutex;
 use crate::guarded_file::GuardedFile;
 
-/// Each process makes a file, so one of so many folds files of dead ones, and looks at more than so many: programs that only
-/// hit sweep nothing.
+/// Each process makes a file, so 1 process in 32 merges files of dead ones, and looks at more than 32 of them. (Programs that only
+/// hit never sweep.)
 const FOLDS: u64 = 32;
 const MAX_FOLDED: usize = 256;
 
@@ -34,25 +33,25 @@ pub struct Recorder {
     program: Program,
     run: Option<Directory>,
     statistics: Option<Statistics>,
-    // Made without a lock: if two threads do it at once, one of the two is dropped unused. A child that was forked meanwhile
-    // would wait for ever for a lock.
+    // Made without a lock, for which a child that is forked meanwhile would wait for ever: if two threads make it at once, one of the
+    // two is dropped unused.
     process: OnceBox<Process>,
 }
 
 struct Process {
-    /// Which process this is. What a child inherits is its parent's.
+    /// Identifies the process: a child inherits that of its parent.
     generation: u64,
-    /// None: there is none, such as where a link of somebody else's is in its place.
+    /// None if it cannot be made, for example because a link is in its place.
     file: Option<CounterFile>,
     /// A child that was forked later counts from zero in a file of its own.
     forked: OnceBox<Process>,
 }
 
-/// Counters in memory, and a file that gets the rows that have changed.
+/// Counters in memory, and the file to which changed rows are written.
 struct CounterFile {
     file: GuardedFile,
     words: Vec<AtomicU64>,
-    /// A bit for each row that is to be written; [`WHOLE`] is the whole file.
+    /// A bit for each row to be written; [`WHOLE`] is the whole file.
     changed: AtomicU32,
     writing: Mutex<()>,
 }
@@ -60,8 +59,8 @@ struct CounterFile {
 const WHOLE: u32 = 1 << ROWS;
 
 impl Recorder {
-    /// Counts into a file in the directory of an `oclcache run` if there is one, where that cannot be in that of the statistics.
-    /// It is made at the first event. `program` is the name of the program that is running.
+    /// Counts into a file in the directory of an `oclcache run`, or, if there is none, in that of the statistics. The first event creates
+    /// the file. `program` is the name of the running program.
     pub fn new(program: &[u8], run: Option<Directory>, statistics: Option<Statistics>) -> Recorder {
         Recorder {
             program: Program::new(program),
@@ -71,15 +70,15 @@ impl Recorder {
         }
     }
 
-    /// Makes the file now, so that whoever started this process can see that it was here.
+    /// Creates the file now, so that `oclcache run` can see that this process loaded the library.
     pub fn announce(&self) {
         if let Some(written) = &self.process().file {
             written.write_changed();
         }
     }
 
-    /// Adds to the counters of a driver and device. Waits for no other thread; failures to write are not the application's
-    /// concern.
+    /// Adds to the counters of a driver and device. Does not wait for other threads. A failure to write is ignored: the next event
+    /// writes again.
     pub fn record(&self, place: Labels<'_>, events: &[CounterEvent]) {
         if let Some(written) = &self.process().file {
             written.record(&self.program, place, events);
@@ -102,13 +101,15 @@ impl Recorder {
 
 impl Process {
     fn new(generation: u64, recorder: &Recorder) -> Process {
-        // What the process counted before it executed another program stands under the same name.
+        // What the process counted before it executed another program is in the file of the same name.
         let name = own_name();
         let directories =
             (recorder.run.iter()).chain(recorder.statistics.as_ref().map(Statistics::directory));
         let mut files = directories.filter_map(|directory| {
             CounterFile::open(directory, &name)
-                .inspect_err(|error| tracing::debug!(%error, "events are not counted here"))
+                .inspect_err(
+                    |error| tracing::debug!(%error, "the file of counters cannot be opened"),
+                )
                 .ok()
         });
         if let Some(statistics) = &recorder.statistics
@@ -150,12 +151,12 @@ impl CounterFile {
     }
 
     fn write_changed(&self) {
-        // Who cannot write now leaves it to the one who is writing, who looks for later changes before it goes.
+        // A thread that cannot write now leaves it to the one that is writing, which looks for later changes before it returns.
         while self.changed.load(Ordering::Acquire) > 0
             && let Some(writing) = self.writing.try_lock()
         {
             let written = match self.write(self.changed.swap(0, Ordering::AcqRel)) {
-                // Somebody has cut the file.
+                // Somebody has truncated the file.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.write(WHOLE),
                 written => written,
             };
@@ -167,7 +168,7 @@ impl CounterFile {
         }
     }
 
-    /// The whole file if it has not been written yet, or could not be, so that it has its full length.
+    /// Writes the changed rows; or the whole file, if it was not written before or could not be.
     fn write(&self, changed: u32) -> io::Result<()> {
         if changed & WHOLE > 0 {
             let bytes = [&MAGIC[..], &encode(&self.words)].concat();

@@ -1,18 +1,17 @@
-//! Counters that survive the process: each process has one small file, to which each event is added at once, so that even a
-//! process that is killed loses nothing (see `recorder`); the command sums the files, and folds those of dead processes into
-//! one total, as the library does now and then.
+//! Statistics. Each process has one small file of counters and writes each event at once, so that a process that is killed loses
+//! nothing (see `recorder`). The command sums the files, and merges those of dead processes into one total; the library does so
+//! now and then.
 //!
 //! ```text
 //! <stats>/<host>-<boot>-<pid>-<start>   counters of one process, by day, program, driver and device: see `file`
-//! <stats>/total.json                    the sums of dead processes' files, what was zeroed, and which files are in them
-//! <stats>/run-<...>/                    files of the processes that `oclcache run` started, until it has read them
+//! <stats>/total.json                    the sums of the merged files, the counters when they were zeroed, and the merged files
+//! <stats>/run-<...>/                    files of the processes of an `oclcache run`, until it has read them
 //! ```
 //!
-//! The sum needs no lock: it is exact while nobody folds, and files are folded under a lock by one process only. Where there
-//! are no locks to rely on, as on some network file systems, nothing is folded but by whoever gets one all the same.
+//! The sum needs no lock: it is exact while nobody merges, and one process at a time merges, under a lock. On network file systems
+//! only the command merges, if it gets a lock.
 //!
-//! A file of a process of which nothing can be known, on another host or in another container, is folded when it has not been
-//! written for 30 days.
+//! A process on another host or in another container may live or not. Its file is merged when it has not been written for 30 days.
 
 mod counters;
 mod file;
@@ -105,10 +104,10 @@ impl Statistics {
         Ok(round.end())
     }
 
-    /// Begins to count from zero.
+    /// Sets all counters to zero.
     ///
     /// # Errors
-    /// The directory or a file cannot be read or written, or another process has the lock and does not give it back.
+    /// The directory or a file cannot be read or written, or another process keeps the lock.
     pub fn zero(&self) -> Result<(), StoreError> {
         let lock = match self.lock() {
             LockAttempt::Got(lock) => Some(lock),
@@ -127,8 +126,8 @@ impl Statistics {
         round.zero()
     }
 
-    /// Folds files of dead processes: looks at so many files at most, waits for nobody, and does without if it cannot be done.
-    /// On network file systems, whose locks may never answer, it leaves that to the command.
+    /// Merges files of dead processes. Looks at this many files at most, does not wait for a lock, and only logs a failure. Does nothing
+    /// on network file systems, whose locks may never answer.
     pub fn fold_some(&self, limit: usize) {
         if self.directory.file_system().is_network() {
             return;
@@ -137,17 +136,19 @@ impl Statistics {
             let mut round = StatsMerge::begin(&self.directory, Some(lock), limit);
             match round.each_file() {
                 Ok(()) => drop(round.end()),
-                Err(error) => tracing::debug!(%error, "statistics are not folded"),
+                Err(error) => {
+                    tracing::debug!(%error, "statistics of dead processes are not merged: the next process tries again")
+                }
             }
         }
     }
 
-    /// Whether a name in the directory is one of ours.
+    /// Whether a name is that of a file of statistics.
     pub(super) fn names(name: &str) -> bool {
         name == TOTAL || is_name(name) || is_temporary(name)
     }
 
-    /// Makes a directory for the processes of one `oclcache run`.
+    /// Creates a directory for the processes of one `oclcache run`.
     ///
     /// # Errors
     /// It cannot be made.
@@ -173,8 +174,8 @@ impl Statistics {
         Ok(result)
     }
 
-    /// Reads what the processes of a run have counted, and moves their files: to those of the run that it is part of, or to
-    /// all others. Processes that live on go on in the same files.
+    /// Reads what the processes of a run have counted, and moves their files: to the outer run if there is one, or to the statistics.
+    /// Processes that are still running continue in the same files.
     ///
     /// # Errors
     /// A file cannot be moved.
@@ -186,7 +187,7 @@ impl Statistics {
         let _lock = self.lock();
         let result = Self::read_run(run)?;
         let files = run.names()?.into_iter();
-        // What else is there is not ours, and may take the place of something that is not either.
+        // Other files are not ours, and would replace files of the same names.
         for file in files.filter(|name| is_name(name)) {
             run.move_to(&file, outer.unwrap_or(&self.directory))?;
         }
@@ -201,7 +202,7 @@ pub fn own_name() -> String {
     StatsView::new().name_of(std::process::id())
 }
 
-/// What the processes of one `oclcache run` did.
+/// The counters of the processes of one `oclcache run`.
 #[derive(Default)]
 pub struct RunCounts {
     /// Processes that loaded the library.

@@ -26,7 +26,7 @@ pub struct LockFile {
 }
 
 impl LockFile {
-    /// Opens the file, and makes it if it is missing.
+    /// Opens the file, and creates it if it is missing.
     pub fn open(
         directory: &Directory,
         name: &str,
@@ -53,13 +53,13 @@ impl LockFile {
         &self.file
     }
 
-    /// Whether its bytes may be locked.
+    /// Whether locks of its bytes are trusted.
     pub fn is_trusted(&self) -> bool {
         self.is_trusted
     }
 
-    /// Whether the descriptor is still that of this file. Applications that become daemons close all that they find, and then
-    /// it may be that of a file of theirs.
+    /// Whether the descriptor still is that of this file. Applications that become daemons close all descriptors, and may open files of
+    /// their own under the same numbers.
     pub fn is_open(&self) -> bool {
         identity(&self.file).is_ok_and(|found| found == self.identity)
     }

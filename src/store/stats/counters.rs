@@ -60,11 +60,11 @@ numbered! {
     }
 }
 
-/// Bypasses stand from here on, by the number of their reason.
+/// Counters of bypasses begin here, by the number of their reason.
 const BYPASSES: usize = 32;
-/// Misses, by the number of their reason.
+/// Counters of misses, by the number of their reason.
 const MISSES: usize = 72;
-/// Programs that were built for real, by the number of the query.
+/// Counters of programs that were built for real, by the number of the query.
 const QUERIES: usize = 96;
 /// How many counters a row has; many have no name yet.
 pub const COUNTERS: usize = 128;
@@ -150,7 +150,7 @@ impl Totals {
             .filter(|(_, count)| *count > 0)
     }
 
-    /// Nanoseconds that drivers spent in compiling what was not served, for real or after all.
+    /// Nanoseconds that drivers spent in builds that did not hit.
     pub fn compiled_ns(&self) -> u64 {
         let spent = [Counter::CompileNs, Counter::BypassedNs, Counter::FailedNs];
         spent
@@ -177,7 +177,7 @@ impl Totals {
         counts.fold(0, u64::saturating_add)
     }
 
-    /// Builds that drivers did, and that went well; made from a binary, a program is not compiled.
+    /// Successful builds by drivers. A program that is loaded from a binary is not compiled.
     pub fn compiled(&self) -> u64 {
         let of_binaries = self.0[BYPASSES + Bypass::FromBinary as usize];
         let bypassed = self.bypassed().saturating_sub(of_binaries);
@@ -205,7 +205,7 @@ impl Totals {
         }
     }
 
-    /// What stands in both, taken from both.
+    /// Subtracts from both what is in both.
     pub(super) fn cancel(&mut self, other: &mut Totals) {
         for (one, other) in self.0.iter_mut().zip(&mut other.0) {
             let both = (*one).min(*other);

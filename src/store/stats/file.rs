@@ -1,22 +1,22 @@
-//! The file of a process: rows of counters, each with a tag that says what they are of.
+//! The file of a process: rows of counters, each with a tag: day, program, driver and device.
 //!
 //! ```text
 //! file     = magic { row }                    all numbers are words: 64 bits, little-endian
 //! magic    = "oclcsta2"                       8 bytes
-//! row      = claim whole day text counters    of a fixed length; rows are taken from the first on
+//! row      = claim whole day text counters    of a fixed length; rows are used in order
 //! claim    = digest of the tag                0: the row is free
-//! whole    = the same, once the tag is there
+//! whole    = the same, once the tag is written
 //! day      = days since 1970, UTC
 //! text     = three lengths of a byte each, then program, driver and device, cut to fit
 //! counters = see `Counter`
 //! ```
 //!
-//! A row is claimed by an atomic exchange of its first word, and whoever finds it claimed and not whole, since its claimer is
-//! at it or was killed, writes the same tag again: so no thread waits for another. Nothing is added to a row before its tag is
-//! whole. When all rows are taken, what has none goes to the last one, which is tagged as [`OTHERS`].
+//! A thread claims a row by an atomic exchange of its first word. A thread that finds its row claimed and not whole, because the
+//! claimer is writing the tag or was killed, writes the same tag again, so no thread waits for another. Nothing is added to a row
+//! before its tag is whole. When all rows are used, other tags share the last one, which is tagged as [`OTHERS`].
 //!
-//! Days are those of UTC everywhere: the library, which runs inside of applications, leaves the time zone alone, whose
-//! functions read the environment and files. A shared cache has one day for all its hosts that way.
+//! Days are in UTC: the functions for time zones read the environment and files, which a library inside applications avoids, and all
+//! hosts of a shared cache have the same day.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +25,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::counters::{COUNTERS, CounterEvent, Totals};
 use super::rows::{OTHERS, RowTag, Rows};
 
-/// With this a file begins.
+/// The first bytes of a file.
 pub const MAGIC: &[u8; WORD] = b"oclcsta2";
 
 const WORD: usize = size_of::<u64>();
@@ -37,7 +37,7 @@ const TEXT: usize = 29;
 pub const ROW: usize = HEAD + TEXT + COUNTERS;
 /// Rows of a file: with the magic number they fill 16 KiB.
 pub const ROWS: usize = 12;
-/// Words behind the magic number.
+/// Words after the magic number.
 pub const WORDS: usize = ROWS * ROW;
 
 /// The longest names that are kept, in bytes.
@@ -76,7 +76,7 @@ fn cut(name: &[u8], longest: usize) -> &[u8] {
     &name[..name.len().min(longest)]
 }
 
-/// What a row is tagged with, before it is one.
+/// The tag of a row to be claimed.
 struct RowLabels<'a> {
     program: &'a [u8],
     driver: &'a [u8],
@@ -107,7 +107,7 @@ impl RowLabels<'_> {
         row[1].store(self.digest, Ordering::Release);
     }
 
-    /// Whether the row is ours now.
+    /// Claims the row if it is free. Returns whether it has this tag.
     fn claim(&self, row: &[AtomicU64]) -> bool {
         let found = match row[0].load(Ordering::Acquire) {
             0 => {
@@ -124,7 +124,7 @@ impl RowLabels<'_> {
     }
 }
 
-/// Adds events to the row of this program, place and day. Tells which one it is.
+/// Adds events to the row of this program, driver, device and day. Returns its index.
 pub fn add(
     words: &[AtomicU64],
     program: &Program,
@@ -163,7 +163,7 @@ pub fn add(
     index
 }
 
-/// The rows in a file, if it is one.
+/// The rows of a file; None if it is another kind of file.
 pub fn decode(bytes: &[u8]) -> Option<Rows> {
     let mut rows = Rows::default();
     let (words, _) = bytes.strip_prefix(MAGIC)?.as_chunks();
@@ -177,7 +177,7 @@ pub fn decode(bytes: &[u8]) -> Option<Rows> {
     Some(rows)
 }
 
-/// The tag of a row; that of nothing known if it is not whole.
+/// The tag of a row; an empty one if it is not whole.
 fn tag(head: &[u64]) -> RowTag {
     if head[0] != head[1] {
         return RowTag::default();

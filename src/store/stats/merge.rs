@@ -1,4 +1,4 @@
-//! Reading all files, and folding those that nobody will add to into one total.
+//! Reads all files, and merges those of ended processes into one total.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,29 +16,29 @@ use crate::store::lock::LockGuard;
 
 pub const TOTAL: &str = "total.json";
 
-/// Larger files are none of ours.
+/// Ignore larger files: we never write them.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// The total is far below: its rows are bounded (`rows`), as is its list of files.
+/// The total is far smaller: its rows (`rows`) and its list of files are bounded.
 pub const MAX_TOTAL_BYTES: u64 = 1 << 24;
-/// How many files are folded into one total.
-const FOLDED_AT_ONCE: usize = 4096;
-/// A process of which nothing is known has ended when it has counted nothing for so long.
+/// How many files are merged before the total is written.
+const MAX_MERGED: usize = 4096;
+/// A process that cannot be examined counts as ended when it has counted nothing for so long.
 const FORGOTTEN: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Of a day.
+/// The milliseconds of a day.
 pub const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-/// A file that was not finished for so long never will be.
+/// A file that is unfinished for so long never will be finished.
 const UNFINISHED: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Total {
-    /// The sums of the files that were folded.
+    /// The sums of the merged files.
     rows: Vec<StoredRow>,
-    /// What had been counted when the user last zeroed, as far as it is not in `rows` yet: by processes that lived then.
+    /// The counters when the user last zeroed them, as far as they are not in `rows` yet: of processes that lived then.
     earlier: Vec<StoredRow>,
-    /// When that was, in milliseconds since 1970.
+    /// When the user last zeroed them, in milliseconds since 1970.
     zeroed_ms: Option<u64>,
-    /// Files that are in the sum but may not have been removed yet.
+    /// Files that are in the sums but may not have been removed yet.
     absorbed: BTreeSet<String>,
 }
 
@@ -48,38 +48,38 @@ pub fn counters(directory: &Directory, name: &str) -> Option<Rows> {
     decode(&bytes)
 }
 
-/// Whether a file is blank, or the beginning of one of these and no more.
+/// Whether a file is blank, or has only a part of the magic number.
 fn is_begun(directory: &Directory, name: &str) -> bool {
     let start = directory.read_start(name, MAGIC.len());
     start.is_some_and(|start| is_blank(&start) || MAGIC.starts_with(&start))
 }
 
-/// One look at all files, at which those of dead processes are folded if the lock is held.
+/// One pass over all files. Merges those of dead processes if the lock is held.
 ///
 /// A process that is killed loses nothing: a file counts either by being in `absorbed`, or by being there and not in
 /// `absorbed`. A power cut may leave the total empty on file systems that rename before they write (XFS): then statistics
-/// begin anew, which is not worth an fsync at each fold.
+/// start from zero. That is not worth an fsync for each merge.
 pub struct StatsMerge<'a> {
     directory: &'a Directory,
     view: StatsView,
     now_ms: u64,
     lock: Option<LockGuard>,
-    /// How many files are still looked at.
+    /// How many more files to look at.
     left: usize,
     zeroed_ms: Option<u64>,
     absorbed: BTreeSet<String>,
-    /// What is or will be the total's sum.
+    /// The sums of the total, present or future.
     folded: Rows,
-    /// What of it, and of the files of living processes, was counted before the user zeroed.
+    /// The part of `folded` and `living` that was counted before the user zeroed the counters.
     earlier: Rows,
-    /// Of the other files.
+    /// The sums of the other files.
     living: Rows,
-    /// Files that are in `folded` and not yet in the total.
+    /// Files that are in `folded` and not yet in the total on disk.
     dead: Vec<String>,
 }
 
 impl<'a> StatsMerge<'a> {
-    /// Nothing is read yet but the total. At most `limit` files are looked at, and none is folded without a lock.
+    /// Reads the total. The pass looks at `limit` files at most, and merges none without a lock.
     pub fn begin(
         directory: &'a Directory,
         lock: Option<LockGuard>,
@@ -88,7 +88,7 @@ impl<'a> StatsMerge<'a> {
         let (total, lock) = match directory.read(TOTAL, MAX_TOTAL_BYTES) {
             Ok(Some(bytes)) => (serde_json::from_slice(&bytes).unwrap_or_default(), lock),
             Ok(None) => (Total::default(), lock),
-            // It may be there, and is not written over.
+            // It may exist, so do not overwrite it.
             Err(_) => (Total::default(), None),
         };
         StatsMerge {
@@ -199,7 +199,7 @@ impl<'a> StatsMerge<'a> {
             }
             None => {}
         }
-        if self.dead.len() >= FOLDED_AT_ONCE {
+        if self.dead.len() >= MAX_MERGED {
             self.fold();
         }
     }
@@ -222,10 +222,10 @@ impl<'a> StatsMerge<'a> {
         }
     }
 
-    /// Folds what is to be folded. Nothing is lost if that fails: then it is done another time.
+    /// Writes the total. A failure loses nothing: another pass merges the files.
     fn fold(&mut self) {
         if let Err(error) = self.write() {
-            tracing::debug!(%error, "statistics are not folded");
+            tracing::debug!(%error, "statistics of dead processes are not merged: the next process tries again");
             self.lock = None;
         }
     }
@@ -265,7 +265,7 @@ impl<'a> StatsMerge<'a> {
         u32::try_from(self.now_ms / DAY_MS).unwrap_or(0)
     }
 
-    /// Begins to count from zero.
+    /// Sets all counters to zero.
     ///
     /// # Errors
     /// The total cannot be written.
@@ -299,7 +299,7 @@ impl<'a> StatsMerge<'a> {
 pub struct CountedRows {
     /// The counters.
     pub rows: Rows,
-    /// The day it is, as rows are tagged.
+    /// Today, as in the tags of rows.
     pub today: u32,
     /// When they were zeroed, in milliseconds since 1970.
     pub zeroed_ms: Option<u64>,

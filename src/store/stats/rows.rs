@@ -1,4 +1,4 @@
-//! What was counted, told apart by day, program, driver and device; and how that stays small however long a cache is used.
+//! Counters by day, program, driver and device, and the bounds that keep them small however long a cache is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use super::counters::Totals;
 
-/// What stands for all that has no row of its own.
+/// The name of what has no row of its own.
 pub const OTHERS: &str = "(others)";
 
-/// Each day has rows of its own for so many days, then each month, and what is older is one.
+/// Rows are kept by day for so many days, then by month for so many days; older ones are summed.
 pub const BY_DAY: u32 = 35;
 const BY_MONTH: u32 = 400;
-/// So many programs are told apart at most, and fewer where rows are more than so many.
+/// The programs with rows of their own; fewer if there are too many rows.
 const MAX_PROGRAMS: usize = 200;
 const MAX_ROWS: usize = 2048;
 
-/// By what counters are told apart. What is not known is empty.
+/// What the counters of a row are of. Unknown fields are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RowTag {
     /// Days since 1970, UTC, for a month that of its first; 0 is not known or long ago.
@@ -33,7 +33,7 @@ pub struct RowTag {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rows(BTreeMap<RowTag, Totals>);
 
-/// A row as it is written down.
+/// A row in the total.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct StoredRow {
@@ -69,7 +69,7 @@ impl Rows {
         })
     }
 
-    /// The sums of the rows whose tags have the same of something, by that.
+    /// The sums of the rows, grouped by a property of their tags.
     pub fn by<K: Ord>(&self, of: impl Fn(&RowTag) -> K) -> BTreeMap<K, Totals> {
         let mut sums: BTreeMap<K, Totals> = BTreeMap::new();
         for (tag, totals) in &self.0 {
@@ -78,7 +78,7 @@ impl Rows {
         sums
     }
 
-    /// The rows whose tags are such.
+    /// The rows with such tags.
     pub fn of(&self, is_such: impl Fn(&RowTag) -> bool) -> Rows {
         let rows = self.0.iter().filter(|(tag, _)| is_such(tag));
         Rows(rows.map(|(tag, row)| (tag.clone(), row.clone())).collect())
@@ -100,7 +100,7 @@ impl Rows {
         self.0.retain(|_, row| !row.is_empty());
     }
 
-    /// Takes what stands in both from both.
+    /// Subtracts from both what is in both.
     pub(super) fn cancel(&mut self, earlier: &mut Rows) {
         for (tag, totals) in &mut earlier.0 {
             if let Some(row) = self.0.get_mut(tag) {
@@ -152,7 +152,7 @@ impl Rows {
     }
 }
 
-/// Brings rows within their bounds, and those that are to be subtracted from them in the same way.
+/// Merges rows until they are within their bounds, and the rows to be subtracted from them in the same way.
 pub(super) fn bound(rows: &mut Rows, earlier: &mut Rows, today: u32) {
     let aged = |tag: RowTag| RowTag {
         day: aged(tag.day, today),
@@ -186,15 +186,15 @@ pub(super) fn bound(rows: &mut Rows, earlier: &mut Rows, today: u32) {
         }
         most /= 2;
     }
-    // So many drivers and devices nobody has.
+    // Nobody has so many drivers and devices.
     if rows.0.len() > MAX_ROWS {
         rows.retag(|_| RowTag::default());
         earlier.retag(|_| RowTag::default());
     }
 }
 
-/// The day that a day is counted as today. What it gives is as old as it says, so that nothing ages sooner the more often it is
-/// asked.
+/// The day under which a day is counted today. Applying it again gives the same day, so rows do not age faster the more often it is
+/// applied.
 fn aged(day: u32, today: u32) -> u32 {
     let month = day.saturating_sub(date(day).2 - 1);
     match today.saturating_sub(day) {
