@@ -1,9 +1,10 @@
-//! What can become of a call that builds, compiles or links a program: one append-only list that feeds the log, the statistics and the tests.
+//! The outcomes of a call that builds, compiles or links a program, and their reasons: append-only lists for the log, the statistics and
+//! the tests.
 //!
-//! Such a call ends in exactly one of: a *hit*, a *miss*, a *bypass* with a [`Bypass`] reason, or *failed*.
+//! Each such call is exactly one of: a *hit*, a *miss* with a [`Missed`] reason, a *bypass* with a [`Bypass`] reason, or *failed*.
 
-/// Makes an enumeration of one list: variant, number, name, and the help for people where there is one. A name that was changed
-/// keeps the former one behind it. The numbers are those of the list's order, from 0.
+/// Defines an enumeration by one list: variant, number, name, and help for people if it has any. A changed name is followed by the former
+/// one. The numbers count from 0 in the order of the list.
 macro_rules! numbered {
     (
         $(#[$attribute:meta])*
@@ -93,7 +94,7 @@ numbered! {
     /// The numbers are stored in statistics files: append, never reorder, never reuse.
     #[non_exhaustive]
     pub enum Bypass: u8 {
-        /// The compiler could read a file that cannot be told or read here (pragmas, inline assembly, what is no plain file).
+        /// The compiler could read a file that is unknown or unreadable here (pragmas, inline assembly, a file that is not regular).
         ReadsFile = 0, "reads_file",
             "the compiler may read a file that cannot be told or read here: a pragma, inline assembly, or what is no plain file; take it out of the source";
         /// The source uses `__DATE__`, `__TIME__`, `__TIMESTAMP__` or a name of the file being compiled.
@@ -111,10 +112,10 @@ numbered! {
         /// The program was not created from source text or an intermediate language, or not through us.
         FromBinary = 5, "from_binary" formerly "not_from_source",
             "loaded from the program's own binary cache, so nothing was compiled";
-        /// The call's arguments are such that only the driver can judge them.
+        /// Only the driver can judge the call's arguments.
         UnusualArguments = 6, "unusual_arguments",
             "arguments that only the driver can judge, or a NUL inside the source";
-        /// Only some of the program's devices are built, and what the others keep is not known.
+        /// The call builds for some of the program's devices, and what the others have is not known.
         SomeDevices = 7, "some_devices",
             "built for some devices while others keep what is not known; build for all, or make a context for each";
         /// An earlier build of this program failed.
@@ -147,48 +148,48 @@ numbered! {
         /// Drivers of this kind keep something of an earlier build of the same program, by their profile.
         BuiltBefore = 17, "built_before",
             "this driver keeps something of an earlier build (Intel CPU, rusticl); make a new program";
-        /// A program that is linked, or whose source is a header, holds something that is known by no key.
+        /// A program that is linked, or given as a header, has a content that no key describes.
         UnknownInput = 18, "unknown_input",
             "linked from, or with the header of, a program that was itself bypassed or made from a binary";
         /// The intermediate language is not SPIR-V, or its specialization constants may have been set unseen.
         UnknownIl = 19, "unknown_il",
             "no SPIR-V, or its specialization constants could be set without our seeing it";
-        /// An include directive whose name takes more than the definitions at hand to tell.
+        /// The name of an include directive cannot be computed from the known definitions.
         UnresolvedInclude = 20, "unresolved_include",
             "an `#include` of a name that only a full preprocessor could tell; write the name out, or define it once";
         /// The headers are more, larger or deeper than the cache follows.
         TooManyHeaders = 21, "too_many_headers",
             "the headers are more, larger or deeper than the cache follows; include less";
-        /// There is no memory for what the cache would do.
+        /// There is not enough memory for the cache.
         NoMemory = 22, "no_memory",
             "the process has too little memory or address space left for the cache; raise its limit";
         /// It is not known which functions answer the driver's calls of the C library and its mathematics.
         UnidentifiedFunction = 23, "unidentified_function",
             "a library audits the program (`LD_AUDIT`), or code in no known library answers for a function that the driver calls; run without it";
-        /// An audit found an entry of this driver that is not what the driver compiles.
+        /// An audit found an entry of this driver that differs from what the driver compiles.
         AuditDiffered = 24, "audit_differed",
             "an entry of this driver was compiled again for an audit and differed, so the cache is off for the driver; `oclcache doctor` says what to do";
     }
 }
 
 numbered! {
-    /// Why what a miss has made can never be stored by `oclcache bake`, on a driver whose binaries are fetched by nobody else.
+    /// Why `oclcache bake` can never store the program of a miss, on a driver whose binaries only the baker fetches.
     ///
     /// The numbers are stored in the journal: append, never reorder, never reuse.
     pub enum NotBakeable: u8 {
         /// Sources are private, so there is no recipe.
         NoSources = 0, "no_sources",
             "sources are not kept (`store_source`), so the baker has nothing to compile; set it, or set `record` to `inline`";
-        /// A header is another by now, or cannot be read.
+        /// A header has changed meanwhile, or cannot be read.
         HeaderChanged = 1, "header_changed",
             "a header was changed or removed right after the build";
-        /// Several devices, of which some are parts.
+        /// There are several devices, and some are sub-devices.
         DevicePart = 2, "device_part",
             "built for several devices, of which some are parts of others; make a context for each";
-        /// A device does not tell its name, by which it would be found again.
+        /// A device has no name, by which the baker would find it.
         UnknownDevice = 3, "unknown_device",
             "a device does not tell its name; please report it";
-        /// A variable or a configuration file is not what it was when the driver was opened.
+        /// A variable or a configuration file has changed since the driver was opened.
         EnvironmentChanged = 4, "environment_changed",
             "the program changed a variable or file of the driver's after the driver was opened; set it before the program starts";
         /// A variable in the key that the baker does not inherit.
@@ -197,13 +198,13 @@ numbered! {
         /// A preloaded library, or a layer of a loader, in the key.
         AddedLibrary = 6, "added_library",
             "a preloaded library or a layer of the loader is in the key, which the baker does not load; unset `LD_PRELOAD` or `OPENCL_LAYERS`";
-        /// The name of the program is in the key, and is no name of a file.
+        /// The name of the program is in the key, and cannot be a file name.
         ProgramName = 7, "program_name",
             "the driver looks at the name of the program, which is no name of a file";
         /// A program that it is made from is not stored.
         InputNotStored = 8, "input_not_stored",
             "it is made from a program that is not stored; `oclcache explain` tells why that is not";
-        /// There is an entry of the key, whose texts name other include directories.
+        /// There is an entry of the key whose texts name other include directories.
         OtherDirectories = 9, "other_directories",
             "there is an entry of it whose build log names other include directories; use the same directories";
         /// It can only be compiled in a directory that others can write, and programs or libraries are looked for there.
@@ -219,7 +220,7 @@ numbered! {
 }
 
 numbered! {
-    /// Why a build that was looked up was compiled all the same.
+    /// Why a build was compiled although it was looked up.
     ///
     /// The numbers are stored in statistics files: append, never reorder, never reuse.
     pub enum Missed: u8 {
@@ -263,7 +264,7 @@ numbered! {
 }
 
 numbered! {
-    /// What had the driver build a program for real that was served.
+    /// The query or call that forced a real build of a program that was served.
     ///
     /// The numbers are stored in statistics files: append, never reorder, never reuse.
     pub enum Query: u8 {
@@ -304,7 +305,7 @@ numbered! {
     }
 }
 
-/// What became of one build call.
+/// The outcome of one build call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Served from the cache; nothing was compiled.
