@@ -96,16 +96,16 @@ numbered! {
     pub enum Bypass: u8 {
         /// The compiler could read a file that is unknown or unreadable here (pragmas, inline assembly, a file that is not regular).
         ReadsFile = 0, "reads_file",
-            "the compiler may read a file that cannot be told or read here: a pragma, inline assembly, or what is no plain file; take it out of the source";
+            "the compiler may read a file that oclcache cannot identify or read: a pragma, inline assembly, or a file that is not regular; remove it from the source";
         /// The source uses `__DATE__`, `__TIME__`, `__TIMESTAMP__` or a name of the file being compiled.
         UsesTimeOrFileName = 1, "uses_time_or_file_name",
             "the source uses `__DATE__`, `__TIME__`, `__FILE__` or the like; remove them";
         /// The source has a preprocessor directive whose effect is not known here.
         UnknownDirective = 2, "unknown_directive",
-            "a preprocessor directive that is not known here; please report it";
+            "a preprocessor directive that oclcache does not know; please report it";
         /// A build option makes the compiler read another file.
         OptionReadsFile = 3, "option_reads_file",
-            "an option, or a variable of the driver's that holds options or directories of headers (`CPATH`), makes the compiler read a file that cannot be told here; put the text into the source";
+            "an option, or a variable of the driver that holds options or header directories (`CPATH`), makes the compiler read a file that oclcache cannot identify; put the text into the source";
         /// A build option whose effect is not known here.
         UnknownOption = 4, "unknown_option",
             "a build option that is not known to be harmless; please report it";
@@ -117,7 +117,7 @@ numbered! {
             "arguments that only the driver can judge, or a NUL inside the source";
         /// The call builds for some of the program's devices, and what the others have is not known.
         SomeDevices = 7, "some_devices",
-            "built for some devices while others keep what is not known; build for all, or make a context for each";
+            "built for some devices only, and the state of the others is unknown; build for all devices, or use one context per device";
         /// An earlier build of this program failed.
         AfterFailedBuild = 8, "after_failed_build",
             "an earlier build of this program failed; make a new program";
@@ -129,13 +129,13 @@ numbered! {
             "two threads build the same program at once";
         /// The cache directory cannot be used.
         NoCacheDirectory = 11, "no_cache_directory",
-            "the directory cannot be used; `OCLCACHE_LOG=warn` says why";
+            "the cache directory cannot be used; `OCLCACHE_LOG=warn` says why";
         /// The driver's files cannot be identified.
         UnidentifiedDriver = 12, "unidentified_driver",
             "a driver's file is unreadable, or was replaced while in use; restart the program";
         /// The device does not answer a query that the key needs.
         UnidentifiedDevice = 13, "unidentified_device",
-            "a device does not answer what the key needs; please report it";
+            "a device does not answer a query that the key needs; please report it";
         /// The driver's binaries of programs with these options cannot be trusted, by its profile.
         RefusedByProfile = 14, "refused_by_profile",
             "PoCL with `-g`: such binaries do not load well; leave out the option";
@@ -153,13 +153,13 @@ numbered! {
             "linked from, or with the header of, a program that was itself bypassed or made from a binary";
         /// The intermediate language is not SPIR-V, or its specialization constants may have been set unseen.
         UnknownIl = 19, "unknown_il",
-            "no SPIR-V, or its specialization constants could be set without our seeing it";
+            "not SPIR-V, or its specialization constants could be set without oclcache seeing it";
         /// The name of an include directive cannot be computed from the known definitions.
         UnresolvedInclude = 20, "unresolved_include",
-            "an `#include` of a name that only a full preprocessor could tell; write the name out, or define it once";
+            "an `#include` whose name only a full preprocessor can compute; write the name out, or define it once";
         /// The headers are more, larger or deeper than the cache follows.
         TooManyHeaders = 21, "too_many_headers",
-            "the headers are more, larger or deeper than the cache follows; include less";
+            "the headers are too many, too large or nested too deeply for the cache; include less";
         /// There is not enough memory for the cache.
         NoMemory = 22, "no_memory",
             "the process has too little memory or address space left for the cache; raise its limit";
@@ -185,13 +185,13 @@ numbered! {
             "a header was changed or removed right after the build";
         /// There are several devices, and some are sub-devices.
         DevicePart = 2, "device_part",
-            "built for several devices, of which some are parts of others; make a context for each";
+            "built for several devices, some of which are sub-devices; use one context per device";
         /// A device has no name, by which the baker would find it.
         UnknownDevice = 3, "unknown_device",
-            "a device does not tell its name; please report it";
+            "a device has no name; please report it";
         /// A variable or a configuration file has changed since the driver was opened.
         EnvironmentChanged = 4, "environment_changed",
-            "the program changed a variable or file of the driver's after the driver was opened; set it before the program starts";
+            "the program changed a variable or file of the driver after the driver was opened; set it before the program starts";
         /// A variable in the key that the baker does not inherit.
         NotInherited = 5, "not_inherited",
             "a variable is in the key that the baker does not inherit (`OCL_ICD_*`, `OPENCL_LAYER*`); unset it";
@@ -200,22 +200,22 @@ numbered! {
             "a preloaded library or a layer of the loader is in the key, which the baker does not load; unset `LD_PRELOAD` or `OPENCL_LAYERS`";
         /// The name of the program is in the key, and cannot be a file name.
         ProgramName = 7, "program_name",
-            "the driver looks at the name of the program, which is no name of a file";
+            "the driver uses the name of the program, which cannot be a file name";
         /// A program that it is made from is not stored.
         InputNotStored = 8, "input_not_stored",
-            "it is made from a program that is not stored; `oclcache explain` tells why that is not";
+            "it is made from a program that is not stored; `oclcache explain` says why";
         /// There is an entry of the key whose texts name other include directories.
         OtherDirectories = 9, "other_directories",
-            "there is an entry of it whose build log names other include directories; use the same directories";
+            "its entry has a build log that names other include directories; use the same directories";
         /// It can only be compiled in a directory that others can write, and programs or libraries are looked for there.
         UnsafeDirectory = 10, "unsafe_directory",
-            "its headers are found from a working directory that others can write, and `PATH` or `LD_LIBRARY_PATH` has relative directories; write them out";
+            "its headers are found from a working directory that others can write, and `PATH` or `LD_LIBRARY_PATH` has relative directories; make them absolute";
         /// The driver died when it was asked for the binary.
         DriverDied = 11, "driver_died",
             "the driver died when it was asked for its binary";
         /// It was tried, and failed each time.
         BakingFailed = 12, "baking_failed",
-            "`oclcache bake` tried it in vain; `oclcache bake --all -v` tries again and says why";
+            "`oclcache bake` failed; `oclcache bake --all -v` tries again and says why";
     }
 }
 
@@ -226,16 +226,16 @@ numbered! {
     pub enum Missed: u8 {
         /// There is no entry of its key: it was never seen, something in the key has changed, or the entry was removed.
         New = 0, "new" formerly "absent",
-            "new, changed, or removed since; `oclcache explain` tells which";
+            "new, changed, or removed since; `oclcache explain` says which";
         /// There is a recipe, which nobody has baked yet.
         NotBaked = 1, "not_baked",
-            "compiled before, and not baked yet: `oclcache bake` does that";
+            "seen before, not stored yet; `oclcache bake` stores it";
         /// The entry is damaged.
         Damaged = 2, "damaged",
             "the entry was damaged, and is replaced";
         /// The driver did not take the entry, or processes died while it loaded it.
         Refused = 3, "refused",
-            "the driver did not take the entry, which is replaced";
+            "the driver refused the entry, which is replaced";
         /// A build from source, for OCLCACHE_VERIFY, was another program.
         Differed = 4, "differed",
             "OCLCACHE_VERIFY found another program in the entry";
