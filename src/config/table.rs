@@ -17,11 +17,11 @@ pub enum Name {
     StoreSource,
     /// When binaries are recorded.
     Record,
-    /// Whether a process that leaves something to bake starts a baker.
+    /// Whether a process that leaves a recipe starts a baker.
     Autobake,
     /// Which share of the hits is built from source as well.
     Verify,
-    /// Of how many hits one is checked by the baker.
+    /// The baker audits one in this many hits.
     Audit,
     /// Report what is compiled.
     MustHit,
@@ -33,7 +33,7 @@ pub enum Name {
     MaxAge,
     /// Directories that are read after the cache directory.
     SystemDirs,
-    /// Whose directories those may be.
+    /// Who may own those directories.
     TrustedOwners,
     /// Which drivers to load.
     Vendors,
@@ -45,15 +45,14 @@ pub enum Name {
     LogFile,
 }
 
-/// From which configuration files a setting is obeyed. The environment and the system's file are always trusted.
+/// Which configuration files may make a setting. The environment and the system's file are always trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObeyedFrom {
-    /// Also from a user's file that another user owns or can write: nothing is loaded, opened or reached that it names.
+    /// Also a user's file that another user owns or can write: the setting names nothing to load, open or contact.
     Any,
-    /// From a user's file only if nobody but root and the effective user can write it: it names code, files, directories, hosts or
-    /// keys.
+    /// A user's file only if nobody but root and the effective user can write it: the setting names code, files, directories, hosts or keys.
     Own,
-    /// From the system's file only, and from no variable.
+    /// Only the system's file, and no variable.
     System,
 }
 
