@@ -78,6 +78,16 @@ pub enum RecipeOperation<Devices> {
     Link(Devices),
 }
 
+impl<Devices> RecipeOperation<Devices> {
+    /// The embedded headers of clCompileProgram.
+    pub fn headers(&self) -> &[Header] {
+        match self {
+            RecipeOperation::Compile(headers) => headers,
+            RecipeOperation::Build | RecipeOperation::Link(_) => &[],
+        }
+    }
+}
+
 /// An embedded header of clCompileProgram.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {

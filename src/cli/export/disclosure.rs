@@ -12,7 +12,7 @@ use super::super::output::{plural, size};
 use crate::key::ingredients::Kind;
 use crate::log::text;
 use crate::store::entry::{Answer, Entry, Meta};
-use crate::store::recipe::{HeaderContent, RecipeOperation, StoredRecipe};
+use crate::store::recipe::{HeaderContent, StoredRecipe};
 use opencl_sys::CL_PROGRAM_BUILD_LOG;
 
 /// So many of each are shown.
@@ -91,10 +91,7 @@ impl Disclosure {
                 self.sources.0 += 1;
                 self.sources.1 += text.len() as u64;
             }
-            let embedded = match &recipe.operation {
-                RecipeOperation::Compile(headers) => headers.as_slice(),
-                _ => &[],
-            };
+            let embedded = recipe.operation.headers();
             let contents = recipe.files.iter().filter_map(|file| match &file.content {
                 HeaderContent::Text(text) => Some(text),
                 HeaderContent::SameAs { .. } => None,

@@ -9,7 +9,7 @@ use crate::cache::without_texts;
 use crate::key::ingredients::Kind;
 use crate::key::options;
 use crate::store::entry::{Entry, Meta};
-use crate::store::recipe::{HeaderContent, RecipeOperation, StoredRecipe};
+use crate::store::recipe::{HeaderContent, StoredRecipe};
 
 /// Of a text, so many of its longest lines are looked for.
 const MAX_LINES: usize = 32;
@@ -89,9 +89,8 @@ fn secrets(meta: &Meta, recipe: &StoredRecipe) -> BTreeSet<Vec<u8>> {
             secrets.extend(lines(text));
         }
     }
-    if let RecipeOperation::Compile(headers) = &recipe.operation {
-        secrets.extend(headers.iter().flat_map(|header| lines(&header.source)));
-    }
+    let headers = recipe.operation.headers().iter();
+    secrets.extend(headers.flat_map(|header| lines(&header.source)));
     secrets
 }
 

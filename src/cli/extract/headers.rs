@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::names::{below, safe};
 use crate::key::options;
 use crate::log::text;
-use crate::store::recipe::{Header, HeaderContent, RecipeOperation, StoredRecipe};
+use crate::store::recipe::{Header, HeaderContent, StoredRecipe};
 
 const FILES: &str = "headers/files";
 const EMBEDDED: &str = "headers/embedded";
@@ -42,13 +42,11 @@ pub fn write(top: &Path, recipe: &StoredRecipe) -> io::Result<Headers> {
         embedded: Vec::new(),
         lacking: Vec::new(),
     };
-    if let RecipeOperation::Compile(embedded) = &recipe.operation {
-        for Header { name, source } in embedded {
-            let name = name.to_bytes();
-            let file = Path::new(EMBEDDED).join(below(name));
-            write_file(top, &file, source, &mut headers.lacking)?;
-            headers.embedded.push((name.to_vec(), file));
-        }
+    for Header { name, source } in recipe.operation.headers() {
+        let name = name.to_bytes();
+        let file = Path::new(EMBEDDED).join(below(name));
+        write_file(top, &file, source, &mut headers.lacking)?;
+        headers.embedded.push((name.to_vec(), file));
     }
     let Some(theirs) = &recipe.working_directory else {
         return Ok(headers);
