@@ -298,7 +298,7 @@ impl Config {
         }
         let default = match BUILT_DIR {
             Some("") => {
-                return Err("it is so by default in this build; set OCLCACHE_DIR".into());
+                return Err("this build has no default directory; set OCLCACHE_DIR".into());
             }
             Some(built) => expand_home(built, self.home.as_deref()),
             None => match (&self.cache_home, &self.home) {

@@ -292,7 +292,7 @@ numbered! {
         KernelArgInfo = 10, "kernel_arg_info";
         /// clGetProgramBuildInfo of a device that the program was not built for.
         OtherDevice = 11, "build_info_of_other_device";
-        /// clCreateKernel of what is no executable.
+        /// clCreateKernel of a program that is not an executable.
         CreateKernel = 12, "create_kernel";
         /// The program is built, compiled or linked again.
         Rebuild = 13, "rebuild";

@@ -108,7 +108,7 @@ impl Start {
         if !blocked {
             return;
         }
-        // SAFETY: the stack is used by nobody else, since `done` was not set, and this thread stands still until the child has
+        // SAFETY: the stack is used by nobody else, since `done` was not set, and this thread is suspended until the child has
         // ended, so all that it borrows lives. The child calls only what is said above.
         unsafe {
             let flags = libc::CLONE_VM | libc::CLONE_VFORK;

@@ -308,7 +308,7 @@ pub mod tests {
         assert!(!mode(temporary.path(), 0o777));
         assert!(mode(temporary.path(), 0o1777));
         assert_eq!(own_directory(&own.join("missing")), None);
-        // What is used is what was judged, whoever may change a link to it.
+        // The checked directory is used, even if somebody changes a link to it.
         let link = temporary.path().join("link");
         symlink(&own, &link).expect("linked");
         assert_eq!(own_directory(&link), own.canonicalize().ok());

@@ -175,7 +175,7 @@ impl Config {
                     // The rest of a name with dots.
                     (None, toml::Value::Table(_)) => complain(
                         &whole,
-                        "is no setting of a program; a name with dots stands in quotes, as [program.\"python3.11\"]",
+                        "is no setting of a program; write a name with dots in quotes, such as [program.\"python3.11\"]",
                     ),
                     (None, _) => {
                         let keys = RULES.iter().map(|rule| rule.key);
@@ -230,7 +230,7 @@ fn setting(key: &str, value: &toml::Value, source: &ValueSource) -> Result<(Name
     let name = setting.name;
     let value = match (name, value) {
         (Name::TrustedOwners, value) => ids(value)
-            .ok_or("must be a list of user ids as [1000, 1001]; names are not looked up")?,
+            .ok_or("must be a list of user ids such as [1000, 1001]; names are not looked up")?,
         (_, toml::Value::String(text)) => text.clone(),
         (_, toml::Value::Boolean(truth)) => truth.to_string(),
         (_, toml::Value::Integer(number)) => number.to_string(),

@@ -188,7 +188,7 @@ mod tests {
             ),
             (
                 "[program.python3.11]\ncache = false\n",
-                "a name with dots stands in quotes",
+                "write a name with dots in quotes",
             ),
             ("[program.'a/b']\ncache = false\n", "`program.a/b` must be"),
             ("[program.'']\ncache = false\n", "`program.` must be"),

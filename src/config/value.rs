@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::quantity;
 
-/// What the values of a setting are.
+/// The kind of a setting's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     /// Yes or no.
@@ -79,22 +79,22 @@ impl ValueKind {
             ValueKind::Word(words) => format!("one of {}", words.join(", ")),
             ValueKind::Percent => "a whole number from 0 to 100".to_owned(),
             ValueKind::Count => "a whole number".to_owned(),
-            ValueKind::Size => "a size as 500M or 5Gi".to_owned(),
-            ValueKind::SizeOrAuto => "auto or a size as 500M or 5Gi".to_owned(),
-            ValueKind::Age => "a time as 12h or 30d, or 0".to_owned(),
+            ValueKind::Size => "a size such as 500M or 5Gi".to_owned(),
+            ValueKind::SizeOrAuto => "auto or a size such as 500M or 5Gi".to_owned(),
+            ValueKind::Age => "a time such as 12h or 30d, or 0".to_owned(),
             ValueKind::Directory => "an absolute path".to_owned(),
-            ValueKind::Ids => "ids of users as \"1000 1001\"".to_owned(),
+            ValueKind::Ids => "user ids such as \"1000 1001\"".to_owned(),
             ValueKind::Text => "a text".to_owned(),
         }
     }
 }
 
-/// A share of a hundred.
+/// Parses a percentage.
 pub fn percent(text: &str) -> Option<u8> {
     text.parse().ok().filter(|percent| *percent <= 100)
 }
 
-/// How many.
+/// Parses a count.
 pub fn count(text: &str) -> Option<u64> {
     text.parse().ok()
 }

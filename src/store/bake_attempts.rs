@@ -17,7 +17,7 @@ pub(super) const BAKING: &str = "baking";
 /// Reasons are short.
 const MAX_REASON_BYTES: u64 = 4096;
 /// The reason while an attempt runs: a process that finds it later knows that the attempt never ended.
-const UNENDED: &str = "whoever baked it was killed";
+const UNENDED: &str = "the baker was killed";
 
 /// The reason while an application's driver is asked for a binary.
 const FETCHING: &str = "the driver died in a program that asked for the binary";
@@ -165,7 +165,7 @@ impl Store {
     }
 }
 
-/// The directory of these files, and their names; None if there is none.
+/// The directory of these files, and their names; None if it does not exist.
 ///
 /// # Errors
 /// It cannot be opened or listed.

@@ -536,7 +536,7 @@ impl Directory {
         if !is_owner(stat.st_uid, &self.others) {
             return Err(unfit("it belongs to another user"));
         }
-        // Whoever writes it can make its checksum right.
+        // A user who can write it can also forge its checksum.
         if stat.st_mode & 0o022 != 0 {
             return Err(unfit("others may write it"));
         }

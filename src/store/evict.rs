@@ -142,7 +142,7 @@ impl Store {
         ))
     }
 
-    /// Makes room for an entry of so many bytes. Returns how many entries were removed.
+    /// Makes room for an entry of this size. Returns how many entries were removed.
     ///
     /// # Errors
     /// There is no room: the entry must not be stored.

@@ -155,8 +155,8 @@ impl Store {
         Ok(())
     }
 
-    /// The first to go first: what is no entry, what no driver is there for, then by how much compilation each byte spares. None: it
-    /// was told to stop.
+    /// The entries in order of removal: damaged ones, those of drivers that are not installed, then those with the least compile time per
+    /// byte. None if the collection was stopped.
     fn in_order(
         &self,
         entries: Vec<Candidate>,

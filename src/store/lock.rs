@@ -74,7 +74,7 @@ struct Shared {
 }
 
 struct State {
-    /// See [`fork_generation`].
+    /// See [`crate::fork_generation`].
     process: u64,
     file: Option<Arc<LockFile>>,
     /// By offset.

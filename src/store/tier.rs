@@ -46,7 +46,7 @@ pub trait Tier: Send + Sync {
     /// Reads and verifies the entry of a key; None if there is none.
     ///
     /// # Errors
-    /// It cannot be read, or is no entry of this key.
+    /// It cannot be read, or is damaged, or is the entry of another key.
     fn read(&self, key: &Key) -> Result<Option<(Entry, EntryOrigin)>, ReadError>;
 
     /// Notes that an entry is used: those that were not used for longest are removed first.

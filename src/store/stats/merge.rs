@@ -119,7 +119,7 @@ impl<'a> StatsMerge<'a> {
             let owner = run.strip_prefix(RUN_PREFIX).unwrap_or_default();
             let is_ours = is_name(owner);
             let owner = self.view.owner(owner);
-            // What is no directory of ours holds no file of ours.
+            // A directory that is not ours has no files of ours.
             let Ok(Some(directory)) = self.directory.open_below(&run) else {
                 continue;
             };
