@@ -1,7 +1,7 @@
 //! The settings: one table of names, variables, defaults and meanings, and where each value came from.
 //!
-//! The environment overrides the configuration files, and these override the defaults. A setting for one program overrides one for all
-//! programs. Otherwise the user's file overrides the system's.
+//! The environment overrides the configuration files, and these override the defaults. A setting for one program overrides one for
+//! all programs. Otherwise the user's file overrides the system's.
 
 mod file;
 mod program;
@@ -87,8 +87,8 @@ impl Config {
         Config::read_from(&environment, of_system().as_deref())
     }
 
-    /// The settings from an environment and a configuration file of the system. If the environment disables the cache, no configuration file
-    /// is opened.
+    /// The settings from an environment and a configuration file of the system. If the environment disables the cache, no
+    /// configuration file is opened.
     pub fn read_from(
         environment: &dyn Fn(&str) -> Option<OsString>,
         system_file: Option<&Path>,
@@ -336,7 +336,8 @@ impl Config {
     }
 }
 
-/// The paths of a list separated by colons. A backslash escapes a colon or a backslash; before anything else it is a plain character.
+/// The paths of a list separated by colons. A backslash escapes a colon or a backslash; before anything else it is a plain
+/// character.
 pub fn paths(list: &OsStr) -> Vec<PathBuf> {
     let mut paths = vec![Vec::new()];
     let mut bytes = list.as_bytes().iter().copied().peekable();

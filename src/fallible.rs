@@ -1,7 +1,8 @@
-//! Buffers whose size comes from an application or a file: if there is no memory for one, the driver is called as if we were not there.
+//! Buffers whose size comes from an application or a file: if there is no memory for one, the driver is called as if we were not
+//! there.
 //!
-//! Without us, an application with little address space left gets its program or an error code (measured: Intel's CPU runtime). Rust would
-//! end the process if an ordinary allocation fails.
+//! Without us, an application with little address space left gets its program or an error code (measured: Intel's CPU runtime).
+//! Rust would end the process if an ordinary allocation fails.
 
 use crate::outcome::Bypass;
 

@@ -1,9 +1,9 @@
 //! Tells a forked child from its parent without a system call.
 //!
-//! The number of the process is not enough: asking for it is a system call, and a grandchild may have the number of a grandparent that has
-//! ended. So there is a page that the kernel wipes in each child, whichever call forks (MADV_WIPEONFORK, Linux 4.14; measured on Linux
-//! 6.18: also after a plain clone, which runs no handlers). A child of vfork shares its parent's memory and this number; it may only
-//! execute another program.
+//! The number of the process is not enough: asking for it is a system call, and a grandchild may have the number of a grandparent
+//! that has ended. So there is a page that the kernel wipes in each child, whichever call forks (MADV_WIPEONFORK, Linux 4.14;
+//! measured on Linux 6.18: also after a plain clone, which runs no handlers). A child of vfork shares its parent's memory and this
+//! number; it may only execute another program.
 
 #![allow(unsafe_code)] // maps the page
 

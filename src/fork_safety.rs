@@ -1,16 +1,16 @@
 //! Locks that are free in a forked child, whichever thread forks.
 //!
-//! A child has one thread, the one that forked. A lock that another thread held at that moment would stay locked in the child, and its
-//! data half changed. So all locks of this library are of these types. A thread is counted from the moment it wants a lock until it gives
-//! the lock back. Before each fork, a handler of pthread_atfork waits until no thread is counted, and threads that come meanwhile wait
-//! for the fork. So no lock is held across a fork, and the child only resets two counts. Threads that wait for a lock are counted as well:
-//! otherwise a fork could copy parking_lot's queues with threads that do not exist in the child.
+//! A child has one thread, the one that forked. A lock that another thread held at that moment would stay locked in the child, and
+//! its data half changed. So all locks of this library are of these types. A thread is counted from the moment it wants a lock
+//! until it gives the lock back. Before each fork, a handler of pthread_atfork waits until no thread is counted, and threads that
+//! come meanwhile wait for the fork. So no lock is held across a fork, and the child only resets two counts. Threads that wait for
+//! a lock are counted as well: otherwise a fork could copy parking_lot's queues with threads that do not exist in the child.
 //!
 //! The same holds for calls that take a lock of the C library ([`without_forks`]).
 //!
-//! No driver and no callback is called with a lock held, so the handler waits only for short work of ours: at most a small file is read or
-//! written. Both waits end after [`PATIENCE`], because another handler of the application may wait for a thread that waits here. Then
-//! everything continues as if there were no handler.
+//! No driver and no callback is called with a lock held, so the handler waits only for short work of ours: at most a small file is
+//! read or written. Both waits end after [`PATIENCE`], because another handler of the application may wait for a thread that waits
+//! here. Then everything continues as if there were no handler.
 //!
 //! vfork and posix_spawn run no handlers; their children execute another program at once.
 
@@ -29,8 +29,8 @@ use rustix::thread::futex;
 /// How long a fork waits for threads that hold locks, and how long threads wait for a fork.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The number of threads that hold or want locks. With [`FORKING`] it works as in Dekker's algorithm, hence `SeqCst`: a thread counts
-/// itself, then looks for forks; a fork counts itself, then looks for threads.
+/// The number of threads that hold or want locks. With [`FORKING`] it works as in Dekker's algorithm, hence `SeqCst`: a thread
+/// counts itself, then looks for forks; a fork counts itself, then looks for threads.
 static INSIDE: AtomicU32 = AtomicU32::new(0);
 
 /// The number of forks that are about to happen.
@@ -101,10 +101,11 @@ fn wake(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
 }
 
-/// Calls something that takes a short lock of the C library, which would stay locked in a child: the C library resets few of its locks.
+/// Calls something that takes a short lock of the C library, which would stay locked in a child: the C library resets few of its
+/// locks.
 ///
-/// An example is dl_iterate_phdr (glibc 2.36): without this, 1 in 2,000 children of threads that build hung in it for ever. It does not
-/// help if a thread of another library is in it at a fork; the lock is held for microseconds.
+/// An example is dl_iterate_phdr (glibc 2.36): without this, 1 in 2,000 children of threads that build hung in it for ever. It does
+/// not help if a thread of another library is in it at a fork; the lock is held for microseconds.
 pub fn without_forks<T>(body: impl FnOnce() -> T) -> T {
     let _inside = Inside::enter();
     body()
@@ -266,7 +267,8 @@ impl Signal {
         Self(AtomicU32::new(0))
     }
 
-    /// The present count of changes. Call it with the lock of the state held, and pass the result to [`Signal::wait`] without the lock.
+    /// The present count of changes. Call it with the lock of the state held, and pass the result to [`Signal::wait`] without the
+    /// lock.
     pub fn now(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }

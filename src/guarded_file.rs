@@ -1,7 +1,7 @@
 //! Files that stay open for the life of the process, and are written in place.
 //!
-//! Applications that become daemons close all descriptors, and the files that they open next get the same numbers: we would write into
-//! their files. So each access first checks that the descriptor still is that of our file.
+//! Applications that become daemons close all descriptors, and the files that they open next get the same numbers: we would write
+//! into their files. So each access first checks that the descriptor still is that of our file.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -32,8 +32,8 @@ pub fn may_reach(end: u64) -> Result<(), Errno> {
     }
 }
 
-/// Moves a descriptor above the numbers of the standard streams. Programs run with some of these closed, and would print into the file, or
-/// find the stream open.
+/// Moves a descriptor above the numbers of the standard streams. Programs run with some of these closed, and would print into the
+/// file, or find the stream open.
 ///
 /// # Errors
 /// No other number is free.
@@ -95,8 +95,8 @@ impl GuardedFile {
         file.write_all_at(bytes, at)
     }
 
-    /// Calls something with the file locked (flock(2)), which excludes other processes but not threads. Calls it without the lock if another
-    /// process keeps that for long, or locks do not work.
+    /// Calls something with the file locked (flock(2)), which excludes other processes but not threads. Calls it without the lock
+    /// if another process keeps that for long, or locks do not work.
     pub fn alone<T>(&self, body: impl FnOnce() -> T) -> T {
         const ATTEMPTS: u32 = 16;
         const PAUSE: Duration = Duration::from_millis(1);

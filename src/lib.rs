@@ -32,8 +32,8 @@
 //! - **recipe**: the inputs of a build, from which it can be done again without the program that did it first.
 //! - **bake**: to compile a recipe in another process, and to store the result. The *baker* is that process.
 //! - **audit**: to compile an entry's recipe again in the baker, and to compare the result with the entry.
-//! - **tier**: one local storage of entries, in the order of lookup: the user's own cache directory first, then read-only ones of the
-//!   system.
+//! - **tier**: one local storage of entries, in the order of lookup: the user's own cache directory first, then read-only ones of
+//!   the system.
 //! - **door**: a way by which a loader reaches this library: as a driver, beside drivers, or as a layer.
 //!
 //! # Invariants

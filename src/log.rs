@@ -18,8 +18,9 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use crate::guarded_file::GuardedFile;
 
-/// Starts the log if the settings ask for one. `filter` is a level (`info`) or a list of targets (`oclcache::store=debug,warn`). With
-/// `file`, the log is appended to that file instead of standard error. Warns about an invalid filter and a file that cannot be opened.
+/// Starts the log if the settings ask for one. `filter` is a level (`info`) or a list of targets (`oclcache::store=debug,warn`).
+/// With `file`, the log is appended to that file instead of standard error. Warns about an invalid filter and a file that cannot be
+/// opened.
 ///
 /// Only the first call in a process has an effect.
 pub fn start(filter: &str, file: Option<&Path>) {
@@ -71,8 +72,8 @@ pub fn start(filter: &str, file: Option<&Path>) {
     }
 }
 
-/// Drops events of a thread whose thread-local variables are gone, because the layer above would panic: handlers of atexit run on such
-/// a thread, and may build.
+/// Drops events of a thread whose thread-local variables are gone, because the layer above would panic: handlers of atexit run on
+/// such a thread, and may build.
 struct WhileThreadLives;
 
 /// Has a destructor, so that it can be gone.

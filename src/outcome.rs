@@ -1,10 +1,10 @@
-//! The outcomes of a call that builds, compiles or links a program, and their reasons: append-only lists for the log, the statistics and
-//! the tests.
+//! The outcomes of a call that builds, compiles or links a program, and their reasons: append-only lists for the log, the
+//! statistics and the tests.
 //!
 //! Each such call is exactly one of: a *hit*, a *miss* with a [`Missed`] reason, a *bypass* with a [`Bypass`] reason, or *failed*.
 
-/// Defines an enumeration by one list: variant, number, name, and help for people if it has any. A changed name is followed by the former
-/// one. The numbers count from 0 in the order of the list.
+/// Defines an enumeration by one list: variant, number, name, and help for people if it has any. A changed name is followed by the
+/// former one. The numbers count from 0 in the order of the list.
 macro_rules! numbered {
     (
         $(#[$attribute:meta])*
@@ -94,7 +94,8 @@ numbered! {
     /// The numbers are stored in statistics files: append, never reorder, never reuse.
     #[non_exhaustive]
     pub enum Bypass: u8 {
-        /// The compiler could read a file that is unknown or unreadable here (pragmas, inline assembly, a file that is not regular).
+        /// The compiler could read a file that is unknown or unreadable here (pragmas, inline assembly, a file that is not
+        /// regular).
         ReadsFile = 0, "reads_file",
             "the compiler may read a file that oclcache cannot identify or read: a pragma, inline assembly, or a file that is not regular; remove it from the source";
         /// The source uses `__DATE__`, `__TIME__`, `__TIMESTAMP__` or a name of the file being compiled.

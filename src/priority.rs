@@ -2,7 +2,8 @@
 
 #![allow(unsafe_code)] // system calls that no crate has safe functions for
 
-/// Lets this process and its children use only the processors and disks that others leave idle. Does nothing if the system forbids that.
+/// Lets this process and its children use only the processors and disks that others leave idle. Does nothing if the system forbids
+/// that.
 pub fn lower() {
     // Not SCHED_IDLE: on a busy machine the process would never run, and hold the driver's locks meanwhile.
     let _ = rustix::process::setpriority_process(None, 19);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Parses a size: a number with a unit as in ccache, `500M` (10^6) or `5Gi` (2^30), optionally followed by `B`. Without a unit it is in
-/// bytes.
+/// Parses a size: a number with a unit as in ccache, `500M` (10^6) or `5Gi` (2^30), optionally followed by `B`. Without a unit it
+/// is in bytes.
 pub fn bytes(text: &str) -> Option<u64> {
     let (number, unit) = split(text)?;
     let unit = unit.strip_suffix(['B', 'b']).unwrap_or(unit);

@@ -1,8 +1,8 @@
 //! The allocator: that of the system, and a small reserve for the case that the system has no memory left.
 //!
-//! Rust ends the process if an ordinary allocation fails. Buffers whose size comes from an application or a file are allocated fallibly
-//! (`fallible`), and on failure the driver is called as if we were not there. Many small allocations remain: lists of devices, the log,
-//! paths. The reserve provides for these until the call ends.
+//! Rust ends the process if an ordinary allocation fails. Buffers whose size comes from an application or a file are allocated
+//! fallibly (`fallible`), and on failure the driver is called as if we were not there. Many small allocations remain: lists of
+//! devices, the log, paths. The reserve provides for these until the call ends.
 
 #![allow(unsafe_code)] // an allocator
 
@@ -23,7 +23,8 @@ unsafe impl Sync for Bytes {}
 
 static BYTES: Bytes = Bytes(UnsafeCell::new([0; SIZE]));
 
-/// The number of live allocations in the reserve (the upper half), and the offset of its free part. When none is live, all of it is free.
+/// The number of live allocations in the reserve (the upper half), and the offset of its free part. When none is live, all of it is
+/// free.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 /// The system's allocator, with the reserve.

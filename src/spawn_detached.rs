@@ -1,14 +1,14 @@
 //! Starts a process that is not a child of the application. It works at any time, also from a destructor at the end of the process.
 //!
-//! The new process inherits nothing: no descriptor, no terminal, no working directory, no ignored or blocked signals. The application does
-//! not notice it. With fork or posix_spawn it would: an application that watches its children has a handler of SIGCHLD, which would run
-//! when the process ends, and a wait for any child would return one that the application does not know. So the first step starts a child
-//! that sends no signal at its end. waitpid(2) does not report it without `__WCLONE` or `__WALL`. It starts the program and ends before
-//! [`Start::now`] returns; the kernel gives the program another parent.
+//! The new process inherits nothing: no descriptor, no terminal, no working directory, no ignored or blocked signals. The
+//! application does not notice it. With fork or posix_spawn it would: an application that watches its children has a handler of
+//! SIGCHLD, which would run when the process ends, and a wait for any child would return one that the application does not know. So
+//! the first step starts a child that sends no signal at its end. waitpid(2) does not report it without `__WCLONE` or `__WALL`. It
+//! starts the program and ends before [`Start::now`] returns; the kernel gives the program another parent.
 //!
-//! Both steps share the memory of the process, which is suspended meanwhile, as with vfork: nothing is copied, allocated or locked, and no
-//! handler of pthread_atfork runs. System calls bypass the C library where that would check for a canceled thread or take a lock
-//! (sigaction, glibc 2.41). If the process may have no more children, or a filter forbids it, nothing happens.
+//! Both steps share the memory of the process, which is suspended meanwhile, as with vfork: nothing is copied, allocated or locked,
+//! and no handler of pthread_atfork runs. System calls bypass the C library where that would check for a canceled thread or take a
+//! lock (sigaction, glibc 2.41). If the process may have no more children, or a filter forbids it, nothing happens.
 
 #![allow(unsafe_code)] // clone(2), and system calls by their number
 
@@ -77,8 +77,8 @@ impl Start {
         })
     }
 
-    /// Adds an argument, unless there are too many. The argument is never freed. Takes no lock: if another thread starts the program
-    /// meanwhile, the program may have the argument or not.
+    /// Adds an argument, unless there are too many. The argument is never freed. Takes no lock: if another thread starts the
+    /// program meanwhile, the program may have the argument or not.
     pub fn add(&self, argument: CString) {
         let argument = argument.into_raw();
         let list = &self.arguments;

@@ -1,9 +1,9 @@
 //! Checks that no untrusted user can write a path: for system directories and the configuration file of the system.
 //!
-//! Whoever can write a directory can replace what is in it, so all parents are checked, from the root on. Each part is opened relative to
-//! the checked part before it, without following links, so the checked file is the one that is used. A sticky directory such as /tmp
-//! counts as writable by everybody: somebody may take a name there before its owner does. An access control list that lets more users
-//! write shows in the bits of the group (acl(5), its mask).
+//! Whoever can write a directory can replace what is in it, so all parents are checked, from the root on. Each part is opened
+//! relative to the checked part before it, without following links, so the checked file is the one that is used. A sticky directory
+//! such as /tmp counts as writable by everybody: somebody may take a name there before its owner does. An access control list that
+//! lets more users write shows in the bits of the group (acl(5), its mask).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -81,8 +81,8 @@ pub fn own_directory(path: &Path) -> Option<PathBuf> {
 
 /// Why a user other than root and the effective user may have written the open file that a path named; None if nobody may.
 ///
-/// Checks every part of the path, including links and their directories. The path must still lead to the open file, so that the checked
-/// file is the one that was read.
+/// Checks every part of the path, including links and their directories. The path must still lead to the open file, so that the
+/// checked file is the one that was read.
 pub fn distrust_of_own_file(path: &Path, open: FileId) -> Option<String> {
     let stat = match walk(path, &mut distrust_on_the_way) {
         Ok(stat) => stat,
@@ -111,8 +111,8 @@ fn own_users() -> [u32; 2] {
     [0, rustix::process::geteuid().as_raw()]
 }
 
-/// The verdict on a directory or link on the way. Links have no mode. In a sticky directory nobody can replace a file of another user, and
-/// the file is checked next.
+/// The verdict on a directory or link on the way. Links have no mode. In a sticky directory nobody can replace a file of another
+/// user, and the file is checked next.
 fn distrust_on_the_way(_: &Path, stat: &Stat) -> Option<String> {
     let is_directory = FileType::from_raw_mode(stat.st_mode).is_dir();
     let counts_mode = is_directory && stat.st_mode & 0o1000 == 0;
@@ -120,8 +120,8 @@ fn distrust_on_the_way(_: &Path, stat: &Stat) -> Option<String> {
     distrust_parts(stat.st_uid, mode, stat.st_gid, &own_users())
 }
 
-/// Walks an absolute path from the root on. Opens each part relative to the one before, and resolves links itself. Returns the status of
-/// the last part, which is not a link.
+/// Walks an absolute path from the root on. Opens each part relative to the one before, and resolves links itself. Returns the
+/// status of the last part, which is not a link.
 ///
 /// # Errors
 /// For people: the path of a part, and what `judge` says about it or why it cannot be examined.
@@ -181,8 +181,8 @@ fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
     })
 }
 
-/// Whether this process may work in a directory that somebody else has chosen: either it is safe, or programs and libraries are not looked
-/// for there. An empty or relative part of these variables is below the working directory (execvp(3), ld.so(8)).
+/// Whether this process may work in a directory that somebody else has chosen: either it is safe, or programs and libraries are not
+/// looked for there. An empty or relative part of these variables is below the working directory (execvp(3), ld.so(8)).
 pub fn can_be_entered(directory: &Path) -> bool {
     let is_searched = |variable: &str| {
         let places = std::env::var_os(variable).unwrap_or_default();

@@ -56,8 +56,8 @@ impl Config {
         }
     }
 
-    /// Takes the settings of the user's file. HOME may be that of another user, as under sudo: settings that name code, files or hosts are
-    /// taken only if nobody else can have written them.
+    /// Takes the settings of the user's file. HOME may be that of another user, as under sudo: settings that name code, files or
+    /// hosts are taken only if nobody else can have written them.
     pub(super) fn read_user_file(&mut self, file: &Path) {
         // Without O_NONBLOCK, a FIFO would block the application.
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;

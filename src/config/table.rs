@@ -50,7 +50,8 @@ pub enum Name {
 pub enum ObeyedFrom {
     /// Also a user's file that another user owns or can write: the setting names nothing to load, open or contact.
     Any,
-    /// A user's file only if nobody but root and the effective user can write it: the setting names code, files, directories, hosts or keys.
+    /// A user's file only if nobody but root and the effective user can write it: the setting names code, files, directories, hosts
+    /// or keys.
     Own,
     /// Only the system's file, and no variable.
     System,

@@ -58,7 +58,8 @@ impl ValueKind {
         }
     }
 
-    /// Whether an invalid value counts as the default. Any text but a "no" is a "yes", and an invalid directory is refused where it is used.
+    /// Whether an invalid value counts as the default. Any text but a "no" is a "yes", and an invalid directory is refused where it
+    /// is used.
     pub fn has_fallback(self) -> bool {
         matches!(
             self,

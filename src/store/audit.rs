@@ -6,8 +6,8 @@
 //! v1/audit/<identity>.built     the same entry as the audit compiled it
 //! ```
 //!
-//! An identity is the digest of the driver's part of keys, so an updated driver has another identity and no mark. The cache is off if
-//! the file exists, whatever it contains: damage must not turn the cache on again. `oclcache clear` removes all marks. Archives
+//! An identity is the digest of the driver's part of keys, so an updated driver has another identity and no mark. The cache is off
+//! if the file exists, whatever it contains: damage must not turn the cache on again. `oclcache clear` removes all marks. Archives
 //! contain none.
 
 use std::fmt;

@@ -1,6 +1,6 @@
 //! Attempts to bake: a small file for each recipe, written before the attempt and removed after a successful one. So a recipe that
-//! kills or stops the baker is not tried for ever. An application that fetches a binary itself (`record = inline`) does the same, so
-//! that a driver that dies then dies once.
+//! kills or stops the baker is not tried for ever. An application that fetches a binary itself (`record = inline`) does the same,
+//! so that a driver that dies then dies once.
 //!
 //! ```text
 //! v1/baking/<key>    the number of attempts and the result of the last one: `2 the driver crashed (signal 11)`
@@ -132,8 +132,8 @@ impl Store {
         }
     }
 
-    /// Called before an application asks its driver for the binary of this key. Without locks, a process that asks now looks like one
-    /// that died.
+    /// Called before an application asks its driver for the binary of this key. Without locks, a process that asks now looks like
+    /// one that died.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -289,7 +289,8 @@ impl Directory {
         retry_on_intr(|| self.disk.stat(self.fd(), name.as_ref()))
     }
 
-    /// Refuses changes in a directory that its owner has made read-only, also those that the system allows the owner of a file, and root.
+    /// Refuses changes in a directory that its owner has made read-only, also those that the system allows the owner of a file, and
+    /// root.
     fn check_writable(&self, action: &'static str, name: &str) -> Result<(), StoreError> {
         if self.is_writable {
             return Ok(());
@@ -316,8 +317,8 @@ impl Directory {
     /// The whole content of a file, and facts about it; None if it does not exist.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`]: it is a link, not a regular file, another user's, or has `limit` bytes or more. Any other error is
-    /// that of the system, which may be temporary.
+    /// [`io::ErrorKind::InvalidData`]: it is a link, not a regular file, another user's, or has `limit` bytes or more. Any other
+    /// error is that of the system, which may be temporary.
     pub fn read_with_facts(
         &self,
         name: &str,

@@ -73,8 +73,8 @@ pub(super) fn used_ms(facts: &FileFacts, now_ms: u64) -> u64 {
     }
 }
 
-/// Whether to write the use of an entry that was last used at `used_ms`: often in a cache whose entries come and go within seconds, else
-/// hourly. `oldest` is the oldest use in the cache; None if that is not known yet, as in a new cache.
+/// Whether to write the use of an entry that was last used at `used_ms`: often in a cache whose entries come and go within seconds,
+/// else hourly. `oldest` is the oldest use in the cache; None if that is not known yet, as in a new cache.
 fn is_due(used_ms: u64, now_ms: u64, oldest: impl FnOnce() -> Option<u64>) -> bool {
     let ago = now_ms.saturating_sub(used_ms);
     if ago == 0 || ago >= MAX_INTERVAL_MS {
@@ -278,8 +278,8 @@ impl Store {
         }
     }
 
-    /// Lists a shard, asks for each entry whether to remove it, the least recently used one first, and corrects the counter. Returns how
-    /// many entries there were.
+    /// Lists a shard, asks for each entry whether to remove it, the least recently used one first, and corrects the counter.
+    /// Returns how many entries there were.
     fn look_through(
         &self,
         sizes: &Sizes,

@@ -11,8 +11,8 @@ use rustix::fs::{StatFs, fstatfs, statfs};
 enum Kind {
     /// All guarantees: it is on this host.
     Local,
-    /// Other hosts may have it mounted, or a server in user space answers: locks, atomic appends and the visibility of new files are not
-    /// guaranteed.
+    /// Other hosts may have it mounted, or a server in user space answers: locks, atomic appends and the visibility of new files
+    /// are not guaranteed.
     Network,
     /// It is not known here, and treated as local.
     Unknown,

@@ -67,8 +67,8 @@ struct Candidate {
 }
 
 impl Store {
-    /// Removes formats that were not used for 30 days, leftovers, and entries that exceed the maximum age. Then, while the cache is too
-    /// large, removes entries of drivers that are no longer installed, and those with the least compile time for their size.
+    /// Removes formats that were not used for 30 days, leftovers, and entries that exceed the maximum age. Then, while the cache is
+    /// too large, removes entries of drivers that are no longer installed, and those with the least compile time for their size.
     ///
     /// # Errors
     /// A directory cannot be listed, or a file cannot be removed.
@@ -155,8 +155,8 @@ impl Store {
         Ok(())
     }
 
-    /// The entries in order of removal: damaged ones, those of drivers that are not installed, then those with the least compile time per
-    /// byte. None if the collection was stopped.
+    /// The entries in order of removal: damaged ones, those of drivers that are not installed, then those with the least compile
+    /// time per byte. None if the collection was stopped.
     fn in_order(
         &self,
         entries: Vec<Candidate>,
@@ -239,8 +239,8 @@ fn is_entry(name: &str) -> bool {
     name.strip_suffix(SUFFIX).and_then(Key::from_hex).is_some()
 }
 
-/// Removes the files of a format by their names and directories, and follows no link. Other files stay, with their directories. Returns
-/// how many files were removed.
+/// Removes the files of a format by their names and directories, and follows no link. Other files stay, with their directories.
+/// Returns how many files were removed.
 fn remove_format(format: &Directory) -> Result<u64, StoreError> {
     let mut removed = 0;
     let mut each = |directory: &Directory, is_ours: &dyn Fn(&str) -> bool| {

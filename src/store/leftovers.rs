@@ -1,7 +1,7 @@
 //! Removes files of processes that were killed: now and then, in a process that has just stored something.
 //!
-//! A user may have other files in the cache directory, under any names. So a file is removed only if the cache certainly wrote it: its
-//! name has the 64 digits of a key, or both its name and its content have a form that only the cache uses. In doubt it stays.
+//! A user may have other files in the cache directory, under any names. So a file is removed only if the cache certainly wrote it:
+//! its name has the 64 digits of a key, or both its name and its content have a form that only the cache uses. In doubt it stays.
 
 use std::io;
 use std::time::Duration;

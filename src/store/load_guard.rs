@@ -9,11 +9,12 @@
 //! ```
 //!
 //! A process that gets the lock and finds [`MAX_DEATHS`] bytes sets the entry aside. When the driver returns, with or without an
-//! error, the file is removed. When the driver has taken the entry, the entry is *proven*: its file is made read-only for its owner,
-//! which each look-up sees at no cost, so the load of a proven entry costs no file and no lock. Copies are proven, too.
+//! error, the file is removed. When the driver has taken the entry, the entry is *proven*: its file is made read-only for its
+//! owner, which each look-up sees at no cost, so the load of a proven entry costs no file and no lock. Copies are proven, too.
 //!
 //! - Nobody waits. If another process loads the entry, or no lock works, or nothing can be written, the load is not watched. But
-//!   while another process tries an entry that has killed before, the others compile. Many programs start several processes at once.
+//!   while another process tries an entry that has killed before, the others compile. Many programs start several processes at
+//!   once.
 //! - The system gives the lock back when its holder ends, however it ends. It is not a lock within this process, so it may be held
 //!   while the driver works. A child that is forked meanwhile does not have it.
 //! - Whatever ends a process during a load counts as a death: a signal from outside, exit() in another thread, another entry that

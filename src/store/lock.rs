@@ -1,16 +1,16 @@
 //! Locks between the processes and threads of one host that share a store. They are only ever tried, never waited for.
 //!
 //! A lock is one byte of the file `v1/locks`, locked by fcntl. The offset of the byte is made of the key, so no key needs a file of
-//! its own, and two keys share a lock with a chance of 1 in 2^61. The kernel gives such a lock back when its process ends, however it
-//! ends, and a forked child has none of its parent's locks (measured: a forked child keeps a flock or an OFD lock of a killed holder).
-//! But they belong to the process:
+//! its own, and two keys share a lock with a chance of 1 in 2^61. The kernel gives such a lock back when its process ends, however
+//! it ends, and a forked child has none of its parent's locks (measured: a forked child keeps a flock or an OFD lock of a killed
+//! holder). But they belong to the process:
 //!
 //! - Two threads would both get the same lock, so the process has a table of its locks.
 //! - Closing any descriptor of the file gives all locks back, so a process opens it once for each store.
 //!
-//! On network file systems such locks are not trusted. There, and where they do not work, the lock is an abstract Unix socket, bound to
-//! a name made of the same offset: it excludes the processes of one host and network namespace, and the kernel gives it back, too. A
-//! child closes the sockets that it inherits at once. If that does not work either, there is no lock.
+//! On network file systems such locks are not trusted. There, and where they do not work, the lock is an abstract Unix socket,
+//! bound to a name made of the same offset: it excludes the processes of one host and network namespace, and the kernel gives it
+//! back, too. A child closes the sockets that it inherits at once. If that does not work either, there is no lock.
 //!
 //! No lock uses the first 64 KiB of the file. They count the builds that were [abandoned](LockGuard::signal_abandoned).
 
@@ -173,8 +173,8 @@ impl Locks {
         self.0.file()?.abandonments(byte_of(Purpose::Build(*key)))
     }
 
-    /// Called in a forked child, which has none of its parent's locks: a socket that the child kept open would stay locked after the
-    /// parent's end.
+    /// Called in a forked child, which has none of its parent's locks: a socket that the child kept open would stay locked after
+    /// the parent's end.
     pub fn forked(&self) {
         drop(self.0.state());
     }

@@ -401,8 +401,8 @@ impl Store {
         aside.changed_ms(&file_name(key))
     }
 
-    /// Removes all entries, entries set aside, findings of audits, the journal, and files of unfinished writes and loads. Removes only
-    /// files whose names and contents show that the cache wrote them. Returns how many files and bytes it removed.
+    /// Removes all entries, entries set aside, findings of audits, the journal, and files of unfinished writes and loads. Removes
+    /// only files whose names and contents show that the cache wrote them. Returns how many files and bytes it removed.
     ///
     /// # Errors
     /// A directory cannot be listed or a file cannot be removed.

@@ -1,13 +1,13 @@
 //! The counters of this process, in a file of its own.
 //!
-//! The counters are in memory. Each event writes their row, 1280 bytes, with one system call. That takes half a microsecond on a local
-//! disk, and a round trip through FUSE or to a server (`ci/bench event` measures it). The counters are exact whatever ends the process,
-//! `_exit`, SIGKILL and execve included, except for an event that another thread was about to write when the process was killed. The
-//! file is never mapped, which would save that half microsecond: if somebody truncates a mapped file, the programs that count in it die
-//! of SIGBUS. A truncated file is written again.
+//! The counters are in memory. Each event writes their row, 1280 bytes, with one system call. That takes half a microsecond on a
+//! local disk, and a round trip through FUSE or to a server (`ci/bench event` measures it). The counters are exact whatever ends
+//! the process, `_exit`, SIGKILL and execve included, except for an event that another thread was about to write when the process
+//! was killed. The file is never mapped, which would save that half microsecond: if somebody truncates a mapped file, the programs
+//! that count in it die of SIGBUS. A truncated file is written again.
 //!
-//! Lost are: events that the system had not written to the disk when the power failed; events of a process that ended while its file
-//! could not be written, for example on a full disk; and events after somebody has removed the file.
+//! Lost are: events that the system had not written to the disk when the power failed; events of a process that ended while its
+//! file could not be written, for example on a full disk; and events after somebody has removed the file.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -33,8 +33,8 @@ pub struct Recorder {
     program: Program,
     run: Option<Directory>,
     statistics: Option<Statistics>,
-    // Made without a lock, for which a child that is forked meanwhile would wait for ever: if two threads make it at once, one of the
-    // two is dropped unused.
+    // Made without a lock, for which a child that is forked meanwhile would wait for ever: if two threads make it at once, one of
+    // the two is dropped unused.
     process: OnceBox<Process>,
 }
 
@@ -59,8 +59,8 @@ struct CounterFile {
 const WHOLE: u32 = 1 << ROWS;
 
 impl Recorder {
-    /// Counts into a file in the directory of an `oclcache run`, or, if there is none, in that of the statistics. The first event creates
-    /// the file. `program` is the name of the running program.
+    /// Counts into a file in the directory of an `oclcache run`, or, if there is none, in that of the statistics. The first event
+    /// creates the file. `program` is the name of the running program.
     pub fn new(program: &[u8], run: Option<Directory>, statistics: Option<Statistics>) -> Recorder {
         Recorder {
             program: Program::new(program),

@@ -5,9 +5,9 @@
 //! <cache directory>/v1/sizes    256 counters: bytes, then 256: milliseconds since 1970, or one of two marks
 //! ```
 //!
-//! These are hints. They become a little wrong if a process is killed, if somebody removes files, or if a process lists a shard while
-//! another publishes there. The next listing of the shard, for eviction or now and then after a store, corrects them. Only the limits
-//! of size depend on them.
+//! These are hints. They become a little wrong if a process is killed, if somebody removes files, or if a process lists a shard
+//! while another publishes there. The next listing of the shard, for eviction or now and then after a store, corrects them. Only
+//! the limits of size depend on them.
 
 use std::{fmt, io};
 
@@ -125,8 +125,8 @@ impl Sizes {
         });
     }
 
-    /// Notes the result of listing a shard: its size, and in `oldest_ms` when its least recently used entry was used, None if it is empty.
-    /// `known` is what the counter said before the listing: what others have stored since then stays added.
+    /// Notes the result of listing a shard: its size, and in `oldest_ms` when its least recently used entry was used, None if it is
+    /// empty. `known` is what the counter said before the listing: what others have stored since then stays added.
     pub fn listed(&self, shard: usize, known: u64, bytes: u64, oldest_ms: Option<u64>) {
         self.change(shard, |now| {
             if now > ABSURD {

@@ -126,8 +126,8 @@ impl Statistics {
         round.zero()
     }
 
-    /// Merges files of dead processes. Looks at this many files at most, does not wait for a lock, and only logs a failure. Does nothing
-    /// on network file systems, whose locks may never answer.
+    /// Merges files of dead processes. Looks at this many files at most, does not wait for a lock, and only logs a failure. Does
+    /// nothing on network file systems, whose locks may never answer.
     pub fn fold_some(&self, limit: usize) {
         if self.directory.file_system().is_network() {
             return;
@@ -174,8 +174,8 @@ impl Statistics {
         Ok(result)
     }
 
-    /// Reads what the processes of a run have counted, and moves their files: to the outer run if there is one, or to the statistics.
-    /// Processes that are still running continue in the same files.
+    /// Reads what the processes of a run have counted, and moves their files: to the outer run if there is one, or to the
+    /// statistics. Processes that are still running continue in the same files.
     ///
     /// # Errors
     /// A file cannot be moved.

@@ -35,8 +35,8 @@ impl Directory {
         temporary.write_new(bytes)?.publish(self, name)
     }
 
-    /// Writes a small file as [`Directory::write_by_rename`] does, unless it exists and begins with this content. So the remains of a
-    /// power cut are replaced.
+    /// Writes a small file as [`Directory::write_by_rename`] does, unless it exists and begins with this content. So the remains of
+    /// a power cut are replaced.
     ///
     /// # Errors
     /// It cannot be written.
@@ -126,8 +126,8 @@ impl Directory {
         )
     }
 
-    /// Refuses a file with several names: it would be changed under all of them. A new file is readable for its owner only, because whoever
-    /// can open a file to read can hold a lock of it.
+    /// Refuses a file with several names: it would be changed under all of them. A new file is readable for its owner only, because
+    /// whoever can open a file to read can hold a lock of it.
     fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<std::fs::File> {
         (self.check_writable("open", name)).map_err(|failure| failure.error)?;
         let fd = self.open_with_mode(name, flags, PRIVATE)?;

@@ -58,8 +58,8 @@ impl LockFile {
         self.is_trusted
     }
 
-    /// Whether the descriptor still is that of this file. Applications that become daemons close all descriptors, and may open files of
-    /// their own under the same numbers.
+    /// Whether the descriptor still is that of this file. Applications that become daemons close all descriptors, and may open
+    /// files of their own under the same numbers.
     pub fn is_open(&self) -> bool {
         identity(&self.file).is_ok_and(|found| found == self.identity)
     }

@@ -15,8 +15,8 @@
 //! claimer is writing the tag or was killed, writes the same tag again, so no thread waits for another. Nothing is added to a row
 //! before its tag is whole. When all rows are used, other tags share the last one, which is tagged as [`OTHERS`].
 //!
-//! Days are in UTC: the functions for time zones read the environment and files, which a library inside applications avoids, and all
-//! hosts of a shared cache have the same day.
+//! Days are in UTC: the functions for time zones read the environment and files, which a library inside applications avoids, and
+//! all hosts of a shared cache have the same day.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
