@@ -196,7 +196,8 @@ class Bench:
         added = {name: after[name] - before[name] for name in COUNTERS}
         added["build calls"] = sum(added.values())
         added["materialised"] = after["materialised"] - before["materialised"]
-        reasons = after.get("bypass_reasons", {})
+        former = after.get("former_names", {})
+        reasons = {name: count for name, count in after.get("bypass_reasons", {}).items() if name not in former}
         added["bypass_reasons"] = {
             reason: count - before.get("bypass_reasons", {}).get(reason, 0)
             for reason, count in reasons.items()

@@ -62,7 +62,7 @@ use crate::outcome::{Bypass, Missed, Query};
 use crate::shadow::{self, BuildEnd, CachedProgram, Origin, Ticket};
 use crate::store::Store;
 use crate::store::digests::Digests;
-use crate::store::driver_costs::Measures;
+use crate::store::driver_costs::CostMemory;
 use crate::store::journal::Kept;
 use crate::store::library_facts;
 use crate::store::stats::Counter;
@@ -93,7 +93,7 @@ pub struct Cache {
     opened: CacheHandle,
     tiers: Tiers,
     digests: Digests,
-    measures: Measures,
+    measures: CostMemory,
     memory: EntryMemory,
     sources: KnownSources,
     marks: AuditMarks,
@@ -248,7 +248,7 @@ impl Cache {
             config,
             opened,
             digests: Digests::new(),
-            measures: Measures::default(),
+            measures: CostMemory::default(),
             memory: EntryMemory::new(),
             sources: KnownSources::default(),
             marks: AuditMarks::default(),
@@ -325,7 +325,7 @@ impl Cache {
                 program = dead.program();
                 number = Some(notify::begin_outside(Box::new(dead)));
             }
-            None => self.count_not_from_source(),
+            None => self.count_from_binary(),
         }
         let notify = call.notify;
         NextStep::Call {

@@ -1,7 +1,7 @@
 //! The settings: one table of names, variables, defaults and meanings, and where each value came from.
 //!
-//! The environment stands above the configuration files, and those above the default. What a file says of one program stands
-//! above what any says of all, and otherwise the user's file above the system's.
+//! The environment overrides the configuration files, and these override the defaults. A setting for one program overrides one for
+//! all programs. Otherwise the user's file overrides the system's.
 
 mod file;
 mod program;
@@ -43,9 +43,9 @@ pub enum ValueSource {
 #[derive(Clone, Debug)]
 pub struct Config {
     values: Vec<(OsString, ValueSource)>,
-    /// What the configuration files say of single programs, the system's first.
+    /// The settings of single programs in the configuration files, those of the system first.
     rules: Vec<Rule>,
-    /// What was wrong with the configuration files, for the log.
+    /// Errors in the configuration files, for the log.
     pub complaints: Vec<String>,
     home: Option<PathBuf>,
     cache_home: Option<PathBuf>,
@@ -81,14 +81,14 @@ impl Config {
         Config::read_with(&|_| None)
     }
 
-    /// The settings of this process, where some variables have other values.
+    /// The settings of this process, with other values for some variables.
     pub fn read_with(given: &dyn Fn(&str) -> Option<OsString>) -> Config {
         let environment = |name: &str| given(name).or_else(|| std::env::var_os(name));
         Config::read_from(&environment, of_system().as_deref())
     }
 
-    /// The settings that an environment and a configuration file of the system make. A cache that is disabled in the
-    /// environment opens no configuration file.
+    /// The settings from an environment and a configuration file of the system. If the environment disables the cache, no
+    /// configuration file is opened.
     pub fn read_from(
         environment: &dyn Fn(&str) -> Option<OsString>,
         system_file: Option<&Path>,
@@ -175,7 +175,7 @@ impl Config {
         self.flag(Name::ReadOnly)
     }
 
-    /// Whether look-ups are left out.
+    /// Whether nothing is looked up.
     pub fn recache(&self) -> bool {
         self.flag(Name::Recache)
     }
@@ -206,7 +206,7 @@ impl Config {
         text.and_then(value::percent).unwrap_or(0)
     }
 
-    /// Of how many hits one is audited; None: none is.
+    /// One in this many hits is audited; None: no hit is.
     pub fn audit(&self) -> Option<u64> {
         let text = self.value(Name::Audit).0.to_str();
         let count = text.and_then(value::count).unwrap_or(DEFAULT_AUDIT);
@@ -218,13 +218,13 @@ impl Config {
         self.flag(Name::MustHit)
     }
 
-    /// How much the entries may take, in bytes; None: no limit.
+    /// The maximum size of all entries, in bytes; None: no limit.
     pub fn max_size(&self) -> Option<u64> {
         let limit = self.size(Name::MaxSize).unwrap_or(DEFAULT_MAX_SIZE);
         (limit > 0).then_some(limit)
     }
 
-    /// How much stays free, in bytes; None: as much as fits the file system.
+    /// The space to keep free, in bytes; None: by the size of the file system.
     pub fn min_free(&self) -> Option<u64> {
         self.size(Name::MinFree)
     }
@@ -246,13 +246,13 @@ impl Config {
         self.value(name).0 == word
     }
 
-    /// The directories that are only read, in order. Those that are no absolute paths are none.
+    /// The system directories, in order. Relative paths are ignored.
     pub fn system_dirs(&self) -> Vec<PathBuf> {
         let dirs = paths(&self.value(Name::SystemDirs).0);
         dirs.into_iter().filter(|path| path.is_absolute()).collect()
     }
 
-    /// Users beside root and the effective one whose directories of entries are taken.
+    /// The users who may own system directories, beside root and the effective user.
     pub fn trusted_owners(&self) -> Vec<u32> {
         let ids = self.value(Name::TrustedOwners).0.to_string_lossy();
         ids.split(' ').filter_map(|id| id.parse().ok()).collect()
@@ -272,7 +272,7 @@ impl Config {
         }
     }
 
-    /// The log's filter and file, if a log is wanted.
+    /// The log's filter and file, if there is to be a log.
     pub fn log(&self) -> Option<(String, Option<PathBuf>)> {
         let filter = self.value(Name::Log).0.to_string_lossy().into_owned();
         let wanted = !matches!(filter.as_str(), "" | "off" | "0");
@@ -282,7 +282,7 @@ impl Config {
     /// The cache directory.
     ///
     /// # Errors
-    /// Why there is none, for people.
+    /// For people: why there is none.
     pub fn directory(&self) -> Result<PathBuf, String> {
         let (value, source) = self.value(Name::Dir);
         if *source != ValueSource::Default {
@@ -298,7 +298,7 @@ impl Config {
         }
         let default = match BUILT_DIR {
             Some("") => {
-                return Err("it is so by default in this build; set OCLCACHE_DIR".into());
+                return Err("this build has no default directory; set OCLCACHE_DIR".into());
             }
             Some(built) => expand_home(built, self.home.as_deref()),
             None => match (&self.cache_home, &self.home) {
@@ -336,8 +336,8 @@ impl Config {
     }
 }
 
-/// The paths of a list that colons separate. A backslash before a colon or a backslash takes its meaning away; before all else it is
-/// itself.
+/// The paths of a list separated by colons. A backslash escapes a colon or a backslash; before anything else it is a plain
+/// character.
 pub fn paths(list: &OsStr) -> Vec<PathBuf> {
     let mut paths = vec![Vec::new()];
     let mut bytes = list.as_bytes().iter().copied().peekable();
@@ -356,7 +356,7 @@ pub fn paths(list: &OsStr) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The list of these paths, whatever bytes they have.
+/// A list of these paths, with escapes.
 pub fn list<P: AsRef<Path>>(paths: &[P]) -> OsString {
     let escaped = paths.iter().map(|path| {
         let bytes = path.as_ref().as_os_str().as_bytes().iter();
@@ -369,7 +369,7 @@ pub fn list<P: AsRef<Path>>(paths: &[P]) -> OsString {
     OsString::from_vec(escaped.collect::<Vec<Vec<u8>>>().join(&b':'))
 }
 
-/// `0`, `false`, `no`, `off` and nothing are false, all else is true.
+/// `0`, `false`, `no`, `off` and the empty text are false; everything else is true.
 pub fn truth(value: &[u8]) -> bool {
     !["", "0", "false", "no", "off"]
         .iter()

@@ -1,8 +1,8 @@
-//! Buffers whose size comes from an application or a file: where there is no memory for one, the driver is called as if we were not
+//! Buffers whose size comes from an application or a file: if there is no memory for one, the driver is called as if we were not
 //! there.
 //!
-//! Bare, an application with little address space left gets its program or an error code (measured: Intel's CPU runtime). Rust ends
-//! the process where an allocation fails that cannot say so.
+//! Without us, an application with little address space left gets its program or an error code (measured: Intel's CPU runtime).
+//! Rust would end the process if an ordinary allocation fails.
 
 use crate::outcome::Bypass;
 
@@ -17,7 +17,7 @@ pub fn push<T>(list: &mut Vec<T>, element: T) -> Result<(), Bypass> {
     Ok(())
 }
 
-/// A buffer for so many elements.
+/// An empty buffer with room for so many elements.
 ///
 /// # Errors
 /// There is no memory for it.
@@ -28,7 +28,7 @@ pub fn with_capacity<T>(count: usize) -> Result<Vec<T>, Bypass> {
     Ok(list)
 }
 
-/// The same elements.
+/// A copy of the elements.
 ///
 /// # Errors
 /// There is no memory for them.

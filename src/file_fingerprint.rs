@@ -1,4 +1,4 @@
-//! What tells that a file is still the one that was read: which it is, its size and its times.
+//! Detects that a file has changed since it was read: by its identity, size and times.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -12,10 +12,10 @@ const SETTLED_SECONDS: i64 = 2;
 /// Device and inode.
 pub type FileId = (u64, u64);
 
-/// What a file is known by on one host. It serves to notice changes and is in no key.
+/// Identifies a state of a file on one host. It serves to notice changes, and no key contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileFingerprint {
-    /// Which it is.
+    /// Device and inode.
     pub file: FileId,
     size: u64,
     modified: (i64, i64),
@@ -23,7 +23,7 @@ pub struct FileFingerprint {
 }
 
 impl FileFingerprint {
-    /// By what the system says of the file.
+    /// The fingerprint of a file with these metadata.
     pub fn of(metadata: &Metadata) -> FileFingerprint {
         FileFingerprint {
             file: (metadata.dev(), metadata.ino()),
@@ -33,12 +33,12 @@ impl FileFingerprint {
         }
     }
 
-    /// Of what a path leads to; None: nothing is there.
+    /// The fingerprint of the file that a path leads to; None if there is none.
     pub fn at(path: &Path) -> Option<FileFingerprint> {
         Some(FileFingerprint::of(&std::fs::metadata(path).ok()?))
     }
 
-    /// Whether the file cannot change any more without a change of its times.
+    /// Whether every later change of the file will change its times.
     pub fn is_settled(&self) -> bool {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)

@@ -1,9 +1,9 @@
-//! Which of the processes that were forked from one another this is, told without a system call.
+//! Tells a forked child from its parent without a system call.
 //!
-//! The number of the process would not do: asking for it is a system call, and a grandchild may have that of a grandparent
-//! that is gone. So there is a page that the kernel wipes in each child, whoever forks and by whichever call
-//! (MADV_WIPEONFORK, Linux 4.14; measured on Linux 6.18: a plain clone, for which no handlers run, finds it wiped). A child
-//! of vfork shares its parent's memory, and this number; it may do nothing but execute another program.
+//! The number of the process is not enough: asking for it is a system call, and a grandchild may have the number of a grandparent
+//! that has ended. So there is a page that the kernel wipes in each child, whichever call forks (MADV_WIPEONFORK, Linux 4.14;
+//! measured on Linux 6.18: also after a plain clone, which runs no handlers). A child of vfork shares its parent's memory and this
+//! number; it may only execute another program.
 
 #![allow(unsafe_code)] // maps the page
 
@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use once_cell::race::OnceBox;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// The last number that was given. A child goes on from its parent's.
+/// The last number that was used. A child continues from its parent's.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 static WIPED: OnceBox<Option<Wiped>> = OnceBox::new();
 
-/// Where no page is wiped: the number of the process in the upper half, and below the number that it was given.
+/// On systems that wipe no page: the number of the process in the upper half, and its generation in the lower half.
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
-/// A number that differs from that of each process which this one is forked from.
+/// A number that differs from those of all processes from which this one was forked.
 pub fn generation() -> u64 {
     match WIPED.get_or_init(|| Box::new(Wiped::new())) {
         Some(page) => given(page.word(), |found| found > 0, |number| number),
@@ -37,7 +37,7 @@ pub fn generation() -> u64 {
     }
 }
 
-/// What stands in the word, or is put there now because what stands there is not this process's.
+/// The generation in the word, or a new one if that is not of this process.
 fn given(word: &AtomicU64, is_ours: impl Fn(u64) -> bool, make: impl Fn(u64) -> u64) -> u64 {
     let found = word.load(Ordering::Acquire);
     if is_ours(found) {

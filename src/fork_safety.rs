@@ -1,17 +1,16 @@
-//! Locks that a fork finds free, whichever thread forks.
+//! Locks that are free in a forked child, whichever thread forks.
 //!
-//! A child has one thread, the one that forked. What another thread had locked at that moment stays locked in the child, and
-//! what it was changing stays half changed. So every lock of this library is one of these: whoever wants one is counted
-//! until it gives the lock back, and before each fork a handler of pthread_atfork waits until nobody is counted; who comes
-//! meanwhile waits until the fork has happened. So nothing is held across a fork, and the child has nothing to unlock: it
-//! sets two counts. Who waits for a lock is counted as well, so that at a fork no thread stands in parking_lot's queues,
-//! which would lead the child into memory of threads that are gone.
+//! A child has one thread, the one that forked. A lock that another thread held at that moment would stay locked in the child, and
+//! its data half changed. So all locks of this library are of these types. A thread is counted from the moment it wants a lock
+//! until it gives the lock back. Before each fork, a handler of pthread_atfork waits until no thread is counted, and threads that
+//! come meanwhile wait for the fork. So no lock is held across a fork, and the child only resets two counts. Threads that wait for
+//! a lock are counted as well: otherwise a fork could copy parking_lot's queues with threads that do not exist in the child.
 //!
-//! The same holds for what takes a lock of the C library's own ([`without_forks`]).
+//! The same holds for calls that take a lock of the C library ([`without_forks`]).
 //!
-//! No driver and no callback is called with a lock held, so the handler waits for short work of ours only: at most a small
-//! file is read or written. Both waits end after [`PATIENCE`] all the same, since another handler of the application's may
-//! wait for a thread that waits here. Then all goes on as if there was no handler.
+//! No driver and no callback is called with a lock held, so the handler waits only for short work of ours: at most a small file is
+//! read or written. Both waits end after [`PATIENCE`], because another handler of the application may wait for a thread that waits
+//! here. Then everything continues as if there were no handler.
 //!
 //! vfork and posix_spawn run no handlers; their children execute another program at once.
 
@@ -27,17 +26,17 @@ use std::time::{Duration, Instant};
 use once_cell::race::OnceBox;
 use rustix::thread::futex;
 
-/// How long a fork waits for threads that hold locks, and they for a fork.
+/// How long a fork waits for threads that hold locks, and how long threads wait for a fork.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Threads that hold or want locks. Together with [`FORKING`] it works as in Dekker's algorithm, hence `SeqCst`: a thread
+/// The number of threads that hold or want locks. With [`FORKING`] it works as in Dekker's algorithm, hence `SeqCst`: a thread
 /// counts itself, then looks for forks; a fork counts itself, then looks for threads.
 static INSIDE: AtomicU32 = AtomicU32::new(0);
 
-/// Forks that are about to happen.
+/// The number of forks that are about to happen.
 static FORKING: AtomicU32 = AtomicU32::new(0);
 
-/// What a child does first.
+/// The first call in a child.
 static IN_CHILD: OnceBox<fn()> = OnceBox::new();
 
 thread_local! {
@@ -45,8 +44,7 @@ thread_local! {
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// From now on forks find all locks free, and `in_child` runs in each child, where it may take locks. Only the first call
-/// has an effect.
+/// Registers the handlers. `in_child` runs in each child, where it may take locks. Only the first call has an effect.
 pub fn prepare(in_child: fn()) {
     if IN_CHILD.set(Box::new(in_child)).is_ok() {
         // SAFETY: the functions take and give nothing. The C library drops them should this library be unmapped.
@@ -54,7 +52,7 @@ pub fn prepare(in_child: fn()) {
     }
 }
 
-/// What this thread itself holds does not count: it forks in a signal handler, and the child goes on where it was.
+/// The locks of the forking thread do not count: it forks in a signal handler, and the child continues where the parent was.
 fn own_count() -> u32 {
     HELD.get().min(1)
 }
@@ -86,7 +84,7 @@ extern "C" fn after_in_child() {
     }
 }
 
-/// Waits until the word may be another than `seen`; false if it is too late.
+/// Waits until the word may differ from `seen`; false if it is too late.
 fn wait(word: &AtomicU32, seen: u32, until: Instant) -> bool {
     let left = until.saturating_duration_since(Instant::now());
     let Ok(timeout) = left.try_into() else {
@@ -103,16 +101,17 @@ fn wake(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
 }
 
-/// Calls what takes a short lock that is not ours, and that a child would find taken: the C library resets few of its own.
+/// Calls something that takes a short lock of the C library, which would stay locked in a child: the C library resets few of its
+/// locks.
 ///
-/// Such is dl_iterate_phdr's (glibc 2.36): children of threads that build hung in it for ever, one of 2,000, when it was
-/// called plainly. Where another library's thread is in it at a fork, nothing helps; it is held for microseconds.
+/// An example is dl_iterate_phdr (glibc 2.36): without this, 1 in 2,000 children of threads that build hung in it for ever. It does
+/// not help if a thread of another library is in it at a fork; the lock is held for microseconds.
 pub fn without_forks<T>(body: impl FnOnce() -> T) -> T {
     let _inside = Inside::enter();
     body()
 }
 
-/// While it lives, no other thread forks. It stays on its thread.
+/// While it lives, no other thread forks. It cannot be sent to another thread.
 struct Inside(PhantomData<*const ()>);
 
 impl Inside {
@@ -204,12 +203,12 @@ impl<T> DerefMut for WriteGuard<'_, T> {
 pub struct Mutex<T>(parking_lot::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// Not locked.
+    /// An unlocked lock.
     pub const fn new(value: T) -> Self {
         Self(parking_lot::Mutex::new(value))
     }
 
-    /// Waits for it.
+    /// Locks it. Waits for other threads.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let _inside = Inside::enter();
         MutexGuard {
@@ -218,7 +217,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// None if another thread has it.
+    /// Locks it; None if another thread has it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let _inside = Inside::enter();
         Some(MutexGuard {
@@ -233,12 +232,12 @@ impl<T> Mutex<T> {
 pub struct RwLock<T>(parking_lot::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// Not locked.
+    /// An unlocked lock.
     pub const fn new(value: T) -> Self {
         Self(parking_lot::RwLock::new(value))
     }
 
-    /// Waits for it, to read.
+    /// Locks it for reading. Waits for a writer.
     #[inline]
     pub fn read(&self) -> ReadGuard<'_, T> {
         let _inside = Inside::enter();
@@ -248,7 +247,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Waits for it, to write.
+    /// Locks it for writing. Waits for other threads.
     pub fn write(&self) -> WriteGuard<'_, T> {
         let _inside = Inside::enter();
         WriteGuard {
@@ -258,27 +257,28 @@ impl<T> RwLock<T> {
     }
 }
 
-/// Something that threads wait for without a lock: that a state has changed which a lock guards.
+/// Lets threads wait, without holding a lock, until a state has changed that a lock guards.
 #[derive(Default)]
 pub struct Signal(AtomicU32);
 
 impl Signal {
-    /// Nobody waits.
+    /// A signal for which nobody waits.
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// To be taken with the lock held that guards the state, and passed to [`Signal::wait`] without it.
+    /// The present count of changes. Call it with the lock of the state held, and pass the result to [`Signal::wait`] without the
+    /// lock.
     pub fn now(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Waits until there was a call of [`Signal::notify`] after `seen` was taken, or until it is too late. May end early.
+    /// Waits for a call of [`Signal::notify`] after `seen` was read, or until it is too late. May return early.
     pub fn wait(&self, seen: u32, until: Instant) {
         wait(&self.0, seen, until);
     }
 
-    /// To be called after the state has changed.
+    /// Wakes the waiting threads. Call it after the state has changed.
     pub fn notify(&self) {
         self.0.fetch_add(1, Ordering::Release);
         wake(&self.0);

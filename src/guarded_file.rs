@@ -1,7 +1,7 @@
-//! Files that stay open to be written in place, for as long as the process lives.
+//! Files that stay open for the life of the process, and are written in place.
 //!
-//! Applications that become daemons close all descriptors that they find, and the files that they open next get the numbers:
-//! what we wrote then would stand in a file of theirs. So each time it is asked whose the descriptor is.
+//! Applications that become daemons close all descriptors, and the files that they open next get the same numbers: we would write
+//! into their files. So each access first checks that the descriptor still is that of our file.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,8 +20,8 @@ pub fn file_id(stat: &Stat) -> FileId {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Refuses to write a file up to this byte where the process may not: beyond the limit (RLIMIT_FSIZE) a write fails, and before
-/// that it ends the application by SIGXFSZ, as fallocate(2) does.
+/// Checks that the process may write a file up to this byte. Beyond the limit (RLIMIT_FSIZE), write(2) and fallocate(2) kill the
+/// application by SIGXFSZ.
 ///
 /// # Errors
 /// It may not.
@@ -32,11 +32,11 @@ pub fn may_reach(end: u64) -> Result<(), Errno> {
     }
 }
 
-/// The same with a number above those of the standard streams. Programs run with some of these closed, and what such a one prints would
-/// go into the file, or it would find the stream open.
+/// Moves a descriptor above the numbers of the standard streams. Programs run with some of these closed, and would print into the
+/// file, or find the stream open.
 ///
 /// # Errors
-/// There is no other number.
+/// No other number is free.
 pub fn beyond_streams(file: OwnedFd) -> Result<OwnedFd, Errno> {
     const FIRST: RawFd = 3;
     match file.as_raw_fd() {
@@ -54,10 +54,10 @@ pub struct GuardedFile {
 }
 
 impl GuardedFile {
-    /// Keeps this file.
+    /// Guards this file.
     ///
     /// # Errors
-    /// The system does not tell which one it is.
+    /// The system does not identify it.
     pub fn new(file: File) -> io::Result<GuardedFile> {
         let file = File::from(beyond_streams(file.into())?);
         let id = file_id(&fstat(&file)?);
@@ -77,15 +77,15 @@ impl GuardedFile {
     /// [`FileExt::read_exact_at`].
     ///
     /// # Errors
-    /// It ends before, or somebody has closed it.
+    /// The file is too short, or the application has closed it.
     pub fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
         self.open()?.0.read_exact_at(bytes, at)
     }
 
-    /// [`FileExt::write_all_at`], of bytes that are there.
+    /// [`FileExt::write_all_at`], only over existing bytes.
     ///
     /// # Errors
-    /// As for [`GuardedFile::write_all_at`], or somebody has made the file shorter: [`io::ErrorKind::UnexpectedEof`].
+    /// See [`GuardedFile::write_all_at`]; or [`io::ErrorKind::UnexpectedEof`]: somebody has truncated the file.
     pub fn overwrite_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         let (file, stat) = self.open()?;
         let end = at.saturating_add(bytes.len() as u64);
@@ -95,8 +95,8 @@ impl GuardedFile {
         file.write_all_at(bytes, at)
     }
 
-    /// Does something while no other process does it with this file, or, where one keeps the lock (flock(2)) for long or there are
-    /// none, all the same. Threads are not kept from each other.
+    /// Calls something with the file locked (flock(2)), which excludes other processes but not threads. Calls it without the lock
+    /// if another process keeps that for long, or locks do not work.
     pub fn alone<T>(&self, body: impl FnOnce() -> T) -> T {
         const ATTEMPTS: u32 = 16;
         const PAUSE: Duration = Duration::from_millis(1);
@@ -107,7 +107,7 @@ impl GuardedFile {
             match flock(file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {
                     let done = body();
-                    // Not left to the end of the descriptor, of which a forked child may have a copy.
+                    // Unlock now: a forked child may have a copy of the descriptor, which would keep the lock.
                     if let Ok((file, _)) = self.open() {
                         let _ = flock(file, FlockOperation::Unlock);
                     }
@@ -123,7 +123,7 @@ impl GuardedFile {
     /// [`FileExt::write_all_at`].
     ///
     /// # Errors
-    /// It cannot be written, or somebody has closed it.
+    /// It cannot be written, or the application has closed it.
     pub fn write_all_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         let (file, _) = self.open()?;
         may_reach(at.saturating_add(bytes.len() as u64))?;

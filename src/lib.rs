@@ -32,7 +32,8 @@
 //! - **recipe**: the inputs of a build, from which it can be done again without the program that did it first.
 //! - **bake**: to compile a recipe in another process, and to store the result. The *baker* is that process.
 //! - **audit**: to compile an entry's recipe again in the baker, and to compare the result with the entry.
-//! - **tier**: one directory in the order of lookup: the user's own cache first, then read-only ones.
+//! - **tier**: one local storage of entries, in the order of lookup: the user's own cache directory first, then read-only ones of
+//!   the system.
 //! - **door**: a way by which a loader reaches this library: as a driver, beside drivers, or as a layer.
 //!
 //! # Invariants
@@ -63,7 +64,9 @@
 //! - `driver`: one real driver, its profile, and safe calls into it.
 //! - `cl`: the ABI.
 //! - `outcome`, `config`, `log`: the outcomes of a build with their reasons, the settings, and messages to people.
+//! - `lru`: values in memory that take a bounded number of bytes.
 //! - `file_fingerprint`: detects that a file has changed since it was read.
+//! - `framing`: the magic number, length and checksum of files.
 //! - `fallible`: allocates buffers whose size comes from the application or from a file, and reports failure.
 //! - `reserve`: the allocator, with a small reserve for the case that the system has no memory left.
 //! - `priority`: lowers the priority of background work.
@@ -87,11 +90,13 @@ mod fallible;
 mod file_fingerprint;
 mod fork_generation;
 mod fork_safety;
+mod framing;
 mod front;
 mod guarded_file;
 mod hook;
 mod key;
 mod log;
+mod lru;
 mod outcome;
 mod priority;
 mod quantity;

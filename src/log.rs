@@ -1,4 +1,4 @@
-//! What is said to people: the log, silent by default, and safe forms of foreign text.
+//! Messages to people: the log, silent by default, and safe forms of foreign text.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -18,12 +18,13 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use crate::guarded_file::GuardedFile;
 
-/// Starts the log if one is wanted. `filter` is a level (`info`) or a list of targets (`oclcache::store=debug,warn`), `file`
-/// is appended to instead of standard error. A filter that is none, or a file that cannot be opened, is said at `warn`.
+/// Starts the log if the settings ask for one. `filter` is a level (`info`) or a list of targets (`oclcache::store=debug,warn`).
+/// With `file`, the log is appended to that file instead of standard error. Warns about an invalid filter and a file that cannot be
+/// opened.
 ///
 /// Only the first call in a process has an effect.
 pub fn start(filter: &str, file: Option<&Path>) {
-    // A word that is no level would be taken for the name of a target, and nothing would be said.
+    // A word that is not a level would count as the name of a target, and nothing would be logged.
     let is_known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
     let (targets, bad_filter) = match filter.parse::<Targets>() {
         Ok(targets) if filter.split(',').all(is_known) => (targets, None),
@@ -64,15 +65,15 @@ pub fn start(filter: &str, file: Option<&Path>) {
         return;
     }
     if let Some(error) = bad_filter {
-        tracing::warn!(variable = "OCLCACHE_LOG", value = %text(filter.as_bytes()), %error, "not a level or filter");
+        tracing::warn!(variable = "OCLCACHE_LOG", value = %text(filter.as_bytes()), %error, "expected a level such as `info`, or targets such as `oclcache::store=debug`; logging at `warn`");
     }
     if let Some(error) = bad_file {
-        tracing::warn!(file = %path(file.unwrap_or(Path::new(""))), %error, "the log file cannot be opened");
+        tracing::warn!(file = %path(file.unwrap_or(Path::new(""))), %error, "the log file cannot be opened; logging to standard error");
     }
 }
 
-/// Keeps events back from a thread whose local variables are gone, since the layer above panics there: handlers of atexit
-/// run on such a thread, and may build.
+/// Drops events of a thread whose thread-local variables are gone, because the layer above would panic: handlers of atexit run on
+/// such a thread, and may build.
 struct WhileThreadLives;
 
 /// Has a destructor, so that it can be gone.
@@ -96,7 +97,7 @@ impl<S: tracing::Subscriber> Layer<S> for WhileThreadLives {
     }
 }
 
-/// Standard error without a lock, which a child that is forked meanwhile would wait for. A line is written at once.
+/// Standard error without a lock, for which a child that is forked meanwhile would wait. Writes a line at once.
 struct StandardError;
 
 impl io::Write for StandardError {
@@ -109,13 +110,13 @@ impl io::Write for StandardError {
     }
 }
 
-/// Writes a line to standard error, also where no log is wanted: for what the user has asked to be told.
+/// Writes a line to standard error, also without a log: for messages that the user has asked for.
 pub fn say(line: &str) {
     use io::Write;
     let _ = StandardError.write_all(format!("oclcache: {line}\n").as_bytes());
 }
 
-/// Foreign bytes as they can be shown: one line, no control or invisible character, no terminal sequence.
+/// Foreign bytes in a safe form: one line without control characters, invisible characters and terminal sequences.
 pub struct Printable<'a>(&'a [u8]);
 
 /// Shows foreign bytes.
@@ -123,7 +124,7 @@ pub fn text(bytes: &[u8]) -> Printable<'_> {
     Printable(bytes)
 }
 
-/// Shows foreign bytes in the lines that they have, tabs included.
+/// Shows foreign bytes with their line breaks and tabs.
 pub fn lines(bytes: &[u8]) -> String {
     let lines = bytes.split(|byte| *byte == b'\n').map(|line| {
         let parts = line.split(|byte| *byte == b'\t');
@@ -162,7 +163,7 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Whether a character takes its own place in the line and no other.
+/// Whether a character is visible and moves no other.
 pub fn is_plain(character: char) -> bool {
     match character {
         '\u{20}'..='\u{7e}' => true,

@@ -1,489 +1,312 @@
-//! What can become of a call that builds, compiles or links a program: one append-only list that feeds the log, the statistics and the tests.
+//! The outcomes of a call that builds, compiles or links a program, and their reasons: append-only lists for the log, the
+//! statistics and the tests.
 //!
-//! Such a call ends in exactly one of: a *hit*, a *miss*, a *bypass* with a [`Bypass`] reason, or *failed*.
+//! Each such call is exactly one of: a *hit*, a *miss* with a [`Missed`] reason, a *bypass* with a [`Bypass`] reason, or *failed*.
 
-/// Why a build call was handed to the driver without a look-up.
-///
-/// The numbers are stored in statistics files: append, never reorder, never reuse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum Bypass {
-    /// The compiler could read a file that cannot be told or read here (pragmas, inline assembly, what is no plain file).
-    ReadsFile = 0,
-    /// The source uses `__DATE__`, `__TIME__`, `__TIMESTAMP__` or a name of the file being compiled.
-    UsesTimeOrFileName = 1,
-    /// The source has a preprocessor directive whose effect is not known here.
-    UnknownDirective = 2,
-    /// A build option makes the compiler read another file.
-    OptionReadsFile = 3,
-    /// A build option whose effect is not known here.
-    UnknownOption = 4,
-    /// The program was not created from source text or an intermediate language, or not through us.
-    NotFromSource = 5,
-    /// The call's arguments are such that only the driver can judge them.
-    UnusualArguments = 6,
-    /// Only some of the program's devices are built, and what the others keep is not known.
-    SomeDevices = 7,
-    /// An earlier build of this program failed.
-    AfterFailedBuild = 8,
-    /// Kernels of this program are alive, so only the driver knows whether it may be built again.
-    LiveKernels = 9,
-    /// Another thread is building this program.
-    ConcurrentBuild = 10,
-    /// The cache directory cannot be used.
-    NoCacheDirectory = 11,
-    /// The driver's files cannot be identified.
-    UnidentifiedDriver = 12,
-    /// The device does not answer a query that the key needs.
-    UnidentifiedDevice = 13,
-    /// The driver's binaries of programs with these options cannot be trusted, by its profile.
-    RefusedByProfile = 14,
-    /// The program has a release callback, which belongs to the executing program.
-    ReleaseCallback = 15,
-    /// The source or an option is larger than the cache handles.
-    TooLarge = 16,
-    /// Drivers of this kind keep something of an earlier build of the same program, by their profile.
-    BuiltBefore = 17,
-    /// A program that is linked, or whose source is a header, holds something that is known by no key.
-    UnknownInput = 18,
-    /// The intermediate language is not SPIR-V, or its specialization constants may have been set unseen.
-    UnknownIl = 19,
-    /// An include directive whose name takes more than the definitions at hand to tell.
-    UnresolvedInclude = 20,
-    /// The headers are more, larger or deeper than the cache follows.
-    TooManyHeaders = 21,
-    /// There is no memory for what the cache would do.
-    NoMemory = 22,
-    /// It is not known which functions answer the driver's calls of the C library and its mathematics.
-    UnidentifiedFunction = 23,
-    /// An audit found an entry of this driver that is not what the driver compiles.
-    AuditDiffered = 24,
+/// Defines an enumeration by one list: variant, number, name, and help for people if it has any. A changed name is followed by the
+/// former one. The numbers count from 0 in the order of the list.
+macro_rules! numbered {
+    (
+        $(#[$attribute:meta])*
+        pub enum $type:ident: $repr:ident {
+            $(
+                $(#[$doc:meta])*
+                $variant:ident = $number:literal, $name:literal $(formerly $former:literal)? $(, $help:literal)?;
+            )+
+        }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr($repr)]
+        pub enum $type {
+            $($(#[$doc])* $variant = $number,)+
+        }
+
+        impl $type {
+            /// All of them, in the order of their numbers.
+            pub const ALL: [$type; [$($number),+].len()] = [$($type::$variant),+];
+
+            /// The name in statistics, logs and JSON; stable.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($type::$variant => $name,)+
+                }
+            }
+        }
+
+        impl crate::outcome::FormerName for $type {
+            fn former_name(self) -> Option<&'static str> {
+                match self {
+                    $($type::$variant => crate::outcome::numbered!(@former $($former)?),)+
+                }
+            }
+
+            fn names(self) -> impl Iterator<Item = &'static str> {
+                std::iter::once(self.name()).chain(self.former_name())
+            }
+
+            fn stored_name(self) -> &'static str {
+                self.former_name().unwrap_or(self.name())
+            }
+        }
+
+        crate::outcome::numbered!(@help $type $($variant $($help)?)+);
+
+        const _: () = {
+            let mut number = 0;
+            while number < $type::ALL.len() {
+                assert!($type::ALL[number] as usize == number, "the list is not in the order of its numbers");
+                number += 1;
+            }
+        };
+    };
+    (@former) => { None };
+    (@former $former:literal) => { Some($former) };
+    (@help $type:ident $($variant:ident $help:literal)+) => {
+        impl $type {
+            /// What it means and what to do, for people; docs/misses.md has the same words.
+            pub fn help(self) -> &'static str {
+                match self {
+                    $($type::$variant => $help,)+
+                }
+            }
+        }
+    };
+    (@help $type:ident $($variant:ident)+) => {};
+}
+pub(crate) use numbered;
+
+/// What a name was before it was changed.
+pub trait FormerName: Copy {
+    /// The former name, which JSON has beside the new one until the next release.
+    fn former_name(self) -> Option<&'static str>;
+
+    /// The name, and the former one: the keys in JSON.
+    fn names(self) -> impl Iterator<Item = &'static str>;
+
+    /// The name in files of the cache, which never changes: other versions read them.
+    fn stored_name(self) -> &'static str;
 }
 
-impl Bypass {
-    /// All reasons, in the order of their numbers.
-    pub const ALL: [Bypass; 25] = [
-        Bypass::ReadsFile,
-        Bypass::UsesTimeOrFileName,
-        Bypass::UnknownDirective,
-        Bypass::OptionReadsFile,
-        Bypass::UnknownOption,
-        Bypass::NotFromSource,
-        Bypass::UnusualArguments,
-        Bypass::SomeDevices,
-        Bypass::AfterFailedBuild,
-        Bypass::LiveKernels,
-        Bypass::ConcurrentBuild,
-        Bypass::NoCacheDirectory,
-        Bypass::UnidentifiedDriver,
-        Bypass::UnidentifiedDevice,
-        Bypass::RefusedByProfile,
-        Bypass::ReleaseCallback,
-        Bypass::TooLarge,
-        Bypass::BuiltBefore,
-        Bypass::UnknownInput,
-        Bypass::UnknownIl,
-        Bypass::UnresolvedInclude,
-        Bypass::TooManyHeaders,
-        Bypass::NoMemory,
-        Bypass::UnidentifiedFunction,
-        Bypass::AuditDiffered,
-    ];
-
-    /// The name in statistics and logs; stable.
-    pub fn name(self) -> &'static str {
-        match self {
-            Bypass::ReadsFile => "reads_file",
-            Bypass::UsesTimeOrFileName => "uses_time_or_file_name",
-            Bypass::UnknownDirective => "unknown_directive",
-            Bypass::OptionReadsFile => "option_reads_file",
-            Bypass::UnknownOption => "unknown_option",
-            Bypass::NotFromSource => "not_from_source",
-            Bypass::UnusualArguments => "unusual_arguments",
-            Bypass::SomeDevices => "some_devices",
-            Bypass::AfterFailedBuild => "after_failed_build",
-            Bypass::LiveKernels => "live_kernels",
-            Bypass::ConcurrentBuild => "concurrent_build",
-            Bypass::NoCacheDirectory => "no_cache_directory",
-            Bypass::UnidentifiedDriver => "unidentified_driver",
-            Bypass::UnidentifiedDevice => "unidentified_device",
-            Bypass::RefusedByProfile => "refused_by_profile",
-            Bypass::ReleaseCallback => "release_callback",
-            Bypass::TooLarge => "too_large",
-            Bypass::BuiltBefore => "built_before",
-            Bypass::UnknownInput => "unknown_input",
-            Bypass::UnknownIl => "unknown_il",
-            Bypass::UnresolvedInclude => "unresolved_include",
-            Bypass::TooManyHeaders => "too_many_headers",
-            Bypass::NoMemory => "no_memory",
-            Bypass::UnidentifiedFunction => "unidentified_function",
-            Bypass::AuditDiffered => "audit_differed",
-        }
-    }
-
-    /// What it means and what to do, for people; docs/misses.md has the same words.
-    pub fn help(self) -> &'static str {
-        match self {
-            Bypass::ReadsFile => {
-                "the compiler may read a file that cannot be told or read here: a pragma, inline assembly, or what is no plain file; take it out of the source"
-            }
-            Bypass::UsesTimeOrFileName => {
-                "the source uses `__DATE__`, `__TIME__`, `__FILE__` or the like; remove them"
-            }
-            Bypass::UnknownDirective => {
-                "a preprocessor directive that is not known here; please report it"
-            }
-            Bypass::OptionReadsFile => {
-                "an option, or a variable of the driver's that holds options or directories of headers (`CPATH`), makes the compiler read a file that cannot be told here; put the text into the source"
-            }
-            Bypass::UnknownOption => {
-                "a build option that is not known to be harmless; please report it"
-            }
-            Bypass::NotFromSource => {
-                "made from a binary, often from the program's own cache; then nothing was compiled"
-            }
-            Bypass::UnusualArguments => {
-                "arguments that only the driver can judge, or a NUL inside the source"
-            }
-            Bypass::SomeDevices => {
-                "built for some devices while others keep what is not known; build for all, or make a context for each"
-            }
-            Bypass::AfterFailedBuild => {
-                "an earlier build of this program failed; make a new program"
-            }
-            Bypass::LiveKernels => {
-                "built again while it has kernels; release them first, or make a new program"
-            }
-            Bypass::ConcurrentBuild => "two threads build the same program at once",
-            Bypass::NoCacheDirectory => {
-                "the directory cannot be used; `OCLCACHE_LOG=warn` says why"
-            }
-            Bypass::UnidentifiedDriver => {
-                "a driver's file is unreadable, or was replaced while in use; restart the program"
-            }
-            Bypass::UnidentifiedDevice => {
-                "a device does not answer what the key needs; please report it"
-            }
-            Bypass::RefusedByProfile => {
-                "PoCL with `-g`: such binaries do not load well; leave out the option"
-            }
-            Bypass::ReleaseCallback => "the program has a release callback",
-            Bypass::TooLarge => "source or options have more than 64 MiB",
-            Bypass::BuiltBefore => {
-                "this driver keeps something of an earlier build (Intel CPU, rusticl); make a new program"
-            }
-            Bypass::UnknownInput => {
-                "linked from, or with the header of, a program that was itself bypassed or made from a binary"
-            }
-            Bypass::UnknownIl => {
-                "no SPIR-V, or its specialization constants could be set without our seeing it"
-            }
-            Bypass::UnresolvedInclude => {
-                "an `#include` of a name that only a full preprocessor could tell; write the name out, or define it once"
-            }
-            Bypass::TooManyHeaders => {
-                "the headers are more, larger or deeper than the cache follows; include less"
-            }
-            Bypass::NoMemory => {
-                "the process has too little memory or address space left for the cache; raise its limit"
-            }
-            Bypass::UnidentifiedFunction => {
-                "a library audits the program (`LD_AUDIT`), or code in no known library answers for a function that the driver calls; run without it"
-            }
-            Bypass::AuditDiffered => {
-                "an entry of this driver was compiled again for an audit and differed, so the cache is off for the driver; `oclcache doctor` says what to do"
-            }
-        }
+numbered! {
+    /// Why a build call was handed to the driver without a look-up.
+    ///
+    /// The numbers are stored in statistics files: append, never reorder, never reuse.
+    #[non_exhaustive]
+    pub enum Bypass: u8 {
+        /// The compiler could read a file that is unknown or unreadable here (pragmas, inline assembly, a file that is not
+        /// regular).
+        ReadsFile = 0, "reads_file",
+            "the compiler may read a file that oclcache cannot identify or read: a pragma, inline assembly, or a file that is not regular; remove it from the source";
+        /// The source uses `__DATE__`, `__TIME__`, `__TIMESTAMP__` or a name of the file being compiled.
+        UsesTimeOrFileName = 1, "uses_time_or_file_name",
+            "the source uses `__DATE__`, `__TIME__`, `__FILE__` or the like; remove them";
+        /// The source has a preprocessor directive whose effect is not known here.
+        UnknownDirective = 2, "unknown_directive",
+            "a preprocessor directive that oclcache does not know; please report it";
+        /// A build option makes the compiler read another file.
+        OptionReadsFile = 3, "option_reads_file",
+            "an option, or a variable of the driver that holds options or header directories (`CPATH`), makes the compiler read a file that oclcache cannot identify; put the text into the source";
+        /// A build option whose effect is not known here.
+        UnknownOption = 4, "unknown_option",
+            "a build option that is not known to be harmless; please report it";
+        /// The program was not created from source text or an intermediate language, or not through us.
+        FromBinary = 5, "from_binary" formerly "not_from_source",
+            "loaded from the program's own binary cache, so nothing was compiled";
+        /// Only the driver can judge the call's arguments.
+        UnusualArguments = 6, "unusual_arguments",
+            "arguments that only the driver can judge, or a NUL inside the source";
+        /// The call builds for some of the program's devices, and what the others have is not known.
+        SomeDevices = 7, "some_devices",
+            "built for some devices only, and the state of the others is unknown; build for all devices, or use one context per device";
+        /// An earlier build of this program failed.
+        AfterFailedBuild = 8, "after_failed_build",
+            "an earlier build of this program failed; make a new program";
+        /// Kernels of this program are alive, so only the driver knows whether it may be built again.
+        LiveKernels = 9, "live_kernels",
+            "built again while it has kernels; release them first, or make a new program";
+        /// Another thread is building this program.
+        ConcurrentBuild = 10, "concurrent_build",
+            "two threads build the same program at once";
+        /// The cache directory cannot be used.
+        NoCacheDirectory = 11, "no_cache_directory",
+            "the cache directory cannot be used; `OCLCACHE_LOG=warn` says why";
+        /// The driver's files cannot be identified.
+        UnidentifiedDriver = 12, "unidentified_driver",
+            "a driver's file is unreadable, or was replaced while in use; restart the program";
+        /// The device does not answer a query that the key needs.
+        UnidentifiedDevice = 13, "unidentified_device",
+            "a device does not answer a query that the key needs; please report it";
+        /// The driver's binaries of programs with these options cannot be trusted, by its profile.
+        RefusedByProfile = 14, "refused_by_profile",
+            "PoCL with `-g`: such binaries do not load well; leave out the option";
+        /// The program has a release callback, which belongs to the executing program.
+        ReleaseCallback = 15, "release_callback",
+            "the program has a release callback";
+        /// The source or an option is larger than the cache handles.
+        TooLarge = 16, "too_large",
+            "source or options have more than 64 MiB";
+        /// Drivers of this kind keep something of an earlier build of the same program, by their profile.
+        BuiltBefore = 17, "built_before",
+            "this driver keeps something of an earlier build (Intel CPU, rusticl); make a new program";
+        /// A program that is linked, or given as a header, has a content that no key describes.
+        UnknownInput = 18, "unknown_input",
+            "linked from, or with the header of, a program that was itself bypassed or made from a binary";
+        /// The intermediate language is not SPIR-V, or its specialization constants may have been set unseen.
+        UnknownIl = 19, "unknown_il",
+            "not SPIR-V, or its specialization constants could be set without oclcache seeing it";
+        /// The name of an include directive cannot be computed from the known definitions.
+        UnresolvedInclude = 20, "unresolved_include",
+            "an `#include` whose name only a full preprocessor can compute; write the name out, or define it once";
+        /// The headers are more, larger or deeper than the cache follows.
+        TooManyHeaders = 21, "too_many_headers",
+            "the headers are too many, too large or nested too deeply for the cache; include less";
+        /// There is not enough memory for the cache.
+        NoMemory = 22, "no_memory",
+            "the process has too little memory or address space left for the cache; raise its limit";
+        /// It is not known which functions answer the driver's calls of the C library and its mathematics.
+        UnidentifiedFunction = 23, "unidentified_function",
+            "a library audits the program (`LD_AUDIT`), or code in no known library answers for a function that the driver calls; run without it";
+        /// An audit found an entry of this driver that differs from what the driver compiles.
+        AuditDiffered = 24, "audit_differed",
+            "an entry of this driver was compiled again for an audit and differed, so the cache is off for the driver; `oclcache doctor` says what to do";
     }
 }
 
-/// Why what a miss has made can never be stored by `oclcache bake`, on a driver whose binaries are fetched by nobody else.
-///
-/// The numbers are stored in the journal: append, never reorder, never reuse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum NotBakeable {
-    /// Sources are private, so there is no recipe.
-    NoSources = 0,
-    /// A header is another by now, or cannot be read.
-    HeaderChanged = 1,
-    /// Several devices, of which some are parts.
-    DevicePart = 2,
-    /// A device does not tell its name, by which it would be found again.
-    UnknownDevice = 3,
-    /// A variable or a configuration file is not what it was when the driver was opened.
-    EnvironmentChanged = 4,
-    /// A variable in the key that the baker does not inherit.
-    NotInherited = 5,
-    /// A preloaded library, or a layer of a loader, in the key.
-    AddedLibrary = 6,
-    /// The name of the program is in the key, and is no name of a file.
-    ProgramName = 7,
-    /// A program that it is made from is not stored.
-    InputNotStored = 8,
-    /// There is an entry of the key, whose texts name other include directories.
-    OtherDirectories = 9,
-    /// It can only be compiled in a directory that others can write, and programs or libraries are looked for there.
-    UnsafeDirectory = 10,
-    /// The driver died when it was asked for the binary.
-    DriverDied = 11,
-    /// It was tried, and failed each time.
-    BakingFailed = 12,
-}
-
-impl NotBakeable {
-    /// All reasons, in the order of their numbers.
-    pub const ALL: [NotBakeable; 13] = [
-        NotBakeable::NoSources,
-        NotBakeable::HeaderChanged,
-        NotBakeable::DevicePart,
-        NotBakeable::UnknownDevice,
-        NotBakeable::EnvironmentChanged,
-        NotBakeable::NotInherited,
-        NotBakeable::AddedLibrary,
-        NotBakeable::ProgramName,
-        NotBakeable::InputNotStored,
-        NotBakeable::OtherDirectories,
-        NotBakeable::UnsafeDirectory,
-        NotBakeable::DriverDied,
-        NotBakeable::BakingFailed,
-    ];
-
-    /// The name in `explain --json`; stable.
-    pub fn name(self) -> &'static str {
-        match self {
-            NotBakeable::NoSources => "no_sources",
-            NotBakeable::HeaderChanged => "header_changed",
-            NotBakeable::DevicePart => "device_part",
-            NotBakeable::UnknownDevice => "unknown_device",
-            NotBakeable::EnvironmentChanged => "environment_changed",
-            NotBakeable::NotInherited => "not_inherited",
-            NotBakeable::AddedLibrary => "added_library",
-            NotBakeable::ProgramName => "program_name",
-            NotBakeable::InputNotStored => "input_not_stored",
-            NotBakeable::OtherDirectories => "other_directories",
-            NotBakeable::UnsafeDirectory => "unsafe_directory",
-            NotBakeable::DriverDied => "driver_died",
-            NotBakeable::BakingFailed => "baking_failed",
-        }
-    }
-
-    /// What it means and what to do, for people; docs/misses.md has the same words.
-    pub fn help(self) -> &'static str {
-        match self {
-            NotBakeable::NoSources => {
-                "sources are not kept (`store_source`), so the baker has nothing to compile; set it, or set `record` to `inline`"
-            }
-            NotBakeable::HeaderChanged => "a header was changed or removed right after the build",
-            NotBakeable::DevicePart => {
-                "built for several devices, of which some are parts of others; make a context for each"
-            }
-            NotBakeable::UnknownDevice => "a device does not tell its name; please report it",
-            NotBakeable::EnvironmentChanged => {
-                "the program changed a variable or file of the driver's after the driver was opened; set it before the program starts"
-            }
-            NotBakeable::NotInherited => {
-                "a variable is in the key that the baker does not inherit (`OCL_ICD_*`, `OPENCL_LAYER*`); unset it"
-            }
-            NotBakeable::AddedLibrary => {
-                "a preloaded library or a layer of the loader is in the key, which the baker does not load; unset `LD_PRELOAD` or `OPENCL_LAYERS`"
-            }
-            NotBakeable::ProgramName => {
-                "the driver looks at the name of the program, which is no name of a file"
-            }
-            NotBakeable::InputNotStored => {
-                "it is made from a program that is not stored; `oclcache explain` tells why that is not"
-            }
-            NotBakeable::OtherDirectories => {
-                "there is an entry of it whose build log names other include directories; use the same directories"
-            }
-            NotBakeable::UnsafeDirectory => {
-                "its headers are found from a working directory that others can write, and `PATH` or `LD_LIBRARY_PATH` has relative directories; write them out"
-            }
-            NotBakeable::DriverDied => "the driver died when it was asked for its binary",
-            NotBakeable::BakingFailed => {
-                "`oclcache bake` tried it in vain; `oclcache bake --all -v` tries again and says why"
-            }
-        }
+numbered! {
+    /// Why `oclcache bake` can never store the program of a miss, on a driver whose binaries only the baker fetches.
+    ///
+    /// The numbers are stored in the journal: append, never reorder, never reuse.
+    pub enum NotBakeable: u8 {
+        /// Sources are private, so there is no recipe.
+        NoSources = 0, "no_sources",
+            "sources are not kept (`store_source`), so the baker has nothing to compile; set it, or set `record` to `inline`";
+        /// A header has changed meanwhile, or cannot be read.
+        HeaderChanged = 1, "header_changed",
+            "a header was changed or removed right after the build";
+        /// There are several devices, and some are sub-devices.
+        DevicePart = 2, "device_part",
+            "built for several devices, some of which are sub-devices; use one context per device";
+        /// A device has no name, by which the baker would find it.
+        UnknownDevice = 3, "unknown_device",
+            "a device has no name; please report it";
+        /// A variable or a configuration file has changed since the driver was opened.
+        EnvironmentChanged = 4, "environment_changed",
+            "the program changed a variable or file of the driver after the driver was opened; set it before the program starts";
+        /// A variable in the key that the baker does not inherit.
+        NotInherited = 5, "not_inherited",
+            "a variable is in the key that the baker does not inherit (`OCL_ICD_*`, `OPENCL_LAYER*`); unset it";
+        /// A preloaded library, or a layer of a loader, in the key.
+        AddedLibrary = 6, "added_library",
+            "a preloaded library or a layer of the loader is in the key, which the baker does not load; unset `LD_PRELOAD` or `OPENCL_LAYERS`";
+        /// The name of the program is in the key, and cannot be a file name.
+        ProgramName = 7, "program_name",
+            "the driver uses the name of the program, which cannot be a file name";
+        /// A program that it is made from is not stored.
+        InputNotStored = 8, "input_not_stored",
+            "it is made from a program that is not stored; `oclcache explain` says why";
+        /// There is an entry of the key whose texts name other include directories.
+        OtherDirectories = 9, "other_directories",
+            "its entry has a build log that names other include directories; use the same directories";
+        /// It can only be compiled in a directory that others can write, and programs or libraries are looked for there.
+        UnsafeDirectory = 10, "unsafe_directory",
+            "its headers are found from a working directory that others can write, and `PATH` or `LD_LIBRARY_PATH` has relative directories; make them absolute";
+        /// The driver died when it was asked for the binary.
+        DriverDied = 11, "driver_died",
+            "the driver died when it was asked for its binary";
+        /// It was tried, and failed each time.
+        BakingFailed = 12, "baking_failed",
+            "`oclcache bake` failed; `oclcache bake --all -v` tries again and says why";
     }
 }
 
-/// Why a build that was looked up was compiled all the same.
-///
-/// The numbers are stored in statistics files: append, never reorder, never reuse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Missed {
-    /// There is no entry of its key: it was never seen, something in the key has changed, or the entry was removed.
-    Absent = 0,
-    /// There is a recipe, which nobody has baked yet.
-    NotBaked = 1,
-    /// The entry is damaged.
-    Damaged = 2,
-    /// The driver did not take the entry, or processes died while it loaded it.
-    Refused = 3,
-    /// A build from source, for OCLCACHE_VERIFY, was another program.
-    Differed = 4,
-    /// The texts of the entry name other include directories.
-    OtherDirectories = 5,
-    /// The system did not give the entry.
-    Unreadable = 6,
-    /// No driver has loaded the entry before, and another process is trying now whether it can be.
-    BeingTried = 7,
-    /// The driver has no room for the program of the entry, or may not write the files that loading it takes.
-    NoRoom = 8,
-    /// OCLCACHE_RECACHE is set.
-    Recache = 9,
-    /// Another thread began to build the same program meanwhile.
-    ConcurrentBuild = 10,
-    /// The process is ending.
-    Ending = 11,
-}
-
-impl Missed {
-    /// All reasons, in the order of their numbers.
-    pub const ALL: [Missed; 12] = [
-        Missed::Absent,
-        Missed::NotBaked,
-        Missed::Damaged,
-        Missed::Refused,
-        Missed::Differed,
-        Missed::OtherDirectories,
-        Missed::Unreadable,
-        Missed::BeingTried,
-        Missed::NoRoom,
-        Missed::Recache,
-        Missed::ConcurrentBuild,
-        Missed::Ending,
-    ];
-
-    /// The name in statistics; stable.
-    pub fn name(self) -> &'static str {
-        match self {
-            Missed::Absent => "absent",
-            Missed::NotBaked => "not_baked",
-            Missed::Damaged => "damaged",
-            Missed::Refused => "refused",
-            Missed::Differed => "differed",
-            Missed::OtherDirectories => "other_directories",
-            Missed::Unreadable => "unreadable",
-            Missed::BeingTried => "being_tried",
-            Missed::NoRoom => "no_room",
-            Missed::Recache => "recache",
-            Missed::ConcurrentBuild => "concurrent_build",
-            Missed::Ending => "ending",
-        }
-    }
-
-    /// What it means, for people.
-    pub fn help(self) -> &'static str {
-        match self {
-            Missed::Absent => "new, changed, or removed since; `oclcache explain` tells which",
-            Missed::NotBaked => "compiled before, and not baked yet: `oclcache bake` does that",
-            Missed::Damaged => "the entry was damaged, and is replaced",
-            Missed::Refused => "the driver did not take the entry, which is replaced",
-            Missed::Differed => "OCLCACHE_VERIFY found another program in the entry",
-            Missed::OtherDirectories => "the entry quotes other include directories",
-            Missed::Unreadable => "the entry could not be read; `OCLCACHE_LOG=warn` says why",
-            Missed::BeingTried => "another process was the first to load the same entry",
-            Missed::NoRoom => "the driver had no room for the program",
-            Missed::Recache => "OCLCACHE_RECACHE is set, so nothing is looked up",
-            Missed::ConcurrentBuild => "two threads built the same program at once",
-            Missed::Ending => "built while the process was ending",
-        }
+numbered! {
+    /// Why a build was compiled although it was looked up.
+    ///
+    /// The numbers are stored in statistics files: append, never reorder, never reuse.
+    pub enum Missed: u8 {
+        /// There is no entry of its key: it was never seen, something in the key has changed, or the entry was removed.
+        New = 0, "new" formerly "absent",
+            "new, changed, or removed since; `oclcache explain` says which";
+        /// There is a recipe, which nobody has baked yet.
+        NotBaked = 1, "not_baked",
+            "seen before, not stored yet; `oclcache bake` stores it";
+        /// The entry is damaged.
+        Damaged = 2, "damaged",
+            "the entry was damaged, and is replaced";
+        /// The driver did not take the entry, or processes died while it loaded it.
+        Refused = 3, "refused",
+            "the driver refused the entry, which is replaced";
+        /// A build from source, for OCLCACHE_VERIFY, was another program.
+        Differed = 4, "differed",
+            "OCLCACHE_VERIFY found another program in the entry";
+        /// The texts of the entry name other include directories.
+        OtherDirectories = 5, "other_directories",
+            "the entry quotes other include directories";
+        /// The system did not give the entry.
+        Unreadable = 6, "unreadable",
+            "the entry could not be read; `OCLCACHE_LOG=warn` says why";
+        /// No driver has loaded the entry before, and another process is trying now whether it can be.
+        BeingTried = 7, "being_tried",
+            "another process was the first to load the same entry";
+        /// The driver has no room for the program of the entry, or may not write the files that loading it takes.
+        NoRoom = 8, "no_room",
+            "the driver had no room for the program";
+        /// OCLCACHE_RECACHE is set.
+        Recache = 9, "recache",
+            "OCLCACHE_RECACHE is set, so nothing is looked up";
+        /// Another thread began to build the same program meanwhile.
+        ConcurrentBuild = 10, "concurrent_build",
+            "two threads built the same program at once";
+        /// The process is ending.
+        Ending = 11, "ending",
+            "built while the process was ending";
     }
 }
 
-/// What had the driver build a program for real that was served.
-///
-/// The numbers are stored in statistics files: append, never reorder, never reuse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Query {
-    /// CL_PROGRAM_NUM_KERNELS.
-    NumKernels = 0,
-    /// CL_PROGRAM_KERNEL_NAMES.
-    KernelNames = 1,
-    /// CL_PROGRAM_SCOPE_GLOBAL_CTORS_PRESENT.
-    GlobalCtors = 2,
-    /// CL_PROGRAM_SCOPE_GLOBAL_DTORS_PRESENT.
-    GlobalDtors = 3,
-    /// CL_PROGRAM_BUILD_STATUS.
-    BuildStatus = 4,
-    /// CL_PROGRAM_BUILD_OPTIONS.
-    BuildOptions = 5,
-    /// CL_PROGRAM_BUILD_LOG.
-    BuildLog = 6,
-    /// CL_PROGRAM_BINARY_TYPE.
-    BinaryType = 7,
-    /// CL_PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE.
-    GlobalVariableSize = 8,
-    /// CL_KERNEL_ATTRIBUTES.
-    KernelAttributes = 9,
-    /// clGetKernelArgInfo.
-    KernelArgInfo = 10,
-    /// clGetProgramBuildInfo of a device that the program was not built for.
-    OtherDevice = 11,
-    /// clCreateKernel of what is no executable.
-    CreateKernel = 12,
-    /// The program is built, compiled or linked again.
-    Rebuild = 13,
-    /// The program is linked with others.
-    Link = 14,
-    /// clSetProgramSpecializationConstant.
-    SpecializationConstant = 15,
-    /// A query that has no name here.
-    Other = 16,
-}
-
-impl Query {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Query; 17] = [
-        Query::NumKernels,
-        Query::KernelNames,
-        Query::GlobalCtors,
-        Query::GlobalDtors,
-        Query::BuildStatus,
-        Query::BuildOptions,
-        Query::BuildLog,
-        Query::BinaryType,
-        Query::GlobalVariableSize,
-        Query::KernelAttributes,
-        Query::KernelArgInfo,
-        Query::OtherDevice,
-        Query::CreateKernel,
-        Query::Rebuild,
-        Query::Link,
-        Query::SpecializationConstant,
-        Query::Other,
-    ];
-
-    /// The name in statistics; stable.
-    pub fn name(self) -> &'static str {
-        match self {
-            Query::NumKernels => "program_num_kernels",
-            Query::KernelNames => "program_kernel_names",
-            Query::GlobalCtors => "program_scope_global_ctors_present",
-            Query::GlobalDtors => "program_scope_global_dtors_present",
-            Query::BuildStatus => "program_build_status",
-            Query::BuildOptions => "program_build_options",
-            Query::BuildLog => "program_build_log",
-            Query::BinaryType => "program_binary_type",
-            Query::GlobalVariableSize => "program_build_global_variable_total_size",
-            Query::KernelAttributes => "kernel_attributes",
-            Query::KernelArgInfo => "kernel_arg_info",
-            Query::OtherDevice => "build_info_of_other_device",
-            Query::CreateKernel => "create_kernel",
-            Query::Rebuild => "rebuild",
-            Query::Link => "link",
-            Query::SpecializationConstant => "specialization_constant",
-            Query::Other => "other",
-        }
+numbered! {
+    /// The query or call that forced a real build of a program that was served.
+    ///
+    /// The numbers are stored in statistics files: append, never reorder, never reuse.
+    pub enum Query: u8 {
+        /// CL_PROGRAM_NUM_KERNELS.
+        NumKernels = 0, "program_num_kernels";
+        /// CL_PROGRAM_KERNEL_NAMES.
+        KernelNames = 1, "program_kernel_names";
+        /// CL_PROGRAM_SCOPE_GLOBAL_CTORS_PRESENT.
+        GlobalCtors = 2, "program_scope_global_ctors_present";
+        /// CL_PROGRAM_SCOPE_GLOBAL_DTORS_PRESENT.
+        GlobalDtors = 3, "program_scope_global_dtors_present";
+        /// CL_PROGRAM_BUILD_STATUS.
+        BuildStatus = 4, "program_build_status";
+        /// CL_PROGRAM_BUILD_OPTIONS.
+        BuildOptions = 5, "program_build_options";
+        /// CL_PROGRAM_BUILD_LOG.
+        BuildLog = 6, "program_build_log";
+        /// CL_PROGRAM_BINARY_TYPE.
+        BinaryType = 7, "program_binary_type";
+        /// CL_PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE.
+        GlobalVariableSize = 8, "program_build_global_variable_total_size";
+        /// CL_KERNEL_ATTRIBUTES.
+        KernelAttributes = 9, "kernel_attributes";
+        /// clGetKernelArgInfo.
+        KernelArgInfo = 10, "kernel_arg_info";
+        /// clGetProgramBuildInfo of a device that the program was not built for.
+        OtherDevice = 11, "build_info_of_other_device";
+        /// clCreateKernel of a program that is not an executable.
+        CreateKernel = 12, "create_kernel";
+        /// The program is built, compiled or linked again.
+        Rebuild = 13, "rebuild";
+        /// The program is linked with others.
+        Link = 14, "link";
+        /// clSetProgramSpecializationConstant.
+        SpecializationConstant = 15, "specialization_constant";
+        /// A query that has no name here.
+        Other = 16, "other";
     }
 }
 
-/// What became of one build call.
+/// The outcome of one build call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Served from the cache; nothing was compiled.
@@ -513,39 +336,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_keep_their_numbers_and_have_distinct_names() {
-        let mut names = std::collections::HashSet::new();
-        for (number, reason) in Bypass::ALL.into_iter().enumerate() {
-            assert_eq!(reason as usize, number);
-            assert!(
-                names.insert(reason.name()),
-                "{} stands twice",
-                reason.name()
-            );
+    fn each_name_is_used_once_in_its_list() {
+        fn check(names: impl IntoIterator<Item = (&'static str, Option<&'static str>)>) {
+            let mut seen = std::collections::HashSet::new();
+            for name in names
+                .into_iter()
+                .flat_map(|(now, then)| [Some(now), then])
+                .flatten()
+            {
+                assert!(seen.insert(name), "{name}");
+            }
         }
-    }
-
-    #[test]
-    fn reasons_of_misses_and_queries_keep_their_numbers_and_have_distinct_names() {
-        let mut names = std::collections::HashSet::new();
-        for (number, reason) in Missed::ALL.into_iter().enumerate() {
-            assert_eq!(reason as usize, number);
-            assert!(names.insert(reason.name()), "{}", reason.name());
-        }
-        names.clear();
-        for (number, query) in Query::ALL.into_iter().enumerate() {
-            assert_eq!(query as usize, number);
-            assert!(names.insert(query.name()), "{}", query.name());
-        }
-    }
-
-    #[test]
-    fn reasons_against_baking_keep_their_numbers_and_have_distinct_names() {
-        let mut names = std::collections::HashSet::new();
-        for (number, reason) in NotBakeable::ALL.into_iter().enumerate() {
-            assert_eq!(reason as usize, number);
-            assert!(names.insert(reason.name()), "{}", reason.name());
-        }
+        check(Bypass::ALL.map(|one| (one.name(), one.former_name())));
+        check(NotBakeable::ALL.map(|one| (one.name(), one.former_name())));
+        check(Missed::ALL.map(|one| (one.name(), one.former_name())));
+        check(Query::ALL.map(|one| (one.name(), one.former_name())));
     }
 
     /// The rows of the table below a heading of docs/misses.md.

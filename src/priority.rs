@@ -1,11 +1,11 @@
-//! The priority of work that nobody waits for.
+//! Lowers the priority of background work.
 
 #![allow(unsafe_code)] // system calls that no crate has safe functions for
 
-/// This process, and what it starts, works with what others leave of processors and disks. Where the system forbids that, it
-/// works as before.
+/// Lets this process and its children use only the processors and disks that others leave idle. Does nothing if the system forbids
+/// that.
 pub fn lower() {
-    // Not SCHED_IDLE: on a machine that is always busy that would come to nothing, and hold the driver's locks meanwhile.
+    // Not SCHED_IDLE: on a busy machine the process would never run, and hold the driver's locks meanwhile.
     let _ = rustix::process::setpriority_process(None, 19);
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: of this process, with parameters that live (sched_setscheduler(2)).

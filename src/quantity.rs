@@ -1,8 +1,9 @@
-//! Sizes and times as people write them in settings.
+//! Parses and formats sizes and times in settings.
 
 use std::time::Duration;
 
-/// Bytes: a number with a unit as ccache has them, `500M` (10^6) or `5Gi` (2^30), also with a `B` behind; without one, bytes.
+/// Parses a size: a number with a unit as in ccache, `500M` (10^6) or `5Gi` (2^30), optionally followed by `B`. Without a unit it
+/// is in bytes.
 pub fn bytes(text: &str) -> Option<u64> {
     let (number, unit) = split(text)?;
     let unit = unit.strip_suffix(['B', 'b']).unwrap_or(unit);
@@ -21,7 +22,7 @@ pub fn bytes(text: &str) -> Option<u64> {
     Some((number * factor.powi(power)) as u64)
 }
 
-/// A time: a number with `s`, `m`, `h`, `d` or `w` behind it; 0 needs none.
+/// Parses a time: a number followed by `s`, `m`, `h`, `d` or `w`; 0 needs no unit.
 pub fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = split(text)?;
     let seconds = match unit {
@@ -36,7 +37,7 @@ pub fn duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(number * seconds).ok()
 }
 
-/// The number, which is no less than 0, and what stands behind it.
+/// The number, which is not negative, and the unit.
 fn split(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text

@@ -1,8 +1,8 @@
-//! The allocator: the system's, and a small reserve of its own for when that has nothing left.
+//! The allocator: that of the system, and a small reserve for the case that the system has no memory left.
 //!
-//! Rust ends the process where an allocation fails that nobody asked to be fallible. What has a size that an application or a file
-//! chose is asked for so (`fallible`), and the driver is called as if we were not there. What is left are many small allocations, in
-//! lists of devices, in the log, in paths; these are met from the reserve, long enough for a call to come to its end.
+//! Rust ends the process if an ordinary allocation fails. Buffers whose size comes from an application or a file are allocated
+//! fallibly (`fallible`), and on failure the driver is called as if we were not there. Many small allocations remain: lists of
+//! devices, the log, paths. The reserve provides for these until the call ends.
 
 #![allow(unsafe_code)] // an allocator
 
@@ -10,9 +10,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How large the reserve is. It takes address space from the beginning, and memory only once it is used.
+/// The size of the reserve, in bytes. It takes address space from the start, and memory only when it is used.
 const SIZE: usize = 4 << 20;
-/// The largest allocation that is met from it.
+/// The largest allocation from the reserve, in bytes.
 const MAX_ALLOCATION: usize = 512 << 10;
 
 #[repr(align(64))]
@@ -23,8 +23,8 @@ unsafe impl Sync for Bytes {}
 
 static BYTES: Bytes = Bytes(UnsafeCell::new([0; SIZE]));
 
-/// How many allocations live in the reserve (the upper half), and from where on it is free. When none lives, all of it is free
-/// again.
+/// The number of live allocations in the reserve (the upper half), and the offset of its free part. When none is live, all of it is
+/// free.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 /// The system's allocator, with the reserve.
@@ -62,7 +62,7 @@ fn give_back(pointer: *mut u8, size: usize) {
     let place = pointer as usize - start();
     let less = |taken: u64| {
         let from = (taken & u64::from(u32::MAX)) as usize;
-        // What was taken last is free at once: most live shorter than what was taken before.
+        // The last allocation is free at once: most live shorter than those before them.
         let from = if place + size == from { place } else { from };
         match (taken >> 32) - 1 {
             0 => Some(0),
@@ -72,8 +72,8 @@ fn give_back(pointer: *mut u8, size: usize) {
     let _ = TAKEN.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
 }
 
-/// Whether the process may have so many bytes more. None of them is kept: it is known before any work is begun, and what the work
-/// needs is asked for fallibly all the same. The allocator is not asked, since it would keep more of what is freed from then on.
+/// Whether the process can allocate so many more bytes. Keeps none of them: the check comes before any work, and the work allocates
+/// fallibly anyway. It does not use the allocator, which would keep more freed memory from then on.
 pub fn has_room(bytes: usize) -> bool {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let (access, flags) = (ProtFlags::READ.union(ProtFlags::WRITE), MapFlags::PRIVATE);

@@ -1,17 +1,14 @@
-//! Starts a process that is nobody's child, whatever the process that starts it is about to do: also from a destructor, when all
-//! else has ended.
+//! Starts a process that is not a child of the application. It works at any time, also from a destructor at the end of the process.
 //!
-//! It gets nothing of the process that starts it: no descriptor, no terminal, no working directory, no signal that is ignored or
-//! blocked. And that process notices nothing. With fork or posix_spawn it would: an application that watches its children has a
-//! handler of SIGCHLD, which would run at the end of the process, in whichever thread has it not blocked, and whoever waits for
-//! any child would be told of one that he does not know. So what is started here first is a child without a signal at its end.
-//! It is not shown to a wait without `__WCLONE` or `__WALL` (waitpid(2)), starts the program, and is gone before [`Start::now`]
-//! returns; the kernel finds the program another parent.
+//! The new process inherits nothing: no descriptor, no terminal, no working directory, no ignored or blocked signals. The
+//! application does not notice it. With fork or posix_spawn it would: an application that watches its children has a handler of
+//! SIGCHLD, which would run when the process ends, and a wait for any child would return one that the application does not know. So
+//! the first step starts a child that sends no signal at its end. waitpid(2) does not report it without `__WCLONE` or `__WALL`. It
+//! starts the program and ends before [`Start::now`] returns; the kernel gives the program another parent.
 //!
-//! Both steps share the memory of the process, which stands still meanwhile, as with vfork: nothing is copied, no handler of
-//! pthread_atfork runs, and nothing is allocated or locked. The system is called past the C library where that would look for a
-//! canceled thread, or take a lock (sigaction, glibc 2.41). Where a process may have no more children, or a filter forbids it,
-//! nothing happens.
+//! Both steps share the memory of the process, which is suspended meanwhile, as with vfork: nothing is copied, allocated or locked,
+//! and no handler of pthread_atfork runs. System calls bypass the C library where that would check for a canceled thread or take a
+//! lock (sigaction, glibc 2.41). If the process may have no more children, or a filter forbids it, nothing happens.
 
 #![allow(unsafe_code)] // clone(2), and system calls by their number
 
@@ -25,14 +22,14 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 /// How many arguments can be added to a program before it is started.
 const MAX_ADDED: usize = 32;
 
-/// What each of the two steps may use, in bytes.
+/// The stack of each of the two steps, in bytes.
 const STACK: usize = 32 << 10;
 
 /// The size of a set of signals in the kernel, in bytes.
 const SIGNAL_SET: usize = size_of::<u64>();
 const SIGNALS: c_int = 64;
 
-/// Where close_range(2) is missing (before Linux 5.9), so many descriptors are closed one by one.
+/// Without close_range(2) (before Linux 5.9), so many descriptors are closed one by one.
 const MAX_DESCRIPTORS: u64 = 1 << 16;
 
 /// A program that is ready to be started, once.
@@ -47,7 +44,7 @@ pub struct Start {
 /// Texts as execve takes them.
 struct List {
     texts: Vec<CString>,
-    /// To each of them, then NULLs, of which the last stays.
+    /// A pointer to each text, then NULLs, of which the last one stays.
     pointers: Vec<AtomicPtr<c_char>>,
 }
 
@@ -60,7 +57,7 @@ unsafe impl Send for Start {}
 unsafe impl Sync for Start {}
 
 impl Start {
-    /// Of a program with these arguments, the first of which is its name, and this environment. None: one of them has a NUL.
+    /// A program with these arguments, the first of which is its name, and this environment. None if one of them has a NUL.
     pub fn new(
         program: PathBuf,
         arguments: Vec<OsString>,
@@ -80,8 +77,8 @@ impl Start {
         })
     }
 
-    /// Adds an argument, unless there are too many by now. It stays for the life of the process, and no lock is taken: another
-    /// thread may be starting the program, which then has the argument or has it not.
+    /// Adds an argument, unless there are too many. The argument is never freed. Takes no lock: if another thread starts the
+    /// program meanwhile, the program may have the argument or not.
     pub fn add(&self, argument: CString) {
         let argument = argument.into_raw();
         let list = &self.arguments;
@@ -111,7 +108,7 @@ impl Start {
         if !blocked {
             return;
         }
-        // SAFETY: the stack is used by nobody else, since `done` was not set, and this thread stands still until the child has
+        // SAFETY: the stack is used by nobody else, since `done` was not set, and this thread is suspended until the child has
         // ended, so all that it borrows lives. The child calls only what is said above.
         unsafe {
             let flags = libc::CLONE_VM | libc::CLONE_VFORK;
@@ -130,7 +127,7 @@ impl Start {
 }
 
 impl List {
-    /// With room for so many more.
+    /// These texts, with room for so many more.
     fn new(texts: impl Iterator<Item = OsString>, spare: usize) -> Option<List> {
         let texts: Result<Vec<CString>, _> =
             texts.map(|text| CString::new(text.into_vec())).collect();
@@ -144,7 +141,7 @@ impl List {
         })
     }
 
-    /// As the system takes it: an `AtomicPtr` is a pointer in memory.
+    /// The array for the system: an `AtomicPtr` is a pointer in memory.
     fn as_ptr(&self) -> *const *const c_char {
         self.pointers.as_ptr().cast()
     }
@@ -162,7 +159,7 @@ impl Stack {
     }
 }
 
-/// Sets the thread's blocked signals, all that the kernel has.
+/// Sets the blocked signals of the thread, including those that the C library reserves.
 ///
 /// # Safety
 /// `before` is NULL or valid for a write.
@@ -181,7 +178,7 @@ unsafe fn mask(set: &u64, before: *mut u64) -> bool {
     done == 0
 }
 
-/// The child without a signal: leaves behind what it has of the process, and starts the program as a child of its own.
+/// The first child, which sends no signal: gives up what it inherited from the process, and starts the program as its child.
 extern "C" fn first(data: *mut c_void) -> c_int {
     // SAFETY: `Start::now` passed itself, and waits. The rest is system calls with memory of their own or none; they change
     // descriptors, working directory, session and signals of this process, which it shares with nobody.
@@ -210,7 +207,7 @@ extern "C" fn first(data: *mut c_void) -> c_int {
     0
 }
 
-/// The program's process, which leads no session, so that no terminal that it opens becomes its own.
+/// The process of the program. It leads no session, so that no terminal that it opens becomes its controlling terminal.
 extern "C" fn second(data: *mut c_void) -> c_int {
     // SAFETY: as in `first`, which waits; the lists end with NULL.
     unsafe {
@@ -225,7 +222,7 @@ extern "C" fn second(data: *mut c_void) -> c_int {
     127
 }
 
-/// /dev/null is all that stays open, as the standard streams, which may have been closed.
+/// Closes everything, and opens /dev/null as the standard streams, which may have been closed before.
 ///
 /// # Safety
 /// Nobody else uses the descriptors of this process.

@@ -1,10 +1,9 @@
-//! Whether nobody untrusted can write what stands at a path: for what is taken from others, entries of the system's and its
-//! settings.
+//! Checks that no untrusted user can write a path: for system directories and the configuration file of the system.
 //!
-//! Whoever can write a directory can put something else into its place, so all parents are judged, from the root on. Each is
-//! opened relative to the one before, after it was judged and without following a link: what is judged is what is used. A
-//! sticky directory as /tmp is written by everybody like any other: there the right name may be taken before its owner comes.
-//! An access control list that lets more users write shows in the bits of the group (acl(5), its mask).
+//! Whoever can write a directory can replace what is in it, so all parents are checked, from the root on. Each part is opened
+//! relative to the checked part before it, without following links, so the checked file is the one that is used. A sticky directory
+//! such as /tmp counts as writable by everybody: somebody may take a name there before its owner does. An access control list that
+//! lets more users write shows in the bits of the group (acl(5), its mask).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -17,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::file_fingerprint::FileId;
 
-/// A directory to find others in. Nobody needs to read it for that.
+/// A directory on the way, which need not be readable.
 pub const DIRECTORY: OFlags = OFlags::PATH
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
@@ -34,11 +33,10 @@ const PART: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC)
 /// As many as the kernel follows in a path.
 const MAX_LINKS: u32 = 40;
 
-/// Opens what stands at a path, if neither it nor a parent can be written by anyone but these users. Links in the path are
-/// resolved first; None if there is nothing.
+/// Opens a path, if nobody but these users can write it or a parent. Resolves links in the path first. None if nothing is there.
 ///
 /// # Errors
-/// What can be written by whom, or cannot be opened, for people.
+/// For people: who can write which part, or which part cannot be opened.
 pub fn open(path: &Path, flags: OFlags, owners: &[u32]) -> Result<Option<OwnedFd>, String> {
     let cannot = |path: &Path, error: io::Error| {
         format!("`{}` cannot be opened: {error}", crate::log::path(path))
@@ -63,7 +61,7 @@ pub fn open(path: &Path, flags: OFlags, owners: &[u32]) -> Result<Option<OwnedFd
         let flags = if next.is_some() { DIRECTORY } else { flags };
         fd = match rustix::fs::openat(&fd, name, flags, Mode::empty()) {
             Ok(fd) => fd,
-            // What is not there needs no excuse, whoever could make it.
+            // A missing file is not an error, whoever could create it.
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(refusal.unwrap_or_else(|| cannot(&place, error.into()))),
         };
@@ -72,7 +70,7 @@ pub fn open(path: &Path, flags: OFlags, owners: &[u32]) -> Result<Option<OwnedFd
     refusal.map_or(Ok(Some(fd)), Err)
 }
 
-/// The real path of a directory that belongs to this user, if nobody else can write it or put another in its place.
+/// The real path of a directory of this user, if nobody else can write or replace it.
 pub fn own_directory(path: &Path) -> Option<PathBuf> {
     let real = path.canonicalize().ok()?;
     let stat = walk(&real, &mut distrust_on_the_way).ok()?;
@@ -81,10 +79,10 @@ pub fn own_directory(path: &Path) -> Option<PathBuf> {
     (is_directory && distrust(&stat, &[user]).is_none()).then_some(real)
 }
 
-/// Why somebody else than root and the effective user may have written the open file that a path named, if that may be.
+/// Why a user other than root and the effective user may have written the open file that a path named; None if nobody may.
 ///
-/// All that the path goes through is judged, links and the directories that hold them included. It must lead to the open file
-/// still: what is judged is what was read.
+/// Checks every part of the path, including links and their directories. The path must still lead to the open file, so that the
+/// checked file is the one that was read.
 pub fn distrust_of_own_file(path: &Path, open: FileId) -> Option<String> {
     let stat = match walk(path, &mut distrust_on_the_way) {
         Ok(stat) => stat,
@@ -98,7 +96,7 @@ pub fn distrust_of_own_file(path: &Path, open: FileId) -> Option<String> {
     Some(format!("`{shown}` {why}"))
 }
 
-/// The first part of a path that belongs to neither root nor the effective user. What is not there belongs to nobody.
+/// The first part of a path that belongs to neither root nor the effective user. A missing part belongs to nobody.
 pub fn foreign_part(path: &Path) -> Option<PathBuf> {
     let mut foreign = None;
     let _ = walk(path, &mut |place, stat| {
@@ -113,8 +111,8 @@ fn own_users() -> [u32; 2] {
     [0, rustix::process::geteuid().as_raw()]
 }
 
-/// Of a directory or link that leads to what is meant: links have no mode, and in a sticky directory nobody can replace what
-/// belongs to another, which is judged next.
+/// The verdict on a directory or link on the way. Links have no mode. In a sticky directory nobody can replace a file of another
+/// user, and the file is checked next.
 fn distrust_on_the_way(_: &Path, stat: &Stat) -> Option<String> {
     let is_directory = FileType::from_raw_mode(stat.st_mode).is_dir();
     let counts_mode = is_directory && stat.st_mode & 0o1000 == 0;
@@ -122,11 +120,11 @@ fn distrust_on_the_way(_: &Path, stat: &Stat) -> Option<String> {
     distrust_parts(stat.st_uid, mode, stat.st_gid, &own_users())
 }
 
-/// Goes along an absolute path from the root on, each part opened relative to the one before, and links followed by hand.
-/// Gives what is known of the last part, which is no link.
+/// Walks an absolute path from the root on. Opens each part relative to the one before, and resolves links itself. Returns the
+/// status of the last part, which is not a link.
 ///
 /// # Errors
-/// What `judge` says of a part, or why it cannot be examined, with its place, for people.
+/// For people: the path of a part, and what `judge` says about it or why it cannot be examined.
 fn walk(
     path: &Path,
     judge: &mut dyn FnMut(&Path, &Stat) -> Option<String>,
@@ -174,7 +172,7 @@ fn walk(
     Ok(stat)
 }
 
-/// The names in a path, which is taken as absolute.
+/// The names in a path, which counts as absolute.
 fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
     path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -183,8 +181,8 @@ fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
     })
 }
 
-/// Whether this process may work in a directory that somebody else has chosen: programs and libraries are not looked for there,
-/// or it is the user's own. A part of these variables that is empty or relative is there (execvp(3), ld.so(8)).
+/// Whether this process may work in a directory that somebody else has chosen: either it is safe, or programs and libraries are not
+/// looked for there. An empty or relative part of these variables is below the working directory (execvp(3), ld.so(8)).
 pub fn can_be_entered(directory: &Path) -> bool {
     let is_searched = |variable: &str| {
         let places = std::env::var_os(variable).unwrap_or_default();
@@ -203,7 +201,7 @@ fn judge(fd: &OwnedFd, place: &Path, owners: &[u32]) -> Option<String> {
     Some(format!("`{}` {why}", crate::log::path(place)))
 }
 
-/// Why something is not trusted, if it is not: it belongs to none of these users, or others can write it.
+/// Why a file is not trusted: it belongs to none of these users, or others can write it. None if it is trusted.
 pub fn distrust(stat: &Stat, owners: &[u32]) -> Option<String> {
     distrust_parts(stat.st_uid, stat.st_mode, stat.st_gid, owners)
 }
@@ -310,7 +308,7 @@ pub mod tests {
         assert!(!mode(temporary.path(), 0o777));
         assert!(mode(temporary.path(), 0o1777));
         assert_eq!(own_directory(&own.join("missing")), None);
-        // What is used is what was judged, whoever may change a link to it.
+        // The checked directory is used, even if somebody changes a link to it.
         let link = temporary.path().join("link");
         symlink(&own, &link).expect("linked");
         assert_eq!(own_directory(&link), own.canonicalize().ok());

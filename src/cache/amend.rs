@@ -10,6 +10,7 @@ use crate::key::ingredients::Key;
 use crate::store::Lookup;
 use crate::store::entry::{Entry, EntryContent, Facts, KernelFacts};
 use crate::store::stats::{Counter, Labels};
+use crate::store::tier::Tier;
 
 /// Adds a kernel's facts, unless they are there. Returns whether they were new.
 pub(super) fn add_kernel(facts: &mut Facts, kernel: KernelFacts) -> bool {
@@ -49,12 +50,12 @@ impl Cache {
             others.is_none_or(|dirs| include_dirs.is_none_or(|own| dirs == own))
         };
         let found = match store.look_up(key) {
-            Lookup::Found(entry, file) => Some((*entry, file)).filter(|(entry, _)| fits(entry)),
+            Lookup::Found(entry, origin) => Some((*entry, origin)).filter(|(entry, _)| fits(entry)),
             // A system entry with more facts becomes the user's own. Otherwise each process would ask the driver again.
             Lookup::Absent | Lookup::Pending(_) => self.tiers.look_up(key, &fits),
             Lookup::Unreadable(_) | Lookup::Bad(_) => None,
         };
-        let Some((mut entry, file)) = found else {
+        let Some((mut entry, origin)) = found else {
             return;
         };
         let mut meta = std::mem::take(&mut entry.meta);
@@ -72,7 +73,7 @@ impl Cache {
             recipe: recipe.as_ref(),
             binaries: entry.binaries().collect(),
         };
-        let replaced = store.replace(key, &content, &file);
+        let replaced = store.replace(key, &content, &origin);
         self.memory.forget(key);
         match replaced {
             Ok(removed) => {

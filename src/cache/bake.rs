@@ -17,6 +17,7 @@ use crate::outcome::Bypass;
 use crate::store::Lookup;
 use crate::store::entry::{EntryContent, Meta};
 use crate::store::recipe::StoredRecipe;
+use crate::store::tier::Tier;
 
 /// Whether this process is the baker.
 static BAKER: AtomicBool = AtomicBool::new(false);

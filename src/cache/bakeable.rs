@@ -15,6 +15,7 @@ use crate::driver::environment::has_changed;
 use crate::key::ingredients::{Ingredient, Kind};
 use crate::outcome::NotBakeable;
 use crate::store::recipe::StoredRecipe;
+use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 use crate::trust;
 

@@ -10,11 +10,11 @@ use crate::log::text;
 use crate::outcome::{Bypass, Outcome};
 use crate::shadow::CachedProgram;
 use crate::store::journal::{BuildResult, Kept};
-use crate::store::stats::{Counter, Event, Labels};
+use crate::store::stats::{Counter, CounterEvent, Labels};
 
 impl Cache {
     /// Counts events for a driver and a device.
-    pub(super) fn count(&self, place: Labels<'_>, events: &[Event]) {
+    pub(super) fn count(&self, place: Labels<'_>, events: &[CounterEvent]) {
         if let Some(recorder) = self.opened.recorder() {
             recorder.record(place, events);
         }
@@ -44,10 +44,10 @@ impl Cache {
 
     /// Counts a build of a program that is not known here.
     #[inline(never)] // its frame is gone when the driver compiles
-    pub(super) fn count_not_from_source(&self) {
+    pub(super) fn count_from_binary(&self) {
         self.count_bypass(
             &Attribution::default(),
-            Bypass::NotFromSource,
+            Bypass::FromBinary,
             Vec::new(),
             Duration::ZERO,
         );

@@ -3,12 +3,12 @@
 //! The sum of their bytes is bounded; the least recently used entry is dropped first. An entry is read from disk again after some
 //! minutes, so that its time of last use on disk, which eviction sorts by, stays accurate.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::Key;
+use crate::lru::Lru;
 use crate::store::entry::{Answer, Entry, Facts};
 
 /// The sum of all entries.
@@ -21,35 +21,19 @@ const SHARE: u32 = 8;
 
 /// Entries in memory.
 pub struct EntryMemory {
-    state: Mutex<State>,
-    largest: usize,
+    entries: Mutex<Lru<Key, InMemory>>,
 }
 
-#[derive(Default)]
-struct State {
-    entries: HashMap<Key, Kept>,
-    bytes: usize,
-    /// Incremented at each use.
-    clock: u64,
-}
-
-struct Kept {
+struct InMemory {
     entry: Arc<Entry>,
-    bytes: usize,
     read: Instant,
-    used: u64,
 }
 
 impl EntryMemory {
     /// An empty memory.
     pub fn new() -> EntryMemory {
-        EntryMemory::of_size(MAX_BYTES)
-    }
-
-    fn of_size(largest: usize) -> EntryMemory {
         EntryMemory {
-            state: Mutex::default(),
-            largest,
+            entries: Mutex::new(Lru::new(MAX_BYTES, usize::MAX)),
         }
     }
 
@@ -61,73 +45,31 @@ impl EntryMemory {
     }
 
     fn get_at(&self, key: &Key, now: Instant, most: Duration) -> Option<Arc<Entry>> {
-        let mut state = self.state.lock();
-        state.clock += 1;
-        let clock = state.clock;
-        let kept = state.entries.get_mut(key)?;
-        if now.saturating_duration_since(kept.read) < most {
-            kept.used = clock;
-            return Some(kept.entry.clone());
+        let mut entries = self.entries.lock();
+        let known = entries.get(key)?;
+        if now.saturating_duration_since(known.read) < most {
+            return Some(known.entry.clone());
         }
-        let old = state.remove(key);
-        drop(state);
+        let old = entries.remove(key);
+        drop(entries);
         drop(old);
         None
     }
 
     /// Keeps an entry that was just read and that a driver has accepted.
     pub fn put(&self, key: &Key, entry: &Arc<Entry>) {
-        let bytes = weight(entry);
-        if bytes > self.largest {
-            return;
-        }
-        let mut gone = Vec::new();
-        let mut state = self.state.lock();
-        state.clock += 1;
-        let kept = Kept {
+        let known = InMemory {
             entry: entry.clone(),
-            bytes,
             read: Instant::now(),
-            used: state.clock,
         };
-        gone.extend(state.remove(key));
-        state.bytes += bytes;
-        state.entries.insert(*key, kept);
-        if state.bytes > self.largest {
-            // Frees an eighth at once, since each time all entries are sorted.
-            state.shrink_to(self.largest / 8 * 7, &mut gone);
-        }
-        drop(state);
+        let gone = self.entries.lock().put(*key, known, weight(entry));
         drop(gone); // frees megabytes without the lock
     }
 
     /// Drops the entry of a key, which was replaced or must not be used any more.
     pub fn forget(&self, key: &Key) {
-        let old = self.state.lock().remove(key);
+        let old = self.entries.lock().remove(key);
         drop(old);
-    }
-}
-
-impl State {
-    fn remove(&mut self, key: &Key) -> Option<Kept> {
-        let kept = self.entries.remove(key)?;
-        self.bytes -= kept.bytes;
-        Some(kept)
-    }
-
-    fn shrink_to(&mut self, most: usize, gone: &mut Vec<Kept>) {
-        let mut order: Vec<(u64, Key)> = self
-            .entries
-            .iter()
-            .map(|(key, kept)| (kept.used, *key))
-            .collect();
-        order.sort_unstable_by_key(|(used, _)| *used);
-        for (_, key) in order {
-            if self.bytes <= most {
-                return;
-            }
-            gone.extend(self.remove(&key));
-        }
     }
 }
 
@@ -175,30 +117,6 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_longest_goes_first_and_the_bytes_stay_bounded() {
-        let one = weight(&entry(0, 10_000));
-        let memory = EntryMemory::of_size(8 * one);
-        for number in 0..8 {
-            memory.put(&key(number), &entry(number, 10_000));
-        }
-        assert!(memory.get(&key(0), None).is_some());
-        for number in 8..11 {
-            memory.put(&key(number), &entry(number, 10_000));
-            assert!(memory.state.lock().bytes <= 8 * one);
-        }
-        for (number, is_there) in [(0, true), (1, false), (2, false), (3, false), (10, true)] {
-            assert_eq!(
-                memory.get(&key(number), None).is_some(),
-                is_there,
-                "{number}"
-            );
-        }
-        memory.put(&key(20), &entry(20, 10 * one));
-        assert!(memory.get(&key(20), None).is_none(), "larger than all room");
-        assert!(memory.get(&key(0), None).is_some());
-    }
-
-    #[test]
     fn what_was_forgotten_or_read_long_ago_is_read_again() {
         let memory = EntryMemory::new();
         memory.put(&key(1), &entry(1, 10));
@@ -209,7 +127,6 @@ mod tests {
         let at = |now| memory.get_at(&key(2), now, READ_AGAIN);
         assert!(at(later - READ_AGAIN / 2).is_some());
         assert!(at(later).is_none());
-        assert_eq!(memory.state.lock().bytes, 0);
         memory.put(&key(3), &entry(3, 10));
         let full = |seconds| memory.get(&key(3), Some(Duration::from_secs(seconds)));
         assert!(full(1000).is_some());

@@ -12,7 +12,7 @@ use super::{RUN_VARIABLE, bake};
 use crate::config::{Config, executable};
 use crate::store::recorder::Recorder;
 use crate::store::stats::run_directory;
-use crate::store::{Limits, STATISTICS, Store};
+use crate::store::{Limits, Store};
 
 /// How often a process tries to open the directory again. Each lost directory stays open, with some descriptors, since another
 /// thread may be using it.
@@ -42,7 +42,7 @@ impl CacheHandle {
         // Counters for `oclcache run` are written for a read-only cache, too: the command owns their directory.
         let run = std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
         let written = store.as_ref().filter(|_| !config.readonly());
-        let statistics = written.and_then(|store| store.root().create(STATISTICS).ok());
+        let statistics = written.and_then(|store| store.create_statistics().ok());
         // A child that is forked after the run counts with all other processes.
         let counts = !bake::is_baker() && (run.is_some() || statistics.is_some());
         CacheHandle {

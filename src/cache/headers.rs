@@ -79,7 +79,7 @@ pub fn source_text(driver: &Driver, program: Program, length: usize) -> Result<V
             .program_info(program, CL_PROGRAM_SOURCE)
             .map_err(|code| match code {
                 CL_OUT_OF_HOST_MEMORY => Bypass::NoMemory,
-                _ => Bypass::NotFromSource,
+                _ => Bypass::FromBinary,
             })?;
     let has_length = source.len() > length && source[length..].iter().all(|byte| *byte == 0);
     if !has_length {

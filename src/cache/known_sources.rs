@@ -3,13 +3,15 @@
 //! Only sources that name no header are remembered. Their bytes and options determine the digest, and so do the headers that the
 //! driver includes in every program. Texts are compared byte by byte.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::fallible;
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 use crate::key::source;
+use crate::lru::Lru;
 use crate::outcome::Bypass;
 use crate::shadow::Text;
 
@@ -55,15 +57,21 @@ impl KnownSource {
     }
 }
 
-/// The sources that were used last.
-#[derive(Default)]
-pub struct KnownSources(Mutex<Known>);
+/// The sources that were used last, by [`text_digest`].
+pub struct KnownSources(Mutex<Lru<u64, Arc<KnownSource>>>);
 
-#[derive(Default)]
-struct Known {
-    /// In the order of last use.
-    sources: VecDeque<Arc<KnownSource>>,
-    bytes: usize,
+impl Default for KnownSources {
+    fn default() -> KnownSources {
+        KnownSources(Mutex::new(Lru::new(MAX_BYTES, MAX_SOURCES)))
+    }
+}
+
+/// The number by which a source is found. Of two sources with an equal digest, which is unlikely, one replaces the other.
+fn text_digest(text: &[u8], options: Option<&[u8]>, implicit: &[&str]) -> u64 {
+    let names = implicit.iter();
+    let names = names.fold(0, |seed, name| xxh3_64_with_seed(name.as_bytes(), seed));
+    let options = options.map_or(names, |options| xxh3_64_with_seed(options, names ^ 1));
+    xxh3_64_with_seed(&options.to_le_bytes(), xxh3_64(text))
 }
 
 impl KnownSources {
@@ -74,27 +82,13 @@ impl KnownSources {
         options: Option<&[u8]>,
         implicit: &[&str],
     ) -> Option<Arc<KnownSource>> {
-        let known = self.0.lock();
-        let is_alike = |one: &&Arc<KnownSource>| {
-            one.text.len() == text.len()
-                && one.options.as_deref() == options
-                && one.implicit == implicit
-        };
-        let alike: Vec<_> = known
-            .sources
-            .iter()
-            .rev()
-            .filter(is_alike)
-            .cloned()
-            .collect();
-        drop(known); // comparing megabytes takes long
-        let found = alike.into_iter().find(|one| *one.text == text)?;
-        let sources = &mut self.0.lock().sources;
-        if let Some(place) = sources.iter().rposition(|one| Arc::ptr_eq(one, &found)) {
-            sources.remove(place);
-            sources.push_back(found.clone());
-        }
-        Some(found)
+        let digest = text_digest(text, options, implicit);
+        let known = self.0.lock().get(&digest).cloned()?;
+        // Compared without the lock, since that takes long for megabytes.
+        let is_it = known.options.as_deref() == options
+            && known.implicit == implicit
+            && *known.text == *text;
+        is_it.then_some(known)
     }
 
     /// Remembers a source that was not found.
@@ -117,18 +111,9 @@ impl KnownSources {
         if source.bytes() > MAX_BYTES / 2 {
             return Ok(());
         }
-        let mut gone = Vec::new();
-        let mut known = self.0.lock();
-        known.bytes += source.bytes();
-        known.sources.push_back(source.into());
-        while known.sources.len() > MAX_SOURCES || known.bytes > MAX_BYTES {
-            let Some(first) = known.sources.pop_front() else {
-                break;
-            };
-            known.bytes -= first.bytes();
-            gone.push(first);
-        }
-        drop(known);
+        let key = text_digest(&source.text, options, implicit);
+        let bytes = source.bytes();
+        let gone = self.0.lock().put(key, source.into(), bytes);
         drop(gone);
         Ok(())
     }
@@ -154,8 +139,7 @@ mod tests {
     use super::*;
 
     fn remember(sources: &KnownSources, text: &[u8], options: Option<&[u8]>) {
-        let remembered =
-            sources.remember(&Arc::new(text.to_vec()), options, &[], digest(text, true));
+        let remembered = sources.remember(&text.into(), options, &[], digest(text, true));
         remembered.expect("memory");
     }
 
@@ -180,14 +164,9 @@ mod tests {
         for number in 0..30 {
             remember(&sources, &text(number), None);
             assert!(sources.find(&text(0), None, &[]).is_some(), "{number}");
-            assert!(sources.0.lock().bytes <= MAX_BYTES);
         }
         assert!(sources.find(&text(1), None, &[]).is_none());
         remember(&sources, &vec![7; MAX_BYTES], None);
         assert!(sources.find(&text(0), None, &[]).is_some());
-        for number in 0..2 * MAX_SOURCES as u64 {
-            remember(&sources, &number.to_le_bytes(), None);
-        }
-        assert!(sources.0.lock().sources.len() <= MAX_SOURCES);
     }
 }

@@ -98,7 +98,7 @@ impl Cache {
         call: &BuildCall,
     ) -> NextStep<BuildBelow> {
         let of = Attribution::program(ticket.driver, ticket.program, &call.arguments);
-        self.count_bypass(&of, Bypass::NotFromSource, Vec::new(), Duration::ZERO);
+        self.count_bypass(&of, Bypass::FromBinary, Vec::new(), Duration::ZERO);
         let program = call.program;
         let twin = ticket
             .inner

@@ -15,17 +15,17 @@ use crate::guarded_file;
 use crate::log::text;
 use crate::outcome::Missed;
 use crate::shadow::{self, CachedProgram, Owner, Ticket};
-use crate::store::directory::FileFacts;
 use crate::store::entry::{Defect, Entry};
 use crate::store::load_guard::{Admission, Loading};
 use crate::store::stats::Counter;
+use crate::store::tier::{EntryOrigin, Tier};
 use crate::store::{Lookup, Store};
 
 /// A verified entry that fits the call.
 pub(super) struct EntryMatch {
     entry: Arc<Entry>,
-    /// The entry's file. None: a driver has accepted the entry in this process before.
-    file: Option<FileFacts>,
+    /// Where the entry came from. None: a driver has accepted the entry in this process before.
+    origin: Option<EntryOrigin>,
 }
 
 impl Cache {
@@ -66,7 +66,7 @@ impl Cache {
 
     /// Whether there is any store to look up in.
     pub(super) fn has_entries(&self) -> bool {
-        self.store().is_some() || self.tiers.stores().next().is_some()
+        self.store().is_some() || self.tiers.used().next().is_some()
     }
 
     /// Finds a verified entry that fits: first in memory, then in the user's store, then in system stores.
@@ -85,12 +85,15 @@ impl Cache {
         let kept_for = self.store().and_then(Store::kept_for);
         let known = self.memory.get(&plan.key(), kept_for);
         if let Some(entry) = known.filter(|entry| fits(entry)) {
-            return Some(EntryMatch { entry, file: None });
+            return Some(EntryMatch {
+                entry,
+                origin: None,
+            });
         }
-        let (entry, file) = self.look_up_on_disk(plan, &fits)?;
+        let (entry, origin) = self.look_up_on_disk(plan, &fits)?;
         Some(EntryMatch {
             entry: entry.into(),
-            file: Some(file),
+            origin: Some(origin),
         })
     }
 
@@ -98,9 +101,9 @@ impl Cache {
         &self,
         plan: &Plan,
         fits: &dyn Fn(&Entry) -> bool,
-    ) -> Option<(Entry, FileFacts)> {
+    ) -> Option<(Entry, EntryOrigin)> {
         match self.store().map(|store| store.look_up(&plan.key())) {
-            Some(Lookup::Found(entry, file)) if fits(&entry) => return Some((*entry, file)),
+            Some(Lookup::Found(entry, origin)) if fits(&entry) => return Some((*entry, origin)),
             Some(Lookup::Bad(defect)) => {
                 plan.missed_by(Missed::Damaged);
                 self.set_aside(plan, &defect, false);
@@ -123,7 +126,7 @@ impl Cache {
         context: Context,
         owner: Owner,
         plan: &Plan,
-        EntryMatch { entry, file }: EntryMatch,
+        EntryMatch { entry, origin }: EntryMatch,
     ) -> Option<Arc<CachedProgram>> {
         // PoCL writes the files of a binary into its cache when it loads the binary. Beyond the process's limit on file sizes that
         // ends the application, and so does a truncated file when a kernel is created from it (measured).
@@ -132,16 +135,16 @@ impl Cache {
             plan.missed_by(Missed::NoRoom);
             return None;
         }
-        let loading = self.admit(plan, &entry, file.as_ref())?;
+        let loading = self.admit(plan, &entry, origin.as_ref())?;
         let started = Instant::now();
         let restored = restore::restore(driver, context, owner, plan, &entry);
         let took = started.elapsed();
-        self.judge(plan, &entry, file.as_ref(), &restored);
+        self.judge(plan, &entry, origin.as_ref(), &restored);
         drop(loading);
         let inner = restored.ok()?;
         self.measure_load(driver, entry.meta.compile_ns, took);
         let inner = self.verified(inner, plan)?;
-        if file.is_some() {
+        if origin.is_some() {
             self.memory.put(&plan.key(), &entry);
         }
         Some(Arc::from(inner))
@@ -153,13 +156,13 @@ impl Cache {
         &self,
         plan: &Plan,
         entry: &Entry,
-        file: Option<&FileFacts>,
+        origin: Option<&EntryOrigin>,
     ) -> Option<Option<Box<Loading>>> {
-        let stored = self.written_store().zip(file);
-        let Some((store, file)) = stored else {
+        let stored = self.written_store().zip(origin);
+        let Some((store, origin)) = stored else {
             return Some(None);
         };
-        match store.admit(&plan.key(), file, entry.is_of_system) {
+        match store.admit(&plan.key(), origin, entry.is_of_system) {
             Admission::Granted(loading) => Some(loading.map(Box::new)),
             Admission::Postponed => {
                 plan.missed_by(Missed::BeingTried);
@@ -179,13 +182,15 @@ impl Cache {
         &self,
         plan: &Plan,
         entry: &Entry,
-        file: Option<&FileFacts>,
+        origin: Option<&EntryOrigin>,
         restored: &Result<Box<CachedProgram>, restore::RestoreFailure>,
     ) {
-        match (restored, self.written_store().zip(file)) {
-            (Ok(_), Some((store, file))) if !entry.is_of_system => store.prove(&plan.key(), file),
+        match (restored, self.written_store().zip(origin)) {
+            (Ok(_), Some((store, origin))) if !entry.is_of_system => {
+                store.prove(&plan.key(), origin)
+            }
             // The file may hold another entry by now.
-            (Err(_), _) if file.is_none() => self.memory.forget(&plan.key()),
+            (Err(_), _) if origin.is_none() => self.memory.forget(&plan.key()),
             (Err(restore::RestoreFailure::Entry(defect)), _) => {
                 self.set_aside(plan, defect, entry.is_of_system);
             }

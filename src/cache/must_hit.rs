@@ -19,7 +19,7 @@ impl Cache {
     ) {
         let reason = match outcome {
             Outcome::Miss => outcome.name(),
-            Outcome::Bypassed(reason) if reason != Bypass::NotFromSource => reason.name(),
+            Outcome::Bypassed(reason) if reason != Bypass::FromBinary => reason.name(),
             _ => return,
         };
         if !self.config.must_hit() {

@@ -81,7 +81,7 @@ impl Plan {
 
     /// Sets the reason for a miss. A later reason replaces an earlier one, except that the reason "no entry" replaces none.
     pub fn missed_by(&self, reason: Missed) {
-        if reason != Missed::Absent {
+        if reason != Missed::New {
             self.missed.store(reason as u8, Ordering::Relaxed);
         }
     }
@@ -89,7 +89,7 @@ impl Plan {
     /// The reason for a miss.
     pub fn missed(&self) -> Missed {
         let number = usize::from(self.missed.load(Ordering::Relaxed));
-        Missed::ALL.get(number).copied().unwrap_or(Missed::Absent)
+        Missed::ALL.get(number).copied().unwrap_or(Missed::New)
     }
 
     /// Whether these programs of this context still hold what the plan links.
@@ -256,7 +256,7 @@ impl Cache {
         Ok(Box::new(Plan {
             parts,
             family: inputs.driver.profile.family,
-            missed: AtomicU8::new(Missed::Absent as u8),
+            missed: AtomicU8::new(Missed::New as u8),
             devices: std::mem::take(&mut inputs.devices),
             targets,
             recipe: Arc::new(assembly::recipe(key, inputs, options.as_ref(), closure)),
@@ -299,6 +299,6 @@ fn base_of(ticket: &Ticket) -> Result<Base, Bypass> {
             }
             Ok(Base::Il(code.into(), constants.clone()))
         }
-        Origin::Linked => Err(Bypass::NotFromSource),
+        Origin::Linked => Err(Bypass::FromBinary),
     }
 }

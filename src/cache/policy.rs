@@ -11,8 +11,8 @@ use crate::driver::Driver;
 use crate::driver::profile::RecordTime;
 use crate::key::ingredients::key;
 use crate::store::Store;
-use crate::store::bake_attempts::{Fetch, Fetching};
-use crate::store::driver_costs::{AGAIN, CostVerdict, Measured, Sample, Times};
+use crate::store::bake_attempts::{FetchAdmission, FetchGuard};
+use crate::store::driver_costs::{AGAIN, CostSample, CostTimes, CostVerdict, DriverCosts};
 use crate::store::journal::Kept;
 
 /// What happens after a miss.
@@ -44,16 +44,16 @@ enum Why {
     NoRecipesNeeded,
     /// Nothing was measured yet.
     Unknown,
-    Recorded(Times),
+    Recorded(CostTimes),
     /// The cost of loading, and the days until the next trial.
-    Loaded(Times, u32),
+    Loaded(CostTimes, u32),
 }
 
 /// What happens after a miss of a driver.
 pub fn decide(
     config: &Config,
     profile: RecordTime,
-    measured: Option<&Measured>,
+    measured: Option<&DriverCosts>,
     now_ms: u64,
 ) -> Decision {
     let (policy, why) = match (config.record(), profile, measured) {
@@ -82,7 +82,7 @@ pub fn decide(
     }
 }
 
-fn by_measures(measured: &Measured, now_ms: u64) -> (Policy, Why) {
+fn by_measures(measured: &DriverCosts, now_ms: u64) -> (Policy, Why) {
     let recorded = Why::Recorded(measured.recorded);
     match measured.verdict(now_ms) {
         Some(CostVerdict::Dear) => (Policy::Baked, recorded),
@@ -174,17 +174,17 @@ impl Cache {
         store: &'a Store,
         driver: &Driver,
         plan: &Plan,
-    ) -> Result<Option<Fetching<'a>>, Kept> {
+    ) -> Result<Option<FetchGuard<'a>>, Kept> {
         if is_baker() || driver.profile.record == RecordTime::InMiss {
             return Ok(None);
         }
         match store.begin_fetch(&plan.key()) {
-            Ok(Fetch::Granted(fetching)) => Ok(Some(fetching)),
-            Ok(Fetch::Taken) => {
+            Ok(FetchAdmission::Granted(fetching)) => Ok(Some(fetching)),
+            Ok(FetchAdmission::Taken) => {
                 self.not_stored(plan, &"another process or thread is storing it");
                 Err(Kept::Nothing)
             }
-            Ok(Fetch::Refused(reason)) => {
+            Ok(FetchAdmission::Refused(reason)) => {
                 self.not_stored(plan, &reason.help());
                 Err(Kept::not_bakeable(reason))
             }
@@ -197,17 +197,17 @@ impl Cache {
 
     /// Adds a sample: the times of a build and of its recording.
     pub(super) fn measure_recording(&self, driver: &Driver, build: Duration, recording: Duration) {
-        let times = Times::of(nanoseconds(build), nanoseconds(recording));
-        self.measure(driver, Sample::Recorded, times);
+        let times = CostTimes::of(nanoseconds(build), nanoseconds(recording));
+        self.measure(driver, CostSample::Recorded, times);
     }
 
     /// Adds a sample: the time of a build and of loading its binary.
     pub(super) fn measure_load(&self, driver: &Driver, build_ns: u64, load: Duration) {
-        let times = Times::of(build_ns, nanoseconds(load));
-        self.measure(driver, Sample::Loaded, times);
+        let times = CostTimes::of(build_ns, nanoseconds(load));
+        self.measure(driver, CostSample::Loaded, times);
     }
 
-    fn measure(&self, driver: &Driver, sample: Sample, times: Times) {
+    fn measure(&self, driver: &Driver, sample: CostSample, times: CostTimes) {
         if driver.profile.record == RecordTime::Measured
             && self.config.record() == config::RecordMode::Auto
             && let Some(store) = self.written_store()
@@ -218,10 +218,10 @@ impl Cache {
     }
 
     /// Empty measurements of a driver. None if the driver cannot be identified.
-    fn unmeasured(&self, driver: &Driver) -> Option<Measured> {
+    fn unmeasured(&self, driver: &Driver) -> Option<DriverCosts> {
         let identity = driver.identity(self)?;
         let library = driver.library().to_string_lossy().into_owned();
-        Some(Measured::new(
+        Some(DriverCosts::new(
             driver.profile.family,
             library,
             key(identity.iter()),

@@ -16,11 +16,12 @@ use crate::cl::{Device, Program};
 use crate::driver::Driver;
 use crate::key::ingredients::sha256;
 use crate::outcome::{Missed, NotBakeable};
-use crate::shadow::{self, Operation};
+use crate::shadow::Operation;
 use crate::store::entry::{EntryContent, Facts};
 use crate::store::journal::Kept;
-use crate::store::recipe::{self, Content, DeviceName, HeaderFile, StoredRecipe, StoredText};
+use crate::store::recipe::{DeviceName, HeaderContent, HeaderFile, RecipeOperation, StoredRecipe};
 use crate::store::stats::Counter;
+use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 
 impl Cache {
@@ -33,26 +34,13 @@ impl Cache {
             return Err(NotBakeable::NoSources);
         }
         let call = &plan.recipe;
-        let base = match &call.base {
-            shadow::Base::Source(source) => recipe::StoredBase::Source(StoredText(source.clone())),
-            shadow::Base::Il(code, constants) => {
-                recipe::StoredBase::Il(StoredText(code.clone()), constants.clone())
-            }
-            shadow::Base::Linked(inputs) => {
-                recipe::StoredBase::Linked(inputs.iter().map(|input| input.key).collect())
-            }
-        };
+        let base = call.base.map_inputs(|input| input.key);
         let (operation, devices) = match &call.operation {
-            Operation::Build => (recipe::StoredOperation::Build, &plan.devices),
+            Operation::Build => (RecipeOperation::Build, &plan.devices),
             Operation::Compile(headers) => {
-                let header = |header: &shadow::Header| {
-                    let name = StoredText::from(header.name.as_bytes());
-                    (name, StoredText(header.source.clone()))
-                };
-                let headers = headers.iter().map(header).collect();
-                (recipe::StoredOperation::Compile(headers), &plan.devices)
+                (RecipeOperation::Compile(headers.clone()), &plan.devices)
             }
-            Operation::Link(of_context) => (recipe::StoredOperation::Link, of_context),
+            Operation::Link(of_context) => (RecipeOperation::Link(()), of_context),
         };
         let place = |device: &Device| super::devices::index(driver, devices, *device);
         let listed = match &call.arguments.devices {
@@ -187,7 +175,7 @@ fn files(plan: &Plan) -> Option<Vec<HeaderFile>> {
     let mut numbers = HashMap::new();
     for file in plan.recipe.closure.files() {
         let content = match file.same_as {
-            Some(first) => Content::SameAs {
+            Some(first) => HeaderContent::SameAs {
                 file: *numbers.get(&first)?,
                 in_same_directory: file.in_same_directory,
             },
@@ -196,7 +184,7 @@ fn files(plan: &Plan) -> Option<Vec<HeaderFile>> {
                 if sha256(&text) != *file.digest {
                     return None;
                 }
-                Content::Text(StoredText(text.into()))
+                HeaderContent::Text(text.into())
             }
         };
         numbers.insert(file.index, files.len() as u32);

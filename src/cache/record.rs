@@ -21,6 +21,7 @@ use crate::shadow::Operation;
 use crate::store::entry::{EntryContent, Facts, Meta};
 use crate::store::journal::Kept;
 use crate::store::stats::Counter;
+use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 
 /// A call that missed, and the program that the driver has built in it.

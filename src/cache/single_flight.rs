@@ -24,8 +24,9 @@ use super::plan::Plan;
 use super::{Cache, nanoseconds};
 use crate::driver::{self, reentrancy};
 use crate::key::ingredients::Key;
-use crate::store::lock::{Attempt, Guard, Purpose};
+use crate::store::lock::{LockAttempt, LockGuard, Purpose};
 use crate::store::stats::Counter;
+use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 
 /// The first and the longest pause between two looks.
@@ -61,7 +62,7 @@ impl<T> Waited<T> {
 
 /// The right to build, while others wait if there is a lock. A drop without [`BuildTurn::published`] tells them to stop waiting.
 #[derive(Default)]
-pub struct BuildTurn(Option<Guard>);
+pub struct BuildTurn(Option<LockGuard>);
 
 impl BuildTurn {
     /// Ends the turn after the entry was published.
@@ -73,7 +74,7 @@ impl BuildTurn {
 impl Drop for BuildTurn {
     fn drop(&mut self) {
         if let Some(guard) = &self.0 {
-            guard.mark();
+            guard.signal_abandoned();
         }
     }
 }
@@ -101,17 +102,17 @@ impl Cache {
             return Waited::Build(BuildTurn::default());
         };
         let (locks, key) = (store.locks(), plan.key());
-        let before = locks.mark_of(&key);
+        let before = locks.abandonments(&key);
         let started = Instant::now();
         let in_vain = IN_VAIN.load(Ordering::Relaxed);
         let mut longest = longest_wait(None, in_vain);
         let (mut pause, mut seen) = (PAUSES.0, None);
         let mut waited = false;
         let turn = loop {
-            let guard = match locks.try_lock(Purpose::Build, &key) {
-                Attempt::Got(guard) => Some(guard),
-                Attempt::Taken => None,
-                Attempt::Unavailable => break BuildTurn::default(),
+            let guard = match locks.try_lock(Purpose::Build(key)) {
+                LockAttempt::Got(guard) => Some(guard),
+                LockAttempt::Taken => None,
+                LockAttempt::Unavailable => break BuildTurn::default(),
             };
             // Only a new entry is worth reading. The lock was tried before, so its new holder misses no entry.
             let there = store.which_entry(&key);
@@ -123,7 +124,7 @@ impl Cache {
                 }
                 longest = longest_wait(compile_time(store, &key), in_vain);
             }
-            let marked = match (before, locks.mark_of(&key)) {
+            let marked = match (before, locks.abandonments(&key)) {
                 (Some(before), Some(now)) => now != before,
                 _ => guard.is_some(),
             };

@@ -35,7 +35,7 @@ use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::priority;
 use crate::store::entry::Meta;
-use crate::store::lock::{Attempt, Purpose};
+use crate::store::lock::{LockAttempt, Purpose};
 use crate::store::{Limits, Store};
 use collect::{Item, Work, collect, collect_audits};
 use replay::{ReplayResult, Task};
@@ -145,10 +145,10 @@ pub fn bake(wanted: &BakeArgs) -> Result<ExitCode, Failure> {
     let audited: Vec<Key> = (wanted.audit.iter())
         .map(|digits| Key::from_hex(digits).map_or_else(|| find_key(&store, digits), Ok))
         .collect::<Result<_, _>>()?;
-    let _lock = match store.locks().try_lock(Purpose::Bake, &Key([0; 32])) {
-        Attempt::Got(lock) => Some(lock),
-        Attempt::Unavailable => None,
-        Attempt::Taken => {
+    let _lock = match store.locks().try_lock(Purpose::Bake) {
+        LockAttempt::Got(lock) => Some(lock),
+        LockAttempt::Unavailable => None,
+        LockAttempt::Taken => {
             let report = Report {
                 is_busy: true,
                 ..Report::default()

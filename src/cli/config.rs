@@ -313,7 +313,7 @@ fn show(json: bool) -> Result<ExitCode, Failure> {
         None
     });
     for tier in tiers(&config).all() {
-        if let Err(why) = &tier.store {
+        if let Err(why) = &tier.tier {
             say(&format!(
                 "oclcache: `{}` is not used: {why}",
                 path(&tier.path)

@@ -17,7 +17,7 @@ use super::open::store;
 use super::output::{ago, print, print_json, say};
 use crate::key::ingredients::Key;
 use crate::log::text;
-use crate::outcome::NotBakeable;
+use crate::outcome::{FormerName, NotBakeable};
 use crate::store::journal::{self, BuildResult, JournalRecord, Kept};
 use difference::Difference;
 pub(super) use why::Past;
@@ -124,6 +124,7 @@ fn as_json(record: &JournalRecord, why: &Why) -> Value {
         "key": build.map(|build| build.key.hex()),
         "options": build.and_then(|build| build.options.as_deref()).map(shown),
         "reason": why.reason,
+        "former_reason": record.ended.reason().and_then(FormerName::former_name),
         "words": words(why, usize::MAX),
         "nearest": nearest,
         "differences": differences.collect::<Vec<_>>(),

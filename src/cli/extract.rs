@@ -25,7 +25,7 @@ use super::show::{find_entry, kind, value};
 use crate::key::ingredients::{Key, Kind, digest_of};
 use crate::log::text;
 use crate::store::entry::{Answer, Answers, Entry, KernelFacts, Meta};
-use crate::store::recipe::{StoredBase, StoredRecipe};
+use crate::store::recipe::{RecipeBase, StoredRecipe};
 
 /// Which entry, and whereto.
 #[derive(Args)]
@@ -133,15 +133,15 @@ fn write(top: &Path, key: &Key, entry: &Entry) -> io::Result<Vec<String>> {
         return Ok(lacking);
     };
     let file = match &recipe.base {
-        StoredBase::Source(source) => {
+        RecipeBase::Source(source) => {
             fs::write(top.join("source.cl"), &**source)?;
             "source.cl"
         }
-        StoredBase::Il(code, _) => {
+        RecipeBase::Il(code, _) => {
             fs::write(top.join("program.spv"), &**code)?;
             "program.spv"
         }
-        StoredBase::Linked(keys) => {
+        RecipeBase::Linked(keys) => {
             let keys: Vec<String> = keys.iter().map(Key::hex).collect();
             fs::write(top.join("inputs.txt"), keys.join("\n") + "\n")?;
             lacking.push("it has no source of its own, so nothing compiles it again: it was linked from the programs whose keys are in inputs.txt; extract those".to_owned());

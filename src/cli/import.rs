@@ -26,6 +26,7 @@ use crate::config::Config;
 use crate::key::ingredients::{self, Key, hex, sha256};
 use crate::store::entry::{Entry, EntryContent, Meta};
 use crate::store::recipe::StoredRecipe;
+use crate::store::tier::Tier;
 use crate::store::{Limits, Lookup, MAX_ENTRY_BYTES, Store};
 use crate::trust;
 use drivers::purpose;

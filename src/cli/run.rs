@@ -24,7 +24,7 @@ use super::output::{plural, say, seconds};
 use crate::cache::{RUN_VARIABLE, autobake};
 use crate::config::{self, Config, Name};
 use crate::log::path;
-use crate::store::stats::{Counter, Run};
+use crate::store::stats::{Counter, RunCounts};
 use place::RunDirectory;
 pub(super) use place::{forget_vendors, made_vendors, vendors_directory};
 
@@ -263,7 +263,7 @@ fn exit_as(status: &ExitStatus, missed: bool) -> Result<ExitCode, Failure> {
     ))
 }
 
-fn summary(run: &Run, config: &Config, program: &OsStr) -> String {
+fn summary(run: &RunCounts, config: &Config, program: &OsStr) -> String {
     if run.processes == 0 {
         let file = find_program(program).and_then(|file| file.canonicalize().ok());
         let name = file.as_deref().and_then(Path::file_name);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -16,11 +15,12 @@ use crate::config::Config;
 use crate::driver::profile;
 use crate::key::ingredients::{Ingredient, Key, Kind, digest_of, hex};
 use crate::log::text;
+use crate::store::Lookup;
 use crate::store::entry::Entry;
-use crate::store::{Lookup, Store};
+use crate::store::tier::Tier;
 
 pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure> {
-    let (key, path, entry) = find_entry(digits)?;
+    let (key, location, entry) = find_entry(digits)?;
     if source {
         let missing = || {
             Failure::new(
@@ -33,53 +33,54 @@ pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure>
     if json {
         let mut object = as_json(&entry);
         object["key"] = key.hex().into();
-        object["path"] = path.to_string_lossy().into();
+        object["path"] = location.into();
         return print_json(&object);
     }
     let head = format!(
         "key               {}\nfile              {}\n",
         key.hex(),
-        crate::log::path(&path)
+        crate::log::text(location.as_bytes())
     );
     print((head + &as_text(&entry)).as_bytes())
 }
 
-/// The entry that some first digits name, verified, and where it stands.
-pub(super) fn find_entry(digits: &str) -> Result<(Key, PathBuf, Entry), Failure> {
+/// The entry that some first digits name, verified, and where it is.
+pub(super) fn find_entry(digits: &str) -> Result<(Key, String, Entry), Failure> {
     let (own, tiers) = (store()?, tiers(&Config::read()));
-    let (key, store) = find(own.iter().chain(tiers.stores()), digits)?;
-    let entry = match store.look_up(&key) {
+    let own = own.iter().map(|store| store as &dyn Tier);
+    let (key, tier) = find(own.chain(tiers.used()), digits)?;
+    let entry = match tier.look_up(&key) {
         Lookup::Found(entry, _) | Lookup::Pending(entry) => entry,
         Lookup::Absent => return Err(no_entry(digits)),
         Lookup::Unreadable(error) => {
-            let path = store.path_of(&key);
+            let location = tier.location(&key);
             let words = format!(
                 "cannot read `{}`: {error}; `oclcache doctor` looks at the directory",
-                crate::log::path(&path)
+                crate::log::text(location.as_bytes())
             );
             return Err(Failure::new(words));
         }
         Lookup::Bad(defect) => {
-            let path = store.path_of(&key);
+            let location = tier.location(&key);
             let words = format!(
                 "`{}` is damaged ({defect}); the next build replaces it",
-                crate::log::path(&path)
+                crate::log::text(location.as_bytes())
             );
             return Err(Failure::new(words));
         }
     };
-    Ok((key, store.path_of(&key), *entry))
+    Ok((key, tier.location(&key), *entry))
 }
 
-/// The first of the stores that has the key that some first digits name.
+/// The first of the tiers that has the key that some first digits name.
 fn find<'a>(
-    stores: impl Iterator<Item = &'a Store>,
+    tiers: impl Iterator<Item = &'a dyn Tier>,
     digits: &str,
-) -> Result<(Key, &'a Store), Failure> {
+) -> Result<(Key, &'a dyn Tier), Failure> {
     let mut found = BTreeMap::new();
-    for store in stores {
-        for (key, _) in store.entries()? {
-            found.entry(key).or_insert(store);
+    for tier in tiers {
+        for key in tier.keys()? {
+            found.entry(key).or_insert(tier);
         }
     }
     let key = choose_key(found.keys().copied(), digits, "list")?;

@@ -11,8 +11,7 @@ use super::failure::Failure;
 use super::open::store;
 use super::output::{print, print_json, say};
 use crate::quantity;
-use crate::store::STATISTICS;
-use crate::store::stats::{DAY_MS, Statistics};
+use crate::store::stats::DAY_MS;
 pub use gathered::{By, Gathered, day, hit_rate};
 
 /// What is to be shown, and how.
@@ -86,9 +85,9 @@ pub fn stats(wanted: &StatsArgs) -> Result<ExitCode, Failure> {
 
 fn zero() -> Result<ExitCode, Failure> {
     if let Some(store) = store()?
-        && let Some(directory) = store.root().open_below(STATISTICS)?
+        && let Some(statistics) = store.statistics()?
     {
-        Statistics::new(&directory).zero()?;
+        statistics.zero()?;
     }
     say("oclcache: statistics zeroed");
     Ok(ExitCode::SUCCESS)

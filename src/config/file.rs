@@ -1,4 +1,4 @@
-//! The two configuration files: the system's, which root alone can write, and the user's.
+//! The two configuration files: that of the system, which only root may write, and that of the user.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,13 +13,13 @@ use crate::trust;
 
 const NAME: &str = "config.toml";
 const ROOT: u32 = 0;
-/// A larger file is no configuration, in bytes.
+/// Larger files are not read.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// In a complaint about settings that another user may have written, behind their names and before the reason.
+/// The part of a complaint about settings that another user may have written, between their names and the reason.
 pub const IGNORED: &str = "ignored because";
 
-/// Names that are more alike than this may be meant.
+/// Suggest names that are more alike than this.
 const LIKE: f64 = 0.8;
 
 /// Where the system's file is.
@@ -41,7 +41,7 @@ pub fn of_user(config_home: Option<PathBuf>, home: Option<PathBuf>) -> Option<Pa
 }
 
 impl Config {
-    /// Takes the settings of the system's file, if nobody but root can write it: it names whose programs are run.
+    /// Takes the settings of the system's file, if nobody but root can write it: it names the users whose entries are executed.
     pub(super) fn read_system_file(&mut self, file: &Path) {
         match trust::open(file, trust::FILE, &[ROOT]) {
             Ok(None) => {}
@@ -56,8 +56,8 @@ impl Config {
         }
     }
 
-    /// Takes the settings of the user's file. HOME may be another user's, as under sudo: what could make this process load, open
-    /// or reach something is taken only if nobody else can have written it.
+    /// Takes the settings of the user's file. HOME may be that of another user, as under sudo: settings that name code, files or
+    /// hosts are taken only if nobody else can have written them.
     pub(super) fn read_user_file(&mut self, file: &Path) {
         // Without O_NONBLOCK, a FIFO would block the application.
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
@@ -69,14 +69,14 @@ impl Config {
                 let opened = opened.and_then(own);
                 let id = opened.as_ref().map_or((0, 0), |(_, id)| *id);
                 let content = opened.and_then(|(opened, _)| read(opened));
-                // Looked at where it matters only: most files have no such setting.
+                // Checked only if it matters: most files have no such setting.
                 let distrust = || trust::distrust_of_own_file(file, id);
                 self.take(file, content, &source, &distrust);
             }
         }
     }
 
-    /// `distrust` tells why a file is not trusted with what it names.
+    /// `distrust` says why a file is not trusted, if it is not.
     fn take(
         &mut self,
         file: &Path,
@@ -142,7 +142,7 @@ impl Config {
         }
     }
 
-    /// Takes what a file says of single programs: `[program.NAME]`.
+    /// Takes the settings of single programs: `[program.NAME]`.
     fn take_rules(&mut self, file: &Path, programs: &toml::Value, source: &ValueSource) {
         let shown = path(file);
         let mut complain = |what: &str, why: &str| {
@@ -175,7 +175,7 @@ impl Config {
                     // The rest of a name with dots.
                     (None, toml::Value::Table(_)) => complain(
                         &whole,
-                        "is no setting of a program; a name with dots stands in quotes, as [program.\"python3.11\"]",
+                        "is no setting of a program; write a name with dots in quotes, such as [program.\"python3.11\"]",
                     ),
                     (None, _) => {
                         let keys = RULES.iter().map(|rule| rule.key);
@@ -190,7 +190,7 @@ impl Config {
     }
 }
 
-/// What everybody can write is nobody's settings: they name libraries that are run.
+/// Refuses a file that everybody can write, because settings name libraries to load.
 fn own(file: File) -> io::Result<(File, FileId)> {
     let metadata = file.metadata()?;
     match metadata.mode() & 0o002 {
@@ -213,7 +213,7 @@ fn read(file: File) -> io::Result<String> {
     Ok(content)
 }
 
-/// Which setting a line of a file makes, and its value; or what is wrong with it.
+/// The setting and value of a line of a file; or the error in it.
 fn setting(key: &str, value: &toml::Value, source: &ValueSource) -> Result<(Name, String), String> {
     let setting = SETTINGS.iter().find(|setting| setting.key == key);
     let keys = || {
@@ -230,7 +230,7 @@ fn setting(key: &str, value: &toml::Value, source: &ValueSource) -> Result<(Name
     let name = setting.name;
     let value = match (name, value) {
         (Name::TrustedOwners, value) => ids(value)
-            .ok_or("must be a list of user ids as [1000, 1001]; names are not looked up")?,
+            .ok_or("must be a list of user ids such as [1000, 1001]; names are not looked up")?,
         (_, toml::Value::String(text)) => text.clone(),
         (_, toml::Value::Boolean(truth)) => truth.to_string(),
         (_, toml::Value::Integer(number)) => number.to_string(),
@@ -239,7 +239,7 @@ fn setting(key: &str, value: &toml::Value, source: &ValueSource) -> Result<(Name
     Ok((name, value))
 }
 
-/// The ids of a list, with blanks between them.
+/// The user ids of a list, separated by blanks.
 fn ids(list: &toml::Value) -> Option<String> {
     let id = |value: &toml::Value| u32::try_from(value.as_integer()?).ok();
     let ids: Option<Vec<u32>> = list.as_array()?.iter().map(id).collect();
@@ -252,7 +252,7 @@ pub fn is_file_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\0'])
 }
 
-/// The known name that is nearest to one that is not, if there is one near.
+/// A suggestion for an unknown name: the nearest known one, if it is near enough.
 pub fn meant<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> String {
     let near = known
         .map(|name| (strsim::jaro(key, name), name))

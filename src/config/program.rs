@@ -1,7 +1,7 @@
-//! What the configuration files say of single programs.
+//! The settings of single programs in the configuration files.
 //!
-//! A program is the file that runs, so for a script it is the interpreter: the kernel knows no other name, and who wants a rule
-//! for one script sets OCLCACHE_DISABLE for it.
+//! A program is the file that runs; for a script it is the interpreter, because the kernel knows no other name. For one script, set
+//! OCLCACHE_DISABLE.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -11,9 +11,9 @@ use super::{Config, Name, ValueSource};
 pub struct RuleSetting {
     /// The key below `[program.NAME]`.
     pub key: &'static str,
-    /// The setting of all programs that it stands for.
+    /// The setting for all programs that it overrides.
     name: Name,
-    /// Whether it says the contrary of that.
+    /// Whether its meaning is the opposite of that.
     is_contrary: bool,
     /// What it means.
     pub help: &'static str,
@@ -21,7 +21,7 @@ pub struct RuleSetting {
 
 #[cfg(test)]
 impl RuleSetting {
-    /// The setting of all programs that it stands for.
+    /// The setting for all programs that it overrides.
     pub fn setting(&self) -> &'static super::Setting {
         &super::SETTINGS[self.name as usize]
     }
@@ -45,21 +45,21 @@ pub const RULES: [RuleSetting; 2] = [
     },
 ];
 
-/// What a configuration file says of one program.
+/// A setting of one program in a configuration file.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// The program's file name, as statistics show it.
     pub program: String,
     /// Which of [`RULES`].
     pub key: &'static str,
-    /// What it says.
+    /// Its value.
     pub value: bool,
     /// Which file.
     pub source: ValueSource,
 }
 
 impl Config {
-    /// What the files say of single programs, each once: the user's file stands above the system's.
+    /// The settings of single programs, each once: the user's file overrides the system's.
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
         let is_last = |(index, rule): &(usize, &Rule)| {
             let mut later = self.rules[index + 1..].iter();
@@ -69,18 +69,18 @@ impl Config {
         last.map(|(_, rule)| rule)
     }
 
-    /// Whether no program is cached, as far as this process can know.
+    /// Whether no program is cached, as far as this process knows.
     pub fn disables_all(&self) -> bool {
         self.disable() && !self.rules().any(|rule| rule.key == CACHE && rule.value)
     }
 
-    /// Whether a program is not cached because a file says so of it alone.
+    /// Whether a program is not cached because of its own setting in a file.
     pub fn disables_only(&self, program: &str) -> bool {
         let mut rules = self.rules();
         rules.any(|rule| rule.key == CACHE && !rule.value && rule.program == program)
     }
 
-    /// Takes what is said of the running program.
+    /// Takes the settings of the running program.
     pub(super) fn apply_rules(&mut self) {
         if self.rules.is_empty() {
             return;
@@ -101,11 +101,11 @@ impl Config {
     }
 }
 
-/// The name of the running program's file, also where that was replaced meanwhile.
+/// The name of the running program's file, even if that was replaced meanwhile.
 pub fn executable() -> Vec<u8> {
     let path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let name = path.file_name().unwrap_or_default().as_bytes();
-    // proc(5): what the kernel says of a file that has no name any more.
+    // proc(5): the kernel appends this to the path of a removed file.
     name.strip_suffix(b" (deleted)").unwrap_or(name).to_vec()
 }
 
@@ -188,7 +188,7 @@ mod tests {
             ),
             (
                 "[program.python3.11]\ncache = false\n",
-                "a name with dots stands in quotes",
+                "write a name with dots in quotes",
             ),
             ("[program.'a/b']\ncache = false\n", "`program.a/b` must be"),
             ("[program.'']\ncache = false\n", "`program.` must be"),

@@ -17,11 +17,11 @@ pub enum Name {
     StoreSource,
     /// When binaries are recorded.
     Record,
-    /// Whether a process that leaves something to bake starts a baker.
+    /// Whether a process that leaves a recipe starts a baker.
     Autobake,
     /// Which share of the hits is built from source as well.
     Verify,
-    /// Of how many hits one is checked by the baker.
+    /// The baker audits one in this many hits.
     Audit,
     /// Report what is compiled.
     MustHit,
@@ -33,7 +33,7 @@ pub enum Name {
     MaxAge,
     /// Directories that are read after the cache directory.
     SystemDirs,
-    /// Whose directories those may be.
+    /// Who may own those directories.
     TrustedOwners,
     /// Which drivers to load.
     Vendors,
@@ -45,15 +45,15 @@ pub enum Name {
     LogFile,
 }
 
-/// From which configuration files a setting is obeyed. The environment and the system's file are always trusted.
+/// Which configuration files may make a setting. The environment and the system's file are always trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObeyedFrom {
-    /// Also from a user's file that another user owns or can write: nothing is loaded, opened or reached that it names.
+    /// Also a user's file that another user owns or can write: the setting names nothing to load, open or contact.
     Any,
-    /// From a user's file only if nobody but root and the effective user can write it: it names code, files, directories, hosts or
-    /// keys.
+    /// A user's file only if nobody but root and the effective user can write it: the setting names code, files, directories, hosts
+    /// or keys.
     Own,
-    /// From the system's file only, and from no variable.
+    /// Only the system's file, and no variable.
     System,
 }
 
@@ -78,10 +78,10 @@ pub struct Setting {
 
 /// The directory that was chosen when the package was built; `Some("")` means that the cache is off by default.
 pub(super) const BUILT_DIR: Option<&str> = option_env!("OCLCACHE_DEFAULT_DIR");
-/// Where the configuration file is looked for, chosen likewise; `Some("")` means that there is none.
+/// The path of the configuration file, chosen likewise; `Some("")`: there is no such file.
 pub(super) const BUILT_CONFIG_DIR: Option<&str> = option_env!("OCLCACHE_DEFAULT_CONFIG_DIR");
 
-/// Where the system's configuration file is looked for, chosen likewise; `Some("")` means that there is none.
+/// The path of the system's configuration file, chosen likewise; `Some("")`: there is no such file.
 pub(super) const BUILT_SYSTEM_CONFIG_DIR: Option<&str> =
     option_env!("OCLCACHE_DEFAULT_SYSTEM_CONFIG_DIR");
 
@@ -142,7 +142,7 @@ pub const SETTINGS: [Setting; 19] = [
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_RECORD"),
         default: "auto",
-        help: "when binaries are stored. inline: inside the miss; bake: later, by `oclcache bake`; off: never; auto: as is best for the driver",
+        help: "when binaries are stored. inline: inside the miss; bake: later, by `oclcache bake`; off: never; auto: by the driver",
     },
     Setting {
         name: Name::Autobake,
@@ -151,7 +151,7 @@ pub const SETTINGS: [Setting; 19] = [
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_AUTOBAKE"),
         default: "auto",
-        help: "whether a program that leaves something to bake starts a baker; auto: not in a batch job or container, which would end it",
+        help: "whether a program that leaves a recipe starts a baker; auto: not in a batch job or container, which would end the baker",
     },
     Setting {
         name: Name::Verify,
@@ -169,7 +169,7 @@ pub const SETTINGS: [Setting; 19] = [
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_AUDIT"),
         default: "1000",
-        help: "one hit in so many is compiled again by the baker, behind the program, and compared; 0: none",
+        help: "one hit in this many is compiled again in the background and compared; 0: never",
     },
     Setting {
         name: Name::MustHit,
@@ -178,7 +178,7 @@ pub const SETTINGS: [Setting; 19] = [
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_MUST_HIT"),
         default: "false",
-        help: "say on standard error what is compiled; `oclcache run` then ends with 125",
+        help: "report on standard error what is compiled; `oclcache run` then ends with 125",
     },
     Setting {
         name: Name::MaxSize,
@@ -187,7 +187,7 @@ pub const SETTINGS: [Setting; 19] = [
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_MAX_SIZE"),
         default: "5Gi",
-        help: "the size that the entries may take on the disk, as 500M or 5Gi; 0: no limit",
+        help: "the maximum size of all entries on the disk, such as 500M or 5Gi; 0: no limit",
     },
     Setting {
         name: Name::MinFree,
@@ -196,7 +196,7 @@ pub const SETTINGS: [Setting; 19] = [
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_MIN_FREE"),
         default: "auto",
-        help: "nothing is stored and entries are removed where less than this is free; auto: 1 % of the file system, at most 1Gi",
+        help: "if less than this is free, nothing is stored and entries are removed; auto: 1 % of the file system, at most 1Gi",
     },
     Setting {
         name: Name::MaxAge,
@@ -205,7 +205,7 @@ pub const SETTINGS: [Setting; 19] = [
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_MAX_AGE"),
         default: "0",
-        help: "entries that were not used for this time are removed, as 12h or 30d; 0: never for that",
+        help: "entries not used for this time, such as 12h or 30d, are removed; 0: never",
     },
     Setting {
         name: Name::SystemDirs,
@@ -214,7 +214,7 @@ pub const SETTINGS: [Setting; 19] = [
         obeyed_from: ObeyedFrom::Own,
         variable: Some("OCLCACHE_SYSTEM_DIRS"),
         default: "/usr/share/oclcache:/var/cache/oclcache",
-        help: "directories of entries that are only read, separated by colons, if nobody untrusted can write them",
+        help: "directories of entries that are only read, separated by colons, if no untrusted user can write them",
     },
     Setting {
         name: Name::TrustedOwners,
@@ -223,7 +223,7 @@ pub const SETTINGS: [Setting; 19] = [
         obeyed_from: ObeyedFrom::System,
         variable: None,
         default: "",
-        help: "ids of users beside root and the one who runs a program whose system_dirs are read; only in the system's file",
+        help: "ids of users who may own system_dirs, beside root and the user who runs the program; only in the system's file",
     },
     Setting {
         name: Name::Vendors,

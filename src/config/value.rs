@@ -1,4 +1,4 @@
-//! What the values of settings are, and whether a text is one.
+//! The kinds of values of settings, and their checks.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use crate::quantity;
 
-/// What the values of a setting are.
+/// The kind of a setting's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     /// Yes or no.
     Switch,
-    /// Yes, no, or as is best.
+    /// Yes, no, or automatic.
     SwitchOrAuto,
     /// One of these words, of which the first is the default.
     Word(&'static [&'static str]),
@@ -21,19 +21,19 @@ pub enum ValueKind {
     Count,
     /// A number of bytes.
     Size,
-    /// A number of bytes, or as is best.
+    /// A number of bytes, or automatic.
     SizeOrAuto,
     /// A time.
     Age,
     /// One directory.
     Directory,
-    /// Ids of users, with blanks between them.
+    /// Ids of users, separated by blanks.
     Ids,
     /// Anything.
     Text,
 }
 
-/// What is written for yes and no. What the reader takes besides is said at `truth`.
+/// What is written for yes and no. `truth` accepts more.
 const SWITCHES: [&str; 8] = ["true", "false", "yes", "no", "on", "off", "1", "0"];
 
 impl ValueKind {
@@ -58,8 +58,8 @@ impl ValueKind {
         }
     }
 
-    /// Whether the default is taken for what is no such value. All that is no "no" is a "yes", and a directory that is none is
-    /// refused where it is used.
+    /// Whether an invalid value counts as the default. Any text but a "no" is a "yes", and an invalid directory is refused where it
+    /// is used.
     pub fn has_fallback(self) -> bool {
         matches!(
             self,
@@ -72,7 +72,7 @@ impl ValueKind {
         )
     }
 
-    /// What is wanted, for people.
+    /// The expected form, for people.
     pub fn wanted(self) -> String {
         match self {
             ValueKind::Switch => "true or false".to_owned(),
@@ -80,22 +80,22 @@ impl ValueKind {
             ValueKind::Word(words) => format!("one of {}", words.join(", ")),
             ValueKind::Percent => "a whole number from 0 to 100".to_owned(),
             ValueKind::Count => "a whole number".to_owned(),
-            ValueKind::Size => "a size as 500M or 5Gi".to_owned(),
-            ValueKind::SizeOrAuto => "auto or a size as 500M or 5Gi".to_owned(),
-            ValueKind::Age => "a time as 12h or 30d, or 0".to_owned(),
+            ValueKind::Size => "a size such as 500M or 5Gi".to_owned(),
+            ValueKind::SizeOrAuto => "auto or a size such as 500M or 5Gi".to_owned(),
+            ValueKind::Age => "a time such as 12h or 30d, or 0".to_owned(),
             ValueKind::Directory => "an absolute path".to_owned(),
-            ValueKind::Ids => "ids of users as \"1000 1001\"".to_owned(),
+            ValueKind::Ids => "user ids such as \"1000 1001\"".to_owned(),
             ValueKind::Text => "a text".to_owned(),
         }
     }
 }
 
-/// A share of a hundred.
+/// Parses a percentage.
 pub fn percent(text: &str) -> Option<u8> {
     text.parse().ok().filter(|percent| *percent <= 100)
 }
 
-/// How many.
+/// Parses a count.
 pub fn count(text: &str) -> Option<u64> {
     text.parse().ok()
 }

@@ -23,15 +23,17 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::elf::Elf;
 use super::identity::{FileMemory, build_id_value, list_identity, sha256_value};
+use crate::framing;
 
 /// Longer names are compared by this many of their last bytes.
 const LENGTH: usize = 24;
 /// Shorter names occur in any data by chance, so each of them counts.
 const MIN_LENGTH: usize = 3;
 const BLOCK: usize = 4096;
-const MAGIC: &[u8; 16] = b"oclcache names 1";
-/// Magic, the libraries, and the number of blocks.
-const HEADER: usize = MAGIC.len() + 32 + 8;
+const MAGIC: &[u8] = b"oclcache names 2";
+/// Magic number and length of the index: a frame (see `framing`) of the identity of the libraries and a row for each block. The
+/// blocks follow it, since only some of them are read.
+const HEADER: usize = MAGIC.len() + size_of::<u32>();
 /// The first name of a block and its checksum.
 const ROW: usize = LENGTH + 8;
 /// A set with more names is not kept. 200,000 are usual.
@@ -166,27 +168,23 @@ impl NameIndex {
     ) -> Option<NameIndex> {
         let mut header = [0; HEADER];
         read(&mut header, 0)?;
-        let (magic, rest) = header.split_at(MAGIC.len());
-        let (libraries, count) = rest.split_at(32);
-        let count = u64::from_le_bytes(count.try_into().ok()?) as usize;
-        if magic != MAGIC || libraries != identity || count > MAX_NAMES {
+        let start = framing::frame_length(MAGIC, &header)?;
+        if start > MAX_NAMES * ROW {
             return None;
         }
-        let mut rows = Vec::new();
-        rows.try_reserve_exact(count * ROW + 8).ok()?;
-        rows.resize(count * ROW + 8, 0);
-        read(&mut rows, HEADER)?;
-        let (rows, checksum) = rows.split_last_chunk::<8>()?;
-        if xxh3_64(&[&header[..], rows].concat()).to_le_bytes() != *checksum {
-            return None;
-        }
+        let mut index = Vec::new();
+        index.try_reserve_exact(start).ok()?;
+        index.resize(start, 0);
+        read(&mut index, 0)?;
+        let (body, _) = framing::unframe(MAGIC, &index)?;
+        let rows = body.strip_prefix(identity)?;
         let row = |row: &[u8]| {
             let (first, checksum) = row.split_first_chunk::<LENGTH>()?;
             Some((*first, u64::from_le_bytes(checksum.try_into().ok()?)))
         };
         Some(NameIndex {
             rows: rows.chunks_exact(ROW).map(row).collect::<Option<_>>()?,
-            start: HEADER + count * ROW + 8,
+            start,
         })
     }
 
@@ -439,9 +437,7 @@ impl Gathered {
         if !block.is_empty() {
             close(&first, &mut block);
         }
-        let count = (rows.len() / ROW) as u64;
-        let mut bytes = [&MAGIC[..], identity, &count.to_le_bytes(), &rows].concat();
-        bytes.extend(xxh3_64(&bytes).to_le_bytes());
+        let mut bytes = framing::frame(MAGIC, &[identity, &rows[..]].concat())?;
         bytes.extend(blocks);
         Ok(bytes)
     }

@@ -1,13 +1,13 @@
 //! The recipe of a program's content: enough for the driver to make it again.
 
-use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::sync::Arc;
 
 use crate::cl::Device;
 use crate::driver::BuildArguments;
 use crate::key::include::Closure;
 use crate::key::ingredients::Key;
+pub use crate::store::recipe::{Constants, Header, Text};
+use crate::store::recipe::{RecipeBase, RecipeOperation};
 
 /// A call after which the content of a program is known by a key.
 pub struct Recipe {
@@ -31,62 +31,11 @@ pub struct Recipe {
     pub include_dirs: Vec<Vec<u8>>,
 }
 
-/// A source or module, as the driver gave it. Shared, since it may have megabytes.
-pub type Text = Arc<Vec<u8>>;
-
 /// What a program is made from.
-#[derive(Clone)]
-pub enum Base {
-    /// OpenCL C, without a NUL.
-    Source(Text),
-    /// An intermediate language, with the specialization constants that were set before the call.
-    Il(Text, Constants),
-    /// Programs that were linked, in their order.
-    Linked(Vec<Arc<Recipe>>),
-}
+pub type Base = RecipeBase<Arc<Recipe>>;
 
-impl Base {
-    /// The programs that were linked.
-    pub fn inputs(&self) -> &[Arc<Recipe>] {
-        match self {
-            Base::Linked(inputs) => inputs,
-            _ => &[],
-        }
-    }
-}
-
-/// Values of specialization constants, by their `spec_id`.
-pub type Constants = BTreeMap<u32, Vec<u8>>;
-
-/// A function that changes what a program holds, or makes one.
-#[derive(Clone, Debug)]
-pub enum Operation {
-    /// clBuildProgram.
-    Build,
-    /// clCompileProgram, with its headers in their order.
-    Compile(Vec<Header>),
-    /// clLinkProgram, in a context of these devices.
-    Link(Vec<Device>),
-}
-
-impl Operation {
-    /// The embedded headers of clCompileProgram.
-    pub fn headers(&self) -> &[Header] {
-        match self {
-            Operation::Compile(headers) => headers,
-            _ => &[],
-        }
-    }
-}
-
-/// An embedded header of clCompileProgram.
-#[derive(Clone, Debug)]
-pub struct Header {
-    /// Its `header_include_names` element.
-    pub name: CString,
-    /// The source of its program at the time of the call.
-    pub source: Text,
-}
+/// A function that changes what a program holds, or makes one. A link has the devices of its context.
+pub type Operation = RecipeOperation<Vec<Device>>;
 
 impl Recipe {
     /// The longest chain of calls for one device after another. Longer chains are left to the driver.

@@ -1,73 +1,73 @@
-//! What audits found: an entry that is not what the driver compiles. The cache is off for that driver from then on.
+//! Findings of audits: an entry that differs from what the driver compiles. The cache is then off for that driver.
 //!
 //! ```text
-//! v1/audit/<identity>           the mark: magic, XXH3-64 of what follows, then a [`Mark`]
-//! v1/audit/<identity>.stored    the entry that was served, as it was stored
-//! v1/audit/<identity>.built     the same entry as it was compiled for the audit
+//! v1/audit/<identity>           the mark: a frame (see `framing`) of a [`AuditMark`]
+//! v1/audit/<identity>.stored    the entry that was served
+//! v1/audit/<identity>.built     the same entry as the audit compiled it
 //! ```
 //!
-//! An identity is the digest of the driver's part of keys, so an update of the driver is another identity, which has no mark. That a
-//! file of this name exists is the mark, whatever is in it: damage must not turn the cache on again. `oclcache clear` removes all
-//! of them. Archives hold none.
+//! An identity is the digest of the driver's part of keys, so an updated driver has another identity and no mark. The cache is off
+//! if the file exists, whatever it contains: damage must not turn the cache on again. `oclcache clear` removes all marks. Archives
+//! contain none.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::directory::Directory;
 use super::stats::{DAY_MS, date};
-use super::{Cleared, Store, StoreError, TEMPORARY};
+use super::{ClearResult, Store, StoreError, TEMPORARY};
+use crate::framing;
 use crate::key::ingredients::Key;
 use crate::log::{path, text};
 
 pub(super) const AUDIT: &str = "audit";
-const MAGIC: &[u8] = b"oclcaudt";
+const MAGIC: &[u8] = b"oclcaud2";
 const STORED: &str = ".stored";
 const BUILT: &str = ".built";
-/// A mark is a few lines.
-const LARGEST_MARK: u64 = 1 << 20;
-/// Entries can be large, so only those of the latest findings are kept. Marks stay.
+/// A mark has a few lines.
+const MAX_MARK_BYTES: u64 = 1 << 20;
+/// Both entries of the latest findings are kept, since entries can be large. All marks are kept.
 const MAX_KEPT: usize = 4;
 
 /// What an audit found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct AuditMark {
     /// The driver's family.
     pub family: String,
     /// The driver's library.
     pub library: String,
     /// The key of the entry, in digits.
     pub key: String,
-    /// The program that had left the entry.
+    /// The program that recorded the entry.
     pub program: String,
     /// Its kernels, with blanks between them.
     pub kernels: String,
     /// What differed.
     pub differences: Vec<String>,
-    /// When it was found, in milliseconds since 1970.
+    /// The time of the audit, in milliseconds since 1970.
     pub found_ms: u64,
     /// The version of oclcache that found it.
     pub version: String,
 }
 
-/// A finding, as it is listed.
+/// A finding, for lists.
 #[derive(Clone, Debug)]
-pub struct Marked {
-    /// Which driver the cache is off for.
+pub struct AuditFinding {
+    /// The driver for which the cache is off.
     pub identity: Key,
-    /// What is known of it; None: the file is damaged.
-    pub mark: Option<Mark>,
-    /// The two results, those that are still there.
+    /// The mark; None if the file is damaged.
+    pub mark: Option<AuditMark>,
+    /// The files of the two entries, as far as they are kept.
     pub results: Vec<PathBuf>,
 }
 
-/// What was found, for people; in one line.
-impl fmt::Display for Marked {
+/// The finding in one line, for people.
+impl fmt::Display for AuditFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.mark {
-            None => f.write_str("what an audit found cannot be read")?,
+            None => f.write_str("the mark of an audit is damaged; `oclcache clear` removes it")?,
             Some(mark) => {
                 let key = mark.key.get(..16).unwrap_or(&mark.key);
                 let day = u32::try_from(mark.found_ms / DAY_MS).unwrap_or(0);
@@ -93,21 +93,7 @@ impl fmt::Display for Marked {
     }
 }
 
-impl Mark {
-    fn encode(&self) -> Option<Vec<u8>> {
-        let body = postcard::to_stdvec(self).ok()?;
-        let checksum = xxh3_64(&body).to_le_bytes();
-        Some([MAGIC, &checksum, &body].concat())
-    }
-
-    fn parse(bytes: &[u8]) -> Option<Mark> {
-        let (checksum, body) = bytes.strip_prefix(MAGIC)?.split_first_chunk()?;
-        let is_whole = xxh3_64(body) == u64::from_le_bytes(*checksum);
-        is_whole.then(|| postcard::from_bytes(body).ok()).flatten()
-    }
-}
-
-/// Whether a name is one of these files'.
+/// Whether a name is that of a mark or an entry of an audit.
 pub(super) fn is_ours(name: &str) -> bool {
     let identity = [STORED, BUILT]
         .iter()
@@ -116,38 +102,38 @@ pub(super) fn is_ours(name: &str) -> bool {
 }
 
 impl Store {
-    /// Whether an audit found an entry of this driver wrong. Two system calls, one where nothing was ever found.
+    /// Whether an audit found a wrong entry of this driver. Costs two system calls, or one if no audit ever found any.
     pub fn is_marked(&self, identity: &Key) -> bool {
         match self.root.open_below(AUDIT) {
             Ok(Some(directory)) => directory.facts(&identity.hex()).is_some(),
             Ok(None) => false,
             Err(error) => {
-                tracing::debug!(%error, "it cannot be told what audits found");
+                tracing::debug!(%error, "the directory of audits cannot be opened: the cache stays on");
                 false
             }
         }
     }
 
-    /// Turns the cache off for a driver, and keeps both results.
+    /// Turns the cache off for a driver, and keeps both entries.
     ///
     /// # Errors
-    /// The mark cannot be written. A result that cannot be kept is none.
+    /// The mark cannot be written. An entry that cannot be kept is only logged.
     pub fn mark(
         &self,
         identity: &Key,
-        mark: &Mark,
+        mark: &AuditMark,
         stored: &[u8],
         built: &[u8],
     ) -> Result<(), StoreError> {
         let directory = self.root.create(AUDIT)?;
         let temporary = self.root.create(TEMPORARY)?;
         let name = identity.hex();
-        let bytes = mark.encode().unwrap_or_default();
+        let bytes = framing::encode(MAGIC, mark).unwrap_or_default();
         directory.write_by_rename(&temporary, &name, &bytes)?;
         for (suffix, result) in [(STORED, stored), (BUILT, built)] {
             let name = format!("{name}{suffix}");
             if let Err(error) = directory.write_by_rename(&temporary, &name, result) {
-                tracing::warn!(%error, "a result of the audit is not kept");
+                tracing::warn!(%error, "an entry of the audit is not kept");
             }
         }
         remove_old_results(&directory)
@@ -157,7 +143,7 @@ impl Store {
     ///
     /// # Errors
     /// The directory cannot be listed.
-    pub fn marks(&self) -> Result<Vec<Marked>, StoreError> {
+    pub fn marks(&self) -> Result<Vec<AuditFinding>, StoreError> {
         let Some(directory) = self.root.open_below(AUDIT)? else {
             return Ok(Vec::new());
         };
@@ -165,14 +151,14 @@ impl Store {
         names.sort();
         let marked = |name: &String| {
             let identity = Key::from_hex(name)?;
-            let bytes = directory.read(name, LARGEST_MARK).ok().flatten();
+            let bytes = directory.read(name, MAX_MARK_BYTES).ok().flatten();
             let result = |suffix| {
                 let name = format!("{name}{suffix}");
                 names.contains(&name).then(|| directory.path().join(name))
             };
-            Some(Marked {
+            Some(AuditFinding {
                 identity,
-                mark: bytes.and_then(|bytes| Mark::parse(&bytes)),
+                mark: bytes.and_then(|bytes| framing::decode(MAGIC, &bytes)),
                 results: [STORED, BUILT].into_iter().filter_map(result).collect(),
             })
         };
@@ -198,12 +184,12 @@ fn remove_old_results(directory: &Directory) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// A file cannot be removed.
-pub(super) fn clear(root: &Directory, cleared: &mut Cleared) -> Result<(), StoreError> {
+pub(super) fn clear(root: &Directory, cleared: &mut ClearResult) -> Result<(), StoreError> {
     let Some(directory) = root.open_below(AUDIT)? else {
         return Ok(());
     };
     for name in directory.names()?.into_iter().filter(|name| is_ours(name)) {
-        // A mark that a power cut has emptied turns the cache off as well, so its name decides.
+        // The name decides: a mark that a power cut has emptied turns the cache off as well.
         if let Some(file) = directory.facts(&name)
             && directory.remove(&name)?
         {
@@ -227,10 +213,10 @@ mod tests {
         let (one, other) = (Key([1; 32]), Key([2; 32]));
         assert!(!store.is_marked(&one));
         assert!(store.marks().expect("listed").is_empty());
-        let mark = Mark {
+        let mark = AuditMark {
             family: "stub".to_owned(),
             differences: vec!["binary 0".to_owned()],
-            ..Mark::default()
+            ..AuditMark::default()
         };
         store
             .mark(&one, &mark, b"stored", b"built")
@@ -258,7 +244,7 @@ mod tests {
         let store = Store::open(&path, Limits::default()).expect("a store");
         let count = MAX_KEPT as u8 + 3;
         for number in 0..count {
-            let mark = store.mark(&Key([number; 32]), &Mark::default(), b"one", b"two");
+            let mark = store.mark(&Key([number; 32]), &AuditMark::default(), b"one", b"two");
             mark.expect("marked");
         }
         let marks = store.marks().expect("listed");

@@ -1,14 +1,14 @@
-//! What the baker tries, so that a recipe which kills or stops it is not tried for ever: a small file for each, written before
-//! it is tried and removed when that has gone well. An application that fetches a binary itself, since its user wants that
-//! (`record = inline`), does the same: a driver that dies then dies once.
+//! Attempts to bake: a small file for each recipe, written before the attempt and removed after a successful one. So a recipe that
+//! kills or stops the baker is not tried for ever. An application that fetches a binary itself (`record = inline`) does the same,
+//! so that a driver that dies then dies once.
 //!
 //! ```text
-//! v1/baking/<key>    how often it was tried, and what became of it: `2 the driver crashed (signal 11)`
+//! v1/baking/<key>    the number of attempts and the result of the last one: `2 the driver crashed (signal 11)`
 //! ```
 
 use super::directory::Directory;
 use super::leftovers::is_blank;
-use super::lock::{Attempt, Guard, Purpose};
+use super::lock::{LockAttempt, LockGuard, Purpose};
 use super::{Store, StoreError, TEMPORARY};
 use crate::key::ingredients::Key;
 use crate::outcome::NotBakeable;
@@ -16,67 +16,67 @@ use crate::outcome::NotBakeable;
 pub(super) const BAKING: &str = "baking";
 /// Reasons are short.
 const MAX_REASON_BYTES: u64 = 4096;
-/// What stands there of a recipe that is being tried: whoever finds it later knows that it came to no end.
-const UNENDED: &str = "whoever baked it was killed";
+/// The reason while an attempt runs: a process that finds it later knows that the attempt never ended.
+const UNENDED: &str = "the baker was killed";
 
-/// What stands there while an application's driver is asked for a binary.
+/// The reason while an application's driver is asked for a binary.
 const FETCHING: &str = "the driver died in a program that asked for the binary";
-/// How the reasons of crashes in the baker begin.
+/// The reasons of crashes in the baker begin with this.
 pub const CRASHED: &str = "the driver crashed";
-/// A recipe that failed so often is not tried again.
+/// A recipe is not tried again after so many failures.
 const MAX_ATTEMPTS: u32 = 2;
 
-/// What is known of earlier attempts at a recipe.
+/// Earlier attempts to bake a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempts {
-    /// How many there were.
+pub struct BakeAttempts {
+    /// Their number.
     pub count: u32,
-    /// What became of the last one.
+    /// The result of the last one.
     pub reason: String,
 }
 
-/// Whether a name is one of these files'.
+/// Whether a name is that of such a file.
 pub(super) fn is_ours(name: &str) -> bool {
     Key::from_hex(name).is_some()
 }
 
-/// Whether an application may have its driver asked for a binary.
-pub enum Fetch<'a> {
-    /// It may; what is in here is to be dropped as soon as the driver has come back.
-    Granted(Fetching<'a>),
-    /// Another process or thread is at it.
+/// Whether an application may ask its driver for a binary.
+pub enum FetchAdmission<'a> {
+    /// It may. The caller drops the guard as soon as the driver has returned.
+    Granted(FetchGuard<'a>),
+    /// Another process or thread asks for it now.
     Taken,
-    /// It was tried before: the driver has not come back, or the baker has given it up.
+    /// The driver did not return from an earlier attempt, or the baker has given the recipe up.
     Refused(NotBakeable),
 }
 
 /// A driver is being asked for a binary.
-pub struct Fetching<'a> {
+pub struct FetchGuard<'a> {
     store: &'a Store,
     key: Key,
     // Given back after the file is removed.
-    _lock: Option<Guard>,
+    _lock: Option<LockGuard>,
 }
 
-impl Drop for Fetching<'_> {
+impl Drop for FetchGuard<'_> {
     fn drop(&mut self) {
         self.store.forget_attempts(&self.key);
     }
 }
 
-/// Whether a file is certainly one of these: a line of ours, or what a power cut has left of one.
+/// Whether a file certainly is one of these: it has a line of this form, or what a power cut left of one.
 fn is_left(directory: &Directory, name: &str) -> bool {
     let bytes = directory.read(name, MAX_REASON_BYTES).ok().flatten();
-    bytes.is_some_and(|bytes| is_blank(&bytes) || Attempts::parse(&bytes).is_some())
+    bytes.is_some_and(|bytes| is_blank(&bytes) || BakeAttempts::parse(&bytes).is_some())
 }
 
-impl Attempts {
-    /// Why nothing comes of the recipe any more; None: it is tried again.
+impl BakeAttempts {
+    /// Why the recipe is not tried again; None if it is.
     pub fn given_up(&self) -> Option<NotBakeable> {
         (self.count >= MAX_ATTEMPTS || self.reason == FETCHING).then(|| self.verdict())
     }
 
-    /// What the last attempt says of the recipe.
+    /// What the last attempt shows about the recipe.
     pub fn verdict(&self) -> NotBakeable {
         match self.reason.starts_with(CRASHED) || self.reason == FETCHING {
             true => NotBakeable::DriverDied,
@@ -84,10 +84,10 @@ impl Attempts {
         }
     }
 
-    fn parse(bytes: &[u8]) -> Option<Attempts> {
+    fn parse(bytes: &[u8]) -> Option<BakeAttempts> {
         let text = str::from_utf8(bytes).ok()?.trim_end();
         let (count, reason) = text.split_once(' ')?;
-        Some(Attempts {
+        Some(BakeAttempts {
             count: count.parse().ok()?,
             reason: reason.to_owned(),
         })
@@ -95,62 +95,62 @@ impl Attempts {
 }
 
 impl Store {
-    /// The attempts at a recipe that did not go well.
-    pub fn attempts(&self, key: &Key) -> Option<Attempts> {
+    /// The attempts at a recipe that failed.
+    pub fn attempts(&self, key: &Key) -> Option<BakeAttempts> {
         let directory = self.root.open_below(BAKING).ok()??;
         let bytes = directory.read(&key.hex(), MAX_REASON_BYTES).ok()??;
-        Attempts::parse(&bytes)
+        BakeAttempts::parse(&bytes)
     }
 
-    /// Why nothing comes of a recipe any more; None: it is tried, or was never tried.
+    /// Why a recipe is not tried again; None if it is, or was never tried.
     pub fn given_up(&self, key: &Key) -> Option<NotBakeable> {
         self.attempts(key)?.given_up()
     }
 
-    /// Another attempt begins.
+    /// Notes that another attempt begins.
     ///
     /// # Errors
-    /// It cannot be written down.
+    /// The file cannot be written.
     pub fn begin_attempt(&self, key: &Key) -> Result<(), StoreError> {
         let before = self.attempts(key).map_or(0, |attempts| attempts.count);
         self.write_attempts(key, before.saturating_add(1), UNENDED)
     }
 
-    /// The attempt that was begun has failed.
+    /// Notes that the attempt has failed.
     ///
     /// # Errors
-    /// It cannot be written down.
+    /// The file cannot be written.
     pub fn attempt_failed(&self, key: &Key, reason: &str) -> Result<(), StoreError> {
         let count = self.attempts(key).map_or(1, |attempts| attempts.count);
         self.write_attempts(key, count, reason)
     }
 
-    /// The attempt that was begun needs no mention.
+    /// Forgets all attempts at a recipe.
     pub fn forget_attempts(&self, key: &Key) {
         if let Ok(Some(directory)) = self.root.open_below(BAKING) {
             let _ = directory.remove(&key.hex());
         }
     }
 
-    /// To be asked before the driver of an application is asked for the binary of this key. Where no lock works, who is at it
-    /// cannot be told from who died.
+    /// Called before an application asks its driver for the binary of this key. Without locks, a process that asks now looks like
+    /// one that died.
     ///
     /// # Errors
-    /// It cannot be written down.
-    pub fn begin_fetch(&self, key: &Key) -> Result<Fetch<'_>, StoreError> {
-        let lock = match self.locks().try_lock(Purpose::Load, key) {
-            Attempt::Got(lock) => Some(lock),
-            Attempt::Taken => return Ok(Fetch::Taken),
-            Attempt::Unavailable => None,
+    /// The file cannot be written.
+    pub fn begin_fetch(&self, key: &Key) -> Result<FetchAdmission<'_>, StoreError> {
+        let lock = match self.locks().try_lock(Purpose::Load(*key)) {
+            LockAttempt::Got(lock) => Some(lock),
+            LockAttempt::Taken => return Ok(FetchAdmission::Taken),
+            LockAttempt::Unavailable => None,
         };
         if let Some(attempts) = self.attempts(key)
             && let reason = attempts.verdict()
             && (reason == NotBakeable::DriverDied || attempts.given_up().is_some())
         {
-            return Ok(Fetch::Refused(reason));
+            return Ok(FetchAdmission::Refused(reason));
         }
         self.write_attempts(key, 1, FETCHING)?;
-        Ok(Fetch::Granted(Fetching {
+        Ok(FetchAdmission::Granted(FetchGuard {
             store: self,
             key: *key,
             _lock: lock,
@@ -165,7 +165,7 @@ impl Store {
     }
 }
 
-/// The directory of these files, and their names; None if there is none.
+/// The directory of these files, and their names; None if it does not exist.
 ///
 /// # Errors
 /// It cannot be opened or listed.
@@ -213,23 +213,23 @@ mod tests {
         let store = Store::open(&path, Limits::default()).expect("a store");
         let key = Key([3; 32]);
         let begin = || store.begin_fetch(&key).expect("written");
-        let Fetch::Granted(fetching) = begin() else {
+        let FetchAdmission::Granted(fetching) = begin() else {
             panic!("nothing is known of it");
         };
-        assert!(matches!(begin(), Fetch::Taken));
+        assert!(matches!(begin(), FetchAdmission::Taken));
         drop(fetching);
         assert_eq!(store.attempts(&key), None);
         // The process of this one is gone.
         store.write_attempts(&key, 1, FETCHING).expect("written");
         let died = NotBakeable::DriverDied;
-        assert!(matches!(begin(), Fetch::Refused(reason) if reason == died));
+        assert!(matches!(begin(), FetchAdmission::Refused(reason) if reason == died));
         let given_up = store.attempts(&key).expect("an attempt").given_up();
         assert_eq!(given_up, Some(died));
         // A baker that was killed says nothing of the driver, unless that happens again.
         store.write_attempts(&key, 1, UNENDED).expect("written");
-        assert!(matches!(begin(), Fetch::Granted(_)));
+        assert!(matches!(begin(), FetchAdmission::Granted(_)));
         store.write_attempts(&key, 2, UNENDED).expect("written");
         let failed = NotBakeable::BakingFailed;
-        assert!(matches!(begin(), Fetch::Refused(reason) if reason == failed));
+        assert!(matches!(begin(), FetchAdmission::Refused(reason) if reason == failed));
     }
 }

@@ -1,8 +1,8 @@
 //! Remembers the SHA-256 of driver files, some of which have hundreds of megabytes and no build-id.
 //!
-//! A digest is remembered for a host, device, inode, size, mtime and ctime. These serve the memory only and are in no key,
-//! so entries can be carried elsewhere. A file that changed less than two seconds ago is read each time: it could change
-//! again without a change of its times.
+//! A digest is remembered by host, device, inode, size, mtime and ctime. No key contains these, so entries can be copied to other
+//! hosts. A file that changed less than two seconds ago is read each time, because it could change again without a change of its
+//! times.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,11 +14,13 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Store;
 use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
+use crate::framing;
 
 pub(super) const DIRECTORY: &str = "digests";
-/// A driver has some dozens of files; forgetting costs only time.
+const MAGIC: &[u8] = b"oclcdig1";
+/// A driver has some dozens of files. Forgetting a digest costs only time.
 const MAX_REMEMBERED: usize = 4096;
-/// How often a file is read that changes meanwhile.
+/// How often a file is read that changes while it is read.
 const ATTEMPTS: u32 = 4;
 
 type Remembered = Vec<(FileFingerprint, [u8; 32])>;
@@ -35,7 +37,7 @@ struct State {
 }
 
 impl Digests {
-    /// Nothing is read before the first digest is wanted.
+    /// Nothing is read before the first digest is asked for.
     pub fn new() -> Digests {
         Digests {
             state: Mutex::default(),
@@ -47,7 +49,7 @@ impl Digests {
     /// # Errors
     /// The file cannot be read, or changes meanwhile.
     pub fn digest(&self, store: Option<&Store>, path: &Path) -> io::Result<[u8; 32]> {
-        // A new link to a file changes its ctime, and nothing that is read.
+        // Try again: a new link to a file changes its ctime but not its content.
         (1..ATTEMPTS)
             .find_map(|_| self.try_digest(store, path).ok())
             .map_or_else(|| self.try_digest(store, path), Ok)
@@ -79,29 +81,28 @@ impl Digests {
         Ok(digest)
     }
 
-    /// All of it is to be written: into another store.
+    /// The next [`Digests::save`] writes all digests: it is into another store.
     pub fn forget_saved(&self) {
         let mut state = self.state.lock();
         state.changed = state.remembered.is_some();
     }
 
-    /// Writes what was learnt since into the store.
+    /// Writes the digests into the store, if there are new ones.
     pub fn save(&self, store: &Store) {
         let mut state = self.state.lock();
         if !std::mem::take(&mut state.changed) {
             return;
         }
-        let Ok(body) = postcard::to_stdvec(&state.remembered) else {
+        let Ok(bytes) = framing::encode(MAGIC, &state.remembered) else {
             return;
         };
         drop(state);
-        let bytes = [xxh3_64(&body).to_le_bytes().as_slice(), &body].concat();
         let written = store
             .root()
             .create(DIRECTORY)
             .and_then(|directory| directory.write_by_rename(&directory, &host(), &bytes));
         if let Err(error) = written {
-            tracing::debug!(%error, "digests of driver files are not remembered");
+            tracing::debug!(%error, "digests of driver files are not stored: the next process computes them again");
         }
     }
 }
@@ -115,12 +116,10 @@ impl Default for Digests {
 fn load(store: &Store) -> Option<Remembered> {
     let directory = store.root().open_below(DIRECTORY).ok()??;
     let bytes = directory.read(&host(), 16 << 20).ok()??;
-    let (checksum, body) = bytes.split_first_chunk()?;
-    (u64::from_le_bytes(*checksum) == xxh3_64(body))
-        .then(|| postcard::from_bytes::<Option<Remembered>>(body).ok())??
+    framing::decode::<Option<Remembered>>(MAGIC, &bytes)?
 }
 
-/// A name that other hosts have not. Device and inode numbers mean something on one host only.
+/// A name that no other host has. Device and inode numbers are valid on one host only.
 pub(super) fn host() -> String {
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
     let host = rustix::system::uname();
@@ -130,7 +129,7 @@ pub(super) fn host() -> String {
     )
 }
 
-/// Whether a name is one that [`host`] gives.
+/// Whether a name has the form of [`host`].
 pub(super) fn is_host(name: &str) -> bool {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     name.len() == 16 && name.bytes().all(is_digit)
@@ -138,7 +137,7 @@ pub(super) fn is_host(name: &str) -> bool {
 
 fn sha256(file: &mut File) -> io::Result<[u8; 32]> {
     let mut hash = Sha256::new();
-    // So small that it is met from the reserve where the system has nothing left.
+    // Small enough for the reserve (see `reserve`) if the system has no memory left.
     let mut buffer = vec![0; 64 << 10];
     loop {
         match file.read(&mut buffer) {

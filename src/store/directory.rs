@@ -1,4 +1,4 @@
-//! One directory of the cache, held open: all access is to names in it, which have no slash, and follows no link.
+//! One directory of the cache, held open. All access is to names in it, which have no slash, and follows no link.
 
 mod write;
 
@@ -12,13 +12,13 @@ use rustix::fs::{ABS, CWD, FileType, Mode, OFlags, RawMode, Stat, Timespec, fsta
 use rustix::io::{Errno, retry_on_intr};
 
 use super::StoreError;
-use super::disk::{Disk, System};
+use super::disk::{Disk, SystemDisk};
 use super::filesystem::FileSystem;
 use crate::file_fingerprint::FileId;
 use crate::guarded_file::file_id;
 use crate::trust;
 
-/// With this the names of unfinished files begin.
+/// The names of unfinished files begin with this.
 pub const TEMPORARY_PREFIX: &str = "new-";
 
 /// Whether a name is one of an unfinished file: `new-<process>-<serial number>`.
@@ -38,27 +38,27 @@ const FILE: OFlags = OFlags::NOFOLLOW
     .union(OFlags::CLOEXEC)
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY);
-/// Of what is made, whatever others may do with the directory that it is in: only the owner reads sources and options.
+/// The mode of new directories, whatever the mode of the parent is: only the owner may read sources and options.
 const PRIVATE: RawMode = 0o700;
-/// Of what is made to be read by all users.
+/// The mode of new directories that all users may read.
 const SHARED: RawMode = 0o755;
-/// Of files that even their owner does not write.
+/// The mode of files that not even their owner may write.
 const PROTECTED: RawMode = 0o444;
 
-/// An open directory that belongs to the effective user, or to one whom he trusts, and that nobody else may write.
+/// An open directory that belongs to the effective user, or to a trusted one, and that nobody else may write.
 #[derive(Debug)]
 pub struct Directory {
     disk: Arc<dyn Disk>,
     fd: OwnedFd,
-    /// Which directory it is.
+    /// Identifies the directory.
     id: FileId,
     path: PathBuf,
-    /// Its file system counts links: what was removed has none.
+    /// The file system counts links: a removed directory has none.
     has_links: bool,
-    /// Of what is made in it.
+    /// The mode of what is created in it.
     mode: RawMode,
     is_writable: bool,
-    /// To whom it and what is in it may belong, beside the effective user.
+    /// The users who may own it and its contents, beside the effective user.
     others: Arc<[u32]>,
 }
 
@@ -67,9 +67,9 @@ pub struct Directory {
 pub struct FileFacts {
     /// Its length, in bytes.
     pub size: u64,
-    /// What it takes on the disk, in bytes: its blocks.
+    /// Its size on the disk, in bytes: its blocks.
     pub allocated: u64,
-    /// When it was last modified, in milliseconds since 1970: of an entry, when it was last used or so.
+    /// When it was last modified, in milliseconds since 1970. The time of an entry is that of its last use, or nearly.
     pub modified_ms: u64,
     /// Which file it is, on its file system.
     pub inode: u64,
@@ -78,7 +78,7 @@ pub struct FileFacts {
 }
 
 impl FileFacts {
-    /// What it takes. File systems that have not yet chosen blocks for what was just written may say 0.
+    /// The size on the disk. File systems may say 0 for new files, until they have chosen blocks.
     pub fn taken(&self) -> u64 {
         self.allocated.max(self.size)
     }
@@ -107,9 +107,9 @@ impl Directory {
     /// Opens the directory; None if it does not exist.
     ///
     /// # Errors
-    /// It is no directory, not ours, or others may write it.
+    /// It is not a directory, belongs to another user, or others may write it.
     pub fn open(path: &Path) -> Result<Option<Directory>, StoreError> {
-        Directory::open_on(Arc::new(System), path)
+        Directory::open_on(Arc::new(SystemDisk), path)
     }
 
     fn open_on(disk: Arc<dyn Disk>, path: &Path) -> Result<Option<Directory>, StoreError> {
@@ -124,10 +124,10 @@ impl Directory {
         }
     }
 
-    /// Opens a directory that is only read, and that may belong to others, with what is in it; None if it does not exist.
+    /// Opens a directory to read, which these other users may own, with its contents; None if it does not exist.
     ///
     /// # Errors
-    /// What of its path can be written by anyone else, or cannot be opened, for people.
+    /// For people: which part of its path somebody else can write, or cannot be opened.
     pub fn open_of_others(path: &Path, others: &[u32]) -> Result<Option<Directory>, String> {
         let mut owners = vec![rustix::process::geteuid().as_raw()];
         owners.extend(others);
@@ -135,7 +135,7 @@ impl Directory {
             return Ok(None);
         };
         Directory::checked(
-            Arc::new(System),
+            Arc::new(SystemDisk),
             fd,
             path.to_owned(),
             others.into(),
@@ -145,18 +145,18 @@ impl Directory {
         .map_err(|error| error.to_string())
     }
 
-    /// Opens the directory, and makes it and its parents, for the owner only, if they are missing.
+    /// Opens the directory. Creates it and its parents, for the owner only, if they are missing.
     ///
     /// # Errors
-    /// As for [`Directory::open`], or it cannot be made.
+    /// See [`Directory::open`], or it cannot be created.
     pub fn create_all(path: &Path) -> Result<Directory, StoreError> {
-        Directory::create_all_on(Arc::new(System), path)
+        Directory::create_all_on(Arc::new(SystemDisk), path)
     }
 
     /// [`Directory::create_all`] on another disk than the system's.
     ///
     /// # Errors
-    /// As there.
+    /// See [`Directory::create_all`].
     pub fn create_all_on(disk: Arc<dyn Disk>, path: &Path) -> Result<Directory, StoreError> {
         if let Some(directory) = Directory::open_on(disk.clone(), path)? {
             return Ok(directory);
@@ -181,16 +181,16 @@ impl Directory {
         Directory::open_on(disk, path)?.ok_or_else(|| failed("open", path, Errno::NOENT))
     }
 
-    /// The same directory, in which all that is made can be read by all users, as far as the umask lets them.
+    /// The same directory, in which all users may read new files and directories, as far as the umask allows.
     pub fn shared(self) -> Directory {
         let mode = SHARED;
         Directory { mode, ..self }
     }
 
-    /// Opens the directory below this one, and makes it if it is missing.
+    /// Opens the directory of this name in this one. Creates it if it is missing.
     ///
     /// # Errors
-    /// As for [`Directory::open`], or it cannot be made.
+    /// See [`Directory::open`], or it cannot be created.
     pub fn create(&self, name: &str) -> Result<Directory, StoreError> {
         if let Some(directory) = self.open_below(name)? {
             return Ok(directory);
@@ -207,10 +207,10 @@ impl Directory {
         })
     }
 
-    /// Opens the directory below this one; None if it does not exist or is none.
+    /// Opens the directory of this name in this one; None if it does not exist or is not a directory.
     ///
     /// # Errors
-    /// It cannot be opened, is not ours, or others may write it.
+    /// It cannot be opened, belongs to another user, or others may write it.
     pub fn open_below(&self, name: &str) -> Result<Option<Directory>, StoreError> {
         let path = self.path.join(name);
         match self.open_at(name, DIRECTORY) {
@@ -256,7 +256,7 @@ impl Directory {
         })
     }
 
-    /// The descriptor; one of nothing where an application has closed it, and it may be that of a directory of its own.
+    /// The descriptor; an invalid one if an application has closed it, since the number may be that of another directory now.
     fn fd(&self) -> BorrowedFd<'_> {
         match fstat(&self.fd) {
             Ok(stat) if file_id(&stat) == self.id => self.fd.as_fd(),
@@ -264,18 +264,18 @@ impl Directory {
         }
     }
 
-    /// Whether it is nothing any more: it was removed, or an application has closed the descriptor.
+    /// Whether it was removed, or an application has closed the descriptor.
     pub fn is_lost(&self) -> bool {
         let is_removed = |stat: &Stat| self.has_links && stat.st_nlink == 0;
         fstat(&self.fd).map_or(true, |stat| file_id(&stat) != self.id || is_removed(&stat))
     }
 
-    /// Opens what is there.
+    /// Opens an existing file or directory.
     fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         self.open_with_mode(name, flags, 0)
     }
 
-    /// `mode` is that of a file that is made, of which the directory's and the umask take their share.
+    /// `mode` is that of a new file, before the mode of the directory and the umask are applied.
     fn open_with_mode(&self, name: &str, flags: OFlags, mode: RawMode) -> Result<OwnedFd, Errno> {
         let mode = Mode::from_raw_mode(self.mode & mode);
         retry_on_intr(|| self.disk.open(self.fd(), name.as_ref(), flags, mode))
@@ -289,8 +289,8 @@ impl Directory {
         retry_on_intr(|| self.disk.stat(self.fd(), name.as_ref()))
     }
 
-    /// Of what the system allows the owner of a file, whatever the directory's mode, and root always: nothing is to change
-    /// below a directory that its owner has made one that is not written.
+    /// Refuses changes in a directory that its owner has made read-only, also those that the system allows the owner of a file, and
+    /// root.
     fn check_writable(&self, action: &'static str, name: &str) -> Result<(), StoreError> {
         if self.is_writable {
             return Ok(());
@@ -304,7 +304,7 @@ impl Directory {
         since.map_or(0, |since| since.as_millis() as u64)
     }
 
-    /// The kind of file system that it is on.
+    /// The file system of the directory.
     pub fn file_system(&self) -> FileSystem {
         FileSystem::of(&self.fd)
     }
@@ -314,11 +314,11 @@ impl Directory {
         &self.path
     }
 
-    /// The whole content of a file and what is known of it; None if it does not exist.
+    /// The whole content of a file, and facts about it; None if it does not exist.
     ///
     /// # Errors
-    /// It is a link or no regular file, not ours, or of `limit` bytes or more: [`io::ErrorKind::InvalidData`]. Anything else
-    /// is the system's error, which may be one of the moment.
+    /// [`io::ErrorKind::InvalidData`]: it is a link, not a regular file, another user's, or has `limit` bytes or more. Any other
+    /// error is that of the system, which may be temporary.
     pub fn read_with_facts(
         &self,
         name: &str,
@@ -361,13 +361,13 @@ impl Directory {
     /// The whole content of a file; None if it does not exist.
     ///
     /// # Errors
-    /// As for [`Directory::read_with_facts`].
+    /// See [`Directory::read_with_facts`].
     pub fn read(&self, name: &str, limit: u64) -> io::Result<Option<Vec<u8>>> {
         let read = self.read_with_facts(name, limit)?;
         Ok(read.map(|(bytes, _)| bytes))
     }
 
-    /// The first bytes of a file, at most `limit`; None if there is no such regular file of ours.
+    /// The first bytes of a file, at most `limit`; None if it is not a regular file of this user.
     pub fn read_start(&self, name: &str, limit: usize) -> Option<Vec<u8>> {
         let fd = self.open_at(name, FILE | OFlags::RDONLY).ok()?;
         self.own_file(fd.as_fd()).ok()?;
@@ -384,7 +384,7 @@ impl Directory {
         Some(bytes)
     }
 
-    /// A regular file of ours, to be read in parts; None if there is none.
+    /// Opens a regular file of this user to read it in parts; None if there is none.
     pub fn open_to_read(&self, name: &str) -> Option<std::fs::File> {
         let fd = self.open_at(name, FILE | OFlags::RDONLY).ok()?;
         self.own_file(fd.as_fd()).ok()?;
@@ -397,10 +397,10 @@ impl Directory {
             .is_some_and(|start| start == magic)
     }
 
-    /// Takes the right to write a file from its owner, if it is still the one of this inode.
+    /// Makes a file read-only for its owner, if it still has this inode.
     ///
     /// # Errors
-    /// It cannot be opened or changed, or the directory is not to be written.
+    /// It cannot be opened or changed, or the directory is read-only.
     pub fn protect(&self, name: &str, inode: u64) -> Result<(), StoreError> {
         self.check_writable("protect", name)?;
         let protected = || {
@@ -415,13 +415,13 @@ impl Directory {
         protected().map_err(|error| failed("protect", &self.path.join(name), error))
     }
 
-    /// Which directory it is: device and inode.
+    /// Device and inode.
     pub fn identity(&self) -> Option<(u64, u64)> {
         let stat = self.stat_of(self.fd()).ok()?;
         Some((stat.st_dev, stat.st_ino))
     }
 
-    /// Whether a name is that of an open file.
+    /// Whether an open file has this name.
     pub fn is_named(&self, name: &str, file: &std::fs::File) -> bool {
         let named = self.stat(name);
         let same =
@@ -429,10 +429,10 @@ impl Directory {
         matches!((named, self.stat_of(file.as_fd())), (Ok(named), Ok(open)) if same(named, open))
     }
 
-    /// Renames below this directory, replacing what is there.
+    /// Renames a file in this directory, and replaces one of the new name.
     ///
     /// # Errors
-    /// Nothing has changed then.
+    /// Nothing has changed.
     pub fn rename(&self, from: &str, to: &str) -> Result<(), StoreError> {
         self.rename_to(from, self, to)
     }
@@ -440,22 +440,22 @@ impl Directory {
     /// Moves a file to another directory of the same file system.
     ///
     /// # Errors
-    /// Nothing has changed then.
+    /// Nothing has changed.
     pub fn move_to(&self, name: &str, other: &Directory) -> Result<(), StoreError> {
         self.rename_to(name, other, name)
     }
 
-    /// Moves to another directory of the same file system, under a name of its own there, replacing what is there.
+    /// Moves a file to another directory of the same file system, under another name, and replaces one of that name.
     ///
     /// # Errors
-    /// Nothing has changed then.
+    /// Nothing has changed.
     pub fn rename_to(&self, from: &str, other: &Directory, to: &str) -> Result<(), StoreError> {
         let (old, new) = (from.as_ref(), to.as_ref());
         retry_on_intr(|| self.disk.rename(self.fd(), old, other.fd(), new))
             .map_err(|error| failed("move", &self.path.join(from), error))
     }
 
-    /// Removes a file or link. Tells whether there was one.
+    /// Removes a file or link. Returns whether there was one.
     ///
     /// # Errors
     /// It cannot be removed.
@@ -472,7 +472,7 @@ impl Directory {
         let _ = retry_on_intr(|| self.disk.remove_directory(self.fd(), name.as_ref()));
     }
 
-    /// What is known of a regular file; None for anything else.
+    /// Facts about a regular file; None for anything else.
     pub fn facts(&self, name: &str) -> Option<FileFacts> {
         FileFacts::of(&self.stat(name).ok()?)
     }
@@ -489,17 +489,17 @@ impl Directory {
         Some(milliseconds(stat.st_ctime, stat.st_ctime_nsec as i64))
     }
 
-    /// Bytes that may still be written to the file system, and all that it has; None if it does not tell.
+    /// The free bytes and all bytes of the file system; None if it does not tell.
     pub fn room(&self) -> Option<(u64, u64)> {
         let room = retry_on_intr(|| self.disk.room(self.fd())).ok();
-        // As FUSE answers for who does not.
+        // FUSE says 0 for file systems that do not tell.
         room.filter(|(_, all)| *all > 0)
     }
 
     /// Sets the time of a file's last modification.
     ///
     /// # Errors
-    /// It is not there, or the directory is not to be written.
+    /// It does not exist, or the directory is read-only.
     pub fn set_modified(&self, name: &str, time_ms: u64) -> Result<(), StoreError> {
         self.check_writable("date", name)?;
         let time = Timespec {
@@ -510,7 +510,7 @@ impl Directory {
             .map_err(|error| failed("date", &self.path.join(name), error))
     }
 
-    /// The names of all entries that are UTF-8, as all of ours are.
+    /// All names in the directory that are UTF-8, as all of ours are.
     ///
     /// # Errors
     /// The directory cannot be listed.
@@ -530,14 +530,14 @@ impl Directory {
         }
     }
 
-    /// Refuses what is no regular file, or another user's.
+    /// Refuses anything but a regular file of this user.
     fn own_file(&self, fd: BorrowedFd<'_>) -> io::Result<FileFacts> {
         let stat = self.stat_of(fd)?;
         let facts = FileFacts::of(&stat).ok_or_else(|| unfit(NO_FILE))?;
         if !is_owner(stat.st_uid, &self.others) {
             return Err(unfit("it belongs to another user"));
         }
-        // Whoever writes it can make its checksum right.
+        // A user who can write it can also forge its checksum.
         if stat.st_mode & 0o022 != 0 {
             return Err(unfit("others may write it"));
         }
@@ -548,12 +548,12 @@ impl Directory {
 const NO_FILE: &str = "it is not a regular file";
 const TOO_LARGE: &str = "it is too large";
 
-/// What stands there is nothing of ours, whoever asks and whenever.
+/// The error for what cannot be a file of ours, now or later.
 fn unfit(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// The effective user is asked for each time: a program may give its privileges up.
+/// The effective user is asked for each time, because a program may drop its privileges.
 fn is_owner(user: u32, others: &[u32]) -> bool {
     user == rustix::process::geteuid().as_raw() || others.contains(&user)
 }

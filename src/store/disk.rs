@@ -1,4 +1,4 @@
-//! The system calls of the store, one method each, so that a test can have any of them fail, or cut the power before it.
+//! The system calls of the store, one method each, so that a test can let any of them fail, or cut the power before it.
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
@@ -12,11 +12,11 @@ use rustix::io::Result;
 
 use crate::guarded_file::beyond_streams;
 
-/// What the store asks of the system. The methods are the system's own calls; each may fail with any error.
+/// The system calls that the store uses. Each may fail with any error.
 ///
 /// Relative paths are below `at`.
 pub trait Disk: Debug + Send + Sync {
-    /// openat(2), with a descriptor that is no standard stream.
+    /// openat(2), with a descriptor above those of the standard streams.
     fn open(&self, at: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
         rustix::fs::openat(at, path, flags, mode).and_then(beyond_streams)
     }
@@ -31,7 +31,7 @@ pub trait Disk: Debug + Send + Sync {
         rustix::fs::statat(at, path, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// read(2) behind what is in the buffer, into room that it has. May read less than fits.
+    /// read(2) into the free capacity of the buffer. May read less than fits.
     fn read(&self, file: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<usize> {
         rustix::io::read(file, rustix::buffer::spare_capacity(buffer))
     }
@@ -84,7 +84,7 @@ pub trait Disk: Debug + Send + Sync {
     }
 
     /// utimensat(2): sets the time of the last modification, and of the last access: file systems on libfuse's older interface
-    /// say that all is well and set nothing where one of the two is left out (measured: bindfs 1.14, fusepy 3.0).
+    /// report success and set nothing if one of the two is left out (measured: bindfs 1.14, fusepy 3.0).
     fn set_modified(&self, at: BorrowedFd<'_>, path: &Path, time: Timespec) -> Result<()> {
         let times = Timestamps {
             last_access: time,
@@ -111,8 +111,8 @@ pub trait Disk: Debug + Send + Sync {
     }
 }
 
-/// The system itself.
+/// The disk of the system.
 #[derive(Debug)]
-pub struct System;
+pub struct SystemDisk;
 
-impl Disk for System {}
+impl Disk for SystemDisk {}

@@ -1,68 +1,69 @@
-//! What recording and loading took with each driver, for those of which nobody has measured it before.
+//! How long recording and loading take with each driver. A profile says so for drivers that were measured; for others this file
+//! does.
 //!
 //! ```text
-//! <cache directory>/v1/drivers    XXH3-64 of what follows, then a list of [`Measured`]
+//! <cache directory>/v1/drivers    a frame (see `framing`) of a list of [`DriverCosts`]
 //! ```
 //!
-//! A process reads the file once for each driver and replaces it whole by a rename, so there is no lock. Of processes that
-//! replace it at once the last one is right, and what the others had measured is lost. A file that is not as it should be is
-//! as none: measuring begins anew.
+//! A process reads the file once for each driver and replaces it whole by a rename, so there is no lock. If several processes
+//! replace it at once, the last one wins, and the measurements of the others are lost. A damaged file counts as none.
 
 use std::io;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::leftovers::is_past;
 use super::{Store, TEMPORARY};
 use crate::fork_safety::Mutex;
+use crate::framing;
 use crate::key::ingredients::Key;
 
 const NAME: &str = "drivers";
-/// Larger files are none of ours.
+const MAGIC: &[u8] = b"oclcdrv1";
+/// Ignore larger files: we never write them.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Those that were not used for longest are forgotten.
+/// The least recently used ones are forgotten.
 const MAX_DRIVERS: usize = 32;
-/// Older measurements count half as much each time when there are so many: programs differ, and so do days.
+/// At this number all measurements are halved, so that newer ones count more: programs differ, and so do days.
 const MAX_COUNTED: u32 = 64;
-/// What took less in sum decides nothing: nobody waits for it, and it is mostly noise.
+/// A smaller sum decides nothing: it is mostly noise, and nobody notices the time.
 const MIN_NS: u64 = 200_000_000;
 const MIN_RECORDED: u32 = 4;
 const MIN_LOADED: u32 = 8;
-/// Recording is dear where it takes more than one of so many parts of the build.
+/// Recording is expensive if it takes more than a quarter of the build.
 const DEAR_SHARE: u64 = 4;
-/// There is no gain where no more than one of so many parts of the build is saved.
+/// There is no gain if a hit saves no more than an eighth of the build.
 const GAIN_SHARE: u64 = 8;
-/// What was decided is tried again after this time.
+/// A decision is forgotten after this time, and measured again.
 pub const AGAIN: Duration = Duration::from_secs(14 * 86400);
-/// How often it is noted that a driver is in use.
+/// The interval at which the use of a driver is noted.
 const NOTED: Duration = Duration::from_secs(86400);
-/// So many first recordings of a process are written at once.
+/// The first recordings of a process are each written at once.
 const FIRST: u32 = 4;
 
-/// Some builds, and what something took beside them.
+/// The times of some builds, and of recording or loading the same programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Times {
-    /// How many.
+pub struct CostTimes {
+    /// The number of builds.
     pub count: u32,
-    /// What they took, in nanoseconds.
+    /// The time of the builds, in nanoseconds.
     pub compile_ns: u64,
-    /// What recording or loading the same programs took, in nanoseconds.
+    /// The time of recording or loading the same programs, in nanoseconds.
     pub beside_ns: u64,
 }
 
-impl Times {
-    /// Those of one build.
-    pub fn of(compile_ns: u64, beside_ns: u64) -> Times {
-        Times {
+impl CostTimes {
+    /// The times of one build.
+    pub fn of(compile_ns: u64, beside_ns: u64) -> CostTimes {
+        CostTimes {
             count: 1,
             compile_ns,
             beside_ns,
         }
     }
 
-    fn add(&mut self, more: Times) {
+    fn add(&mut self, more: CostTimes) {
         self.count = self.count.saturating_add(more.count);
         self.compile_ns = self.compile_ns.saturating_add(more.compile_ns);
         self.beside_ns = self.beside_ns.saturating_add(more.beside_ns);
@@ -73,33 +74,33 @@ impl Times {
         }
     }
 
-    /// How many hundredths of the builds the other took.
+    /// The time of recording or loading in percent of that of the builds.
     pub fn percent(&self) -> u64 {
         let percent = u128::from(self.beside_ns) * 100 / u128::from(self.compile_ns.max(1));
         u64::try_from(percent).unwrap_or(u64::MAX)
     }
 }
 
-/// What was measured of one driver, as it is installed.
+/// The measurements of one driver, as it is installed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct DriverCosts {
     /// Its family.
     pub family: String,
     /// Its library.
     pub library: String,
-    /// What it is: the driver's part of keys. After an update it is another driver.
+    /// The digest of the driver's part of keys. After an update it is another driver.
     pub identity: Key,
     /// When it was last noted to be in use, in milliseconds since 1970.
     pub used_ms: u64,
     /// Programs that were recorded inside the miss.
-    pub recorded: Times,
+    pub recorded: CostTimes,
     /// Programs that were served.
-    pub loaded: Times,
-    /// Since when there is a verdict, in milliseconds since 1970.
+    pub loaded: CostTimes,
+    /// When the verdict was reached, in milliseconds since 1970.
     pub decided_ms: Option<u64>,
 }
 
-/// What measurements say against recording inside the miss.
+/// Why not to record inside the miss, by the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostVerdict {
     /// The application waits too long for it.
@@ -108,27 +109,27 @@ pub enum CostVerdict {
     NoGain,
 }
 
-impl Measured {
-    /// A driver of which nothing was measured yet.
-    pub fn new(family: &str, library: String, identity: Key) -> Measured {
-        Measured {
+impl DriverCosts {
+    /// A driver without measurements.
+    pub fn new(family: &str, library: String, identity: Key) -> DriverCosts {
+        DriverCosts {
             family: family.to_owned(),
             library,
             identity,
             used_ms: 0,
-            recorded: Times::default(),
-            loaded: Times::default(),
+            recorded: CostTimes::default(),
+            loaded: CostTimes::default(),
             decided_ms: None,
         }
     }
 
-    /// What the measurements say; None: nothing, or it was long ago.
+    /// The verdict of the measurements; None if there is none, or it is too old.
     pub fn verdict(&self, now_ms: u64) -> Option<CostVerdict> {
         self.by_times().filter(|_| !self.is_over(now_ms))
     }
 
     fn by_times(&self) -> Option<CostVerdict> {
-        let is_long = |times: Times| times.beside_ns >= MIN_NS;
+        let is_long = |times: CostTimes| times.beside_ns >= MIN_NS;
         let (loaded, recorded) = (self.loaded, self.recorded);
         let gain = loaded.compile_ns.saturating_sub(loaded.beside_ns);
         if is_long(loaded) && loaded.count >= MIN_LOADED && gain <= loaded.compile_ns / GAIN_SHARE {
@@ -145,8 +146,8 @@ impl Measured {
             .is_some_and(|decided| is_past(decided, AGAIN, now_ms))
     }
 
-    /// Adds what was measured meanwhile. What was decided long ago is forgotten with what it was decided by.
-    fn add(&mut self, recorded: Times, loaded: Times, now_ms: u64) {
+    /// Adds new measurements. Forgets an old verdict with its measurements.
+    fn add(&mut self, recorded: CostTimes, loaded: CostTimes, now_ms: u64) {
         if self.is_over(now_ms) {
             (self.recorded, self.loaded) = Default::default();
             self.decided_ms = None;
@@ -160,40 +161,40 @@ impl Measured {
     }
 }
 
-/// What this process has measured, and what it knows of earlier ones.
+/// The measurements of this process, added to those of earlier processes.
 #[derive(Default)]
-pub struct Measures {
+pub struct CostMemory {
     drivers: Mutex<Vec<Known>>,
 }
 
 struct Known {
-    /// Which of the process's drivers.
+    /// The number of the driver in this process.
     driver: usize,
-    /// With what is in none of the files yet.
-    measured: Measured,
-    /// That alone.
-    fresh: [Times; 2],
-    /// How often something was recorded and loaded here.
+    /// All measurements, including those that are not written yet.
+    measured: DriverCosts,
+    /// Only the measurements that are not written yet.
+    fresh: [CostTimes; 2],
+    /// How often this process recorded and loaded.
     counts: [u32; 2],
 }
 
-/// What was measured.
+/// What a measurement is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sample {
+pub enum CostSample {
     /// A program was built, and recorded.
     Recorded,
     /// A program was loaded that had been built before.
     Loaded,
 }
 
-impl Measures {
-    /// What is known of a driver, which is in use therefore. `new` tells what it is, or that nobody knows.
+impl CostMemory {
+    /// The costs of a driver, and notes that it is in use. `new` identifies the driver; None if it cannot be identified.
     pub fn of(
         &self,
         store: &Store,
         driver: usize,
-        new: impl FnOnce() -> Option<Measured>,
-    ) -> Option<Measured> {
+        new: impl FnOnce() -> Option<DriverCosts>,
+    ) -> Option<DriverCosts> {
         self.know(store, driver, new)?;
         let mut drivers = self.drivers.lock();
         let known = drivers.iter_mut().find(|known| known.driver == driver)?;
@@ -203,14 +204,14 @@ impl Measures {
         Some(known.measured.clone())
     }
 
-    /// Adds a measurement. One that comes while another thread adds one is left out.
+    /// Adds a measurement, unless another thread is adding one.
     pub fn add(
         &self,
         store: &Store,
         driver: usize,
-        new: impl FnOnce() -> Option<Measured>,
-        sample: Sample,
-        times: Times,
+        new: impl FnOnce() -> Option<DriverCosts>,
+        sample: CostSample,
+        times: CostTimes,
     ) {
         if self.know(store, driver, new).is_none() {
             return;
@@ -226,12 +227,12 @@ impl Measures {
         }
     }
 
-    /// Looks the driver up if this process has not yet.
+    /// Looks the driver up, if this process has not done so.
     fn know(
         &self,
         store: &Store,
         driver: usize,
-        new: impl FnOnce() -> Option<Measured>,
+        new: impl FnOnce() -> Option<DriverCosts>,
     ) -> Option<()> {
         let is_known = |drivers: &[Known]| drivers.iter().any(|known| known.driver == driver);
         if is_known(&self.drivers.lock()) {
@@ -255,29 +256,29 @@ impl Measures {
 }
 
 impl Known {
-    fn add(&mut self, sample: Sample, times: Times) {
+    fn add(&mut self, sample: CostSample, times: CostTimes) {
         let all = match sample {
-            Sample::Recorded => &mut self.measured.recorded,
-            Sample::Loaded => &mut self.measured.loaded,
+            CostSample::Recorded => &mut self.measured.recorded,
+            CostSample::Loaded => &mut self.measured.loaded,
         };
         all.add(times);
         self.fresh[sample as usize].add(times);
         self.counts[sample as usize] += 1;
     }
 
-    /// Whether it is time to write: seldom, and on a hit only until enough is known.
-    fn is_due(&self, sample: Sample) -> bool {
+    /// Whether to write now: seldom, and on hits only until there are enough measurements.
+    fn is_due(&self, sample: CostSample) -> bool {
         let count = self.counts[sample as usize];
         match sample {
-            Sample::Recorded => count <= FIRST || count.is_power_of_two(),
-            Sample::Loaded => {
+            CostSample::Recorded => count <= FIRST || count.is_power_of_two(),
+            CostSample::Loaded => {
                 count.is_power_of_two()
                     && (self.measured.loaded.count < MAX_COUNTED / 4 || count >= MAX_COUNTED)
             }
         }
     }
 
-    /// Adds what is new to what others have written meanwhile.
+    /// Adds the new measurements to those that other processes have written.
     fn write(&mut self, store: &Store) {
         let now_ms = store.root().now_ms();
         let mut drivers = list(store);
@@ -287,13 +288,13 @@ impl Known {
             .map(|index| drivers.swap_remove(index));
         let [recorded, loaded] = std::mem::take(&mut self.fresh);
         let mut measured = written.unwrap_or_else(|| {
-            let Measured {
+            let DriverCosts {
                 family,
                 library,
                 identity,
                 ..
             } = &self.measured;
-            Measured::new(family, library.clone(), *identity)
+            DriverCosts::new(family, library.clone(), *identity)
         });
         let before = measured.verdict(now_ms);
         measured.add(recorded, loaded, now_ms);
@@ -307,26 +308,22 @@ impl Known {
         drivers.truncate(MAX_DRIVERS - 1);
         drivers.insert(0, measured);
         if let Err(error) = save(store, &drivers) {
-            tracing::debug!(%error, "what recording takes is not remembered");
+            tracing::debug!(%error, "the costs of recording are not stored: the next process measures again");
         }
     }
 }
 
-/// All drivers that were used with this cache, the latest first.
-pub fn list(store: &Store) -> Vec<Measured> {
+/// All drivers that were used with this cache, the most recent first.
+pub fn list(store: &Store) -> Vec<DriverCosts> {
     let read = || {
         let bytes = store.root().read(NAME, MAX_FILE_BYTES).ok()??;
-        let (checksum, body) = bytes.split_first_chunk()?;
-        let drivers: Vec<Measured> = (u64::from_le_bytes(*checksum) == xxh3_64(body))
-            .then(|| postcard::from_bytes(body).ok())??;
-        Some(drivers)
+        framing::decode(MAGIC, &bytes)
     };
     read().unwrap_or_default()
 }
 
-fn save(store: &Store, drivers: &[Measured]) -> io::Result<()> {
-    let body = postcard::to_stdvec(drivers).map_err(io::Error::other)?;
-    let bytes = [xxh3_64(&body).to_le_bytes().as_slice(), &body].concat();
+fn save(store: &Store, drivers: &[DriverCosts]) -> io::Result<()> {
+    let bytes = framing::encode(MAGIC, &drivers)?;
     let written = || {
         let temporary = store.root().create(TEMPORARY)?;
         store.root().write_by_rename(&temporary, NAME, &bytes)

@@ -8,58 +8,55 @@
 //! meta     = zstd of the postcard encoding of `Meta`, of meta-length (u32) bytes
 //! binary   = one for each device that has one, of binary-length (u64) bytes; binary-count is u32
 //! recipe   = zstd of the postcard encoding of `Recipe`, of recipe-length (u32) bytes; 0 if it is not stored
-//! checksum = XXH3-128 of all that stands before it, 16 bytes
+//! checksum = that of `framing`
 //! ```
 //!
 //! An entry without binaries is pending: a recipe that has not been baked yet.
 //!
-//! All integers are little-endian. To read is to verify: in any doubt there is a [`Defect`] and no entry. Binaries are not
-//! compressed, so that one read and one pass for the checksum are all that stands between the disk and the driver; the
-//! recipe, which no hit needs, is decompressed only when it is asked for.
+//! All integers are little-endian. Reading verifies: in any doubt the result is a [`Defect`] and no entry. Binaries are not
+//! compressed, so that a hit costs one read and one pass for the checksum. No hit needs the recipe, so it is decompressed only
+//! when somebody asks for it.
 
 use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 
-use postcard::ser_flavors::Flavor;
-use postcard::serialize_with_flavor;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_128;
 use zstd::bulk::{Compressor, Decompressor};
 
 use super::recipe::StoredRecipe;
+use crate::framing::{CHECKSUM, seal, to_postcard, unseal};
 use crate::key::ingredients::{Ingredient, Key};
 
 /// The first bytes of each entry.
 pub const MAGIC: &[u8] = b"oclcache";
 /// The version of the grammar.
 const VERSION: u32 = 4;
-const CHECKSUM: usize = 16;
-/// What stands before the metadata: magic, version, key and the length of the metadata.
+/// The bytes before the metadata: magic, version, key and the length of the metadata.
 const HEAD: usize = MAGIC.len() + size_of::<u32>() + 32 + size_of::<u32>();
-/// The largest decompressed metadata or recipe, in bytes.
+/// Of decompressed metadata or a decompressed recipe.
 const MAX_TEXT_BYTES: usize = 256 << 20;
-/// A program is built for at most so many devices.
+/// More than the devices of any context.
 const MAX_BINARIES: u32 = 1024;
 
 /// Why a file is not a usable entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// It is no plain file of ours, or too large.
+    /// It is not a regular file of this user, or too large.
     Unreadable(String),
-    /// It ends too early or is longer than it says.
+    /// It ends too early, or is longer than its header says.
     Length,
-    /// It does not begin as an entry of this version does.
+    /// It does not begin with the magic number and version of this format.
     Foreign,
-    /// The checksum does not fit.
+    /// The checksum is wrong.
     Checksum,
     /// It is the entry of another key.
     OtherKey,
-    /// The metadata cannot be decoded although the checksum fits.
+    /// The metadata cannot be decoded although the checksum is right.
     Metadata,
-    /// The driver did not take the binary, or made another program of it.
+    /// The driver refused the binary, or made another program of it.
     Refused(&'static str),
-    /// More than one process ended while the driver loaded it.
+    /// More than one process died while the driver loaded it.
     Deadly,
 }
 
@@ -107,13 +104,13 @@ pub struct Facts {
     pub devices: Vec<Answers>,
     /// The kernels' names in the order of CL_PROGRAM_KERNEL_NAMES.
     pub kernel_names: Vec<Vec<u8>>,
-    /// What is known of kernels, in the order in which it became known; with `creation_order`, of all of them in that order.
+    /// The kernels that are known, in the order in which they became known; with `creation_order`, all kernels in that order.
     pub kernels: Vec<KernelFacts>,
-    /// Whether `kernels` stands in the order of clCreateKernelsInProgram.
+    /// Whether `kernels` is in the order of clCreateKernelsInProgram.
     pub creation_order: bool,
 }
 
-/// What the API shows of one kernel and what a kernel made from a binary may not tell.
+/// What the API shows of one kernel, and a kernel made from a binary may not show.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelFacts {
     /// CL_KERNEL_FUNCTION_NAME without the NUL.
@@ -127,20 +124,20 @@ pub struct KernelFacts {
 }
 
 impl Facts {
-    /// What is known of a kernel.
+    /// The facts about a kernel.
     pub fn kernel(&self, name: &[u8]) -> Option<&KernelFacts> {
         self.kernels.iter().find(|kernel| kernel.name == name)
     }
 }
 
-/// What stands in an entry beside the binaries.
+/// The metadata of an entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// What the key was made of.
     pub ingredients: Vec<Ingredient>,
     /// The build options as the application gave them, or with digests in place of values.
     pub options: Option<Vec<u8>>,
-    /// The include directories where their spelling shows in the program, so that others do not fit.
+    /// The include directories, if the program shows their spelling: a program with others may not use the entry.
     pub include_dirs: Option<Vec<Vec<u8>>>,
     /// The driver's family by its profile.
     pub driver_family: String,
@@ -158,12 +155,12 @@ pub struct Meta {
     pub only_built_listed: bool,
     /// Zeros. Earlier versions counted here how often a recipe was left.
     pub reserved: (u32, u64),
-    /// Whether the binaries hold what the driver made when the application ran its kernels (PoCL: for work-group sizes), which it
-    /// makes again otherwise.
+    /// Whether the binaries contain what the driver compiled when the application ran its kernels (PoCL: for work-group sizes).
+    /// Without it, the driver compiles that again.
     pub variants: bool,
-    /// It came with an archive, so its recipe is somebody else's. What a program of this user has compiled is not.
+    /// It came from an archive, so somebody else made its recipe. No program of this user has compiled it.
     pub imported: bool,
-    /// What the API shows; of a pending entry the kernels' names only.
+    /// What the API shows; in a pending entry only the names of the kernels.
     pub facts: Facts,
 }
 
@@ -190,9 +187,9 @@ impl EntryContent<'_> {
     /// # Errors
     /// There is no memory for them.
     pub fn encode(&self, key: &Key) -> io::Result<Vec<u8>> {
-        let meta = compress(&encoded(self.meta)?)?;
+        let meta = compress(&to_postcard(self.meta)?)?;
         let recipe = match self.recipe {
-            Some(recipe) => compress(&encoded(recipe)?)?,
+            Some(recipe) => compress(&to_postcard(recipe)?)?,
             None => Vec::new(),
         };
         let parts = [
@@ -220,37 +217,9 @@ impl EntryContent<'_> {
         }
         bytes.extend((recipe.len() as u32).to_le_bytes());
         bytes.extend(&recipe);
-        let checksum = xxh3_128(&bytes);
-        bytes.extend(checksum.to_le_bytes());
+        seal(&mut bytes);
         Ok(bytes)
     }
-}
-
-/// The postcard encoding; recipes hold the texts of applications.
-fn encoded(value: &impl Serialize) -> io::Result<Vec<u8>> {
-    /// Bytes that say so when there is no memory for more.
-    struct Bytes(Vec<u8>);
-
-    impl Flavor for Bytes {
-        type Output = Vec<u8>;
-
-        fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-            let reserved = self.0.try_reserve(bytes.len());
-            reserved.map_err(|_| postcard::Error::SerializeBufferFull)?;
-            self.0.extend_from_slice(bytes);
-            Ok(())
-        }
-
-        fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-            self.try_extend(&[byte])
-        }
-
-        fn finalize(self) -> postcard::Result<Vec<u8>> {
-            Ok(self.0)
-        }
-    }
-    // No type of ours can fail to encode for any other reason.
-    serialize_with_flavor(value, Bytes(Vec::new())).map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
 
 /// A verified entry.
@@ -261,7 +230,7 @@ pub struct Entry {
     recipe: Range<usize>,
     /// Everything but the binaries.
     pub meta: Meta,
-    /// It stands in a directory of the system's, which is only read.
+    /// It came from a system directory, which is only read.
     pub is_of_system: bool,
 }
 
@@ -269,18 +238,17 @@ impl Entry {
     /// Verifies and decodes the bytes of a file; `key` is the one that it should have.
     ///
     /// # Errors
-    /// Why it is no usable entry.
+    /// The reason why the bytes are not a usable entry.
     pub fn parse(bytes: Vec<u8>, key: Option<&Key>) -> Result<Entry, Defect> {
-        let body = bytes.len().checked_sub(CHECKSUM).ok_or(Defect::Length)?;
+        if bytes.len() < CHECKSUM {
+            return Err(Defect::Length);
+        }
         if !bytes.starts_with(MAGIC) {
             return Err(Defect::Foreign);
         }
-        let checksum: [u8; CHECKSUM] = bytes[body..].try_into().map_err(|_| Defect::Length)?;
-        if xxh3_128(&bytes[..body]) != u128::from_le_bytes(checksum) {
-            return Err(Defect::Checksum);
-        }
+        let body = unseal(&bytes).ok_or(Defect::Checksum)?;
         let mut cursor = Cursor {
-            bytes: &bytes[..body],
+            bytes: body,
             at: MAGIC.len(),
         };
         if cursor.u32()? != VERSION {
@@ -303,7 +271,7 @@ impl Entry {
         }
         let length = cursor.u32()? as usize;
         let recipe = cursor.take(length)?;
-        if cursor.at != body {
+        if cursor.at != body.len() {
             return Err(Defect::Length);
         }
         let meta = decompress(&bytes[meta]).ok_or(Defect::Metadata)?;
@@ -332,7 +300,7 @@ impl Entry {
         self.binaries.is_empty()
     }
 
-    /// How to make it again, if that was stored.
+    /// How to make it again, if the recipe is stored.
     pub fn recipe(&self) -> Option<StoredRecipe> {
         postcard::from_bytes(&decompress(&self.bytes[self.recipe.clone()])?).ok()
     }
@@ -343,7 +311,7 @@ impl Entry {
     }
 }
 
-/// How many bytes of a file its metadata end at, by its first bytes; None if it is no entry of this version.
+/// The offset at which the metadata end, from the first bytes of a file; None if it is not an entry of this version.
 pub(super) fn head_length(start: &[u8]) -> Option<usize> {
     let length = start.get(HEAD - size_of::<u32>()..HEAD)?;
     let is_ours =
@@ -352,7 +320,7 @@ pub(super) fn head_length(start: &[u8]) -> Option<usize> {
     is_ours.then(|| HEAD + length)
 }
 
-/// The metadata of the entry of a key, by as many first bytes as [`head_length`] says. Nothing is verified but the key.
+/// The metadata of the entry of a key, from as many first bytes as [`head_length`] says. Only the key is verified.
 pub(super) fn parse_head(start: &[u8], key: &Key) -> Option<Meta> {
     let meta = start.get(HEAD..head_length(start)?)?;
     if start[MAGIC.len() + size_of::<u32>()..][..key.0.len()] != key.0 {
@@ -361,7 +329,7 @@ pub(super) fn parse_head(start: &[u8], key: &Key) -> Option<Meta> {
     postcard::from_bytes(&decompress(meta)?).ok()
 }
 
-/// Level 1: a miss should not wait for it.
+/// Compresses at level 1, because a miss waits for it.
 ///
 /// # Errors
 /// There is no memory for it.
@@ -374,7 +342,7 @@ pub(super) fn compress(bytes: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 thread_local! {
-    /// Made once for each thread: to make one takes longer than to decompress the metadata of most entries.
+    /// One for each thread: creating one takes longer than decompressing the metadata of most entries.
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
@@ -385,7 +353,7 @@ pub(super) fn decompress(compressed: &[u8]) -> Option<Vec<u8>> {
         .filter(|size| *size <= MAX_TEXT_BYTES)?;
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(size).ok()?;
-    // The thread's local variables may be gone, since handlers of atexit build, too; or in use, where a handler of a signal does.
+    // Handlers of atexit build, when thread-local variables may be gone; handlers of signals build, when they may be in use.
     let kept = DECOMPRESSOR.try_with(|decompressor| {
         let mut decompressor = decompressor.try_borrow_mut().ok()?;
         let decompressor = match &mut *decompressor {
@@ -443,7 +411,7 @@ impl Cursor<'_> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::recipe::{
-        Content, DeviceName, HeaderFile, StoredBase, StoredOperation, StoredText,
+        DeviceName, Header, HeaderContent, HeaderFile, RecipeBase, RecipeOperation, Text,
     };
     use super::*;
     use crate::key::ingredients::Kind;
@@ -490,10 +458,13 @@ pub(super) mod tests {
     }
 
     fn recipe() -> StoredRecipe {
-        let text = |text: &str| StoredText::from(text.as_bytes());
+        let text = |text: &str| Text::from(text.as_bytes());
         StoredRecipe {
-            base: StoredBase::Il(text("code"), [(7, vec![1, 0, 0, 0])].into()),
-            operation: StoredOperation::Compile(vec![(text("a.h"), text("int a;"))]),
+            base: RecipeBase::Il(text("code"), [(7, vec![1, 0, 0, 0])].into()),
+            operation: RecipeOperation::Compile(vec![Header {
+                name: c"a.h".to_owned(),
+                source: text("int a;"),
+            }]),
             options: Some(text("-DN=1")),
             devices: vec![DeviceName {
                 name: b"cpu\0".to_vec(),
@@ -506,13 +477,13 @@ pub(super) mod tests {
                     place: text("cwd/b.h"),
                     path: text("/src/b.h"),
                     digest: [5; 32],
-                    content: Content::Text(text("int b;")),
+                    content: HeaderContent::Text(text("int b;")),
                 },
                 HeaderFile {
                     place: text("-I0/b.h"),
                     path: text("/src/./b.h"),
                     digest: [5; 32],
-                    content: Content::SameAs {
+                    content: HeaderContent::SameAs {
                         file: 0,
                         in_same_directory: true,
                     },
@@ -577,9 +548,8 @@ pub(super) mod tests {
             Some(Defect::OtherKey)
         );
         bytes[MAGIC.len()] = 2;
-        let body = bytes.len() - CHECKSUM;
-        let checksum = xxh3_128(&bytes[..body]).to_le_bytes();
-        bytes[body..].copy_from_slice(&checksum);
+        bytes.truncate(bytes.len() - CHECKSUM);
+        seal(&mut bytes);
         assert_eq!(Entry::parse(bytes, Some(&key)).err(), Some(Defect::Foreign));
     }
 }

@@ -1,48 +1,43 @@
 //! Keeps the entries within the limits: bounded work of the process that stores, under a lock that is only tried.
 //!
-//! An entry's time of modification is when it was last used, written by us and not by the file system, so that mounts
-//! without access times do not matter; it is written seldom enough to cost a hit nothing (`is_due`). What was not used for
-//! longest goes first. To find that without listing all shards, `sizes` remembers for each shard the oldest time that was
-//! seen in it. An entry that was used since is younger than that says; then the shard is only listed, and the next one looked
-//! through. So the order is nearly that of all entries.
+//! An entry's time of modification is the time of its last use. We write it ourselves, so that mounts without access times do not
+//! matter, and seldom enough that hits are not slower (`is_due`). The least recently used entries go first. To find them without
+//! listing all shards, `sizes` remembers the oldest time seen in each shard. If that entry was used since, the shard is only listed
+//! again, and the next one is examined. So the order is nearly that of all entries.
 
 use std::time::Duration;
 
-use super::directory::{Directory, FileFacts};
-use super::lock::{Attempt, Purpose};
+use super::directory::FileFacts;
+use super::lock::{LockAttempt, Purpose};
 use super::sizes::{SHARDS, Sizes};
-use super::{ENTRIES, Store, entries_of, file_name, shard_name};
+use super::{ENTRIES, Store, entries_of, file_name, shard_name, shard_of};
 use crate::config::Config;
 use crate::key::ingredients::Key;
 
-/// A share of the file system that stays free where the user gave no size: one of so many, but at most so much, in bytes.
+/// Keep 1/100 of the file system free if the user gave no size, but at most 1 GiB.
 const FREE_SHARE: u64 = 100;
 const MAX_FREE: u64 = 1 << 30;
-/// What may be spent on finding something to remove for one entry that is stored: each entry that is looked at costs one, each
-/// shard that is listed so much more.
+/// The work that storing one entry may spend on eviction: 1 for each entry that is examined, and 64 for each shard that is listed.
 const BUDGET: usize = 16_384;
 const LISTING: usize = 64;
-/// How many shards whose size nobody knows are listed for one entry that is stored.
+/// List at most 8 shards of unknown size when an entry is stored.
 const MAX_COUNTED: usize = 8;
-/// Of a large shard one entry of so many is removed at once, so that the next stores need no listing.
+/// Remove 1/64 of a large shard at once, so that the next stores need no listing.
 const BATCH_SHARE: usize = 64;
-/// An entry's time of use is written when it was this share of the time ago in which the whole cache was used, or this long.
+/// An entry's time of use is written if it is older than 1/8 of the age of the oldest use in the cache, or than an hour.
 const DUE_SHARE: u64 = 8;
 const MAX_INTERVAL_MS: u64 = 3_600_000;
 /// A cache is nearly full if less than this share of it is free.
 const FULL_SHARE: u64 = 8;
-/// The clock was set back if something was used so long after now.
+/// The clock was set back if a use is so far in the future.
 const CLOCK_TOLERANCE_MS: u64 = 60_000;
 
-/// The lock has no key.
-pub(super) const EVICTION: Key = Key([0; 32]);
-
-/// What the user allows.
+/// The limits that the user has set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// What all entries may take on the disk, in bytes; None: no limit.
+    /// The maximum size of all entries on the disk, in bytes; None: no limit.
     pub max_size: Option<u64>,
-    /// What stays free of the file system, in bytes; None: as much as fits it.
+    /// The space of the file system to keep free, in bytes; None: by its size.
     pub min_free: Option<u64>,
     /// How long an entry is kept that nobody uses; None: always.
     pub max_age: Option<Duration>,
@@ -58,7 +53,7 @@ impl Limits {
         }
     }
 
-    /// What must stay free where so many bytes are all there are.
+    /// The space to keep free on a file system of this size.
     pub fn free_of(&self, all: u64) -> u64 {
         self.min_free.unwrap_or((all / FREE_SHARE).min(MAX_FREE))
     }
@@ -69,7 +64,7 @@ impl Limits {
     }
 }
 
-/// When an entry was used. What was used long after now was so before the clock was set back: nobody knows when.
+/// When an entry was last used; 0, which is unknown, if that is in the future, since the clock was set back.
 pub(super) fn used_ms(facts: &FileFacts, now_ms: u64) -> u64 {
     if facts.modified_ms > now_ms + CLOCK_TOLERANCE_MS {
         0
@@ -78,9 +73,8 @@ pub(super) fn used_ms(facts: &FileFacts, now_ms: u64) -> u64 {
     }
 }
 
-/// Whether the use of an entry is to be written, which was last used at `used_ms`: often in a cache whose entries come and go
-/// within seconds, else hourly. As the cache grows older that is some hundred times for each entry, then hourly. `oldest` is
-/// when the whole cache was last used that long ago; None: not known yet, as in a new cache.
+/// Whether to write the use of an entry that was last used at `used_ms`: often in a cache whose entries come and go within seconds,
+/// else hourly. `oldest` is the oldest use in the cache; None if that is not known yet, as in a new cache.
 fn is_due(used_ms: u64, now_ms: u64, oldest: impl FnOnce() -> Option<u64>) -> bool {
     let ago = now_ms.saturating_sub(used_ms);
     if ago == 0 || ago >= MAX_INTERVAL_MS {
@@ -92,21 +86,21 @@ fn is_due(used_ms: u64, now_ms: u64, oldest: impl FnOnce() -> Option<u64>) -> bo
 /// Why an entry is not stored, for people.
 type Lacking = &'static str;
 
-/// An entry of a shard that is looked through.
+/// An entry of a shard that is examined.
 struct Candidate {
     used_ms: u64,
     bytes: u64,
-    /// How many of the shard were not used for longer.
+    /// How many entries of the shard were used less recently.
     index: usize,
-    /// How many the shard has.
+    /// The number of entries in the shard.
     of: usize,
-    /// When the one was used that was not used for longest.
+    /// When the least recently used entry of the shard was used.
     first_used_ms: u64,
 }
 
 impl Store {
-    /// Says that an entry is used. Costs a comparison, and now and then a system call.
-    pub(super) fn used(&self, shard: &Directory, name: &str, facts: &FileFacts) {
+    /// Notes that an entry is used that was last used then. Costs a comparison, and now and then some system calls.
+    pub(super) fn note_use(&self, key: &Key, used_ms: u64) {
         if self.limits.is_none() {
             return;
         }
@@ -116,21 +110,26 @@ impl Store {
             let oldest = || sizes.oldest(None).map(|(_, used)| used);
             sizes.unknown().map_or_else(oldest, |_| None)
         };
-        if is_due(used_ms(facts, now), now, oldest)
-            // A failure costs the entry its place in the order.
-            && let Err(error) = shard.set_modified(name, now)
-        {
-            tracing::debug!(%error, "the use of an entry is not noted");
+        if !is_due(used_ms, now, oldest) {
+            return;
+        }
+        let noted = || match self.shard(shard_of(key))? {
+            Some(shard) => shard.set_modified(&file_name(key), now),
+            None => Ok(()),
+        };
+        // A failure costs the entry its place in the order.
+        if let Err(error) = noted() {
+            tracing::debug!(%error, "the use of an entry is not noted: it may be evicted earlier");
         }
     }
 
-    /// For how long an entry was not used, in milliseconds.
+    /// The time since an entry was last used, in milliseconds.
     pub fn unused_ms(&self, facts: &FileFacts) -> u64 {
         let now = self.root.now_ms();
         now.saturating_sub(used_ms(facts, now))
     }
 
-    /// How long an entry stays that nobody uses, where the cache is nearly full; None: no entry has to go soon.
+    /// How long an unused entry stays in a nearly full cache; None if no entry will be evicted soon.
     pub fn kept_for(&self) -> Option<Duration> {
         let most = self.limits?.max_size?;
         let sizes = self.sizes()?;
@@ -143,10 +142,10 @@ impl Store {
         ))
     }
 
-    /// Makes room for an entry of so many bytes. Returns how many entries were removed.
+    /// Makes room for an entry of this size. Returns how many entries were removed.
     ///
     /// # Errors
-    /// There is no room: nothing is to be stored.
+    /// There is no room: the entry must not be stored.
     pub(super) fn make_room(&self, limits: &Limits, incoming: u64) -> Result<u64, Lacking> {
         if limits.max_size.is_some_and(|most| incoming > most) {
             return Err("it alone is larger than OCLCACHE_MAX_SIZE");
@@ -163,16 +162,16 @@ impl Store {
         }
         let mut removed = 0;
         let mut budget = BUDGET;
-        // Who cannot have the lock leaves it to its holder, who looks again when it has given it back.
+        // A process that does not get the lock leaves eviction to the holder.
         while budget > 0 && self.lacks(limits, sizes, incoming) {
-            let _lock = match self.locks().try_lock(Purpose::Evict, &EVICTION) {
-                Attempt::Got(lock) => Some(lock),
-                // Whoever stores is faster than who makes room for all: each may be one entry ahead.
-                Attempt::Taken if excess_of(limits, sizes, 0) > 0 => {
+            let _lock = match self.locks().try_lock(Purpose::Evict) {
+                LockAttempt::Got(lock) => Some(lock),
+                // Storing is faster than eviction: each process may be one entry ahead.
+                LockAttempt::Taken if excess_of(limits, sizes, 0) > 0 => {
                     return Err("the cache is full, and another process is making room");
                 }
-                Attempt::Taken => return self.has_room(limits, incoming).map(|()| removed),
-                Attempt::Unavailable => None,
+                LockAttempt::Taken => return self.has_room(limits, incoming).map(|()| removed),
+                LockAttempt::Unavailable => None,
             };
             while budget > 0 && self.lacks(limits, sizes, incoming) {
                 let oldest = || sizes.oldest(None).map(|(shard, _)| shard);
@@ -192,7 +191,7 @@ impl Store {
         self.has_room(limits, incoming).map(|()| removed)
     }
 
-    /// In a new cache most shards are not there, so nothing is in them.
+    /// Notes that shards without a directory are empty: most of them in a new cache.
     fn note_absent_shards(&self, sizes: &Sizes) {
         if sizes.unknown().is_none() {
             return;
@@ -210,7 +209,7 @@ impl Store {
         for shard in &absent {
             sizes.listed(*shard, sizes.of(*shard), 0, None);
         }
-        // Somebody may have made one meanwhile.
+        // Another process may have created one meanwhile.
         let after = present().unwrap_or_default();
         for shard in absent {
             if after.contains(&shard_name(shard)) {
@@ -243,7 +242,7 @@ impl Store {
             || sizes.oldest(None).is_some_and(too_old)
     }
 
-    /// Removes from the shard that seems to have the oldest entry. Returns how many it has had, and how many were removed.
+    /// Evicts from the shard that seems to have the oldest entry. Returns how many entries it had, and how many were removed.
     fn evict_from(
         &self,
         limits: &Limits,
@@ -271,16 +270,15 @@ impl Store {
         (examined, gone)
     }
 
-    /// Counts a shard, since what is stored in it may not be what its counter says, unless another process or thread lists
-    /// shards: each would add what it has found.
+    /// Lists a shard to correct its counter, unless another process or thread lists shards: each would add what it has found.
     pub(super) fn count_again(&self, sizes: &Sizes, shard: usize) {
-        let attempt = self.locks().try_lock(Purpose::Evict, &EVICTION);
-        if !matches!(attempt, Attempt::Taken) {
+        let attempt = self.locks().try_lock(Purpose::Evict);
+        if !matches!(attempt, LockAttempt::Taken) {
             self.look_through(sizes, shard, &mut |_| false);
         }
     }
 
-    /// Lists a shard, asks whether to remove each entry, the one first that was not used for longest, and corrects the counter.
+    /// Lists a shard, asks for each entry whether to remove it, the least recently used one first, and corrects the counter.
     /// Returns how many entries there were.
     fn look_through(
         &self,
@@ -336,6 +334,7 @@ mod tests {
 
     use super::super::disk::Disk;
     use super::super::entry::tests::{content, facts};
+    use super::super::tier::Tier;
     use super::super::{Lookup, Store};
     use super::*;
 

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{FileType, Mode, OFlags, Stat, Timespec};
 use rustix::io::{Errno, Result};
 
-use super::disk::{Disk, System};
+use super::disk::{Disk, SystemDisk};
 use crate::fork_safety::Mutex;
 
 /// What goes wrong.
@@ -168,22 +168,22 @@ impl Faulty {
 
 impl Disk for Faulty {
     fn open(&self, at: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
-        self.call("open", || System.open(at, path, flags, mode))
+        self.call("open", || SystemDisk.open(at, path, flags, mode))
     }
 
     fn stat_of(&self, file: BorrowedFd<'_>) -> Result<Stat> {
-        self.call("fstat", || System.stat_of(file))
+        self.call("fstat", || SystemDisk.stat_of(file))
     }
 
     fn stat(&self, at: BorrowedFd<'_>, path: &Path) -> Result<Stat> {
-        self.call("stat", || System.stat(at, path))
+        self.call("stat", || SystemDisk.stat(at, path))
     }
 
     fn read(&self, file: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<usize> {
         let most = self.0.lock().most;
         self.call("read", || {
             let mut part = Vec::with_capacity((buffer.capacity() - buffer.len()).min(most));
-            let count = System.read(file, &mut part)?;
+            let count = SystemDisk.read(file, &mut part)?;
             buffer.extend(part);
             Ok(count)
         })
@@ -192,18 +192,18 @@ impl Disk for Faulty {
     fn write(&self, file: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
         let most = self.0.lock().most.min(bytes.len());
         self.call("write", || {
-            let inode = System.stat_of(file)?.st_ino;
+            let inode = SystemDisk.stat_of(file)?.st_ino;
             self.0.lock().written.insert(inode);
-            System.write(file, &bytes[..most])
+            SystemDisk.write(file, &bytes[..most])
         })
     }
 
     fn remove(&self, at: BorrowedFd<'_>, path: &Path) -> Result<()> {
-        self.call("unlink", || System.remove(at, path))
+        self.call("unlink", || SystemDisk.remove(at, path))
     }
 
     fn remove_directory(&self, at: BorrowedFd<'_>, path: &Path) -> Result<()> {
-        self.call("rmdir", || System.remove_directory(at, path))
+        self.call("rmdir", || SystemDisk.remove_directory(at, path))
     }
 
     fn list(
@@ -211,19 +211,19 @@ impl Disk for Faulty {
         directory: BorrowedFd<'_>,
         visit: &mut dyn FnMut(&OsStr, FileType) -> bool,
     ) -> Result<()> {
-        self.call("list", || System.list(directory, visit))
+        self.call("list", || SystemDisk.list(directory, visit))
     }
 
     fn set_modified(&self, at: BorrowedFd<'_>, path: &Path, time: Timespec) -> Result<()> {
-        self.call("utimens", || System.set_modified(at, path, time))
+        self.call("utimens", || SystemDisk.set_modified(at, path, time))
     }
 
     fn set_mode(&self, file: BorrowedFd<'_>, mode: Mode) -> Result<()> {
-        self.call("fchmod", || System.set_mode(file, mode))
+        self.call("fchmod", || SystemDisk.set_mode(file, mode))
     }
 
     fn room(&self, at: BorrowedFd<'_>) -> Result<(u64, u64)> {
-        self.call("statvfs", || System.room(at))
+        self.call("statvfs", || SystemDisk.room(at))
     }
 
     fn now(&self) -> SystemTime {

@@ -1,4 +1,4 @@
-//! Which file system a directory is on, and what may be relied on there.
+//! The file system of a directory, and which guarantees it gives.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -6,15 +6,15 @@ use std::path::Path;
 
 use rustix::fs::{StatFs, fstatfs, statfs};
 
-/// What a kind of file system is good for.
+/// Which guarantees a file system gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// This host's own.
+    /// All guarantees: it is on this host.
     Local,
-    /// Other hosts may have it mounted, or a server in user space answers: neither locks, nor appending in one piece, nor
-    /// that all see a file at once can be relied on.
+    /// Other hosts may have it mounted, or a server in user space answers: locks, atomic appends and the visibility of new files
+    /// are not guaranteed.
     Network,
-    /// Nothing is known; it is taken for local.
+    /// It is not known here, and treated as local.
     Unknown,
 }
 
@@ -53,7 +53,7 @@ const KNOWN: [(u32, &str, Kind); 29] = [
     (0x564c, "ncp", Kind::Network),
 ];
 
-/// The kind of file system that a file or directory is on. It is shown to people by its name.
+/// The file system of a file or directory. Displays its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSystem {
     /// `f_type`; 0 if the system does not tell.
@@ -63,12 +63,12 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// That of an open file or directory.
+    /// The file system of an open file or directory.
     pub fn of(file: impl AsFd) -> FileSystem {
         FileSystem::from_magic(fstatfs(file).map_or(0, |found| magic(&found)))
     }
 
-    /// That of a path, or of the nearest directory above it that there is.
+    /// The file system of a path, or of its nearest parent that exists.
     pub fn at(path: &Path) -> FileSystem {
         let found = path
             .ancestors()
@@ -77,7 +77,7 @@ impl FileSystem {
         FileSystem::from_magic(found)
     }
 
-    /// Its name, and what is done without there, for people.
+    /// Its name, and which guarantees are missing, for people.
     pub fn described(self) -> String {
         match self.kind {
             Kind::Local | Kind::Unknown => self.to_string(),
@@ -94,8 +94,7 @@ impl FileSystem {
         }
     }
 
-    /// Whether other hosts, or a server that nothing is known of, may take part: then no lock in it and no appending in one
-    /// piece is relied on.
+    /// Whether other hosts or an unknown server may take part: then locks in it and atomic appends are not relied on.
     pub fn is_network(self) -> bool {
         self.kind == Kind::Network
     }

@@ -1,4 +1,4 @@
-//! Brings the whole cache within its limits, for the command: looks at every entry, where a process that stores looks at few.
+//! Garbage collection by the command: examines every entry, while a process that stores an entry examines few.
 
 use std::cmp::Ordering;
 use std::path::Path;
@@ -16,10 +16,10 @@ use super::{
 use crate::key::ingredients::Key;
 use crate::store::entry::Meta;
 
-/// A format that nobody has used for this long is not used any more.
+/// A format that was not used for so long is garbage.
 const UNUSED: Duration = Duration::from_secs(30 * 86400);
 
-/// The files that are in the directory of a format, beside other directories.
+/// The files in the directory of a format; the others are directories.
 const FILES: [&str; 7] = [
     "sizes",
     "journal",
@@ -29,35 +29,34 @@ const FILES: [&str; 7] = [
     "swept",
     ARCHIVE_KEY,
 ];
-/// With this all magic numbers begin, of any format.
+/// The magic numbers of all formats begin with this.
 const FAMILY: &[u8] = b"oclc";
 
-/// What was done.
+/// The result of a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Collected {
+pub struct GcResult {
     /// Entries that were removed.
     pub entries: u64,
-    /// What they took on the disk, in bytes.
+    /// Their size on the disk, in bytes.
     pub bytes: u64,
-    /// Files of formats that are not used any more.
+    /// Files of formats that are no longer used.
     pub old_formats: u64,
-    /// Files that were left by processes which were killed, or set aside long ago.
+    /// Files of killed processes, and entries that were set aside long ago.
     pub leftovers: u64,
     /// Entries that are left.
     pub left: u64,
-    /// What they take, in bytes.
+    /// Their size, in bytes.
     pub left_bytes: u64,
-    /// It was told to stop before it was done; what is left was not counted.
+    /// The collection was stopped: the remaining entries were not counted.
     pub stopped: bool,
 }
 
-/// What the collection needs to know and to tell.
+/// What a collection asks and reports.
 pub trait Collector {
-    /// Whether the driver that an entry is of is still there. Never asked on network file systems, where it may be on another
-    /// host.
+    /// Whether the driver of an entry is still installed. Never called on network file systems: the driver may be on another host.
     fn is_installed(&mut self, meta: &Meta) -> bool;
 
-    /// So many of so many steps are done. Tells whether to go on.
+    /// Reports how many of the steps are done. Returns whether to continue.
     fn progress(&mut self, what: &'static str, done: usize, of: usize) -> bool;
 }
 
@@ -68,20 +67,20 @@ struct Candidate {
 }
 
 impl Store {
-    /// Removes formats that nobody has used for 30 days, leftovers, and entries that were not used for longer than they may; then,
-    /// while there is too much, entries of drivers that are gone, and those that are cheapest to build again for what they take.
+    /// Removes formats that were not used for 30 days, leftovers, and entries that exceed the maximum age. Then, while the cache is
+    /// too large, removes entries of drivers that are no longer installed, and those with the least compile time for their size.
     ///
     /// # Errors
-    /// A directory cannot be listed or a file not be removed.
+    /// A directory cannot be listed, or a file cannot be removed.
     pub fn collect(
         &self,
         limits: &Limits,
         collector: &mut dyn Collector,
-    ) -> Result<Collected, StoreError> {
-        let mut done = Collected {
+    ) -> Result<GcResult, StoreError> {
+        let mut done = GcResult {
             old_formats: self.remove_old_formats()?,
             leftovers: self.sweep()?,
-            ..Collected::default()
+            ..GcResult::default()
         };
         let collected = self.collect_entries(limits, collector, &mut done);
         if let Some(sizes) = self.sizes() {
@@ -96,7 +95,7 @@ impl Store {
         &self,
         limits: &Limits,
         collector: &mut dyn Collector,
-        done: &mut Collected,
+        done: &mut GcResult,
     ) -> Result<bool, StoreError> {
         let now = self.root.now_ms();
         let mut kept = Vec::new();
@@ -146,7 +145,7 @@ impl Store {
     }
 
     /// Removes an entry; the sizes are counted at the end.
-    fn collect_one(&self, entry: &Candidate, done: &mut Collected) -> Result<(), StoreError> {
+    fn collect_one(&self, entry: &Candidate, done: &mut GcResult) -> Result<(), StoreError> {
         if let Some(shard) = self.shard(shard_of(&entry.key))?
             && shard.remove(&file_name(&entry.key))?
         {
@@ -156,8 +155,8 @@ impl Store {
         Ok(())
     }
 
-    /// The first to go first: what is no entry, what no driver is there for, then by how much compilation each byte spares. None: it
-    /// was told to stop.
+    /// The entries in order of removal: damaged ones, those of drivers that are not installed, then those with the least compile
+    /// time per byte. None if the collection was stopped.
     fn in_order(
         &self,
         entries: Vec<Candidate>,
@@ -217,7 +216,7 @@ impl Store {
     }
 }
 
-/// Whether a directory is certainly one of a format of ours: it has a file with a magic number, or an entry.
+/// Whether a directory certainly is that of a format of ours: it has a file with a magic number, or an entry.
 fn is_format(directory: &Directory) -> Result<bool, StoreError> {
     if FILES.iter().any(|name| directory.begins_with(name, FAMILY)) {
         return Ok(true);
@@ -240,8 +239,8 @@ fn is_entry(name: &str) -> bool {
     name.strip_suffix(SUFFIX).and_then(Key::from_hex).is_some()
 }
 
-/// Removes what has a name of ours in the directory of a format, where it has it, and follows no link. All else stays, and what
-/// it is in. Returns how many files went.
+/// Removes the files of a format by their names and directories, and follows no link. Other files stay, with their directories.
+/// Returns how many files were removed.
 fn remove_format(format: &Directory) -> Result<u64, StoreError> {
     let mut removed = 0;
     let mut each = |directory: &Directory, is_ours: &dyn Fn(&str) -> bool| {

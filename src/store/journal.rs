@@ -1,33 +1,28 @@
-//! What was compiled and why: one record for each miss, each bypass and each failure, so that `oclcache explain` can answer
-//! without having been asked to watch.
+//! The journal: one record for each miss, bypass and failed build, so that `oclcache explain` needs no set-up.
 //!
 //! ```text
 //! <cache directory>/v1/journal       records, appended by all processes
-//! <cache directory>/v1/journal.old   what stood there until it had grown to its bound
+//! <cache directory>/v1/journal.old   the former journal, renamed when it reached its maximum size
 //!
-//! record   = magic length body checksum
-//! magic    = "oclcjrn2"     8 bytes; another encoding gets another
-//! length   = of the body    u32, little-endian
-//! body     = zstd of the postcard encoding of `Record`
-//! checksum = XXH3-128 of all that stands before it, 16 bytes, little-endian
+//! record = a frame (see `framing`) with the magic number "oclcjrn2"; another encoding gets another
+//! body   = zstd of the postcard encoding of `JournalRecord`
 //! ```
 //!
-//! A record is appended by one write to a file that is opened for it (`O_APPEND`): file systems of one machine put such
-//! writes one behind the other, whoever makes them. No process keeps anything open and none waits for another, so forks and
-//! kills are no concern. What is cut or damaged all the same (a full disk, a network file system) is skipped by the reader,
-//! who goes on at the next magic.
+//! A process opens the file (`O_APPEND`), appends a record with one write, and closes the file. Local file systems keep such writes
+//! of several processes apart. No process keeps the file open or waits for another, so forks and kills do no harm. The reader skips
+//! a record that is cut or damaged (a full disk, a network file system), and continues at the next magic number.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fs2::FileExt;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_128;
 
 use super::directory::Directory;
 use super::entry::{compress, decompress};
-use super::{Cleared, StoreError};
+use super::lock::try_lock_file;
+use super::{ClearResult, StoreError};
+use crate::framing::{frame, to_postcard, unframe};
 use crate::guarded_file::may_reach;
 use crate::key::ingredients::{Ingredient, Key};
 use crate::outcome::{Bypass, NotBakeable};
@@ -35,35 +30,34 @@ use crate::outcome::{Bypass, NotBakeable};
 const NAME: &str = "journal";
 const OLD: &str = "journal.old";
 const MAGIC: &[u8] = b"oclcjrn2";
-const CHECKSUM: usize = 16;
 
-/// A journal of this size is moved out of the way, in bytes: some hundreds of builds.
-const BOUND: u64 = 1 << 20;
-/// Larger records leave out what the key was made of, so that one build does not push all others out.
+/// A journal of this size is renamed: it has some hundreds of builds.
+const MAX_JOURNAL_BYTES: u64 = 1 << 20;
+/// Larger records leave out the ingredients of the key, so that one build does not push out all others.
 const MAX_RECORD_BYTES: usize = 1 << 18;
-/// What is read of a file: processes that append at once may pass the bound.
-const MAX_FILE_BYTES: u64 = 16 * BOUND;
+/// Of a file that is read: processes that append at once may exceed the maximum.
+const MAX_FILE_BYTES: u64 = 16 * MAX_JOURNAL_BYTES;
 
-/// What a build that missed leaves in the cache.
+/// What a miss left in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kept {
     /// An entry.
     Entry,
-    /// A recipe, which is an entry once it is baked.
+    /// A recipe, which becomes an entry when it is baked.
     Recipe,
     /// Nothing.
     Nothing,
-    /// Nothing, and the baker never makes anything of it. The number of the reason, since a later version may know more of them.
+    /// Nothing, and no baker can bake it: the number of the reason, because a later version may have more reasons.
     NotBakeable(u8),
 }
 
 impl Kept {
-    /// Nothing, for this reason.
+    /// Nothing, because of this reason.
     pub fn not_bakeable(reason: NotBakeable) -> Kept {
         Kept::NotBakeable(reason as u8)
     }
 
-    /// Why the baker never makes anything of it, if this version knows it.
+    /// Why no baker can bake it, if this version knows the reason.
     pub fn reason(self) -> Option<NotBakeable> {
         match self {
             Kept::NotBakeable(number) => NotBakeable::ALL.get(usize::from(number)).copied(),
@@ -71,23 +65,23 @@ impl Kept {
         }
     }
 
-    /// Whether there is anything of it.
+    /// Whether the cache has an entry or a recipe of it.
     pub fn is_something(self) -> bool {
         matches!(self, Kept::Entry | Kept::Recipe)
     }
 }
 
-/// What became of a build that was no hit.
+/// The outcome of a build that was not a hit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BuildResult {
     /// Built by the driver after a look-up.
     Miss {
-        /// What there is of it now.
+        /// What it left in the cache.
         kept: Kept,
         /// Whether look-ups were turned off.
         recache: bool,
     },
-    /// Built by the driver without a look-up. The number of the reason, since a later version may know more of them.
+    /// Built by the driver without a look-up: the number of the reason, because a later version may have more reasons.
     Bypassed(u8),
     /// The driver's build failed.
     Failed,
@@ -108,18 +102,18 @@ impl BuildResult {
     }
 }
 
-/// What a build was keyed by.
+/// The key of a build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Build {
     /// The key.
     pub key: Key,
-    /// What it was made of; nothing in records that would be too large.
+    /// The ingredients of the key; empty in records that would be too large.
     pub ingredients: Vec<Ingredient>,
-    /// The build options as they may be shown: as in an entry.
+    /// The build options, as in an entry.
     pub options: Option<Vec<u8>>,
 }
 
-/// One build call that was no hit.
+/// One build call that was not a hit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalRecord {
     /// When it ended, in milliseconds since 1970.
@@ -130,27 +124,27 @@ pub struct JournalRecord {
     pub executable: String,
     /// Its process.
     pub process: u32,
-    /// The driver's family by its profile; nothing if the program is not known here.
+    /// The driver's family by its profile; empty if the program is not known here.
     pub driver_family: String,
     /// The kernels of the program, as far as they are known.
     pub kernel_names: Vec<Vec<u8>>,
-    /// What became of it.
+    /// The outcome.
     pub ended: BuildResult,
-    /// What it was keyed by, unless it was bypassed.
+    /// The key, unless it was bypassed.
     pub build: Option<Build>,
 }
 
-/// Now, as records have it.
+/// The time in milliseconds since 1970.
 pub fn now_ms() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Adds a record. Failures are not the application's concern.
+/// Adds a record. A failure is logged only: the application cannot help it.
 pub fn append(root: &Directory, record: JournalRecord) {
     if let Err(error) = try_append(root, record) {
-        tracing::debug!(%error, "the journal is not written");
+        tracing::debug!(%error, "a build is not written to the journal");
     }
 }
 
@@ -166,23 +160,23 @@ fn try_append(root: &Directory, mut record: JournalRecord) -> io::Result<()> {
     }
     let mut file = open_with_room(root)?;
     may_reach(file.metadata()?.len() + bytes.len() as u64)?;
-    // Not `write_all`: the rest of a record that was cut would stand behind another's.
+    // Not `write_all`: the rest of a record could follow the record of another process.
     match file.write(&bytes)? {
         written if written == bytes.len() => Ok(()),
         _ => Err(io::ErrorKind::WriteZero.into()),
     }
 }
 
-/// The file to append to, after a full one was moved away.
+/// Opens the file to append to. Renames a full one first.
 ///
-/// Only who holds the lock of the file that bears the name now moves it, so two processes that do it at once move it once,
-/// and what is lost is `journal.old`, the oldest records. Nobody waits for the lock: who does not get it, or has opened the
-/// file before it was moved, appends to that, which is read as well. On network file systems, whose locks may never answer,
-/// nobody asks for one, and two processes may move two files, the second one short.
+/// A process renames the file only while it has the file locked, so only one of several does. The former `journal.old`, with the
+/// oldest records, is lost. Nobody waits for the lock: a process that does not get it, or has opened the file before it was
+/// renamed, appends to the old file, which is read as well. On network file systems a lock may never answer, so no process takes
+/// one, and two processes may rename two files, the second one short.
 fn open_with_room(root: &Directory) -> io::Result<File> {
     let file = root.open_to_append(NAME)?;
     let is_network = root.file_system().is_network();
-    if file.metadata()?.len() < BOUND || !is_network && file.try_lock_exclusive().is_err() {
+    if file.metadata()?.len() < MAX_JOURNAL_BYTES || !is_network && !try_lock_file(&file) {
         return Ok(file);
     }
     if root.is_named(NAME, &file) {
@@ -193,21 +187,13 @@ fn open_with_room(root: &Directory) -> io::Result<File> {
 }
 
 fn encode(record: &JournalRecord) -> io::Result<Vec<u8>> {
-    let body = postcard::to_stdvec(record).map_err(io::Error::other)?;
-    let body = compress(&body)?;
-    let mut bytes = Vec::with_capacity(MAGIC.len() + size_of::<u32>() + body.len() + CHECKSUM);
-    bytes.extend(MAGIC);
-    bytes.extend((body.len() as u32).to_le_bytes());
-    bytes.extend(&body);
-    let checksum = xxh3_128(&bytes);
-    bytes.extend(checksum.to_le_bytes());
-    Ok(bytes)
+    frame(MAGIC, &compress(&to_postcard(record)?)?)
 }
 
 /// All whole records, oldest first.
 ///
 /// # Errors
-/// A file cannot be read, or is no plain file of ours.
+/// A file cannot be read, or is not a regular file of this user.
 pub fn read(root: &Directory) -> Result<Vec<JournalRecord>, StoreError> {
     let content = |name: &str| {
         let bytes = root.read(name, MAX_FILE_BYTES);
@@ -222,7 +208,7 @@ pub fn read(root: &Directory) -> Result<Vec<JournalRecord>, StoreError> {
     let new = content(NAME)?;
     let old = content(OLD)?;
     let mut records = decode(&old);
-    // Moved meanwhile, it would stand there twice.
+    // If it was renamed between the two reads, both have the same records.
     if !old.starts_with(&new) {
         records.extend(decode(&new));
     }
@@ -235,42 +221,28 @@ fn decode(mut bytes: &[u8]) -> Vec<JournalRecord> {
     let is_magic = |window: &[u8]| window == MAGIC;
     while let Some(at) = bytes.windows(MAGIC.len()).position(is_magic) {
         bytes = &bytes[at..];
-        let length = match first(bytes) {
-            Some((record, length)) => {
-                records.extend(record);
-                length
+        bytes = match unframe(MAGIC, bytes) {
+            Some((body, rest)) => {
+                let body = decompress(body);
+                records.extend(body.and_then(|body| postcard::from_bytes(&body).ok()));
+                rest
             }
-            None => MAGIC.len(),
+            None => &bytes[MAGIC.len()..],
         };
-        bytes = &bytes[length..];
     }
     records
 }
 
-/// The record at the beginning, and its length: nothing if it is cut or damaged.
-fn first(bytes: &[u8]) -> Option<(Option<JournalRecord>, usize)> {
-    let (length, _) = bytes.get(MAGIC.len()..)?.split_first_chunk()?;
-    let start = MAGIC.len() + size_of::<u32>();
-    let end = start.checked_add(u32::from_le_bytes(*length) as usize)?;
-    let (checksum, _) = bytes.get(end..)?.split_first_chunk()?;
-    if xxh3_128(&bytes[..end]) != u128::from_le_bytes(*checksum) {
-        return None;
-    }
-    let body = decompress(&bytes[start..end]);
-    let record = body.and_then(|body| postcard::from_bytes(&body).ok());
-    Some((record, end + CHECKSUM))
-}
-
-/// Removes it, and counts what is not the cache's.
+/// Removes the journal, and counts files of its names that the cache did not write.
 ///
 /// # Errors
 /// A file cannot be removed.
-pub(super) fn clear(root: &Directory, cleared: &mut Cleared) -> Result<(), StoreError> {
+pub(super) fn clear(root: &Directory, cleared: &mut ClearResult) -> Result<(), StoreError> {
     for name in [NAME, OLD] {
         let Some(facts) = root.facts(name) else {
             continue;
         };
-        // Another process may remove it meanwhile, and a third one begin anew.
+        // Another process may remove it meanwhile, and a third one create it again: look twice.
         let look = || root.read_start(name, MAGIC.len());
         let start = look().or_else(look);
         if !start.is_some_and(|start| MAGIC.starts_with(&start)) {
@@ -353,7 +325,7 @@ mod tests {
             append(&directory, record(number, 256));
         }
         let sizes = [NAME, OLD].map(|name| directory.facts(name).expect("a file").size);
-        assert!(sizes.iter().sum::<u64>() < 2 * BOUND + (64 << 10));
+        assert!(sizes.iter().sum::<u64>() < 2 * MAX_JOURNAL_BYTES + (64 << 10));
         let times = times(&directory);
         let first = times[0];
         assert!(first > 0 && times.len() > 100);
@@ -396,7 +368,7 @@ mod tests {
             [(&b""[..], (1, 0)), (b"oclc", (1, 0)), (b"mine", (0, 1))]
         {
             std::fs::write(directory.path().join(NAME), content).expect("written");
-            let mut cleared = Cleared::default();
+            let mut cleared = ClearResult::default();
             clear(&directory, &mut cleared).expect("cleared");
             assert_eq!((cleared.files, cleared.foreign), (files, foreign));
         }

@@ -1,45 +1,42 @@
-//! Clears away what processes that were killed have left, now and then, in a process that has just stored something.
+//! Removes files of processes that were killed: now and then, in a process that has just stored something.
 //!
-//! The cache may be in a directory that a user has other things in, of any name. So a file goes only if it is certainly the cache's:
-//! its name has the 64 digits of a key, or its name and its content are such as only the cache makes. In doubt it stays.
+//! A user may have other files in the cache directory, under any names. So a file is removed only if the cache certainly wrote it:
+//! its name has the 64 digits of a key, or both its name and its content have a form that only the cache uses. In doubt it stays.
 
 use std::io;
 use std::time::Duration;
 
 use super::directory::{Directory, is_temporary};
-use super::evict::EVICTION;
 use super::load_guard;
-use super::lock::{Attempt, Purpose};
-use super::stats::Statistics;
+use super::lock::{LockAttempt, Purpose};
 use super::{
-    ASIDE, CACHEDIR_TAG, LOADING, STATISTICS, SUFFIX, Store, StoreError, TEMPORARY,
-    VERSION_DIRECTORY, bake_attempts,
+    ASIDE, CACHEDIR_TAG, LOADING, SUFFIX, Store, StoreError, TEMPORARY, VERSION_DIRECTORY,
+    bake_attempts,
 };
 use crate::key::ingredients::Key;
 
-/// With these the files begin that are written whole: with a magic number, as JSON, or as the tag.
+/// How files begin that are written whole: a magic number, the JSON of the statistics, or the tag.
 const STARTS: [&[u8]; 3] = [b"oclc", b"{\"rows\":", CACHEDIR_TAG];
 
-/// Modified when a sweep begins.
+/// The file whose time of modification is that of the last sweep.
 const SWEPT: &str = "swept";
 const INTERVAL: Duration = Duration::from_secs(3600);
-/// A file that is being written is finished long before. A process that was stopped meanwhile finds its file gone, and stores
-/// nothing.
+/// Writing a file takes much less. A process that was stopped meanwhile finds its file removed, and stores nothing.
 const UNFINISHED: Duration = Duration::from_secs(3600);
-/// A load that began so long ago has ended, if only by death. Its entry is young again then.
+/// A load that began so long ago has ended, perhaps by the death of its process. Forget the death.
 const LOAD: Duration = Duration::from_secs(7 * 86400);
-/// What was set aside is for people who look into it soon.
+/// Entries are set aside for people, who examine them soon or never.
 const SET_ASIDE: Duration = Duration::from_secs(30 * 86400);
-/// What could not be baked is tried again after this time: the driver may be another by then.
+/// A recipe that could not be baked is tried again after this time: the driver may have been updated.
 const BAKED_IN_VAIN: Duration = Duration::from_secs(30 * 86400);
 const MAX_SET_ASIDE: usize = 256;
-/// How many files of dead processes are folded at once.
+/// How many files of dead processes a sweep looks at.
 const MAX_FOLDED: usize = 256;
-/// The directory of this format bears the time when it was last opened to store, or nearly.
+/// The interval at which the time of modification of this format's directory is set to the time of its use.
 const OPENED: Duration = Duration::from_secs(86400);
 
 impl Store {
-    /// Notes that this format is in use.
+    /// Notes that this format is in use (see `gc`).
     pub(super) fn opened(cache: &Directory) {
         let now = cache.now_ms();
         let noted = cache.modified_ms(VERSION_DIRECTORY);
@@ -48,24 +45,24 @@ impl Store {
         }
     }
 
-    /// Sweeps if the last sweep was long ago and nobody else does.
+    /// Sweeps if the last sweep was long ago, and no other process does.
     pub(super) fn sweep_sometimes(&self) {
         let now = self.root.now_ms();
         let swept = self.root.modified_ms(SWEPT);
         if swept.is_some_and(|swept| !is_past(swept, INTERVAL, now)) {
             return;
         }
-        let _lock = match self.locks().try_lock(Purpose::Evict, &EVICTION) {
-            Attempt::Got(lock) => Some(lock),
-            Attempt::Taken => return,
-            Attempt::Unavailable => None,
+        let _lock = match self.locks().try_lock(Purpose::Evict) {
+            LockAttempt::Got(lock) => Some(lock),
+            LockAttempt::Taken => return,
+            LockAttempt::Unavailable => None,
         };
         if let Err(error) = self.sweep() {
-            tracing::debug!(%error, "leftovers stay");
+            tracing::debug!(%error, "files of killed processes are not removed: a later sweep tries again");
         }
     }
 
-    /// Removes what is old enough to be nobody's. Returns how many files went.
+    /// Removes files that are too old to be in use. Returns how many.
     ///
     /// # Errors
     /// A directory cannot be listed or a file not be removed.
@@ -79,7 +76,7 @@ impl Store {
             for name in names {
                 match directory.remove(&name) {
                     Ok(gone) => removed += u64::from(gone),
-                    // Set aside from an entry's place, and not ours: it stays.
+                    // A directory that had the name of an entry, and was set aside. It is not ours, so it stays.
                     Err(error) if error.error.kind() == io::ErrorKind::IsADirectory => {}
                     Err(error) => return Err(error),
                 }
@@ -122,14 +119,14 @@ impl Store {
             let kept = young.count();
             remove(&aside, names.split_off(kept))?;
         }
-        if let Some(statistics) = self.root.open_below(STATISTICS)? {
-            Statistics::new(&statistics).fold_some(MAX_FOLDED);
+        if let Some(statistics) = self.statistics()? {
+            statistics.fold_some(MAX_FOLDED);
         }
         Ok(removed)
     }
 }
 
-/// Whether a file is certainly one that was not finished: by its name, and as far as it was written.
+/// Whether a file certainly is an unfinished one, by its name and content.
 pub(super) fn is_leftover(directory: &Directory, name: &str) -> bool {
     const MAX_READ_BYTES: usize = 64;
     let start = is_temporary(name).then(|| directory.read_start(name, MAX_READ_BYTES));
@@ -139,7 +136,7 @@ pub(super) fn is_leftover(directory: &Directory, name: &str) -> bool {
     })
 }
 
-/// What nobody misses, and a power cut leaves of a file: nothing, or zeros.
+/// Whether a file is empty or has only zeros, as after a power cut.
 pub(super) fn is_blank(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
@@ -153,7 +150,7 @@ pub(super) fn is_set_aside(name: &str) -> bool {
     Key::from_hex(key).is_some() && matches!(number.as_bytes(), [b'1'..=b'7'])
 }
 
-/// Whether something is older than this. What is of the future was made before the clock was set back.
+/// Whether a time is longer ago than this. A time in the future is old: the clock was set back.
 pub(super) fn is_past(then_ms: u64, age: Duration, now_ms: u64) -> bool {
     u128::from(now_ms.abs_diff(then_ms)) > age.as_millis()
 }

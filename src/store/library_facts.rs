@@ -1,17 +1,14 @@
-//! Remembers what was found in the libraries of a driver, a file for each kind of facts and list of libraries: see
-//! `driver::names` and `driver::bindings`.
-//!
-//! Their form, and what tells that a file is damaged, is the driver's affair.
+//! Facts about the libraries of a driver: one file for each kind of facts and each list of libraries. `driver::names` and
+//! `driver::bindings` define their contents and notice damage.
 
 use std::fs::File;
 
 use super::{Store, TEMPORARY};
 use crate::key::ingredients::hex;
 
-/// Most of what is in it are names.
+/// Most of its files have names of variables.
 pub(super) const DIRECTORY: &str = "names";
-/// A file of names has some 2 MB, one of slots some kB, and a machine a few drivers. Those of drivers that were replaced are
-/// removed as new ones come.
+/// A file of names has some 2 MB, one of slots some kB, and a machine has a few drivers. New files replace those of former drivers.
 const MAX_FILES: usize = 32;
 
 /// The file of this identity.
@@ -37,7 +34,7 @@ pub fn save(store: &Store, identity: &[u8; 32], facts: &[u8]) {
         Ok(())
     });
     if let Err(error) = written {
-        tracing::debug!(%error, "what was found in driver libraries is not remembered");
+        tracing::debug!(%error, "facts about driver libraries are not stored: the next process looks for them again");
     }
 }
 
@@ -45,7 +42,7 @@ fn name(identity: &[u8; 32]) -> String {
     hex(identity)
 }
 
-/// Whether a name is one of these files'.
+/// Whether a name is that of such a file.
 pub(super) fn is_ours(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -1,45 +1,46 @@
-//! The crash sentinel: an entry that no driver has ever loaded is watched while one does.
+//! The load guard: the first load of an entry is watched, in case it kills the process.
 //!
-//! A checksum proves that an entry is what was written, not that a driver survives it: of 40 binaries with a wrong byte up to
-//! 17 killed the process, on each driver. A process that dies in the driver cannot say so, but it leaves a file:
+//! A checksum proves that an entry is as it was written, not that a driver survives it: of 40 binaries with a wrong byte, up to 17
+//! killed the process, on each driver. A process that dies in the driver leaves a file:
 //!
 //! ```text
-//! v1/loading/<key>           a byte for each load that has begun and has not ended; who adds to it holds a lock of the key
+//! v1/loading/<key>           a byte for each load that began and did not end; written with the lock of the key held
 //! v1/loading/<key>-<host>    the same on a network file system, since locks are a host's own there
 //! ```
 //!
-//! Whoever gets the lock and finds [`MAX_DEATHS`] bytes sets the entry aside. When the driver has come back, whatever it
-//! said, the file is removed; when it has taken the entry, that is *proven*: its owner may not write the file any more, which
-//! each look-up learns for nothing, so that a proven entry costs no file and no lock. Copies of the file are proven, too.
+//! A process that gets the lock and finds [`MAX_DEATHS`] bytes sets the entry aside. When the driver returns, with or without an
+//! error, the file is removed. When the driver has taken the entry, the entry is *proven*: its file is made read-only for its
+//! owner, which each look-up sees at no cost, so the load of a proven entry costs no file and no lock. Copies are proven, too.
 //!
-//! - Nobody waits. Where another is loading the entry, or no lock works, or nothing can be written, it is loaded unwatched;
-//!   but while another tries an entry that has killed before, the others compile. They start together in many a program.
-//! - The lock is the system's and ends with its holder, whatever ended that; it is no lock of this process, so it may be held
-//!   while the driver works. A child that is forked meanwhile does not have it, also if the driver keeps one running.
-//! - Whatever ends a process in the middle counts as a death: a signal from outside, exit() in another thread, the failure of
-//!   another entry that another thread loads. Nobody can tell, it must happen twice, and it costs one compilation.
-//! - A child that is forked by a signal handler in the middle of a load may end that load, and removes the file. Then a death
-//!   of its parent is not counted.
-//! - A file that is left over, since the entry was evicted or proven by somebody unwatched, says nothing: whoever publishes an
-//!   entry removes it.
+//! - Nobody waits. If another process loads the entry, or no lock works, or nothing can be written, the load is not watched. But
+//!   while another process tries an entry that has killed before, the others compile. Many programs start several processes at
+//!   once.
+//! - The system gives the lock back when its holder ends, however it ends. It is not a lock within this process, so it may be held
+//!   while the driver works. A child that is forked meanwhile does not have it.
+//! - Whatever ends a process during a load counts as a death: a signal from outside, exit() in another thread, another entry that
+//!   another thread loads. These cannot be told apart; it must happen twice, and it costs one compilation.
+//! - A child that a signal handler forks during a load may end that load and remove the file. Then the death of its parent is not
+//!   counted.
+//! - A file may be left over because the entry was evicted, or proven by an unwatched load. Publishing an entry removes it.
 
-use super::directory::{Directory, FileFacts};
+use super::directory::Directory;
 use super::entry::Defect;
-use super::lock::{Attempt, Guard, Purpose};
-use super::{LOADING, Store, StoreError, digests, file_name, shard_of};
+use super::lock::{LockAttempt, LockGuard, Purpose};
+use super::tier::EntryOrigin;
+use super::{LOADING, Store, digests, file_name, shard_of};
 use crate::key::ingredients::Key;
 
-/// One could be chance.
+/// One death could be chance.
 const MAX_DEATHS: u64 = 2;
 
 /// Whether a driver may load an entry.
 pub enum Admission {
-    /// It may; what is in here is to be dropped as soon as the driver has come back.
+    /// It may. The caller drops the load as soon as the driver has returned.
     Granted(Option<Loading>),
-    /// It has killed a process, and another tries it; or it was set aside since it was read.
+    /// The entry has killed a process before and another process tries it now, or it was set aside since it was read.
     Postponed,
-    /// It is to be set aside, with the lock held.
-    Refused(Defect, Guard),
+    /// The caller sets the entry aside while it holds the lock.
+    Refused(Defect, LockGuard),
 }
 
 /// A load that is watched.
@@ -47,16 +48,16 @@ pub struct Loading {
     directory: Directory,
     name: String,
     // Given back after the file is removed.
-    _lock: Guard,
+    _lock: LockGuard,
 }
 
-/// Whether a name is one of these files'.
+/// Whether a name is that of such a file.
 pub(super) fn is_ours(name: &str) -> bool {
     let key = name.split('-').next();
     key.and_then(Key::from_hex).is_some()
 }
 
-/// Whether a file is certainly one of these: by its name and what was written.
+/// Whether a file certainly is one of these, by its name and content.
 pub(super) fn is_left(directory: &Directory, name: &str) -> bool {
     let start = is_ours(name).then(|| directory.read_start(name, MAX_DEATHS as usize + 1));
     let is_mark = |start: Vec<u8>| start.iter().all(|byte| matches!(byte, b'+' | 0));
@@ -70,15 +71,17 @@ impl Drop for Loading {
 }
 
 impl Store {
-    /// To be asked before a driver loads an entry, whose file was found to be like this. It is this store's, or of the system.
-    pub fn admit(&self, key: &Key, file: &FileFacts, is_of_system: bool) -> Admission {
-        if !file.is_writable {
+    /// Called before a driver loads an entry of this store or of the system.
+    pub fn admit(&self, key: &Key, origin: &EntryOrigin, is_of_system: bool) -> Admission {
+        if origin.is_proven {
             return Admission::Granted(None);
         }
-        let lock = match self.locks().try_lock(Purpose::Load, key) {
-            Attempt::Got(lock) => lock,
-            Attempt::Taken if self.loads_begun(key) >= MAX_DEATHS => return Admission::Postponed,
-            Attempt::Taken | Attempt::Unavailable => return Admission::Granted(None),
+        let lock = match self.locks().try_lock(Purpose::Load(*key)) {
+            LockAttempt::Got(lock) => lock,
+            LockAttempt::Taken if self.loads_begun(key) >= MAX_DEATHS => {
+                return Admission::Postponed;
+            }
+            LockAttempt::Taken | LockAttempt::Unavailable => return Admission::Granted(None),
         };
         if !is_of_system && !self.has(key) {
             return Admission::Postponed;
@@ -97,7 +100,7 @@ impl Store {
                 _lock: lock,
             })),
             Err(error) => {
-                tracing::debug!(%error, "a load is not watched");
+                tracing::debug!(%error, "a load is not watched: an entry that kills the process would not be noticed");
                 Admission::Granted(None)
             }
         }
@@ -125,25 +128,10 @@ impl Store {
         }
     }
 
-    /// Loads that were begun before say nothing of the entry that is there now.
+    /// Forgets loads of a former entry of this key.
     pub(super) fn forget_loads(&self, key: &Key) {
         if let Ok(Some(directory)) = self.root.open_below(LOADING) {
             let _ = directory.remove(&self.loading_name(key));
-        }
-    }
-
-    /// A driver has taken the entry of this store.
-    pub fn prove(&self, key: &Key, file: &FileFacts) {
-        let prove = || -> Result<(), StoreError> {
-            match self.shard(shard_of(key))? {
-                Some(shard) => shard.protect(&file_name(key), file.inode),
-                None => Ok(()),
-            }
-        };
-        if file.is_writable
-            && let Err(error) = prove()
-        {
-            tracing::debug!(%error, "the entry stays unproven");
         }
     }
 }
@@ -153,13 +141,14 @@ mod tests {
     use super::*;
     use crate::store::entry::EntryContent;
     use crate::store::entry::tests::{content, facts};
+    use crate::store::tier::Tier;
     use crate::store::{Limits, Lookup};
 
     const KEY: Key = Key([1; 32]);
 
-    fn file_of(store: &Store) -> FileFacts {
+    fn origin_of(store: &Store) -> EntryOrigin {
         match store.look_up(&KEY) {
-            Lookup::Found(_, file) => file,
+            Lookup::Found(_, origin) => origin,
             _ => panic!("not found"),
         }
     }
@@ -177,17 +166,17 @@ mod tests {
         let meta = facts();
         let entry = content(&meta, &[b"binary"]);
         let (_directory, store) = filled(&entry);
-        let unproven = file_of(&store);
-        assert!(unproven.is_writable);
+        let unproven = origin_of(&store);
+        assert!(!unproven.is_proven);
         store.replace(&KEY, &entry, &unproven).expect("replaced");
-        assert!(file_of(&store).is_writable);
-        store.prove(&KEY, &file_of(&store));
-        let proven = file_of(&store);
-        assert!(!proven.is_writable);
+        assert!(!origin_of(&store).is_proven);
+        store.prove(&KEY, &origin_of(&store));
+        let proven = origin_of(&store);
+        assert!(proven.is_proven);
         store.replace(&KEY, &entry, &proven).expect("replaced");
-        assert!(!file_of(&store).is_writable);
+        assert!(origin_of(&store).is_proven);
         store.publish(&KEY, &entry).expect("published");
-        assert!(file_of(&store).is_writable);
+        assert!(!origin_of(&store).is_proven);
     }
 
     #[test]
@@ -195,20 +184,20 @@ mod tests {
         let meta = facts();
         let entry = content(&meta, &[b"binary"]);
         let (_directory, store) = filled(&entry);
-        let loaded = file_of(&store);
+        let loaded = origin_of(&store);
         store.publish(&KEY, &entry).expect("published");
         store.prove(&KEY, &loaded);
-        assert!(file_of(&store).is_writable);
+        assert!(!origin_of(&store).is_proven);
     }
 
     #[test]
     fn what_was_set_aside_since_it_was_read_is_not_loaded() {
         let meta = facts();
         let (_directory, store) = filled(&content(&meta, &[b"binary"]));
-        let file = file_of(&store);
+        let origin = origin_of(&store);
         store.set_aside(&KEY).expect("set aside");
         assert!(matches!(
-            store.admit(&KEY, &file, false),
+            store.admit(&KEY, &origin, false),
             Admission::Postponed
         ));
     }

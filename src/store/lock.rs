@@ -1,27 +1,30 @@
 //! Locks between the processes and threads of one host that share a store. They are only ever tried, never waited for.
 //!
-//! A lock is one byte of the file `v1/locks`, locked by fcntl: the byte is made of the key, so there is no file for each key
-//! and no wait behind another one, but for two keys in 2^61. The kernel gives such a lock back when its process ends, however
-//! it ends, and a forked child has none of its parent's (a flock or an OFD lock is held on by a forked child of a killed
-//! holder, measured). They are the process's, though:
+//! A lock is one byte of the file `v1/locks`, locked by fcntl. The offset of the byte is made of the key, so no key needs a file of
+//! its own, and two keys share a lock with a chance of 1 in 2^61. The kernel gives such a lock back when its process ends, however
+//! it ends, and a forked child has none of its parent's locks (measured: a forked child keeps a flock or an OFD lock of a killed
+//! holder). But they belong to the process:
 //!
-//! - Two threads would both get the same one, so a table of the process stands before them.
-//! - Closing any descriptor of the file gives all of them back, so it is opened once for a process and store.
+//! - Two threads would both get the same lock, so the process has a table of its locks.
+//! - Closing any descriptor of the file gives all locks back, so a process opens it once for each store.
 //!
-//! Where such locks are not to be trusted, on network file systems, or do not work, the lock is an abstract Unix socket that is
-//! bound to a name made of the same byte: for the processes of one host and network namespace, and as well given back by the
-//! kernel. A child closes what it inherits of them at once. Where that does not work either, there is no lock.
+//! On network file systems such locks are not trusted. There, and where they do not work, the lock is an abstract Unix socket,
+//! bound to a name made of the same offset: it excludes the processes of one host and network namespace, and the kernel gives it
+//! back, too. A child closes the sockets that it inherits at once. If that does not work either, there is no lock.
 //!
-//! The first 64 KiB of the file, which no lock uses, hold [marks](Guard::mark).
+//! No lock uses the first 64 KiB of the file. They count the builds that were [abandoned](LockGuard::signal_abandoned).
 
 mod file;
 mod socket;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
+
+use fs2::FileExt;
 
 use super::directory::Directory;
 use super::filesystem::FileSystem;
@@ -32,55 +35,59 @@ use file::LockFile;
 
 const NAME: &str = "locks";
 
-/// What a lock is for. Each has bytes of its own.
+/// What a lock is for. Each purpose has offsets of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A driver builds the program of a key.
-    Build,
-    /// A driver loads the entry of a key for the first time.
-    Load,
-    /// Entries are removed. One lock for the whole store: the key is of no account.
+    /// A driver builds the program of this key.
+    Build(Key),
+    /// A driver loads the entry of this key for the first time.
+    Load(Key),
+    /// Entries of the store are removed.
     Evict,
-    /// Pending recipes are baked. One lock for the whole store, as well.
+    /// Pending recipes of the store are baked.
     Bake,
+    /// Statistics of dead processes are merged, or files of statistics are moved. The hosts share the statistics, so this lock is
+    /// one of the file on network file systems, too. Those locks may not answer there: the library does not ask for this one.
+    Statistics,
 }
 
-/// What became of an attempt to get a lock.
+/// The result of an attempt to get a lock.
 #[derive(Debug)]
-pub enum Attempt {
-    /// It is held until the guard is dropped.
-    Got(Guard),
-    /// Another process or thread of this user has it.
+pub enum LockAttempt {
+    /// The lock is held until the guard is dropped.
+    Got(LockGuard),
+    /// Another process or thread of this user has the lock.
     Taken,
-    /// No lock works here, or another user is in the way: there is nothing to wait for.
+    /// No lock works here, or another user has bound the name of the socket: do not wait.
     Unavailable,
 }
 
 /// The locks of one store.
+#[derive(Clone)]
 pub struct Locks(Arc<Shared>);
 
 struct Shared {
     directory: Arc<Directory>,
-    /// Whether fcntl's locks are to be trusted on the file system of this file.
+    /// Whether locks by fcntl are trusted on the file system of this file.
     is_trusted: fn(BorrowedFd<'_>) -> bool,
     state: Mutex<State>,
 }
 
 struct State {
-    /// See [`fork_generation`].
+    /// See [`crate::fork_generation`].
     process: u64,
     file: Option<Arc<LockFile>>,
-    /// By byte.
+    /// By offset.
     held: BTreeMap<u64, Held>,
-    /// Of the last lock, so that a guard that a child inherited ends no lock of the child's.
+    /// The number of the last lock, so that a guard that a child inherited gives back no lock of the child.
     serial: u64,
-    /// When a socket was last seen to be this user's.
+    /// When another process of this user was last seen to have bound a socket.
     seen: BTreeMap<u64, Instant>,
 }
 
 struct Held {
     serial: u64,
-    means: LockBackend,
+    backend: LockBackend,
 }
 
 enum LockBackend {
@@ -88,21 +95,22 @@ enum LockBackend {
     Socket { _open: OwnedFd },
 }
 
-/// A lock that is held. It may be dropped by another thread; in a forked child it is nothing.
-pub struct Guard {
+/// A lock that is held. Another thread may drop it. In a forked child it has no effect.
+pub struct LockGuard {
     shared: Arc<Shared>,
     byte: u64,
     serial: u64,
 }
 
-/// The byte of the lock: purposes differ in the upper bits, which are never all 0, and the sign is not used.
-fn byte_of(purpose: Purpose, key: &Key) -> u64 {
+/// The offset of the lock. Purposes differ in the upper bits, which are never all 0; the sign bit is not used.
+fn byte_of(purpose: Purpose) -> u64 {
     const KEY_BITS: u32 = 61;
-    let number = match purpose {
-        Purpose::Build => 1,
-        Purpose::Load => 2,
+    let (number, key) = match purpose {
+        Purpose::Build(key) => (1, key),
+        Purpose::Load(key) => (2, key),
         Purpose::Evict => return 3 << KEY_BITS,
         Purpose::Bake => return 3 << KEY_BITS | 1,
+        Purpose::Statistics => return 3 << KEY_BITS | 2,
     };
     let bytes = key.0[..8].iter();
     let key = bytes.fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -110,7 +118,7 @@ fn byte_of(purpose: Purpose, key: &Key) -> u64 {
 }
 
 impl Locks {
-    /// The locks of the store in this directory; nothing is opened yet.
+    /// The locks of the store in this directory. Opens nothing yet.
     pub fn new(directory: Arc<Directory>) -> Locks {
         Locks::trusting(directory, |file| !FileSystem::of(file).is_network())
     }
@@ -130,41 +138,52 @@ impl Locks {
         }))
     }
 
-    /// Tries to get a lock. Waits for nobody.
-    pub fn try_lock(&self, purpose: Purpose, key: &Key) -> Attempt {
+    /// Tries to get a lock, and does not wait.
+    pub fn try_lock(&self, purpose: Purpose) -> LockAttempt {
         let shared = &self.0;
-        let byte = byte_of(purpose, key);
+        let byte = byte_of(purpose);
         let file = shared.file();
         let mut state = shared.state();
         if state.held.contains_key(&byte) {
-            return Attempt::Taken;
+            return LockAttempt::Taken;
         }
-        let Some(file) = file.filter(|file| file.is_trusted()) else {
-            drop(state);
-            return shared.try_socket(byte);
-        };
-        match file.try_lock(byte) {
-            Ok(true) => Attempt::Got(shared.hold(&mut state, byte, LockBackend::File(file))),
-            Ok(false) => Attempt::Taken,
-            Err(error) => {
-                drop(state);
-                tracing::debug!(%error, "no record locks here");
-                shared.try_socket(byte)
+        let is_of_all_hosts = purpose == Purpose::Statistics;
+        let file = file.filter(|file| file.is_trusted() || is_of_all_hosts);
+        let failed = match file.map(|file| (file.try_lock(byte), file)) {
+            Some((Ok(true), file)) => {
+                return LockAttempt::Got(shared.hold(&mut state, byte, LockBackend::File(file)));
             }
+            Some((Ok(false), _)) => return LockAttempt::Taken,
+            Some((Err(error), _)) => Some(error),
+            None => None,
+        };
+        drop(state);
+        if let Some(error) = failed {
+            tracing::debug!(%error, "the file of locks cannot be locked");
+        }
+        match is_of_all_hosts {
+            true => LockAttempt::Unavailable,
+            false => shared.try_socket(byte),
         }
     }
 
-    /// A number that changes when somebody marks the build lock of this key ([`Guard::mark`]); None if there are no marks here.
-    /// Keys may share a number, one in 8,192.
-    pub fn mark_of(&self, key: &Key) -> Option<u64> {
-        self.0.file()?.mark(byte_of(Purpose::Build, key))
+    /// How many builds of this key were abandoned ([`LockGuard::signal_abandoned`]); None if nobody counts them here. One in 8,192
+    /// keys shares its number with another.
+    pub fn abandonments(&self, key: &Key) -> Option<u64> {
+        self.0.file()?.abandonments(byte_of(Purpose::Build(*key)))
     }
 
-    /// To be called in a forked child: what its parent holds is not the child's, and a socket that the child kept open would
-    /// stay locked when the parent is gone.
+    /// Called in a forked child, which has none of its parent's locks: a socket that the child kept open would stay locked after
+    /// the parent's end.
     pub fn forked(&self) {
         drop(self.0.state());
     }
+}
+
+/// Locks an open file until it is closed; false: another process has it locked, or no lock works. For a file that is replaced
+/// under a lock of its own.
+pub fn try_lock_file(file: &File) -> bool {
+    file.try_lock_exclusive().is_ok()
 }
 
 impl fmt::Debug for Locks {
@@ -174,7 +193,7 @@ impl fmt::Debug for Locks {
 }
 
 impl Shared {
-    /// The state of the process that is running.
+    /// The state of this process.
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         let process = generation();
@@ -185,8 +204,8 @@ impl Shared {
         state
     }
 
-    /// The file, if there can be one. It is opened anew if somebody has removed it, so that this process meets those that
-    /// start later.
+    /// The file, if it can be opened. Opens it again if somebody has removed it, so that this process excludes those that start
+    /// later.
     fn file(&self) -> Option<Arc<LockFile>> {
         let known = self.state().file.clone();
         if let Some(file) = &known
@@ -198,17 +217,17 @@ impl Shared {
         let opened = match LockFile::open(&self.directory, NAME, self.is_trusted) {
             Ok(opened) => opened,
             Err(error) => {
-                tracing::debug!(%error, "no file for locks");
+                tracing::debug!(%error, "the file of locks cannot be opened");
                 return None;
             }
         };
         let mut state = self.state();
         match &state.file {
-            // Another thread was faster. To close the second descriptor gives back all that the process holds, so it is closed
-            // only if that is nothing, and before there can be something.
+            // Another thread was faster. Closing the second descriptor would give back all locks of the process, so it is closed
+            // only if the process holds none, and while the state is locked.
             Some(file) if file.is_open() && file.is_same(&opened) => {
                 let mut held = state.held.values();
-                match held.any(|held| matches!(held.means, LockBackend::File(_))) {
+                match held.any(|held| matches!(held.backend, LockBackend::File(_))) {
                     true => opened.leave_open(),
                     false => drop(opened),
                 }
@@ -222,91 +241,91 @@ impl Shared {
         }
     }
 
-    fn hold(self: &Arc<Self>, state: &mut State, byte: u64, means: LockBackend) -> Guard {
+    fn hold(self: &Arc<Self>, state: &mut State, byte: u64, backend: LockBackend) -> LockGuard {
         state.serial += 1;
         let serial = state.serial;
-        state.held.insert(byte, Held { serial, means });
-        Guard {
+        state.held.insert(byte, Held { serial, backend });
+        LockGuard {
             shared: self.clone(),
             byte,
             serial,
         }
     }
 
-    fn try_socket(self: &Arc<Self>, byte: u64) -> Attempt {
+    fn try_socket(self: &Arc<Self>, byte: u64) -> LockAttempt {
         let Some((device, inode)) = self.directory.identity() else {
-            return Attempt::Unavailable;
+            return LockAttempt::Unavailable;
         };
         let Ok(address) = socket::address(device, inode, byte) else {
-            return Attempt::Unavailable;
+            return LockAttempt::Unavailable;
         };
         for _ in 0..socket::ATTEMPTS {
-            // What is bound is in the table before a thread can fork.
+            // The state stays locked until the socket is in the table, so that no thread forks in between.
             let mut state = self.state();
             if state.held.contains_key(&byte) {
-                return Attempt::Taken;
+                return LockAttempt::Taken;
             }
             match socket::bind(&address) {
                 Ok(Some(open)) => {
                     state.seen.remove(&byte);
-                    let means = LockBackend::Socket { _open: open };
-                    return Attempt::Got(self.hold(&mut state, byte, means));
+                    let backend = LockBackend::Socket { _open: open };
+                    return LockAttempt::Got(self.hold(&mut state, byte, backend));
                 }
                 Ok(None) => {}
                 Err(error) => {
                     drop(state);
-                    tracing::debug!(%error, "no lock works here");
-                    return Attempt::Unavailable;
+                    tracing::debug!(%error, "no lock works here: builds of several processes may repeat each other");
+                    return LockAttempt::Unavailable;
                 }
             }
             state.seen.retain(|_, at| at.elapsed() < socket::TRUSTED);
             if state.seen.contains_key(&byte) {
-                return Attempt::Taken;
+                return LockAttempt::Taken;
             }
             drop(state);
             match socket::holder(&address) {
                 socket::Holder::ThisUser => {
                     self.state().seen.insert(byte, Instant::now());
-                    return Attempt::Taken;
+                    return LockAttempt::Taken;
                 }
-                socket::Holder::Other => return Attempt::Unavailable,
+                socket::Holder::Other => return LockAttempt::Unavailable,
                 socket::Holder::NotYet => std::thread::sleep(socket::PAUSE),
             }
         }
-        Attempt::Unavailable
+        LockAttempt::Unavailable
     }
 }
 
 impl State {
-    fn has(&self, guard: &Guard) -> bool {
+    fn has(&self, guard: &LockGuard) -> bool {
         let held = self.held.get(&guard.byte);
         held.is_some_and(|held| held.serial == guard.serial)
     }
 }
 
-impl Guard {
-    /// Tells those who want the lock that it is given back for nothing: they need not take their turns.
-    pub fn mark(&self) {
+impl LockGuard {
+    /// Tells those who wait for the lock that the build leaves no entry, so they need not take turns.
+    pub fn signal_abandoned(&self) {
         let is_held = self.shared.state().has(self);
         if let Some(file) = self.shared.file().filter(|_| is_held) {
-            file.raise_mark(self.byte);
+            file.add_abandonment(self.byte);
         }
     }
 }
 
-impl Drop for Guard {
+impl Drop for LockGuard {
     fn drop(&mut self) {
         let mut state = self.shared.state();
         if state.has(self)
             && let Some(held) = state.held.remove(&self.byte)
-            && let LockBackend::File(file) = held.means
+            && let LockBackend::File(file) = held.backend
         {
             file.unlock(self.byte);
         }
     }
 }
 
-impl fmt::Debug for Guard {
+impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard").finish_non_exhaustive()
     }
@@ -327,20 +346,22 @@ mod tests {
     }
 
     /// A child that another test starts has a socket that was given back until it executes its program.
-    fn got(locks: &Locks, purpose: Purpose, key: &Key) -> Guard {
+    fn got(locks: &Locks, purpose: Purpose) -> LockGuard {
         const ATTEMPTS: u32 = 1000;
         for _ in 0..ATTEMPTS {
-            match locks.try_lock(purpose, key) {
-                Attempt::Got(guard) => return guard,
-                Attempt::Taken => std::thread::sleep(std::time::Duration::from_millis(10)),
-                Attempt::Unavailable => panic!("no lock works here"),
+            match locks.try_lock(purpose) {
+                LockAttempt::Got(guard) => return guard,
+                LockAttempt::Taken => std::thread::sleep(std::time::Duration::from_millis(10)),
+                LockAttempt::Unavailable => {
+                    panic!("no lock works here: builds of several processes may repeat each other")
+                }
             }
         }
         panic!("it is not given back");
     }
 
-    fn is_taken(attempt: &Attempt) -> bool {
-        matches!(attempt, Attempt::Taken)
+    fn is_taken(attempt: &LockAttempt) -> bool {
+        matches!(attempt, LockAttempt::Taken)
     }
 
     /// The bytes of a file that the kernel has locked. Its table is read again and again: while other processes lock and
@@ -362,14 +383,15 @@ mod tests {
     fn one_thread_has_it_and_the_next_one_gets_it() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let locks = Locks::new(directory(temporary.path()));
-        let guard = got(&locks, Purpose::Build, &key(1));
-        assert!(is_taken(&locks.try_lock(Purpose::Build, &key(1))));
-        let other_key = got(&locks, Purpose::Build, &key(2));
-        let other_purpose = got(&locks, Purpose::Load, &key(1));
-        let _evict = got(&locks, Purpose::Evict, &key(1));
-        assert!(is_taken(&locks.try_lock(Purpose::Evict, &key(2))));
+        let guard = got(&locks, Purpose::Build(key(1)));
+        assert!(is_taken(&locks.try_lock(Purpose::Build(key(1)))));
+        let other_key = got(&locks, Purpose::Build(key(2)));
+        let other_purpose = got(&locks, Purpose::Load(key(1)));
+        let _evict = got(&locks, Purpose::Evict);
+        assert!(is_taken(&locks.try_lock(Purpose::Evict)));
+        let _other_of_store = got(&locks, Purpose::Statistics);
         std::thread::spawn(|| drop(guard)).join().expect("dropped");
-        let _again = got(&locks, Purpose::Build, &key(1));
+        let _again = got(&locks, Purpose::Build(key(1)));
         drop((other_key, other_purpose));
     }
 
@@ -377,8 +399,8 @@ mod tests {
     fn the_kernel_holds_what_is_held_and_no_more() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let locks = Locks::new(directory(temporary.path()));
-        let first = got(&locks, Purpose::Build, &key(255));
-        let second = got(&locks, Purpose::Load, &key(128));
+        let first = got(&locks, Purpose::Build(key(255)));
+        let second = got(&locks, Purpose::Load(key(128)));
         let file = temporary.path().join(NAME);
         let expected = [(1 << 62) - 1, 0x5010_1010_1010_1010];
         assert_eq!(locked(&file), expected);
@@ -392,14 +414,14 @@ mod tests {
     fn a_removed_file_is_made_anew_and_what_was_held_stays_held() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let locks = Locks::new(directory(temporary.path()));
-        let guard = got(&locks, Purpose::Build, &key(1));
+        let guard = got(&locks, Purpose::Build(key(1)));
         let file = temporary.path().join(NAME);
         std::fs::remove_file(&file).expect("removed");
-        let _other = got(&locks, Purpose::Build, &key(2));
+        let _other = got(&locks, Purpose::Build(key(2)));
         assert_eq!(locked(&file).len(), 1);
-        assert!(is_taken(&locks.try_lock(Purpose::Build, &key(1))));
+        assert!(is_taken(&locks.try_lock(Purpose::Build(key(1)))));
         drop(guard);
-        let _again = got(&locks, Purpose::Build, &key(1));
+        let _again = got(&locks, Purpose::Build(key(1)));
         assert_eq!(locked(&file).len(), 2);
     }
 
@@ -409,18 +431,25 @@ mod tests {
         // As two processes: they share no table.
         let one = Locks::trusting(directory(temporary.path()), |_| false);
         let other = Locks::trusting(directory(temporary.path()), |_| false);
-        let guard = got(&one, Purpose::Build, &key(1));
+        let guard = got(&one, Purpose::Build(key(1)));
         assert!(locked(&temporary.path().join(NAME)).is_empty());
         for _ in 0..3 {
-            assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
+            assert!(is_taken(&other.try_lock(Purpose::Build(key(1)))));
         }
-        let _other_key = got(&other, Purpose::Build, &key(2));
+        let _other_key = got(&other, Purpose::Build(key(2)));
         drop(guard);
-        let _guard = got(&other, Purpose::Build, &key(1));
-        assert!(is_taken(&one.try_lock(Purpose::Build, &key(1))));
+        drop(got(&one, Purpose::Statistics));
+        let _statistics = got(&other, Purpose::Statistics);
+        assert_eq!(
+            locked(&temporary.path().join(NAME)).len(),
+            1,
+            "hosts share them"
+        );
+        let _guard = got(&other, Purpose::Build(key(1)));
+        assert!(is_taken(&one.try_lock(Purpose::Build(key(1)))));
         let elsewhere = tempfile::tempdir().expect("a temporary directory");
         let elsewhere = Locks::trusting(directory(elsewhere.path()), |_| false);
-        let _elsewhere = got(&elsewhere, Purpose::Build, &key(1));
+        let _elsewhere = got(&elsewhere, Purpose::Build(key(1)));
     }
 
     #[test]
@@ -428,23 +457,23 @@ mod tests {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let parent = Locks::trusting(directory(temporary.path()), |_| false);
         let other = Locks::trusting(directory(temporary.path()), |_| false);
-        let inherited = got(&parent, Purpose::Build, &key(1));
+        let inherited = got(&parent, Purpose::Build(key(1)));
         // As it is in a child, but that the parent's own descriptor is closed as well: as if that was killed.
         parent.0.state.lock().process = 0;
         parent.forked();
-        drop(got(&other, Purpose::Build, &key(1)));
-        let _childs = got(&parent, Purpose::Build, &key(1));
-        let mark = parent.mark_of(&key(1));
-        inherited.mark();
+        drop(got(&other, Purpose::Build(key(1))));
+        let _childs = got(&parent, Purpose::Build(key(1)));
+        let before = parent.abandonments(&key(1));
+        inherited.signal_abandoned();
         drop(inherited);
-        assert_eq!(parent.mark_of(&key(1)), mark);
-        assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
+        assert_eq!(parent.abandonments(&key(1)), before);
+        assert!(is_taken(&other.try_lock(Purpose::Build(key(1)))));
     }
 
     /// The name of the build lock of a key.
     fn address(directory: &Directory, key: &Key) -> rustix::net::SocketAddrUnix {
         let (device, inode) = directory.identity().expect("known");
-        let byte = byte_of(Purpose::Build, key);
+        let byte = byte_of(Purpose::Build(*key));
         socket::address(device, inode, byte).expect("a name")
     }
 
@@ -457,8 +486,8 @@ mod tests {
         let bound = bound.expect("a socket");
         rustix::net::bind(&bound, &address(&directory, &key(1))).expect("bound");
         let locks = Locks::trusting(directory, |_| false);
-        let attempt = locks.try_lock(Purpose::Build, &key(1));
-        assert!(matches!(attempt, Attempt::Unavailable));
+        let attempt = locks.try_lock(Purpose::Build(key(1)));
+        assert!(matches!(attempt, LockAttempt::Unavailable));
     }
 
     #[test]
@@ -478,8 +507,8 @@ mod tests {
         };
         let _bound = std::thread::scope(|scope| scope.spawn(bind).join().expect("bound"));
         let locks = Locks::trusting(directory, |_| false);
-        let attempt = locks.try_lock(Purpose::Build, &key(1));
-        assert!(matches!(attempt, Attempt::Unavailable));
+        let attempt = locks.try_lock(Purpose::Build(key(1)));
+        assert!(matches!(attempt, LockAttempt::Unavailable));
     }
 
     #[test]
@@ -508,10 +537,10 @@ mod tests {
             place();
             let one = Locks::new(directory(temporary.path()));
             let other = Locks::new(directory(temporary.path()));
-            let guard = got(&one, Purpose::Build, &key(1));
-            assert!(is_taken(&other.try_lock(Purpose::Build, &key(1))));
-            guard.mark();
-            assert_eq!(one.mark_of(&key(1)), None);
+            let guard = got(&one, Purpose::Build(key(1)));
+            assert!(is_taken(&other.try_lock(Purpose::Build(key(1)))));
+            guard.signal_abandoned();
+            assert_eq!(one.abandonments(&key(1)), None);
             let _ = std::fs::remove_file(&file);
             let _ = std::fs::remove_dir(&file);
         }
@@ -519,14 +548,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_changes_the_number_of_its_key_only() {
+    fn an_abandoned_build_changes_the_number_of_its_key_only() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let locks = Locks::new(directory(temporary.path()));
         let other = Locks::new(directory(temporary.path()));
-        let before = (locks.mark_of(&key(1)), locks.mark_of(&key(2)));
-        got(&other, Purpose::Build, &key(1)).mark();
-        assert_ne!(locks.mark_of(&key(1)), before.0);
-        assert_eq!(locks.mark_of(&key(2)), before.1);
+        let before = (locks.abandonments(&key(1)), locks.abandonments(&key(2)));
+        got(&other, Purpose::Build(key(1))).signal_abandoned();
+        assert_ne!(locks.abandonments(&key(1)), before.0);
+        assert_eq!(locks.abandonments(&key(2)), before.1);
         assert!(before.0.is_some());
     }
 }

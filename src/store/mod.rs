@@ -1,4 +1,4 @@
-//! The directory of entries: pure file handling that knows nothing of OpenCL objects.
+//! The cache directory: pure file handling that knows no OpenCL objects.
 
 pub mod audit;
 pub mod bake_attempts;
@@ -22,6 +22,7 @@ pub mod recorder;
 mod sizes;
 pub mod stats;
 mod tag;
+pub mod tier;
 pub mod tiers;
 
 use std::path::{Path, PathBuf};
@@ -29,39 +30,42 @@ use std::sync::Arc;
 use std::{fmt, io};
 
 use directory::{Directory, FileFacts};
-use disk::{Disk, System};
+use disk::{Disk, SystemDisk};
 use entry::{Defect, Entry, EntryContent, Meta};
 pub use evict::Limits;
+use evict::used_ms;
 use leftovers::is_leftover;
 use lock::Locks;
 use once_cell::race::OnceBox;
 use sizes::{SHARDS, Sizes};
 use tag::{CACHEDIR_TAG, tag};
+pub use tier::Lookup;
+use tier::{EntryOrigin, ReadError, Tier};
 
 use crate::key::ingredients::Key;
 
 /// The directory of this format below the cache directory. Another format gets another name, so that versions live side by
-/// side and an old one is only ever garbage. `oclcache gc` tells the others by [`ENTRIES`] in them.
+/// side, and an old one is only garbage. `oclcache gc` recognizes other formats by [`ENTRIES`] in them.
 pub const VERSION_DIRECTORY: &str = "v1";
 
-/// The key by which the cache knows its own archives again (`cli::archive`).
+/// The file of the key that signs the archives of this cache (`cli::archive`).
 pub const ARCHIVE_KEY: &str = "archive-key";
 const ENTRIES: &str = "entries";
 const ASIDE: &str = "aside";
 const LOADING: &str = "loading";
 /// The directory of the statistics.
-pub const STATISTICS: &str = "stats";
+const STATISTICS: &str = "stats";
 const TEMPORARY: &str = "tmp";
 const SUFFIX: &str = ".entry";
 
-/// Entries of this size or more are neither written nor read, in bytes.
+/// Entries of this size, in bytes, or more are neither written nor read.
 pub const MAX_ENTRY_BYTES: u64 = 1 << 30;
 
-/// What a file takes is a multiple of this on most file systems, in bytes.
+/// Most file systems allocate files in multiples of this, in bytes.
 const BLOCK: u64 = 4096;
-/// The metadata of most entries stand in so many first bytes.
+/// Bytes read first; enough for the metadata of most entries.
 const FIRST_READ_BYTES: usize = 4096;
-/// Of 256 stores or removals so many have the shard listed.
+/// Re-list a shard on 8 in 256 stores or removals, so that an error in its counter does not stay.
 const COUNTED_AGAIN: u8 = 8;
 
 /// A failure to use the store, with the path and what was tried.
@@ -89,20 +93,6 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
-/// What a look-up found.
-pub enum Lookup {
-    /// No entry.
-    Absent,
-    /// There may be an entry, but the system does not give it now.
-    Unreadable(io::Error),
-    /// A file that is no whole, unchanged entry of this key.
-    Bad(Defect),
-    /// A verified entry that has no binaries: its recipe has not been baked yet.
-    Pending(Box<Entry>),
-    /// A verified entry, and what is known of its file.
-    Found(Box<Entry>, FileFacts),
-}
-
 /// The entries below one cache directory.
 ///
 /// ```text
@@ -112,24 +102,24 @@ pub enum Lookup {
 /// <cache directory>/v1/tmp/                          being written
 /// <cache directory>/v1/loading/4f1d...c2             an entry that no driver has loaded yet is being loaded
 /// <cache directory>/v1/baking/4f1d...c2              a recipe that is being baked, or whose baking failed
-/// <cache directory>/v1/audit/4f1d...c2             an audit found an entry of this driver wrong: the cache is off for it
-/// <cache directory>/v1/sizes                         what the shards take, and when they were used
-/// <cache directory>/v1/locks                         locked in parts, see `lock`
+/// <cache directory>/v1/audit/4f1d...c2               an audit found a wrong entry of this driver: the cache is off for the driver
+/// <cache directory>/v1/sizes                         the size of each shard, and the oldest use in it
+/// <cache directory>/v1/locks                         one byte for each lock, see `lock`
 /// <cache directory>/v1/stats/                        counters, one file for each process
 /// <cache directory>/v1/digests/                      remembered digests of driver files, one file for each host
-/// <cache directory>/v1/drivers                       what recording and loading took with each driver
-/// <cache directory>/v1/swept                         when leftovers were last cleared away
-/// <cache directory>/v1/archive-key                   by which its own archives are known again
-/// <cache directory>/v1/vendors-.../                  the vendors directory of `oclcache run`, where the home cannot have it
+/// <cache directory>/v1/drivers                       how long recording and loading took with each driver
+/// <cache directory>/v1/swept                         its time of modification is that of the last sweep
+/// <cache directory>/v1/archive-key                   signs the archives of this cache
+/// <cache directory>/v1/vendors-.../                  the vendors directory of `oclcache run`, if it cannot be in the home directory
 /// <cache directory>/v1/journal, journal.old          misses, bypasses and failures, appended without a lock
 /// ```
 #[derive(Debug)]
 pub struct Store {
     root: Arc<Directory>,
     locks: Locks,
-    /// None: nothing is stored, and no use of an entry noted.
+    /// None: the store is only read, and uses of entries are not noted.
     limits: Option<Limits>,
-    // Opened without a lock; of two that are opened at once one is dropped unused.
+    // Opened without a lock: if two threads open it at once, one of the two is dropped unused.
     sizes: OnceBox<Option<Sizes>>,
 }
 
@@ -139,13 +129,13 @@ impl Store {
     /// # Errors
     /// It cannot be made or opened, belongs to another user, or others may write it.
     pub fn open(path: &Path, limits: Limits) -> Result<Store, StoreError> {
-        Store::open_on(Arc::new(System), path, limits)
+        Store::open_on(Arc::new(SystemDisk), path, limits)
     }
 
     /// [`Store::open`] on another disk than the system's.
     ///
     /// # Errors
-    /// As there.
+    /// See [`Store::open`].
     pub fn open_on(disk: Arc<dyn Disk>, path: &Path, limits: Limits) -> Result<Store, StoreError> {
         Store::open_in(Directory::create_all_on(disk, path)?, limits)
     }
@@ -153,7 +143,7 @@ impl Store {
     /// [`Store::open`] for a directory whose entries all users are to read.
     ///
     /// # Errors
-    /// As there.
+    /// See [`Store::open`].
     pub fn open_shared(path: &Path, limits: Limits) -> Result<Store, StoreError> {
         Store::open_in(Directory::create_all(path)?.shared(), limits)
     }
@@ -190,20 +180,20 @@ impl Store {
         }
     }
 
-    /// What the entries take; None where that cannot be kept.
+    /// The sizes of the shards; None if their file cannot be opened.
     fn sizes(&self) -> Option<&Sizes> {
         let opened = self.sizes.get_or_init(|| {
             let opened = Sizes::open(&self.root);
-            let opened = opened.inspect_err(|error| tracing::debug!(%error, "sizes are not kept"));
+            let opened = opened.inspect_err(|error| tracing::debug!(%error, "sizes of shards are not counted: the cache may exceed its limit"));
             Box::new(opened.ok())
         });
         opened.as_ref()
     }
 
-    /// Opens a directory of the system's, to look entries up; None if there is none, or nothing of this format in it.
+    /// Opens a system directory for look-ups; None if it does not exist or has nothing of this format.
     ///
     /// # Errors
-    /// Who else can write it or a parent, or why it cannot be opened, for people.
+    /// For people: who else can write it or a parent, or why it cannot be opened.
     fn open_of_others(path: &Path, others: &[u32]) -> Result<Option<Store>, String> {
         let Some(directory) = Directory::open_of_others(path, others)? else {
             return Ok(None);
@@ -213,7 +203,7 @@ impl Store {
         Ok(root.map(|root| Store::of(root, None)))
     }
 
-    /// Whether it was removed, so that nothing can be stored in it any more, or an application has closed its descriptor.
+    /// Whether the directory was removed, or an application has closed its descriptor: nothing can be stored any more.
     pub fn is_lost(&self) -> bool {
         self.root.is_lost()
     }
@@ -223,60 +213,19 @@ impl Store {
         &self.root
     }
 
-    /// The locks of those who write.
+    /// The locks of processes and threads that write.
     pub fn locks(&self) -> &Locks {
         &self.locks
     }
 
-    /// Reads and verifies the entry of a key.
-    pub fn look_up(&self, key: &Key) -> Lookup {
-        let shard = match self.shard(shard_of(key)) {
-            Ok(Some(shard)) => shard,
-            Ok(None) => return Lookup::Absent,
-            Err(error) => return Lookup::Unreadable(error.error),
-        };
-        let name = file_name(key);
-        match shard.read_with_facts(&name, MAX_ENTRY_BYTES) {
-            Ok(Some((bytes, file))) => match Entry::parse(bytes, Some(key)) {
-                Ok(entry) => {
-                    self.used(&shard, &name, &file);
-                    match entry.is_pending() {
-                        true => Lookup::Pending(Box::new(entry)),
-                        false => Lookup::Found(Box::new(entry), file),
-                    }
-                }
-                Err(defect) => Lookup::Bad(defect),
-            },
-            Ok(None) => Lookup::Absent,
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                Lookup::Bad(Defect::Unreadable(error.to_string()))
-            }
-            Err(error) => Lookup::Unreadable(error),
-        }
-    }
-
-    /// Publishes an entry, replacing one of the same key, after others were removed where there was no room. Returns how many
-    /// were.
+    /// Publishes an entry, and replaces one of the same key. Removes other entries if there is no room, and returns how many.
     ///
     /// # Errors
-    /// Nothing is visible then.
+    /// The entry is not visible.
     pub fn publish(&self, key: &Key, content: &EntryContent<'_>) -> Result<u64, StoreError> {
         let removed = self.write(key, content, false)?;
         self.forget_loads(key);
         Ok(removed)
-    }
-
-    /// Publishes an entry in place of one with the same binaries, whose file is known. Returns how many were removed.
-    ///
-    /// # Errors
-    /// Nothing has changed then.
-    pub fn replace(
-        &self,
-        key: &Key,
-        content: &EntryContent<'_>,
-        file: &FileFacts,
-    ) -> Result<u64, StoreError> {
-        self.write(key, content, !file.is_writable)
     }
 
     fn write(
@@ -306,14 +255,14 @@ impl Store {
         let more = blocks.saturating_sub(taken_by(&shard, &name));
         let removed = self.make_room(&limits, more).map_err(refused)?;
         let temporary = self.root.create(TEMPORARY)?;
-        // What it replaces may have had to make room itself.
+        // The entry that it replaces may have been evicted to make room.
         let replaced = taken_by(&shard, &name);
         let unfinished = match is_proven {
             true => temporary.write_new_protected(&bytes)?,
             false => temporary.write_new(&bytes)?,
         };
-        // Counted before it is there: of a process that is killed in between, too much is counted, and the cache stays within its
-        // limit. (Counted afterwards, 40 killed processes put 3 entries too many into a cache of 24.)
+        // Counted before it is published: if the process is killed in between, the counter is too high, and the cache stays within
+        // its limit. (Counted afterwards, 40 killed processes put 3 entries too many into a cache of 24.)
         let counted = blocks as i64 - replaced as i64;
         self.count(key, counted);
         let published = unfinished.publish(&shard, &name);
@@ -324,14 +273,22 @@ impl Store {
         Ok(removed)
     }
 
-    /// The entry of a key takes so many bytes more now, or less.
+    /// Adds to the size of the key's shard, or subtracts.
     fn resized(&self, key: &Key, bytes: i64) {
         self.count(key, bytes);
-        // What went wrong in a shard's counter does not stay for ever.
         if key.0[1] < COUNTED_AGAIN
             && let Some(sizes) = self.sizes()
         {
             self.count_again(sizes, shard_of(key));
+        }
+    }
+
+    /// A file that its owner may not write holds an entry that is proven.
+    fn origin(&self, file: &FileFacts) -> EntryOrigin {
+        EntryOrigin {
+            id: file.inode,
+            used_ms: used_ms(file, self.root.now_ms()),
+            is_proven: !file.is_writable,
         }
     }
 
@@ -341,7 +298,7 @@ impl Store {
         }
     }
 
-    /// Takes an entry out of use but keeps it for whoever wants to know why; replaces what was set aside for the same key.
+    /// Moves an entry out of use, where people can examine it. Replaces an entry of the same key that was set aside before.
     pub fn set_aside(&self, key: &Key) -> Result<(), StoreError> {
         let aside = self.root.create(ASIDE)?;
         let shard = self.shard(shard_of(key))?.ok_or_else(|| StoreError {
@@ -352,7 +309,7 @@ impl Store {
         let (from, name) = (file_name(key), key.hex());
         let bytes = taken_by(&shard, &from);
         let first = shard.rename_to(&from, &aside, &from);
-        // A directory takes no file's place, and the reverse: both are damage of somebody else's making.
+        // A rename fails if one is a directory and the other a file, which somebody else has made: try other names.
         (1..8).fold(first, |done, number| {
             done.or_else(|_| shard.rename_to(&from, &aside, &format!("{name}-{number}{SUFFIX}")))
         })?;
@@ -361,14 +318,14 @@ impl Store {
         Ok(())
     }
 
-    /// Tells the file that stands for a key from others that did or will: inode and size; None if there is none. Reads nothing.
+    /// Identifies the present file of a key by inode and size; None if there is none. Reads nothing.
     pub fn which_entry(&self, key: &Key) -> Option<(u64, u64)> {
         let shard = self.shard(shard_of(key)).ok()??;
         let facts = shard.facts(&file_name(key))?;
         Some((facts.inode, facts.size))
     }
 
-    /// Where the entry of a key stands.
+    /// The path of the entry of a key.
     pub fn path_of(&self, key: &Key) -> PathBuf {
         let shard = self
             .root
@@ -378,7 +335,7 @@ impl Store {
         shard.join(file_name(key))
     }
 
-    /// The keys of all entries, with what is known of their files.
+    /// The keys of all entries, ascending, with facts about their files.
     ///
     /// # Errors
     /// A directory cannot be listed.
@@ -396,14 +353,13 @@ impl Store {
     /// The directory of a shard; None if it has none.
     ///
     /// # Errors
-    /// It cannot be opened, is not ours, or others may write it.
+    /// It cannot be opened, belongs to another user, or others may write it.
     fn shard(&self, shard: usize) -> Result<Option<Directory>, StoreError> {
         let entries = self.root.open_below(ENTRIES)?;
         entries.map_or(Ok(None), |entries| entries.open_below(&shard_name(shard)))
     }
 
-    /// The metadata of an entry, of which nothing but the beginning is read and no checksum verified: for the command, which
-    /// shows it.
+    /// The metadata of an entry, for the command to show. Only the beginning of the file is read, and no checksum is verified.
     pub fn read_meta(&self, key: &Key) -> Option<Meta> {
         let (shard, name) = (self.shard(shard_of(key)).ok()??, file_name(key));
         let start = shard.read_start(&name, FIRST_READ_BYTES)?;
@@ -414,7 +370,7 @@ impl Store {
         entry::parse_head(&shard.read_start(&name, length)?, key)
     }
 
-    /// Gives the cache a key for its archives, in place of what is there.
+    /// Writes the key for archives, and replaces a former one.
     ///
     /// # Errors
     /// It cannot be written.
@@ -423,7 +379,7 @@ impl Store {
         self.root.write_by_rename(&temporary, ARCHIVE_KEY, key)
     }
 
-    /// Removes one entry. Tells whether there was one.
+    /// Removes one entry. Returns whether there was one.
     ///
     /// # Errors
     /// It cannot be removed.
@@ -445,13 +401,13 @@ impl Store {
         aside.changed_ms(&file_name(key))
     }
 
-    /// Removes all entries, what was set aside, what audits found, the journal and what was left half-written or half-loaded: files whose names
-    /// and contents are the cache's own, and nothing else. Tells how many files and bytes went.
+    /// Removes all entries, entries set aside, findings of audits, the journal, and files of unfinished writes and loads. Removes
+    /// only files whose names and contents show that the cache wrote them. Returns how many files and bytes it removed.
     ///
     /// # Errors
     /// A directory cannot be listed or a file cannot be removed.
-    pub fn clear(&self) -> Result<Cleared, StoreError> {
-        let mut cleared = Cleared::default();
+    pub fn clear(&self) -> Result<ClearResult, StoreError> {
+        let mut cleared = ClearResult::default();
         if let Some(entries) = self.root.open_below(ENTRIES)? {
             for shard in entries.names()?.into_iter().filter(|name| is_shard(name)) {
                 if let Some(directory) = entries.open_below(&shard)? {
@@ -493,27 +449,85 @@ impl Store {
     }
 }
 
+impl Tier for Store {
+    fn read(&self, key: &Key) -> Result<Option<(Entry, EntryOrigin)>, ReadError> {
+        let shard = match self.shard(shard_of(key)) {
+            Ok(Some(shard)) => shard,
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(ReadError::Unreadable(error.error)),
+        };
+        match shard.read_with_facts(&file_name(key), MAX_ENTRY_BYTES) {
+            Ok(Some((bytes, file))) => {
+                let entry = Entry::parse(bytes, Some(key)).map_err(ReadError::Bad)?;
+                Ok(Some((entry, self.origin(&file))))
+            }
+            Ok(None) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(ReadError::Bad(Defect::Unreadable(error.to_string())))
+            }
+            Err(error) => Err(ReadError::Unreadable(error)),
+        }
+    }
+
+    fn touch(&self, key: &Key, origin: &EntryOrigin) {
+        self.note_use(key, origin.used_ms);
+    }
+
+    fn prove(&self, key: &Key, origin: &EntryOrigin) {
+        let prove = || -> Result<(), StoreError> {
+            match self.shard(shard_of(key))? {
+                Some(shard) => shard.protect(&file_name(key), origin.id),
+                None => Ok(()),
+            }
+        };
+        if self.limits.is_some()
+            && !origin.is_proven
+            && let Err(error) = prove()
+        {
+            tracing::debug!(%error, "the entry stays unproven");
+        }
+    }
+
+    fn replace(
+        &self,
+        key: &Key,
+        content: &EntryContent<'_>,
+        origin: &EntryOrigin,
+    ) -> Result<u64, StoreError> {
+        self.write(key, content, origin.is_proven)
+    }
+
+    fn keys(&self) -> Result<Vec<Key>, StoreError> {
+        let entries = self.entries()?.into_iter();
+        Ok(entries.map(|(key, _)| key).collect())
+    }
+
+    fn location(&self, key: &Key) -> String {
+        self.path_of(key).to_string_lossy().into_owned()
+    }
+}
+
 /// What [`Store::clear`] did.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Cleared {
+pub struct ClearResult {
     /// Files removed.
     pub files: u64,
-    /// What they took on the disk, in bytes.
+    /// Their size on the disk, in bytes.
     pub bytes: u64,
-    /// Files that were left because they are not the cache's.
+    /// Files left in place because the cache did not write them.
     pub foreign: u64,
 }
 
-fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), StoreError> {
+fn clear_directory(directory: &Directory, cleared: &mut ClearResult) -> Result<(), StoreError> {
     for name in directory.names()? {
         let named = name.strip_suffix(SUFFIX).and_then(Key::from_hex).is_some();
-        // What another process has removed since it was listed is nobody's; it may have stored it anew by now.
+        // Another process may have removed the file since it was listed, and stored it again by now: look twice.
         let look = || directory.read_start(&name, entry::MAGIC.len());
         let start = look().or_else(look);
         if start.is_none() && directory.changed_ms(&name).is_none() {
             continue;
         }
-        // Ours are told by name and content. A power cut may have left nothing behind a name, or zeros.
+        // The name and the magic number show that it is ours. A power cut may have left an empty file, or zeros.
         let is_ours = |start: Vec<u8>| {
             entry::MAGIC.starts_with(&start) || start.iter().all(|byte| *byte == 0)
         };
@@ -535,7 +549,7 @@ fn clear_directory(directory: &Directory, cleared: &mut Cleared) -> Result<(), S
     Ok(())
 }
 
-/// The entries of a shard, with what is known of their files.
+/// The entries of a shard, with facts about their files.
 fn entries_of(shard: &Directory) -> Result<Vec<(Key, FileFacts)>, StoreError> {
     let entry = |name: String| {
         let key = name.strip_suffix(SUFFIX).and_then(Key::from_hex)?;
@@ -544,7 +558,7 @@ fn entries_of(shard: &Directory) -> Result<Vec<(Key, FileFacts)>, StoreError> {
     Ok(shard.names()?.into_iter().filter_map(entry).collect())
 }
 
-/// What the file of an entry takes on the disk, in bytes.
+/// The size of an entry's file on the disk, in bytes.
 fn taken_by(shard: &Directory, name: &str) -> u64 {
     shard.facts(name).map_or(0, |file| file.taken())
 }

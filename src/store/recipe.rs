@@ -1,8 +1,8 @@
-//! The recipe in an entry: all that is needed to have the driver make the program again, in another process or for a newer
-//! driver. It knows no OpenCL objects: devices are indices, programs are keys.
+//! The recipe in an entry: everything that a driver needs to build the program again, in another process or with a newer driver.
+//! It has no OpenCL objects: devices are indices, and programs are keys.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,98 +11,152 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::key::ingredients::{Ingredient, Key, Kind};
 
-/// One call that made what an entry holds.
+/// The call that made the program of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRecipe {
     /// What the program was made from.
-    pub base: StoredBase,
+    pub base: RecipeBase<Key>,
     /// Which function was called.
-    pub operation: StoredOperation,
+    pub operation: RecipeOperation<()>,
     /// The options as the application gave them, without the NUL; None is NULL.
-    pub options: Option<StoredText>,
+    pub options: Option<Text>,
     /// The devices of the context, in the program's order.
     pub devices: Vec<DeviceName>,
-    /// The devices that the call listed, by their place in `devices`; None is NULL.
+    /// The devices that the call listed, as indices into `devices`; None is NULL.
     pub listed: Option<Vec<u32>>,
-    /// The state before the call, where devices that it does not name keep what that left them.
+    /// The state before the call, if devices that it does not name keep their programs.
     pub previous: Option<Key>,
-    /// The header files that could be read, in the order in which they were found.
+    /// The header files that were read, in the order in which they were found.
     pub files: Vec<HeaderFile>,
-    /// Where relative paths began; None if no place was looked at.
-    pub working_directory: Option<StoredText>,
-    /// The directory of the cache that the driver itself keeps, if it does.
-    pub own_cache: Option<StoredText>,
+    /// The directory of relative paths; None if none was looked up.
+    pub working_directory: Option<Text>,
+    /// The directory of the driver's own cache, if it has one.
+    pub own_cache: Option<Text>,
 }
 
-/// What a program is made from.
+/// What a program is made from. A program that is linked is named by its key on disk, and by its recipe in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum StoredBase {
+pub enum RecipeBase<Input> {
     /// OpenCL C, without a NUL.
-    Source(StoredText),
-    /// An intermediate language, and the values of specialization constants by their `spec_id`.
-    Il(StoredText, BTreeMap<u32, Vec<u8>>),
-    /// The keys of the programs that were linked, in their order.
-    Linked(Vec<Key>),
+    Source(Text),
+    /// An intermediate language, with the specialization constants that were set before the call.
+    Il(Text, Constants),
+    /// Programs that were linked, in their order.
+    Linked(Vec<Input>),
 }
 
-/// A function that makes or changes a program.
+/// Values of specialization constants, by their `spec_id`.
+pub type Constants = BTreeMap<u32, Vec<u8>>;
+
+impl<Input> RecipeBase<Input> {
+    /// The programs that were linked.
+    pub fn inputs(&self) -> &[Input] {
+        match self {
+            RecipeBase::Linked(inputs) => inputs,
+            RecipeBase::Source(_) | RecipeBase::Il(..) => &[],
+        }
+    }
+
+    /// The same with other names for the programs that were linked.
+    pub fn map_inputs<Other>(&self, name: impl FnMut(&Input) -> Other) -> RecipeBase<Other> {
+        match self {
+            RecipeBase::Source(text) => RecipeBase::Source(text.clone()),
+            RecipeBase::Il(code, constants) => RecipeBase::Il(code.clone(), constants.clone()),
+            RecipeBase::Linked(inputs) => RecipeBase::Linked(inputs.iter().map(name).collect()),
+        }
+    }
+}
+
+/// A function that makes or changes a program. A link in memory has the devices of its context.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum StoredOperation {
+pub enum RecipeOperation<Devices> {
     /// clBuildProgram.
     Build,
-    /// clCompileProgram, with its embedded headers in their order: name and source.
-    Compile(Vec<(StoredText, StoredText)>),
+    /// clCompileProgram, with its headers in their order.
+    Compile(Vec<Header>),
     /// clLinkProgram.
-    Link,
+    Link(Devices),
 }
 
-/// By what a device is found again.
+impl<Devices> RecipeOperation<Devices> {
+    /// The embedded headers of clCompileProgram.
+    pub fn headers(&self) -> &[Header] {
+        match self {
+            RecipeOperation::Compile(headers) => headers,
+            RecipeOperation::Build | RecipeOperation::Link(_) => &[],
+        }
+    }
+}
+
+/// An embedded header of clCompileProgram.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// Its `header_include_names` element.
+    pub name: CString,
+    /// The source of its program at the time of the call.
+    pub source: Text,
+}
+
+/// Identifies a device in another process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceName {
     /// CL_DEVICE_NAME, as the driver answers it.
     pub name: Vec<u8>,
-    /// It is a part of a device.
+    /// It is a sub-device.
     pub is_part: bool,
 }
 
 /// A header file that the compiler may have read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeaderFile {
-    /// Where it was looked for, as [`crate::key::include`] names places.
-    pub place: StoredText,
-    /// Its path then.
-    pub path: StoredText,
+    /// The place where the compiler looked, as [`crate::key::include`] names places.
+    pub place: Text,
+    /// Its path at the time of the build.
+    pub path: Text,
     /// SHA-256 of its content.
     pub digest: [u8; 32],
-    /// What it is.
-    pub content: Content,
+    /// The content.
+    pub content: HeaderContent,
 }
 
-/// What stands in a header file.
+/// The content of a header file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Content {
-    /// This.
-    Text(StoredText),
-    /// It is the same file as an earlier one, by its place in the list.
+pub enum HeaderContent {
+    /// This text.
+    Text(Text),
+    /// The same file as an earlier one of the list.
     SameAs {
-        /// The earlier one.
+        /// The index of the earlier one.
         file: u32,
-        /// Its directory is the same as well.
+        /// Its directory is the same, too.
         in_same_directory: bool,
     },
 }
 
 /// Bytes that are shared, not copied: sources can be megabytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StoredText(pub Arc<Vec<u8>>);
+pub struct Text(Arc<Vec<u8>>);
 
-impl From<&[u8]> for StoredText {
-    fn from(bytes: &[u8]) -> StoredText {
-        StoredText(Arc::new(bytes.to_vec()))
+impl From<Vec<u8>> for Text {
+    fn from(bytes: Vec<u8>) -> Text {
+        Text(Arc::new(bytes))
     }
 }
 
-impl std::ops::Deref for StoredText {
+impl From<&[u8]> for Text {
+    fn from(bytes: &[u8]) -> Text {
+        bytes.to_vec().into()
+    }
+}
+
+impl Text {
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::ops::Deref for Text {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -110,23 +164,23 @@ impl std::ops::Deref for StoredText {
     }
 }
 
-impl Serialize for StoredText {
+impl Serialize for Text {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(&self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for StoredText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<StoredText, D::Error> {
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text, D::Error> {
         struct Bytes;
         impl de::Visitor<'_> for Bytes {
-            type Value = StoredText;
+            type Value = Text;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("bytes")
             }
 
-            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<StoredText, E> {
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Text, E> {
                 Ok(bytes.into())
             }
         }
@@ -134,11 +188,11 @@ impl<'de> Deserialize<'de> for StoredText {
     }
 }
 
-/// How many `..` the name of a header may have that the baker lays out below a directory of its own.
+/// The baker lays headers out below directories of this depth, so a name may have this many `..`.
 const MAX_PARENTS: usize = 9;
 
-/// Whether a place of a header ([`crate::key::include`]) could be outside of the directory that it names: that of an absolute name,
-/// and that of a name with more `..` than the baker's own directories are deep.
+/// Whether a place of a header ([`crate::key::include`]) could be outside the directory that it names: an absolute name, or a name
+/// with more `..` than the baker's directories are deep.
 pub fn is_outside(place: &[u8]) -> bool {
     let mut parts = place.splitn(2, |byte| *byte == b'/');
     let (Some(base), Some(below)) = (parts.next(), parts.next()) else {
@@ -162,7 +216,7 @@ impl StoredRecipe {
         Some(OsStr::from_bytes(directory).into())
     }
 
-    /// Whether it can be compiled in that directory only.
+    /// Whether the program can be compiled only in that directory.
     pub fn needs_directory(&self, ingredients: &[Ingredient]) -> bool {
         let is_keyed = |one: &Ingredient| one.kind == Kind::WorkingDirectory;
         ingredients.iter().any(is_keyed) || self.files.iter().any(|file| is_outside(&file.place))
@@ -171,24 +225,47 @@ impl StoredRecipe {
     /// The text that the program is made from: its source or intermediate language.
     pub fn text(&self) -> Option<&[u8]> {
         match &self.base {
-            StoredBase::Source(text) | StoredBase::Il(text, _) => Some(text),
-            StoredBase::Linked(_) => None,
+            RecipeBase::Source(text) | RecipeBase::Il(text, _) => Some(text),
+            RecipeBase::Linked(_) => None,
         }
     }
 
-    /// The keys of what the program was made from: the programs that were linked, and the state before the call.
+    /// The keys of the programs that this one was made from: those that were linked, and the state before the call.
     pub fn needed(&self) -> Vec<Key> {
-        let linked = match &self.base {
-            StoredBase::Linked(keys) => keys.as_slice(),
-            StoredBase::Source(_) | StoredBase::Il(..) => &[],
-        };
-        linked.iter().chain(&self.previous).copied().collect()
+        let linked = self.base.inputs().iter();
+        linked.chain(&self.previous).copied().collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The bytes that caches have since entries hold recipes.
+    #[test]
+    fn operations_and_bases_keep_their_encoding() {
+        fn encoded(value: &impl Serialize) -> Vec<u8> {
+            crate::framing::to_postcard(value).expect("memory")
+        }
+        type Base = RecipeBase<Key>;
+        let text = Text::from(&b"ab"[..]);
+        let header = Header {
+            name: c"h".to_owned(),
+            source: text.clone(),
+        };
+        assert_eq!(encoded(&RecipeOperation::<()>::Build), [0]);
+        let compile = RecipeOperation::<()>::Compile(vec![header]);
+        assert_eq!(encoded(&compile), *b"\x01\x01\x01h\x02ab");
+        assert_eq!(encoded(&RecipeOperation::Link(())), [2]);
+        assert_eq!(encoded(&Base::Source(text.clone())), *b"\x00\x02ab");
+        let module = Base::Il(text, [(7, vec![9])].into());
+        assert_eq!(encoded(&module), *b"\x01\x02ab\x01\x07\x01\x09");
+        let linked = Base::Linked(vec![Key([5; 32])]);
+        assert_eq!(
+            encoded(&linked),
+            [&[2, 1][..], &encoded(&Key([5; 32]))].concat()
+        );
+    }
 
     #[test]
     fn names_that_lead_out_of_their_directory_are_told() {

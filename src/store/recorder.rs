@@ -1,14 +1,13 @@
 //! The counters of this process, in a file of its own.
 //!
-//! The counters are in memory, and at each event their row, 1280 bytes, is written: one system call, on a local disk of half a
-//! microsecond; through FUSE, or where a server is asked each time, it is a round trip. `ci/bench event` measures it. That is
-//! exact whatever happens to the process, `_exit`, SIGKILL and execve included, but for what another thread was about to write
-//! when the process was killed. The file is never mapped, which would save that half microsecond: who cuts a mapped file ends
-//! the programs that count in it by SIGBUS. A file that was cut is written anew.
+//! The counters are in memory. Each event writes their row, 1280 bytes, with one system call. That takes half a microsecond on a
+//! local disk, and a round trip through FUSE or to a server (`ci/bench event` measures it). The counters are exact whatever ends
+//! the process, `_exit`, SIGKILL and execve included, except for an event that another thread was about to write when the process
+//! was killed. The file is never mapped, which would save that half microsecond: if somebody truncates a mapped file, the programs
+//! that count in it die of SIGBUS. A truncated file is written again.
 //!
-//! Lost is what the system had not written to the disk when the power failed; what was counted while no file could be
-//! written, on a full disk for example, by a process that ended before there was room; and what a process counts after
-//! somebody has removed its file.
+//! Lost are: events that the system had not written to the disk when the power failed; events of a process that ended while its
+//! file could not be written, for example on a full disk; and events after somebody has removed the file.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,14 +17,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::directory::Directory;
 use super::stats::{
-    DAY_MS, Event, Labels, MAGIC, Program, ROW, ROWS, Statistics, WORDS, add, own_name,
+    CounterEvent, DAY_MS, Labels, MAGIC, Program, ROW, ROWS, Statistics, WORDS, add, own_name,
 };
 use crate::fork_generation::generation;
 use crate::fork_safety::Mutex;
 use crate::guarded_file::GuardedFile;
 
-/// Each process makes a file, so one of so many folds files of dead ones, and looks at more than so many: programs that only
-/// hit sweep nothing.
+/// Each process makes a file, so 1 process in 32 merges files of dead ones, and looks at more than 32 of them. (Programs that only
+/// hit never sweep.)
 const FOLDS: u64 = 32;
 const MAX_FOLDED: usize = 256;
 
@@ -33,26 +32,26 @@ const MAX_FOLDED: usize = 256;
 pub struct Recorder {
     program: Program,
     run: Option<Directory>,
-    statistics: Option<Directory>,
-    // Made without a lock: if two threads do it at once, one of the two is dropped unused. A child that was forked meanwhile
-    // would wait for ever for a lock.
+    statistics: Option<Statistics>,
+    // Made without a lock, for which a child that is forked meanwhile would wait for ever: if two threads make it at once, one of
+    // the two is dropped unused.
     process: OnceBox<Process>,
 }
 
 struct Process {
-    /// Which process this is. What a child inherits is its parent's.
+    /// Identifies the process: a child inherits that of its parent.
     generation: u64,
-    /// None: there is none, such as where a link of somebody else's is in its place.
-    file: Option<Written>,
+    /// None if it cannot be made, for example because a link is in its place.
+    file: Option<CounterFile>,
     /// A child that was forked later counts from zero in a file of its own.
     forked: OnceBox<Process>,
 }
 
-/// Counters in memory, and a file that gets the rows that have changed.
-struct Written {
+/// Counters in memory, and the file to which changed rows are written.
+struct CounterFile {
     file: GuardedFile,
     words: Vec<AtomicU64>,
-    /// A bit for each row that is to be written; [`WHOLE`] is the whole file.
+    /// A bit for each row to be written; [`WHOLE`] is the whole file.
     changed: AtomicU32,
     writing: Mutex<()>,
 }
@@ -60,9 +59,9 @@ struct Written {
 const WHOLE: u32 = 1 << ROWS;
 
 impl Recorder {
-    /// Counts into a file in the directory of an `oclcache run` if there is one, where that cannot be in that of the statistics.
-    /// It is made at the first event. `program` is the name of the program that is running.
-    pub fn new(program: &[u8], run: Option<Directory>, statistics: Option<Directory>) -> Recorder {
+    /// Counts into a file in the directory of an `oclcache run`, or, if there is none, in that of the statistics. The first event
+    /// creates the file. `program` is the name of the running program.
+    pub fn new(program: &[u8], run: Option<Directory>, statistics: Option<Statistics>) -> Recorder {
         Recorder {
             program: Program::new(program),
             run,
@@ -71,16 +70,16 @@ impl Recorder {
         }
     }
 
-    /// Makes the file now, so that whoever started this process can see that it was here.
+    /// Creates the file now, so that `oclcache run` can see that this process loaded the library.
     pub fn announce(&self) {
         if let Some(written) = &self.process().file {
             written.write_changed();
         }
     }
 
-    /// Adds to the counters of a driver and device. Waits for no other thread; failures to write are not the application's
-    /// concern.
-    pub fn record(&self, place: Labels<'_>, events: &[Event]) {
+    /// Adds to the counters of a driver and device. Does not wait for other threads. A failure to write is ignored: the next event
+    /// writes again.
+    pub fn record(&self, place: Labels<'_>, events: &[CounterEvent]) {
         if let Some(written) = &self.process().file {
             written.record(&self.program, place, events);
         }
@@ -102,18 +101,21 @@ impl Recorder {
 
 impl Process {
     fn new(generation: u64, recorder: &Recorder) -> Process {
-        // What the process counted before it executed another program stands under the same name.
+        // What the process counted before it executed another program is in the file of the same name.
         let name = own_name();
-        let directories = recorder.run.iter().chain(&recorder.statistics);
+        let directories =
+            (recorder.run.iter()).chain(recorder.statistics.as_ref().map(Statistics::directory));
         let mut files = directories.filter_map(|directory| {
-            Written::open(directory, &name)
-                .inspect_err(|error| tracing::debug!(%error, "events are not counted here"))
+            CounterFile::open(directory, &name)
+                .inspect_err(
+                    |error| tracing::debug!(%error, "the file of counters cannot be opened"),
+                )
                 .ok()
         });
         if let Some(statistics) = &recorder.statistics
-            && statistics.now_ms().is_multiple_of(FOLDS)
+            && statistics.directory().now_ms().is_multiple_of(FOLDS)
         {
-            Statistics::new(statistics).fold_some(MAX_FOLDED);
+            statistics.fold_some(MAX_FOLDED);
         }
         Process {
             generation,
@@ -123,8 +125,8 @@ impl Process {
     }
 }
 
-impl Written {
-    fn open(directory: &Directory, name: &str) -> io::Result<Written> {
+impl CounterFile {
+    fn open(directory: &Directory, name: &str) -> io::Result<CounterFile> {
         let file = GuardedFile::new(directory.open_or_create_file(name)?)?;
         let before = directory.read(name, 1 << 20).ok().flatten();
         let before = before.unwrap_or_default();
@@ -134,7 +136,7 @@ impl Written {
             .map(|word| u64::from_le_bytes(*word))
             .collect();
         words.resize(WORDS, 0);
-        Ok(Written {
+        Ok(CounterFile {
             file,
             words: words.into_iter().map(AtomicU64::new).collect(),
             changed: AtomicU32::new(WHOLE),
@@ -142,19 +144,19 @@ impl Written {
         })
     }
 
-    fn record(&self, program: &Program, place: Labels<'_>, events: &[Event]) {
+    fn record(&self, program: &Program, place: Labels<'_>, events: &[CounterEvent]) {
         let row = add(&self.words, program, place, today(), events);
         self.changed.fetch_or(1 << row, Ordering::AcqRel);
         self.write_changed();
     }
 
     fn write_changed(&self) {
-        // Who cannot write now leaves it to the one who is writing, who looks for later changes before it goes.
+        // A thread that cannot write now leaves it to the one that is writing, which looks for later changes before it returns.
         while self.changed.load(Ordering::Acquire) > 0
             && let Some(writing) = self.writing.try_lock()
         {
             let written = match self.write(self.changed.swap(0, Ordering::AcqRel)) {
-                // Somebody has cut the file.
+                // Somebody has truncated the file.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.write(WHOLE),
                 written => written,
             };
@@ -166,7 +168,7 @@ impl Written {
         }
     }
 
-    /// The whole file if it has not been written yet, or could not be, so that it has its full length.
+    /// Writes the changed rows; or the whole file, if it was not written before or could not be.
     fn write(&self, changed: u32) -> io::Result<()> {
         if changed & WHOLE > 0 {
             let bytes = [&MAGIC[..], &encode(&self.words)].concat();
@@ -200,42 +202,54 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::super::stats::Counter;
+    use super::super::{Limits, Store};
     use super::*;
 
-    fn directory(below: &Path) -> (tempfile::TempDir, Directory) {
+    fn store(below: &Path) -> (tempfile::TempDir, Store) {
         let temporary = tempfile::tempdir_in(below).expect("a temporary directory");
-        let directory = Directory::create_all(&temporary.path().join("stats")).expect("made");
-        (temporary, directory)
+        let store = Store::open(temporary.path(), Limits::default()).expect("a store");
+        (temporary, store)
     }
 
-    fn hits(directory: &Directory) -> u64 {
-        let counted = Statistics::new(directory).counted().expect("read");
+    fn statistics(store: &Store) -> Statistics {
+        store.create_statistics().expect("made")
+    }
+
+    fn recorder(store: &Store) -> Recorder {
+        Recorder::new(b"app", None, Some(statistics(store)))
+    }
+
+    fn hits(store: &Store) -> u64 {
+        let counted = statistics(store).counted().expect("read");
         counted.rows.total().get(Counter::Hits)
     }
 
     #[test]
     fn a_file_goes_on_where_it_ended_and_is_written_anew_where_it_was_cut() {
-        let (_temporary, directory) = directory(Path::new("/dev/shm"));
-        let open = || Written::open(&directory, &own_name()).expect("opened");
+        let (_temporary, store) = store(Path::new("/dev/shm"));
+        let statistics = statistics(&store);
+        let directory = statistics.directory();
+        let open = || CounterFile::open(directory, &own_name()).expect("opened");
         let (events, program) = ([Counter::Hits.by(2)], Program::new(b"app"));
         open().record(&program, Labels::default(), &events);
         let written = open();
         written.record(&program, Labels::default(), &events);
-        assert_eq!(hits(&directory), 4);
+        assert_eq!(hits(&store), 4);
         let file = directory.path().join(own_name());
         for length in [0, 8, 1000, 4096] {
             let cut = std::fs::File::options().write(true).open(&file);
             cut.and_then(|file| file.set_len(length)).expect("cut");
             written.record(&program, Labels::default(), &events);
         }
-        assert_eq!(hits(&directory), 12);
-        assert_eq!(directory.names().expect("listed").len(), 2, "and a lock");
+        assert_eq!(hits(&store), 12);
+        assert_eq!(directory.names().expect("listed").len(), 1);
     }
 
     #[test]
     fn what_threads_write_at_once_is_all_in_the_file() {
-        let (_temporary, directory) = directory(Path::new("/dev/shm"));
-        let written = Written::open(&directory, &own_name()).expect("opened");
+        let (_temporary, store) = store(Path::new("/dev/shm"));
+        let statistics = statistics(&store);
+        let written = CounterFile::open(statistics.directory(), &own_name()).expect("opened");
         let program = Program::new(b"app");
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -252,37 +266,34 @@ mod tests {
                 });
             }
         });
-        assert_eq!(hits(&directory), 4 * 200);
+        assert_eq!(hits(&store), 4 * 200);
     }
 
     #[test]
     fn what_stands_in_the_place_of_the_file_is_left_alone() {
-        let (temporary, directory) = directory(Path::new("/dev/shm"));
+        let (temporary, store) = store(Path::new("/dev/shm"));
         let elsewhere = temporary.path().join("elsewhere");
         std::fs::write(&elsewhere, "something").expect("written");
-        let place = directory.path().join(own_name());
+        let place = statistics(&store).directory().path().join(own_name());
         std::os::unix::fs::symlink(&elsewhere, place).expect("linked");
-        let path = directory.path().to_owned();
-        Recorder::new(b"app", None, Some(directory))
-            .record(Labels::default(), &[Counter::Hits.by(1)]);
+        recorder(&store).record(Labels::default(), &[Counter::Hits.by(1)]);
         assert_eq!(std::fs::read(&elsewhere).expect("read"), b"something");
-        let directory = Directory::open(&path).expect("opened").expect("there");
-        assert_eq!(hits(&directory), 0);
+        assert_eq!(hits(&store), 0);
     }
 
     #[test]
     fn processes_that_only_hit_leave_no_more_files_the_more_there_are() {
-        let (_temporary, directory) = directory(Path::new("/dev/shm"));
+        let (_temporary, store) = store(Path::new("/dev/shm"));
         let own = own_name();
         let (host, _) = own.rsplit_once('-').expect("a time");
         let (host, _) = host.rsplit_once('-').expect("a process");
+        let statistics = statistics(&store);
+        let directory = statistics.directory();
         let path = directory.path().to_owned();
         let mut files = 0;
         for dead in 1..=2000 {
             std::fs::write(path.join(format!("{host}-4194999-{dead}")), MAGIC).expect("written");
-            let opened = Directory::open(&path).expect("opened").expect("there");
-            Recorder::new(b"app", None, Some(opened))
-                .record(Labels::default(), &[Counter::Hits.by(1)]);
+            recorder(&store).record(Labels::default(), &[Counter::Hits.by(1)]);
             std::thread::sleep(std::time::Duration::from_micros(500));
             files = directory.names().expect("listed").len();
             if files < dead / 2 {
@@ -290,7 +301,7 @@ mod tests {
             }
         }
         assert!(files < 1000, "{files}");
-        assert!(hits(&directory) > 0);
+        assert!(hits(&store) > 0);
     }
 
     /// The median of some times in nanoseconds, with what a tenth is below and a tenth above.
@@ -326,10 +337,9 @@ mod tests {
         };
         println!("\nAn event (a hit, three counters), median (a tenth is below, a tenth above)\n");
         for below in ["/dev/shm", "."] {
-            let (_temporary, directory) = directory(Path::new(below));
-            let file_system = directory.file_system();
-            let path = directory.path().to_owned();
-            let recorder = Recorder::new(b"app", None, Some(directory));
+            let (_temporary, store) = store(Path::new(below));
+            let file_system = store.root().file_system();
+            let recorder = recorder(&store);
             let started = Instant::now();
             recorder.announce();
             let first = started.elapsed().as_nanos();
@@ -351,8 +361,7 @@ mod tests {
                 println!("{file_system}, while another thread counts {share} % as much: {time}");
                 goes_on.store(false, Ordering::Relaxed);
             });
-            let directory = Directory::open(&path).expect("opened").expect("there");
-            assert!(hits(&directory) >= 2_000_000);
+            assert!(hits(&store) >= 2_000_000);
         }
     }
 }

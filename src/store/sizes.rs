@@ -1,13 +1,13 @@
-//! What the entries take, shard by shard, and which shard has the one that was not used for longest: so that a store knows
-//! without a listing whether there is room, and where to look if there is none.
+//! The size and the least recent use of each shard, so that a process knows without listing whether there is room for an entry, and
+//! where to evict if there is none.
 //!
 //! ```text
 //! <cache directory>/v1/sizes    256 counters: bytes, then 256: milliseconds since 1970, or one of two marks
 //! ```
 //!
-//! These are hints. Processes that are killed, files that somebody removes and processes that list a shard while another
-//! publishes there leave them a little wrong, until the shard is listed the next time: when it is looked through for
-//! something to remove, and now and then when something is stored in it. Nothing but the limits of size depends on them.
+//! These are hints. They become a little wrong if a process is killed, if somebody removes files, or if a process lists a shard
+//! while another publishes there. The next listing of the shard, for eviction or now and then after a store, corrects them. Only
+//! the limits of size depend on them.
 
 use std::{fmt, io};
 
@@ -15,25 +15,25 @@ use super::directory::Directory;
 use crate::fork_safety::Mutex;
 use crate::guarded_file::GuardedFile;
 
-/// How many shards there are: by the first byte of the key.
+/// The number of shards: one for each first byte of keys.
 pub const SHARDS: usize = 256;
 const NAME: &str = "sizes";
 const MAGIC: &[u8; 8] = b"oclcsiz1";
 const COUNTERS: usize = 2 * SHARDS;
-/// Of the file.
+/// Of the file, in bytes.
 const LENGTH: usize = MAGIC.len() + COUNTERS * size_of::<u64>();
-/// Nobody has listed the shard yet.
+/// In place of a time: nobody has listed the shard yet.
 const UNKNOWN: u64 = 0;
-/// There is nothing in it.
+/// In place of a time: the shard is empty.
 const EMPTY: u64 = u64::MAX;
-/// More than any shard has, in bytes: a number that looks wrong.
+/// No shard has so many bytes: the counter is wrong.
 const ABSURD: u64 = 1 << 50;
 
-/// The counters of all shards, shared by all processes. They are read and written, never mapped: who cuts a mapped file ends
-/// the programs that touch it.
+/// The counters of all shards, shared by all processes. They are read and written, never mapped: if somebody truncates a
+/// mapped file, the programs that use it die.
 pub struct Sizes {
     file: GuardedFile,
-    /// Of this process's threads; [`GuardedFile::alone`] is for processes.
+    /// Excludes the threads of this process; [`GuardedFile::alone`] excludes processes.
     changing: Mutex<()>,
     /// Whether locks answer at once.
     is_local: bool,
@@ -83,14 +83,14 @@ impl Sizes {
         }
     }
 
-    /// All bytes that are known of.
+    /// The sum of all shards.
     pub fn total(&self) -> u64 {
         self.snapshot()[..SHARDS]
             .iter()
             .fold(0, |sum: u64, bytes| sum.saturating_add(*bytes))
     }
 
-    /// A shard whose size nobody knows.
+    /// A shard of unknown size.
     pub fn unknown(&self) -> Option<usize> {
         let snapshot = self.snapshot();
         (0..SHARDS).find(|shard| snapshot[SHARDS + shard] == UNKNOWN || snapshot[*shard] > ABSURD)
@@ -101,8 +101,7 @@ impl Sizes {
         self.load(SHARDS + shard) == UNKNOWN
     }
 
-    /// The shard with the entry that was not used for longest, but for shards in `but`, and when that was used; None if there
-    /// is no other entry.
+    /// The shard with the least recently used entry, except `but`, and when that was used; None if there is no other entry.
     pub fn oldest(&self, but: Option<usize>) -> Option<(usize, u64)> {
         let snapshot = self.snapshot();
         (0..SHARDS)
@@ -117,7 +116,7 @@ impl Sizes {
         self.load(shard)
     }
 
-    /// An entry was stored, or used by now and then removed (`stored` is negative).
+    /// Notes that an entry was stored, or removed (`stored` is negative).
     pub fn add(&self, shard: usize, bytes: i64, now_ms: u64) {
         self.change(shard, |known| known.saturating_add_signed(bytes));
         self.change(SHARDS + shard, |used| match used {
@@ -126,10 +125,8 @@ impl Sizes {
         });
     }
 
-    /// A shard was listed: it had this many bytes, and before that the counter said `known`. `oldest_ms` is when the entry was
-    /// used that was not used for longest; None: there is no entry.
-    ///
-    /// What others stored since `known` was read stays added.
+    /// Notes the result of listing a shard: its size, and in `oldest_ms` when its least recently used entry was used, None if it is
+    /// empty. `known` is what the counter said before the listing: what others have stored since then stays added.
     pub fn listed(&self, shard: usize, known: u64, bytes: u64, oldest_ms: Option<u64>) {
         self.change(shard, |now| {
             if now > ABSURD {
@@ -160,7 +157,7 @@ impl Sizes {
 
     fn change(&self, index: usize, change: impl Fn(u64) -> u64) {
         self.alone(|| {
-            // Somebody has cut it.
+            // Somebody has truncated it.
             if !self.is_whole() && self.begin_anew().is_err() {
                 return;
             }

@@ -1,19 +1,17 @@
-//! Counters that survive the process: each process has one small file, to which each event is added at once, so that even a
-//! process that is killed loses nothing (see `recorder`); the command sums the files, and folds those of dead processes into
-//! one total, as the library does now and then.
+//! Statistics. Each process has one small file of counters and writes each event at once, so that a process that is killed loses
+//! nothing (see `recorder`). The command sums the files, and merges those of dead processes into one total; the library does so
+//! now and then.
 //!
 //! ```text
 //! <stats>/<host>-<boot>-<pid>-<start>   counters of one process, by day, program, driver and device: see `file`
-//! <stats>/total.json                    the sums of dead processes' files, what was zeroed, and which files are in them
-//! <stats>/lock                          locked while files are folded or moved
-//! <stats>/run-<...>/                    files of the processes that `oclcache run` started, until it has read them
+//! <stats>/total.json                    the sums of the merged files, the counters when they were zeroed, and the merged files
+//! <stats>/run-<...>/                    files of the processes of an `oclcache run`, until it has read them
 //! ```
 //!
-//! The sum needs no lock: it is exact while nobody folds, and files are folded under a lock by one process only. Where there
-//! are no locks to rely on, as on some network file systems, nothing is folded but by whoever gets one all the same.
+//! The sum needs no lock: it is exact while nobody merges, and one process at a time merges, under a lock. On network file systems
+//! only the command merges, if it gets a lock.
 //!
-//! A file of a process of which nothing can be known, on another host or in another container, is folded when it has not been
-//! written for 30 days.
+//! A process on another host or in another container may live or not. Its file is merged when it has not been written for 30 days.
 
 mod counters;
 mod file;
@@ -22,27 +20,74 @@ mod owner;
 mod rows;
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use super::StoreError;
 use super::directory::{Directory, TEMPORARY_PREFIX, is_temporary};
-pub use counters::{Counter, Event, Totals};
+use super::lock::{LockAttempt, Locks, Purpose};
+use super::{STATISTICS, Store, StoreError};
+pub use counters::{Counter, CounterEvent, Totals};
 pub use file::{Labels, MAGIC, Program, ROW, ROWS, WORDS, add};
 pub use merge::{CountedRows, DAY_MS};
-use merge::{LOCK, Lock, StatsMerge, TOTAL, counters};
+use merge::{StatsMerge, TOTAL, counters};
 use owner::{StatsView, is_name};
-pub use rows::{BY_DAY, Tag, date};
+pub use rows::{BY_DAY, RowTag, date};
 
 const RUN_PREFIX: &str = "run-";
 
-/// The statistics directory as the command sees it.
-pub struct Statistics<'a> {
-    directory: &'a Directory,
+/// How long the command waits for another process that merges.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The statistics of a store.
+pub struct Statistics {
+    directory: Directory,
+    locks: Locks,
 }
 
-impl<'a> Statistics<'a> {
-    /// The statistics in this directory.
-    pub fn new(directory: &'a Directory) -> Self {
-        Self { directory }
+impl Store {
+    /// The statistics; None if nothing was counted yet.
+    ///
+    /// # Errors
+    /// The directory cannot be opened, is not ours, or others may write it.
+    pub fn statistics(&self) -> Result<Option<Statistics>, StoreError> {
+        let directory = self.root().open_below(STATISTICS)?;
+        Ok(directory.map(|directory| Statistics::new(directory, self.locks().clone())))
+    }
+
+    /// The statistics, to be added to.
+    ///
+    /// # Errors
+    /// As for [`Store::statistics`], or the directory cannot be made.
+    pub fn create_statistics(&self) -> Result<Statistics, StoreError> {
+        let directory = self.root().create(STATISTICS)?;
+        Ok(Statistics::new(directory, self.locks().clone()))
+    }
+}
+
+impl Statistics {
+    fn new(directory: Directory, locks: Locks) -> Statistics {
+        Statistics { directory, locks }
+    }
+
+    /// Where the files of processes are.
+    pub(super) fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    fn try_lock(&self) -> LockAttempt {
+        self.locks.try_lock(Purpose::Statistics)
+    }
+
+    /// Waits for another process that merges, but not for ever.
+    fn lock(&self) -> LockAttempt {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let attempt = self.try_lock();
+            if !matches!(attempt, LockAttempt::Taken) || Instant::now() >= until {
+                return attempt;
+            }
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// What was counted since the statistics were zeroed, by all processes, living ones included.
@@ -50,55 +95,60 @@ impl<'a> Statistics<'a> {
     /// # Errors
     /// The directory or a file cannot be read.
     pub fn counted(&self) -> Result<CountedRows, StoreError> {
-        let lock = Lock::wait(self.directory).ok().flatten();
-        let mut round = StatsMerge::begin(self.directory, lock, usize::MAX);
+        let lock = match self.lock() {
+            LockAttempt::Got(lock) => Some(lock),
+            LockAttempt::Taken | LockAttempt::Unavailable => None,
+        };
+        let mut round = StatsMerge::begin(&self.directory, lock, usize::MAX);
         round.each_file()?;
         Ok(round.end())
     }
 
-    /// Begins to count from zero.
+    /// Sets all counters to zero.
     ///
     /// # Errors
-    /// The directory or a file cannot be read or written, or another process has the lock and does not give it back.
+    /// The directory or a file cannot be read or written, or another process keeps the lock.
     pub fn zero(&self) -> Result<(), StoreError> {
-        let lock = match Lock::wait(self.directory) {
-            Ok(Some(lock)) => Some(lock),
-            Ok(None) => {
+        let lock = match self.lock() {
+            LockAttempt::Got(lock) => Some(lock),
+            LockAttempt::Taken => {
                 return Err(StoreError {
                     action: "lock",
-                    path: self.directory.path().join(LOCK),
+                    path: self.directory.path().to_owned(),
                     error: std::io::ErrorKind::ResourceBusy.into(),
                 });
             }
-            // There are no locks: then the last one who zeroes is right.
-            Err(_) => None,
+            // Without locks the last one who zeroes is right.
+            LockAttempt::Unavailable => None,
         };
-        let mut round = StatsMerge::begin(self.directory, lock, usize::MAX);
+        let mut round = StatsMerge::begin(&self.directory, lock, usize::MAX);
         round.each_file()?;
         round.zero()
     }
 
-    /// Folds files of dead processes: looks at so many files at most, waits for nobody, and does without if it cannot be done.
-    /// On network file systems, whose locks may never answer, it leaves that to the command.
+    /// Merges files of dead processes. Looks at this many files at most, does not wait for a lock, and only logs a failure. Does
+    /// nothing on network file systems, whose locks may never answer.
     pub fn fold_some(&self, limit: usize) {
         if self.directory.file_system().is_network() {
             return;
         }
-        if let Ok(Some(lock)) = Lock::attempt(self.directory) {
-            let mut round = StatsMerge::begin(self.directory, Some(lock), limit);
+        if let LockAttempt::Got(lock) = self.try_lock() {
+            let mut round = StatsMerge::begin(&self.directory, Some(lock), limit);
             match round.each_file() {
                 Ok(()) => drop(round.end()),
-                Err(error) => tracing::debug!(%error, "statistics are not folded"),
+                Err(error) => {
+                    tracing::debug!(%error, "statistics of dead processes are not merged: the next process tries again")
+                }
             }
         }
     }
 
-    /// Whether a name in the directory is one of ours.
+    /// Whether a name is that of a file of statistics.
     pub(super) fn names(name: &str) -> bool {
-        [LOCK, TOTAL].contains(&name) || is_name(name) || is_temporary(name)
+        name == TOTAL || is_name(name) || is_temporary(name)
     }
 
-    /// Makes a directory for the processes of one `oclcache run`.
+    /// Creates a directory for the processes of one `oclcache run`.
     ///
     /// # Errors
     /// It cannot be made.
@@ -111,8 +161,8 @@ impl<'a> Statistics<'a> {
     ///
     /// # Errors
     /// The directory cannot be read.
-    pub fn read_run(run: &Directory) -> Result<Run, StoreError> {
-        let mut result = Run::default();
+    pub fn read_run(run: &Directory) -> Result<RunCounts, StoreError> {
+        let mut result = RunCounts::default();
         for file in run.names()? {
             if let Some(counters) = counters(run, &file)
                 && !file.starts_with(TEMPORARY_PREFIX)
@@ -124,18 +174,22 @@ impl<'a> Statistics<'a> {
         Ok(result)
     }
 
-    /// Reads what the processes of a run have counted, and moves their files: to those of the run that it is part of, or to
-    /// all others. Processes that live on go on in the same files.
+    /// Reads what the processes of a run have counted, and moves their files: to the outer run if there is one, or to the
+    /// statistics. Processes that are still running continue in the same files.
     ///
     /// # Errors
     /// A file cannot be moved.
-    pub fn end_run(&self, run: &Directory, outer: Option<&Directory>) -> Result<Run, StoreError> {
-        let _lock = Lock::wait(self.directory);
+    pub fn end_run(
+        &self,
+        run: &Directory,
+        outer: Option<&Directory>,
+    ) -> Result<RunCounts, StoreError> {
+        let _lock = self.lock();
         let result = Self::read_run(run)?;
         let files = run.names()?.into_iter();
-        // What else is there is not ours, and may take the place of something that is not either.
+        // Other files are not ours, and would replace files of the same names.
         for file in files.filter(|name| is_name(name)) {
-            run.move_to(&file, outer.unwrap_or(self.directory))?;
+            run.move_to(&file, outer.unwrap_or(&self.directory))?;
         }
         let name = run.path().file_name().and_then(|name| name.to_str());
         self.directory.remove_directory(name.unwrap_or_default());
@@ -148,9 +202,9 @@ pub fn own_name() -> String {
     StatsView::new().name_of(std::process::id())
 }
 
-/// What the processes of one `oclcache run` did.
+/// The counters of the processes of one `oclcache run`.
 #[derive(Default)]
-pub struct Run {
+pub struct RunCounts {
     /// Processes that loaded the library.
     pub processes: usize,
     /// The sum of their counters.
@@ -167,15 +221,21 @@ mod tests {
     use std::sync::atomic::AtomicU64;
     use std::time::Duration;
 
+    use super::super::Limits;
     use super::super::recorder::Recorder;
     use super::rows::Rows;
     use super::*;
     use crate::outcome::Bypass;
 
-    fn directory() -> (tempfile::TempDir, Directory) {
+    fn store() -> (tempfile::TempDir, Store) {
         let temporary = tempfile::tempdir().expect("a temporary directory");
-        let directory = Directory::create_all(&temporary.path().join("stats")).expect("made");
-        (temporary, directory)
+        let store = Store::open(temporary.path(), Limits::default()).expect("a store");
+        (temporary, store)
+    }
+
+    fn statistics() -> (tempfile::TempDir, Statistics) {
+        let (temporary, store) = store();
+        (temporary, store.create_statistics().expect("made"))
     }
 
     /// The name that a file of a process has which is gone.
@@ -222,9 +282,9 @@ mod tests {
 
     #[test]
     fn counters_of_all_threads_are_summed_exactly() {
-        let (_temporary, directory) = directory();
-        let path = directory.path().to_owned();
-        let recorder = Recorder::new(b"app", None, Some(directory));
+        let (_temporary, store) = store();
+        let statistics = || store.create_statistics().expect("made");
+        let recorder = Recorder::new(b"app", None, Some(statistics()));
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
@@ -241,8 +301,7 @@ mod tests {
                 });
             }
         });
-        let directory = Directory::open(&path).expect("opened").expect("there");
-        let totals = total(&Statistics::new(&directory));
+        let totals = total(&statistics());
         assert_eq!(totals.get(Counter::Hits), 4000);
         assert_eq!(totals.get(Counter::SavedNs), 40_000);
         assert_eq!(
@@ -253,14 +312,13 @@ mod tests {
 
     #[test]
     fn files_of_dead_processes_are_folded_once_and_zero_begins_anew() {
-        let (_temporary, directory) = directory();
-        let path = directory.path().to_owned();
+        let (_temporary, statistics) = statistics();
+        let path = statistics.directory.path().to_owned();
         let dead = dead_name(1);
         let other = format!("other{dead}");
         for name in [&dead, &other] {
             std::fs::write(path.join(name), seven_hits()).expect("written");
         }
-        let statistics = Statistics::new(&directory);
         for _ in 0..3 {
             assert_eq!(total(&statistics).get(Counter::Hits), 14);
         }
@@ -272,10 +330,9 @@ mod tests {
 
     #[test]
     fn rows_stay_apart_when_they_are_folded_and_zeroed_ones_never_come_back() {
-        let (_temporary, directory) = directory();
-        let path = directory.path().to_owned();
-        let statistics = Statistics::new(&directory);
-        let today = directory.now_ms() / DAY_MS;
+        let (_temporary, statistics) = statistics();
+        let path = statistics.directory.path().to_owned();
+        let today = statistics.directory.now_ms() / DAY_MS;
         // Of a process of which nothing is known, as if it lived.
         let other = format!("other{}", dead_name(1));
         std::fs::write(path.join(&other), seven_hits_of("one", today)).expect("written");
@@ -309,34 +366,8 @@ mod tests {
     }
 
     #[test]
-    fn the_total_and_the_files_of_the_first_format_go_on_without_a_tag() {
-        let (_temporary, directory) = directory();
-        let old = r#"{"counters":{"hits":40,"bypassed.reads_file":3},"zeroed":{"hits":10},"absorbed":[]}"#;
-        std::fs::write(directory.path().join(TOTAL), old).expect("written");
-        let mut file = b"oclcstat".to_vec();
-        file.resize(776, 0);
-        file[8] = 5;
-        std::fs::write(directory.path().join(dead_name(1)), file).expect("written");
-        std::fs::write(directory.path().join(dead_name(2)), seven_hits()).expect("written");
-        let statistics = Statistics::new(&directory);
-        for _ in 0..3 {
-            let rows = statistics.counted().expect("read").rows;
-            assert_eq!(rows.total().get(Counter::Hits), 40 - 10 + 5 + 7);
-            assert_eq!(rows.total().bypassed(), 3);
-            let untagged = rows.get(&Tag::default()).expect("a row");
-            assert_eq!(untagged.get(Counter::Hits), 35);
-        }
-        assert_eq!(
-            directory.names().expect("listed").len(),
-            2,
-            "total and lock"
-        );
-    }
-
-    #[test]
     fn a_run_reads_its_own_processes_and_leaves_them_in_the_sum() {
-        let (_temporary, directory) = directory();
-        let statistics = Statistics::new(&directory);
+        let (_temporary, statistics) = statistics();
         let run = statistics.begin_run().expect("made");
         let opened = Directory::open(run.path()).expect("opened");
         Recorder::new(b"app", opened, None).record(Labels::default(), &[Counter::Misses.by(3)]);
@@ -352,8 +383,8 @@ mod tests {
 
     #[test]
     fn what_nobody_will_finish_or_add_to_is_folded_or_removed_in_the_end() {
-        let (_temporary, directory) = directory();
-        let path = directory.path().to_owned();
+        let (_temporary, statistics) = statistics();
+        let path = statistics.directory.path().to_owned();
         let old = format!("other{}", dead_name(1));
         for name in [&old, "new-1-0"] {
             std::fs::write(path.join(name), seven_hits()).expect("written");
@@ -375,11 +406,10 @@ mod tests {
         // A process on a full disk leaves it empty.
         std::fs::write(path.join(dead_name(2)), "").expect("written");
         std::fs::write(path.join("foreign"), seven_hits()).expect("written");
-        let statistics = Statistics::new(&directory);
         assert_eq!(total(&statistics).get(Counter::Hits), 14);
-        let mut left = directory.names().expect("listed");
+        let mut left = statistics.directory.names().expect("listed");
         left.sort();
-        let mut kept = ["foreign", LOCK, "new-2-0", "new-x", "run-home", TOTAL]
+        let mut kept = ["foreign", "new-2-0", "new-x", "run-home", TOTAL]
             .map(str::to_owned)
             .to_vec();
         kept.push(dead_name(3));
@@ -390,36 +420,32 @@ mod tests {
 
     #[test]
     fn files_are_folded_a_few_at_a_time_and_by_one_process_only() {
-        let (_temporary, directory) = directory();
+        let (_temporary, statistics) = statistics();
         for start in 1..=20 {
-            let path = directory.path().join(dead_name(start));
+            let path = statistics.directory.path().join(dead_name(start));
             std::fs::write(path, seven_hits()).expect("written");
         }
-        let statistics = Statistics::new(&directory);
-        let left = || directory.names().expect("listed").len();
-        let lock = Lock::wait(&directory).expect("possible").expect("free");
+        let left = || statistics.directory.names().expect("listed").len();
+        let LockAttempt::Got(lock) = statistics.try_lock() else {
+            panic!("nobody has it");
+        };
         statistics.fold_some(8);
-        assert_eq!(left(), 20 + 1, "somebody else folds");
+        assert_eq!(left(), 20, "somebody else folds");
         drop(lock);
-        for _ in 0..1000 {
-            let before = left();
+        statistics.fold_some(8);
+        assert_eq!(left(), 12 + 1, "and a total");
+        for _ in 0..20 {
             statistics.fold_some(8);
-            assert!(before - left().min(before) <= 8);
-            if left() == 2 {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(1)); // other tests fold as well
         }
-        assert_eq!(left(), 2, "all but the total and the lock is folded");
+        assert_eq!(left(), 1, "all but the total is folded");
         assert_eq!(total(&statistics).get(Counter::Hits), 140);
     }
 
     #[test]
     fn a_file_that_was_folded_and_not_removed_counts_once() {
-        let (_temporary, directory) = directory();
-        let dead = directory.path().join(dead_name(1));
+        let (_temporary, statistics) = statistics();
+        let dead = statistics.directory.path().join(dead_name(1));
         std::fs::write(&dead, seven_hits()).expect("written");
-        let statistics = Statistics::new(&directory);
         assert_eq!(total(&statistics).get(Counter::Hits), 7);
         // As if the power had been cut before it was removed.
         std::fs::write(&dead, seven_hits()).expect("written");
@@ -431,12 +457,15 @@ mod tests {
 
     #[test]
     fn the_total_does_not_grow_with_the_number_of_processes() {
-        let (_temporary, directory) = directory();
-        let total = directory.path().join(TOTAL);
-        let statistics = Statistics::new(&directory);
+        let (_temporary, statistics) = statistics();
+        let total = statistics.directory.path().join(TOTAL);
         let mut sizes = Vec::new();
         for start in 1..=20 {
-            std::fs::write(directory.path().join(dead_name(start)), seven_hits()).expect("written");
+            std::fs::write(
+                statistics.directory.path().join(dead_name(start)),
+                seven_hits(),
+            )
+            .expect("written");
             drop(statistics.counted().expect("read"));
             sizes.push(std::fs::metadata(&total).expect("there").len());
         }
@@ -445,12 +474,11 @@ mod tests {
 
     #[test]
     fn a_total_that_cannot_be_read_is_not_written_over() {
-        let (_temporary, directory) = directory();
-        let path = directory.path().to_owned();
+        let (_temporary, statistics) = statistics();
+        let path = statistics.directory.path().to_owned();
         let unreadable = vec![b' '; merge::MAX_TOTAL_BYTES as usize];
         std::fs::write(path.join(TOTAL), &unreadable).expect("written");
         std::fs::write(path.join(dead_name(1)), seven_hits()).expect("written");
-        let statistics = Statistics::new(&directory);
         assert_eq!(total(&statistics).get(Counter::Hits), 7);
         assert!(path.join(dead_name(1)).exists());
         assert!(std::fs::read(path.join(TOTAL)).expect("read") == unreadable);

@@ -7,8 +7,8 @@ pub(super) const TAG: &str = "CACHEDIR.TAG";
 pub(super) const CACHEDIR_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55\n\
 # This is the cache directory of oclcache, a compiler cache for OpenCL. It can be deleted at any time.\n";
 
-/// Says that nothing in the directory needs a backup, unless something in it is not ours: a user may have put the cache into a
-/// directory that he has other things in.
+/// Tags the directory as a cache, so that backups leave it out; unless it has other files, since a user may keep the cache in a
+/// directory with other things.
 pub(super) fn tag(cache: &Directory, root: &Directory) -> Result<(), StoreError> {
     let temporary = root.create(TEMPORARY)?;
     // Another format's directory is one that has entries.
@@ -20,7 +20,7 @@ pub(super) fn tag(cache: &Directory, root: &Directory) -> Result<(), StoreError>
         name == VERSION_DIRECTORY || is_number && other().is_some_and(has_entries)
     };
     let is_alone = cache.names()?.iter().all(|name| match name.as_str() {
-        // What is another program's stays; a power cut may have left less of ours.
+        // Keep the tag of another program. A power cut may have left a part of ours.
         TAG => (cache.read_start(TAG, CACHEDIR_TAG.len()))
             .is_some_and(|start| CACHEDIR_TAG.starts_with(written(&start))),
         name => is_format(name),
@@ -31,7 +31,7 @@ pub(super) fn tag(cache: &Directory, root: &Directory) -> Result<(), StoreError>
     Ok(())
 }
 
-/// What was written of a file before a power cut made the rest zeros.
+/// The part of a file that was written before a power cut; the rest is zeros.
 fn written(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().rposition(|byte| *byte != 0);
     &bytes[..end.map_or(0, |last| last + 1)]

@@ -1,6 +1,7 @@
 use super::entry::tests::{content, facts};
 use super::tag::TAG;
 use super::*;
+use crate::store::tier::Tier;
 
 fn key(byte: u8) -> Key {
     Key([byte; 32])

@@ -1,40 +1,39 @@
-//! Directories of entries that a distributor or an administrator has made, and that are only read: looked up in order after
-//! the user's own.
+//! The tiers of the system: directories of entries that a distributor or an administrator has made. They are looked up in order,
+//! after the user's own, and only read: not even the time of an entry's last use is written, and entries are not copied.
 //!
-//! They have the layout of a cache directory. Nothing in them is written, not even the time of an entry's last use, and what is
-//! found is not copied. Used is what nobody can write but root, the effective user and those whom the system's configuration
-//! file names: whoever writes an entry runs code in the program.
+//! They have the layout of a cache directory. A directory is used only if nobody can write it but root, the effective user and the
+//! users whom the system's configuration file names, because whoever writes an entry runs code in the program.
 
 use std::path::PathBuf;
 
 use once_cell::race::OnceBox;
 
-use super::directory::FileFacts;
 use super::entry::Entry;
+use super::tier::{EntryOrigin, Tier};
 use super::{Lookup, Store};
 use crate::key::ingredients::Key;
 
 const ROOT: u32 = 0;
 
-/// One directory that is there.
-pub struct Tier {
+/// A directory of the system that is there.
+pub struct SystemDirectory {
     /// As it was configured.
     pub path: PathBuf,
-    /// Its entries, or why they are not used, for people.
-    pub store: Result<Store, String>,
+    /// Its entries; or, for people, why they are not used.
+    pub tier: Result<Box<dyn Tier>, String>,
 }
 
-/// The directories of a process, opened at the first look-up.
+/// The tiers of the system, opened at the first look-up of a process.
 pub struct Tiers {
     paths: Vec<PathBuf>,
-    /// Whose they may be, beside the effective user.
+    /// The users who may own them, beside the effective user.
     owners: Vec<u32>,
-    // Opened without a lock, which a child that is forked meanwhile would wait for.
-    opened: OnceBox<Vec<Tier>>,
+    // Opened without a lock: a child that is forked meanwhile would wait for it.
+    opened: OnceBox<Vec<SystemDirectory>>,
 }
 
 impl Tiers {
-    /// These directories, which may belong to root and to these users as well.
+    /// The tiers in these directories, which may also belong to root and to these users.
     pub fn new(paths: Vec<PathBuf>, trusted: &[u32]) -> Tiers {
         Tiers {
             paths,
@@ -43,17 +42,19 @@ impl Tiers {
         }
     }
 
-    /// Those that are there, in order.
-    pub fn all(&self) -> &[Tier] {
+    /// Those that exist, in order.
+    pub fn all(&self) -> &[SystemDirectory] {
         if let Some(opened) = self.opened.get() {
             return opened;
         }
         let found = self.paths.iter().filter_map(|path| {
             let store = Store::open_of_others(path, &self.owners).transpose()?;
-            let path = path.clone();
-            Some(Tier { path, store })
+            Some(SystemDirectory {
+                path: path.clone(),
+                tier: store.map(|store| Box::new(store) as Box<dyn Tier>),
+            })
         });
-        // Of two threads that do this at once, one says what is wrong.
+        // If two threads open them at once, one of the two warns.
         if self.opened.set(Box::new(found.collect())).is_ok() {
             self.warn();
         }
@@ -61,40 +62,43 @@ impl Tiers {
     }
 
     fn warn(&self) {
-        for tier in self.opened.get().into_iter().flatten() {
-            if let Err(why) = &tier.store {
-                let directory = crate::log::path(&tier.path);
-                tracing::warn!(%directory, %why, "a system directory is not used");
+        for directory in self.opened.get().into_iter().flatten() {
+            if let Err(why) = &directory.tier {
+                let directory = crate::log::path(&directory.path);
+                tracing::warn!(%directory, %why, "system directory not used");
             }
         }
     }
 
     /// Those that are used.
-    pub fn stores(&self) -> impl Iterator<Item = &Store> {
-        self.all()
-            .iter()
-            .filter_map(|tier| tier.store.as_ref().ok())
+    pub fn used(&self) -> impl Iterator<Item = &dyn Tier> {
+        let all = self.all().iter();
+        all.filter_map(|directory| directory.tier.as_deref().ok())
     }
 
-    /// The first entry of a key that is whole and fits.
-    pub fn look_up(&self, key: &Key, fits: &dyn Fn(&Entry) -> bool) -> Option<(Entry, FileFacts)> {
-        self.stores().find_map(|store| match store.look_up(key) {
-            Lookup::Found(mut entry, file) if fits(&entry) => {
+    /// The first intact entry of a key that fits.
+    pub fn look_up(
+        &self,
+        key: &Key,
+        fits: &dyn Fn(&Entry) -> bool,
+    ) -> Option<(Entry, EntryOrigin)> {
+        self.used().find_map(|tier| match tier.look_up(key) {
+            Lookup::Found(mut entry, origin) if fits(&entry) => {
                 entry.is_of_system = true;
-                Some((*entry, file))
+                Some((*entry, origin))
             }
             Lookup::Found(..) | Lookup::Pending(_) | Lookup::Absent => None,
             Lookup::Unreadable(error) => {
-                let file = store.path_of(key);
-                let file = crate::log::path(&file);
-                tracing::warn!(%file, %error, "entry of a system directory not read");
+                let place = tier.location(key);
+                let file = crate::log::text(place.as_bytes());
+                tracing::warn!(%file, %error, "entry of a system directory not read: the driver compiles");
                 None
             }
             Lookup::Bad(defect) => {
-                let file = store.path_of(key);
-                let (file, why) = (crate::log::path(&file), defect.to_string());
+                let (place, why) = (tier.location(key), defect.to_string());
+                let file = crate::log::text(place.as_bytes());
                 let defect = crate::log::text(why.as_bytes());
-                tracing::warn!(%file, %defect, "entry of a system directory not used");
+                tracing::warn!(%file, %defect, "entry of a system directory not used: the driver compiles");
                 None
             }
         })

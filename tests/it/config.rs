@@ -141,9 +141,13 @@ fn nonsense_is_refused_and_what_is_wanted_is_named() {
     let text = "max_size = \"1Gi\"\n";
     let file = file(&sandbox, text);
     for (key, value, wanted) in [
-        ("max_size", "lots", "a size as 500M or 5Gi is wanted"),
-        ("min_free", "10%", "auto or a size as 500M or 5Gi is wanted"),
-        ("max_age", "7", "a time as 12h or 30d, or 0 is wanted"),
+        ("max_size", "lots", "a size such as 500M or 5Gi is wanted"),
+        (
+            "min_free",
+            "10%",
+            "auto or a size such as 500M or 5Gi is wanted",
+        ),
+        ("max_age", "7", "a time such as 12h or 30d, or 0 is wanted"),
         ("verify", "101", "a whole number from 0 to 100 is wanted"),
         ("readonly", "maybe", "true or false is wanted"),
         ("autobake", "sometimes", "true, false or auto is wanted"),

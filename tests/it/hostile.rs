@@ -286,7 +286,7 @@ fn no_file_can_be_read_by_others_whatever_its_directory_and_the_umask_allow() {
                 assert_eq!(bits, allowed, "{name:?}, {directory:o}, {umask}");
             }
         }
-        for written_in_place in ["v1/journal", "v1/stats/lock"] {
+        for written_in_place in ["v1/journal", "v1/locks"] {
             let found = cache.join(written_in_place).metadata().expect("made");
             let bits = found.permissions().mode() & 0o7777;
             assert_eq!(bits, 0o600, "{written_in_place}, {directory:o}, {umask}");

@@ -164,7 +164,7 @@ fn gc_removes_old_formats_and_leftovers_and_nothing_else() {
         (entry("v0"), "oclcache, of another version"),
         (format!("v0/aside/{key}.entry"), "oclcache"),
         ("v0/tmp/new-7-0".to_owned(), "oclcache"),
-        ("v0/stats/lock".to_owned(), ""),
+        ("v0/stats/total.json".to_owned(), ""),
         ("v0/archive-key".to_owned(), "a key"),
         ("v5/sizes".to_owned(), "oclcsiz9"),
     ];

@@ -206,7 +206,7 @@ fn a_bypass_that_compiles_is_named_and_a_build_that_fails_is_not() {
     let from_binaries = run(&sandbox, "1", &facts);
     assert_eq!(from_binaries.code, Some(0), "{}", from_binaries.stderr);
     assert_eq!(reported(&from_binaries).len(), 0);
-    assert!(sandbox.stat("bypass_reasons/not_from_source") > 0);
+    assert!(sandbox.stat("bypass_reasons/from_binary") > 0);
 }
 
 #[test]

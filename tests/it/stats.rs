@@ -37,6 +37,17 @@ pub fn build(sandbox: &Sandbox, program: &[u8], source: &str, options: &str) -> 
     sandbox.run(command.arg(source))
 }
 
+/// The counts of reasons, each under its present name only.
+pub fn counted_reasons(stats: &Value, name: &str) -> Vec<(String, u64)> {
+    let reasons = stats[name].as_object().expect("an object");
+    let reasons = reasons
+        .iter()
+        .filter(|(name, _)| stats["former_names"].get(name.as_str()).is_none());
+    reasons
+        .map(|(name, count)| (name.clone(), count.as_u64().expect("a number")))
+        .collect()
+}
+
 pub fn stats(sandbox: &Sandbox, arguments: &[&str]) -> Value {
     let ran = sandbox
         .oclcache(&[&["stats", "--json"], arguments].concat())
@@ -131,8 +142,8 @@ fn builds_are_told_apart_by_program_and_device_and_add_up() {
     assert_eq!(counts(&of("by_program", "program", "two")), [0, 2, 1, 1]);
     assert_eq!(counts(&of("by_device", "device", "stub0")), [1, 2, 1, 1]);
     let reasons = |name: &str| {
-        let reasons = stats[name].as_object().expect("an object").values();
-        reasons.filter_map(Value::as_u64).sum::<u64>()
+        let reasons = counted_reasons(&stats, name).into_iter();
+        reasons.map(|(_, count)| count).sum::<u64>()
     };
     assert_eq!(reasons("miss_reasons"), number(&stats, "misses"));
     assert_eq!(reasons("bypass_reasons"), number(&stats, "bypassed"));
@@ -157,7 +168,10 @@ fn each_miss_is_counted_with_its_reason() {
     };
     sandbox.set("STUB_LOAD", sandbox.path("load"));
     sandbox.set("OCLCACHE_RECORD", "bake");
-    missed(&sandbox, "absent");
+    missed(&sandbox, "new");
+    let told = stats(&sandbox, &[]);
+    assert_eq!(told["former_names"]["absent"], "new");
+    assert_eq!(told["miss_reasons"]["absent"], 1, "the former name counts");
     missed(&sandbox, "not_baked");
     sandbox.set("OCLCACHE_RECORD", "inline");
     sandbox.set("OCLCACHE_RECACHE", "1");

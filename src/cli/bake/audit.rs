@@ -14,12 +14,13 @@ use super::replay::{RESULT, ReplayResult, Task};
 use super::supervise::{NotStarted, Supervisor};
 use crate::cache::audit::differences;
 use crate::key::ingredients::Key;
-use crate::store::audit::Mark;
+use crate::store::audit::AuditMark;
 use crate::store::entry::Entry;
 use crate::store::journal::now_ms;
 use crate::store::recorder::Recorder;
-use crate::store::stats::{Counter, Event, Labels};
-use crate::store::{Lookup, STATISTICS, Store};
+use crate::store::stats::{Counter, CounterEvent, Labels};
+use crate::store::tier::Tier;
+use crate::store::{Lookup, Store};
 
 /// The name of the program that confirms a difference, where the driver does not look at that.
 const ELSEWHERE: &str = "oclcache-audit";
@@ -172,9 +173,9 @@ fn confirmed(stored: &Entry, compiled: &[Entry]) -> BTreeSet<String> {
     found
 }
 
-fn mark(item: &Item, stored: &Entry, found: BTreeSet<String>) -> Mark {
+fn mark(item: &Item, stored: &Entry, found: BTreeSet<String>) -> AuditMark {
     let kernels = String::from_utf8_lossy(&item.kernels.join(&b' ')).into_owned();
-    Mark {
+    AuditMark {
         family: stored.meta.driver_family.clone(),
         library: stored.meta.driver_library.clone(),
         key: item.key.hex(),
@@ -194,8 +195,8 @@ pub(super) fn count(store: &Store, item: &Item, verdict: &ReplayResult) {
         ReplayResult::Unstable => &[Counter::Audited, Counter::AuditUnstable],
         _ => &[Counter::NotAudited],
     };
-    let events: Vec<Event> = counters.iter().map(|counter| counter.by(1)).collect();
-    let Ok(statistics) = store.root().create(STATISTICS) else {
+    let events: Vec<CounterEvent> = counters.iter().map(|counter| counter.by(1)).collect();
+    let Ok(statistics) = store.create_statistics() else {
         return;
     };
     let labels = Labels {

@@ -14,6 +14,7 @@ use crate::front::driver_probe;
 use crate::key::ingredients::{Key, Kind};
 use crate::log::text;
 use crate::store::entry::Meta;
+use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 use crate::trust;
 

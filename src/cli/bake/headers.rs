@@ -21,7 +21,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 use crate::key::options;
 use crate::log::text;
-use crate::store::recipe::{Content, HeaderFile, StoredRecipe, is_outside};
+use crate::store::recipe::{HeaderContent, HeaderFile, StoredRecipe, is_outside};
 use crate::trust;
 
 /// Above each directory, so that `..` leads nowhere else: deeper than names that are not [`is_outside`] have `..`.
@@ -322,11 +322,13 @@ impl Tree {
             };
         }
         match &file.content {
-            Content::Text(content) if sha256(content) == file.digest => {
+            HeaderContent::Text(content) if sha256(content) == file.digest => {
                 fs::write(&ours, &**content).map_err(failed)?;
             }
-            Content::Text(_) => return Err(format!("the header {place} is not what it should be")),
-            Content::SameAs { file, .. } => {
+            HeaderContent::Text(_) => {
+                return Err(format!("the header {place} is not what it should be"));
+            }
+            HeaderContent::SameAs { file, .. } => {
                 let first = laid.get(*file as usize).and_then(Option::as_ref);
                 let first =
                     first.ok_or(format!("the header {place} is one of the driver's own"))?;
@@ -340,7 +342,7 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::recipe::{StoredBase, StoredOperation, StoredText};
+    use crate::store::recipe::{RecipeBase, RecipeOperation, Text};
 
     /// A recipe with these headers that came with an archive; the directory of this machine that it names, and that in which it is
     /// laid out.
@@ -352,7 +354,7 @@ mod tests {
         );
         fs::create_dir_all(work.join("inc")).expect("made");
         fs::create_dir(&root).expect("made");
-        let text = |text: &str| StoredText::from(text.as_bytes());
+        let text = |text: &str| Text::from(text.as_bytes());
         let mut files = Vec::new();
         for place in places {
             let below = place.split_once('/').map_or(*place, |(_, below)| below);
@@ -365,12 +367,12 @@ mod tests {
                 place: text(place),
                 path: path.as_os_str().as_bytes().into(),
                 digest: sha256(place.as_bytes()),
-                content: Content::Text(text(place)),
+                content: HeaderContent::Text(text(place)),
             });
         }
         let recipe = StoredRecipe {
-            base: StoredBase::Source(text("")),
-            operation: StoredOperation::Build,
+            base: RecipeBase::Source(text("")),
+            operation: RecipeOperation::Build,
             options: Some(text("-w -I inc")),
             devices: Vec::new(),
             listed: None,

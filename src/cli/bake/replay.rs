@@ -17,7 +17,8 @@ use crate::driver::{Application, BuildArguments, FloatState};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::store::entry::Meta;
-use crate::store::recipe::{DeviceName, StoredBase, StoredOperation, StoredRecipe, StoredText};
+use crate::store::recipe::{DeviceName, Header, RecipeBase, RecipeOperation, StoredRecipe};
+use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 
 /// How many calls one recipe may take, and how deep programs may be made from one another.
@@ -243,7 +244,7 @@ impl Player<'_> {
         }
         let mut inputs = Vec::new();
         let before = match (&recipe.base, &recipe.previous) {
-            (StoredBase::Linked(keys), _) => {
+            (RecipeBase::Linked(keys), _) => {
                 for key in keys {
                     inputs.push(self.part(making, key, depth)?);
                 }
@@ -286,7 +287,7 @@ impl Player<'_> {
         };
         let program = match (before, &recipe.base) {
             (Some(before), _) => Some(before),
-            (None, StoredBase::Linked(_)) => None,
+            (None, RecipeBase::Linked(_)) => None,
             (None, base) => Some(create(making, base)?),
         };
         let operation = recipe.operation.clone();
@@ -303,21 +304,21 @@ impl Player<'_> {
             recipe,
         });
         let made = match (&operation, program) {
-            (StoredOperation::Link, _) => {
+            (RecipeOperation::Link(()), _) => {
                 application.link_program(making.context, &arguments, &inputs)
             }
             (_, None) => Err(CL_SUCCESS),
-            (StoredOperation::Build, Some(program)) => {
+            (RecipeOperation::Build, Some(program)) => {
                 let code = application.build_program(program, &arguments);
                 verdict(program, code)
             }
-            (StoredOperation::Compile(headers), Some(program)) => {
+            (RecipeOperation::Compile(headers), Some(program)) => {
                 compile(making, program, &arguments, headers)
             }
         };
         let done = bake::end();
         drop(float_state);
-        if matches!(operation, StoredOperation::Link) {
+        if matches!(operation, RecipeOperation::Link(())) {
             making.programs.extend(made.iter().copied());
         }
         match (made, done) {
@@ -368,18 +369,18 @@ fn verdict(program: Program, code: cl_int) -> Result<Program, cl_int> {
 }
 
 /// The program before the call.
-fn create(making: &mut Making, base: &StoredBase) -> Result<Program, ReplayResult> {
+fn create(making: &mut Making, base: &RecipeBase<Key>) -> Result<Program, ReplayResult> {
     let application = making.application;
     let made = match base {
-        StoredBase::Source(source) => {
+        RecipeBase::Source(source) => {
             application.create_program_with_source(making.context, source)
         }
-        StoredBase::Il(code, _) => application.create_program_with_il(making.context, code),
-        StoredBase::Linked(_) => return skip("its recipe makes no sense"),
+        RecipeBase::Il(code, _) => application.create_program_with_il(making.context, code),
+        RecipeBase::Linked(_) => return skip("its recipe makes no sense"),
     };
     let program = made.map_err(|code| failed("does not take it", code))?;
     making.programs.push(program);
-    if let StoredBase::Il(_, constants) = base {
+    if let RecipeBase::Il(_, constants) = base {
         for (id, value) in constants {
             let code = application.set_specialization_constant(program, *id, value);
             if code != CL_SUCCESS {
@@ -394,23 +395,19 @@ fn compile(
     making: &mut Making,
     program: Program,
     arguments: &BuildArguments,
-    headers: &[(StoredText, StoredText)],
+    headers: &[Header],
 ) -> Result<Program, cl_int> {
-    let mut names = Vec::new();
-    let mut programs = Vec::new();
-    for (name, source) in headers {
-        names.push(CString::new(name.to_vec()).map_err(|_| CL_SUCCESS)?);
+    let mut named: Vec<(&CStr, Program)> = Vec::new();
+    for Header { name, source } in headers {
         let made = making
             .application
             .create_program_with_source(making.context, source)?;
         making.programs.push(made);
-        programs.push(made);
+        named.push((name, made));
     }
-    let headers: Vec<(&CStr, Program)> =
-        names.iter().map(CString::as_c_str).zip(programs).collect();
     let code = making
         .application
-        .compile_program(program, arguments, &headers);
+        .compile_program(program, arguments, &named);
     verdict(program, code)
 }
 

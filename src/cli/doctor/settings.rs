@@ -68,7 +68,7 @@ pub fn examine(config: &Config, report: &mut DoctorReport) {
     }
     for tier in tiers(config).all() {
         let shown = path(&tier.path);
-        match &tier.store {
+        match &tier.tier {
             Ok(_) => report.good("system_dirs", format!("{shown} is read")),
             Err(why) => {
                 let words =

@@ -13,6 +13,7 @@ use crate::cli::interrupt::Interrupt;
 use crate::key::ingredients::Key;
 use crate::store::entry::{Entry, EntryContent, Meta};
 use crate::store::recipe::StoredRecipe;
+use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 
 /// What goes into the archive.

@@ -12,7 +12,7 @@ use super::super::output::{plural, size};
 use crate::key::ingredients::Kind;
 use crate::log::text;
 use crate::store::entry::{Answer, Entry, Meta};
-use crate::store::recipe::{Content, StoredOperation, StoredRecipe};
+use crate::store::recipe::{HeaderContent, StoredRecipe};
 use opencl_sys::CL_PROGRAM_BUILD_LOG;
 
 /// So many of each are shown.
@@ -91,15 +91,12 @@ impl Disclosure {
                 self.sources.0 += 1;
                 self.sources.1 += text.len() as u64;
             }
-            let embedded = match &recipe.operation {
-                StoredOperation::Compile(headers) => headers.as_slice(),
-                _ => &[],
-            };
+            let embedded = recipe.operation.headers();
             let contents = recipe.files.iter().filter_map(|file| match &file.content {
-                Content::Text(text) => Some(text),
-                Content::SameAs { .. } => None,
+                HeaderContent::Text(text) => Some(text),
+                HeaderContent::SameAs { .. } => None,
             });
-            for header in embedded.iter().map(|(_, source)| source).chain(contents) {
+            for header in embedded.iter().map(|header| &header.source).chain(contents) {
                 self.headers.0 += 1;
                 self.headers.1 += header.len() as u64;
             }

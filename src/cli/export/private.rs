@@ -9,7 +9,7 @@ use crate::cache::without_texts;
 use crate::key::ingredients::Kind;
 use crate::key::options;
 use crate::store::entry::{Entry, Meta};
-use crate::store::recipe::{Content, StoredOperation, StoredRecipe};
+use crate::store::recipe::{HeaderContent, StoredRecipe};
 
 /// Of a text, so many of its longest lines are looked for.
 const MAX_LINES: usize = 32;
@@ -85,13 +85,12 @@ fn secrets(meta: &Meta, recipe: &StoredRecipe) -> BTreeSet<Vec<u8>> {
         .filter(|file| !file.place.starts_with(b"driver"))
     {
         secrets.extend(path(&file.path));
-        if let Content::Text(text) = &file.content {
+        if let HeaderContent::Text(text) = &file.content {
             secrets.extend(lines(text));
         }
     }
-    if let StoredOperation::Compile(headers) = &recipe.operation {
-        secrets.extend(headers.iter().flat_map(|(_, source)| lines(source)));
-    }
+    let headers = recipe.operation.headers().iter();
+    secrets.extend(headers.flat_map(|header| lines(&header.source)));
     secrets
 }
 

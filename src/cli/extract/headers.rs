@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::names::{below, safe};
 use crate::key::options;
 use crate::log::text;
-use crate::store::recipe::{Content, StoredOperation, StoredRecipe};
+use crate::store::recipe::{Header, HeaderContent, StoredRecipe};
 
 const FILES: &str = "headers/files";
 const EMBEDDED: &str = "headers/embedded";
@@ -42,12 +42,11 @@ pub fn write(top: &Path, recipe: &StoredRecipe) -> io::Result<Headers> {
         embedded: Vec::new(),
         lacking: Vec::new(),
     };
-    if let StoredOperation::Compile(embedded) = &recipe.operation {
-        for (name, source) in embedded {
-            let file = Path::new(EMBEDDED).join(below(name));
-            write_file(top, &file, source, &mut headers.lacking)?;
-            headers.embedded.push((name.to_vec(), file));
-        }
+    for Header { name, source } in recipe.operation.headers() {
+        let name = name.to_bytes();
+        let file = Path::new(EMBEDDED).join(below(name));
+        write_file(top, &file, source, &mut headers.lacking)?;
+        headers.embedded.push((name.to_vec(), file));
     }
     let Some(theirs) = &recipe.working_directory else {
         return Ok(headers);
@@ -107,9 +106,11 @@ pub fn write(top: &Path, recipe: &StoredRecipe) -> io::Result<Headers> {
 /// What stands in a header.
 fn content(recipe: &StoredRecipe, index: usize) -> Option<&[u8]> {
     match &recipe.files.get(index)?.content {
-        Content::Text(text) => Some(text),
-        Content::SameAs { file, .. } if (*file as usize) < index => content(recipe, *file as usize),
-        Content::SameAs { .. } => None,
+        HeaderContent::Text(text) => Some(text),
+        HeaderContent::SameAs { file, .. } if (*file as usize) < index => {
+            content(recipe, *file as usize)
+        }
+        HeaderContent::SameAs { .. } => None,
     }
 }
 

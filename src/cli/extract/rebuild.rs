@@ -8,7 +8,7 @@ use super::super::bake::environment::is_harmless;
 use super::headers::Headers;
 use crate::key::ingredients::{Kind, digest_of};
 use crate::store::entry::Meta;
-use crate::store::recipe::{StoredBase, StoredOperation, StoredRecipe};
+use crate::store::recipe::{RecipeBase, RecipeOperation, StoredRecipe};
 
 const PROGRAM: &str = include_str!("rebuild.c");
 
@@ -59,10 +59,10 @@ pub fn script(meta: &Meta, lacking: &mut Vec<String>) -> String {
 /// The C program.
 pub fn program(recipe: &StoredRecipe, headers: &Headers, file: &str) -> String {
     let (is_il, constants) = match &recipe.base {
-        StoredBase::Il(_, constants) => (1, Some(constants)),
+        RecipeBase::Il(_, constants) => (1, Some(constants)),
         _ => (0, None),
     };
-    let compiles = i32::from(matches!(recipe.operation, StoredOperation::Compile(_)));
+    let compiles = i32::from(matches!(recipe.operation, RecipeOperation::Compile(_)));
     let options = headers.options.as_ref();
     let options = options.map_or("NULL".to_owned(), |options| literal(options));
     let directory = literal(headers.working_directory.as_os_str().as_bytes());

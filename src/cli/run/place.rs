@@ -21,8 +21,8 @@ use crate::cli::open::tiers;
 use crate::cli::worker::root::{self, Root};
 use crate::config::Config;
 use crate::store::directory::{Directory, is_temporary};
-use crate::store::stats::{Run, Statistics, run_directory};
-use crate::store::{Limits, STATISTICS, Store, StoreError};
+use crate::store::stats::{RunCounts, Statistics, run_directory};
+use crate::store::{Limits, Store, StoreError};
 
 const REGISTERED: &str = "oclcache.icd";
 const PREFIX: &str = "vendors-";
@@ -36,7 +36,7 @@ pub struct RunDirectory {
     pub vendors: PathBuf,
     pub run: Directory,
     /// The statistics that the run's are added to; a read-only cache has none.
-    statistics: Option<Directory>,
+    statistics: Option<Statistics>,
     temporary: Option<Root>,
 }
 
@@ -51,7 +51,7 @@ impl RunDirectory {
         let store = match opened.and_then(open) {
             Ok(store) => store,
             // Entries of the system serve also who has no cache.
-            Err(_) if tiers(config).stores().next().is_some() => {
+            Err(_) if tiers(config).used().next().is_some() => {
                 return RunDirectory::temporary(library);
             }
             Err(why) => return Err(why),
@@ -60,8 +60,8 @@ impl RunDirectory {
             Some(vendors) => vendors,
             None => vendors_directory(store.root(), library).map_err(words)?,
         };
-        let statistics = store.root().create(STATISTICS).map_err(words)?;
-        let run = Statistics::new(&statistics).begin_run().map_err(words)?;
+        let statistics = store.create_statistics().map_err(words)?;
+        let run = statistics.begin_run().map_err(words)?;
         Ok(RunDirectory {
             vendors,
             run,
@@ -86,7 +86,7 @@ impl RunDirectory {
         })
     }
 
-    pub fn finish(self) -> Result<Run, Failure> {
+    pub fn finish(self) -> Result<RunCounts, Failure> {
         if self.run.is_lost() {
             let found_none = match self.vendors.exists() {
                 true => "",
@@ -101,7 +101,7 @@ impl RunDirectory {
                 // Inside another run, which counts these processes as its own.
                 let outer =
                     std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
-                Statistics::new(statistics).end_run(&self.run, outer.as_ref())?
+                statistics.end_run(&self.run, outer.as_ref())?
             }
             None => Statistics::read_run(&self.run)?,
         };

@@ -9,12 +9,13 @@ use crate::cli::failure::Failure;
 use crate::cli::open::{directory, tiers};
 use crate::config::Config;
 use crate::key::ingredients::Key;
+use crate::outcome::{Bypass, FormerName, Missed};
+use crate::store::Store;
 use crate::store::directory::FileFacts;
 use crate::store::filesystem::FileSystem;
 use crate::store::journal::now_ms;
-use crate::store::stats::{BY_DAY, CountedRows, Counter, DAY_MS, Statistics, Tag, Totals, date};
+use crate::store::stats::{BY_DAY, CountedRows, Counter, DAY_MS, RowTag, Totals, date};
 use crate::store::tiers::Tiers;
-use crate::store::{STATISTICS, Store};
 
 /// What was counted, and what there is now.
 pub struct Gathered {
@@ -46,7 +47,7 @@ pub enum By {
 
 impl By {
     /// What a row is named by; an empty one is not known.
-    fn names(self, tag: &Tag, today: u32) -> Vec<String> {
+    fn names(self, tag: &RowTag, today: u32) -> Vec<String> {
         match self {
             By::Day => vec![period(tag.day, today)],
             By::Program => vec![tag.program.clone()],
@@ -114,8 +115,8 @@ impl Gathered {
         };
         let mut entries = Vec::new();
         if let Some(store) = &store {
-            if let Some(directory) = store.root().open_below(STATISTICS)? {
-                counted = Statistics::new(&directory).counted()?;
+            if let Some(statistics) = store.statistics()? {
+                counted = statistics.counted()?;
             }
             entries = store.entries()?;
         }
@@ -154,9 +155,9 @@ impl Gathered {
     /// The directories of the system that are there: how many entries each has, or why it is not used.
     pub fn tiers(&self) -> impl Iterator<Item = (&Path, Result<usize, String>)> {
         self.tiers.all().iter().map(|tier| {
-            let entries = tier.store.as_ref().map_err(Clone::clone).and_then(|store| {
-                let entries = store.entries().map_err(|error| error.to_string())?;
-                Ok(entries.len())
+            let entries = tier.tier.as_ref().map_err(Clone::clone).and_then(|tier| {
+                let keys = tier.keys().map_err(|error| error.to_string())?;
+                Ok(keys.len())
             });
             (tier.path.as_path(), entries)
         })
@@ -186,6 +187,7 @@ impl Gathered {
                     .map(|(tag, row)| in_full(tag, row, today))
                     .collect(),
             ),
+            ("former_names", former_names()),
             ("date", day(self.counted.today).into()),
             ("zeroed", self.counted.zeroed_ms.map(|ms| ms / 1000).into()),
             ("directory", self.directory.to_string_lossy().into()),
@@ -216,17 +218,26 @@ fn counters(totals: &Totals) -> Map<String, Value> {
         .collect();
     object.insert("bypassed".into(), totals.bypassed().into());
     object.insert("saved_ns".into(), totals.saved_ns().into());
-    let reasons = |found: &mut dyn Iterator<Item = (&'static str, u64)>| {
-        let found: BTreeMap<_, _> = found.collect();
-        json!(found)
-    };
-    let mut bypasses = totals.bypasses().map(|(of, count)| (of.name(), count));
-    let mut missed = totals.missed().map(|(of, count)| (of.name(), count));
-    let mut queries = totals.queries().map(|(of, count)| (of.name(), count));
-    object.insert("bypass_reasons".into(), reasons(&mut bypasses));
-    object.insert("miss_reasons".into(), reasons(&mut missed));
-    object.insert("materialised_queries".into(), reasons(&mut queries));
+    object.insert("bypass_reasons".into(), reasons(totals.bypasses()));
+    object.insert("miss_reasons".into(), reasons(totals.missed()));
+    object.insert("materialised_queries".into(), reasons(totals.queries()));
     object
+}
+
+/// Counts by name, and by the former name where there is one.
+fn reasons(counts: impl Iterator<Item = (impl FormerName, u64)>) -> Value {
+    let named = counts.flat_map(|(of, count)| of.names().map(move |name| (name, count)));
+    json!(named.collect::<BTreeMap<_, _>>())
+}
+
+/// The names by former name. Who sums the counts of all reasons leaves the former names out.
+fn former_names() -> Value {
+    fn of<T: FormerName>(all: &[T]) -> impl Iterator<Item = (&'static str, &'static str)> {
+        all.iter()
+            .filter_map(|one| Some((one.former_name()?, one.names().next()?)))
+    }
+    let names = of(&Bypass::ALL).chain(of(&Missed::ALL));
+    json!(names.collect::<BTreeMap<_, _>>())
 }
 
 /// The counters behind names; null is one that is not known.
@@ -239,7 +250,7 @@ fn named(names: impl Iterator<Item = (&'static str, String)>, totals: &Totals) -
     object.into()
 }
 
-fn in_full(tag: &Tag, totals: &Totals, today: u32) -> Value {
+fn in_full(tag: &RowTag, totals: &Totals, today: u32) -> Value {
     let names = [
         ("day", period(tag.day, today)),
         ("program", tag.program.clone()),

@@ -11,15 +11,15 @@ use std::fs::File;
 use std::io::Read;
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::super::elf_image::{ElfImage, UnreadableImage, WatchedRelocations};
 use super::super::watched_functions::OF_C_LIBRARY;
 use super::super::watched_names::{NameHashes, WatchedNames};
 use super::{FileMemory, Object, World};
 use crate::driver::identity::list_identity;
+use crate::framing;
 
-const MAGIC: &[u8] = b"oclcache slots 1";
+const MAGIC: &[u8] = b"oclcache slots 2";
 /// A driver has some hundred slots.
 const MAX_SIZE: u64 = 1 << 20;
 
@@ -186,16 +186,12 @@ fn find(world: &World, libraries: &[Library]) -> Result<Vec<WatchedSlots>, usize
 fn read(file: File, list: &[u8; 32]) -> Option<Vec<WatchedSlots>> {
     let mut bytes = Vec::new();
     file.take(MAX_SIZE).read_to_end(&mut bytes).ok()?;
-    let rest = bytes.strip_prefix(MAGIC)?.strip_prefix(list)?;
-    let (checksum, body) = rest.split_first_chunk()?;
-    let is_whole = xxh3_64(body) == u64::from_le_bytes(*checksum);
-    is_whole.then(|| postcard::from_bytes(body).ok()).flatten()
+    let (known, slots): ([u8; 32], _) = framing::decode(MAGIC, &bytes)?;
+    (known == *list).then_some(slots)
 }
 
 fn write(list: &[u8; 32], slots: &[WatchedSlots]) -> Option<Vec<u8>> {
-    let body = postcard::to_stdvec(slots).ok()?;
-    let checksum = xxh3_64(&body).to_le_bytes();
-    Some([MAGIC, list, &checksum, &body].concat())
+    framing::encode(MAGIC, &(list, slots)).ok()
 }
 
 #[cfg(test)]

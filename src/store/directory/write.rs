@@ -1,4 +1,4 @@
-//! Makes files and writes them: whole by a rename, or in place.
+//! Creates and writes files: whole by a rename, or in place.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,9 +14,9 @@ const NEW: OFlags = FILE
     .union(OFlags::RDWR)
     .union(OFlags::CREATE)
     .union(OFlags::EXCL);
-/// Of files that are published, as far as the directory's own mode and the umask let it.
+/// The mode of published files, before the mode of the directory and the umask are applied.
 const WRITABLE: RawMode = 0o666;
-/// Of files that are written in place.
+/// The mode of files that are written in place.
 const PRIVATE: RawMode = 0o600;
 
 impl Directory {
@@ -25,7 +25,7 @@ impl Directory {
     /// There is no fsync: a reader verifies a checksum, so a file that a power cut left empty is a miss (shown in `faults`).
     ///
     /// # Errors
-    /// Nothing is visible under `name` then, or what was there before.
+    /// `name` is unchanged.
     pub fn write_by_rename(
         &self,
         temporary: &Directory,
@@ -35,8 +35,8 @@ impl Directory {
         temporary.write_new(bytes)?.publish(self, name)
     }
 
-    /// Writes a small file as [`Directory::write_by_rename`] does, unless there is one that begins so: what a power cut has
-    /// left of it does not stay for ever.
+    /// Writes a small file as [`Directory::write_by_rename`] does, unless it exists and begins with this content. So the remains of
+    /// a power cut are replaced.
     ///
     /// # Errors
     /// It cannot be written.
@@ -52,18 +52,18 @@ impl Directory {
         }
     }
 
-    /// Writes a file of a name that no other has. It is removed again unless it is published.
+    /// Writes a file under a unique name. It is removed again unless it is published.
     ///
     /// # Errors
-    /// Nothing is left then.
+    /// No file is left.
     pub fn write_new(&self, bytes: &[u8]) -> Result<Unfinished<'_>, StoreError> {
         self.write_with_mode(bytes, WRITABLE)
     }
 
-    /// The same for a file that its owner cannot write either: [`super::FileFacts::is_writable`] is false.
+    /// The same for a file that not even its owner may write: [`super::FileFacts::is_writable`] is false.
     ///
     /// # Errors
-    /// As for [`Directory::write_new`].
+    /// See [`Directory::write_new`].
     pub fn write_new_protected(&self, bytes: &[u8]) -> Result<Unfinished<'_>, StoreError> {
         self.write_with_mode(bytes, PROTECTED)
     }
@@ -76,7 +76,7 @@ impl Directory {
         Ok(unfinished)
     }
 
-    /// Makes an empty file of a name that no other has.
+    /// Creates an empty file under a unique name.
     fn create_unfinished(&self, mode: RawMode) -> Result<(Unfinished<'_>, OwnedFd), StoreError> {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let process = rustix::process::getpid().as_raw_nonzero();
@@ -107,18 +107,18 @@ impl Directory {
         Ok(())
     }
 
-    /// Opens a file to read and write in place, and makes it if it is missing.
+    /// Opens a file to read and write in place. Creates it if it is missing.
     ///
     /// # Errors
-    /// It is a link or no regular file, not ours, or cannot be opened.
+    /// It is a link, not a regular file, another user's, or cannot be opened.
     pub fn open_or_create_file(&self, name: &str) -> io::Result<std::fs::File> {
         self.open_to_write(name, FILE | OFlags::RDWR | OFlags::CREATE)
     }
 
-    /// Opens a file to write behind its end, and makes it if it is missing.
+    /// Opens a file to append. Creates it if it is missing.
     ///
     /// # Errors
-    /// It is a link or no regular file, not ours, or cannot be opened.
+    /// It is a link, not a regular file, another user's, or cannot be opened.
     pub fn open_to_append(&self, name: &str) -> io::Result<std::fs::File> {
         self.open_to_write(
             name,
@@ -126,8 +126,8 @@ impl Directory {
         )
     }
 
-    /// A file with another name is somebody else's, too, and would be written there as well. What is made is the owner's
-    /// alone: whoever can open a file to read can hold a lock of it.
+    /// Refuses a file with several names: it would be changed under all of them. A new file is readable for its owner only, because
+    /// whoever can open a file to read can hold a lock of it.
     fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<std::fs::File> {
         (self.check_writable("open", name)).map_err(|failure| failure.error)?;
         let fd = self.open_with_mode(name, flags, PRIVATE)?;
@@ -138,10 +138,10 @@ impl Directory {
         Ok(fd.into())
     }
 
-    /// Adds to a file, which is made if it is missing, unless it has `limit` bytes already. Gives its size before.
+    /// Appends to a file, unless it has `limit` bytes already. Creates it if it is missing. Returns its size before.
     ///
     /// # Errors
-    /// As for [`Directory::open_to_append`], or it cannot be written.
+    /// See [`Directory::open_to_append`], or it cannot be written.
     pub fn append_below(&self, name: &str, bytes: &[u8], limit: u64) -> io::Result<u64> {
         let file = self.open_to_append(name)?;
         let size = self.own_file(file.as_fd())?.size;
@@ -160,10 +160,10 @@ pub struct Unfinished<'a> {
 }
 
 impl Unfinished<'_> {
-    /// Moves it to a place in a directory of the same file system, where it replaces what is there.
+    /// Moves it to a directory of the same file system, and replaces a file of that name.
     ///
     /// # Errors
-    /// Nothing has changed there then.
+    /// That directory is unchanged.
     pub fn publish(mut self, to: &Directory, name: &str) -> Result<(), StoreError> {
         let from = self.directory;
         let unfinished = self.name.as_ref();

@@ -4,8 +4,8 @@ use super::*;
 const MS: u64 = 1_000_000;
 const DAY_MS: u64 = 86_400_000;
 
-fn driver(name: u8) -> Measured {
-    Measured::new("unknown", format!("/lib{name}.so"), Key([name; 32]))
+fn driver(name: u8) -> DriverCosts {
+    DriverCosts::new("unknown", format!("/lib{name}.so"), Key([name; 32]))
 }
 
 fn store() -> (tempfile::TempDir, Store) {
@@ -18,8 +18,8 @@ fn store() -> (tempfile::TempDir, Store) {
 fn recorded(count: u32, compile_ms: u64, record_ms: u64) -> Option<CostVerdict> {
     let mut measured = driver(1);
     for _ in 0..count {
-        let times = Times::of(compile_ms * MS, record_ms * MS);
-        measured.add(times, Times::default(), 7);
+        let times = CostTimes::of(compile_ms * MS, record_ms * MS);
+        measured.add(times, CostTimes::default(), 7);
     }
     measured.verdict(7)
 }
@@ -27,8 +27,8 @@ fn recorded(count: u32, compile_ms: u64, record_ms: u64) -> Option<CostVerdict> 
 fn loaded(count: u32, compile_ms: u64, load_ms: u64) -> Option<CostVerdict> {
     let mut measured = driver(1);
     for _ in 0..count {
-        let times = Times::of(compile_ms * MS, load_ms * MS);
-        measured.add(Times::default(), times, 7);
+        let times = CostTimes::of(compile_ms * MS, load_ms * MS);
+        measured.add(CostTimes::default(), times, 7);
     }
     measured.verdict(7)
 }
@@ -66,9 +66,9 @@ fn what_takes_long_and_often_decides_and_noise_does_not() {
 #[test]
 fn what_was_decided_is_tried_again_with_what_is_measured_then() {
     let mut measured = driver(1);
-    let dear = Times::of(100 * MS, 300 * MS);
+    let dear = CostTimes::of(100 * MS, 300 * MS);
     for day in 0..8 {
-        measured.add(dear, Times::default(), 1 + day * DAY_MS);
+        measured.add(dear, CostTimes::default(), 1 + day * DAY_MS);
     }
     // From the fourth on.
     let decided = measured.decided_ms.expect("a verdict");
@@ -79,7 +79,7 @@ fn what_was_decided_is_tried_again_with_what_is_measured_then() {
     );
     let later = decided + 14 * DAY_MS + 1;
     assert_eq!(measured.verdict(later), None);
-    measured.add(Times::of(100 * MS, MS), Times::default(), later);
+    measured.add(CostTimes::of(100 * MS, MS), CostTimes::default(), later);
     assert_eq!((measured.recorded.count, measured.decided_ms), (1, None));
 }
 
@@ -87,11 +87,11 @@ fn what_was_decided_is_tried_again_with_what_is_measured_then() {
 fn recent_programs_count_more_than_old_ones() {
     let mut measured = driver(1);
     for _ in 0..1000 {
-        measured.add(Times::of(100 * MS, 0), Times::default(), 7);
+        measured.add(CostTimes::of(100 * MS, 0), CostTimes::default(), 7);
     }
     assert_eq!(measured.verdict(7), None);
     for _ in 0..40 {
-        measured.add(Times::of(100 * MS, 300 * MS), Times::default(), 7);
+        measured.add(CostTimes::of(100 * MS, 300 * MS), CostTimes::default(), 7);
     }
     assert_eq!(measured.verdict(7), Some(CostVerdict::Dear));
     assert!(measured.recorded.count < MAX_COUNTED);
@@ -100,17 +100,17 @@ fn recent_programs_count_more_than_old_ones() {
 #[test]
 fn processes_add_up_and_a_damaged_file_is_as_none() {
     let (_directory, store) = store();
-    let dear = Times::of(100 * MS, 300 * MS);
+    let dear = CostTimes::of(100 * MS, 300 * MS);
     for process in 1..=4 {
-        let measures = Measures::default();
-        measures.add(&store, 0, || Some(driver(1)), Sample::Recorded, dear);
-        measures.add(&store, 1, || Some(driver(2)), Sample::Loaded, dear);
+        let measures = CostMemory::default();
+        measures.add(&store, 0, || Some(driver(1)), CostSample::Recorded, dear);
+        measures.add(&store, 1, || Some(driver(2)), CostSample::Loaded, dear);
         let known = measures.of(&store, 0, || None).expect("known");
         assert_eq!((known.recorded.count, known.loaded.count), (process, 0));
     }
     let now_ms = store.root().now_ms();
     let of = |store: &Store| {
-        let known = Measures::default().of(store, 5, || Some(driver(1)));
+        let known = CostMemory::default().of(store, 5, || Some(driver(1)));
         known.expect("known").verdict(now_ms)
     };
     assert_eq!(of(&store), Some(CostVerdict::Dear));
@@ -132,13 +132,13 @@ fn processes_add_up_and_a_damaged_file_is_as_none() {
 fn the_file_is_bounded_and_forgets_what_is_no_longer_used() {
     let (_directory, store) = store();
     for name in 0..100 {
-        Measures::default().of(&store, 0, || Some(driver(name)));
+        CostMemory::default().of(&store, 0, || Some(driver(name)));
     }
     let drivers = list(&store);
     assert_eq!(drivers.len(), MAX_DRIVERS);
     assert_eq!(
         drivers[0],
-        Measured {
+        DriverCosts {
             used_ms: drivers[0].used_ms,
             ..driver(99)
         }
@@ -148,14 +148,14 @@ fn the_file_is_bounded_and_forgets_what_is_no_longer_used() {
 #[test]
 fn hits_are_seldom_written_and_no_longer_once_enough_is_known() {
     let (_directory, store) = store();
-    let quick = Times::of(100 * MS, MS);
+    let quick = CostTimes::of(100 * MS, MS);
     let hits = |count| {
-        let measures = Measures::default();
+        let measures = CostMemory::default();
         let before = list(&store).first().map_or(0, |known| known.loaded.count);
         let mut changes = 0;
         let mut last = before;
         for _ in 0..count {
-            measures.add(&store, 0, || Some(driver(1)), Sample::Loaded, quick);
+            measures.add(&store, 0, || Some(driver(1)), CostSample::Loaded, quick);
             let now = list(&store).first().map_or(0, |known| known.loaded.count);
             changes += u32::from(now != last);
             last = now;

@@ -9,12 +9,12 @@ use std::time::{Duration, SystemTime};
 use rustix::io::Errno;
 
 use crate::key::ingredients::Key;
-use crate::store::directory::FileFacts;
 use crate::store::entry::tests::facts;
 use crate::store::entry::{EntryContent, Meta};
 use crate::store::gc::Collector;
 use crate::store::load_guard::Admission;
 use crate::store::sizes::SHARDS;
+use crate::store::tier::{EntryOrigin, Tier};
 use crate::store::{CACHEDIR_TAG, Limits, Lookup, Store, StoreError};
 
 /// The key that the store works on.
@@ -95,28 +95,28 @@ fn publish(store: &Store, key: &Key, number: u8) -> Said {
 
 /// Whatever is found is of this key.
 #[track_caller]
-fn find(store: &Store, key: &Key) -> (Outcome, Option<FileFacts>) {
+fn find(store: &Store, key: &Key) -> (Outcome, Option<EntryOrigin>) {
     match store.look_up(key) {
         Lookup::Absent | Lookup::Pending(_) => (Outcome::Absent, None),
         Lookup::Unreadable(_) => (Outcome::Unreadable, None),
         Lookup::Bad(_) => (Outcome::Bad, None),
-        Lookup::Found(entry, file) => {
+        Lookup::Found(entry, origin) => {
             let binaries: Vec<&[u8]> = entry.binaries().collect();
             let number = binaries[0][32];
             assert_eq!(binaries, [binary(key, number)]);
             assert_eq!(entry.meta, facts());
-            (Outcome::Entry(number), Some(file))
+            (Outcome::Entry(number), Some(origin))
         }
     }
 }
 
 /// A driver loads what is found. Tells whether there was something that might be loaded.
 fn load(store: &Store) -> bool {
-    let (_, Some(file)) = find(store, &KEY) else {
+    let (_, Some(origin)) = find(store, &KEY) else {
         return false;
     };
-    match store.admit(&KEY, &file, false) {
-        Admission::Granted(_loading) => store.prove(&KEY, &file),
+    match store.admit(&KEY, &origin, false) {
+        Admission::Granted(_loading) => store.prove(&KEY, &origin),
         Admission::Postponed => return false,
         Admission::Refused(..) => {
             let _ = store.set_aside(&KEY);
@@ -219,10 +219,10 @@ const CASES: &[Case] = &[
         },
         before: Outcome::Entry(1),
         act: |store| {
-            let (_, Some(file)) = find(store, &KEY) else {
+            let (_, Some(origin)) = find(store, &KEY) else {
                 return Said::Failed;
             };
-            said(store.replace(&KEY, &content_of(&facts(), &binary(&KEY, 2)), &file))
+            said(store.replace(&KEY, &content_of(&facts(), &binary(&KEY, 2)), &origin))
         },
         after: Outcome::Entry(2),
         spares_other: true,

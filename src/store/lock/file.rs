@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use crate::guarded_file::may_reach;
 use crate::store::directory::Directory;
 
-/// The bytes before the first lock: marks, of eight bytes each.
-const MARKS: u64 = 1 << 16;
+/// The bytes before the first lock: numbers of abandoned builds, of eight bytes each.
+const COUNTS: u64 = 1 << 16;
 
 /// An open file of locks.
 pub struct LockFile {
@@ -26,7 +26,7 @@ pub struct LockFile {
 }
 
 impl LockFile {
-    /// Opens the file, and makes it if it is missing.
+    /// Opens the file, and creates it if it is missing.
     pub fn open(
         directory: &Directory,
         name: &str,
@@ -34,12 +34,12 @@ impl LockFile {
     ) -> io::Result<LockFile> {
         let file = directory.open_or_create_file(name)?;
         let identity = identity(&file)?;
-        if file.metadata()?.len() < MARKS && may_reach(MARKS).is_ok() {
-            // With room on the disk, where that can be had, so that marks can be written when it is full: just then nothing is
-            // stored. Where the disk is full already there are no marks.
-            let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, MARKS);
+        if file.metadata()?.len() < COUNTS && may_reach(COUNTS).is_ok() {
+            // Allocated, so that it can be written when the disk is full: just then builds are abandoned. If the disk is full
+            // already, nobody counts.
+            let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, COUNTS);
             if let Err(Errno::OPNOTSUPP | Errno::NOSYS) = allocated {
-                let _ = file.set_len(MARKS);
+                let _ = file.set_len(COUNTS);
             }
         }
         Ok(LockFile {
@@ -53,13 +53,13 @@ impl LockFile {
         &self.file
     }
 
-    /// Whether its bytes may be locked.
+    /// Whether locks of its bytes are trusted.
     pub fn is_trusted(&self) -> bool {
         self.is_trusted
     }
 
-    /// Whether the descriptor is still that of this file. Applications that become daemons close all that they find, and then
-    /// it may be that of a file of theirs.
+    /// Whether the descriptor still is that of this file. Applications that become daemons close all descriptors, and may open
+    /// files of their own under the same numbers.
     pub fn is_open(&self) -> bool {
         identity(&self.file).is_ok_and(|found| found == self.identity)
     }
@@ -110,18 +110,18 @@ impl LockFile {
         }
     }
 
-    /// The mark of a lock; None if there are none.
-    pub fn mark(&self, byte: u64) -> Option<u64> {
+    /// How many builds with this lock were abandoned; None if nobody counts them.
+    pub fn abandonments(&self, byte: u64) -> Option<u64> {
         let mut bytes = [0; 8];
         self.file.read_exact_at(&mut bytes, place(byte)).ok()?;
         Some(u64::from_le_bytes(bytes))
     }
 
-    pub fn raise_mark(&self, byte: u64) {
-        if let Some(mark) = self.mark(byte)
-            && may_reach(MARKS).is_ok()
+    pub fn add_abandonment(&self, byte: u64) {
+        if let Some(count) = self.abandonments(byte)
+            && may_reach(COUNTS).is_ok()
         {
-            let raised = mark.wrapping_add(1).to_le_bytes();
+            let raised = count.wrapping_add(1).to_le_bytes();
             let _ = self.file.write_all_at(&raised, place(byte));
         }
     }
@@ -137,7 +137,7 @@ impl Drop for LockFile {
 }
 
 fn place(byte: u64) -> u64 {
-    byte % (MARKS / 8) * 8
+    byte % (COUNTS / 8) * 8
 }
 
 fn identity(file: &File) -> io::Result<(u64, u64)> {

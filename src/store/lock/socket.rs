@@ -1,6 +1,6 @@
-//! A lock that is an abstract Unix socket with a name: only one can be bound to it.
+//! A lock that is an abstract Unix socket: only one socket can be bound to a name.
 //!
-//! Any user may bind any name, so it is asked who has done it: a listening socket tells who listens.
+//! Any user may bind any name, so the lock asks who listens there.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 
 use crate::guarded_file::beyond_streams;
 
-/// Pending connections that a holder takes. Each question of who it is stays one until the lock is given back.
+/// Pending connections of a holder. Each question who listens stays pending until the lock is given back.
 const BACKLOG: i32 = 4096;
 
-/// How often it is tried to find out who holds a name, and the pause between: there is an instant between bind and listen.
+/// How often to ask who holds a name, and the pause in between: a holder does not listen yet right after it has bound the name.
 pub const ATTEMPTS: u32 = 20;
 pub const PAUSE: Duration = Duration::from_millis(1);
 
-/// For how long the answer is believed, so that waiting processes ask seldom.
+/// For how long an answer is trusted, so that waiting processes ask seldom.
 pub const TRUSTED: Duration = Duration::from_secs(1);
 
 /// Who has bound a name.
 pub enum Holder {
     ThisUser,
-    /// Another user, or so many ask that it cannot be known.
+    /// Another user, or unknown because too many processes ask.
     Other,
     /// Nobody listens at the moment.
     NotYet,

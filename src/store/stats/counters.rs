@@ -2,127 +2,105 @@
 
 use std::collections::BTreeMap;
 
-use crate::outcome::{Bypass, Missed, Query};
+use crate::outcome::{Bypass, FormerName, Missed, Query, numbered};
 
-/// What is counted. The numbers are places in the files: append, never reorder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Counter {
-    /// Builds served from the cache.
-    Hits = 0,
-    /// Builds by the driver after a look-up.
-    Misses = 1,
-    /// Builds that the driver failed.
-    Failed = 2,
-    /// Programs that were served and later built for real, because a query could not be answered otherwise.
-    Materialized = 3,
-    /// Entries set aside because they were damaged or refused.
-    SetAside = 4,
-    /// Entries written.
-    Stored = 5,
-    /// Misses whose entry could not be made or written.
-    NotStored = 6,
-    /// Nanoseconds that drivers spent in builds which missed.
-    CompileNs = 7,
-    /// Nanoseconds spent in builds that hit.
-    LoadNs = 8,
-    /// Nanoseconds of compilation that hits avoided.
-    SavedNs = 9,
-    /// Queries answered from the cache although a build would have been needed, because its inputs have changed since.
-    InputsChanged = 10,
-    /// Nanoseconds that drivers spent in building programs that were served before.
-    RebuiltNs = 11,
-    /// Hits that were built from source as well and compared.
-    Verified = 12,
-    /// Those that differed, and were not served.
-    Differed = 13,
-    /// Those of the hits whose entry was in a system directory.
-    SystemHits = 14,
-    /// Entries removed to make room.
-    Evicted = 15,
-    /// Builds that waited for another's of the same key.
-    Waited = 16,
-    /// Nanoseconds that they waited.
-    WaitNs = 17,
-    /// Misses that left a recipe instead of an entry, or found it there.
-    Recipes = 18,
-    /// Nanoseconds that drivers spent in builds that were bypassed.
-    BypassedNs = 19,
-    /// Nanoseconds that drivers spent in builds that failed.
-    FailedNs = 20,
-    /// Hits that the baker compared with a compilation of its own.
-    Audited = 21,
-    /// Those that differed, so that the cache is off for their driver.
-    AuditDiffered = 22,
-    /// Those of which the driver makes something else each time, so that nothing follows.
-    AuditUnstable = 23,
-    /// Hits that were chosen for an audit and cannot be compiled again.
-    NotAudited = 24,
+numbered! {
+    /// What is counted. The numbers are places in the files: append, never reorder.
+    pub enum Counter: usize {
+        /// Builds served from the cache.
+        Hits = 0, "hits";
+        /// Builds by the driver after a look-up.
+        Misses = 1, "misses";
+        /// Builds that the driver failed.
+        Failed = 2, "failed";
+        /// Programs that were served and later built for real, because a query could not be answered otherwise.
+        Materialized = 3, "materialised";
+        /// Entries set aside because they were damaged or refused.
+        SetAside = 4, "set_aside";
+        /// Entries written.
+        Stored = 5, "stored";
+        /// Misses whose entry could not be made or written.
+        NotStored = 6, "not_stored";
+        /// Nanoseconds that drivers spent in builds which missed.
+        CompileNs = 7, "compile_ns";
+        /// Nanoseconds spent in builds that hit.
+        LoadNs = 8, "load_ns";
+        /// Nanoseconds of compilation that hits avoided.
+        SavedNs = 9, "saved_ns";
+        /// Queries answered from the cache although a build would have been needed, because its inputs have changed since.
+        InputsChanged = 10, "inputs_changed";
+        /// Nanoseconds that drivers spent in building programs that were served before.
+        RebuiltNs = 11, "rebuilt_ns";
+        /// Hits that were built from source as well and compared.
+        Verified = 12, "verified";
+        /// Those that differed, and were not served.
+        Differed = 13, "differed";
+        /// Those of the hits whose entry was in a system directory.
+        SystemHits = 14, "system_hits";
+        /// Entries removed to make room.
+        Evicted = 15, "evicted";
+        /// Builds that waited for another's of the same key.
+        Waited = 16, "waited";
+        /// Nanoseconds that they waited.
+        WaitNs = 17, "wait_ns";
+        /// Misses that left a recipe instead of an entry, or found it there.
+        Recipes = 18, "recipes";
+        /// Nanoseconds that drivers spent in builds that were bypassed.
+        BypassedNs = 19, "bypassed_ns";
+        /// Nanoseconds that drivers spent in builds that failed.
+        FailedNs = 20, "failed_ns";
+        /// Hits that the baker compared with a compilation of its own.
+        Audited = 21, "audited";
+        /// Those that differed, so that the cache is off for their driver.
+        AuditDiffered = 22, "audit_differed";
+        /// Those of which the driver makes something else each time, so that nothing follows.
+        AuditUnstable = 23, "audit_unstable";
+        /// Hits that were chosen for an audit and cannot be compiled again.
+        NotAudited = 24, "not_audited";
+    }
 }
 
-const NAMES: [&str; 25] = [
-    "hits",
-    "misses",
-    "failed",
-    "materialised",
-    "set_aside",
-    "stored",
-    "not_stored",
-    "compile_ns",
-    "load_ns",
-    "saved_ns",
-    "inputs_changed",
-    "rebuilt_ns",
-    "verified",
-    "differed",
-    "system_hits",
-    "evicted",
-    "waited",
-    "wait_ns",
-    "recipes",
-    "bypassed_ns",
-    "failed_ns",
-    "audited",
-    "audit_differed",
-    "audit_unstable",
-    "not_audited",
-];
-
-/// Bypasses stand from here on, by the number of their reason.
+/// Counters of bypasses begin here, by the number of their reason.
 const BYPASSES: usize = 32;
-/// Misses, by the number of their reason.
+/// Counters of misses, by the number of their reason.
 const MISSES: usize = 72;
-/// Programs that were built for real, by the number of the query.
+/// Counters of programs that were built for real, by the number of the query.
 const QUERIES: usize = 96;
 /// How many counters a row has; many have no name yet.
 pub const COUNTERS: usize = 128;
 
 /// One thing to count, with how much.
 #[derive(Clone, Copy, Debug)]
-pub struct Event(pub usize, pub u64);
+pub struct CounterEvent(pub usize, pub u64);
 
 impl Counter {
     /// An amount of this counter.
-    pub fn by(self, amount: u64) -> Event {
-        Event(self as usize, amount)
+    pub fn by(self, amount: u64) -> CounterEvent {
+        CounterEvent(self as usize, amount)
     }
 }
 
-impl From<Bypass> for Event {
-    fn from(reason: Bypass) -> Event {
-        Event(BYPASSES + reason as usize, 1)
+impl From<Counter> for CounterEvent {
+    fn from(counter: Counter) -> CounterEvent {
+        counter.by(1)
     }
 }
 
-impl From<Missed> for Event {
-    fn from(reason: Missed) -> Event {
-        Event(MISSES + reason as usize, 1)
+impl From<Bypass> for CounterEvent {
+    fn from(reason: Bypass) -> CounterEvent {
+        CounterEvent(BYPASSES + reason as usize, 1)
     }
 }
 
-impl From<Query> for Event {
-    fn from(query: Query) -> Event {
-        Event(QUERIES + query as usize, 1)
+impl From<Missed> for CounterEvent {
+    fn from(reason: Missed) -> CounterEvent {
+        CounterEvent(MISSES + reason as usize, 1)
+    }
+}
+
+impl From<Query> for CounterEvent {
+    fn from(query: Query) -> CounterEvent {
+        CounterEvent(QUERIES + query as usize, 1)
     }
 }
 
@@ -172,7 +150,7 @@ impl Totals {
             .filter(|(_, count)| *count > 0)
     }
 
-    /// Nanoseconds that drivers spent in compiling what was not served, for real or after all.
+    /// Nanoseconds that drivers spent in builds that did not hit.
     pub fn compiled_ns(&self) -> u64 {
         let spent = [Counter::CompileNs, Counter::BypassedNs, Counter::FailedNs];
         spent
@@ -199,16 +177,18 @@ impl Totals {
         counts.fold(0, u64::saturating_add)
     }
 
-    /// Builds that drivers did, and that went well; made from a binary, a program is not compiled.
+    /// Successful builds by drivers. A program that is loaded from a binary is not compiled.
     pub fn compiled(&self) -> u64 {
-        let of_binaries = self.0[BYPASSES + Bypass::NotFromSource as usize];
+        let of_binaries = self.0[BYPASSES + Bypass::FromBinary as usize];
         let bypassed = self.bypassed().saturating_sub(of_binaries);
         self.get(Counter::Misses).saturating_add(bypassed)
     }
 
     /// All counters but the bypasses, by name.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        NAMES.into_iter().zip(self.0)
+        Counter::ALL
+            .into_iter()
+            .map(|counter| (counter.name(), self.get(counter)))
     }
 
     /// Adds all counters of another; no counter overflows.
@@ -225,7 +205,7 @@ impl Totals {
         }
     }
 
-    /// What stands in both, taken from both.
+    /// Subtracts from both what is in both.
     pub(super) fn cancel(&mut self, other: &mut Totals) {
         for (one, other) in self.0.iter_mut().zip(&mut other.0) {
             let both = (*one).min(*other);
@@ -234,47 +214,42 @@ impl Totals {
         }
     }
 
-    /// The counters that are not zero, by name.
+    /// The counters that are not zero, by their names in files.
     pub(super) fn to_map(&self) -> BTreeMap<String, u64> {
-        let bypasses = self
-            .bypasses()
-            .map(|(reason, count)| (format!("bypassed.{}", reason.name()), count));
-        let missed = self
-            .missed()
-            .map(|(reason, count)| (format!("missed.{}", reason.name()), count));
-        let queries = self
-            .queries()
-            .map(|(query, count)| (format!("materialised.{}", query.name()), count));
-        self.named()
+        stored_names()
+            .map(|(place, name)| (name, self.0[place]))
             .filter(|(_, number)| *number > 0)
-            .map(|(name, number)| (name.to_owned(), number))
-            .chain(bypasses)
-            .chain(missed)
-            .chain(queries)
             .collect()
     }
 
-    /// The counters of these names; names that are not known are left out.
+    /// The counters of these names. Names that this version does not know are left out.
     pub(super) fn from_map(map: &BTreeMap<String, u64>) -> Totals {
-        let of = |name: &str| map.get(name).copied().unwrap_or(0);
         let mut totals = Totals::default();
-        for (index, name) in NAMES.iter().enumerate() {
-            totals.0[index] = of(name);
-        }
-        for reason in Bypass::ALL {
-            totals.0[BYPASSES + reason as usize] = of(&format!("bypassed.{}", reason.name()));
-        }
-        for reason in Missed::ALL {
-            totals.0[MISSES + reason as usize] = of(&format!("missed.{}", reason.name()));
-        }
-        for query in Query::ALL {
-            totals.0[QUERIES + query as usize] = of(&format!("materialised.{}", query.name()));
+        for (place, name) in stored_names() {
+            totals.0[place] = map.get(&name).copied().unwrap_or(0);
         }
         totals
     }
 }
 
-const _: () = assert!(NAMES.len() <= BYPASSES);
+/// The place and the name in files of each counter.
+fn stored_names() -> impl Iterator<Item = (usize, String)> {
+    fn of<T: FormerName + Into<CounterEvent>>(
+        prefix: &str,
+        all: impl IntoIterator<Item = T>,
+    ) -> impl Iterator<Item = (usize, String)> {
+        all.into_iter().map(move |one| {
+            let name = format!("{prefix}{}", one.stored_name());
+            (one.into().0, name)
+        })
+    }
+    of("", Counter::ALL)
+        .chain(of("bypassed.", Bypass::ALL))
+        .chain(of("missed.", Missed::ALL))
+        .chain(of("materialised.", Query::ALL))
+}
+
+const _: () = assert!(Counter::ALL.len() <= BYPASSES);
 const _: () = assert!(BYPASSES + Bypass::ALL.len() <= MISSES);
 const _: () = assert!(MISSES + Missed::ALL.len() <= QUERIES);
 const _: () = assert!(QUERIES + Query::ALL.len() <= COUNTERS);
@@ -297,12 +272,12 @@ mod tests {
     #[test]
     fn all_counters_are_read_as_they_were_written() {
         let mut totals = Totals::default();
-        for (index, _) in NAMES.iter().enumerate() {
-            totals.0[index] = index as u64 + 1;
+        for counter in Counter::ALL {
+            totals.0[counter as usize] = counter as u64 + 1;
         }
-        let events = Bypass::ALL.map(Event::from).into_iter();
-        let events = events.chain(Missed::ALL.map(Event::from));
-        for Event(index, amount) in events.chain(Query::ALL.map(Event::from)) {
+        let events = Bypass::ALL.map(CounterEvent::from).into_iter();
+        let events = events.chain(Missed::ALL.map(CounterEvent::from));
+        for CounterEvent(index, amount) in events.chain(Query::ALL.map(CounterEvent::from)) {
             totals.0[index] += amount;
         }
         assert_eq!(Totals::from_map(&totals.to_map()), totals);

@@ -1,38 +1,32 @@
-//! The file of a process: rows of counters, each with a tag that says what they are of.
+//! The file of a process: rows of counters, each with a tag: day, program, driver and device.
 //!
 //! ```text
 //! file     = magic { row }                    all numbers are words: 64 bits, little-endian
 //! magic    = "oclcsta2"                       8 bytes
-//! row      = claim whole day text counters    of a fixed length; rows are taken from the first on
+//! row      = claim whole day text counters    of a fixed length; rows are used in order
 //! claim    = digest of the tag                0: the row is free
-//! whole    = the same, once the tag is there
+//! whole    = the same, once the tag is written
 //! day      = days since 1970, UTC
 //! text     = three lengths of a byte each, then program, driver and device, cut to fit
 //! counters = see `Counter`
 //! ```
 //!
-//! A row is claimed by an atomic exchange of its first word, and whoever finds it claimed and not whole, since its claimer is
-//! at it or was killed, writes the same tag again: so no thread waits for another. Nothing is added to a row before its tag is
-//! whole. When all rows are taken, what has none goes to the last one, which is tagged as [`OTHERS`].
+//! A thread claims a row by an atomic exchange of its first word. A thread that finds its row claimed and not whole, because the
+//! claimer is writing the tag or was killed, writes the same tag again, so no thread waits for another. Nothing is added to a row
+//! before its tag is whole. When all rows are used, other tags share the last one, which is tagged as [`OTHERS`].
 //!
-//! Days are those of UTC everywhere: the library, which runs inside of applications, leaves the time zone alone, whose
-//! functions read the environment and files. A shared cache has one day for all its hosts that way.
-//!
-//! Before rows there was one set of 96 counters behind "oclcstat"; such files are read as a row without a tag.
+//! Days are in UTC: the functions for time zones read the environment and files, which a library inside applications avoids, and
+//! all hosts of a shared cache have the same day.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::counters::{COUNTERS, Event, Totals};
-use super::rows::{OTHERS, Rows, Tag};
+use super::counters::{COUNTERS, CounterEvent, Totals};
+use super::rows::{OTHERS, RowTag, Rows};
 
-/// With this a file begins.
+/// The first bytes of a file.
 pub const MAGIC: &[u8; WORD] = b"oclcsta2";
-const OLD_MAGIC: &[u8; WORD] = b"oclcstat";
-const OLD_COUNTERS: usize = 96;
-/// Of the old ones the named counters and the bypasses have kept their places.
-const OLD_KEPT: usize = 72;
 
 const WORD: usize = size_of::<u64>();
 /// Words before the text.
@@ -43,7 +37,7 @@ const TEXT: usize = 29;
 pub const ROW: usize = HEAD + TEXT + COUNTERS;
 /// Rows of a file: with the magic number they fill 16 KiB.
 pub const ROWS: usize = 12;
-/// Words behind the magic number.
+/// Words after the magic number.
 pub const WORDS: usize = ROWS * ROW;
 
 /// The longest names that are kept, in bytes.
@@ -82,7 +76,7 @@ fn cut(name: &[u8], longest: usize) -> &[u8] {
     &name[..name.len().min(longest)]
 }
 
-/// What a row is tagged with, before it is one.
+/// The tag of a row to be claimed.
 struct RowLabels<'a> {
     program: &'a [u8],
     driver: &'a [u8],
@@ -113,7 +107,7 @@ impl RowLabels<'_> {
         row[1].store(self.digest, Ordering::Release);
     }
 
-    /// Whether the row is ours now.
+    /// Claims the row if it is free. Returns whether it has this tag.
     fn claim(&self, row: &[AtomicU64]) -> bool {
         let found = match row[0].load(Ordering::Acquire) {
             0 => {
@@ -130,13 +124,13 @@ impl RowLabels<'_> {
     }
 }
 
-/// Adds events to the row of this program, place and day. Tells which one it is.
+/// Adds events to the row of this program, driver, device and day. Returns its index.
 pub fn add(
     words: &[AtomicU64],
     program: &Program,
     place: Labels<'_>,
     day: u64,
-    events: &[Event],
+    events: &[CounterEvent],
 ) -> usize {
     let driver = cut(place.driver.as_bytes(), MAX_DRIVER_BYTES);
     let device = cut(place.device, MAX_DEVICE_BYTES);
@@ -163,29 +157,15 @@ pub fn add(
         ROWS - 1
     });
     let counters = &words[index * ROW + HEAD + TEXT..];
-    for Event(counter, amount) in events {
+    for CounterEvent(counter, amount) in events {
         counters[*counter].fetch_add(*amount, Ordering::Relaxed);
     }
     index
 }
 
-/// The rows in a file, if it is one.
+/// The rows of a file; None if it is another kind of file.
 pub fn decode(bytes: &[u8]) -> Option<Rows> {
     let mut rows = Rows::default();
-    if let Some(rest) = bytes.strip_prefix(OLD_MAGIC) {
-        let mut totals = Totals::default();
-        let (words, _) = rest.as_chunks();
-        for (to, word) in totals
-            .0
-            .iter_mut()
-            .zip(words)
-            .take(OLD_KEPT.min(OLD_COUNTERS))
-        {
-            *to = u64::from_le_bytes(*word);
-        }
-        rows.add(Tag::default(), &totals);
-        return Some(rows);
-    }
     let (words, _) = bytes.strip_prefix(MAGIC)?.as_chunks();
     let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
     for row in words.chunks_exact(ROW).filter(|row| row[0] > 0) {
@@ -197,10 +177,10 @@ pub fn decode(bytes: &[u8]) -> Option<Rows> {
     Some(rows)
 }
 
-/// The tag of a row; that of nothing known if it is not whole.
-fn tag(head: &[u64]) -> Tag {
+/// The tag of a row; an empty one if it is not whole.
+fn tag(head: &[u64]) -> RowTag {
     if head[0] != head[1] {
-        return Tag::default();
+        return RowTag::default();
     }
     let text: Vec<u8> = head[HEAD..]
         .iter()
@@ -212,7 +192,7 @@ fn tag(head: &[u64]) -> Tag {
         rest = others;
         String::from_utf8_lossy(name).into_owned()
     });
-    Tag {
+    RowTag {
         day: u32::try_from(head[2]).unwrap_or(0),
         program,
         driver,
@@ -268,7 +248,7 @@ mod tests {
             );
         }
         let rows = decode(&bytes(&words)).expect("rows");
-        let tag = |day, program: &str, driver: &str, device: &str| Tag {
+        let tag = |day, program: &str, driver: &str, device: &str| RowTag {
             day,
             program: program.into(),
             driver: driver.into(),
@@ -320,15 +300,5 @@ mod tests {
         assert_eq!(rows.total().get(Counter::Hits), u64::MAX);
         assert!(decode(&file[..100]).is_some_and(|rows| rows.iter().count() == 0));
         assert!(decode(b"something else").is_none());
-    }
-
-    #[test]
-    fn a_file_of_the_first_format_is_a_row_without_a_tag() {
-        let mut file = OLD_MAGIC.to_vec();
-        file.resize(WORD * (1 + OLD_COUNTERS), 0);
-        file[WORD] = 7;
-        let rows = decode(&file).expect("rows");
-        let row = rows.get(&Tag::default()).expect("a row");
-        assert_eq!(row.get(Counter::Hits), 7);
     }
 }

@@ -1,115 +1,45 @@
-//! Reading all files, and folding those that nobody will add to into one total.
+//! Reads all files, and merges those of ended processes into one total.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-use rustix::fs::{FlockOperation, fcntl_lock};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::RUN_PREFIX;
-use super::counters::Totals;
 use super::file::{MAGIC, decode};
 use super::owner::{FileOwner, StatsView, is_name};
-use super::rows::{Rows, Tag, Written, bound};
-use crate::fork_safety::{Mutex, MutexGuard};
+use super::rows::{Rows, StoredRow, bound};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, TEMPORARY_PREFIX};
 use crate::store::leftovers::{is_blank, is_leftover};
+use crate::store::lock::LockGuard;
 
 pub const TOTAL: &str = "total.json";
-pub const LOCK: &str = "lock";
 
-/// Larger files are none of ours.
+/// Ignore larger files: we never write them.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// The total is far below: its rows are bounded (`rows`), as is its list of files.
+/// The total is far smaller: its rows (`rows`) and its list of files are bounded.
 pub const MAX_TOTAL_BYTES: u64 = 1 << 24;
-/// How many files are folded into one total.
-const FOLDED_AT_ONCE: usize = 4096;
-/// How long the command waits for another process that folds.
-const PATIENCE: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(10);
-/// A process of which nothing is known has ended when it has counted nothing for so long.
+/// How many files are merged before the total is written.
+const MAX_MERGED: usize = 4096;
+/// A process that cannot be examined counts as ended when it has counted nothing for so long.
 const FORGOTTEN: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Of a day.
+/// The milliseconds of a day.
 pub const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-/// A file that was not finished for so long never will be.
+/// A file that is unfinished for so long never will be finished.
 const UNFINISHED: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Total {
-    /// The sums of the files that were folded.
-    rows: Vec<Written>,
-    /// What had been counted when the user last zeroed, as far as it is not in `rows` yet: by processes that lived then.
-    earlier: Vec<Written>,
-    /// When that was, in milliseconds since 1970.
+    /// The sums of the merged files.
+    rows: Vec<StoredRow>,
+    /// The counters when the user last zeroed them, as far as they are not in `rows` yet: of processes that lived then.
+    earlier: Vec<StoredRow>,
+    /// When the user last zeroed them, in milliseconds since 1970.
     zeroed_ms: Option<u64>,
-    /// Files that are in the sum but may not have been removed yet.
+    /// Files that are in the sums but may not have been removed yet.
     absorbed: BTreeSet<String>,
-    /// The sum, as it stood here before there were rows; it becomes one without a tag.
-    #[serde(skip_serializing)]
-    counters: BTreeMap<String, u64>,
-    /// What had been counted before it was zeroed, as above.
-    #[serde(skip_serializing)]
-    zeroed: BTreeMap<String, u64>,
-}
-
-/// Held by whoever moves, folds or removes files, and released when it is dropped or its process ends.
-///
-/// A record lock (fcntl), since a child that is forked meanwhile does not have it. It excludes processes only, and ends when
-/// any descriptor of the file is closed; so the threads of a process come one after the other, and no thread forks meanwhile.
-pub struct Lock {
-    // Closed before another thread may come.
-    _file: File,
-    _thread: MutexGuard<'static, ()>,
-}
-
-impl Lock {
-    /// None if somebody else has it.
-    ///
-    /// # Errors
-    /// There are no locks, or the file cannot be made.
-    pub fn attempt(directory: &Directory) -> Result<Option<Lock>, StoreError> {
-        static FOLDING: Mutex<()> = Mutex::new(());
-        let Some(thread) = FOLDING.try_lock() else {
-            return Ok(None);
-        };
-        let locked = directory.open_or_create_file(LOCK).and_then(|file| {
-            match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => Ok(Some(file)),
-                Err(Errno::AGAIN | Errno::ACCESS) => Ok(None),
-                Err(error) => Err(error.into()),
-            }
-        });
-        match locked {
-            Ok(file) => Ok(file.map(|file| Lock {
-                _file: file,
-                _thread: thread,
-            })),
-            Err(error) => Err(StoreError {
-                action: "lock",
-                path: directory.path().join(LOCK),
-                error,
-            }),
-        }
-    }
-
-    /// None if somebody else has it all the time.
-    ///
-    /// # Errors
-    /// As for [`Lock::attempt`].
-    pub fn wait(directory: &Directory) -> Result<Option<Lock>, StoreError> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let lock = Lock::attempt(directory)?;
-            if lock.is_some() || Instant::now() >= until {
-                return Ok(lock);
-            }
-            std::thread::sleep(PAUSE);
-        }
-    }
 }
 
 /// The counters in a file of this name, if it is one.
@@ -118,53 +48,49 @@ pub fn counters(directory: &Directory, name: &str) -> Option<Rows> {
     decode(&bytes)
 }
 
-/// Whether a file is blank, or the beginning of one of these and no more.
+/// Whether a file is blank, or has only a part of the magic number.
 fn is_begun(directory: &Directory, name: &str) -> bool {
     let start = directory.read_start(name, MAGIC.len());
     start.is_some_and(|start| is_blank(&start) || MAGIC.starts_with(&start))
 }
 
-/// One look at all files, at which those of dead processes are folded if the lock is held.
+/// One pass over all files. Merges those of dead processes if the lock is held.
 ///
 /// A process that is killed loses nothing: a file counts either by being in `absorbed`, or by being there and not in
 /// `absorbed`. A power cut may leave the total empty on file systems that rename before they write (XFS): then statistics
-/// begin anew, which is not worth an fsync at each fold.
+/// start from zero. That is not worth an fsync for each merge.
 pub struct StatsMerge<'a> {
     directory: &'a Directory,
     view: StatsView,
     now_ms: u64,
-    lock: Option<Lock>,
-    /// How many files are still looked at.
+    lock: Option<LockGuard>,
+    /// How many more files to look at.
     left: usize,
     zeroed_ms: Option<u64>,
     absorbed: BTreeSet<String>,
-    /// What is or will be the total's sum.
+    /// The sums of the total, present or future.
     folded: Rows,
-    /// What of it, and of the files of living processes, was counted before the user zeroed.
+    /// The part of `folded` and `living` that was counted before the user zeroed the counters.
     earlier: Rows,
-    /// Of the other files.
+    /// The sums of the other files.
     living: Rows,
-    /// Files that are in `folded` and not yet in the total.
+    /// Files that are in `folded` and not yet in the total on disk.
     dead: Vec<String>,
 }
 
 impl<'a> StatsMerge<'a> {
-    /// Nothing is read yet but the total. At most `limit` files are looked at, and none is folded without a lock.
-    pub fn begin(directory: &'a Directory, lock: Option<Lock>, limit: usize) -> StatsMerge<'a> {
+    /// Reads the total. The pass looks at `limit` files at most, and merges none without a lock.
+    pub fn begin(
+        directory: &'a Directory,
+        lock: Option<LockGuard>,
+        limit: usize,
+    ) -> StatsMerge<'a> {
         let (total, lock) = match directory.read(TOTAL, MAX_TOTAL_BYTES) {
             Ok(Some(bytes)) => (serde_json::from_slice(&bytes).unwrap_or_default(), lock),
             Ok(None) => (Total::default(), lock),
-            // It may be there, and is not written over.
+            // It may exist, so do not overwrite it.
             Err(_) => (Total::default(), None),
         };
-        let [folded, earlier] =
-            [(total.rows, total.counters), (total.earlier, total.zeroed)].map(|(rows, old)| {
-                let mut rows = Rows::from_written(rows);
-                if !old.is_empty() {
-                    rows.add(Tag::default(), &Totals::from_map(&old));
-                }
-                rows
-            });
         StatsMerge {
             directory,
             view: StatsView::new(),
@@ -173,8 +99,8 @@ impl<'a> StatsMerge<'a> {
             left: limit,
             zeroed_ms: total.zeroed_ms,
             absorbed: total.absorbed,
-            folded,
-            earlier,
+            folded: Rows::from_written(total.rows),
+            earlier: Rows::from_written(total.earlier),
             living: Rows::default(),
             dead: Vec::new(),
         }
@@ -193,7 +119,7 @@ impl<'a> StatsMerge<'a> {
             let owner = run.strip_prefix(RUN_PREFIX).unwrap_or_default();
             let is_ours = is_name(owner);
             let owner = self.view.owner(owner);
-            // What is no directory of ours holds no file of ours.
+            // A directory that is not ours has no files of ours.
             let Ok(Some(directory)) = self.directory.open_below(&run) else {
                 continue;
             };
@@ -273,7 +199,7 @@ impl<'a> StatsMerge<'a> {
             }
             None => {}
         }
-        if self.dead.len() >= FOLDED_AT_ONCE {
+        if self.dead.len() >= MAX_MERGED {
             self.fold();
         }
     }
@@ -296,10 +222,10 @@ impl<'a> StatsMerge<'a> {
         }
     }
 
-    /// Folds what is to be folded. Nothing is lost if that fails: then it is done another time.
+    /// Writes the total. A failure loses nothing: another pass merges the files.
     fn fold(&mut self) {
         if let Err(error) = self.write() {
-            tracing::debug!(%error, "statistics are not folded");
+            tracing::debug!(%error, "statistics of dead processes are not merged: the next process tries again");
             self.lock = None;
         }
     }
@@ -315,7 +241,6 @@ impl<'a> StatsMerge<'a> {
             earlier: self.earlier.to_written(),
             zeroed_ms: self.zeroed_ms,
             absorbed: self.absorbed.clone(),
-            ..Total::default()
         };
         let json = serde_json::to_vec(&total).expect("maps of numbers and names");
         self.directory
@@ -340,7 +265,7 @@ impl<'a> StatsMerge<'a> {
         u32::try_from(self.now_ms / DAY_MS).unwrap_or(0)
     }
 
-    /// Begins to count from zero.
+    /// Sets all counters to zero.
     ///
     /// # Errors
     /// The total cannot be written.
@@ -374,7 +299,7 @@ impl<'a> StatsMerge<'a> {
 pub struct CountedRows {
     /// The counters.
     pub rows: Rows,
-    /// The day it is, as rows are tagged.
+    /// Today, as in the tags of rows.
     pub today: u32,
     /// When they were zeroed, in milliseconds since 1970.
     pub zeroed_ms: Option<u64>,

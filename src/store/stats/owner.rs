@@ -1,30 +1,30 @@
-//! The names of the files: by them it is told whose a file is, and whether that process is gone.
+//! The names of the files, which identify the process and tell whether it has ended.
 
 use std::fs;
 
-/// Whether anybody will add to what a process owns.
+/// Whether a process will still add to its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileOwner {
     /// The process lives.
     Alive,
     /// The process is gone.
     Dead,
-    /// It is of another host or container, or has no name of ours.
+    /// The process is of another host or container, or the name has another form.
     Unknown,
 }
 
-/// From where processes are looked at.
+/// The host and container from which processes are examined.
 pub struct StatsView {
-    /// The host, and what can be seen of its processes: those of another container have other numbers.
+    /// The host and the namespace of processes: processes of another container have other numbers.
     host: String,
-    /// Since when it is up.
+    /// Identifies the boot of the host.
     boot: String,
-    /// Whether /proc shows the processes that this one sees, and not those of the host around a container, or none.
+    /// Whether /proc shows the processes of this namespace, and not those of the host around a container, or none.
     has_proc: bool,
 }
 
 impl StatsView {
-    /// That of this process.
+    /// The view of this process.
     pub fn new() -> StatsView {
         let host = rustix::system::uname();
         let processes = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
@@ -43,14 +43,14 @@ impl StatsView {
         }
     }
 
-    /// The name of what a process owns. It keeps it when it executes another program.
+    /// The name of a process's file. A process keeps it when it executes another program.
     pub fn name_of(&self, process: u32) -> String {
         let start = start_time(process).filter(|_| self.has_proc);
         let start = start.unwrap_or(0);
         format!("{}-{}-{process}-{start}", self.host, self.boot)
     }
 
-    /// Whether the process lives that owns what has this name.
+    /// Whether the process lives that has the file of this name.
     pub fn owner(&self, name: &str) -> FileOwner {
         let parts: Vec<&str> = name.split('-').collect();
         let [host, boot, process, start] = parts[..] else {
@@ -73,7 +73,7 @@ impl StatsView {
     }
 }
 
-/// Whether a name is one that a process gives to what it owns.
+/// Whether a name has the form of a process's file.
 pub fn is_name(name: &str) -> bool {
     let is_number = |part: &&str| part.parse::<u64>().is_ok();
     let parts: Vec<&str> = name.split('-').collect();

@@ -1,4 +1,4 @@
-//! What was counted, told apart by day, program, driver and device; and how that stays small however long a cache is used.
+//! Counters by day, program, driver and device, and the bounds that keep them small however long a cache is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use super::counters::Totals;
 
-/// What stands for all that has no row of its own.
+/// The name of what has no row of its own.
 pub const OTHERS: &str = "(others)";
 
-/// Each day has rows of its own for so many days, then each month, and what is older is one.
+/// Rows are kept by day for so many days, then by month for so many days; older ones are summed.
 pub const BY_DAY: u32 = 35;
 const BY_MONTH: u32 = 400;
-/// So many programs are told apart at most, and fewer where rows are more than so many.
+/// The programs with rows of their own; fewer if there are too many rows.
 const MAX_PROGRAMS: usize = 200;
 const MAX_ROWS: usize = 2048;
 
-/// By what counters are told apart. What is not known is empty.
+/// What the counters of a row are of. Unknown fields are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tag {
+pub struct RowTag {
     /// Days since 1970, UTC, for a month that of its first; 0 is not known or long ago.
     pub day: u32,
     /// The name of the program that was running.
@@ -31,12 +31,12 @@ pub struct Tag {
 
 /// Counters by tag.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rows(BTreeMap<Tag, Totals>);
+pub struct Rows(BTreeMap<RowTag, Totals>);
 
-/// A row as it is written down.
+/// A row in the total.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Written {
+pub(super) struct StoredRow {
     day: u32,
     program: String,
     driver: String,
@@ -46,7 +46,7 @@ pub(super) struct Written {
 
 impl Rows {
     /// Adds to the row of a tag.
-    pub(super) fn add(&mut self, tag: Tag, totals: &Totals) {
+    pub(super) fn add(&mut self, tag: RowTag, totals: &Totals) {
         self.0.entry(tag).or_default().add(totals);
     }
 
@@ -57,7 +57,7 @@ impl Rows {
     }
 
     /// The rows, by tag.
-    pub fn iter(&self) -> impl Iterator<Item = (&Tag, &Totals)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&RowTag, &Totals)> {
         self.0.iter()
     }
 
@@ -69,8 +69,8 @@ impl Rows {
         })
     }
 
-    /// The sums of the rows whose tags have the same of something, by that.
-    pub fn by<K: Ord>(&self, of: impl Fn(&Tag) -> K) -> BTreeMap<K, Totals> {
+    /// The sums of the rows, grouped by a property of their tags.
+    pub fn by<K: Ord>(&self, of: impl Fn(&RowTag) -> K) -> BTreeMap<K, Totals> {
         let mut sums: BTreeMap<K, Totals> = BTreeMap::new();
         for (tag, totals) in &self.0 {
             sums.entry(of(tag)).or_default().add(totals);
@@ -78,15 +78,15 @@ impl Rows {
         sums
     }
 
-    /// The rows whose tags are such.
-    pub fn of(&self, is_such: impl Fn(&Tag) -> bool) -> Rows {
+    /// The rows with such tags.
+    pub fn of(&self, is_such: impl Fn(&RowTag) -> bool) -> Rows {
         let rows = self.0.iter().filter(|(tag, _)| is_such(tag));
         Rows(rows.map(|(tag, row)| (tag.clone(), row.clone())).collect())
     }
 
     /// The row of a tag.
     #[cfg(test)]
-    pub fn get(&self, tag: &Tag) -> Option<&Totals> {
+    pub fn get(&self, tag: &RowTag) -> Option<&Totals> {
         self.0.get(tag)
     }
 
@@ -100,7 +100,7 @@ impl Rows {
         self.0.retain(|_, row| !row.is_empty());
     }
 
-    /// Takes what stands in both from both.
+    /// Subtracts from both what is in both.
     pub(super) fn cancel(&mut self, earlier: &mut Rows) {
         for (tag, totals) in &mut earlier.0 {
             if let Some(row) = self.0.get_mut(tag) {
@@ -112,21 +112,21 @@ impl Rows {
         }
     }
 
-    fn retag(&mut self, retag: impl Fn(Tag) -> Tag) {
+    fn retag(&mut self, retag: impl Fn(RowTag) -> RowTag) {
         for (tag, row) in std::mem::take(&mut self.0) {
             self.add(retag(tag), &row);
         }
     }
 
-    pub(super) fn to_written(&self) -> Vec<Written> {
-        let written = |(tag, row): (&Tag, &Totals)| {
-            let Tag {
+    pub(super) fn to_written(&self) -> Vec<StoredRow> {
+        let written = |(tag, row): (&RowTag, &Totals)| {
+            let RowTag {
                 day,
                 program,
                 driver,
                 device,
             } = tag.clone();
-            Written {
+            StoredRow {
                 day,
                 program,
                 driver,
@@ -137,10 +137,10 @@ impl Rows {
         self.0.iter().map(written).collect()
     }
 
-    pub(super) fn from_written(written: Vec<Written>) -> Rows {
+    pub(super) fn from_written(written: Vec<StoredRow>) -> Rows {
         let mut rows = Rows::default();
         for row in written {
-            let tag = Tag {
+            let tag = RowTag {
                 day: row.day,
                 program: row.program,
                 driver: row.driver,
@@ -152,9 +152,9 @@ impl Rows {
     }
 }
 
-/// Brings rows within their bounds, and those that are to be subtracted from them in the same way.
+/// Merges rows until they are within their bounds, and the rows to be subtracted from them in the same way.
 pub(super) fn bound(rows: &mut Rows, earlier: &mut Rows, today: u32) {
-    let aged = |tag: Tag| Tag {
+    let aged = |tag: RowTag| RowTag {
         day: aged(tag.day, today),
         ..tag
     };
@@ -171,8 +171,8 @@ pub(super) fn bound(rows: &mut Rows, earlier: &mut Rows, today: u32) {
         let beyond = programs.into_iter().skip(most).map(|(_, name)| name);
         let beyond: BTreeSet<String> = beyond.collect();
         if !beyond.is_empty() {
-            let merged = |tag: Tag| match beyond.contains(&tag.program) {
-                true => Tag {
+            let merged = |tag: RowTag| match beyond.contains(&tag.program) {
+                true => RowTag {
                     program: OTHERS.to_owned(),
                     ..tag
                 },
@@ -186,15 +186,15 @@ pub(super) fn bound(rows: &mut Rows, earlier: &mut Rows, today: u32) {
         }
         most /= 2;
     }
-    // So many drivers and devices nobody has.
+    // Nobody has so many drivers and devices.
     if rows.0.len() > MAX_ROWS {
-        rows.retag(|_| Tag::default());
-        earlier.retag(|_| Tag::default());
+        rows.retag(|_| RowTag::default());
+        earlier.retag(|_| RowTag::default());
     }
 }
 
-/// The day that a day is counted as today. What it gives is as old as it says, so that nothing ages sooner the more often it is
-/// asked.
+/// The day under which a day is counted today. Applying it again gives the same day, so rows do not age faster the more often it is
+/// applied.
 fn aged(day: u32, today: u32) -> u32 {
     let month = day.saturating_sub(date(day).2 - 1);
     match today.saturating_sub(day) {
@@ -229,11 +229,11 @@ mod tests {
         totals
     }
 
-    fn tag(day: u32, program: &str) -> Tag {
-        Tag {
+    fn tag(day: u32, program: &str) -> RowTag {
+        RowTag {
             day,
             program: program.into(),
-            ..Tag::default()
+            ..RowTag::default()
         }
     }
 

@@ -88,7 +88,7 @@ fn one_baker_works_at_a_time_and_one_that_is_killed_leaves_a_trace() {
         let texts = files.map(|file| fs::read_to_string(file.expect("a file").path()));
         texts.collect::<Result<Vec<_>, _>>().expect("read")
     };
-    assert_eq!(traces(), ["1 whoever baked it was killed\n"]);
+    assert_eq!(traces(), ["1 the baker was killed\n"]);
     assert_eq!(bake(&sandbox, &[]), "2 baked, 0 skipped, 0 failed");
     assert!(traces().is_empty());
     assert!(crate::support::tree(&temporary).is_empty());

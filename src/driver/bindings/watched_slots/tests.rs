@@ -30,7 +30,9 @@ fn file(memory: &TestMemory) -> std::path::PathBuf {
 }
 
 fn list(bytes: &[u8]) -> [u8; 32] {
-    *bytes[MAGIC.len()..].first_chunk().expect("a file")
+    *bytes[MAGIC.len() + size_of::<u32>()..]
+        .first_chunk()
+        .expect("a file")
 }
 
 #[test]

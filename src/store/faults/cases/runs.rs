@@ -108,8 +108,8 @@ fn heals(store: &Store, what: &str) {
         assert_eq!(publish(store, &KEY, 9), Said::Done, "{what}");
         assert!(load(store), "{what}");
     }
-    let (_, file) = find(store, &KEY);
-    assert!(file.is_some_and(|file| !file.is_writable), "{what}");
+    let (_, origin) = find(store, &KEY);
+    assert!(origin.is_some_and(|origin| origin.is_proven), "{what}");
     let tag = store.root().path().with_file_name("CACHEDIR.TAG");
     assert_eq!(fs::read(tag).expect("a tag"), CACHEDIR_TAG, "{what}");
     let leftovers = || -> Vec<PathBuf> {
