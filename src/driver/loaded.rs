@@ -214,6 +214,12 @@ pub fn is_in_loader(function: usize) -> bool {
     path_of(function).is_some_and(|path| exports(&path, c"clGetPlatformIDs"))
 }
 
+/// Whether a loader of this process has a function of that name for programs to link to.
+pub fn is_exported_by_a_loader(name: &CStr) -> bool {
+    let mut paths = paths().into_iter();
+    paths.any(|path| exports(&path, c"clGetPlatformIDs") && exports(&path, name))
+}
+
 /// Whether a loaded library has a function of that name itself.
 fn exports(path: &Path, name: &CStr) -> bool {
     let exported = || {

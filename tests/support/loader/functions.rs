@@ -151,6 +151,7 @@ functions! {
     CL_INVALID_COMMAND_QUEUE clFinish(q: P) -> cl_int, q, NONE;
     CL_INVALID_COMMAND_QUEUE clEnqueueReadBuffer(q: P, buffer: P, blocking: U, offset: S, size: S, host: P, events: U, waits: P, event: P) -> cl_int, q, NONE;
     CL_INVALID_COMMAND_QUEUE clEnqueueNDRangeKernel(q: P, kernel: P, dimensions: U, offset: P, global: P, local: P, events: U, waits: P, event: P) -> cl_int, q, NONE;
+    CL_INVALID_COMMAND_QUEUE clGetKernelSuggestedLocalWorkSize(q: P, kernel: P, dimensions: U, offset: P, global: P, suggested: P) -> cl_int, q, NONE;
     CL_INVALID_MEM_OBJECT clReleaseMemObject(m: P) -> cl_int, m, NONE;
     CL_INVALID_PROGRAM clRetainProgram(p: P) -> cl_int, p, NONE;
     CL_INVALID_PROGRAM clReleaseProgram(p: P) -> cl_int, p, NONE;
