@@ -15,6 +15,7 @@ use std::io;
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
+use super::elf::Elf;
 use super::{loaded, patch};
 use crate::cl::dispatch::{DispatchTable, Slot};
 use crate::cl::unsupported;
@@ -133,21 +134,49 @@ fn order_stores() -> io::Result<()> {
     Ok(())
 }
 
-/// The slot that OpenCL 3.1 has added belongs to the table of a driver of OpenCL 3.0 if the driver's function of that name is
-/// there. Otherwise other data may follow: PoCL 7.1 has 149 slots, rusticl 26.2 has 150 (measured).
+/// The table with the slot that OpenCL 3.1 has added, if that is certain to be the driver's or nobody's. rusticl 26.2 has it, PoCL
+/// 7.1 has not (measured).
 fn with_newest_slot(table: DispatchTable, by_name: &dyn Fn(&CStr) -> usize) -> DispatchTable {
     let newest = Slot::clGetKernelSuggestedLocalWorkSize;
-    let named = by_name(newest.name());
     let address = table.address() + newest.index() * size_of::<usize>();
-    if table.slots() != newest.index() || named == 0 || !patch::is_readable(address) {
-        return table;
-    }
-    // SAFETY: the word is aligned and can be read. It is only compared.
-    match unsafe { (address as *const usize).read() } == named {
-        // SAFETY: the driver's own function of that slot is there.
+    let is_usable = || {
+        if !patch::is_readable(address) {
+            return false;
+        }
+        // SAFETY: the word is aligned and can be read. It is only compared.
+        match (by_name(newest.name()), unsafe {
+            (address as *const usize).read()
+        }) {
+            (0, 0) => is_padding(address),
+            (named, word) => named == word,
+        }
+    };
+    match table.slots() == newest.index() && is_usable() {
+        // SAFETY: the driver's own function of that slot is there, or no variable is.
         true => unsafe { table.with_one_more() },
         false => table,
     }
+}
+
+/// Whether no variable of a library can be at this address, behind a table: the word and the next one are padding or slots.
+///
+/// They are zero in the file, among the variables that have an initial value. A variable there has a byte other than zero, or a
+/// relocation, since compilers put all others into `.bss` or `.rodata`. It would begin at the first word, which is not aligned
+/// to 16 bytes, so it is smaller than that: larger ones are (System V ABI for x86-64, 3.1.2; gcc and LLVM do so for structures as
+/// well), and its bytes are in these two words.
+fn is_padding(address: usize) -> bool {
+    const LENGTH: usize = 2 * size_of::<usize>();
+    let objects = loaded::objects().into_iter();
+    let mut objects = objects.filter(|object| object.contains(address));
+    let Some(object) = objects.next() else {
+        return false;
+    };
+    if address % 16 == 0 || !object.is_what_stands_at_its_path(&loaded::Mappings::now()) {
+        return false;
+    }
+    let in_file = address.wrapping_sub(object.base) as u64;
+    let file = Elf::open(&object.path);
+    matches!(file, Ok(Some(elf)) if matches!(elf.is_zero_at_load(in_file, LENGTH as u64), Ok(true)))
 }
 
 /// How many slots the loaders of this process call.

@@ -30,7 +30,7 @@ use std::{env, fs, ptr};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use opencl_sys::*;
 
-use functions::{at, dispatch, failing, main};
+use functions::{at, dispatch, failing, main, missing};
 use slots::{ICD2_TAG, SLOTS};
 
 const PLATFORM_UNLOADABLE: cl_platform_info = 0x0921;
@@ -210,11 +210,14 @@ unsafe fn named<F: Copy>(address: Address, name: &CStr) -> Option<F> {
 /// The table of a tagged platform: each function asked for once, by name.
 fn own_table(platform: cl_platform_id, by_name: AddressForPlatform) -> *mut usize {
     let mut table = Vec::with_capacity(SLOTS);
-    for name in slots::names() {
-        let name = CString::new(name).expect("no NUL");
+    for slot in slots::names() {
+        let name = CString::new(slot).expect("no NUL");
         // SAFETY: the driver's function with its own platform.
         let function = unsafe { by_name(platform, name.as_ptr()) } as usize;
-        table.push(if function == 0 { failing() } else { function });
+        table.push(match function {
+            0 => missing(slot),
+            function => function,
+        });
     }
     table.leak().as_mut_ptr()
 }
