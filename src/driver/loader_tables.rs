@@ -171,7 +171,7 @@ fn is_padding(address: usize) -> bool {
     let Some(object) = objects.next() else {
         return false;
     };
-    if address % 16 == 0 || !object.is_what_stands_at_its_path(&loaded::Mappings::now()) {
+    if address.is_multiple_of(16) || !object.is_what_stands_at_its_path(&loaded::Mappings::now()) {
         return false;
     }
     let in_file = address.wrapping_sub(object.base) as u64;

@@ -53,7 +53,7 @@ pub use float_state::FloatState;
 use identity::KnownIdentity;
 pub use identity::{build_id_value, sha256_value};
 pub use library::{DriverLibrary, OpenError};
-pub use loaded::{changes as loaded_changes, path_of, paths as loaded_paths};
+pub use loaded::{changes as loaded_changes, library_has, path_of, paths as loaded_paths};
 pub use loader_tables::StaysTagged;
 use loader_tables::Untagging;
 use profile::{Profile, Recognition};

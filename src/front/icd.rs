@@ -4,8 +4,8 @@
 //! `clGetPlatformInfo`, which it then uses for all platforms of the library. libOpenCL is never called from here: loaders
 //! are in the middle of their own initialization.
 //!
-//! Loaders with ICD 2.0 ask each library for two more names, before they ask for its platforms (Khronos' loader, icd.c). So they
-//! are known by that, and from then on the tables of all drivers have no tag any more: the loaders call them through the
+//! Loaders with ICD 2.0 ask each library for two more names, before they ask for its platforms (Khronos' loader, icd.c) or
+//! afterwards (ocl-icd). From then on the tables of all drivers have no tag any more: the loaders call them through the
 //! drivers' own tables, where the hooks are (`driver::loader_tables`), whoever has opened the drivers. A driver that stays tagged
 //! can be hooked only if its platforms come from us: the loader asks for every function by name, is given our hooks, and calls
 //! them through a table of its own, whose address it lets the driver keep in its objects.
@@ -151,6 +151,7 @@ unsafe extern "C" fn icd_get_platform_ids(
         Some(icd) if !enumeration::is_repeated() => icd,
         _ => return CL_PLATFORM_NOT_FOUND_KHR,
     };
+    icd.lead_loaders_through(&|_, _| enumeration::caller_knows_icd2());
     let reported = icd.reported();
     if reported.is_empty() {
         return CL_PLATFORM_NOT_FOUND_KHR;
@@ -296,8 +297,8 @@ impl Icd {
     }
 
     /// Leads a loader with ICD 2.0 through the tables of the drivers that it calls. That there is such a loader is known once it has
-    /// asked us for the functions of ICD 2.0, or once a platform has a table of a loader's. Under older loaders alone nothing is
-    /// changed.
+    /// asked us for the functions of ICD 2.0, by its own constants, or once a platform has a table of a loader's. Under older loaders
+    /// alone nothing is changed.
     fn lead_loaders_through(&self, by_loader: &dyn Fn(&DriverLibrary, Platform) -> bool) {
         if self.leaves_drivers_alone {
             return;

@@ -51,8 +51,11 @@ fn beside_a_driver_of_icd_2_each_order_of_opening_is_cached() {
         let setup = Setup::stub(&variables);
         for loader in with_icd2() {
             for order in both_orders(&stub) {
-                let order = borrowed(&order);
-                setup.is_cached(&loader, Way::Beside, &order, &|_| setup.compilations());
+                for asks in [None, Some(("LOADER_ASKS_LATE", "1"))] {
+                    let mut more = borrowed(&order);
+                    more.extend(asks);
+                    setup.is_cached(&loader, Way::Beside, &more, &|_| setup.compilations());
+                }
             }
         }
     }
