@@ -1,4 +1,4 @@
-//! The policy: what becomes of a call that builds, compiles or links a program. Read this first.
+//! The policy: how a call that builds, compiles or links a program is answered. Read this first.
 //!
 //! ```text
 //! plan     what would the key be? no key: bypass, with a reason
@@ -6,37 +6,41 @@
 //! restore  an inner program of its binaries, built and checked: a hit (a share of them is verified by a build from source)
 //! wait     else, while another process or thread builds the same, for its entry
 //! build    else the driver builds the application's own program, with the application's own arguments
-//! record   a call that succeeded after a look-up becomes an entry, and what was no hit stands in the journal
-//! ```
+//! record   a call that succeeded after a look-up becomes an entry; every build that is not a hit is journaled
 //!
-//! Rules: a program that is not known here belongs to the driver alone (R1). What the entry and the inner program cannot
-//! answer exactly makes the driver build the application's program for real (R2, in `materialize`). Before a call that changes
-//! the state of a program that is being served, the program is built for real, so that the driver itself gives the verdict
-//! (R3). Failures always come from the driver. In any doubt the driver is called as if we were not there.
+//! Rules. R1: a program that is not known here belongs to the driver alone. R2: if neither the entry nor the inner program can
+//! answer exactly, the driver builds the application's program for real (`materialize`). R3: before a call that changes a served
+//! program, the driver builds that program for real and judges the call itself. Failures always come from the driver. In any doubt
+//! the driver is called as if we were not there.
 
+mod amend;
 pub mod answer;
 mod attribution;
 pub mod audit;
 pub mod autobake;
 pub mod bake;
 mod bakeable;
+mod counting;
 mod devices;
+mod entry_memory;
+mod facts;
 mod handle;
 mod headers;
 mod journal;
+mod known_sources;
 pub mod link;
 mod look_up;
 pub mod materialize;
-mod memory;
 mod must_hit;
 mod plan;
 pub mod policy;
+mod program_binaries;
 mod recipe;
 mod record;
 mod restore;
 mod single_flight;
-mod sources;
 mod verify;
+mod withheld_texts;
 
 use std::ffi::CString;
 use std::fs::File;
@@ -50,35 +54,37 @@ use opencl_sys::*;
 
 use crate::cl::{Device, Program};
 use crate::config::Config;
-use crate::driver::foreign_call::{self, Reference};
+use crate::driver::foreign_call::{self, OwnReference};
 use crate::driver::identity::FileMemory;
-use crate::driver::notify::{self, Held, Next};
+use crate::driver::notify::{self, HeldObject, NextStep};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
-use crate::log::text;
-use crate::outcome::{Bypass, Missed, Outcome, Query};
-use crate::shadow::{self, CachedProgram, Ended, Origin, Ticket};
+use crate::outcome::{Bypass, Missed, Query};
+use crate::shadow::{self, BuildEnd, CachedProgram, Origin, Ticket};
 use crate::store::Store;
 use crate::store::digests::Digests;
 use crate::store::driver_costs::Measures;
-use crate::store::journal::{BuildResult, Kept};
+use crate::store::journal::Kept;
 use crate::store::library_facts;
-use crate::store::stats::{Counter, Event, Labels};
+use crate::store::stats::Counter;
 use crate::store::tiers::Tiers;
 use attribution::Attribution;
 use audit::AuditMarks;
+use counting::nanoseconds;
+use entry_memory::EntryMemory;
 use handle::CacheHandle;
 use journal::kernel_names_after;
-use memory::Memory;
+use known_sources::KnownSources;
 pub use plan::HeaderProgram;
 use plan::Plan;
-pub use record::without_texts;
-use single_flight::Turn;
-use sources::Sources;
+use record::Miss;
+use single_flight::BuildTurn;
+pub use withheld_texts::without_texts;
 
-/// The variable in which `oclcache run` passes the directory where it will look for its children's counters.
+/// Environment variable by which `oclcache run` tells its children where to write their counters.
 pub const RUN_VARIABLE: &str = "OCLCACHE_RUN";
 
-// Opened without a lock, which a child that is forked meanwhile would wait for: if two threads do it, one is dropped unused.
+// Opened without a lock: a child that is forked meanwhile would wait for it. If two threads open the cache, one result is dropped
+// unused.
 static CACHE: OnceBox<Cache> = OnceBox::new();
 
 /// The cache of this process.
@@ -88,12 +94,12 @@ pub struct Cache {
     tiers: Tiers,
     digests: Digests,
     measures: Measures,
-    memory: Memory,
-    sources: Sources,
+    memory: EntryMemory,
+    sources: KnownSources,
     marks: AuditMarks,
 }
 
-/// The arguments of a clBuildProgram or clCompileProgram call, as far as they could be read without judging them.
+/// The arguments of a clBuildProgram or clCompileProgram call, read but not judged.
 pub struct BuildCall {
     /// The program.
     pub program: Program,
@@ -103,11 +109,11 @@ pub struct BuildCall {
     pub headers: Option<Vec<HeaderProgram>>,
     /// The callback.
     pub notify: NotifyTarget,
-    /// Only the driver can judge the arguments: a count without a list, data without a callback, a NULL device.
+    /// Whether only the driver can judge the arguments: a count without a list, data without a callback, a NULL device.
     pub odd: bool,
 }
 
-/// Makes the process known to `oclcache run`, if it was started by that.
+/// Announces the process to `oclcache run`, if that started the process.
 pub fn announce() {
     if std::env::var_os(RUN_VARIABLE).is_some()
         && let Some(recorder) = Cache::get().opened.recorder()
@@ -116,7 +122,7 @@ pub fn announce() {
     }
 }
 
-/// What a forked child does before all else.
+/// Runs first in a forked child.
 pub fn forked() {
     shadow::forked();
     for store in CACHE
@@ -128,7 +134,7 @@ pub fn forked() {
     }
 }
 
-/// What the driver's own clBuildProgram or clCompileProgram gets in place of the application's arguments.
+/// The arguments of the driver's own clBuildProgram or clCompileProgram that replace the application's.
 #[derive(Clone, Copy)]
 pub struct BuildBelow {
     /// The program.
@@ -137,8 +143,8 @@ pub struct BuildBelow {
     pub notify: NotifyTarget,
 }
 
-/// clBuildProgram and clCompileProgram, until the driver or the application is called.
-pub fn build(call: &BuildCall) -> Next<BuildBelow> {
+/// Handles clBuildProgram and clCompileProgram up to the call of the driver or of the application's callback.
+pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
     let cache = Cache::get();
     let ticket = match shadow::dead(call.program) {
         Some(dead) => Err(Some(dead)),
@@ -150,30 +156,30 @@ pub fn build(call: &BuildCall) -> Next<BuildBelow> {
     };
     let plan = cache.plan_call(&ticket, call);
     if cache.is_refused_by_baker(plan.as_deref().map_err(|reason| *reason)) {
-        shadow::ended(&ticket, Ended::Refused, None, None);
-        return Next::Return(call.program, CL_INVALID_OPERATION);
+        shadow::ended(&ticket, BuildEnd::Refused, None, None);
+        return NextStep::Return(call.program, CL_INVALID_OPERATION);
     }
-    let mut turn = Turn::default();
+    let mut turn = BuildTurn::default();
     if let Ok(plan) = &plan
         && cache.serve(&ticket, plan, &mut turn)
     {
-        return Next::Notify(call.notify, call.program);
+        return NextStep::Notify(call.notify, call.program);
     }
     cache.build_by_driver(ticket, plan, turn, call)
 }
 
-/// What has become of a build, compilation or link. `code` is what the function returned, if it has.
+/// How a build, compilation or link ended. `code` is what the function returned, if it has returned.
 ///
-/// What it returns with a callback differs from driver to driver, also for builds that fail (measured: Intel's CPU runtime
-/// returns 0), so the status decides.
+/// With a callback, the returned code differs from driver to driver, also for builds that fail (measured: Intel's CPU runtime
+/// returns 0). So the build status decides.
 fn verdict(
     driver: &Driver,
     program: Program,
     devices: Option<&[Device]>,
     code: Option<cl_int>,
-) -> Ended {
+) -> BuildEnd {
     if code.is_some_and(is_refusal) {
-        return Ended::Refused;
+        return BuildEnd::Refused;
     }
     let all;
     let devices = match devices {
@@ -189,14 +195,14 @@ fn verdict(
             .iter()
             .all(|device| driver.build_status(program, *device) == Ok(CL_BUILD_SUCCESS));
     if succeeded {
-        Ended::Built
+        BuildEnd::Built
     } else {
-        Ended::Failed
+        BuildEnd::Failed
     }
 }
 
-/// Whether the driver refused the call before it changed the program (OpenCL 3.0, 5.8.4: errors of arguments, and kernels
-/// attached to the program).
+/// Whether the driver refused the call before it changed the program (OpenCL 3.0, 5.8.4: invalid arguments, or kernels attached to
+/// the program).
 fn is_refusal(code: cl_int) -> bool {
     matches!(
         code,
@@ -204,12 +210,12 @@ fn is_refusal(code: cl_int) -> bool {
     )
 }
 
-/// A kernel of P that stands for the kernels of P' in the eyes of the driver, while it judges a call.
+/// A kernel of P that represents the kernels of P' while the driver judges a call.
 struct HeldKernel(&'static Driver, crate::cl::Kernel);
 
 impl Drop for HeldKernel {
     fn drop(&mut self) {
-        foreign_call::give_back(self.0, Reference::Kernel(self.1));
+        foreign_call::give_back(self.0, OwnReference::Kernel(self.1));
     }
 }
 
@@ -243,29 +249,23 @@ impl Cache {
             opened,
             digests: Digests::new(),
             measures: Measures::default(),
-            memory: Memory::new(),
-            sources: Sources::default(),
+            memory: EntryMemory::new(),
+            sources: KnownSources::default(),
             marks: AuditMarks::default(),
         }
     }
 
-    /// The user's entries; None: the cache is off.
+    /// The user's store. None if the cache is off.
     fn store(&self) -> Option<&Store> {
         self.opened.store()
     }
 
-    /// The same, unless it is only read.
+    /// The user's store, unless the cache is read-only.
     fn written_store(&self) -> Option<&Store> {
         self.store().filter(|_| !self.config.readonly())
     }
 
-    fn count(&self, place: Labels<'_>, events: &[Event]) {
-        if let Some(recorder) = self.opened.recorder() {
-            recorder.record(place, events);
-        }
-    }
-
-    /// The directory may be removed while the program runs.
+    /// Opens the cache directory again if someone removed it.
     fn open_again_if_lost(&self) {
         if self.opened.open_again_if_lost(&self.config) {
             self.digests.forget_saved();
@@ -273,45 +273,14 @@ impl Cache {
         }
     }
 
-    /// Keeps digests of driver files for the next process.
+    /// Saves digests of driver files for the next process.
     fn remember_digests(&self) {
         if let Some(store) = self.written_store() {
             self.digests.save(store);
         }
     }
 
-    fn count_hit(&self, plan: &Plan, inner: &CachedProgram, elapsed: Duration) {
-        let load_ns = nanoseconds(elapsed);
-        let events = [
-            Counter::Hits.by(1),
-            Counter::SystemHits.by(inner.is_of_system().into()),
-            Counter::LoadNs.by(load_ns),
-            Counter::SavedNs.by(inner.compile_ns().saturating_sub(load_ns)),
-        ];
-        self.count(plan.place(), &events);
-        log_build(
-            Outcome::Hit,
-            Some(plan),
-            &inner.facts().kernel_names,
-            elapsed,
-        );
-        // The recipe of an entry of the system's is somebody else's.
-        if self.written_store().is_some() && !inner.is_of_system() {
-            autobake::hit_served(&self.config, &plan.key());
-        }
-    }
-
-    #[inline(never)] // what it keeps on the stack is not below the driver's compiler
-    fn count_not_from_source(&self) {
-        self.count_bypass(
-            &Attribution::default(),
-            Bypass::NotFromSource,
-            Vec::new(),
-            Duration::ZERO,
-        );
-    }
-
-    #[inline(never)] // as above
+    #[inline(never)] // its frame is gone when the driver compiles
     fn plan_call(&self, ticket: &Ticket, call: &BuildCall) -> Result<Box<Plan>, Bypass> {
         let started = Instant::now();
         let plan = match call.odd {
@@ -322,9 +291,9 @@ impl Cache {
         plan
     }
 
-    /// Serves a program from the cache; false: the driver is to build it.
-    #[inline(never)] // as above
-    fn serve(&self, ticket: &Ticket, plan: &Plan, turn: &mut Turn) -> bool {
+    /// Serves a program from the cache. Returns false if the driver is to build it.
+    #[inline(never)] // its frame is gone when the driver compiles
+    fn serve(&self, ticket: &Ticket, plan: &Plan, turn: &mut BuildTurn) -> bool {
         let started = Instant::now();
         let inner = self.hit(ticket, plan);
         let Some(inner) = inner.or_else(|| self.wait(ticket, plan).found_or(turn)) else {
@@ -332,7 +301,7 @@ impl Cache {
         };
         match shadow::publish(ticket, inner.clone()) {
             Ok(()) => self.count_hit(plan, &inner, started.elapsed()),
-            // Another thread builds the same program: the driver sorts that out.
+            // Another thread builds the same program. The driver decides which build wins.
             Err(unpublished) => {
                 plan.missed_by(Missed::ConcurrentBuild);
                 drop(unpublished);
@@ -342,43 +311,43 @@ impl Cache {
         true
     }
 
-    /// The call is the driver's own affair, so callbacks that it makes are outside of our hooks. `dead`: see [`shadow::dead`].
-    #[inline(never)] // as above
+    /// Leaves a call to the driver alone. Hooks work in callbacks that the driver makes meanwhile. `dead`: see [`shadow::dead`].
+    #[inline(never)] // its frame is gone when the driver compiles
     fn leave_to_driver(
         &self,
         call: &BuildCall,
         dead: Option<Arc<CachedProgram>>,
-    ) -> Next<BuildBelow> {
+    ) -> NextStep<BuildBelow> {
         let mut program = call.program;
         let mut number = None;
         match dead {
             Some(dead) => {
                 program = dead.program();
-                number = Some(notify::begun_outside(Box::new(dead)));
+                number = Some(notify::begin_outside(Box::new(dead)));
             }
             None => self.count_not_from_source(),
         }
         let notify = call.notify;
-        Next::Call {
+        NextStep::Call {
             arguments: BuildBelow { program, notify },
             number,
             is_outside: true,
         }
     }
 
-    /// The driver is to build the application's program; what succeeds after a look-up is recorded.
+    /// Lets the driver build the application's program. A build that succeeds after a look-up is recorded.
     fn build_by_driver(
         &'static self,
         ticket: Box<Ticket>,
         plan: Result<Box<Plan>, Bypass>,
-        turn: Turn,
+        turn: BuildTurn,
         call: &BuildCall,
-    ) -> Next<BuildBelow> {
+    ) -> NextStep<BuildBelow> {
         if matches!(ticket.origin, Origin::Linked) {
             return self.change_linked(ticket, call);
         }
         let held = self.prepare_change(&ticket);
-        // While the application is in the call: later the program may be gone.
+        // Asked now, while the application is in the call: later the program may be released.
         let of = match &plan {
             Ok(_) => Attribution::driver(ticket.driver),
             Err(_) => Attribution::program(ticket.driver, ticket.program, &call.arguments),
@@ -394,15 +363,15 @@ impl Cache {
         });
         let program = call.program;
         let (number, notify) =
-            notify::begun(Some(program), call.notify, refusable, held, None, finish);
-        Next::Call {
+            notify::begin_call(Some(program), call.notify, refusable, held, None, finish);
+        NextStep::Call {
             arguments: BuildBelow { program, notify },
             number: Some(number),
             is_outside: false,
         }
     }
 
-    /// What follows a build by the driver, before the application hears of it. Tells whether there is an entry of it now.
+    /// Finishes a build by the driver, before the application's callback. Returns whether the cache has an entry of it now.
     fn built(
         &self,
         ticket: &Ticket,
@@ -413,24 +382,24 @@ impl Cache {
         elapsed: Duration,
     ) -> bool {
         if !shadow::set_busy(ticket, true) {
-            // The application has released the program in its callback, or a later build has begun: there is nothing left to
-            // ask, and what this build has made cannot be told any more.
+            // The application has released the program in its callback, or a later build has begun. The program cannot be asked for
+            // the result of this build any more.
             let how = match code.is_some_and(is_refusal) {
-                true => Ended::Refused,
-                false => Ended::Failed,
+                true => BuildEnd::Refused,
+                false => BuildEnd::Failed,
             };
             shadow::ended(ticket, how, None, None);
             self.count_bypass(of, Bypass::ConcurrentBuild, Vec::new(), elapsed);
             return false;
         }
         let how = verdict(ticket.driver, ticket.program, devices.as_deref(), code);
-        if how != Ended::Built {
+        if how != BuildEnd::Built {
             shadow::ended(ticket, how, None, None);
             self.count_failed(of, plan.as_deref().ok(), elapsed);
             return false;
         }
         match plan {
-            // Nobody knows which of its contents the driver has read.
+            // The driver may have read the header before or after the change.
             Ok(plan) if !plan.still_holds() => {
                 shadow::ended(ticket, how, None, None);
                 tracing::warn!(key = %plan.key_prefix(), "not stored: a header was changed, made or removed meanwhile");
@@ -440,8 +409,13 @@ impl Cache {
             }
             Ok(plan) => {
                 let is_alone = || shadow::is_alone(ticket);
-                let (names, kept) =
-                    self.record(ticket.driver, ticket.program, &plan, elapsed, &is_alone);
+                let (names, kept) = self.record(&Miss {
+                    driver: ticket.driver,
+                    program: ticket.program,
+                    plan: &plan,
+                    elapsed,
+                    is_alone: &is_alone,
+                });
                 let recorded = (kept == Kept::Entry).then(|| plan.key());
                 shadow::ended(ticket, how, recorded, Some(plan.recipe.clone()));
                 self.count_miss(ticket.driver, &plan, names, kept, elapsed);
@@ -456,65 +430,10 @@ impl Cache {
         }
     }
 
-    fn count_miss(
-        &self,
-        driver: &Driver,
-        plan: &Plan,
-        names: Vec<Vec<u8>>,
-        kept: Kept,
-        elapsed: Duration,
-    ) {
-        let events = [
-            Counter::Misses.by(1),
-            Counter::CompileNs.by(nanoseconds(elapsed)),
-            plan.missed().into(),
-        ];
-        self.count(plan.place(), &events);
-        log_build(Outcome::Miss, Some(plan), &names, elapsed);
-        self.must_have_hit(Outcome::Miss, Some(plan), &names);
-        let recache = self.config.recache();
-        let ended = BuildResult::Miss { kept, recache };
-        self.note(Some(driver), Some(plan), names, ended, elapsed);
-    }
-
-    fn count_bypass(
-        &self,
-        of: &Attribution,
-        reason: Bypass,
-        names: Vec<Vec<u8>>,
-        elapsed: Duration,
-    ) {
-        let place = of.place();
-        self.count(
-            place,
-            &[reason.into(), Counter::BypassedNs.by(nanoseconds(elapsed))],
-        );
-        log_build(Outcome::Bypassed(reason), None, &names, elapsed);
-        self.must_have_hit(Outcome::Bypassed(reason), None, &names);
-        self.note(
-            of.driver,
-            None,
-            names,
-            BuildResult::bypassed(reason),
-            elapsed,
-        );
-    }
-
-    fn count_failed(&self, of: &Attribution, plan: Option<&Plan>, elapsed: Duration) {
-        let place = plan.map_or_else(|| of.place(), Plan::place);
-        let events = [
-            Counter::Failed.by(1),
-            Counter::FailedNs.by(nanoseconds(elapsed)),
-        ];
-        self.count(place, &events);
-        log_build(Outcome::Failed, plan, &[], elapsed);
-        self.note(of.driver, plan, Vec::new(), BuildResult::Failed, elapsed);
-    }
-
-    /// R3: before a call that changes the state of a served program, it is built for real and answers for itself, also in
-    /// the call's callback, and if kernels of its P' are alive, one of P is held until the driver has judged.
-    fn prepare_change(&self, ticket: &Ticket) -> Option<Held> {
-        let inner = ticket.inner.as_ref().filter(|inner| inner.is_apart())?;
+    /// R3: builds a served program for real before a call that changes it, so that the driver judges the call. If kernels of its P'
+    /// are alive, a kernel of P is held until then.
+    fn prepare_change(&self, ticket: &Ticket) -> Option<HeldObject> {
+        let inner = ticket.inner.as_ref().filter(|inner| inner.is_inner())?;
         if !self.build_own(ticket.program, inner, Query::Rebuild) {
             return None;
         }
@@ -522,10 +441,15 @@ impl Cache {
         self.held_kernel(ticket, inner, ticket.program)
     }
 
-    /// A kernel of `judged`, which the driver judges in place of what serves and which has no kernel yet, if kernels of what serves
-    /// are alive. Which kernels count is the driver's to say: rusticl builds over clones and over kernels that only commands hold,
+    /// Creates a kernel of `judged` if kernels of the serving program are alive, so that the driver judges `judged` as a program
+    /// with kernels. The driver decides which kernels count: rusticl builds over clones and over kernels that only commands hold,
     /// PoCL does not (measured).
-    fn held_kernel(&self, ticket: &Ticket, inner: &CachedProgram, judged: Program) -> Option<Held> {
+    fn held_kernel(
+        &self,
+        ticket: &Ticket,
+        inner: &CachedProgram,
+        judged: Program,
+    ) -> Option<HeldObject> {
         if !answer::executes(inner)
             || !plan::has_inner_kernels(ticket, inner)
             || !restore::refuses_to_build_again(inner)
@@ -538,23 +462,4 @@ impl Cache {
         let kernel = driver.create_kernel(judged, &name).ok()?;
         Some(Box::new(HeldKernel(driver, kernel)))
     }
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// One line for each build call.
-fn log_build(outcome: Outcome, plan: Option<&Plan>, kernel_names: &[Vec<u8>], elapsed: Duration) {
-    if !tracing::enabled!(tracing::Level::INFO) {
-        return;
-    }
-    let reason = match outcome {
-        Outcome::Bypassed(reason) => reason.name(),
-        _ => "",
-    };
-    let key = plan.map(Plan::key_prefix).unwrap_or_default();
-    let kernels = kernel_names.join(&b' ');
-    let ms = elapsed.as_secs_f64() * 1e3;
-    tracing::info!(outcome = outcome.name(), reason, key, kernels = %text(&kernels), ms = format_args!("{ms:.3}"), "build");
 }

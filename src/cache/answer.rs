@@ -1,15 +1,15 @@
-//! Queries of programs and kernels that are served: who answers what.
+//! Answers queries of served programs and kernels.
 //!
-//! P answers for identity, context and source; the entry for what drivers tell differently of a program that was made
-//! from a binary; P' for the rest. What none of them answers exactly makes the driver build P (R2, in `materialize`).
+//! P answers queries of identity, context and source. The entry answers where drivers give other answers for a program from a
+//! binary. P' answers the rest. If none of them can answer exactly, the driver builds P (R2, in `materialize`).
 
 use std::ffi::CString;
 use std::sync::Arc;
 
 use opencl_sys::*;
 
+use super::facts::{ARGUMENT_QUERIES, BUILD_QUERIES, PROGRAM_QUERIES};
 use super::materialize::{Materialized, answered, ask_own_kernel};
-use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, PROGRAM_QUERIES};
 use super::restore::binary_type;
 use super::{Cache, devices};
 use crate::cl::info::{Ask, Number, Reply};
@@ -19,7 +19,7 @@ use crate::outcome::Query;
 use crate::shadow::{self, CachedProgram, Recipe};
 use crate::store::entry::{Answer, Answers, Facts};
 
-/// clGetProgramInfo; None: the driver answers for P itself.
+/// clGetProgramInfo. None: the driver answers for P itself.
 pub fn program_info(
     driver: &Driver,
     program: Program,
@@ -37,7 +37,7 @@ pub fn program_info(
     if let Some(twin) = inner.changed_twin() {
         return Some(driver.forward_program_info(twin, name, reply));
     }
-    // Of P itself, as many bytes as its binaries' sizes have, if the driver lists all.
+    // A query of P that has as many bytes as the sizes of its binaries, if the driver lists all devices.
     let ask_devices = |reply| driver.forward_program_info(program, CL_PROGRAM_DEVICES, reply);
     let given = match name {
         CL_PROGRAM_CONTEXT
@@ -70,7 +70,7 @@ pub fn program_info(
     }))
 }
 
-/// As it is counted.
+/// The query under which a materialization is counted.
 fn program_query(name: cl_program_info) -> Query {
     match name {
         CL_PROGRAM_NUM_KERNELS => Query::NumKernels,
@@ -81,7 +81,7 @@ fn program_query(name: cl_program_info) -> Query {
     }
 }
 
-/// As it is counted.
+/// See [`program_query`].
 fn build_query(name: cl_program_build_info) -> Query {
     match name {
         CL_PROGRAM_BUILD_STATUS => Query::BuildStatus,
@@ -93,8 +93,8 @@ fn build_query(name: cl_program_build_info) -> Query {
     }
 }
 
-/// References to P, and what stands for them: on drivers that count kernels, those of each P' that P ever had count as
-/// kernels of P, as do those of a twin. Our own references do not.
+/// The references to P as the application must see them. On drivers that count kernels, kernels of each P' and of a twin count as
+/// kernels of P. Our own references do not count.
 fn reference_count(
     driver: &Driver,
     program: Program,
@@ -119,7 +119,7 @@ fn reference_count(
     reply.give(&references.saturating_sub(ours).to_value(), &ask)
 }
 
-/// clGetProgramBuildInfo; None: the driver answers for P itself.
+/// clGetProgramBuildInfo. None: the driver answers for P itself.
 pub fn build_info(
     driver: &Driver,
     program: Program,
@@ -140,8 +140,8 @@ pub fn build_info(
         return Some(driver.forward_build_info(twin, device, name, reply));
     }
     let Some(index) = device_index(driver, &inner, device) else {
-        // Of what is no device of the program, P says what it would say if it was built; but some drivers answer for any part of
-        // a device of theirs, and for what is no device at all (measured: PoCL).
+        // If the handle is no device of the program, P answers as if it was built. But some drivers answer for any sub-device of
+        // their devices, and for handles of no device (measured: PoCL).
         driver.build_status(program, device).ok()?;
         let _own = Cache::get().own(program, &inner, Query::OtherDevice);
         let own = made_for_real(program, &inner);
@@ -159,13 +159,13 @@ pub fn build_info(
     let given = answered(driver, program, &inner, query, find)
         .and_then(|answer| give_or_ask(answer, program, &inner, query, reply, &ask));
     Some(given.unwrap_or_else(|| {
-        // Of a device that was not built, nothing is recorded.
+        // The entry records nothing of a device that was not built.
         driver.forward_build_info(made_for_real(program, &inner), device, name, reply)
     }))
 }
 
-/// Which of the program's devices is meant, if the handle is known to be one of a device: the program has it, or the application
-/// has built for it.
+/// The index of the program's device that a handle means. None if the handle is not known to be a device: the program has it, or
+/// the application has built for it.
 fn device_index(driver: &Driver, inner: &CachedProgram, device: Device) -> Option<usize> {
     let is_named = |call: &&Recipe| {
         let named = call.arguments.devices.as_ref();
@@ -178,8 +178,8 @@ fn device_index(driver: &Driver, inner: &CachedProgram, device: Device) -> Optio
         .flatten()
 }
 
-/// What was recorded of the devices of the program of which P, built for real, says what it says of this one. PoCL has no log of
-/// a program whose binary the process has loaded before (measured), and takes a part of a device for that device.
+/// The recorded answer for devices about which P, built for real, says the same as about this one. PoCL has no log of a program
+/// whose binary the process has loaded before, and takes a sub-device for its root device (measured).
 fn recorded_of_alike(
     driver: &Driver,
     own: Program,
@@ -201,12 +201,12 @@ fn recorded_of_alike(
         .then_some(first)
 }
 
-/// What answers where the entry does not: P, which has been built for real by now if it could be, or a link's twin.
+/// The program that answers if the entry does not: a link's twin, else P, which is built for real by now if it could be.
 fn made_for_real(program: Program, inner: &CachedProgram) -> Program {
     inner.twin().unwrap_or(program)
 }
 
-/// clGetKernelInfo; None: the driver answers.
+/// clGetKernelInfo. None: the driver answers.
 pub fn kernel_info(
     driver: &Driver,
     kernel: Kernel,
@@ -218,7 +218,7 @@ pub fn kernel_info(
     }
     let (program, inner) = shadow::kernel_origin(kernel)?;
     if name == CL_KERNEL_PROGRAM {
-        if !inner.is_apart() && inner.twin().is_none() {
+        if !inner.is_inner() && inner.twin().is_none() {
             return None;
         }
         let ask = |reply| driver.forward_kernel_info(kernel, name, reply);
@@ -241,7 +241,7 @@ pub fn kernel_info(
     })
 }
 
-/// clGetKernelArgInfo; None: the driver answers.
+/// clGetKernelArgInfo. None: the driver answers.
 pub fn kernel_arg_info(
     driver: &Driver,
     kernel: Kernel,
@@ -263,7 +263,8 @@ pub fn kernel_arg_info(
             )
         };
         let ask = |reply| driver.forward_kernel_arg_info(kernel, index, name, reply);
-        // Of kernels that were made from binaries Intel's CPU runtime has no such facts. It treats their names as it would these.
+        // Intel's CPU runtime does not know these facts of kernels from binaries. It handles the size of a kernel's name as it
+        // would handle theirs.
         let ask_name = |reply| driver.forward_kernel_info(kernel, CL_KERNEL_FUNCTION_NAME, reply);
         let given = find(&inner.facts()).and_then(|answer| {
             let given = give(answer.clone(), &inner, reply, &ask);
@@ -279,7 +280,7 @@ pub fn kernel_arg_info(
     })
 }
 
-/// The kernels of P' in the order in which the driver would have made those of P.
+/// Sorts the kernels of P' into the order in which the driver would have created those of P.
 pub fn in_recorded_order(driver: &Driver, inner: &CachedProgram, kernels: &mut [cl_kernel]) {
     let facts = inner.facts();
     let order = |raw: &cl_kernel| {
@@ -301,16 +302,16 @@ pub fn in_recorded_order(driver: &Driver, inner: &CachedProgram, kernels: &mut [
 
 /// The program that kernels are made of.
 pub enum Executing {
-    /// P itself, or what serves it.
+    /// P itself, or the program that serves it.
     Itself(Program),
-    /// What the driver has made for real: of compiled objects and libraries the driver itself says why there are no kernels,
-    /// since those that were made from binaries may have some (measured on rusticl), and of the result of a link after a call that
-    /// failed to change it, since one that was made from a binary may take that otherwise.
+    /// A program that the driver has built for real. For compiled objects and libraries the driver itself reports why there are no
+    /// kernels, since objects from binaries may have some (measured on rusticl). After a failed call to change the result of a
+    /// link, a program from a binary may behave differently.
     Own(Materialized),
 }
 
 impl Executing {
-    /// Its handle.
+    /// The program's handle.
     pub fn program(&self) -> Program {
         match self {
             Executing::Itself(program) => *program,
@@ -318,28 +319,28 @@ impl Executing {
         }
     }
 
-    /// Where its kernels come from, if from what serves P or a twin.
+    /// The origin of its kernels, if they come from the serving program or from a twin.
     pub fn origin(&self, inner: &Option<Arc<CachedProgram>>) -> Option<Arc<CachedProgram>> {
         match self {
             Executing::Itself(_) => inner.clone(),
-            Executing::Own(_) => inner.clone().filter(|inner| !inner.is_apart()),
+            Executing::Own(_) => inner.clone().filter(|inner| !inner.is_inner()),
         }
     }
 
-    /// Whether the driver has made it for real.
+    /// Whether the driver has built it for real.
     pub fn is_own(&self) -> bool {
         matches!(self, Executing::Own(_))
     }
 }
 
-/// Whether kernels are made of what serves P; else of what the driver makes for real.
+/// Whether kernels are created from the serving program. Else they are created from a program that the driver builds for real.
 pub fn executes(inner: &CachedProgram) -> bool {
     let first = inner.built().first().copied().unwrap_or(0);
     let executable = CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int;
     !inner.has_failed() && binary_type(&inner.facts(), first).is_none_or(|kind| kind == executable)
 }
 
-/// The program that kernels of `program` are made of, where `inner` serves it.
+/// The program from which kernels of `program` are created, if `inner` serves it.
 pub fn executing(program: Program, inner: Option<&Arc<CachedProgram>>) -> Executing {
     let Some(inner) = inner else {
         return Executing::Itself(program);
@@ -353,8 +354,8 @@ pub fn executing(program: Program, inner: Option<&Arc<CachedProgram>>) -> Execut
     }
 }
 
-/// Whether the application has released the last reference to a program that only its kernels keep in memory. P' was released
-/// as well, so it gives the driver's answers of such a handle.
+/// Whether the application has released the last reference to a program that only its kernels keep in memory. P' was released as
+/// well, so P' gives the driver's answers for such a handle.
 fn is_dead(driver: &Driver, kept: bool) -> bool {
     kept && !driver.profile.kernels_keep_program
 }
@@ -371,9 +372,9 @@ fn known(answer: &Answer) -> Option<Answer> {
     (*answer != Answer::Withheld).then(|| answer.clone())
 }
 
-/// Gives what was recorded of a program. Where that is an error and the application wants no value, and names room for one or no
-/// place for the size, some drivers find nothing wrong (measured: Intel's CPU runtime), so the driver is asked just so. None: only
-/// the program that the driver makes for real can say, which there is now if it could be made.
+/// Gives a recorded answer of a program. If the answer is an error and the application passes no value and a place or no room for
+/// the size, some drivers report success (measured: Intel's CPU runtime), so the driver is asked with the same arguments. None:
+/// only the program that the driver builds for real can answer; it is built by now if that is possible.
 fn give_or_ask(
     answer: Answer,
     program: Program,
@@ -393,7 +394,7 @@ fn give_or_ask(
     given
 }
 
-/// None: only the driver can say, of the program that it makes for real.
+/// Gives a recorded answer. None: only the program that the driver builds for real can answer.
 fn give(answer: Answer, inner: &CachedProgram, reply: Reply, ask: Ask) -> Option<cl_int> {
     let options = inner.recipe().arguments.options.as_ref();
     match answer {

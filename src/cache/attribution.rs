@@ -1,4 +1,4 @@
-//! Which driver and device an event without a plan is counted for.
+//! The driver and device for which an event without a plan is counted.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::store::stats::Labels;
 /// A driver and a device, as far as they are known.
 #[derive(Clone, Default)]
 pub struct Attribution {
-    /// None if the program is not known here.
+    /// None if the program is not known.
     pub driver: Option<&'static Driver>,
     device: Option<Arc<[Ingredient]>>,
 }
 
 impl Attribution {
-    /// The driver, of whose devices nothing is asked.
+    /// A driver without a device.
     pub fn driver(driver: &'static Driver) -> Attribution {
         Attribution {
             driver: Some(driver),
@@ -42,7 +42,7 @@ impl Attribution {
         }
     }
 
-    /// What serves a program.
+    /// The first device of a serving program.
     pub fn inner(inner: &CachedProgram) -> Attribution {
         let driver = inner.driver();
         let first = inner.devices().first();
@@ -52,9 +52,9 @@ impl Attribution {
         )
     }
 
-    /// This device.
+    /// A device of a driver.
     pub fn device(driver: &'static Driver, device: Device) -> Attribution {
-        // A driver that is being torn down is asked for nothing.
+        // No function of a driver that is being torn down may be called.
         let identities = (!driver::is_ending())
             .then(|| driver.device_identities(&[device]))
             .flatten();
@@ -64,7 +64,7 @@ impl Attribution {
         }
     }
 
-    /// As it is counted.
+    /// The labels of the counters.
     pub fn place(&self) -> Labels<'_> {
         let name = self.device.as_deref().and_then(device::name);
         Labels {

@@ -1,18 +1,18 @@
-//! Audits: what an audit compares, and what follows from one that found a difference.
+//! Audits: what an audit compares, and how a difference stops the use of a driver's entries.
 //!
-//! A hit is chosen for an audit in [`super::autobake::hit_served`]. The baker compiles the entry's recipe again in a worker, with all
-//! that is in the key, and compares what comes out ([`differences`]) with what is stored. What two compilations give otherwise as well
-//! is no difference. The entry stays as it is.
+//! [`super::autobake::hit_served`] chooses a hit for an audit. The baker compiles the entry's recipe again in a worker, with
+//! everything that is in the key, and compares the result with the entry ([`differences`]). Differences between two compilations do
+//! not count. The entry stays as it is.
 //!
-//! A difference marks the driver (`store::audit`). A process looks for the mark at its first build, and then at most once a second
-//! until there is one; from then on it bypasses.
+//! A difference marks the driver (`store::audit`). A process looks for the mark at its first build, then at most once a second.
+//! Once it finds the mark, it bypasses every build of that driver.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 
+use super::facts::kernel_facts;
 use super::plan::Plan;
-use super::record::kernel_facts;
 use super::{Cache, verify};
 use crate::cl::Program;
 use crate::driver::{Driver, profile};
@@ -21,14 +21,14 @@ use crate::key::ingredients::{Key, key};
 use crate::outcome::Bypass;
 use crate::store::entry::{Entry, Facts};
 
-/// How long it is taken to hold that there is no mark: to look costs some microseconds, and on a server's disk a round trip.
+/// How long the absence of a mark is trusted. A look costs microseconds, or a round trip on a network file system.
 const HOLDS: Duration = Duration::from_secs(1);
 
-/// What was seen of the marks of drivers.
+/// The marks of drivers as this process last saw them.
 #[derive(Default)]
 pub(super) struct AuditMarks(Mutex<Vec<Seen>>);
 
-/// What was seen of one driver's.
+/// The mark of one driver.
 #[derive(Clone, Copy)]
 struct Seen {
     /// The driver, by its number in this process.
@@ -38,25 +38,26 @@ struct Seen {
     is_marked: bool,
 }
 
-/// What tells a driver from others and from other versions of it: the digest of its part of keys.
+/// The digest of a driver's part of keys: it differs for another driver and for another version.
 pub fn identity(driver: &Driver) -> Option<Key> {
     Some(key(driver.identity(Cache::get())?.iter()))
 }
 
-/// What of two entries of one key differs, in words.
+/// The differences between two entries of one key, for messages.
 pub fn differences(one: &Entry, other: &Entry) -> BTreeSet<String> {
     let copies = profile::named(&one.meta.driver_family).copies_builds;
     let is_for_others = one.meta.built != other.meta.built;
     let [one, other] = [one, other].map(|entry| {
         let binaries = entry.binaries().map(<[u8]>::to_vec);
-        verify::Shown::of_facts(&entry.meta.facts, binaries.collect())
+        verify::ProgramAnswers::of_facts(&entry.meta.facts, binaries.collect())
     });
     let mut found = verify::compare(copies, &one, &other);
     found.extend(is_for_others.then(|| "devices that have a binary".to_owned()));
     found
 }
 
-/// Adds what the API shows of these kernels. An entry has that of the kernels that applications made, where making one is dear.
+/// Adds the facts of these kernels. On drivers where creating a kernel is expensive, an entry has the facts of the kernels that
+/// applications created.
 pub(super) fn add_kernels(
     driver: &Driver,
     program: Program,
@@ -77,7 +78,7 @@ pub(super) fn add_kernels(
 }
 
 impl Cache {
-    /// The plan, unless an audit found an entry of its driver wrong.
+    /// Returns the plan, unless an audit found a wrong entry of its driver.
     pub(super) fn unless_marked(
         &self,
         driver: &Driver,

@@ -1,9 +1,9 @@
-//! Who bakes what misses have left, and audits some hits: `oclcache bake`, started when this process ends.
+//! Starts `oclcache bake` when this process ends, to bake the recipes of misses and to audit some hits.
 //!
-//! What it takes is made ready when the first recipe is written or the first hit is chosen for an audit, while anything may be looked at and allocated. At the end of the
-//! process, in the destructor of the library (`front::exit`), it is only started. A process that ends by a signal, by `_exit`
-//! or by executing another program runs no destructor: then the recipes wait for the next that misses, or for a person.
-//! `oclcache run` starts it itself, once for all processes of the run.
+//! The command and its arguments are prepared when the first recipe is written or the first hit is chosen for an audit, since at
+//! the end of the process nothing may be allocated. The destructor of the library (`front::exit`) only starts it. A process that
+//! ends by a signal, by `_exit` or by executing another program runs no destructor; then the recipes wait for the next process that
+//! misses, or for the user. `oclcache run` starts the baker once for all processes of the run.
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -23,19 +23,19 @@ use crate::key::ingredients::Key;
 use crate::spawn_detached::Start;
 use crate::{log, trust};
 
-/// Where the command stands, if the package was built for a place of its own.
+/// The path of the command, if the package sets one at build time.
 const BUILT_COMMAND: Option<&str> = option_env!("OCLCACHE_DEFAULT_COMMAND");
 const COMMAND: &str = "oclcache";
 
-/// What each job of a batch system finds in its environment: sbatch(1) and srun(1) of Slurm, qsub(1B) of PBS and Torque, bsub(1)
-/// of LSF. When the job's own processes have ended, they kill what is left of it, or count its time.
+/// Variables that batch systems set in their jobs: sbatch(1) and srun(1) of Slurm, qsub(1B) of PBS and Torque, bsub(1) of LSF. When
+/// the job's own processes have ended, the batch system kills the remaining ones, or charges for their time.
 const JOBS: [&str; 3] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 
-/// Set to `true` by GitHub's, GitLab's and most other services that run builds, whose machines are gone afterwards.
+/// GitHub, GitLab and most other build services set it to `true`. Their machines are discarded after the job.
 const CI: &str = "CI";
 
-/// Variables that do not reach who bakes: ours, those of the ICD loaders, and what would load into it what was meant for the
-/// application. Drivers have others that begin with `OPENCL_` (Intel's CPU runtime: OPENCL_PROGRAM_COMPILE_OPTIONS).
+/// Variables that are not passed to the baker: ours, those of the ICD loaders, and those that load libraries meant for the
+/// application. Some variables of drivers begin with `OPENCL_` as well (Intel's CPU runtime: OPENCL_PROGRAM_COMPILE_OPTIONS).
 const REMOVED: [&str; 5] = [
     "OCLCACHE_*",
     "OCL_ICD_*",
@@ -44,11 +44,11 @@ const REMOVED: [&str; 5] = [
     "LD_AUDIT",
 ];
 
-/// The option of `oclcache bake` for who is started here: nobody waits for it, or reads what it says.
+/// The option of `oclcache bake` for a baker in the background: nothing waits for it or reads its output.
 pub const DETACHED: &str = "--detached";
-/// Its option for a hit that is to be audited; the key stands behind it.
+/// The option of `oclcache bake` for a hit that is to be audited; its value is the key.
 pub const AUDIT: &str = "--audit=";
-/// Its options for settings.
+/// The options of `oclcache bake` for settings.
 pub const HANDED: [(&str, Name); 5] = [
     ("--dir", Name::Dir),
     ("--vendors", Name::Vendors),
@@ -57,24 +57,25 @@ pub const HANDED: [(&str, Name); 5] = [
     ("--max-age", Name::MaxAge),
 ];
 
-/// What the process was when this library began to work in it.
+/// The process as it was when the library was loaded.
 #[derive(Clone, Copy)]
 struct Birth {
     generation: u64,
-    /// Whether it is the first of its system or container, or was started by that one, and whose end may be that of the whole.
+    /// Whether the process is the first of its system or container, or a child of that one. The end of such a process may end the
+    /// whole container.
     is_of_init: bool,
 }
 
 static BIRTH: OnceBox<Birth> = OnceBox::new();
 static READY: OnceBox<Option<Ready>> = OnceBox::new();
 
-/// What will be started, and by which process.
+/// The prepared command, and the process that prepared it.
 struct Ready {
     start: Start,
     generation: u64,
 }
 
-/// The library begins to work.
+/// Records the state of the process when the library is loaded.
 pub fn born() {
     BIRTH.get_or_init(|| {
         Box::new(Birth {
@@ -84,7 +85,7 @@ pub fn born() {
     });
 }
 
-/// A recipe was written that somebody has to bake.
+/// Notes that a recipe was written, which has to be baked.
 pub fn recipe_written(config: &Config) {
     if env::var_os(RUN_VARIABLE).is_some() {
         return tracing::debug!("`oclcache run` has it baked");
@@ -92,8 +93,8 @@ pub fn recipe_written(config: &Config) {
     ready(config);
 }
 
-/// A hit was served from the user's own entries: one in so many is to be audited. The choice is made in memory, at random, and by
-/// each process anew, so that no program and no key is left out.
+/// Notes a hit from the user's own entries, and may choose it for an audit. Each process chooses at random and in memory, so that
+/// no program and no key is left out.
 pub fn hit_served(config: &Config, key: &Key) {
     let is_chosen = |count| RandomState::new().hash_one(()).is_multiple_of(count);
     if config.audit().is_some_and(is_chosen)
@@ -104,7 +105,7 @@ pub fn hit_served(config: &Config, key: &Key) {
     }
 }
 
-/// What will be started at the end of this process, made ready by the first call; None: nothing is.
+/// The command that the end of this process will start, prepared by the first call. None: nothing will be started.
 fn ready(config: &Config) -> Option<&'static Ready> {
     let made = READY.get_or_init(|| match make_ready(config) {
         Ok(ready) => Box::new(Some(ready)),
@@ -116,7 +117,7 @@ fn ready(config: &Config) -> Option<&'static Ready> {
     made.as_ref()
 }
 
-/// What is to be started at the end of this process. Allocates nothing and takes no lock.
+/// The command to start at the end of this process. Allocates nothing and takes no lock.
 pub fn at_end() -> Option<&'static Start> {
     let ready = READY.get()?.as_ref()?;
     (ready.generation == generation()).then_some(&ready.start)
@@ -138,10 +139,10 @@ fn make_ready(config: &Config) -> Result<Ready, String> {
     })
 }
 
-/// Starts who bakes what the child of `oclcache run` has left, on these drivers.
+/// Starts the baker for the recipes that the children of `oclcache run` have left, on these drivers.
 ///
 /// # Errors
-/// Why not, for people.
+/// Why nothing was started, as a message.
 pub fn after_run(command: &Path, config: &Config, vendors: &OsStr) -> Result<(), String> {
     match refusal(config, is_of_init()) {
         Some(why) => Err(why),
@@ -149,12 +150,12 @@ pub fn after_run(command: &Path, config: &Config, vendors: &OsStr) -> Result<(),
     }
 }
 
-/// Whether this process is the first of its system or container, or was started by that one.
+/// Whether this process is the first of its system or container, or a child of that one.
 pub fn is_of_init() -> bool {
     getpid().is_init() || getppid().is_some_and(|parent| parent.is_init())
 }
 
-/// Why no process is left behind here.
+/// Why this process starts no process that outlives it.
 pub fn refusal(config: &Config, is_of_init: bool) -> Option<String> {
     match config.autobake() {
         Some(true) => return None,
@@ -174,8 +175,8 @@ pub fn refusal(config: &Config, is_of_init: bool) -> Option<String> {
     is_confined().then(|| "system calls are filtered".into())
 }
 
-/// Whether the process has filters of system calls that its parent has not. It has put them up itself, as browsers do, and one
-/// that kills who starts a program would kill it at its end.
+/// Whether the process has more filters of system calls than its parent. Then it installed them itself, as browsers do, and a
+/// filter that kills a process for starting another would kill this one at its end.
 fn is_confined() -> bool {
     let filters = |process: &str| {
         let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
@@ -189,14 +190,15 @@ fn is_confined() -> bool {
         return false;
     }
     let parent = getppid().map(|parent| parent.as_raw_nonzero().to_string());
-    // Only since Linux 5.9 their number is told, too.
+    // Linux tells their number since 5.9 only.
     own.len() < 2 || parent.and_then(|parent| filters(&parent)) != Some(own)
 }
 
-/// The command that belongs to a library, whoever may have put it there: beside it, in `../bin`, or where the build put it.
+/// The command that belongs to a library: beside the library, in `../bin`, or at the path that the build set. Ignores who may write
+/// it.
 pub fn beside(library: &Path) -> Option<PathBuf> {
     let mut places = Vec::new();
-    // What the loader was told may be relative, to a directory of that moment.
+    // The loader's path may be relative to the working directory of that time.
     if let Some(real) = library
         .is_absolute()
         .then(|| library.canonicalize().ok())
@@ -211,10 +213,10 @@ pub fn beside(library: &Path) -> Option<PathBuf> {
     places.iter().find_map(|place| place.canonicalize().ok())
 }
 
-/// The command that belongs to a library, if nobody untrusted can write it.
+/// The command that belongs to a library, if no untrusted user can write it.
 ///
 /// # Errors
-/// Why there is none, for people.
+/// Why there is none, as a message.
 pub fn command(library: &Path) -> Result<PathBuf, String> {
     let command = beside(library).ok_or("there is no command beside the library")?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -233,8 +235,8 @@ pub fn command(library: &Path) -> Result<PathBuf, String> {
     Ok(command)
 }
 
-/// `oclcache bake` for this cache, detached. Nothing of our settings reaches it but by its arguments: they are those of the
-/// application, and some would turn it off.
+/// Prepares `oclcache bake` for this cache. It gets our settings as arguments only: the variables are meant for the application,
+/// and some would turn the cache off.
 fn bake(command: &Path, config: &Config, vendors: &OsStr) -> Result<Start, String> {
     let own = [command.into(), "bake".into(), DETACHED.into()];
     let arguments = own.into_iter().chain(handed(config, vendors)?).collect();
@@ -243,8 +245,8 @@ fn bake(command: &Path, config: &Config, vendors: &OsStr) -> Result<Start, Strin
     start.ok_or("a setting or variable has a NUL".into())
 }
 
-/// The arguments of `oclcache bake` that stand for the settings of this process, and for the drivers that it knows beside the
-/// registered ones.
+/// The arguments of `oclcache bake` that pass on the settings of this process, and the drivers that it knows beside the registered
+/// ones.
 ///
 /// # Errors
 /// There is no cache.
@@ -261,7 +263,7 @@ pub fn handed(config: &Config, vendors: &OsStr) -> Result<Vec<OsString>, String>
     Ok(arguments)
 }
 
-/// Whether a variable does not reach who bakes.
+/// Whether a variable is not passed to the baker.
 pub fn is_removed(name: &OsStr) -> bool {
     let name = name.as_bytes();
     REMOVED

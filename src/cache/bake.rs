@@ -1,8 +1,8 @@
-//! What is different in the baker, which does an application's calls again: nothing is looked up, waited for or counted, and
-//! what is recorded is an entry of the application's own call, whose files lay elsewhere.
+//! What is different in the baker. The baker repeats an application's calls. It looks nothing up, waits for nothing and counts
+//! nothing, and it records the entry of the application's own call, whose files were in other places.
 //!
-//! The baker says before each call what that is to make ([`begin`]), and asks afterwards what has become of it ([`end`]). A call
-//! that would make anything else never comes to the driver.
+//! Before each call the baker sets what the call is to make ([`begin`]); afterwards it takes the outcome ([`end`]). A call that
+//! would make anything else never reaches the driver.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,40 +23,40 @@ static BAKER: AtomicBool = AtomicBool::new(false);
 
 static CALL: Mutex<Option<Running>> = Mutex::new(None);
 
-/// A call that the baker is about to do again.
+/// A call that the baker repeats.
 pub struct Call {
-    /// The key that it had.
+    /// The key of the application's call.
     pub key: Key,
-    /// What is known of it.
+    /// The metadata of its pending entry.
     pub meta: Meta,
-    /// The recipe that it left.
+    /// Its recipe.
     pub recipe: StoredRecipe,
-    /// The driver may be a newer one, so that the key is another.
+    /// The driver may have changed, so the key may be another.
     pub is_stale: bool,
-    /// It is recorded also where there is an entry.
+    /// Record it even if there is an entry.
     pub again: bool,
-    /// It is compiled for an audit: nothing is stored.
+    /// Compile it for an audit: nothing is stored.
     pub is_audit: bool,
-    /// Another call needs what it makes, also where there is an entry.
+    /// Another call needs its result: build it even if there is an entry.
     pub is_part: bool,
-    /// Directories of the options, or the working directory, are the baker's own, and must show nowhere.
+    /// The baker replaced directories of the options or the working directory by its own; they must not show in the entry.
     pub is_moved: bool,
-    /// Whether what the driver gives holds what it has made at enqueues of the application; asked when it has built.
+    /// Whether the binary holds code that the driver made when the application enqueued kernels. Asked after the build.
     pub has_variants: Box<dyn Fn() -> bool + Send>,
 }
 
-/// What has become of a call.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
     /// There is an entry of this key now.
     Stored(Key),
-    /// There was one before, so nothing was built.
+    /// There was an entry before, so nothing was built.
     Known(Key),
-    /// It was compiled for an audit, and this would be the file of its entry.
+    /// It was compiled for an audit. These would be the bytes of its entry.
     Compiled(Vec<u8>),
-    /// It was not made, or not stored, for this reason.
+    /// It was not made or not stored, for this reason.
     Left(String),
-    /// It was made, and cannot be stored whenever it is made, for this reason.
+    /// It was made, but can never be stored, for this reason.
     Useless(String),
 }
 
@@ -65,22 +65,22 @@ struct Running {
     done: Option<Done>,
 }
 
-/// This process bakes, from now on and before anything is built.
+/// Makes this process the baker. Must be called before anything is built.
 pub fn be_baker() {
     BAKER.store(true, Ordering::Relaxed);
 }
 
-/// Whether this process bakes.
+/// Whether this process is the baker.
 pub fn is_baker() -> bool {
     BAKER.load(Ordering::Relaxed)
 }
 
-/// The next call is this one.
+/// Sets the call that the driver's next build belongs to.
 pub fn begin(call: Call) {
     *CALL.lock() = Some(Running { call, done: None });
 }
 
-/// What has become of it; None: the driver has not built it.
+/// Takes the outcome of the call. None: the driver has not built it.
 pub fn end() -> Option<Done> {
     CALL.lock().take()?.done
 }
@@ -91,7 +91,7 @@ fn ended(done: Done) {
     }
 }
 
-/// Whether a call was made for an audit only, so that nothing of it is stored.
+/// Whether a call was made for an audit only; then this takes the content, and nothing is stored.
 pub(super) fn is_audited(key: &Key, content: &EntryContent<'_>) -> bool {
     let is_audit = CALL.lock().as_ref().is_some_and(|now| now.call.is_audit);
     if is_audit {
@@ -103,7 +103,7 @@ pub(super) fn is_audited(key: &Key, content: &EntryContent<'_>) -> bool {
     is_audit
 }
 
-/// The kernels of which a call that is made for an audit is to tell all.
+/// The kernels whose facts a call for an audit must ask for.
 pub(super) fn audited_kernels() -> Vec<Vec<u8>> {
     let running = CALL.lock();
     let audited = running.as_ref().filter(|now| now.call.is_audit);
@@ -111,13 +111,13 @@ pub(super) fn audited_kernels() -> Vec<Vec<u8>> {
     kernels.map(|kernel| kernel.name.clone()).collect()
 }
 
-/// It is not stored, for this reason.
+/// Notes why the call is not stored.
 pub(super) fn left(why: String) {
     ended(Done::Left(why));
 }
 
 impl Cache {
-    /// Whether the call is not to be made, as what it would make is not what the baker is to make, or is there.
+    /// Whether the baker must not make this call: it would make something else than the baker's call, or an entry exists.
     pub(super) fn is_refused_by_baker(&self, plan: Result<&Plan, Bypass>) -> bool {
         if !is_baker() {
             return false;
@@ -159,8 +159,8 @@ impl Cache {
         }
     }
 
-    /// What the entry of a call is to say in place of what the baker's own call says; None: it would tell of the baker's files, or
-    /// it is there already.
+    /// The metadata and recipe to store. In the baker they are those of the application's call. None: they would show the baker's
+    /// files, or there is an entry already.
     pub(super) fn as_recorded(
         &self,
         key: Key,
@@ -186,11 +186,11 @@ impl Cache {
             executable: call.meta.executable.clone(),
             compile_ns: call.meta.compile_ns.max(1),
             variants: (call.has_variants)(),
-            // What an archive brought is somebody else's recipe still.
+            // A recipe from an archive remains another user's recipe.
             imported: call.meta.imported,
             ..meta
         };
-        // Keys of inputs and of earlier calls are those of now.
+        // Keys of inputs and of earlier calls are the current ones.
         let recipe = recipe.map(|recipe| StoredRecipe {
             options: call.recipe.options.clone(),
             files: call.recipe.files.clone(),
@@ -201,14 +201,14 @@ impl Cache {
         Some((meta, recipe))
     }
 
-    /// The call has been recorded.
+    /// Notes that the call was recorded.
     pub(super) fn recorded_by_baker(&self, key: Key) {
         ended(Done::Stored(key));
     }
 }
 
-/// Whether the driver, what is around it and the devices are what they were when a key was made of these ingredients; None: they
-/// cannot be identified.
+/// Whether the driver, its surroundings and the devices are the same as when a key was made of these ingredients. None: they cannot
+/// be identified.
 pub fn is_of_driver(
     driver: &Driver,
     devices: &[Device],
@@ -238,8 +238,8 @@ pub fn is_of_driver(
     )
 }
 
-/// The first ingredient that is another now, for people. With another driver that of the driver and its devices may be, and so
-/// the keys of inputs.
+/// The first ingredient that has changed, for a message. If the driver may be another (`is_stale`), its ingredients and those of
+/// its devices may differ, and so may the keys of inputs.
 fn difference(then: &[Ingredient], now: &[Ingredient], is_stale: bool) -> Option<String> {
     let counts = |one: &&Ingredient| {
         let is_of_driver = matches!(
@@ -257,7 +257,7 @@ fn difference(then: &[Ingredient], now: &[Ingredient], is_stale: bool) -> Option
     Some(named(&one))
 }
 
-/// An ingredient as people call it.
+/// An ingredient in words.
 fn named(one: &Ingredient) -> String {
     let name = text(one.name.as_bytes());
     match one.kind {

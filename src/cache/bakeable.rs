@@ -1,8 +1,8 @@
-//! Whether the baker can do the call of a miss again, told at the miss.
+//! Whether the baker can repeat the call of a miss. Decided at the miss.
 //!
-//! What enters a key is what the baker has as well, or the miss leaves no recipe and says why at once: a recipe that nobody can
-//! bake would be tried by each baker, and nobody would know why nothing is ever stored. What only a later change can spoil, such as
-//! a header that is edited, is found by the baker itself.
+//! The baker must have everything that is in the key. Otherwise the miss stores no recipe and reports why: every baker would try a
+//! recipe that cannot be baked, and the user would not learn why nothing is stored. The baker itself finds what only a later change
+//! can spoil, such as an edited header.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +18,7 @@ use crate::store::recipe::StoredRecipe;
 use crate::store::{Lookup, Store};
 use crate::trust;
 
-/// Why no baker can do a call of these ingredients again, by what is around it.
+/// Why no baker can repeat a call of these ingredients, judged by the surroundings.
 pub(super) fn refusal(driver: &Driver, plan: &Plan) -> Option<NotBakeable> {
     let ingredients = plan.ingredients();
     ingredients.iter().find_map(of_ingredient).or_else(|| {
@@ -27,10 +27,10 @@ pub(super) fn refusal(driver: &Driver, plan: &Plan) -> Option<NotBakeable> {
     })
 }
 
-/// Why the baker has not what this ingredient says. It judges each kind, so that a new one cannot be forgotten.
+/// Why the baker cannot reproduce this ingredient. The match is over all kinds, so that a new kind cannot be forgotten.
 fn of_ingredient(one: &Ingredient) -> Option<NotBakeable> {
     match one.kind {
-        // In the recipe.
+        // They are in the recipe.
         Kind::Source
         | Kind::Options
         | Kind::Operation
@@ -39,9 +39,9 @@ fn of_ingredient(one: &Ingredient) -> Option<NotBakeable> {
         | Kind::Constant
         | Kind::Input
         | Kind::Previous => None,
-        // The headers that are on the disk, where they are: see [`of_directory`].
+        // The recipe has the headers. [`of_directory`] judges their place.
         Kind::Include | Kind::WorkingDirectory => None,
-        // The machine's.
+        // They belong to the machine.
         Kind::Device | Kind::Processor => None,
         Kind::Driver | Kind::Environment if has_changed(one) => {
             Some(NotBakeable::EnvironmentChanged)
@@ -60,7 +60,7 @@ fn of_ingredient(one: &Ingredient) -> Option<NotBakeable> {
     }
 }
 
-/// Why a recipe cannot be done again, by what it says.
+/// Why a recipe cannot be repeated, judged by its content.
 pub(super) fn of_recipe(store: &Store, recipe: &StoredRecipe, plan: &Plan) -> Option<NotBakeable> {
     let parts = recipe.devices.iter().filter(|device| device.is_part);
     if parts.count() > 0 && recipe.devices.len() > 1 {
@@ -74,7 +74,7 @@ pub(super) fn of_recipe(store: &Store, recipe: &StoredRecipe, plan: &Plan) -> Op
         return Some(NotBakeable::InputNotStored);
     }
     let ingredients = plan.ingredients();
-    // Else the baker could lay the headers out elsewhere.
+    // Otherwise the baker could put the headers elsewhere.
     let needs_directory = recipe.needs_directory(&ingredients)
         || plan.options.as_ref().is_some_and(|options| {
             let others = vec![Vec::new(); options.include_dirs.len()];

@@ -1,4 +1,4 @@
-//! Which of a program's devices a call is for, and what the others keep of earlier calls.
+//! Which of a program's devices a call is for, and which state the others keep from earlier calls.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub fn targets(
         .map(|device| index(driver, devices, *device))
         .collect::<Option<Vec<_>>>()
         .ok_or(Bypass::SomeDevices)?;
-    // PoCL gives the binaries of a program in the order of this list, whatever CL_PROGRAM_DEVICES says (measured).
+    // PoCL lists the binaries of a program in the order of this list, whatever CL_PROGRAM_DEVICES says (measured).
     if !targets.is_sorted() {
         return Err(Bypass::UnusualArguments);
     }
@@ -30,9 +30,9 @@ pub fn targets(
     Ok(targets)
 }
 
-/// Which of a program's devices is meant. Where parts of a device are devices to the driver, a program has those that its
-/// context has; else (measured: PoCL) it has the root device, whatever part of it is named. The handle may be anything: only
-/// a driver of the latter kind is asked, which looks into it as well (and then crashes with what is no device).
+/// The index of the program's device that a handle means. If the driver treats sub-devices as devices, a program has the devices of
+/// its context; otherwise (measured: PoCL) it has the root device of any sub-device. The handle may be invalid. Only a driver of
+/// the latter kind is asked about it, and such a driver reads the handle anyway (and crashes if it is no device).
 pub fn index(driver: &Driver, devices: &[Device], wanted: Device) -> Option<usize> {
     let position = |wanted| devices.iter().position(|device| *device == wanted);
     match position(wanted) {
@@ -41,7 +41,7 @@ pub fn index(driver: &Driver, devices: &[Device], wanted: Device) -> Option<usiz
     }
 }
 
-/// What devices that the call does not name keep of earlier calls.
+/// The recipe of the state that devices keep which the call does not name.
 pub fn previous(
     ticket: &Ticket,
     devices: &[Device],
@@ -60,7 +60,7 @@ pub fn previous(
     if kept.iter().all(|index| targets.contains(index)) {
         return Ok(None);
     }
-    // An inner program is built by one call, for all its devices and with the options of this one.
+    // One call builds an inner program for all its devices, with the options of this call.
     let alike = matches!(
         (operation, &recipe.operation),
         (Operation::Build, Operation::Build) | (Operation::Compile(_), Operation::Compile(_))
@@ -74,8 +74,8 @@ pub fn previous(
     Ok(Some(recipe.clone()))
 }
 
-/// Which of several devices a call is for. Some drivers build for the parts of a device as well (measured: Intel's CPU runtime),
-/// so it matters which are parts of which.
+/// The ingredients that tell which of several devices a call is for. Some drivers also build for the sub-devices of a device
+/// (measured: Intel's CPU runtime), so the key tells which devices have the same root.
 pub fn chosen(driver: &Driver, devices: &[Device], targets: &[usize]) -> Vec<Ingredient> {
     let number =
         |name, index: usize| Ingredient::new(Kind::Device, name, (index as u32).to_le_bytes());

@@ -1,35 +1,36 @@
-//! What this process has open of the user's cache directory: the store, and the file of its counters.
+//! The user's cache directory, opened by this process: the store, and the file of its counters.
 //!
-//! People remove the whole directory while programs run. A process that notices at a miss opens it again by its path, so that
-//! services that run for months store what they compile from then on.
+//! The directory may be removed while programs run. A process that notices this at a miss opens the path again, so that services
+//! that run for months store what they compile from then on.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use once_cell::race::OnceBox;
 
-use super::{RUN_VARIABLE, bake, plan};
-use crate::config::Config;
+use super::{RUN_VARIABLE, bake};
+use crate::config::{Config, executable};
 use crate::store::recorder::Recorder;
 use crate::store::stats::run_directory;
 use crate::store::{Limits, STATISTICS, Store};
 
-/// How often a process opens the directory again, or tries to. What was lost before stays open, some descriptors each time: another
+/// How often a process tries to open the directory again. Each lost directory stays open, with some descriptors, since another
 /// thread may be using it.
 const MAX_REOPENS: usize = 16;
 
-/// The directory as it was opened once, and what was opened after that was lost.
+/// The directory as it was opened, and its successors if it was lost.
 pub(super) struct CacheHandle {
     store: Option<Store>,
     recorder: Option<Recorder>,
-    // Without a lock, which a child that is forked meanwhile would wait for: of two that are opened at once one is dropped unused.
+    // Without a lock: a child that is forked meanwhile would wait for it. If two threads open the directory, one result is dropped
+    // unused.
     again: OnceBox<CacheHandle>,
-    /// How often the directory was opened again, or could not be.
+    /// Attempts to open the directory again.
     tries: AtomicUsize,
 }
 
 impl CacheHandle {
-    /// Opens what the configuration says.
+    /// Opens the directory of the configuration.
     pub fn new(config: &Config) -> CacheHandle {
         let store = match config.directory() {
             Ok(path) => open_store(config, &path),
@@ -38,21 +39,21 @@ impl CacheHandle {
                 None
             }
         };
-        // Counters for `oclcache run` are written also for a read-only cache: the directory is the command's, not the cache's.
+        // Counters for `oclcache run` are written for a read-only cache, too: the command owns their directory.
         let run = std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
         let written = store.as_ref().filter(|_| !config.readonly());
         let statistics = written.and_then(|store| store.root().create(STATISTICS).ok());
-        // A child that is forked when the run is over counts with all others.
+        // A child that is forked after the run counts with all other processes.
         let counts = !bake::is_baker() && (run.is_some() || statistics.is_some());
         CacheHandle {
-            recorder: counts.then(|| Recorder::new(&plan::executable(), run, statistics)),
+            recorder: counts.then(|| Recorder::new(&executable(), run, statistics)),
             store,
             again: OnceBox::new(),
             tries: AtomicUsize::new(0),
         }
     }
 
-    /// All that was opened, in order.
+    /// This handle and its successors, in order.
     fn all(&self) -> impl Iterator<Item = &CacheHandle> {
         std::iter::successors(Some(self), |opened| opened.again.get())
     }
@@ -61,22 +62,22 @@ impl CacheHandle {
         self.all().last().unwrap_or(self)
     }
 
-    /// The store; None: the cache is off.
+    /// The store. None if the cache is off.
     pub fn store(&self) -> Option<&Store> {
         self.last().store.as_ref()
     }
 
-    /// All stores that were opened.
+    /// All stores that this process has opened.
     pub fn stores(&self) -> impl Iterator<Item = &Store> {
         self.all().filter_map(|opened| opened.store.as_ref())
     }
 
-    /// The counters; None: nothing is counted.
+    /// The counters. None if nothing is counted.
     pub fn recorder(&self) -> Option<&Recorder> {
         self.last().recorder.as_ref()
     }
 
-    /// Opens the directory again, and makes it, if it is lost; tells whether it was. Nothing is made for a cache that is only read.
+    /// Opens the directory again if it is lost, and creates it. Returns whether it did. A read-only cache is never created.
     pub fn open_again_if_lost(&self, config: &Config) -> bool {
         let last = self.last();
         let is_lost = !config.readonly() && last.store.as_ref().is_some_and(Store::is_lost);
@@ -84,7 +85,7 @@ impl CacheHandle {
             return false;
         }
         let opened = CacheHandle::new(config);
-        // Who removes it may be at it, or the process may have no descriptor left: the next miss tries again.
+        // The removal may be in progress, or the process may have no descriptor left. The next miss tries again.
         let is_there = opened.store.is_some();
         if is_there && last.again.set(Box::new(opened)).is_err() {
             return false; // another thread was faster

@@ -6,16 +6,16 @@ use opencl_sys::{CL_OUT_OF_HOST_MEMORY, CL_PROGRAM_SOURCE};
 
 use crate::cl::Program;
 use crate::driver::Driver;
-use crate::key::include::{self, Closure, Followed, Inputs};
+use crate::key::include::{self, Closure, FollowedIncludes, Inputs};
 use crate::key::options::Options;
 use crate::outcome::Bypass;
 use crate::shadow::{self, Header, Recipe, Ticket};
 
-/// An embedded header, with its source as it is now. Only programs that are known to be made from source are asked: PoCL and
-/// Intel's CPU runtime crash with others (measured), and so they shall without us.
+/// An embedded header, with its current source. Only programs that are known to be made from source are asked: PoCL and Intel's CPU
+/// runtime crash with others (measured), and the application must see that as without us.
 pub fn header(ticket: &Ticket, name: &CString, program: Program) -> Result<Header, Bypass> {
-    // Ingredients have names in UTF-8. PoCL writes headers into files of these names below a directory of its cache, and leaves
-    // those there that lie outside of it, where later compiles find them (measured).
+    // Names of ingredients are UTF-8. PoCL writes headers into files of these names below a directory of its cache. It leaves files
+    // outside of that directory there, where later compilations find them (measured).
     let outside = name.as_bytes().starts_with(b"/")
         || name
             .as_bytes()
@@ -24,7 +24,7 @@ pub fn header(ticket: &Ticket, name: &CString, program: Program) -> Result<Heade
     if name.to_str().is_err() || outside {
         return Err(Bypass::UnusualArguments);
     }
-    // Intel's CPU runtime refuses those of another context (measured).
+    // Intel's CPU runtime refuses headers of another context (measured).
     let length = shadow::source_length(program, ticket.context).ok_or(Bypass::UnknownInput)?;
     Ok(Header {
         name: name.clone(),
@@ -32,13 +32,13 @@ pub fn header(ticket: &Ticket, name: &CString, program: Program) -> Result<Heade
     })
 }
 
-/// Judges source, headers and options together, and follows what they include.
+/// Judges source, headers and options together, and follows the includes.
 pub fn texts(
     driver: &Driver,
     source: &[u8],
     headers: &[Header],
     options: Option<&Options>,
-) -> Result<Followed, Bypass> {
+) -> Result<FollowedIncludes, Bypass> {
     let embedded: Vec<(&[u8], &[u8])> = headers
         .iter()
         .map(|header| (header.name.as_bytes(), header.source.as_slice()))
@@ -53,25 +53,26 @@ pub fn texts(
     })
 }
 
-/// What is looked for whatever the source says; None if a file is found that could say more.
-pub fn around(driver: &Driver, options: Option<&Options>) -> Option<Closure> {
+/// The files that are looked for whatever the source says; None if one of them exists, since it could name more.
+pub fn source_independent_closure(driver: &Driver, options: Option<&Options>) -> Option<Closure> {
     let forced = options.map_or(&[][..], |options| &options.forced_includes);
     if driver.profile.implicit_includes.is_empty() && forced.is_empty() {
         return Some(Closure::default());
     }
-    let around = texts(driver, &[], &[], options).ok()?.closure;
-    let finds_a_file = around.files().next().is_some();
-    (!finds_a_file).then_some(around)
+    let closure = texts(driver, &[], &[], options).ok()?.closure;
+    let finds_a_file = closure.files().next().is_some();
+    (!finds_a_file).then_some(closure)
 }
 
-/// Whether the files that were read for all that led to a program are as they were then.
+/// Whether all header files that led to a program are unchanged.
 pub fn are_unchanged(recipe: &Recipe) -> bool {
     let mut earlier = recipe.base.inputs().iter().chain(&recipe.previous);
     recipe.closure.is_unchanged() && earlier.all(|recipe| are_unchanged(recipe))
 }
 
-/// The source as the driver has it. It must have the length that the application gave, since some drivers could compile
-/// more than they show (OpenCL 3.0, 5.8.7: NUL characters within strings are left out of CL_PROGRAM_SOURCE).
+/// The source as the driver shows it, without the NULs that end it: Intel's CPU runtime shows also those that the application
+/// counted in `lengths` (measured). It must have the length that the application gave, since some drivers could compile more than
+/// they show (OpenCL 3.0, 5.8.7: CL_PROGRAM_SOURCE leaves out NULs within strings).
 pub fn source_text(driver: &Driver, program: Program, length: usize) -> Result<Vec<u8>, Bypass> {
     let mut source =
         driver
@@ -80,8 +81,10 @@ pub fn source_text(driver: &Driver, program: Program, length: usize) -> Result<V
                 CL_OUT_OF_HOST_MEMORY => Bypass::NoMemory,
                 _ => Bypass::NotFromSource,
             })?;
-    if source.pop() != Some(0) || source.len() != length {
+    let has_length = source.len() > length && source[length..].iter().all(|byte| *byte == 0);
+    if !has_length {
         return Err(Bypass::UnusualArguments);
     }
+    source.truncate(length);
     Ok(source)
 }

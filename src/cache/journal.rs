@@ -1,18 +1,19 @@
-//! What goes into the journal, from which `oclcache explain` tells why something was compiled.
+//! Writes the journal, which `oclcache explain` reads.
 
 use std::time::Duration;
 
 use super::bake;
-use super::plan::{Plan, executable};
-use super::record::kernel_names;
+use super::facts::kernel_names;
+use super::plan::Plan;
 use super::{Cache, nanoseconds};
 use crate::cl::Program;
+use crate::config::executable;
 use crate::driver::{self, Driver};
 use crate::outcome::Bypass;
 use crate::store::journal::{self, Build, BuildResult, JournalRecord};
 
 impl Plan {
-    /// The build options as they may be shown; None is NULL.
+    /// The build options as other users may see them. None is NULL.
     pub fn shown_options(&self, private: bool) -> Option<Vec<u8>> {
         let options = self.options.as_ref()?;
         match &self.recipe.arguments.options {
@@ -23,7 +24,7 @@ impl Plan {
 }
 
 impl Cache {
-    /// Writes down a build that was no hit. A cache that is only read has no journal.
+    /// Records a build that was not a hit. A read-only cache has no journal.
     pub(super) fn note(
         &self,
         driver: Option<&Driver>,
@@ -58,8 +59,7 @@ impl Cache {
     }
 }
 
-/// The kernels of a program that was built although it was bypassed. Of one that another thread may be building nothing is
-/// asked.
+/// The kernels of a program that was built after a bypass. A program that another thread may be building is not asked.
 pub fn kernel_names_after(driver: &Driver, program: Program, reason: Bypass) -> Vec<Vec<u8>> {
     if reason == Bypass::ConcurrentBuild || driver::is_ending() {
         return Vec::new();

@@ -1,7 +1,7 @@
-//! clLinkProgram: its result is cached like a build, but is a program of its own.
+//! clLinkProgram. The result is cached like a build, but it is a new program.
 //!
-//! On a hit the application gets the program that was made from the recorded binaries. Where that is not enough, the driver
-//! makes a *twin* of it from anew made inputs (`materialize`).
+//! On a hit the application gets the program that was made from the recorded binaries. If a query needs more, the driver makes a
+//! *twin*: it links newly made inputs again (`materialize`).
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,14 @@ use opencl_sys::*;
 use super::attribution::Attribution;
 use super::journal::kernel_names_after;
 use super::plan::Plan;
-use super::single_flight::Turn;
+use super::record::Miss;
+use super::single_flight::BuildTurn;
 use super::{BuildBelow, BuildCall, Cache, verdict};
 use crate::cl::{Context, Program};
-use crate::driver::notify::{self, Held, Next};
+use crate::driver::notify::{self, HeldObject, NextStep};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
 use crate::outcome::{Bypass, Query};
-use crate::shadow::{self, Ended, Owner, Ticket};
+use crate::shadow::{self, BuildEnd, Owner, Ticket};
 use crate::store::journal::Kept;
 
 /// The arguments of a clLinkProgram call.
@@ -27,7 +28,7 @@ pub struct LinkCall {
     pub context: Context,
     /// Devices and options.
     pub arguments: BuildArguments,
-    /// What is linked.
+    /// The linked programs.
     pub inputs: Vec<Program>,
     /// The callback.
     pub notify: NotifyTarget,
@@ -35,17 +36,17 @@ pub struct LinkCall {
     pub odd: bool,
 }
 
-/// What the driver's own clLinkProgram gets in place of the application's arguments.
+/// The arguments of the driver's own clLinkProgram that replace the application's.
 #[derive(Clone, Copy)]
 pub struct LinkBelow {
-    /// The inputs and how many they are; None: the application's. They live until the function has returned.
+    /// The inputs and their number. None: the application's. They live until the function has returned.
     pub inputs: Option<(*const Program, usize)>,
     /// The callback.
     pub notify: NotifyTarget,
 }
 
-/// clLinkProgram, until the driver or the application is called.
-pub fn link(call: &LinkCall) -> Next<LinkBelow> {
+/// Handles clLinkProgram up to the call of the driver or of the application's callback.
+pub fn link(call: &LinkCall) -> NextStep<LinkBelow> {
     let cache = Cache::get();
     let plan = if call.odd {
         Err(Bypass::UnusualArguments)
@@ -53,14 +54,14 @@ pub fn link(call: &LinkCall) -> Next<LinkBelow> {
         cache.plan_link(call.driver, call.context, &call.arguments, &call.inputs)
     };
     if cache.is_refused_by_baker(plan.as_deref().map_err(|reason| *reason)) {
-        return Next::Return(Program::new(std::ptr::null_mut()), CL_INVALID_OPERATION);
+        return NextStep::Return(Program::new(std::ptr::null_mut()), CL_INVALID_OPERATION);
     }
     let started = Instant::now();
-    let mut turn = Turn::default();
+    let mut turn = BuildTurn::default();
     let find = |plan| {
         let entry = cache.look_up(plan)?;
-        let standing = Owner::Applications;
-        cache.restore(call.driver, call.context, standing, plan, entry)
+        let owner = Owner::Application;
+        cache.restore(call.driver, call.context, owner, plan, entry)
     };
     if let Ok(plan) = &plan
         && let Some(inner) = find(plan).or_else(|| {
@@ -80,22 +81,22 @@ pub fn link(call: &LinkCall) -> Next<LinkBelow> {
         );
         cache.count_hit(plan, &inner, started.elapsed());
         drop(inner);
-        return Next::Notify(call.notify, program);
+        return NextStep::Notify(call.notify, program);
     }
     cache.link_by_driver(plan, turn, call)
 }
 
 impl Cache {
-    /// A call that would change the result of a link, which the specification has no use for. What serves one was made from a
-    /// binary, of which drivers say other things, so its twin is judged (R3), and answers from then on. It is asked nothing unasked:
-    /// Intel's CPU runtime ends the process when the log of a library that was built is asked for (measured). Where drivers let a
-    /// link be built again, its code stays what it was (measured on Intel's CPU runtime and rusticl), so its kernels still come from
-    /// what is served.
+    /// Handles a build or compilation of the result of a link. The specification defines no use for it. The served program was made
+    /// from a binary, which drivers judge differently, so the twin is judged (R3) and answers from then on. The twin is asked
+    /// nothing else: Intel's CPU runtime ends the process when the log of a built library is queried (measured). If a driver builds
+    /// a link's result again, its code does not change (measured on Intel's CPU runtime and rusticl), so kernels still come from
+    /// the served program.
     pub(super) fn change_linked(
         &'static self,
         ticket: Box<Ticket>,
         call: &BuildCall,
-    ) -> Next<BuildBelow> {
+    ) -> NextStep<BuildBelow> {
         let of = Attribution::program(ticket.driver, ticket.program, &call.arguments);
         self.count_bypass(&of, Bypass::NotFromSource, Vec::new(), Duration::ZERO);
         let program = call.program;
@@ -112,15 +113,16 @@ impl Cache {
         let finish = Box::new(move |_, code: Option<cl_int>| {
             let how = verdict(driver, judged, devices.as_deref(), code);
             match &ticket.inner {
-                Some(inner) if twin.is_some() && how != Ended::Refused => {
-                    inner.set_changed(how == Ended::Failed);
-                    shadow::ended(&ticket, Ended::Twin, None, None);
+                Some(inner) if twin.is_some() && how != BuildEnd::Refused => {
+                    inner.set_changed(how == BuildEnd::Failed);
+                    shadow::ended(&ticket, BuildEnd::Twin, None, None);
                 }
                 _ => shadow::ended(&ticket, how, None, None),
             }
         });
-        let (number, notify) = notify::begun(Some(program), call.notify, true, held, None, finish);
-        Next::Call {
+        let (number, notify) =
+            notify::begin_call(Some(program), call.notify, true, held, None, finish);
+        NextStep::Call {
             arguments: BuildBelow {
                 program: judged,
                 notify,
@@ -130,15 +132,15 @@ impl Cache {
         }
     }
 
-    /// The driver is to link; what succeeds after a look-up is recorded.
+    /// Lets the driver link. A link that succeeds after a look-up is recorded.
     fn link_by_driver(
         &'static self,
         plan: Result<Box<Plan>, Bypass>,
-        turn: Turn,
+        turn: BuildTurn,
         call: &LinkCall,
-    ) -> Next<LinkBelow> {
-        // Inputs that are served are made for real first: Intel's CPU runtime forgets the arguments of kernels in objects that
-        // were made from binaries (measured), and what drivers say of linking an executable depends on how that was made.
+    ) -> NextStep<LinkBelow> {
+        // Served inputs are built for real first. Intel's CPU runtime loses the arguments of kernels in objects from binaries
+        // (measured), and what drivers say of linking an executable depends on how that was made.
         let served = |input: &Program| self.in_place_of(*input);
         let served: Vec<_> = call.inputs.iter().map(served).collect();
         let is_changed = served.iter().any(Option::is_some);
@@ -156,17 +158,17 @@ impl Cache {
         let started = Instant::now();
         let finish = Box::new(move |program: Program, code: Option<cl_int>| {
             let elapsed = started.elapsed();
-            // Whatever its address stood for before must be forgotten before the application hears of it.
+            // Forget any earlier program at this address before the application gets the handle.
             shadow::program_recycled(program);
             let how = if program.is_null() {
-                Ended::Failed
+                BuildEnd::Failed
             } else {
                 verdict(driver, program, devices.as_deref(), code)
             };
-            if how != Ended::Built {
+            if how != BuildEnd::Built {
                 return self.count_failed(&of, plan.as_deref().ok(), elapsed);
             }
-            // Another thread may have compiled an input anew before the driver read it.
+            // Another thread may have compiled an input again before the driver read it.
             let plan = plan.and_then(|plan| match plan.is_of(&inputs, context) {
                 true if is_changed => Err(Bypass::ReadsFile),
                 true => Ok(plan),
@@ -175,7 +177,13 @@ impl Cache {
             drop(served); // the driver has linked them
             match plan {
                 Ok(plan) => {
-                    let (names, kept) = self.record(driver, program, &plan, elapsed, &|| true);
+                    let (names, kept) = self.record(&Miss {
+                        driver,
+                        program,
+                        plan: &plan,
+                        elapsed,
+                        is_alone: &|| true,
+                    });
                     let recipe = Some(plan.recipe.clone());
                     let recorded = (kept == Kept::Entry).then(|| plan.key());
                     shadow::program_linked(driver, context, program, None, recorded, recipe);
@@ -193,9 +201,9 @@ impl Cache {
         let inputs = linked
             .as_ref()
             .map(|linked| (linked.as_ptr(), linked.len()));
-        let kept = linked.map(|linked| Box::new(linked) as Held);
-        let (number, notify) = notify::begun(None, call.notify, false, None, kept, finish);
-        Next::Call {
+        let kept = linked.map(|linked| Box::new(linked) as HeldObject);
+        let (number, notify) = notify::begin_call(None, call.notify, false, None, kept, finish);
+        NextStep::Call {
             arguments: LinkBelow { inputs, notify },
             number: Some(number),
             is_outside: false,

@@ -1,4 +1,4 @@
-//! Finds the entry of a plan, in memory, in the user's store or in the system's, and makes an inner program of it.
+//! Finds the entry of a plan in memory, in the user's store or in a system store, and makes an inner program of it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,15 +21,15 @@ use crate::store::load_guard::{Admission, Loading};
 use crate::store::stats::Counter;
 use crate::store::{Lookup, Store};
 
-/// An entry that is whole and fits.
+/// A verified entry that fits the call.
 pub(super) struct EntryMatch {
     entry: Arc<Entry>,
-    /// Its file; None: a driver has taken it in this process before.
+    /// The entry's file. None: a driver has accepted the entry in this process before.
     file: Option<FileFacts>,
 }
 
 impl Cache {
-    /// Looks the plan up and makes an inner program of what is found; None is a miss.
+    /// Looks up the plan and makes an inner program of its entry. None is a miss.
     pub(super) fn hit(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<CachedProgram>> {
         if self.looks_up()
             && let Some(inner) = self.rebuilt(ticket, plan)
@@ -38,19 +38,19 @@ impl Cache {
         }
         let found = self.look_up(plan)?;
         shadow::set_busy(ticket, true);
-        let inner = self.restore(ticket.driver, ticket.context, Owner::Apart, plan, found);
+        let inner = self.restore(ticket.driver, ticket.context, Owner::Cache, plan, found);
         if inner.is_none() {
             shadow::set_busy(ticket, false);
         }
         inner
     }
 
-    /// After a miss: waits for who builds the same meanwhile. For the application the program is being built.
+    /// After a miss: waits for another builder of the same key. The application sees the program as being built meanwhile.
     pub(super) fn wait(&self, ticket: &Ticket, plan: &Plan) -> Waited<Arc<CachedProgram>> {
         let find = || {
             let entry = self.look_up(plan)?;
             shadow::set_busy(ticket, true);
-            self.restore(ticket.driver, ticket.context, Owner::Apart, plan, entry)
+            self.restore(ticket.driver, ticket.context, Owner::Cache, plan, entry)
         };
         let waited = self.one_build(plan, &|| shadow::set_busy(ticket, true), find);
         if matches!(waited, Waited::Build(_)) {
@@ -59,17 +59,17 @@ impl Cache {
         waited
     }
 
-    /// A driver that is being torn down may refuse a good binary (measured: Intel's CPU runtime).
+    /// Whether entries are used. A driver that is being torn down may refuse a good binary (measured: Intel's CPU runtime).
     pub(super) fn looks_up(&self) -> bool {
         !self.config.recache() && !driver::is_ending() && !bake::is_baker()
     }
 
-    /// Whether there is anything to look up in.
+    /// Whether there is any store to look up in.
     pub(super) fn has_entries(&self) -> bool {
         self.store().is_some() || self.tiers.stores().next().is_some()
     }
 
-    /// An entry that is whole and fits: what was loaded before, else the user's, else one of the system's.
+    /// Finds a verified entry that fits: first in memory, then in the user's store, then in system stores.
     pub(super) fn look_up(&self, plan: &Plan) -> Option<EntryMatch> {
         if !self.looks_up() {
             plan.missed_by(match self.config.recache() {
@@ -116,17 +116,17 @@ impl Cache {
         self.tiers.look_up(&plan.key(), fits)
     }
 
-    /// The program of an entry; an entry that the driver does not take, or that is found wrong, is set aside.
+    /// Makes the program of an entry. An entry that the driver refuses, or that is wrong, is set aside.
     pub(super) fn restore(
         &self,
         driver: &'static Driver,
         context: Context,
-        standing: Owner,
+        owner: Owner,
         plan: &Plan,
         EntryMatch { entry, file }: EntryMatch,
     ) -> Option<Arc<CachedProgram>> {
-        // PoCL writes the files of a binary into its cache when it loads it: beyond the process's limit on the size of files that
-        // ends the application, and a file that is cut off does so when a kernel is made of it (measured).
+        // PoCL writes the files of a binary into its cache when it loads the binary. Beyond the process's limit on file sizes that
+        // ends the application, and so does a truncated file when a kernel is created from it (measured).
         let bytes: usize = entry.binaries().map(<[u8]>::len).sum();
         if driver.profile.keeps_a_cache() && guarded_file::may_reach(bytes as u64).is_err() {
             plan.missed_by(Missed::NoRoom);
@@ -134,7 +134,7 @@ impl Cache {
         }
         let loading = self.admit(plan, &entry, file.as_ref())?;
         let started = Instant::now();
-        let restored = restore::restore(driver, context, standing, plan, &entry);
+        let restored = restore::restore(driver, context, owner, plan, &entry);
         let took = started.elapsed();
         self.judge(plan, &entry, file.as_ref(), &restored);
         drop(loading);
@@ -147,8 +147,8 @@ impl Cache {
         Some(Arc::from(inner))
     }
 
-    /// Whether a driver may be given an entry; what comes back is dropped when the driver has taken or refused it.
-    #[inline(never)] // what it keeps on the stack is not below the driver
+    /// Whether a driver may be given an entry. The result is dropped when the driver has accepted or refused the entry.
+    #[inline(never)] // its frame is gone when the driver loads
     fn admit(
         &self,
         plan: &Plan,
@@ -173,8 +173,8 @@ impl Cache {
         }
     }
 
-    /// Remembers what a driver has made of an entry.
-    #[inline(never)] // as above
+    /// Remembers whether a driver accepted an entry.
+    #[inline(never)] // its frame is gone when the driver loads
     fn judge(
         &self,
         plan: &Plan,
@@ -184,7 +184,7 @@ impl Cache {
     ) {
         match (restored, self.written_store().zip(file)) {
             (Ok(_), Some((store, file))) if !entry.is_of_system => store.prove(&plan.key(), file),
-            // What is on disk now may be another.
+            // The file may hold another entry by now.
             (Err(_), _) if file.is_none() => self.memory.forget(&plan.key()),
             (Err(restore::RestoreFailure::Entry(defect)), _) => {
                 self.set_aside(plan, defect, entry.is_of_system);
@@ -203,8 +203,8 @@ impl Cache {
         }
     }
 
-    /// The P' that serves, built again with the same options, on drivers that keep something of P then: of P' they keep it,
-    /// too.
+    /// The serving P', built again with the same options. Some drivers keep state of P in such a build, so they must keep that of
+    /// P'.
     pub(super) fn rebuilt(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<CachedProgram>> {
         let inner = ticket.inner.as_ref()?;
         let same = inner.key() == plan.key()
@@ -217,8 +217,8 @@ impl Cache {
         (code == CL_SUCCESS).then(|| inner.clone())
     }
 
-    /// Takes a bad entry out of use. One of the system's stays: what the driver builds now goes into the user's store, where it
-    /// is found first.
+    /// Takes a bad entry out of use. A system entry stays: the driver's own build goes into the user's store, which is looked up
+    /// first.
     pub(super) fn set_aside(&self, plan: &Plan, defect: &Defect, is_of_system: bool) {
         self.memory.forget(&plan.key());
         let (key, why) = (plan.key_prefix(), defect.to_string());

@@ -1,8 +1,8 @@
-//! Has the driver make for real what is served from the cache: for queries that nothing else answers exactly (R2), before calls
-//! that change the program (R3), and as inputs of a link.
+//! Materialization: the driver builds a served program for real. That happens for queries that nothing else answers exactly (R2),
+//! before calls that change the program (R3), and for inputs of a link.
 //!
-//! A served P is built itself. The result of a link is already the program that the cache made, so the driver makes a *twin* of
-//! it, from anew made inputs.
+//! A served P is built itself. The result of a link is already the program that the cache made, so the driver makes a *twin*: it
+//! links newly made inputs.
 
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
@@ -10,8 +10,9 @@ use std::time::Instant;
 
 use opencl_sys::*;
 
+use super::amend::add_kernel;
 use super::attribution::Attribution;
-use super::record::{facts, kernel_facts};
+use super::facts::{facts, kernel_facts};
 use super::{Cache, nanoseconds};
 use crate::cl::{Context, Kernel, Program};
 use crate::driver::{self, Driver};
@@ -20,21 +21,21 @@ use crate::shadow::{self, Base, CachedProgram, Operation, OwnProgram, Recipe};
 use crate::store::entry::{Answer, Facts};
 use crate::store::stats::Counter;
 
-/// A program that the driver has made for real.
+/// A program that the driver has built for real.
 pub struct Materialized {
-    /// Its handle.
+    /// The program's handle.
     pub program: Program,
-    /// Nobody builds it meanwhile.
+    /// Keeps other threads from building P meanwhile.
     _alone: Option<OwnProgram>,
 }
 
 /// Programs that are released after use.
-pub(super) struct Temporary {
+pub(super) struct TemporaryPrograms {
     pub(super) driver: &'static Driver,
     pub(super) programs: Vec<Program>,
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryPrograms {
     fn drop(&mut self) {
         for program in &self.programs {
             self.driver.release_program(*program);
@@ -42,7 +43,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Does the calls of a recipe on a program that was made from its base.
+/// Repeats the calls of a recipe on a program that was made from its base.
 fn repeat(
     driver: &'static Driver,
     context: Context,
@@ -52,7 +53,7 @@ fn repeat(
     for call in recipe.calls() {
         let code = match &call.operation {
             Operation::Compile(headers) => {
-                let mut made = Temporary {
+                let mut made = TemporaryPrograms {
                     driver,
                     programs: Vec::new(),
                 };
@@ -74,7 +75,7 @@ fn repeat(
     Ok(())
 }
 
-/// Makes what a recipe makes, from nothing.
+/// Makes the program of a recipe.
 pub(super) fn make(
     driver: &'static Driver,
     context: Context,
@@ -82,7 +83,7 @@ pub(super) fn make(
 ) -> Result<Program, cl_int> {
     let program = match &recipe.base {
         Base::Linked(inputs) => {
-            let mut made = Temporary {
+            let mut made = TemporaryPrograms {
                 driver,
                 programs: Vec::new(),
             };
@@ -94,7 +95,7 @@ pub(super) fn make(
         Base::Source(source) => driver.create_program_with_source(context, source)?,
         Base::Il(code, _) => driver.create_program_with_il(context, code)?,
     };
-    let mut made = Temporary {
+    let mut made = TemporaryPrograms {
         driver,
         programs: vec![program],
     };
@@ -112,16 +113,16 @@ pub(super) fn make(
 }
 
 impl Cache {
-    /// R2: the program that the driver makes for real of what `inner` serves for `program`; None if that cannot be, or if the
-    /// inputs have changed since. It answers queries where it must; kernels still come from `inner`, so that program-scope
-    /// variables stay one set.
+    /// R2: the program that the driver builds for real, for a program that `inner` serves. None if that fails, or if the inputs
+    /// have changed since. The program answers queries. Kernels still come from `inner`, so that there is one set of program-scope
+    /// variables.
     pub(super) fn own(
         &self,
         program: Program,
         inner: &Arc<CachedProgram>,
         query: Query,
     ) -> Option<Materialized> {
-        let alone = if inner.is_apart() {
+        let alone = if inner.is_inner() {
             Some(shadow::own_program(program, inner)?)
         } else {
             None
@@ -150,7 +151,7 @@ impl Cache {
             );
             return None;
         }
-        if inner.is_apart() {
+        if inner.is_inner() {
             return self.build_own(program, inner, query).then(|| own(program));
         }
         let twin = self.timed(inner, query, || {
@@ -159,9 +160,9 @@ impl Cache {
         Some(own(inner.keep_twin(twin.ok()?)))
     }
 
-    /// R3: builds a served P for real, whatever has become of its inputs.
+    /// R3: builds a served P for real, even if its inputs have changed.
     ///
-    /// The caller has the right to P, by [`shadow::own_program`] or because it is building it.
+    /// The caller holds P exclusively: by [`shadow::own_program`], or because it is building P.
     pub(super) fn build_own(&self, program: Program, inner: &CachedProgram, query: Query) -> bool {
         if inner.is_materialized() {
             return true;
@@ -203,17 +204,18 @@ impl Cache {
         made
     }
 
-    /// Whether the driver would make the same of it now.
+    /// Whether a build now would have the same key.
     pub(super) fn still_holds(&self, inner: &CachedProgram) -> bool {
         let key = self.key_again(inner.driver(), inner.devices(), inner.recipe());
         key == Ok(inner.key())
     }
 
-    /// Builds a served P that is to be linked for real; if that cannot be, or would make something else by now, gives what serves it,
-    /// which is to be linked in its place, as is a twin that has changed (measured on rusticl: a file that has appeared in the working directory is read instead of an embedded header).
+    /// Builds a served P for real before it is linked. If that fails, or would give another program by now, returns the program to
+    /// link instead: the one that serves P, or a changed twin. Measured on rusticl: a file that has appeared in the working
+    /// directory is read instead of an embedded header.
     pub(super) fn in_place_of(&self, input: Program) -> Option<Arc<CachedProgram>> {
         let inner = shadow::view(input)?.inner?;
-        if !inner.is_apart() {
+        if !inner.is_inner() {
             return inner.changed_twin().map(|_| inner);
         }
         if !inner.is_materialized() && self.still_holds(&inner) {
@@ -222,10 +224,10 @@ impl Cache {
         (!inner.is_materialized()).then_some(inner)
     }
 
-    /// Builds a served P for real, if nobody builds it now.
+    /// Builds a served P for real, unless another thread builds it now.
     pub(super) fn make_own(&self, program: Program, query: Query) {
         if let Some(inner) = shadow::view(program).and_then(|view| view.inner)
-            && inner.is_apart()
+            && inner.is_inner()
             && let Some(_alone) = shadow::own_program(program, &inner)
         {
             self.build_own(program, &inner, query);
@@ -233,15 +235,15 @@ impl Cache {
     }
 }
 
-/// Before a specialization constant of a program is set: one that is served is built for real with the constants that it had
-/// then, since later it cannot be.
+/// Called before a specialization constant is set. Builds a served program for real with the constants of its build, since later
+/// that is impossible.
 pub fn before_constant(program: Program) {
     if shadow::view(program).is_some_and(|view| view.inner.is_some()) {
         Cache::get().make_own(program, Query::SpecializationConstant);
     }
 }
 
-/// What was recorded, if need be after the program was made for real; None if even that does not help.
+/// Finds a recorded answer. If there is none, materializes the program and replaces its facts. None if that does not help.
 pub fn answered(
     driver: &Driver,
     program: Program,
@@ -272,8 +274,8 @@ pub fn answered(
     find(&inner.facts())
 }
 
-/// Asks a kernel of the program that the driver makes for real; None: that cannot be, so the kernel that there is answers. What is
-/// learnt is kept, but for a twin that has changed.
+/// Asks a kernel of the program that the driver builds for real, and adds its facts to the entry unless a twin has changed. None if
+/// there is no such program; then the existing kernel answers.
 pub fn ask_own_kernel(
     driver: &Driver,
     program: Program,
@@ -291,17 +293,10 @@ pub fn ask_own_kernel(
     drop(own);
     if let Some(fresh) = fresh.filter(|_| inner.changed_twin().is_none()) {
         let mut facts = (*inner.facts()).clone();
-        if facts.kernel(&fresh.name).is_none() {
-            facts.kernels.push(fresh.clone());
+        if add_kernel(&mut facts, fresh.clone()) {
             inner.set_facts(Arc::new(facts));
         }
-        cache.amend(&inner.key(), None, |facts| {
-            let new = facts.kernel(&fresh.name).is_none();
-            if new {
-                facts.kernels.push(fresh);
-            }
-            new
-        });
+        cache.amend(&inner.key(), None, |facts| add_kernel(facts, fresh));
     }
     Some(code)
 }

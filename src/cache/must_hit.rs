@@ -1,15 +1,16 @@
-//! OCLCACHE_MUST_HIT: what drivers compile is said on standard error, for machines where nothing should be compiled.
+//! OCLCACHE_MUST_HIT: reports on standard error what drivers compile, for machines where nothing should be compiled.
 //!
-//! Builds that fail are not: they are never stored, so they would be said for ever, and the program has its error code. Nor is
-//! a program that was made from a binary, of which there is nothing to compile.
+//! Failed builds are not reported: they are never stored, so they would be reported forever, and the program gets their error code.
+//! Programs from binaries are not reported either: there is nothing to compile.
 
 use super::Cache;
-use super::plan::{Plan, executable};
+use super::plan::Plan;
+use crate::config::executable;
 use crate::log::{say, text};
 use crate::outcome::{Bypass, Outcome};
 
 impl Cache {
-    /// Says that the driver has built what was no hit, if that is wanted.
+    /// Reports a build that was not a hit, if the setting asks for it.
     pub(super) fn must_have_hit(
         &self,
         outcome: Outcome,

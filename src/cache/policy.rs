@@ -1,4 +1,4 @@
-//! When a program that missed becomes an entry: by the setting, else by the driver's profile, else by what was measured.
+//! Decides whether and when a miss becomes an entry: by the setting, then by the driver's profile, then by measurements.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,15 +18,15 @@ use crate::store::journal::Kept;
 /// What happens after a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// It is recorded before the application hears of it.
+    /// The program is recorded before the call returns.
     InMiss,
-    /// Its recipe is stored, for `oclcache bake`.
+    /// The recipe is stored, for `oclcache bake`.
     Baked,
     /// Nothing is stored.
     Off,
 }
 
-/// A policy, and what it follows from; shown in one line.
+/// A policy and the reason for it, shown in one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// What happens after a miss.
@@ -38,14 +38,14 @@ pub struct Decision {
 enum Why {
     Setting,
     Profile,
-    /// What would be baked has no recipe, since sources are not stored, and fetching a binary compiles.
+    /// Baking needs a recipe, but sources are not stored. Fetching a binary compiles.
     NoRecipes,
-    /// The same where fetching a binary costs nothing: then nobody needs a recipe.
+    /// The same on a driver where fetching a binary costs nothing: no recipe is needed.
     NoRecipesNeeded,
-    /// Nobody has measured anything yet.
+    /// Nothing was measured yet.
     Unknown,
     Recorded(Times),
-    /// It is tried again after so many days.
+    /// The cost of loading, and the days until the next trial.
     Loaded(Times, u32),
 }
 
@@ -98,7 +98,7 @@ fn by_measures(measured: &Measured, now_ms: u64) -> (Policy, Why) {
 }
 
 impl Decision {
-    /// Whether nothing is stored because sources are not, which what would be stored is baked from.
+    /// Whether nothing is stored because baking would need sources, which are not stored.
     pub fn lacks_recipes(&self) -> bool {
         self.why == Why::NoRecipes
     }
@@ -140,14 +140,14 @@ impl fmt::Display for Decision {
     }
 }
 
-/// So many of something, in words.
+/// A number and its noun.
 fn number(count: u32, of: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {of}{plural}")
 }
 
 impl Cache {
-    /// What happens after a miss of this driver's.
+    /// The policy for a miss of this driver.
     pub(super) fn policy(&self, driver: &Driver) -> Decision {
         let store = self.written_store();
         let measured = store.and_then(|store| {
@@ -163,12 +163,12 @@ impl Cache {
         )
     }
 
-    /// Writes down that the driver is asked for a binary: it may die of that (measured: PoCL 3.1, of a kernel with a name of 255
-    /// characters), and must not do so twice. Where fetching is known to cost nothing there is nothing to fear, and a baker is
-    /// watched by who started it.
+    /// Notes on disk that the driver is about to be asked for a binary. The driver may crash (measured: PoCL 3.1, for a kernel with
+    /// a name of 255 characters), and must not be asked again after that. Not needed for drivers where fetching is known to be safe
+    /// and free, nor in a baker, which its parent watches.
     ///
     /// # Errors
-    /// It is not to be asked.
+    /// The driver must not be asked.
     pub(super) fn begin_fetch<'a>(
         &self,
         store: &'a Store,
@@ -195,13 +195,13 @@ impl Cache {
         }
     }
 
-    /// A program was built and then recorded in this time.
+    /// Adds a sample: the times of a build and of its recording.
     pub(super) fn measure_recording(&self, driver: &Driver, build: Duration, recording: Duration) {
         let times = Times::of(nanoseconds(build), nanoseconds(recording));
         self.measure(driver, Sample::Recorded, times);
     }
 
-    /// A program whose build took so long was loaded in this time.
+    /// Adds a sample: the time of a build and of loading its binary.
     pub(super) fn measure_load(&self, driver: &Driver, build_ns: u64, load: Duration) {
         let times = Times::of(build_ns, nanoseconds(load));
         self.measure(driver, Sample::Loaded, times);
@@ -217,7 +217,7 @@ impl Cache {
         }
     }
 
-    /// None: nobody knows what it is.
+    /// Empty measurements of a driver. None if the driver cannot be identified.
     fn unmeasured(&self, driver: &Driver) -> Option<Measured> {
         let identity = driver.identity(self)?;
         let library = driver.library().to_string_lossy().into_owned();

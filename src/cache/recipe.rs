@@ -1,7 +1,7 @@
-//! Recipes: what a miss was made from, written down so that the program can be made again without the application.
+//! Writes recipes: the inputs of a miss, from which the program can be made again without the application.
 //!
-//! Where the driver's binary is dear to fetch, a miss stores the recipe alone, as a pending entry; `oclcache bake` makes the
-//! entry of it later.
+//! On drivers where fetching a binary is expensive, a miss stores its recipe alone, as a pending entry. `oclcache bake` makes the
+//! entry later.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use opencl_sys::CL_DEVICE_NAME;
 
+use super::facts::kernel_names;
 use super::plan::Plan;
-use super::record::kernel_names;
 use super::{Cache, autobake, bakeable};
 use crate::cl::{Device, Program};
 use crate::driver::Driver;
@@ -24,10 +24,10 @@ use crate::store::stats::Counter;
 use crate::store::{Lookup, Store};
 
 impl Cache {
-    /// How the plan's program can be made again.
+    /// The recipe of a plan.
     ///
     /// # Errors
-    /// Why it cannot be told.
+    /// Why there is none.
     pub(super) fn recipe(&self, driver: &Driver, plan: &Plan) -> Result<StoredRecipe, NotBakeable> {
         if !self.config.store_source() {
             return Err(NotBakeable::NoSources);
@@ -88,8 +88,8 @@ impl Cache {
         })
     }
 
-    /// Leaves a miss of a driver whose binaries are dear to `oclcache bake`: stores its recipe, without binaries. What no baker can
-    /// make again is not stored, and that is told at once; nothing is ever fetched here.
+    /// Leaves a miss to `oclcache bake`: stores its recipe without binaries. A miss that no baker can repeat is not stored and
+    /// reports why. Nothing is fetched from the driver.
     pub(super) fn leave_to_baker(
         &self,
         store: &Store,
@@ -120,12 +120,12 @@ impl Cache {
         let key = plan.key();
         let before = store.which_entry(&key);
         let pending = match store.look_up(&key) {
-            // Its owner wants it made anew.
+            // The setting asks for a new entry.
             Lookup::Found(..) if self.config.recache() => None,
             Lookup::Found(..) if plan.missed() == Missed::OtherDirectories => {
                 return Err(NotBakeable::OtherDirectories);
             }
-            // It serves others, or this process later.
+            // The entry serves other processes, or this one later.
             Lookup::Found(..) => return Ok(Kept::Entry),
             Lookup::Pending(pending) => Some(pending),
             Lookup::Absent | Lookup::Unreadable(_) | Lookup::Bad(_) => None,
@@ -148,7 +148,7 @@ impl Cache {
             autobake::recipe_written(&self.config);
             return Ok(Kept::Recipe);
         }
-        // The driver's own cache has it by now.
+        // This build may have been served by the driver's own cache.
         let took = pending.map_or(elapsed, |pending| {
             elapsed.max(Duration::from_nanos(pending.meta.compile_ns))
         });
@@ -162,7 +162,7 @@ impl Cache {
             recipe: Some(&recipe),
             binaries: Vec::new(),
         };
-        // Somebody may have baked it meanwhile.
+        // Another process may have baked it meanwhile.
         if store.which_entry(&key) != before {
             return Ok(Kept::Recipe);
         }
@@ -181,7 +181,7 @@ impl Cache {
     }
 }
 
-/// The header files of a plan with their contents; None if one has another by now.
+/// The header files of a plan with their contents. None if one has changed.
 fn files(plan: &Plan) -> Option<Vec<HeaderFile>> {
     let mut files = Vec::new();
     let mut numbers = HashMap::new();

@@ -14,12 +14,12 @@ use crate::store::entry::{Answer, Defect, Entry, Facts};
 
 /// Why there is no program.
 pub enum RestoreFailure {
-    /// The entry is to blame.
+    /// The entry is bad.
     Entry(Defect),
-    /// The driver has no memory left; the entry may be good.
+    /// The driver has no memory left. The entry may be good.
     Resources(cl_int),
-    /// The application has released the context, which only its program holds: the driver makes no other in it (measured on Intel's
-    /// CPU runtime).
+    /// The application has released the context, which only its program keeps alive. The driver creates no other program in it
+    /// (measured on Intel's CPU runtime).
     ContextGone,
 }
 
@@ -32,14 +32,14 @@ impl Drop for Fresh {
     }
 }
 
-/// The program of an entry. Executables are built with the application's own options: with others, drivers answer differently
-/// (OpenCL 3.0, 5.8.2, leaves it to them; measured on PoCL for NULL instead of the same options); and for all devices that the
-/// program was made for, by NULL: PoCL aborts where they are listed in another order (measured). Compiled objects
-/// and libraries are not built: that would make executables of them (measured on PoCL) or fail (Intel's CPU runtime).
+/// Makes the program of an entry. Executables are built with the application's own options, since with others drivers answer
+/// queries differently (OpenCL 3.0, 5.8.2, permits that; measured on PoCL for NULL instead of the same options). They are built for
+/// all devices of the program by a NULL list, since PoCL aborts if a list has another order (measured). Compiled objects and
+/// libraries are not built: PoCL would make executables of them, and Intel's CPU runtime fails (measured).
 pub fn restore(
     driver: &'static Driver,
     context: Context,
-    standing: Owner,
+    owner: Owner,
     plan: &Plan,
     entry: &Arc<Entry>,
 ) -> Result<Box<CachedProgram>, RestoreFailure> {
@@ -58,7 +58,7 @@ pub fn restore(
     let inner = CachedProgram::new(
         driver,
         program,
-        standing,
+        owner,
         context,
         devices,
         recipe,
@@ -89,7 +89,7 @@ fn built_for(plan: &Plan, entry: &Entry) -> Result<Vec<Device>, RestoreFailure> 
     }
 }
 
-// Each call into the driver's loader is made from its own small function, to keep our frames below it small.
+// Each call into the driver's loader has a small function, which keeps our frames below the loader small.
 #[inline(never)]
 fn create(
     driver: &Driver,
@@ -120,7 +120,7 @@ fn build(driver: &Driver, program: Program, plan: &Plan) -> Result<(), RestoreFa
     }
 }
 
-/// Whether the program is the one that was recorded, by what the driver says of it.
+/// Checks by the driver's answers that the program is the recorded one.
 #[inline(never)]
 fn check(
     driver: &Driver,
@@ -163,12 +163,12 @@ fn build_executable(driver: &Driver, program: Program, recipe: &Recipe) -> cl_in
     driver.build_program(program, &arguments)
 }
 
-/// Whether the driver refuses to build a program again that was made from an entry. If it does not, the program is what it was.
+/// Whether the driver refuses to build a program from an entry again. If it accepts, the program stays the same.
 pub fn refuses_to_build_again(inner: &CachedProgram) -> bool {
     build_executable(inner.driver(), inner.program(), inner.recipe()) == CL_INVALID_OPERATION
 }
 
-/// CL_PROGRAM_BINARY_TYPE of a device, as it was recorded; None where the driver does not tell.
+/// The recorded CL_PROGRAM_BINARY_TYPE of a device. None if the driver has no such query.
 pub fn binary_type(facts: &Facts, device: usize) -> Option<cl_int> {
     let answers = facts.devices.get(device)?;
     let (_, answer) = answers

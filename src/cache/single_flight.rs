@@ -1,55 +1,54 @@
-//! One build for many: when several processes or threads miss the same key at once, one builds and the others wait for its
-//! entry.
+//! Single flight: when several processes or threads miss the same key at once, one builds and the others wait for its entry.
 //!
-//! Who misses tries the lock of its key. Who gets it looks once more, then builds, and gives the lock back once the entry is
-//! published, before the application hears of it. The others look for the entry, try the lock, and sleep in between, until
-//! there is an entry, or the lock is theirs because the holder was killed. They stop waiting and build for themselves
+//! After a miss, each tries the lock of the key. The one that gets it looks once more, then builds, and releases the lock once the
+//! entry is published, before its callback. The others look for the entry, try the lock, and sleep in between, until there is an
+//! entry, or until they get the lock because its holder was killed. They stop waiting and build for themselves
 //!
-//! - when the holder has left a mark: its build failed, or was not stored, so the next one would fare no better, and one after
-//!   another would take a multiple of the time;
-//! - when it takes too long ([`longest_wait`]), and after each wait in vain the next may take half of that: whoever is stopped or
-//!   hangs while it builds may have begun hundreds, and a process waits two minutes for all of them together;
+//! - when the holder has signaled that its build failed or was not stored: the next build would do no better, and builds in turn
+//!   would take a multiple of the time;
+//! - when the wait takes too long ([`longest_wait`]). After each such wait the bound is halved: a builder that is stopped or hangs
+//!   may hold hundreds of locks, and a process waits two minutes for all of them together;
 //! - when another thread builds the same program, or the process ends;
-//! - at once in a callback, and in whatever else calls us from inside of a call: a driver or the application may hold locks then
-//!   that the builder needs, or a lock of another key is this thread's own.
+//! - at once in a callback, and in any other call from inside of a call: the driver or the application may hold locks that the
+//!   builder needs, or this thread may hold the lock of another key.
 //!
-//! A build in the callback of an event is not known as such. The specification forbids builds there that block (OpenCL 3.0,
-//! clSetEventCallback), and one that does not waits no longer than any other.
+//! A build in the callback of an event is not recognized as nested. The specification forbids blocking builds there (OpenCL 3.0,
+//! clSetEventCallback), and a build that does not block waits no longer than any other.
 //!
-//! No mark and no lock is needed for anything but speed.
+//! Marks and locks only save time: the result is correct without them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::plan::Plan;
 use super::{Cache, nanoseconds};
-use crate::driver::{self, notify};
+use crate::driver::{self, reentrancy};
 use crate::key::ingredients::Key;
 use crate::store::lock::{Attempt, Guard, Purpose};
 use crate::store::stats::Counter;
 use crate::store::{Lookup, Store};
 
-/// Pauses between two looks: the first, and the longest.
+/// The first and the longest pause between two looks.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(25));
 
-/// The longest wait where nothing is known of the build, and the shortest bound where something is.
+/// The bound of a wait if the time of the build is unknown, and the smallest bound otherwise.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 const MIN_WAIT: Duration = Duration::from_secs(1);
 
-/// How many waits of this process ended because they took too long.
+/// Waits of this process that took too long.
 static IN_VAIN: AtomicU32 = AtomicU32::new(0);
 
-/// What became of the wait.
+/// The outcome of a wait.
 pub enum Waited<T> {
-    /// It was found.
+    /// The entry was found.
     Found(T),
-    /// The driver is to build it.
-    Build(Turn),
+    /// This thread is to build.
+    Build(BuildTurn),
 }
 
 impl<T> Waited<T> {
-    /// What was found; else the turn to build goes into `turn`.
-    pub fn found_or(self, turn: &mut Turn) -> Option<T> {
+    /// What was found. Otherwise stores the turn to build in `turn`.
+    pub fn found_or(self, turn: &mut BuildTurn) -> Option<T> {
         match self {
             Waited::Found(found) => Some(found),
             Waited::Build(mine) => {
@@ -60,18 +59,18 @@ impl<T> Waited<T> {
     }
 }
 
-/// Somebody's turn to build, while which others wait if there is a lock. Dropped, it tells them not to wait for each other.
+/// The right to build, while others wait if there is a lock. A drop without [`BuildTurn::published`] tells them to stop waiting.
 #[derive(Default)]
-pub struct Turn(Option<Guard>);
+pub struct BuildTurn(Option<Guard>);
 
-impl Turn {
-    /// The entry is published: the others will find it.
+impl BuildTurn {
+    /// Ends the turn after the entry was published.
     pub fn published(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Turn {
+impl Drop for BuildTurn {
     fn drop(&mut self) {
         if let Some(guard) = &self.0 {
             guard.mark();
@@ -79,7 +78,7 @@ impl Drop for Turn {
     }
 }
 
-/// How long a build is waited for, by how long an earlier one took, and by how many waits were in vain.
+/// The bound of a wait, from the time of an earlier build and the number of waits that took too long.
 fn longest_wait(earlier: Option<Duration>, in_vain: u32) -> Duration {
     let longest = earlier.map_or(MAX_WAIT, |took| {
         took.saturating_mul(3).clamp(MIN_WAIT, MAX_WAIT)
@@ -88,8 +87,8 @@ fn longest_wait(earlier: Option<Duration>, in_vain: u32) -> Duration {
 }
 
 impl Cache {
-    /// After a look-up that missed: waits for who is building the same. `find` looks for its entry; `goes_on` tells whether the
-    /// call is still to be answered by us.
+    /// After a miss: waits for another builder of the same key. `find` looks for the entry. `goes_on` tells whether the call still
+    /// needs our answer.
     pub(super) fn one_build<T>(
         &self,
         plan: &Plan,
@@ -99,7 +98,7 @@ impl Cache {
         self.open_again_if_lost();
         let store = self.written_store();
         let Some(store) = store.filter(|_| self.looks_up()) else {
-            return Waited::Build(Turn::default());
+            return Waited::Build(BuildTurn::default());
         };
         let (locks, key) = (store.locks(), plan.key());
         let before = locks.mark_of(&key);
@@ -112,9 +111,9 @@ impl Cache {
             let guard = match locks.try_lock(Purpose::Build, &key) {
                 Attempt::Got(guard) => Some(guard),
                 Attempt::Taken => None,
-                Attempt::Unavailable => break Turn::default(),
+                Attempt::Unavailable => break BuildTurn::default(),
             };
-            // Only an entry that was not there before is worth reading; the lock was tried first, so who has it misses none.
+            // Only a new entry is worth reading. The lock was tried before, so its new holder misses no entry.
             let there = store.which_entry(&key);
             if there != seen {
                 seen = there;
@@ -129,19 +128,19 @@ impl Cache {
                 _ => guard.is_some(),
             };
             if waited && marked {
-                break Turn::default();
+                break BuildTurn::default();
             }
             if guard.is_some() {
-                break Turn(guard);
+                break BuildTurn(guard);
             }
             if started.elapsed() >= longest {
-                // Of threads that wait at once one counts.
+                // Threads that wait at the same time count once.
                 let more = in_vain.saturating_add(1);
                 IN_VAIN.fetch_max(more, Ordering::Relaxed);
-                break Turn::default();
+                break BuildTurn::default();
             }
-            if notify::is_nested() || driver::is_ending() || !goes_on() {
-                break Turn::default();
+            if reentrancy::is_nested() || driver::is_ending() || !goes_on() {
+                break BuildTurn::default();
             }
             std::thread::sleep(pause);
             pause = PAUSES.1.min(pause * 2);
@@ -162,7 +161,7 @@ impl Cache {
     }
 }
 
-/// How long an entry took to compile that is there but did not serve.
+/// The compile time of an entry that did not serve.
 fn compile_time(store: &Store, key: &Key) -> Option<Duration> {
     match store.look_up(key) {
         Lookup::Found(entry, _) | Lookup::Pending(entry) => {

@@ -1,12 +1,12 @@
-//! OCLCACHE_VERIFY: a share of the hits is built from source as well, in the same context, and compared before the application
-//! gets them.
+//! OCLCACHE_VERIFY: builds a share of the hits from source as well, in the same context, and compares before the application gets
+//! them.
 //!
-//! A wrong answer to a query is one that two builds from source give alike and the entry gives otherwise: what a driver does
-//! not repeat proves nothing. Some drivers copy a second build out of a cache of their own, so that it repeats even random
-//! names; `copies_builds` in their profile says so. Of their logs only whether there is one is compared.
+//! An entry's answer is wrong if two builds from source agree with each other and not with the entry. If the two builds differ, the
+//! difference proves nothing. Some drivers copy a second build out of a cache of their own, so that even random names repeat;
+//! `copies_builds` in their profile tells which. For those, only the presence of a log is compared.
 //!
-//! What is restored is in PoCL's own cache by then, under a digest of the preprocessed text, and a build of the same text is a copy
-//! of that; so on PoCL this finds entries of other texts, which is what a wrong key or a stale header makes.
+//! PoCL has the restored program in its own cache by then, under a digest of the preprocessed text, and a build of the same text is
+//! a copy. So on PoCL this finds entries of other texts, which a wrong key or a stale header causes.
 //!
 //! Binaries, measured with the same source and an empty cache of the driver's own in each process:
 //!
@@ -16,9 +16,9 @@
 //! | Intel CPU runtime 2026.2 | different: builds are counted in the names of modules | equal for the same number of builds |
 //! | rusticl 22.3 | equal | equal |
 //!
-//! But the machine code in them, which is in ELF files, was the same in all cases on PoCL and Intel's CPU runtime, so that is
-//! what is compared where there is some. PoCL adds code for the work-group sizes that were used, so one may have more than
-//! the other. The binaries of drivers without ELF files are compared to the byte, unless these copy.
+//! The machine code in the ELF files of these binaries was equal in all cases on PoCL and Intel's CPU runtime, so machine code is
+//! compared where there is some. PoCL adds code for the work-group sizes that were used, so one binary may have more than the
+//! other. Binaries without ELF files are compared byte by byte, unless the driver copies builds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -30,9 +30,10 @@ use opencl_sys::*;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Cache;
-use super::materialize::{Temporary, make};
+use super::facts::{ARGUMENT_QUERIES, BUILD_QUERIES, facts, kernel_facts};
+use super::materialize::{TemporaryPrograms, make};
 use super::plan::Plan;
-use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, binaries, facts, kernel_facts};
+use super::program_binaries::binaries;
 use crate::cl::{Kernel, Program};
 use crate::driver::{self, Driver};
 use crate::key::ingredients::{Key, sha256};
@@ -42,7 +43,7 @@ use crate::shadow::CachedProgram;
 use crate::store::entry::{Answer, Answers, Defect, Facts, KernelFacts};
 use crate::store::stats::Counter;
 
-/// clGetKernelWorkGroupInfo: what follows from the code.
+/// The queries of clGetKernelWorkGroupInfo whose answers depend on the code.
 const WORK_GROUP_QUERIES: [(cl_kernel_work_group_info, &str); 5] = [
     (CL_KERNEL_WORK_GROUP_SIZE, "work-group size"),
     (
@@ -60,8 +61,8 @@ const WORK_GROUP_QUERIES: [(cl_kernel_work_group_info, &str); 5] = [
 /// The hits of this process so far.
 static HITS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether it is a hit's turn. The turns are spread by key, number of the hit and process, so that in programs that build once
-/// at each start each kernel has its turn too.
+/// Whether this hit is verified. The choice depends on key, number of the hit and process, so that each kernel is chosen at times
+/// even in programs that build once at each start.
 fn has_turn(percent: u8, key: &Key, hit: u64, process: u32) -> bool {
     let mut bytes = key.0.to_vec();
     bytes.extend(hit.to_le_bytes());
@@ -69,22 +70,22 @@ fn has_turn(percent: u8, key: &Key, hit: u64, process: u32) -> bool {
     xxh3_64(&bytes) % 100 < u64::from(percent)
 }
 
-/// Answers by what was asked.
+/// Answers by the query in words.
 type Answered = BTreeMap<String, Answer>;
 
-/// What a program shows, in a form that can be compared.
-pub(super) struct Shown {
+/// The answers of a program, in a form that can be compared.
+pub(super) struct ProgramAnswers {
     answers: Answered,
-    /// Of the kernels of the program itself, what it answers well.
+    /// The successful answers of the program's own kernels.
     live: Answered,
-    /// Of the devices that have one.
+    /// The binaries of the devices that have one.
     binaries: Option<Vec<Vec<u8>>>,
 }
 
-impl Shown {
-    /// Of a program of which nothing is asked any more.
-    pub(super) fn of_facts(facts: &Facts, binaries: Vec<Vec<u8>>) -> Shown {
-        Shown {
+impl ProgramAnswers {
+    /// The answers that were recorded, without a program to ask.
+    pub(super) fn of_facts(facts: &Facts, binaries: Vec<Vec<u8>>) -> ProgramAnswers {
+        ProgramAnswers {
             answers: answers(facts),
             live: Answered::new(),
             binaries: Some(binaries),
@@ -93,7 +94,7 @@ impl Shown {
 }
 
 impl Cache {
-    /// What was restored, unless its turn has come and a build from source is something else.
+    /// Returns the restored program, unless it is chosen and a build from source differs.
     pub(super) fn verified(
         &self,
         inner: Box<CachedProgram>,
@@ -129,18 +130,18 @@ impl Cache {
         ));
         let defect = Defect::Refused("a build from source is another program");
         self.set_aside(plan, &defect, inner.is_of_system());
-        if !inner.is_apart() {
-            // The application would have released it.
+        if !inner.is_inner() {
+            // No application will release it.
             inner.driver().release_program(inner.program());
         }
         None
     }
 }
 
-/// What of an entry is not what the driver makes now, in words.
+/// The differences between an entry and the driver's build now, in words.
 ///
 /// # Errors
-/// The driver cannot make it.
+/// The driver cannot build the program.
 fn differences(inner: &CachedProgram, plan: &Plan) -> Result<Vec<String>, cl_int> {
     let copies = inner.driver().profile.copies_builds;
     let recorded = recorded(inner);
@@ -154,8 +155,12 @@ fn differences(inner: &CachedProgram, plan: &Plan) -> Result<Vec<String>, cl_int
     Ok(found.difference(&unrepeated).cloned().collect())
 }
 
-/// What two programs answer otherwise. `copies`: the driver copies a build out of a cache of its own.
-pub(super) fn compare(copies: bool, one: &Shown, fresh: &Shown) -> BTreeSet<String> {
+/// The queries that two programs answer differently. `copies`: the driver copies builds out of a cache of its own.
+pub(super) fn compare(
+    copies: bool,
+    one: &ProgramAnswers,
+    fresh: &ProgramAnswers,
+) -> BTreeSet<String> {
     let mut found: BTreeSet<String> = [(&one.answers, &fresh.answers), (&one.live, &fresh.live)]
         .into_iter()
         .flat_map(|(ones, freshs)| {
@@ -184,11 +189,11 @@ fn has_words(log: &Answer) -> bool {
     }
 }
 
-/// What the entry says, and the program that was made of it.
-fn recorded(inner: &CachedProgram) -> Shown {
+/// The answers of the entry, and of the program that was made from it.
+fn recorded(inner: &CachedProgram) -> ProgramAnswers {
     let recorded = inner.facts();
     let binaries = inner.binaries().into_iter();
-    Shown {
+    ProgramAnswers {
         answers: answers(&recorded),
         live: live(inner, inner.program(), &recorded).0,
         binaries: Some(
@@ -200,11 +205,11 @@ fn recorded(inner: &CachedProgram) -> Shown {
     }
 }
 
-/// What a build from source shows. It is released again, before the application goes on.
-fn built(inner: &CachedProgram, plan: &Plan) -> Result<Shown, cl_int> {
+/// The answers of a build from source, which is released at once.
+fn built(inner: &CachedProgram, plan: &Plan) -> Result<ProgramAnswers, cl_int> {
     let (driver, indices) = (inner.driver(), inner.built());
     let program = make(driver, inner.context(), inner.recipe())?;
-    let _made = Temporary {
+    let _made = TemporaryPrograms {
         driver,
         programs: vec![program],
     };
@@ -213,7 +218,7 @@ fn built(inner: &CachedProgram, plan: &Plan) -> Result<Shown, cl_int> {
     let (live, kernels) = live(inner, program, &inner.facts());
     facts.kernels = kernels;
     let binaries = binaries(driver, program, plan).ok();
-    Ok(Shown {
+    Ok(ProgramAnswers {
         answers: answers(&facts),
         live,
         binaries: binaries
@@ -222,8 +227,8 @@ fn built(inner: &CachedProgram, plan: &Plan) -> Result<Shown, cl_int> {
     })
 }
 
-/// Asks a program's kernels of these names. What is not answered may be so because the program was made from a binary, so it
-/// is left out; the facts of the kernels are given beside it.
+/// Asks the program's kernels of these names. Queries without an answer are left out: a program from a binary may not know. Returns
+/// the facts of the kernels as well.
 fn live(inner: &CachedProgram, program: Program, names: &Facts) -> (Answered, Vec<KernelFacts>) {
     let (mut answered, mut all) = (Answered::new(), Vec::new());
     for name in &names.kernel_names {
@@ -264,7 +269,8 @@ fn work_groups(inner: &CachedProgram, kernel: Kernel, name: &[u8]) -> Answered {
     answered
 }
 
-/// The facts by what they are. The order of kernels is no fact: that of a link's result is random (measured: rusticl 22.3).
+/// The facts by their queries in words. The order of kernels is left out: in the result of a link it is random (measured: rusticl
+/// 22.3).
 fn answers(facts: &Facts) -> Answered {
     let mut answered = Answered::new();
     let mut names = facts.kernel_names.clone();
@@ -340,7 +346,7 @@ fn argument_query(query: cl_kernel_arg_info) -> &'static str {
     at.map_or("query", |at| WORDS[at])
 }
 
-/// Whether two binaries do the same, as far as they tell.
+/// Whether two binaries hold the same program, as far as can be told.
 fn is_same_program(one: &[u8], other: &[u8], copies: bool) -> bool {
     if one == other {
         return true;
@@ -352,7 +358,7 @@ fn is_same_program(one: &[u8], other: &[u8], copies: bool) -> bool {
     one_code.is_subset(&other_code) || other_code.is_subset(&one_code)
 }
 
-/// The digests of code and constants in the ELF files that a binary is or holds: what is loaded and is no table of the linker.
+/// The digests of code and constants in the ELF files that a binary is or holds: the loaded sections, except the linker's tables.
 fn machine_code(binary: &[u8]) -> BTreeSet<[u8; 32]> {
     const MAGIC: &[u8] = b"\x7fELF\x02";
     let starts = binary.windows(MAGIC.len()).enumerate();

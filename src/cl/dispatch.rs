@@ -1,4 +1,4 @@
-//! The ICD dispatch table: which slots exist for which OpenCL version, and the address of one slot.
+//! The ICD dispatch table: the slots of each OpenCL version, and the address of each slot.
 
 use std::ffi::CStr;
 use std::mem::offset_of;
@@ -11,7 +11,8 @@ pub const SLOTS: usize = 150;
 
 const _: () = assert!(size_of::<cl_icd_dispatch>() == SLOTS * size_of::<usize>());
 
-/// What a driver of ICD 2.0 puts into slots 0 and 31 of its table, which no loader calls (CL_ICD2_TAG_KHR of `cl_khr_icd` 2.0).
+/// The tag that a driver of ICD 2.0 puts into slots 0 and 31 of its table, which no loader calls (CL_ICD2_TAG_KHR of `cl_khr_icd`
+/// 2.0).
 const ICD2_TAG: usize = 0x4F50_454E_434C_3331_u64 as usize;
 
 /// One slot of the table, by its index in `cl_icd.h`.
@@ -139,15 +140,15 @@ impl Slot {
     }
 }
 
-/// A table as what it is: an array of words, which are functions, tags or NULL.
+/// A table as an array of words, which are functions, tags or NULL.
 pub fn words(functions: &cl_icd_dispatch) -> &[usize; SLOTS] {
     // SAFETY: same size and alignment; each field is a function pointer, NULL, or an integer.
     unsafe { &*std::ptr::from_ref(functions).cast::<[usize; SLOTS]>() }
 }
 
-/// How many slots the table of a platform with this CL_PLATFORM_VERSION has at least ("OpenCL MAJOR.MINOR ...").
+/// The minimum number of slots of a platform with this CL_PLATFORM_VERSION ("OpenCL MAJOR.MINOR ...").
 ///
-/// Behind the end of a table stands other data (measured on Oclgrind, Intel and PoCL), so no further slot is ever read.
+/// Other data follows the end of a table (measured on Oclgrind, Intel and PoCL), so no further slot is ever read.
 pub fn slots_of_version(version: &[u8]) -> usize {
     let number = version.strip_prefix(b"OpenCL ").unwrap_or_default();
     let mut parts = number.split(|byte| !byte.is_ascii_digit());
@@ -170,7 +171,7 @@ pub fn slots_of_version(version: &[u8]) -> usize {
     }
 }
 
-/// Functions without those that another table lacks.
+/// The functions that another table has as well.
 pub fn masked(functions: &cl_icd_dispatch, by: &cl_icd_dispatch) -> cl_icd_dispatch {
     let mut masked = *words(functions);
     for (function, by) in masked.iter_mut().zip(words(by)) {
@@ -212,8 +213,8 @@ impl DispatchTable {
         })
     }
 
-    /// Whether the table is that of an ICD 2.0 driver: a loader that knows of those calls the driver's functions through a table
-    /// of its own, and this one is for older loaders.
+    /// Whether this is the table of an ICD 2.0 driver for older loaders. A loader that knows ICD 2.0 calls the driver through a
+    /// table of its own.
     pub fn is_tagged(self) -> bool {
         let is_tagged = |slot: Slot| self.has(slot) && self.load(slot) == ICD2_TAG;
         is_tagged(Slot::clGetPlatformIDs) && is_tagged(Slot::clUnloadCompiler)
@@ -251,7 +252,7 @@ impl DispatchTable {
         self.address + slot.0 * size_of::<usize>()
     }
 
-    /// What stands in the slot now; 0 for a function that the driver lacks.
+    /// The current content of the slot. 0 if the driver lacks the function.
     pub fn load(self, slot: Slot) -> usize {
         self.atomic(slot).load(Ordering::Acquire)
     }
@@ -270,7 +271,7 @@ impl DispatchTable {
         unsafe { &*(self.slot_address(slot) as *const AtomicUsize) }
     }
 
-    /// All functions as they stand now; slots that the driver does not provide are None.
+    /// All current functions. None for slots that the driver does not provide.
     pub fn copy(self) -> cl_icd_dispatch {
         let mut copy = std::mem::MaybeUninit::<cl_icd_dispatch>::zeroed();
         // SAFETY: `slots` words are readable at `address` by the promise to `of_object`, and at most SLOTS fit. Zero is None

@@ -6,8 +6,8 @@ use opencl_sys::{CL_INVALID_VALUE, CL_OUT_OF_HOST_MEMORY, CL_SUCCESS, cl_int};
 
 use crate::fallible;
 
-/// No answer of a program or kernel query is larger; a driver that says so is not believed (a PoCL 3.1 program with two
-/// devices reports garbage sizes for the one that was not built).
+/// The largest answer that is believed: a program with two devices on PoCL 3.1 reports garbage sizes for the device that was not
+/// built.
 pub const MAX_ANSWER_BYTES: usize = 1 << 30;
 
 /// A number as the value of a query, in the byte order of the machine.
@@ -37,7 +37,8 @@ numbers!(u16, i32, u32, u64, usize);
 /// Asks twice: for the size, then for the bytes.
 ///
 /// # Errors
-/// The driver's error code, CL_OUT_OF_HOST_MEMORY where there is no room for the answer, or CL_INVALID_VALUE for a size beyond [`MAX_ANSWER_BYTES`] or one that changes in between.
+/// The driver's error code, CL_OUT_OF_HOST_MEMORY if there is no room for the answer, or CL_INVALID_VALUE for a size beyond
+/// [`MAX_ANSWER_BYTES`] or one that changes in between.
 pub fn ask(query: impl Fn(usize, *mut c_void, *mut usize) -> cl_int) -> Result<Vec<u8>, cl_int> {
     let mut size = 0;
     let code = query(0, std::ptr::null_mut(), &mut size);
@@ -64,7 +65,7 @@ pub fn ask(query: impl Fn(usize, *mut c_void, *mut usize) -> cl_int) -> Result<V
     Ok(bytes)
 }
 
-/// Where the application wants the answer of a clGet...Info call.
+/// The place for the answer of a clGet...Info call, as the application gives it.
 #[derive(Clone, Copy)]
 pub struct Reply {
     /// `param_value_size`, in bytes.
@@ -75,14 +76,14 @@ pub struct Reply {
     pub size_ret: *mut usize,
 }
 
-/// Asks the driver for a value that it has itself, in place of one that was recorded.
+/// Asks the driver for a value of its own, in place of a recorded one.
 pub type Ask<'a> = &'a dyn Fn(Reply) -> cl_int;
 
 impl Reply {
-    /// Answers with a value that the driver would give of another program than the one that there is, which `ask` asks. Where the
-    /// application's arguments leave no room for the value, or want none, the code and what is written are the driver's: PoCL
-    /// tells the size of names that do not fit (measured). None: the value does not fit, and the driver has none of that kind to
-    /// judge by.
+    /// Answers with a value that the driver would give for another program. `ask` asks the driver about the present one. If the
+    /// application's arguments leave no room for the value, or want none, the driver decides about the code and what is written:
+    /// PoCL tells the size of names that do not fit (measured). None if the value does not fit and the driver has no value of that
+    /// kind.
     pub fn give(self, bytes: &[u8], ask: Ask) -> Option<cl_int> {
         let fits = !self.value.is_null() && self.size >= bytes.len();
         let wants_size = self.value.is_null() && self.size == 0 && !self.size_ret.is_null();
@@ -104,7 +105,7 @@ impl Reply {
         }
     }
 
-    /// The driver's answer in its own words, but for the size of the value.
+    /// The driver's answer, except for the size of the value.
     fn ask_with(self, size: usize, length: usize, ask: Ask) -> cl_int {
         const UNTOUCHED: usize = usize::MAX;
         let mut written = UNTOUCHED;

@@ -12,7 +12,7 @@ macro_rules! handles {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
         $(#[$doc])*
         ///
-        /// A value, not a pointer: it is compared and handed back to the driver, never dereferenced here.
+        /// A value, not a pointer: it is compared and passed to the driver, never dereferenced here.
         #[repr(transparent)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(usize);

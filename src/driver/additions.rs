@@ -1,5 +1,4 @@
-//! Libraries in a driver's identity that are there since somebody added them to this process: layers of a loader. The baker opens
-//! the driver without them.
+//! Libraries in a driver's identity that this process added: layers of a loader. The baker opens the driver without them.
 
 use super::Driver;
 use super::loaded::{self, Object};

@@ -1,4 +1,4 @@
-//! A driver as an application has it, for the baker: its functions are those that stand in its table, our hooks among them.
+//! A driver as an application sees it, for the baker: its functions are those in its table, our hooks among them.
 
 use std::ops::Deref;
 
@@ -8,7 +8,7 @@ use super::calls::{call, devices};
 use super::{Driver, DriverLibrary};
 use crate::cl::{Context, Device, Platform, info};
 
-/// A platform, and its driver's functions with our hooks in their places: the safe calls of [`Driver`] come to the hooks.
+/// A platform, and its driver's table with our hooks: the safe calls of [`Driver`] reach the hooks.
 pub struct Application {
     driver: Driver,
     platform: Platform,
@@ -40,7 +40,7 @@ impl Application {
         Driver::at(self.driver.index())
     }
 
-    /// Whether it is of this platform.
+    /// Whether it is this platform.
     pub fn is_of(&self, platform: Platform) -> bool {
         self.platform == platform
     }

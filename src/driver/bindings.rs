@@ -1,18 +1,18 @@
-//! Which functions answer when a driver's libraries call those of the C library and its mathematics.
+//! Which functions answer when a driver's libraries call functions of the C library and its mathematics.
 //!
-//! Another library can answer: one that is preloaded, one that the application is linked with and that has an `exp` of its
-//! own, or one that a tool has put into the tables by which libraries call each other. Then the driver folds other
-//! constants, or reads other variables and files (measured on PoCL 3.1, LLVM 15). The texts of LD_PRELOAD and its like do
-//! not tell: names have `$LIB` in them, and a library can remove itself from there. So the addresses are read to which the
-//! relocations of the driver's libraries are bound, and compared with those that the driver's own libraries would give.
+//! Another library can answer: a preloaded one, one that the application is linked with and that has its own `exp`, or one that a
+//! tool has put into the tables by which libraries call each other. Then the driver folds other constants, or reads other variables
+//! and files (measured on PoCL 3.1, LLVM 15). The values of LD_PRELOAD and its like do not suffice: names have `$LIB` in them, and
+//! a library can remove itself from the variable. So the addresses to which the relocations of the driver's libraries are bound are
+//! read, and compared with those that the driver's own libraries would give.
 //!
-//! The key has nothing of this in the usual case but which variants of the mathematical functions the C library has chosen
-//! for this processor: GLIBC_TUNABLES changes that, and with it the last bits of what LLVM folds (measured). A library
-//! that answers is in the key by name and identity, with its functions and where they are in it. One that is preloaded and
-//! answers nothing (an allocator, a tracer) is not.
+//! Usually the key holds nothing of this except which variants of the mathematical functions the C library has chosen for this
+//! processor: GLIBC_TUNABLES changes that, and with it the last bits of what LLVM folds (measured). If another library answers, the
+//! key has its name and identity, its functions and their offsets. A preloaded library that answers nothing (an allocator, a
+//! tracer) is not in the key.
 //!
-//! Of a slot that is not bound yet it is found out how the dynamic linker would bind it: by what is visible to all
-//! libraries, then by what the driver's own library needs.
+//! If a slot is not bound yet, the dynamic linker's choice is computed: first from what is visible to all libraries, then from what
+//! the driver's own library needs.
 //!
 //! A baker cannot reproduce a library that answers. See [`Ingredient::is_reproducible`].
 
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use libloading::os::unix::{Library, RTLD_LAZY};
 
 use super::Driver;
-use super::elf_image::{Bound, ElfImage, Unreadable};
+use super::elf_image::{BoundSymbol, ElfImage, UnreadableImage};
 use super::files::matches;
 use super::identity::{FileMemory, build_id_value, sha256_value};
 use super::key_neutral::is_neutral;
@@ -42,26 +42,26 @@ use watched_slots::WatchedSlots;
 
 mod watched_slots;
 
-/// What was found at a moment.
+/// The bindings at a moment.
 #[derive(Default)]
 pub struct Bindings(Mutex<Option<(Changes, Answer)>>);
 
-/// Nothing is provable where the error is.
+/// The ingredients, or why the bindings cannot be told.
 type Answer = Result<Arc<[Ingredient]>, Bypass>;
 
 /// A relocation whose symbol another library could answer for.
 struct Slot {
-    /// The library in whose scope the importing one was loaded, by its index.
+    /// The index of the library in whose scope the importing one was loaded.
     root: usize,
     name: CString,
     version: Option<CString>,
-    /// To what it is bound; None: to nothing yet.
+    /// The address to which it is bound. None if it is not bound yet.
     bound: Option<usize>,
 }
 
 impl Driver {
-    /// The part of a key that says which functions answer the driver's libraries, found again when libraries were loaded or
-    /// unloaded since.
+    /// The part of a key that tells which functions answer the driver's libraries. Found again after libraries were loaded or
+    /// unloaded.
     ///
     /// # Errors
     /// A function is in no library that is known.
@@ -83,7 +83,7 @@ impl Driver {
         answer
     }
 
-    /// Whether these functions still answer, whatever was loaded: slots are bound at the first call, and tools write to them.
+    /// Whether the same functions still answer: slots are bound at the first call, and tools write to them.
     pub(super) fn has_bindings(&self, ingredients: &[Ingredient], memory: &dyn FileMemory) -> bool {
         let Ok(now) = self.find_bindings(memory) else {
             return false;
@@ -131,9 +131,9 @@ impl Driver {
     }
 }
 
-/// Whether a library is told of all that the dynamic linker binds, and may change it (rtld-audit(7)).
+/// Whether a library audits the dynamic linker, and may change bindings (rtld-audit(7)).
 ///
-/// The variable is looked for where the kernel has put it as well: the library may remove it from the environment.
+/// The variable is also looked for in the memory where the kernel put it: the library may remove it from the environment.
 fn is_audited() -> bool {
     let mut at_start = Vec::with_capacity(16 << 10);
     let read =
@@ -158,7 +158,7 @@ fn is_audited() -> bool {
         }
 }
 
-/// Calls the function with each object that is wanted by what is added to its addresses, or by its path.
+/// Calls the function with each object that is selected by its load address or its path.
 fn each_image(wanted: impl Fn(usize, &CStr) -> bool, mut each: impl FnMut(&ElfImage)) {
     unsafe extern "C" fn visit<F: FnMut(&libc::dl_phdr_info)>(
         info: *mut libc::dl_phdr_info,
@@ -191,7 +191,7 @@ fn each_image(wanted: impl Fn(usize, &CStr) -> bool, mut each: impl FnMut(&ElfIm
     unsafe { loaded::iterate(visit, (&raw mut each).cast()) };
 }
 
-/// Calls the function with those of the objects that are wanted, by their index.
+/// Calls the function with the selected objects, by their index.
 fn each_image_of(
     objects: &[Object],
     wanted: impl Fn(usize) -> bool,
@@ -212,27 +212,27 @@ fn is_named(object: &Object, patterns: &[&str]) -> bool {
     object.is_named(|name| patterns.iter().any(|pattern| matches(pattern, name)))
 }
 
-/// What an object is to a driver.
+/// The role of an object for a driver.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Part {
     /// The driver needs it.
     is_needed: bool,
     /// It is the C library, without its mathematics.
     is_c_library: bool,
-    /// It is one of those of which all functions are looked at.
+    /// All its functions are watched.
     is_mathematics: bool,
-    /// It is one of those of which the C library has variants for different processors.
+    /// The C library has variants of it for different processors.
     has_variants: bool,
     /// What it imports is looked at.
     is_importer: bool,
 }
 
-/// What is loaded, and what of it the driver needs.
+/// The loaded objects, and those of them that the driver needs.
 struct World<'a> {
     objects: &'a [Object],
     closure: &'a [(usize, usize)],
     parts: Vec<Part>,
-    /// The segments of all objects in order, and whose they are.
+    /// The segments of all objects in order, with the index of their object.
     segments: Vec<(Range<usize>, usize)>,
 }
 
@@ -264,12 +264,12 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Calls the function with the objects that are wanted, by their index.
+    /// Calls the function with the selected objects, by their index.
     fn each_image(&self, wanted: impl Fn(usize) -> bool, each: impl FnMut(usize, &ElfImage)) {
         each_image_of(self.objects, wanted, each);
     }
 
-    /// The segment in which an address is, and the object that it is of.
+    /// The segment that holds an address, and the index of its object.
     fn segment(&self, address: usize) -> Option<&(Range<usize>, usize)> {
         let next = self
             .segments
@@ -282,10 +282,10 @@ impl<'a> World<'a> {
         self.segment(address).map(|(_, owner)| *owner)
     }
 
-    /// The slots of the driver's libraries that another than the usual function may answer.
+    /// The slots of the driver's libraries that a library other than the usual one may answer.
     fn slots(&self, watched: &HashMap<usize, WatchedSlots>) -> Result<Vec<Slot>, Bypass> {
         let roots: HashMap<usize, usize> = self.closure.iter().copied().collect();
-        // Most of what libclang imports is of libLLVM: that it has no `exp` is sooner seen at once than name by name.
+        // libclang imports mostly from libLLVM. That libLLVM has no `exp` is found faster at once than name by name.
         let is_usual = |owner: usize| {
             let has_none = || watched.get(&owner).is_some_and(|known| !known.exports_any);
             self.parts[owner].is_c_library || has_none()
@@ -301,8 +301,8 @@ impl<'a> World<'a> {
                 };
                 let importing = &self.objects[importer].ranges;
                 let mut last: Option<(Range<usize>, bool)> = None;
-                let each = |bound: Bound| {
-                    // Not there, and the driver knows that.
+                let each = |bound: BoundSymbol| {
+                    // The function does not exist, and the driver knows that.
                     if bound.value == 0 {
                         return Ok(());
                     }
@@ -322,16 +322,16 @@ impl<'a> World<'a> {
                             return Ok(());
                         }
                     }
-                    let symbol = image.symbol(bound.symbol).ok_or(Unreadable)?;
+                    let symbol = image.symbol(bound.symbol).ok_or(UnreadableImage)?;
                     if symbol.address(image) == Some(bound.value) {
                         return Ok(());
                     }
-                    let name = image.name(&symbol).ok_or(Unreadable)?;
+                    let name = image.name(&symbol).ok_or(UnreadableImage)?;
                     slots.push(Slot {
                         root: roots[&importer],
                         name: name.to_owned(),
                         version: image.version(bound.symbol).map(CStr::to_owned),
-                        // Else it leads to code of the importing library that calls the dynamic linker.
+                        // Otherwise it leads to code of the importing library that calls the dynamic linker.
                         bound: (!is_own).then_some(bound.value),
                     });
                     Ok(())
@@ -342,7 +342,9 @@ impl<'a> World<'a> {
                     numbers.extend(&known.relocations.numbers);
                     numbers
                 });
-                if numbers.and_then(|numbers| image.each_bound(numbers, each)) == Err(Unreadable) {
+                if numbers.and_then(|numbers| image.each_bound(numbers, each))
+                    == Err(UnreadableImage)
+                {
                     unreadable = Some(importer);
                 }
             },
@@ -359,7 +361,7 @@ impl<'a> World<'a> {
         Bypass::UnidentifiedFunction
     }
 
-    /// Which variants of its functions the C library has chosen.
+    /// The variants of its functions that the C library has chosen.
     fn variants(&self, watched: &HashMap<usize, WatchedSlots>) -> Vec<Ingredient> {
         let is_wanted = |index: usize| self.parts[index].has_variants;
         let mut libraries: Vec<(usize, Vec<CString>)> = Vec::new();
@@ -376,7 +378,7 @@ impl<'a> World<'a> {
             let scope = Scope::open(Some(&object.path))?;
             let mut chosen = String::new();
             for name in &names {
-                // One that only old programs may have by its version is not found.
+                // A function that only old programs may use because of its version is not found.
                 if let Some(address) = scope.find(name, None) {
                     let offset = address.wrapping_sub(object.base);
                     chosen += &format!("{} {offset:#x}\n", name.to_string_lossy());
@@ -394,9 +396,9 @@ impl<'a> World<'a> {
 /// Looks functions up as the dynamic linker does.
 struct Scopes<'a> {
     world: &'a World<'a>,
-    /// What is visible to all libraries.
+    /// The scope of all libraries.
     of_all: Option<Scope>,
-    /// What each library needs.
+    /// The scope of each library.
     of_libraries: HashMap<usize, Option<Scope>>,
     known: HashMap<(Option<usize>, CString, Option<CString>), Option<usize>>,
 }
@@ -411,7 +413,7 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// Where the function is, in the scope of a library or of all. None: it is not there.
+    /// The address of a function in the scope of a library or of all. None if it is not there.
     fn find(&mut self, library: Option<usize>, slot: &Slot) -> Option<usize> {
         let asked = (library, slot.name.clone(), slot.version.clone());
         if let Some(known) = self.known.get(&asked) {
@@ -432,8 +434,8 @@ impl<'a> Scopes<'a> {
         found
     }
 
-    /// Whether both of the C library's libraries have a function (ldexp, frexp, modf): which of them answers depends on whether
-    /// the application is linked with libm, and their results are exact.
+    /// Whether both libc and libm have a function (ldexp, frexp, modf). Which of them answers depends on whether the application is
+    /// linked with libm, and their results are exact.
     fn is_in_both(&mut self, slot: &Slot, bound: usize) -> bool {
         let world = self.world;
         let is_of_c =
@@ -452,7 +454,7 @@ impl<'a> Scopes<'a> {
             .any(|library| self.find(Some(library), &name).is_some())
     }
 
-    /// An ingredient for each library that answers in place of the usual one.
+    /// An ingredient for each library that answers instead of the usual one.
     fn foreign(
         &mut self,
         slots: Vec<Slot>,
@@ -461,7 +463,7 @@ impl<'a> Scopes<'a> {
         let objects = self.world.objects;
         let mut providers: BTreeMap<usize, BTreeSet<(CString, usize)>> = BTreeMap::new();
         for slot in slots {
-            // What is visible to all binds a slot first. What is not there is bound to the usual function.
+            // The scope of all libraries binds a slot first. An absent function is bound to the usual one.
             let Some(bound) = slot.bound.or_else(|| self.find(None, &slot)) else {
                 continue;
             };
@@ -498,13 +500,13 @@ impl<'a> Scopes<'a> {
         };
         let ingredients: Option<Vec<_>> = providers.into_iter().map(ingredient).collect();
         let mut ingredients = ingredients.ok_or(Bypass::UnidentifiedFunction)?;
-        // The order of loading means nothing.
+        // The order of loading has no meaning.
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
         Ok(ingredients)
     }
 }
 
-/// By what a library is known, wherever it is.
+/// The identity of a library, at any path.
 fn identity(object: &Object, memory: &dyn FileMemory) -> Option<String> {
     if let Some(build_id) = &object.build_id {
         return Some(format!("build-id {}", hex(build_id)));
@@ -522,7 +524,7 @@ fn identity(object: &Object, memory: &dyn FileMemory) -> Option<String> {
     Some(format!("sha256 {}", hex(&content?)))
 }
 
-/// What identifies a library by its file, if that is what is in memory.
+/// The digest of a library's file, if that is what is in memory.
 fn proven_content(
     object: &Object,
     mappings: &OnceCell<Mappings>,
@@ -533,11 +535,11 @@ fn proven_content(
     Some(sha256_value(&content?))
 }
 
-/// A handle of the dynamic linker's. Nothing is loaded for it, and it is given back.
+/// A handle of the dynamic linker. It loads nothing, and is closed when dropped.
 struct Scope(*mut c_void);
 
 impl Scope {
-    /// That of a library, or what is visible to all.
+    /// The scope of a library, or of all libraries.
     fn open(path: Option<&Path>) -> Option<Scope> {
         // SAFETY: nothing is loaded, so nothing runs.
         let opened = fork_safety::without_forks(|| unsafe {

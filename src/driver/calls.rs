@@ -1,7 +1,7 @@
-//! Safe calls into a driver, through the functions that stood in its table before it was patched.
+//! Safe calls into a driver, through the functions of its table before it was patched.
 //!
-//! They are safe in this sense: handles come from this driver or from the application's call in progress, for which the
-//! bare driver would get the very same handle; buffers are ours and as large as is said.
+//! "Safe" means: handles come from this driver or from the application's call in progress, in which the driver itself would get the
+//! same handle; buffers are ours and have the stated size.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::cl::info::{Number, Reply, ask};
 use crate::cl::{Context, Device, Kernel, Notify, Platform, Program};
 use crate::fallible::with_capacity;
 
-/// The arguments of a clBuildProgram call but for the callback, kept for later.
+/// The arguments of a clBuildProgram call except the callback, kept for later.
 #[derive(Clone, Debug)]
 pub struct BuildArguments {
     /// `device_list`; None is NULL.
@@ -42,8 +42,8 @@ impl NotifyTarget {
     };
 }
 
-/// Calls a function of the table below, or answers CL_INVALID_OPERATION where the driver has none. (A call of the
-/// application through an empty slot never arrives here: empty slots are not patched.)
+/// Calls a function of the table, or returns CL_INVALID_OPERATION if the driver has none. (A call of the application through an
+/// empty slot never arrives here: empty slots are not patched.)
 macro_rules! call {
     ($driver:expr, $name:ident($($argument:expr),* $(,)?)) => {
         match $driver.below.$name {
@@ -176,8 +176,8 @@ impl Driver {
     /// CL_PROGRAM_BINARIES, for programs with these CL_PROGRAM_BINARY_SIZES.
     ///
     /// # Errors
-    /// The driver's code; CL_INVALID_VALUE where a size cannot be: room for each must be given also where none is wanted, since
-    /// a NULL pointer crashes PoCL 3.1 and rusticl 22.3 (measured).
+    /// The driver's code. CL_INVALID_VALUE if a size is impossible: room must be given for every binary, since a NULL pointer
+    /// crashes PoCL 3.1 and rusticl 22.3 (measured).
     pub fn program_binaries(
         &self,
         program: Program,
@@ -296,15 +296,15 @@ impl Driver {
         })?)
     }
 
-    /// Whether each program adds one to its context's reference count: from the profile, else as seen when the first inner
-    /// program was made (`note_context_references`).
+    /// Whether each program adds one to its context's reference count: from the profile, or as seen when the first inner program
+    /// was made (`note_context_references`).
     pub fn context_counts_programs(&self) -> bool {
         self.profile
             .context_counts_programs
             .unwrap_or_else(|| self.context_counts.load(Ordering::Relaxed) == 2)
     }
 
-    /// Keeps what the creation of an inner program did to the context's count, where the profile does not know.
+    /// Notes whether the creation of an inner program changed the context's count, if the profile does not know.
     pub fn note_context_references(&self, grown: bool) {
         let seen = if grown { 2 } else { 1 };
         let _ = self
@@ -415,7 +415,7 @@ impl Driver {
         }
     }
 
-    /// The addresses of all functions of the driver itself, and of what stands between us and it.
+    /// The addresses of all functions of the driver, and of the layers between us and it.
     pub(super) fn functions(&self) -> Vec<usize> {
         let own = crate::cl::dispatch::words(&self.own).iter();
         let all = own.chain(&self.between).copied();

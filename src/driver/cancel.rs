@@ -1,7 +1,7 @@
-//! Threads that are canceled (pthread_cancel) while they are in a hook.
+//! Defers the cancellation (pthread_cancel) of threads that are in a hook.
 //!
-//! The C library unwinds such a thread from wherever it reads, writes or sleeps, and Rust's functions stop no such unwinding
-//! but end the process. So a thread is canceled when the call has returned, or in a callback of the application's.
+//! The C library unwinds a canceled thread from any read, write or sleep, and Rust's functions end the process in such an
+//! unwinding. So a thread is canceled after the call has returned, or in a callback of the application.
 
 use std::ffi::c_int;
 
@@ -17,7 +17,7 @@ unsafe extern "C" {
 pub struct CancelState(c_int);
 
 impl CancelState {
-    /// From now on this thread is not canceled. Gives what it was before.
+    /// Disables the cancellation of this thread. Returns the state before.
     #[inline]
     pub fn disable() -> CancelState {
         let mut before = 0;
@@ -25,7 +25,7 @@ impl CancelState {
         CancelState(before)
     }
 
-    /// Gives this thread the state.
+    /// Restores the state on this thread.
     #[inline]
     pub fn restore(self) {
         pthread_setcancelstate(self.0, None);

@@ -1,4 +1,4 @@
-//! What a driver's devices are: everything about them that changes what is compiled for them.
+//! The identity of a driver's devices: everything about them that changes what is compiled for them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::key::ingredients::{Ingredient, Kind};
 /// The devices' parts of keys, by root device.
 pub type Devices = HashMap<Device, Arc<[Ingredient]>>;
 
-/// What a device answers that may change code or what the preprocessor defines.
+/// The queries of a device whose answers may change code or the preprocessor's definitions.
 const DEVICE_QUERIES: &[(&str, cl_device_info)] = &[
     ("device name", CL_DEVICE_NAME),
     ("device vendor", CL_DEVICE_VENDOR),
@@ -32,7 +32,7 @@ const DEVICE_QUERIES: &[(&str, cl_device_info)] = &[
     ("device local memory size", CL_DEVICE_LOCAL_MEM_SIZE),
 ];
 
-/// Answers that only newer devices have; an error is an answer as well.
+/// Queries that only newer devices answer. An error counts as an answer.
 const OPTIONAL_DEVICE_QUERIES: &[(&str, cl_device_info)] = &[
     ("device double fp config", CL_DEVICE_DOUBLE_FP_CONFIG),
     ("device IL version", CL_DEVICE_IL_VERSION),
@@ -55,7 +55,7 @@ pub fn name(identity: &[Ingredient]) -> Option<&[u8]> {
 impl Driver {
     /// The part of the key for these devices, in this order. A sub-device compiles as its root device does.
     ///
-    /// None: a device does not answer.
+    /// None if a device does not answer.
     pub fn device_identities(&self, devices: &[Device]) -> Option<Vec<Arc<[Ingredient]>>> {
         devices
             .iter()
@@ -71,7 +71,7 @@ impl Driver {
             .collect()
     }
 
-    /// The device itself, or that of which it is a part.
+    /// The device itself, or the root device of a sub-device.
     pub fn root_device(&self, mut device: Device) -> Device {
         while let Ok(value) = self.device_info(device, CL_DEVICE_PARENT_DEVICE) {
             match Device::from_value(&value) {
@@ -122,8 +122,8 @@ impl Driver {
     }
 }
 
-/// The versions and names in an array of cl_name_version: a u32, and a name in 64 bytes. Behind the name's end Intel's CPU
-/// runtime leaves whatever was in its memory (measured), so the array itself differs in each process.
+/// The versions and names in an array of cl_name_version: a u32, and a name in 64 bytes. Intel's CPU runtime leaves uninitialized
+/// memory after the name (measured), so the array itself differs in each process.
 fn feature_names(features: &[u8]) -> Vec<u8> {
     let mut names = Vec::new();
     for feature in features.chunks(size_of::<cl_name_version>()) {

@@ -1,6 +1,6 @@
-//! Executables and shared libraries as files: which of their bytes are data that code may take for text, and what they need.
+//! Executables and shared libraries as files: the data that may be text for code, and the libraries that they need.
 //!
-//! Everything is read with pread: a file that is truncated meanwhile gives an error and no signal.
+//! Everything is read with pread: if a file is truncated meanwhile, that is an error and not a signal.
 
 use std::fs::File;
 use std::io;
@@ -17,11 +17,11 @@ use object::elf::{
 use super::loaded;
 use crate::cl::info::Number;
 
-/// Tables of more rows than this are not those of a linker.
+/// A linker writes no table with more rows.
 const MAX_ROWS: u64 = 1 << 16;
-/// A longer table is not that of a linker.
+/// A linker writes no longer table.
 const MAX_TABLE: u64 = 64 << 20;
-/// Nor is a longer string: names and lists of directories.
+/// A linker writes no longer string: names and lists of directories.
 const MAX_STRING: u64 = 1 << 20;
 
 /// An ELF file of this machine's word size and byte order.
@@ -49,7 +49,7 @@ struct Segment {
 
 /// What a file tells the dynamic linker.
 #[derive(Default)]
-pub struct Needs {
+pub struct ElfNeeds {
     /// DT_NEEDED.
     pub libraries: Vec<Vec<u8>>,
     /// DT_RUNPATH and DT_RPATH, `$ORIGIN` replaced.
@@ -96,7 +96,7 @@ fn range(start: u64, size: u64) -> io::Result<Range<u64>> {
 }
 
 impl Elf {
-    /// None: it is no ELF file, or one of another word size or byte order, which no process like this one loads.
+    /// Opens a file. None if it is no ELF file, or one of another word size or byte order, which no process of this kind loads.
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
@@ -152,7 +152,7 @@ impl Elf {
         Ok((self.read(&range(start, count * u64::from(length))?)?, row))
     }
 
-    /// Its sections. The dynamic linker does without them, and so does who asks only what it would load.
+    /// The sections. The dynamic linker does not need them.
     ///
     /// # Errors
     /// They cannot be read, or are damaged.
@@ -203,9 +203,9 @@ impl Elf {
         self.file.read_exact_at(buffer, place)
     }
 
-    /// The parts of the file that code may take for text: sections of data, or where there is no table of sections all that is
-    /// loaded. Names of symbols, tables of the linker and machine code are left out, which no code takes a name from. So is a
-    /// file without code of its own (the data of ICU are 30 MiB): it reads no variable.
+    /// The parts of the file that code may read as text: sections of data, or all loaded bytes if there is no table of sections.
+    /// Symbol names, the linker's tables and machine code are left out, since code reads no names from them. A file without code of
+    /// its own is left out as well (the data of ICU are 30 MiB): it reads no variable.
     pub fn data(&self, sections: &[Section]) -> Vec<Range<u64>> {
         let is_loaded = |section: &&Section| section.flags & SHF_ALLOC.0 != 0;
         let loaded = || sections.iter().filter(is_loaded);
@@ -228,7 +228,7 @@ impl Elf {
             b".dynstr",
         ];
         let is_data = |section: &&Section| {
-            // Sections of kinds that only some processors have hold no less.
+            // Sections of processor-specific kinds may hold text, too.
             let is_known_table = section.kind != SHT_PROGBITS.0 && section.kind < 0x7000_0000;
             let is_table = is_known_table || tables.contains(&section.name.as_slice());
             section.kind != SHT_NOBITS.0 && !is_code(section) && !is_table
@@ -287,17 +287,17 @@ impl Elf {
             .unwrap_or_default()
     }
 
-    /// What it needs; `path` is its own.
+    /// The libraries that the file at `path` needs.
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
-    pub fn needs(&self, path: &Path) -> io::Result<Needs> {
+    pub fn needs(&self, path: &Path) -> io::Result<ElfNeeds> {
         let Some(dynamic) = self
             .segments
             .iter()
             .find(|segment| segment.kind == PT_DYNAMIC.0)
         else {
-            return Ok(Needs::default());
+            return Ok(ElfNeeds::default());
         };
         let width = at(8, 4);
         let table = self.read(&dynamic.bytes)?;
@@ -315,7 +315,7 @@ impl Elf {
                 .map(|(_, value)| *value)
         };
         let (Some(address), Some(size)) = (find(DT_STRTAB.0), find(DT_STRSZ.0)) else {
-            return Ok(Needs::default());
+            return Ok(ElfNeeds::default());
         };
         let holds = |segment: &&Segment| {
             let size = segment.bytes.end - segment.bytes.start;
@@ -324,7 +324,7 @@ impl Elf {
         };
         let segment = self.segments.iter().find(holds).ok_or_else(damaged)?;
         let strings = range(segment.bytes.start + (address - segment.address), size)?;
-        // A compiler's library has megabytes of strings, and needs a dozen libraries.
+        // A compiler's library has megabytes of strings but needs only a dozen libraries.
         let mut strings = Strings::new(&self.file, strings);
         let mut texts = |wanted: i64| -> io::Result<Vec<Vec<u8>>> {
             let found = rows.iter().filter(|(tag, _)| *tag == wanted);
@@ -338,7 +338,7 @@ impl Elf {
                 .map(|one| replace_origin(one, origin));
             list.collect::<Vec<_>>()
         });
-        Ok(Needs {
+        Ok(ElfNeeds {
             libraries: texts(DT_NEEDED.0)?,
             directories: directories.collect(),
         })
@@ -361,16 +361,16 @@ impl Elf {
     }
 }
 
-/// A table of strings in a file, of which few are wanted.
+/// A table of strings in a file. Few of its strings are read.
 struct Strings<'a> {
     file: &'a File,
     table: Range<u64>,
-    /// What was read last, and where.
+    /// The last chunk that was read, and its offset.
     read: Vec<u8>,
     at: u64,
 }
 
-/// How much is read at once. Strings that are wanted stand together.
+/// The size of a chunk. The strings that are read are close together.
 const STRINGS: u64 = 1024;
 
 impl Strings<'_> {
@@ -385,7 +385,7 @@ impl Strings<'_> {
         }
     }
 
-    /// The string at this offset in the table; empty behind its end.
+    /// The string at this offset of the table. Empty beyond the end.
     fn get(&mut self, offset: u64) -> io::Result<Vec<u8>> {
         let start = self.table.start.saturating_add(offset);
         let mut wanted = STRINGS;

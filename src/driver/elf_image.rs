@@ -1,8 +1,8 @@
 //! A loaded object as it is mapped: its symbols, and the relocations that name one.
 //!
-//! Everything is read from memory, with each address checked against the object's own segments first. An object whose tables
-//! lie elsewhere gives [`Unreadable`]; none makes the process crash. Must be used inside dl_iterate_phdr's callback, so that
-//! the object stays mapped.
+//! Everything is read from memory. Each address is first checked against the object's own segments. An object whose tables are
+//! elsewhere gives [`UnreadableImage`]; none makes the process crash. Must be used inside dl_iterate_phdr's callback, so that the
+//! object stays mapped.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -32,9 +32,9 @@ const RELA: usize = 24;
 const SYMBOL: usize = 24;
 const WORD: usize = size_of::<usize>();
 
-/// A table of the object does not lie in its own segments.
+/// A table of the object is not in its own segments.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Unreadable;
+pub struct UnreadableImage;
 
 /// One object, while the dynamic linker keeps it mapped.
 pub struct ElfImage {
@@ -48,20 +48,20 @@ pub struct ElfImage {
     strings: Option<(usize, usize)>,
 }
 
-/// Which symbols of an object that others may find are watched.
+/// The exported symbols of an object that are watched.
 pub struct WatchedSymbols {
     /// The number of the first one.
     first: usize,
     /// A bit for each, in order.
     bits: Vec<u64>,
-    /// How many there are.
+    /// Their number.
     count: usize,
     /// Whether any is watched.
     pub any: bool,
 }
 
 impl WatchedSymbols {
-    /// None: it is none of those that others may find.
+    /// Whether a symbol is watched. None if it is not exported.
     fn has(&self, symbol: usize) -> Option<bool> {
         let at = symbol
             .checked_sub(self.first)
@@ -70,7 +70,7 @@ impl WatchedSymbols {
     }
 }
 
-/// DT_GNU_HASH, but for its chains.
+/// DT_GNU_HASH without its chains.
 struct GnuTable<'a> {
     bloom: &'a [u64],
     shift: u32,
@@ -89,19 +89,19 @@ pub struct Symbol {
 }
 
 impl Symbol {
-    /// Where its definition in this object is, if it has one.
+    /// The address of its definition in this object, if it has one.
     pub fn address(&self, image: &ElfImage) -> Option<usize> {
         self.is_defined.then(|| image.base.wrapping_add(self.value))
     }
 
-    /// Whether it is a function of which the object chooses a variant when it is looked up.
+    /// Whether the object chooses a variant of this function when it is looked up.
     fn has_variants(&self) -> bool {
         self.kind == STT_GNU_IFUNC
     }
 }
 
-/// What a relocation has put somewhere.
-pub struct Bound {
+/// A value that a relocation has written.
+pub struct BoundSymbol {
     /// The number of the symbol.
     pub symbol: usize,
     /// The address.
@@ -110,18 +110,18 @@ pub struct Bound {
     pub may_be_lazy: bool,
 }
 
-/// The relocations of an object that are of watched functions.
+/// The relocations of an object that refer to watched functions.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchedRelocations {
-    /// The slots of functions that the object has itself and that are bound when it is loaded: how many words are between these
-    /// and the ones before, and how many these are. Intel's libsvml has 38,000 of them.
+    /// The slots of functions that the object itself has and that are bound when it is loaded, as pairs: the words between these
+    /// slots and the ones before, and the number of these slots. Intel's libsvml has 38,000 of them.
     own: Vec<(u32, u32)>,
     /// The numbers of the others.
     pub numbers: Vec<u32>,
 }
 
 impl WatchedRelocations {
-    /// How many there are.
+    /// Their number.
     pub fn count(&self) -> usize {
         let own = self.own.iter().map(|(_, count)| *count as usize);
         own.sum::<usize>() + self.numbers.len()
@@ -130,13 +130,13 @@ impl WatchedRelocations {
 
 /// A relocation that puts the address of a symbol somewhere.
 struct Relocation {
-    /// Where, before the base of the object is added.
+    /// Its address, before the load address is added.
     offset: usize,
     symbol: usize,
     may_be_lazy: bool,
 }
 
-/// None: it does something else.
+/// None if the relocation does something else.
 fn relocation(entry: &[u8]) -> Option<Relocation> {
     let number = |at: usize| u64::from_value(entry.get(at..at + 8)?);
     let (offset, info, addend) = (number(0)?, number(8)?, number(16)?);
@@ -316,14 +316,14 @@ impl ElfImage {
         symbols.filter_map(|(_, symbol)| self.name(&symbol))
     }
 
-    /// The numbers of the symbols of the functions of which the object chooses a variant.
+    /// The symbol numbers of the functions with variants.
     pub fn variants(&self) -> impl Iterator<Item = usize> {
         let symbols = self.hashed_symbols().into_iter().flatten();
         let symbols = symbols.filter(|(_, symbol)| symbol.is_defined && symbol.has_variants());
         symbols.map(|(index, _)| index)
     }
 
-    /// The symbols that others may find here, and their numbers.
+    /// The exported symbols and their numbers.
     fn hashed_symbols(&self) -> Option<impl Iterator<Item = (usize, Symbol)>> {
         let indices = match self.gnu_table() {
             Some((table, chains)) => {
@@ -335,7 +335,7 @@ impl ElfImage {
         Some(indices.filter_map(|index| Some((index, self.symbol(index)?))))
     }
 
-    /// DT_GNU_HASH, and its chains. It has no length: the end of the chain of its highest bucket is its end.
+    /// DT_GNU_HASH and its chains. It has no length: the end of its highest bucket's chain is its end.
     fn gnu_table(&self) -> Option<(GnuTable<'_>, &[u32])> {
         let at = self.pointer(DT_GNU_HASH)?;
         let [count, first, words, shift] = self.numbers::<u32>(at, 4)? else {
@@ -360,7 +360,7 @@ impl ElfImage {
         Some((table, self.numbers(chains, last + 1)?))
     }
 
-    /// Which of the symbols that others may find are watched. Without DT_GNU_HASH, whose order is that of the symbols, all may be.
+    /// The exported symbols that are watched. Without DT_GNU_HASH, whose order is that of the symbols, all may be.
     pub fn watched_symbols(&self, names: &WatchedNames) -> WatchedSymbols {
         let Some((table, chains)) = self.gnu_table() else {
             return WatchedSymbols {
@@ -387,8 +387,8 @@ impl ElfImage {
 
     /// The relocations that can name a symbol: the rest of DT_RELA behind the relative ones, and DT_JMPREL. Relocations are
     /// numbered in this order.
-    fn relocation_tables(&self) -> Result<[&[u8]; 2], Unreadable> {
-        // DT_REL, of objects for other processors, is none of a dynamic linker for these.
+    fn relocation_tables(&self) -> Result<[&[u8]; 2], UnreadableImage> {
+        // The dynamic linkers of these processors do not use DT_REL.
         let plain = (DT_RELA, self.number(DT_RELASZ));
         let of_calls = self
             .number(DT_PLTREL)
@@ -401,9 +401,9 @@ impl ElfImage {
             else {
                 return Ok(Default::default());
             };
-            let skipped = skipped.checked_mul(RELA).ok_or(Unreadable)?;
+            let skipped = skipped.checked_mul(RELA).ok_or(UnreadableImage)?;
             let table = self.bytes(at, size).and_then(|table| table.get(skipped..));
-            table.ok_or(Unreadable)
+            table.ok_or(UnreadableImage)
         };
         Ok([table(plain, relative)?, table((DT_JMPREL, of_calls), 0)?])
     }
@@ -411,21 +411,21 @@ impl ElfImage {
     /// How many relocations have a number.
     ///
     /// # Errors
-    /// A table does not lie in the object.
-    pub fn relocation_count(&self) -> Result<usize, Unreadable> {
+    /// A table is not in the object.
+    pub fn relocation_count(&self) -> Result<usize, UnreadableImage> {
         let tables = self.relocation_tables()?;
         Ok(tables.iter().map(|table| table.len() / RELA).sum())
     }
 
-    /// The relocations whose symbol has a watched name, given which of the own symbols may have one.
+    /// The relocations whose symbol has a watched name. `own` tells which of the object's own symbols may have one.
     ///
     /// # Errors
-    /// A table does not lie in the object.
+    /// A table is not in the object.
     pub fn watched_relocations(
         &self,
         own: &WatchedSymbols,
         names: &WatchedNames,
-    ) -> Result<WatchedRelocations, Unreadable> {
+    ) -> Result<WatchedRelocations, UnreadableImage> {
         let mut found = WatchedRelocations::default();
         let mut words = Vec::new();
         // Thousands of slots may have one symbol: __cxa_pure_virtual.
@@ -439,11 +439,11 @@ impl ElfImage {
             if own.has(index) == Some(false) {
                 continue;
             }
-            let symbol = self.symbol(index).ok_or(Unreadable)?;
+            let symbol = self.symbol(index).ok_or(UnreadableImage)?;
             let is_watched = match known.get(index) {
                 Some(Some(is_watched)) => *is_watched,
                 _ => {
-                    let is_watched = names.has(self.name(&symbol).ok_or(Unreadable)?);
+                    let is_watched = names.has(self.name(&symbol).ok_or(UnreadableImage)?);
                     known.resize(known.len().max(index + 1), None);
                     known[index] = Some(is_watched);
                     is_watched
@@ -457,7 +457,7 @@ impl ElfImage {
                 words.push(relocation.offset / WORD);
             } else {
                 let number = u32::try_from(number);
-                found.numbers.push(number.map_err(|_| Unreadable)?);
+                found.numbers.push(number.map_err(|_| UnreadableImage)?);
             }
         }
         words.sort_unstable();
@@ -467,7 +467,7 @@ impl ElfImage {
                 Some((_, count)) if word == end => *count += 1,
                 Some(_) if word < end => continue,
                 _ => {
-                    let gap = u32::try_from(word - end).map_err(|_| Unreadable)?;
+                    let gap = u32::try_from(word - end).map_err(|_| UnreadableImage)?;
                     found.own.push((gap, 1));
                 }
             }
@@ -476,23 +476,25 @@ impl ElfImage {
         Ok(found)
     }
 
-    /// The numbers of the relocations of own symbols that lead out of the object: another one answers.
+    /// The numbers of the relocations of own symbols that another object answers.
     ///
     /// # Errors
-    /// A slot does not lie in the object.
+    /// A slot is not in the object.
     pub fn answered_by_others(
         &self,
         watched: &WatchedRelocations,
         is_own: impl Fn(usize) -> bool,
-    ) -> Result<Vec<u32>, Unreadable> {
+    ) -> Result<Vec<u32>, UnreadableImage> {
         let mut offsets = Vec::new();
         let mut end = 0usize;
         for (gap, count) in &watched.own {
-            let start = end.checked_add(*gap as usize * WORD).ok_or(Unreadable)?;
+            let start = end
+                .checked_add(*gap as usize * WORD)
+                .ok_or(UnreadableImage)?;
             let size = *count as usize * WORD;
             let slots = self.bytes(self.base.wrapping_add(start), size);
-            for (at, slot) in slots.ok_or(Unreadable)?.chunks_exact(WORD).enumerate() {
-                let value = usize::from_value(slot).ok_or(Unreadable)?;
+            for (at, slot) in slots.ok_or(UnreadableImage)?.chunks_exact(WORD).enumerate() {
+                let value = usize::from_value(slot).ok_or(UnreadableImage)?;
                 if value != 0 && !is_own(value) {
                     offsets.push(start + at * WORD);
                 }
@@ -510,15 +512,15 @@ impl ElfImage {
         Ok(numbers.collect())
     }
 
-    /// Calls the function with what these relocations have put into the object, but for those that name no symbol.
+    /// Calls the function with the values that these relocations have written, except those that name no symbol.
     ///
     /// # Errors
-    /// A table or a slot does not lie in the object, or the function gives one.
+    /// A table or a slot is not in the object, or the function fails.
     pub fn each_bound(
         &self,
         numbers: impl IntoIterator<Item = u32>,
-        mut each: impl FnMut(Bound) -> Result<(), Unreadable>,
-    ) -> Result<(), Unreadable> {
+        mut each: impl FnMut(BoundSymbol) -> Result<(), UnreadableImage>,
+    ) -> Result<(), UnreadableImage> {
         let [plain, of_calls] = self.relocation_tables()?;
         for number in numbers {
             let at = number as usize * RELA;
@@ -526,20 +528,20 @@ impl ElfImage {
                 None => plain.get(at..at + RELA),
                 Some(at) => of_calls.get(at..at + RELA),
             };
-            let Some(relocation) = relocation(entry.ok_or(Unreadable)?) else {
+            let Some(relocation) = relocation(entry.ok_or(UnreadableImage)?) else {
                 continue;
             };
             let value = self.word(self.base.wrapping_add(relocation.offset));
-            each(Bound {
+            each(BoundSymbol {
                 symbol: relocation.symbol,
-                value: value.ok_or(Unreadable)?,
+                value: value.ok_or(UnreadableImage)?,
                 may_be_lazy: relocation.may_be_lazy,
             })?;
         }
         Ok(())
     }
 
-    /// A number for where the segments and tables are in the object: a tool that edits libraries may leave the build-id.
+    /// A digest of the addresses of segments and tables: a tool that edits libraries may keep the build-id.
     pub fn layout(&self) -> u64 {
         let relative = |value: usize| match value < self.base {
             true => value,

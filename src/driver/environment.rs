@@ -1,5 +1,5 @@
-//! What is around a call and changes what a driver compiles: environment variables, configuration files, and programs that
-//! it runs. An application may change any of them at any time, so they are looked at in each call.
+//! The surroundings of a call that change what a driver compiles: environment variables, configuration files, and programs that it
+//! runs. An application may change any of them at any time, so they are checked in each call.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use super::Driver;
 use super::files::{RealPaths, needed_by};
 use super::identity::{DriverNames, FileMemory, sha256_value};
 use super::key_neutral;
-use super::names::Scanned;
+use super::names::ScannedLibrary;
 use super::process_variables;
 use super::profile::Profile;
 use super::profile::variables::{Effect, LAYERS, is_neutral};
@@ -21,22 +21,22 @@ use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 
-/// A file that is larger is no configuration file.
+/// A larger file is no configuration file.
 const MAX_CONFIGURATION_BYTES: u64 = 1 << 20;
 
 /// Variables and configuration files at one moment.
 #[derive(Clone)]
-pub struct Moment {
+pub struct OpeningVariables {
     /// Copied from memory, each with its NUL.
     variables: Vec<u8>,
-    /// None: a file is no configuration file.
+    /// None if a file is no configuration file.
     configuration: Option<Vec<Ingredient>>,
 }
 
-impl Moment {
-    /// What a driver of this kind looks at, now.
-    pub fn now(profile: &Profile) -> Moment {
-        Moment {
+impl OpeningVariables {
+    /// Reads the variables and files that a driver of this kind reads.
+    pub fn now(profile: &Profile) -> OpeningVariables {
+        OpeningVariables {
             variables: process_variables::current(),
             configuration: configuration(profile),
         }
@@ -54,7 +54,8 @@ fn configuration(profile: &Profile) -> Option<Vec<Ingredient>> {
     Some(ingredients)
 }
 
-/// All variables at the last call, and what followed from them: to tell that apart takes longer than to see that none has changed.
+/// All variables at the last call, and the ingredients that followed from them. A comparison is faster than finding the ingredients
+/// again.
 #[derive(Default)]
 pub struct KnownVariables(Mutex<Snapshot>);
 
@@ -62,7 +63,7 @@ pub struct KnownVariables(Mutex<Snapshot>);
 struct Snapshot {
     /// Copied from memory, each with its NUL.
     all: Vec<u8>,
-    /// Counts the changes.
+    /// Incremented at each change.
     changes: u64,
     /// The programs that the driver runs, and when they were found.
     tools: Option<(Instant, Tools)>,
@@ -73,49 +74,49 @@ struct Snapshot {
 #[derive(Clone, Default)]
 struct Tools {
     ingredients: Vec<Ingredient>,
-    /// They and the libraries that they need.
+    /// The programs and the libraries that they need.
     names: Arc<DriverNames>,
-    /// Their own, or none while something of what is watched could change without being seen to.
+    /// The paths of the programs. Empty if a watched file could change unnoticed.
     paths: Vec<PathBuf>,
-    /// What must stay as it was.
+    /// The files whose change makes this outdated.
     watched: Arc<BTreeMap<PathBuf, FileFingerprint>>,
 }
 
-/// Those of the variables that are in the key.
+/// The variables that are in the key.
 struct Chosen {
     /// How often names of the driver's libraries had been added.
     names: usize,
-    /// The names of its tools.
+    /// The names in its tools.
     tools: Arc<DriverNames>,
-    now: Arc<Around>,
-    /// Of those at the moment when the driver was opened.
-    opened: Arc<Around>,
-    /// Of those with which the process was started, for a driver that may read them.
-    started: Arc<Around>,
+    now: Arc<DriverSurroundings>,
+    /// The part of the variables when the driver was opened.
+    opened: Arc<DriverSurroundings>,
+    /// The part of the variables with which the process was started, for a driver that may read them.
+    started: Arc<DriverSurroundings>,
 }
 
-/// Part of a key that is around a call.
+/// The part of a key that tells the surroundings of a call.
 #[derive(Clone, Default)]
-pub struct Around {
-    /// What enters the key.
+pub struct DriverSurroundings {
+    /// The ingredients of the key.
     pub ingredients: Vec<Ingredient>,
-    /// What a compiler would read besides. It is told from values, of which a key may have digests only.
+    /// Files that a compiler would read as well. This follows from values, and a key may hold only digests of them.
     pub reads: Reads,
 }
 
-/// What variables make a compiler read which the text of a program does not tell.
+/// Files that variables make a compiler read and that the text of a program does not name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reads {
     /// Nothing.
     #[default]
     Nothing,
-    /// Headers that a program names, in directories that nobody looks into here.
+    /// Headers that a program names, in directories that are not searched here.
     HeadersElsewhere,
     /// Headers and other files that options name, whatever the program is.
     Files,
 }
 
-/// What decides whether a variable is in the key.
+/// The facts that decide whether a variable is in the key.
 struct Choice<'a> {
     profile: &'a Profile,
     suffix: &'a [u8],
@@ -124,7 +125,7 @@ struct Choice<'a> {
 }
 
 impl KnownVariables {
-    /// The programs that were found not longer ago than this, or are found now, with the variables as they are.
+    /// The programs that were found within this time, or are found now, with the current variables.
     fn tools(&self, age: Duration, find: impl FnOnce(&Tools) -> Option<Tools>) -> Option<Tools> {
         let mut known = self.0.lock();
         if !process_variables::is_current(&known.all) {
@@ -150,8 +151,8 @@ impl KnownVariables {
         Some(tools)
     }
 
-    /// Those that are in the key: now, when the driver was opened, and when the process was started.
-    fn chosen(&self, opened: &Moment, choice: &Choice) -> [Arc<Around>; 3] {
+    /// The variables that are in the key: now, when the driver was opened, and when the process was started.
+    fn chosen(&self, opened: &OpeningVariables, choice: &Choice) -> [Arc<DriverSurroundings>; 3] {
         let names = choice.libraries.changes();
         let mut known = self.0.lock();
         match &known.chosen {
@@ -186,19 +187,19 @@ impl KnownVariables {
 }
 
 impl Choice<'_> {
-    /// Whether a library may read `/proc/self/environ`, which has the variables with which the process was started, whatever the
+    /// Whether a library may read `/proc/self/environ`. It has the variables with which the process was started, whatever the
     /// program has changed since (measured: Intel's libintlc, libtbb and libtbbmalloc look for INTEL_ISA_DISABLE there).
     fn reads_first_environment(&self) -> bool {
         self.libraries.has(b"environ")
     }
 
-    /// Those of the variables that are in the key, by name.
-    fn of(&self, all: &[u8]) -> Around {
+    /// The part of these variables that is in the key, by name.
+    fn of(&self, all: &[u8]) -> DriverSurroundings {
         let variables = || {
             all.split(|byte| *byte == 0)
                 .filter_map(process_variables::parse)
         };
-        let mut chosen = Around::default();
+        let mut chosen = DriverSurroundings::default();
         for (name, value) in variables() {
             let (name, value) = (name.to_string_lossy(), value.as_bytes());
             let Some(enters) = self.enters(&name, value, variables) else {
@@ -218,7 +219,7 @@ impl Choice<'_> {
         chosen
     }
 
-    /// None: it is not in the key.
+    /// How a variable is in the key. None if it is not.
     fn enters<'v, All>(
         &self,
         name: &str,
@@ -256,20 +257,20 @@ impl Choice<'_> {
 /// How a variable is in the key.
 enum Enters {
     AsText,
-    /// Nobody says what it is for, so it may be a password.
+    /// As a digest: the purpose of the variable is unknown, so its value may be a password.
     AsDigest,
 }
 
-/// How the names of ingredients end that tell a difference between now and an earlier moment.
+/// The suffixes of ingredients that tell a difference between now and an earlier moment.
 const OPENED: &str = "when the driver was opened";
 const STARTED: &str = "when the process was started";
 
-/// Whether this part of a key tells that something was different at an earlier moment.
+/// Whether this ingredient tells a difference at an earlier moment.
 pub fn has_changed(one: &Ingredient) -> bool {
     [OPENED, STARTED].iter().any(|end| one.name.ends_with(end))
 }
 
-/// What was different at an earlier moment.
+/// The differences at an earlier moment.
 fn differences(then: &[Ingredient], now: &[Ingredient], moment: &str) -> Vec<Ingredient> {
     let is_there = |list: &[Ingredient], wanted: &Ingredient| {
         list.iter()
@@ -295,14 +296,15 @@ fn is_camel_case(name: &str) -> bool {
             .all(|character| character.is_ascii_alphanumeric())
 }
 
-/// The content of a configuration file, or None if that is too large. None: it is not there, so the driver does without.
+/// The content of a configuration file, Some(None) if it is too large. None if there is no such file, so that the driver works
+/// without.
 fn configuration_file(name: &str) -> Option<Option<Vec<u8>>> {
     use std::io::Read;
     let path = match name.strip_prefix("~/") {
         Some(below) => PathBuf::from(std::env::var_os("HOME")?).join(below),
         None => name.into(),
     };
-    // Opening anything else could wait for ever.
+    // Opening anything else could block forever.
     if !std::fs::metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
         return None;
     }
@@ -316,7 +318,7 @@ fn configuration_file(name: &str) -> Option<Option<Vec<u8>>> {
     Some(fits.then_some(content))
 }
 
-/// The program that a name means (execvp(3)).
+/// The path of the program that a name means (execvp(3)).
 fn program(name: &str) -> Option<PathBuf> {
     let directories = std::env::var_os("PATH")?;
     std::env::split_paths(&directories)
@@ -329,21 +331,21 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 impl Driver {
-    /// The part of a key that the surroundings of this call are.
+    /// The part of a key that tells the surroundings of this call.
     ///
-    /// What was different when the driver was opened is there as well: drivers read variables and files then or later
-    /// (measured: Intel's CPU runtime reads its cl.cfg at both times). So are variables that were different when the process was
-    /// started, if the driver may read those.
+    /// Differences since the driver was opened are in it as well: drivers read variables and files at either time (measured:
+    /// Intel's CPU runtime reads its cl.cfg at both). So are differences since the process was started, if the driver may read
+    /// those variables.
     ///
-    /// Programs that it runs may have been looked for so long ago.
+    /// `age`: how old the look-up of the driver's programs may be.
     ///
-    /// None: a file cannot be read.
+    /// None if a file cannot be read.
     pub(super) fn surroundings_at_most(
         &self,
         age: Duration,
         is_il: bool,
         memory: &dyn FileMemory,
-    ) -> Option<Around> {
+    ) -> Option<DriverSurroundings> {
         let profile = self.profile;
         let find = |before: &Tools| Tools::find(profile.tools, before, memory);
         let tools = self.variables.tools(age, find)?;
@@ -375,15 +377,15 @@ impl Driver {
         if is_il {
             ingredients.extend(self.il_files(memory)?);
         }
-        Some(Around { ingredients, reads })
+        Some(DriverSurroundings { ingredients, reads })
     }
 }
 
 impl Tools {
-    /// Those that the search path leads to, and the libraries that they would load; what is known of them already is kept.
+    /// Finds the programs in the search path, and the libraries that they would load. Keeps earlier results.
     ///
-    /// The dynamic linker's directories are walked through only where something in them changed: that takes 760 system calls for
-    /// `ld` (measured with strace on PoCL), which a hit would pay each time.
+    /// The dynamic linker's directories are searched only if one of them changed: that takes 760 system calls for `ld` (measured
+    /// with strace on PoCL), which each hit would pay.
     fn find(tools: &[&str], before: &Tools, memory: &dyn FileMemory) -> Option<Tools> {
         let paths: Vec<PathBuf> = tools.iter().filter_map(|tool| program(tool)).collect();
         let is_unchanged =
@@ -396,7 +398,7 @@ impl Tools {
         let mut scanned = Vec::new();
         for path in &paths {
             let tool = file(path, memory)?;
-            scanned.push(Scanned {
+            scanned.push(ScannedLibrary {
                 identity: tool.value.clone(),
                 path: path.clone(),
             });
@@ -407,9 +409,9 @@ impl Tools {
             if !key_neutral::is_neutral(name.as_bytes()) {
                 ingredients.push(Ingredient::new(Kind::Driver, name, identity.as_slice()));
             }
-            scanned.push(Scanned { identity, path });
+            scanned.push(ScannedLibrary { identity, path });
         }
-        // Paths mean nothing for the key.
+        // Paths are not in the key.
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
         ingredients.dedup();
         let names = match before.ingredients == ingredients {
@@ -426,12 +428,12 @@ impl Tools {
     }
 }
 
-/// What a variable that is in the key makes a compiler read: options that define macros, or name headers, directories or other
-/// files. What they would mean for a program is not followed.
+/// What a variable in the key makes a compiler read: options that define macros, or that name headers, directories or other files.
+/// Their meaning for a program is not followed.
 fn reads(name: &str, value: &[u8]) -> Reads {
     let name = name.to_ascii_uppercase();
     if name.ends_with("INCLUDE_PATH") || name.ends_with("CPATH") {
-        // Clang and GCC take an empty one as none.
+        // Clang and GCC treat an empty value as none.
         return match value {
             [] => Reads::Nothing,
             _ => Reads::HeadersElsewhere,
@@ -442,7 +444,7 @@ fn reads(name: &str, value: &[u8]) -> Reads {
         .any(|part| name.contains(part));
     let mut words = value
         .split(|byte| byte.is_ascii_whitespace() || b"\"',;".contains(byte))
-        // CCC_OVERRIDE_OPTIONS of clang's driver has options behind such.
+        // CCC_OVERRIDE_OPTIONS of clang's driver has options after such a mark.
         .map(|word| {
             let signs = word.iter().take_while(|byte| b"+^".contains(byte));
             &word[signs.count()..]
@@ -459,7 +461,7 @@ fn reads(name: &str, value: &[u8]) -> Reads {
     }
 }
 
-/// These are told in any variable, whatever its name says.
+/// Options that are recognized in any variable.
 const OPTIONS_OF_HEADERS: &[&[u8]] = &[
     b"-I",
     b"-D",

@@ -1,4 +1,4 @@
-//! The files that a profile names, beside the libraries that a driver needs: found, and watched for changes.
+//! The files that a profile names, in addition to the libraries that a driver needs: how they are found, and watched for changes.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -15,16 +15,16 @@ use super::profile::DriverFiles;
 use crate::file_fingerprint::FileFingerprint;
 
 /// Finds the files of a profile.
-pub struct Search<'a> {
+pub struct FileSearch<'a> {
     real: &'a RealPaths,
-    /// The directories of the libraries that hold functions of the driver, by the path that the dynamic linker used and by the
-    /// real one: drivers look beside the first (measured: PoCL) or the second (Intel's CPU runtime).
+    /// The directories of the libraries that hold the driver's functions, by the dynamic linker's path and by the real path:
+    /// drivers look beside the first (measured: PoCL) or the second (Intel's CPU runtime).
     beside: Vec<PathBuf>,
-    /// Those above them, by both paths as well.
+    /// The directories above them, by both paths.
     above: Vec<PathBuf>,
-    /// The names of libraries that are wanted wherever the dynamic linker looks.
+    /// The names of libraries to find in all directories of the dynamic linker.
     patterns: Vec<&'static str>,
-    /// Those that are there, looked for once: the directories hold thousands of files.
+    /// The libraries that were found. Searched once, since the directories hold thousands of files.
     linked: OnceCell<Vec<(PathBuf, Vec<Entry>)>>,
 }
 
@@ -34,25 +34,25 @@ pub type FilesByPath = BTreeMap<PathBuf, NamedFile>;
 /// How a file was found.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NamedFile {
-    /// The shortest of the names that lead there: that of `libx.so.1` stays when `libx.so.1.2` is followed by `libx.so.1.3`.
+    /// The shortest name that leads to the file: `libx.so.1` stays when `libx.so.1.3` replaces `libx.so.1.2`.
     pub name: String,
-    /// The paths that lead there, links and all: any of them may be pointed elsewhere.
+    /// All paths that lead to the file, links included: each link may be changed.
     pub paths: BTreeSet<PathBuf>,
 }
 
-/// What stands in a directory.
+/// An entry of a directory.
 struct Entry {
     name: OsString,
-    /// It is neither a link nor anything else but a file.
+    /// It is a regular file.
     is_plain: bool,
 }
 
-/// Finds real paths. Each part of them is looked at once: libraries stand together in few directories, and links mostly within
-/// those. So it serves for one look at a driver, and not for a later one.
+/// Finds real paths. Each component is looked at once: libraries are in few directories, and links are mostly within those. So it
+/// is valid for one look at a driver, not for a later one.
 #[derive(Default)]
 pub struct RealPaths(RefCell<HashMap<PathBuf, Part>>);
 
-/// The content of a place whose parents are no links.
+/// A component of a path, whose parents are no links.
 #[derive(Clone)]
 enum Part {
     Nothing,
@@ -64,7 +64,7 @@ enum Part {
 const MAX_LINKS: usize = 40;
 
 impl RealPaths {
-    /// The path without links; None if there is nothing.
+    /// The path without links. None if nothing is there.
     pub fn of(&self, path: &Path) -> Option<PathBuf> {
         let mut real = PathBuf::new();
         if !path.is_absolute() {
@@ -116,13 +116,13 @@ impl RealPaths {
     }
 }
 
-impl<'a> Search<'a> {
-    /// For these files; `libraries` are those that hold functions of the driver.
+impl<'a> FileSearch<'a> {
+    /// Searches for these files. `libraries` are those that hold the driver's functions.
     pub fn new<'b>(
         files: &[DriverFiles],
         libraries: impl Iterator<Item = &'b Path>,
         real: &'a RealPaths,
-    ) -> Search<'a> {
+    ) -> FileSearch<'a> {
         let mut named = BTreeSet::new();
         for library in libraries {
             let real = real.of(library);
@@ -131,7 +131,7 @@ impl<'a> Search<'a> {
             }
         }
         let is_there = |path: &&PathBuf| real.of(path).is_some();
-        Search {
+        FileSearch {
             real,
             beside: named.iter().filter(is_there).cloned().collect(),
             above: named
@@ -165,7 +165,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Adds what one line of a profile means.
+    /// Adds the files of one line of a profile.
     pub fn add(&self, files: DriverFiles, found: &mut FilesByPath) {
         match files {
             DriverFiles::Beside(directory, pattern) | DriverFiles::PlugIns(directory, pattern) => {
@@ -223,8 +223,8 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What stands in a directory under names that match a pattern. Of thousands of names few are looked at closely, and none is
-/// copied that does not match: this is most of what a process pays at its first build.
+/// The entries of a directory whose names match a pattern. Of thousands of names few are looked at closely, and only matches are
+/// copied: this is most of the cost of a process's first build.
 fn entries(directory: &Path, patterns: &[&str]) -> Vec<Entry> {
     let is_wanted = |name: &[u8]| {
         let mut patterns = patterns.iter().filter(|pattern| {
@@ -257,7 +257,7 @@ fn entries(directory: &Path, patterns: &[&str]) -> Vec<Entry> {
     found
 }
 
-/// The directories that a path means in which `*` stands for any component.
+/// The directories that match a path in which `*` stands for any component.
 fn expand(path: &Path) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::new()];
     for component in path.components() {
@@ -272,15 +272,15 @@ fn expand(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What the dynamic linker would load.
+/// The libraries that the dynamic linker would load.
 #[derive(Default)]
 pub struct Needed {
-    /// Those of the files that it could load or start.
+    /// The files that it could load or start.
     pub files: Vec<PathBuf>,
     /// The real paths of libraries, and the names by which they are needed.
     pub libraries: BTreeMap<PathBuf, String>,
-    /// What was looked at, as it was just before: while all of this stays, so do the libraries. Directories are included, since a
-    /// library may be installed in one.
+    /// The files and directories that were looked at, as they were just before. While they stay unchanged, so do the libraries.
+    /// Directories are included, since a library may be installed in one.
     pub watched: BTreeMap<PathBuf, FileFingerprint>,
 }
 
@@ -297,7 +297,7 @@ impl Needed {
         true
     }
 
-    /// The real paths of directories, each once, in their order: a link to one leads to the same libraries.
+    /// The real paths of directories, each once, in order: a link to a directory leads to the same libraries.
     fn watch_directories(&mut self, paths: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> {
         let mut found: Vec<PathBuf> = Vec::new();
         for path in paths {
@@ -308,16 +308,17 @@ impl Needed {
     }
 }
 
-/// The libraries that files need which are not loaded yet, and what those need in turn, by name and real path: what the
-/// dynamic linker would find, for this processor. Where a name is in several of its directories, all of them: which one comes
-/// first is not decided here. `is_loaded` tells the real paths of what this process has loaded, and with it all that it needs.
+/// The libraries that files need and that are not loaded yet, and the libraries that those need in turn, by name and real path:
+/// what the dynamic linker would find for this processor. If a name is in several of its directories, all of them are listed, since
+/// the order is not decided here. `is_loaded` tells the real paths that this process has loaded; everything that those need is
+/// loaded.
 ///
-/// Each name is looked for once in each directory: of what `ld` needs almost everything needs the C library, and there are a dozen
+/// Each name is looked for once in each directory: almost everything that `ld` needs needs the C library, and there are a dozen
 /// directories.
 pub fn needed_by(files: &[PathBuf], real: &RealPaths, is_loaded: impl Fn(&Path) -> bool) -> Needed {
     let mut found = Needed::default();
     let mut usual: Option<Vec<PathBuf>> = None;
-    // Directories are looked into for one processor: files for another are in others' directories as well.
+    // Directories are searched for one processor, since they hold files for others as well.
     let mut looked_for: HashSet<(u16, PathBuf)> = HashSet::new();
     let mut queue: VecDeque<PathBuf> = files.iter().cloned().collect();
     let mut of_files = files.len();
@@ -369,17 +370,17 @@ pub fn needed_by(files: &[PathBuf], real: &RealPaths, is_loaded: impl Fn(&Path) 
 
 const LINKER_CACHE: &str = "/etc/ld.so.cache";
 
-/// Where the dynamic linker looks for a library that is opened by its name (ld.so(8)): LD_LIBRARY_PATH, the directories in
-/// its cache, and the default ones.
+/// The directories in which the dynamic linker looks for a library that is opened by name (ld.so(8)): LD_LIBRARY_PATH, the
+/// directories in its cache, and the default ones.
 fn linker_directories() -> Vec<PathBuf> {
     let variable = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let mut found: Vec<PathBuf> = std::env::split_paths(&variable).collect();
-    // Paths of libraries as NUL-terminated strings stand at the end of the cache; whatever is not one names no directory.
+    // The end of the cache has paths of libraries as NUL-terminated strings. Other strings name no directory.
     let cache = std::fs::read(LINKER_CACHE).unwrap_or_default();
     let strings = cache.split(|byte| *byte == 0);
     let mut cached: Vec<&OsStr> = Vec::new();
     for string in strings.filter(|string| string.starts_with(b"/")) {
-        // A thousand libraries lie in few directories, one after the other.
+        // A thousand libraries are in few directories, in sequence.
         let directory = Path::new(OsStr::from_bytes(string)).parent();
         let directory = directory.map(Path::as_os_str);
         cached
@@ -392,7 +393,7 @@ fn linker_directories() -> Vec<PathBuf> {
     found
 }
 
-/// Whether a name matches a pattern, in which `*` stands for anything.
+/// Whether a name matches a pattern. `*` stands for anything.
 pub fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => name == pattern,
@@ -429,7 +430,7 @@ mod tests {
         std::os::unix::fs::symlink("libx.so.1.2", link).expect("linked");
         let mut found = FilesByPath::new();
         let real = RealPaths::default();
-        let search = Search::new(
+        let search = FileSearch::new(
             &[],
             [root.join("lib/libdriver.so").as_path()].into_iter(),
             &real,

@@ -1,9 +1,8 @@
 //! The floating-point state of a thread: rounding, trapping exceptions, and the handling of denormal numbers.
 //!
-//! Compilers fold constants with the host's arithmetic and its C library, which round as the thread does that calls
-//! clBuildProgram (measured: PoCL 3.1 folds `sqrt(2.0)` otherwise in FE_DOWNWARD), or as the one did that the driver's
-//! threads were started by. The state is in the key where it is not that with which programs start; flags of what has
-//! happened are no part of it.
+//! Compilers fold constants with the host's arithmetic and its C library. These round as set in the thread that calls
+//! clBuildProgram (measured: PoCL 3.1 folds `sqrt(2.0)` differently under FE_DOWNWARD), or in the thread that started the driver's
+//! threads. The state is in the key if it differs from that of a new program. Exception flags are not in the key.
 
 use std::marker::PhantomData;
 
@@ -22,7 +21,7 @@ const REGISTERS: usize = 1;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const REGISTERS: usize = 0;
 
-/// With what programs start (System V ABI, AMD64 supplement, 3.4.1; AAPCS64).
+/// The state in which programs start (System V ABI, AMD64 supplement, 3.4.1; AAPCS64).
 #[cfg(target_arch = "x86_64")]
 const AT_START: FloatState = FloatState([("MXCSR", 0x1f80), ("x87 control word", 0x37f)]);
 #[cfg(target_arch = "aarch64")]
@@ -43,7 +42,7 @@ impl FloatState {
     /// That of this thread.
     #[cfg(target_arch = "x86_64")]
     pub fn of_thread() -> FloatState {
-        /// What has happened: invalid, denormal, divide by zero, overflow, underflow, precision.
+        /// The exception flags: invalid, denormal, divide by zero, overflow, underflow, precision.
         const FLAGS: u32 = 0x3f;
         let (mut mxcsr, mut x87) = (0u32, 0u16);
         // SAFETY: both instructions only store a register, which every x86-64 processor has.
@@ -75,9 +74,9 @@ impl FloatState {
         FloatState([])
     }
 
-    /// Gives this thread the state that a key was made in, until what is returned is dropped. Exceptions that would trap are left
-    /// masked: stored ingredients must not be able to end the process.
-    pub fn enter(ingredients: &[Ingredient]) -> Entered {
+    /// Sets the state of a key on this thread until the result is dropped. All exceptions stay masked: stored ingredients must not
+    /// be able to end the process.
+    pub fn enter(ingredients: &[Ingredient]) -> FloatStateGuard {
         let before = FloatState::of_thread();
         let mut state = AT_START;
         for ((name, register), rounding) in state.0.iter_mut().zip(ROUNDING) {
@@ -90,7 +89,7 @@ impl FloatState {
             }
         }
         state.set();
-        Entered(before, PhantomData)
+        FloatStateGuard(before, PhantomData)
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -117,7 +116,7 @@ impl FloatState {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn set(self) {}
 
-    /// The registers that are not as at a program's start.
+    /// The registers that differ from a program's start.
     fn ingredients(self, when: &str) -> impl Iterator<Item = Ingredient> {
         let others = self.0.into_iter().zip(AT_START.0);
         let others = others.filter(|(now, at_start)| now != at_start);
@@ -131,17 +130,17 @@ impl FloatState {
     }
 }
 
-/// While it lives, the thread has another floating-point state than before. It stays on its thread.
-pub struct Entered(FloatState, PhantomData<*const ()>);
+/// Restores the thread's floating-point state when dropped. It stays on its thread.
+pub struct FloatStateGuard(FloatState, PhantomData<*const ()>);
 
-impl Drop for Entered {
+impl Drop for FloatStateGuard {
     fn drop(&mut self) {
         self.0.set();
     }
 }
 
 impl Driver {
-    /// The part of a key that the floating-point state is: that of the calling thread, and that in which the driver was opened.
+    /// The part of a key that tells the floating-point state: of the calling thread, and of the thread that opened the driver.
     pub fn float_state(&self) -> impl Iterator<Item = Ingredient> {
         let opened = self.opened_with.ingredients(Ingredient::AT_OPENING);
         FloatState::of_thread().ingredients("").chain(opened)

@@ -1,15 +1,14 @@
 //! Calls of the driver and of the application's callbacks that may never return to us.
 //!
-//! In the callback of a build an application may throw a C++ exception or end its thread, and drivers let that pass on to the
+//! In the callback of a build an application may throw a C++ exception or end its thread, and drivers let that unwind to the
 //! application's own frames. So do we: while a driver builds, compiles or links for the application, and while a callback runs, no
-//! frame of ours on the stack has a destructor or a catch_unwind. (Ending a thread unwinds its stack by force, which Rust does not
-//! define for frames with destructors, and catch_unwind ends the process when it meets an exception of another language.)
+//! frame of ours on the stack has a destructor or a catch_unwind. (The end of a thread unwinds its stack by force, which Rust does
+//! not define for frames with destructors, and catch_unwind ends the process when it meets an exception of another language.)
 //!
-//! What has to be undone is kept here, with the address of the frame that makes the call. Stacks grow downwards, so once the thread
-//! enters a hook at that address or above it, the frame is gone, and what it has left behind is cleaned up. Until then the thread is
-//! taken to be in the callback still, so that it waits for no other's build. What is still here when the thread ends is cleaned up
-//! then, without a call of the driver. An application that changes stacks in a callback may have a call cleaned up that goes on: it
-//! is not recorded.
+//! The state to undo is kept here, with the address of the calling frame. Stacks grow downwards: once the thread enters a hook at
+//! that address or above it, the frame is gone, and its state is cleaned up. Until then the thread counts as being in the callback,
+//! so that it waits for no other build. When the thread ends, the rest is cleaned up without a call of the driver. If an
+//! application switches stacks in a callback, a running call may be cleaned up; then it is not recorded.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -17,7 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Driver;
 use super::cancel::CancelState;
-use super::notify::{self, ThreadState};
+use super::notify;
+use super::reentrancy::{self, ThreadState};
 use crate::cl::{Kernel, Program};
 use crate::fork_safety::Mutex;
 
@@ -25,19 +25,19 @@ use crate::fork_safety::Mutex;
 #[derive(Clone, Copy, Debug)]
 pub struct ForeignCall(u64);
 
-/// What is called.
+/// The called party.
 #[derive(Clone, Copy)]
 pub enum Callee {
     /// The driver, with the application's call. The thread is not canceled meanwhile.
     Driver {
-        /// What the application has set.
+        /// The application's setting.
         cancel: CancelState,
-        /// See [`notify::begun`].
+        /// See [`notify::begin_call`].
         number: Option<usize>,
     },
-    /// A callback of the application's.
+    /// A callback of the application.
     Callback {
-        /// The driver has called us, in the call that is around this one if that is by the same thread.
+        /// The driver has called us, from inside the outer call if that is on the same thread.
         through_driver: bool,
     },
 }
@@ -45,10 +45,10 @@ pub enum Callee {
 struct Record {
     /// An address in the frame that makes the call.
     frame: usize,
-    /// What the thread was in before the hook, or the callback of ours, that makes the call.
+    /// The state of the thread before the hook, or the callback of ours, that makes the call.
     before: ThreadState,
     callee: Callee,
-    /// The call in which this one is made, by the same thread; 0: there is none.
+    /// The call on the same thread inside which this one is made. 0: there is none.
     outer: u64,
 }
 
@@ -63,7 +63,7 @@ static RECORDS: Mutex<Records> = Mutex::new(Records {
 });
 
 thread_local! {
-    /// Without a destructor, since it is read until the very end of a thread and of the process.
+    /// Without a destructor, since it is read until the very end of the thread and of the process.
     static INNERMOST: Cell<u64> = const { Cell::new(0) };
     static IS_ENDING: Cell<bool> = const { Cell::new(false) };
     static AT_END: AtEnd = const { AtEnd };
@@ -79,9 +79,9 @@ impl Drop for AtEnd {
     }
 }
 
-/// The frame at this address is about to make a call, for which the thread has left the state `before`.
+/// Begins a call from the frame at this address. `before`: the state of the thread before.
 pub fn begin(frame: usize, before: ThreadState, callee: Callee) -> ForeignCall {
-    // Has the destructor run when the thread ends, unless it is ending.
+    // Registers the destructor that runs when the thread ends, unless the thread is ending.
     let _ = AT_END.try_with(|_| ());
     let mut records = RECORDS.lock();
     records.last += 1;
@@ -97,8 +97,8 @@ pub fn begin(frame: usize, before: ThreadState, callee: Callee) -> ForeignCall {
     ForeignCall(number)
 }
 
-/// The call has returned, and so those are abandoned that were made in it and have not: gives what it was begun with. None if it
-/// was taken for abandoned, which happens to an application that changes stacks in a callback.
+/// Ends a call, and abandons calls inside it that have not returned. Returns what the call was begun with. None if it was abandoned
+/// already, which happens to an application that switches stacks in a callback.
 pub fn returned(call: ForeignCall) -> Option<(ThreadState, Callee)> {
     while INNERMOST.get() > call.0 {
         abandon_innermost();
@@ -110,7 +110,7 @@ pub fn returned(call: ForeignCall) -> Option<(ThreadState, Callee)> {
     Some((record.before, record.callee))
 }
 
-/// Cleans up after calls whose frames are gone, since a frame at this address is entered.
+/// Cleans up calls whose frames are gone because a frame at this address is entered.
 #[inline]
 pub fn clean_up(frame: usize) {
     if INNERMOST.get() != 0 {
@@ -122,13 +122,13 @@ pub fn clean_up(frame: usize) {
 fn clean_up_calls(frame: usize) {
     let mut state = CancelState::disable();
     let is_gone = |record: &mut Record| record.frame <= frame;
-    // An exception of the driver's own has left a thread that is not canceled; in a callback it is as the application wants it.
+    // An exception of the driver has left the thread uncancelable. In a callback the application's setting holds.
     if innermost(is_gone) == Some(true) {
         state = cancel_state(|state| *state).unwrap_or(state);
     }
     while innermost(is_gone) == Some(true) {
         let callee = abandon_innermost();
-        // What has left the callback has left the driver, whose frames are above ours.
+        // An exception that left the callback has left the driver, whose frames are above ours.
         if let Some(Callee::Callback {
             through_driver: true,
         }) = callee
@@ -140,7 +140,7 @@ fn clean_up_calls(frame: usize) {
     state.restore();
 }
 
-/// What the application has set for the thread, if that is in a call of the driver; `change` may change it.
+/// The application's setting for a thread in a call of the driver. `change` may change it.
 pub fn cancel_state<R>(change: impl FnOnce(&mut CancelState) -> R) -> Option<R> {
     innermost(|record| match &mut record.callee {
         Callee::Driver { cancel, .. } => Some(change(cancel)),
@@ -173,34 +173,34 @@ fn abandon_innermost() -> Option<Callee> {
     Some(record.callee)
 }
 
-/// A reference of ours to an object of a driver.
+/// A reference that we hold to an object of a driver.
 #[derive(Clone, Copy)]
-pub enum Reference {
+pub enum OwnReference {
     /// To a program.
     Program(Program),
     /// To a kernel.
     Kernel(Kernel),
 }
 
-/// What threads had when they ended.
-static LEFT: Mutex<Vec<(&'static Driver, Reference)>> = Mutex::new(Vec::new());
+/// References that ending threads held.
+static LEFT: Mutex<Vec<(&'static Driver, OwnReference)>> = Mutex::new(Vec::new());
 static IS_ANY_LEFT: AtomicBool = AtomicBool::new(false);
 
-/// Gives a reference back to the driver: later, in another hook, if this thread is ending, since drivers may have put away by then
-/// what they keep for each thread. Releasing may run callbacks of the application's.
-pub fn give_back(driver: &'static Driver, reference: Reference) {
+/// Releases a reference. If this thread is ending, another hook does it later, since drivers may have freed their data of the
+/// thread. A release may run callbacks of the application.
+pub fn give_back(driver: &'static Driver, reference: OwnReference) {
     if IS_ENDING.get() {
         LEFT.lock().push((driver, reference));
         IS_ANY_LEFT.store(true, Ordering::Release);
         return;
     }
-    notify::outside(|| match reference {
-        Reference::Program(program) => driver.release_program(program),
-        Reference::Kernel(kernel) => driver.release_kernel(kernel),
+    reentrancy::outside(|| match reference {
+        OwnReference::Program(program) => driver.release_program(program),
+        OwnReference::Kernel(kernel) => driver.release_kernel(kernel),
     });
 }
 
-/// Gives back what threads had when they ended.
+/// Releases the references that ending threads held.
 #[inline]
 pub fn give_back_what_is_left() {
     if IS_ANY_LEFT.load(Ordering::Relaxed) && !super::is_ending() {

@@ -1,15 +1,10 @@
-//! What a driver is: every library and file that changes what it compiles.
+//! The identity of a driver: every library and file that changes what it compiles.
 //!
-//! Version strings alone do not do: drivers and their compiler libraries are updated without a change of them. So the key
-//! has each library that the driver needs, as it is loaded, and the files that its profile names.
+//! Version strings do not suffice: drivers and their compiler libraries are updated without a new version. So the key has each
+//! library that the driver needs, as it is loaded, and the files that its profile names.
 //!
-//! Measured with strace on builds of PoCL 3.1, Intel's CPU runtime 2026.2 and rusticl 22.3: what their compilers open is in
-//! the key by one of these ways, but for
-//! * what is neutral, see `key_neutral`;
-//! * PoCL: the C library's linker scripts and shared libraries, of which `ld` takes no code but only names, the
-//!   descriptions of the distribution (/etc/os-release, /etc/debian_version), and the files of its own cache;
-//! * Intel: /proc/self/environ, which has the variables, and descriptions of the machine in /proc and /sys;
-//! * rusticl: the files of Mesa's shader cache, and clang's `opencl-c-base.h`, which is one of the headers of a program.
+//! Measured with strace on builds of PoCL 3.1, Intel's CPU runtime 2026.2 and rusticl 22.3: the key has everything that their
+//! compilers open, except
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -21,33 +16,33 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Driver;
-use super::environment::Around;
-use super::files::{FilesByPath, NamedFile, RealPaths, Search, matches, needed_by};
+use super::environment::DriverSurroundings;
+use super::files::{FileSearch, FilesByPath, NamedFile, RealPaths, matches, needed_by};
 use super::key_neutral::is_neutral;
 use super::loaded::{self, Changes, Mappings, Object};
-use super::names::{Names, Scanned};
+use super::names::{Names, ScannedLibrary};
 use super::profile::DriverFiles;
 use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 pub use crate::key::ingredients::sha256_value;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 
-/// What is remembered of the files of drivers from process to process.
+/// Facts about drivers' files that are kept from process to process.
 pub trait FileMemory {
     /// The SHA-256 of a file's content.
     ///
     /// # Errors
     /// The file cannot be read, or changes meanwhile.
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]>;
-    /// What was found in a list of libraries, as [`FileMemory::remember_facts`] got it.
+    /// The facts about a list of libraries, as [`FileMemory::remember_facts`] got them.
     ///
-    /// `identity`: that of what was looked for, and of the libraries. See [`list_identity`].
+    /// `identity`: the digest of the search and of the libraries, see [`list_identity`].
     fn facts(&self, identity: &[u8; 32]) -> Option<File>;
-    /// Keeps what was found in a list of libraries.
+    /// Keeps the facts about a list of libraries.
     fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]);
 }
 
-/// Identifies what is looked for in a list of libraries, and the libraries by their identities.
+/// The digest of a search in a list of libraries, and of the identities of these libraries.
 pub fn list_identity<'a>(wanted: &[u8], libraries: impl Iterator<Item = &'a [u8]>) -> [u8; 32] {
     let mut text = wanted.to_vec();
     for identity in libraries {
@@ -57,58 +52,58 @@ pub fn list_identity<'a>(wanted: &[u8], libraries: impl Iterator<Item = &'a [u8]
     sha256(&text)
 }
 
-/// How long what was seen of the driver's files is taken to hold: a look at each costs as much as a key. A
-/// hit is then as if it had come by so much earlier, and nothing is stored without another look.
+/// How long a look at the driver's files is trusted: a new look costs as much as a key. A hit may thus be served as if it came this
+/// much earlier. Nothing is stored without a new look.
 const HOLDS: Duration = Duration::from_millis(50);
 
 /// The driver's part of a key.
 pub type DriverIdentity = Arc<[Ingredient]>;
 
-/// What was found at the first call, and what must stay as it was.
+/// The identity from the first call, and the files that must not change.
 pub struct KnownIdentity {
     ingredients: DriverIdentity,
     files: Vec<Watched>,
     /// The names that occur in its libraries.
     names: DriverNames,
-    /// The identities of libraries whose content was proven to be what is in memory, by what is added to the addresses in them.
+    /// The identities of libraries whose files were proven to be what is in memory, by the load address of the library.
     proven: HashMap<usize, Vec<u8>>,
-    /// How many libraries had been unloaded before that.
+    /// The number of unloaded libraries before that.
     unloads: u64,
-    /// How many libraries had been loaded when they were last looked through.
+    /// The number of loaded libraries at the last search.
     loads: AtomicU64,
     taken: Instant,
-    /// When the files were last looked at, in milliseconds after `taken`.
+    /// The time of the last look at the files, in milliseconds after `taken`.
     checked: AtomicU64,
-    /// A file changed under the driver: of what it has in memory and what it reads anew nothing is known any more.
+    /// A file changed under the driver. What the driver has in memory and what it will read is unknown from now on.
     broken: AtomicBool,
 }
 
 struct Watched {
-    /// As the driver may name it: a link in it can be pointed elsewhere.
+    /// The path by which the driver may name it: a link in it can be changed.
     path: PathBuf,
-    /// What that led to.
+    /// The file at this path.
     real: PathBuf,
     stamp: FileFingerprint,
     digest: [u8; 32],
 }
 
 impl Driver {
-    /// The driver's part of the key, taken at the first call; at later ones it is seen whether it still holds.
+    /// The driver's part of the key. Taken at the first call; later calls check that it still holds.
     ///
-    /// None: a file could not be read or was replaced while the driver used it, so what compiles is not provable.
+    /// None if a file could not be read, or was replaced while the driver used it: then the compiler cannot be identified.
     pub fn identity(&self, memory: &dyn FileMemory) -> Option<DriverIdentity> {
         self.identity_at_most(HOLDS, memory)
     }
 
-    /// The part of a key that the surroundings of this call are.
+    /// The part of a key that tells the surroundings of this call.
     ///
-    /// `is_il`: it is of a program that is made from an intermediate language.
-    pub fn surroundings(&self, is_il: bool, memory: &dyn FileMemory) -> Option<Around> {
+    /// `is_il`: the program is made from an intermediate language.
+    pub fn surroundings(&self, is_il: bool, memory: &dyn FileMemory) -> Option<DriverSurroundings> {
         self.surroundings_at_most(HOLDS, is_il, memory)
     }
 
-    /// Whether the driver is what it was when a key was made of these ingredients, and what is around it: a variable or file that
-    /// is gone by now is as good a reason not to trust the key as a new one.
+    /// Whether the driver and its surroundings are as when a key was made of these ingredients. A variable or file that is gone
+    /// makes the key as doubtful as a new one.
     pub fn is_unchanged(&self, ingredients: &[Ingredient], memory: &dyn FileMemory) -> bool {
         let is_il = ingredients.iter().any(|one| one.kind == Kind::Il);
         let (Some(identity), Some(surroundings)) = (
@@ -121,7 +116,7 @@ impl Driver {
             && self.has_bindings(ingredients, memory)
     }
 
-    /// The identity as it was seen not longer ago than this.
+    /// The identity, from a look at most this old.
     fn identity_at_most(&self, age: Duration, memory: &dyn FileMemory) -> Option<DriverIdentity> {
         let known = self.known_identity(memory)?;
         if known.broken.load(Ordering::Relaxed) {
@@ -146,7 +141,7 @@ impl Driver {
         let known = match self.identity.get() {
             Some(known) => known,
             None => {
-                // Without a lock, since hashing can take a second. Two threads that both do it find the same.
+                // Without a lock, since hashing can take a second. Two threads get the same result.
                 let taken = self.take_identity(memory);
                 self.identity.get_or_init(|| Box::new(taken))
             }
@@ -159,8 +154,8 @@ impl Driver {
         Some(&self.known_identity(memory)?.names)
     }
 
-    /// The identities of libraries that were proven to be what is in memory, by what is added to the addresses in them. None: a
-    /// library was unloaded since, and another one may be at its place.
+    /// The identities of libraries whose files were proven to be what is in memory, by load address. None if a library was unloaded
+    /// since: another one may be at its address.
     pub(super) fn proven_libraries(&self) -> Option<&HashMap<usize, Vec<u8>>> {
         let known = self.identity.get()?.as_ref()?;
         (known.unloads == loaded::changes().unloads).then_some(&known.proven)
@@ -199,7 +194,7 @@ impl Driver {
         let functions = self.functions();
         let own = |object: &Object| functions.iter().any(|function| object.contains(*function));
         let taken = Instant::now();
-        // Counted first: what comes meanwhile is looked at later.
+        // Counted first: a library that is loaded meanwhile is looked at later.
         let Changes { loads, unloads } = loaded::changes();
         let objects = loaded::objects();
         let real = RealPaths::default();
@@ -209,7 +204,7 @@ impl Driver {
         });
         let places: Vec<PathBuf> = places.collect();
         let libraries = objects.iter().filter(|object| own(object));
-        let search = Search::new(
+        let search = FileSearch::new(
             self.profile.files,
             libraries.map(|object| object.path.as_path()),
             &real,
@@ -221,7 +216,7 @@ impl Driver {
                 _ => search.add(*files, &mut found),
             }
         }
-        // Of several layers that are ours, the functions below one may be those of another.
+        // If several layers are ours, the functions below one may be those of another.
         let is_start = |index: usize| {
             let object = &objects[index];
             own(object) && !object.is_oclcache()
@@ -245,7 +240,7 @@ impl Driver {
                 continue;
             }
             if is_neutral(&object.name) || found.contains_key(&places[*index]) {
-                // Only its names matter, so it may have been replaced.
+                // Only its names matter, so a replaced file does no harm.
                 scanned.extend(scanned_object(object, memory));
                 continue;
             }
@@ -254,7 +249,7 @@ impl Driver {
                 None => sha256_value(&content(object, &object.path, &mappings, memory)?),
             };
             proven.insert(object.base, value.clone());
-            scanned.push(Scanned {
+            scanned.push(ScannedLibrary {
                 identity: value.clone(),
                 path: object.path.clone(),
             });
@@ -285,7 +280,7 @@ impl Driver {
                 digest: content,
             }));
         }
-        // The order of loading and of directory entries means nothing.
+        // The order of loading and of directory entries has no meaning.
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
         ingredients.dedup();
         let is_loaded: HashSet<&Path> = closure
@@ -295,7 +290,7 @@ impl Driver {
         let needed = needed_by(&opened_later, &real, |path| is_loaded.contains(path));
         for path in needed.files.into_iter().chain(needed.libraries.into_keys()) {
             let identity = sha256_value(&read(&path, memory)?);
-            scanned.push(Scanned { identity, path });
+            scanned.push(ScannedLibrary { identity, path });
         }
         let names = DriverNames::of(scanned, memory);
         Some(KnownIdentity {
@@ -311,7 +306,7 @@ impl Driver {
         })
     }
 
-    /// Libraries of the driver may have been opened since: those that it opens itself, and what they need.
+    /// The driver may have opened libraries since: its own and what those need.
     fn add_names_of_late(
         &self,
         known: &KnownIdentity,
@@ -333,11 +328,11 @@ impl Driver {
         known.names.add(late.collect(), memory);
     }
 
-    /// What translates an intermediate language for the driver.
+    /// The files that translate an intermediate language for the driver.
     pub(super) fn il_files(&self, memory: &dyn FileMemory) -> Option<Vec<Ingredient>> {
         let files = self.profile.il_files;
         let real = RealPaths::default();
-        let search = Search::new(files, std::iter::once(self.library.as_path()), &real);
+        let search = FileSearch::new(files, std::iter::once(self.library.as_path()), &real);
         let mut found = FilesByPath::new();
         for files in files {
             search.add(*files, &mut found);
@@ -350,7 +345,7 @@ impl Driver {
     }
 }
 
-/// The content of a library, if what is at its path is what is in memory.
+/// The digest of a library, if the file at its path is what is in memory.
 fn content(
     object: &Object,
     path: &Path,
@@ -365,20 +360,20 @@ fn content(
     None
 }
 
-/// The names that occur in a driver's libraries, and in those that it opened later.
+/// The names that occur in a driver's libraries, and in libraries that it opened later.
 #[derive(Default)]
-pub struct DriverNames(Mutex<Vec<(Vec<Scanned>, Names)>>);
+pub struct DriverNames(Mutex<Vec<(Vec<ScannedLibrary>, Names)>>);
 
 impl DriverNames {
-    /// Those of these libraries.
-    pub(super) fn of(libraries: Vec<Scanned>, memory: &dyn FileMemory) -> DriverNames {
+    /// The names in these libraries.
+    pub(super) fn of(libraries: Vec<ScannedLibrary>, memory: &dyn FileMemory) -> DriverNames {
         let names = DriverNames::default();
         names.add(libraries, memory);
         names
     }
 
-    /// Adds the names of libraries, but for those that are known.
-    fn add(&self, mut libraries: Vec<Scanned>, memory: &dyn FileMemory) {
+    /// Adds the names in libraries that are not known yet.
+    fn add(&self, mut libraries: Vec<ScannedLibrary>, memory: &dyn FileMemory) {
         libraries.retain(|library| !self.has_library(library));
         libraries.sort();
         libraries.dedup();
@@ -388,7 +383,7 @@ impl DriverNames {
         }
     }
 
-    fn has_library(&self, library: &Scanned) -> bool {
+    fn has_library(&self, library: &ScannedLibrary) -> bool {
         let known = self.0.lock();
         let mut known = known.iter().flat_map(|(libraries, _)| libraries);
         known.any(|one| one.identity == library.identity)
@@ -400,7 +395,7 @@ impl DriverNames {
         known.any(|one| one.path == path)
     }
 
-    /// Whether the name may be one that the driver asks for.
+    /// Whether the driver may ask for the name.
     pub fn has(&self, name: &[u8]) -> bool {
         self.0.lock().iter().any(|(_, names)| names.has(name))
     }
@@ -411,21 +406,21 @@ impl DriverNames {
     }
 }
 
-/// Whether all that a key has of a driver and its surroundings is what there is now.
+/// Whether all ingredients of a driver and its surroundings are current.
 fn is_same(key: &[Ingredient], identity: &[Ingredient], surroundings: &[Ingredient]) -> bool {
     let is_of_them = |one: &&Ingredient| matches!(one.kind, Kind::Driver | Kind::Environment);
     let is_there = |one: &Ingredient| identity.contains(one) || surroundings.contains(one);
     surroundings.iter().all(|one| key.contains(one)) && key.iter().filter(is_of_them).all(is_there)
 }
 
-/// None: it cannot be read.
-fn scanned_object(object: &Object, memory: &dyn FileMemory) -> Option<Scanned> {
+/// None if it cannot be read.
+fn scanned_object(object: &Object, memory: &dyn FileMemory) -> Option<ScannedLibrary> {
     let identity = match &object.build_id {
         Some(build_id) => build_id_value(build_id),
         None => sha256_value(&memory.digest(&object.path).ok()?),
     };
     let path = object.path.clone();
-    Some(Scanned { identity, path })
+    Some(ScannedLibrary { identity, path })
 }
 
 fn read(path: &Path, memory: &dyn FileMemory) -> Option<[u8; 32]> {
@@ -437,7 +432,7 @@ fn read(path: &Path, memory: &dyn FileMemory) -> Option<[u8; 32]> {
         .ok()
 }
 
-/// How the build-id of a library stands in a key.
+/// A library's build-id as it is in a key.
 pub fn build_id_value(build_id: &[u8]) -> Vec<u8> {
     [b"build-id ", build_id].concat()
 }

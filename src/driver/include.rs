@@ -1,4 +1,4 @@
-//! Where a driver's compiler looks for headers beside the working directory and the directories of the options.
+//! The directories in which a driver's compiler looks for headers, apart from the working directory and those of the options.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -26,8 +26,8 @@ impl Driver {
         found
     }
 
-    /// The directory of the cache that the driver itself keeps, if it is known to keep one. Where that is off, PoCL clears away
-    /// what it has made when a program is released (pocl_runtime_config.c: what does not begin with `1` is off; measured).
+    /// The directory of the driver's own cache, if it is known to have one. If that cache is off, PoCL removes its files when a
+    /// program is released (pocl_runtime_config.c: a value that does not begin with `1` is off; measured).
     pub fn own_cache(&self) -> Option<PathBuf> {
         let is_off = std::env::var_os("POCL_KERNEL_CACHE")
             .is_some_and(|value| !value.as_bytes().starts_with(b"1"));
@@ -35,7 +35,7 @@ impl Driver {
             .then(|| pocl_cache(|name| std::env::var_os(name).map(PathBuf::from)))
     }
 
-    /// Those of the libraries that are loaded now; taken anew when another was.
+    /// The directories of the libraries that are loaded now. Found again after a library was loaded.
     fn clang_resources(&self) -> Vec<PathBuf> {
         let loads = loaded::changes().loads;
         if let Some((_, known)) =
@@ -49,7 +49,7 @@ impl Driver {
     }
 }
 
-/// pocl_cache.c; measured on PoCL 3.1. An empty POCL_CACHE_DIR is taken as it is, an empty XDG_CACHE_HOME is not.
+/// pocl_cache.c; measured on PoCL 3.1. An empty POCL_CACHE_DIR counts as set, an empty XDG_CACHE_HOME does not.
 fn pocl_cache(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
     let below = |directory: PathBuf| directory.join("pocl/kcache");
     variable("POCL_CACHE_DIR")

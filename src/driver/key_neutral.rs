@@ -1,10 +1,10 @@
-//! Libraries that drivers need and that cannot change what they compile: an update of one of them leaves the cache as it is.
+//! Libraries that drivers need and that cannot change what they compile. An update of such a library keeps the cache valid.
 //!
-//! All others are in the key. The mathematics of the C library (libm, libmvec) is: compilers fold constants with its
-//! functions (LLVM's ConstantFolding.cpp), and its last bits differ between versions. So are libstdc++ and libc++, whose hash
-//! functions decide the order of what compilers keep in their containers.
+//! All other libraries are in the key. That includes libm and libmvec: compilers fold constants with their functions (LLVM's
+//! ConstantFolding.cpp), whose last bits differ between versions. It includes libstdc++ and libc++: their hash functions decide the
+//! order of elements in the compilers' containers.
 
-/// Names as in DT_SONAME, without `.so` and what follows; `*` at the end stands for the rest.
+/// Names as in DT_SONAME, up to `.so`. A `*` at the end matches any rest.
 const NEUTRAL: &[&str] = &[
     // The C library: memory, files, threads, and conversions of numbers, whose results are defined to the last bit. Compilers
     // have arithmetic of their own.
@@ -38,7 +38,7 @@ const NEUTRAL: &[&str] = &[
     "libicudata",
     // LLVM's interpreter, which no compiler uses.
     "libffi",
-    // Finding devices and talking to the kernel. What is found is asked of the devices, and that is in the key.
+    // Finding devices and talking to the kernel. The result is queried from the devices, and those answers are in the key.
     "libudev",
     "libdrm",
     "libdrm_*",

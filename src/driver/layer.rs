@@ -1,8 +1,8 @@
-//! Below a loader layer: the functions that a loader gave us to call, and the drivers that are seen through them.
+//! A loader layer: the functions below it, which the loader gave us, and the drivers that are seen through them.
 //!
-//! A layer stands before all drivers of one loader. Which of them a call is for tells the first word of its first handle, which
-//! the loader itself reads next. A driver is registered when its first context or platform is seen, and then has hooks of its
-//! own, as if they stood in its table; what is below them is the loader.
+//! A layer precedes all drivers of one loader. The first word of a call's first handle tells the driver; the loader itself reads
+//! that word next. A driver is registered when its first context or platform is seen. It then has hooks of its own, as if they were
+//! in its table; the function below them is the loader's.
 
 use std::ffi::c_void;
 use std::panic::catch_unwind;
@@ -11,31 +11,31 @@ use once_cell::sync::OnceCell;
 use opencl_sys::cl_icd::cl_icd_dispatch;
 use opencl_sys::*;
 
-use super::{Driver, loaded, notify};
+use super::{Driver, loaded, reentrancy};
 use crate::cl::dispatch::{DispatchTable, Slot, masked, words};
 use crate::cl::info::{Reply, ask};
 use crate::cl::{Context, Device, Platform};
 use crate::driver::profile::Recognition;
 
-/// How many loaders of one process can have us as a layer; each has hooks of its own, which know what is below them.
+/// The number of loaders in one process that can use us as a layer. Each has its own hooks.
 pub const MAX_LAYERS: usize = 4;
 
 static LAYERS: [OnceCell<cl_icd_dispatch>; MAX_LAYERS] = [const { OnceCell::new() }; MAX_LAYERS];
 
-/// What the first argument of a function is.
+/// The kind of a function's first argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
-    /// A `cl_context`: it tells of which platform it is.
+pub enum FirstArgument {
+    /// A `cl_context`: its platform can be queried.
     Context,
     /// A `cl_platform_id`.
     Platform,
-    /// Another object. Whoever has it has made a context before.
+    /// Another object. Its application has created a context before.
     Other,
 }
 
-/// Keeps the functions that a loader gave us. A loader that is opened again, at the same address, has the same.
+/// Keeps the functions that a loader gave us. A loader that is opened again at the same address has the same.
 ///
-/// None: there are too many loaders.
+/// None if there are too many loaders.
 pub fn register(target: DispatchTable) -> Option<usize> {
     let functions = target.copy();
     LAYERS.iter().position(|layer| {
@@ -44,36 +44,36 @@ pub fn register(target: DispatchTable) -> Option<usize> {
     })
 }
 
-/// The functions below a layer. They are a copy, since a loader that ends frees its own.
+/// The functions below a layer: a copy, since a loader that ends frees its own.
 pub fn below(layer: usize) -> &'static cl_icd_dispatch {
     LAYERS[layer]
         .get()
         .expect("a layer's hooks run only after it was registered")
 }
 
-/// The driver whose hooks a call through a layer is for. None: the call is for those below alone.
+/// The driver whose hooks handle a call through a layer. None if only the function below handles it.
 ///
 /// # Safety
 /// `object` is the first argument of a call that the loader passes on, which will read its first word.
 pub unsafe fn driver_of(
     layer: usize,
     object: *mut c_void,
-    first: First,
+    first: FirstArgument,
 ) -> Option<&'static Driver> {
-    if object.is_null() || notify::is_inside() {
+    if object.is_null() || reentrancy::is_inside() {
         return None;
     }
     // SAFETY: by the contract.
     let address = unsafe { DispatchTable::of_object(object, 0) }?.address();
     let drivers = || Driver::all().filter(|driver| driver.table.address() == address);
-    // Hooks in its own table will be reached.
+    // The call will reach the hooks in the driver's own table.
     if drivers().any(|driver| driver.layer.is_none() && driver.is_reached_by_every_call()) {
         return None;
     }
     if let Some(known) = drivers().find(|driver| driver.layer == Some(layer)) {
         return Some(known);
     }
-    if first == First::Other {
+    if first == FirstArgument::Other {
         return None;
     }
     // SAFETY: by the contract.
@@ -87,11 +87,11 @@ pub unsafe fn driver_of(
 unsafe fn register_driver(
     layer: usize,
     object: *mut c_void,
-    first: First,
+    first: FirstArgument,
 ) -> Option<&'static Driver> {
     let below = below(layer);
     let platform = match first {
-        First::Platform => Platform::new(object),
+        FirstArgument::Platform => Platform::new(object),
         _ => platform_of(below, Context::new(object))?,
     };
     let text = |name| {
@@ -116,13 +116,13 @@ unsafe fn register_driver(
     let own = in_place.map_or_else(|| table.copy(), |driver| driver.own);
     let function = words(&own)[Slot::clBuildProgram.index()];
     let library = loaded::path_of(function).unwrap_or_default();
-    // A loader may unload it at its end, and the next have another driver at its address.
+    // A loader may unload the driver at its end, and the next loader may have another driver at this address.
     for address in [function, table.address()] {
         loaded::pin(address);
     }
     let between = others_between(below);
-    // Not those that the driver lacks: ocl-icd reads a slot behind the end of an old driver's table, and calls what it finds
-    // there (measured on 2.3.1).
+    // Functions that the driver lacks are left out: ocl-icd reads a slot beyond the end of an old driver's table, and calls what it
+    // finds there (measured on 2.3.1).
     let below = masked(below, &own);
     let driver = Driver::register(table, Some(layer), |index| Driver {
         layer: Some(layer),
@@ -162,7 +162,7 @@ fn platform_of(below: &cl_icd_dispatch, context: Context) -> Option<Platform> {
     Platform::from_value(&platform.ok()?).filter(|platform| !platform.is_null())
 }
 
-/// The functions of layers between us and the loader: these may change what is compiled, so they belong to the key. The loader
+/// The functions of layers between us and the loader. Layers may change what is compiled, so they belong to the key. The loader
 /// does not; unlike a layer, it has a clGetPlatformIDs that programs link to.
 fn others_between(below: &cl_icd_dispatch) -> Vec<usize> {
     let mut functions = words(below).to_vec();

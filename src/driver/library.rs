@@ -12,7 +12,7 @@ use crate::cl::{Platform, info};
 use crate::driver::profile::Recognition;
 use crate::fork_safety::Mutex;
 
-/// The number of platforms that one library may report; more is garbage.
+/// The number of platforms of one library. A larger number is an error of the driver.
 const MAX_PLATFORMS: cl_uint = 64;
 
 type GetExtensionFunctionAddress = unsafe extern "C" fn(*const c_char) -> *mut c_void;
@@ -33,7 +33,7 @@ struct Icd2 {
 /// Why a library is left out.
 #[derive(Debug)]
 pub enum OpenError {
-    /// The dynamic linker's words.
+    /// The dynamic linker's message.
     Unloadable(String),
     /// It has no `clIcdGetPlatformIDsKHR`.
     NotADriver,
@@ -65,7 +65,7 @@ pub struct DriverLibrary {
     was_open: bool,
 }
 
-/// For each path, whether somebody else had opened the library before it was opened here.
+/// For each path, whether the library was open already before we opened it.
 static WERE_OPEN: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
 
 /// The platforms of a library whose objects share a dispatch table.
@@ -79,8 +79,8 @@ pub struct TableGroup {
 }
 
 impl DriverLibrary {
-    /// Opens the library with the text that stands in the `.icd` file, so that the dynamic linker finds the handle that
-    /// the loader has, and asks for its platforms.
+    /// Opens the library with the text of the `.icd` file, so that the dynamic linker returns the handle that the loader has, and
+    /// asks for its platforms.
     ///
     /// # Errors
     /// Why it is left out. The other drivers are not affected.
@@ -154,11 +154,11 @@ impl DriverLibrary {
         })
     }
 
-    /// Opens a library to see whether it is this one or a copy of it (`Ok(None)`), which must not load each other for ever,
-    /// or else which: two names of one library have the same handle.
+    /// Opens a library. `Ok(None)` if it is this one or a copy of it, since these must not load each other without end. Two names
+    /// of one library have the same handle.
     ///
     /// # Errors
-    /// The dynamic linker's words.
+    /// The dynamic linker's message.
     pub fn identify(path: &Path) -> Result<Option<usize>, OpenError> {
         Self::was_open(path);
         // SAFETY: initializers run, as they do when a loader opens the library.
@@ -171,7 +171,7 @@ impl DriverLibrary {
         })
     }
 
-    /// Whether somebody has opened the library.
+    /// Whether the library is open in this process.
     pub fn is_open(path: &Path) -> bool {
         // SAFETY: nothing is loaded, so nothing runs.
         unsafe { Library::open(Some(path), RTLD_LAZY | RTLD_LOCAL | libc::RTLD_NOLOAD) }.is_ok()
@@ -184,7 +184,7 @@ impl DriverLibrary {
             .or_insert_with(|| Self::is_open(path))
     }
 
-    /// Whether nobody can have a function of the driver's that was not handed out through us: it was not open before.
+    /// Whether all functions of the driver were handed out through us, since the library was not open before.
     pub fn is_ours_from_the_start(&self) -> bool {
         !self.was_open
     }
@@ -209,7 +209,7 @@ impl DriverLibrary {
         self.get_platform_ids as *const () as usize
     }
 
-    /// The driver's own clGetPlatformInfo, asked.
+    /// Calls the driver's own clGetPlatformInfo.
     pub fn platform_info(&self, platform: Platform, name: cl_uint, reply: info::Reply) -> cl_int {
         // SAFETY: `platform` came from this driver or from the application, for whom the same call without us would go
         // to this function; the other arguments are the application's or made by `info::ask`.
@@ -224,19 +224,19 @@ impl DriverLibrary {
         }
     }
 
-    /// The driver's answer to clGetExtensionFunctionAddress; NULL if it has none.
+    /// The driver's answer to clGetExtensionFunctionAddress. NULL if it has none.
     pub fn extension_function(&self, name: &CStr) -> *mut c_void {
         // SAFETY: the driver's own function with a C string.
         self.get_extension_function_address
             .map_or(std::ptr::null_mut(), |get| unsafe { get(name.as_ptr()) })
     }
 
-    /// Whether it is a driver of ICD 2.0, and its platforms may be given to loaders that know of those.
+    /// Whether it is a driver of ICD 2.0, so that its platforms may be given to loaders that know ICD 2.0.
     pub fn is_icd2(&self) -> bool {
         self.icd2.is_some()
     }
 
-    /// clIcdGetFunctionAddressForPlatformKHR, asked.
+    /// Calls clIcdGetFunctionAddressForPlatformKHR.
     pub fn function_for_platform(&self, platform: Platform, name: &CStr) -> *mut c_void {
         self.icd2.map_or(std::ptr::null_mut(), |icd2| {
             // SAFETY: the driver's own function with its own platform and a C string.
@@ -244,7 +244,7 @@ impl DriverLibrary {
         })
     }
 
-    /// clIcdSetPlatformDispatchDataKHR. The data is the loader's own affair.
+    /// Calls clIcdSetPlatformDispatchDataKHR. The data belongs to the loader.
     pub fn set_dispatch_data(&self, platform: Platform, data: *mut c_void) -> cl_int {
         self.icd2.map_or(CL_INVALID_PLATFORM, |icd2| {
             // SAFETY: the driver's own function with its own platform, and what a loader gave for it.
@@ -257,12 +257,12 @@ impl DriverLibrary {
         self.is_icd2() && is_tagged(platform)
     }
 
-    /// Whether a loader that knows of ICD 2.0 leaves a platform out: it is tagged, but the functions are missing.
+    /// Whether a loader that knows ICD 2.0 skips a platform: it is tagged, but the functions are missing.
     pub fn is_refused_by_loader(&self, platform: Platform) -> bool {
         !self.is_icd2() && is_tagged(platform)
     }
 
-    /// Whether a loader has given the platform such a table already: the word behind that of the driver's own table.
+    /// Whether a loader has given the platform such a table already: the word after the pointer to the driver's own table.
     pub fn has_dispatch_data(&self, platform: Platform) -> bool {
         self.is_dispatched_by_loader(platform) && {
             // SAFETY: objects of a driver that is tagged have this word (cl_khr_icd 2.0).
@@ -302,7 +302,7 @@ fn is_tagged(platform: Platform) -> bool {
     unsafe { DispatchTable::of_object(platform.raw(), 32) }.is_some_and(DispatchTable::is_tagged)
 }
 
-/// The answer of a query of text, without the NUL; empty for an error.
+/// The answer of a text query, without the NUL. Empty for an error.
 pub(super) fn text(query: impl Fn(info::Reply) -> cl_int) -> Vec<u8> {
     let answer = info::ask(|size, value, size_ret| {
         query(info::Reply {

@@ -19,31 +19,31 @@ use crate::fork_safety;
 /// One loaded library.
 #[derive(Debug)]
 pub struct Object {
-    /// The path that the dynamic linker used; empty for the program itself.
+    /// The path that the dynamic linker used. Empty for the program itself.
     pub path: PathBuf,
     /// DT_SONAME, or else the file's name.
     pub name: Vec<u8>,
     needed: Vec<Vec<u8>>,
     /// The GNU build-id.
     pub build_id: Option<Vec<u8>>,
-    /// Where its segments are.
+    /// The addresses of its segments.
     pub ranges: Vec<std::ops::Range<usize>>,
-    /// What is added to the addresses in it.
+    /// Its load address, which is added to the addresses in it.
     pub base: usize,
 }
 
 impl Object {
-    /// Whether the address lies in one of the object's segments.
+    /// Whether an address is in one of the object's segments.
     pub fn contains(&self, address: usize) -> bool {
         self.ranges.iter().any(|range| range.contains(&address))
     }
 
-    /// Whether it is a library, not the program itself or what the kernel maps into each process.
+    /// Whether it is a library: not the program itself, and not an object that the kernel maps into each process.
     pub fn is_in_a_file(&self) -> bool {
         !self.path.as_os_str().is_empty() && !self.name.starts_with(b"linux-vdso")
     }
 
-    /// Whether its DT_SONAME or the name of its file is one of those.
+    /// Whether its DT_SONAME or its file name is one of these.
     pub fn is_named(&self, is_one: impl Fn(&str) -> bool) -> bool {
         let file = self.path.file_name().map(OsStr::as_bytes);
         [Some(self.name.as_slice()), file]
@@ -53,7 +53,8 @@ impl Object {
             .any(is_one)
     }
 
-    /// Whether it is this library or a copy of it, at any path. That edits nothing, and names all variables that the profiles know.
+    /// Whether it is this library or a copy of it, at any path. It changes no compilation, and its data names all variables of the
+    /// profiles.
     pub fn is_oclcache(&self) -> bool {
         exports(&self.path, c"oclcache_active")
     }
@@ -72,7 +73,7 @@ impl Object {
         else {
             return false;
         };
-        // On overlayfs some kernels show the inode of the lower file here; a file that was replaced shows as deleted.
+        // On overlayfs some kernels show the inode of the lower file here. A replaced file shows as deleted.
         match mapping.inode == metadata.ino() {
             true => !mapping.deleted,
             false => {
@@ -89,8 +90,8 @@ fn is_overlay(path: &Path) -> bool {
         .is_ok_and(|file_system| file_system.f_type as u32 == OVERLAYFS_SUPER_MAGIC)
 }
 
-/// What files were mapped at a moment. The system takes longer to tell it than all else that is asked of a library, so it is told
-/// once for all libraries of a driver.
+/// The files that were mapped at a moment. Reading this list takes longer than all other queries of a library, so it is read once
+/// for all libraries of a driver.
 pub struct Mappings(Vec<Mapping>);
 
 /// A line of /proc/self/maps (proc(5)).
@@ -101,10 +102,10 @@ struct Mapping {
 }
 
 impl Mappings {
-    /// Those of this moment; none where the system does not tell.
+    /// The current mappings. Empty if the system does not tell.
     pub fn now() -> Mappings {
         use std::io::Read;
-        // The system writes some pages at a time, however much is asked for.
+        // The system writes some pages at a time, whatever size is asked for.
         let mut text = Vec::with_capacity(64 << 10);
         let file = std::fs::File::open("/proc/self/maps");
         let read = file.and_then(|mut file| file.read_to_end(&mut text));
@@ -137,7 +138,7 @@ impl Mapping {
     }
 }
 
-/// Those of the libraries that are chosen, and all that they need, as loaded.
+/// The chosen libraries and all that they need, as loaded.
 pub fn closure(objects: Vec<Object>, is_start: impl Fn(&Object) -> bool) -> Vec<Object> {
     let reached = closure_by_root(&objects, |index| is_start(&objects[index]));
     let mut objects: Vec<Option<Object>> = objects.into_iter().map(Some).collect();
@@ -147,7 +148,7 @@ pub fn closure(objects: Vec<Object>, is_start: impl Fn(&Object) -> bool) -> Vec<
         .collect()
 }
 
-/// The same by their indices, each with that of the chosen one that needs it first.
+/// The same by index, each with the index of the chosen library that needs it first.
 pub fn closure_by_root(
     objects: &[Object],
     is_start: impl Fn(usize) -> bool,
@@ -286,7 +287,7 @@ fn exports(path: &Path, name: &CStr) -> bool {
     exported().is_some()
 }
 
-/// How many libraries were loaded and unloaded in the life of the process.
+/// The number of libraries that this process has loaded and unloaded.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Loaded so far.
@@ -295,7 +296,7 @@ pub struct Changes {
     pub unloads: u64,
 }
 
-/// What has been loaded and unloaded by now. Costs some 100 ns.
+/// The current numbers. Costs about 100 ns.
 pub fn changes() -> Changes {
     unsafe extern "C" fn first(
         info: *mut libc::dl_phdr_info,
@@ -317,7 +318,7 @@ pub fn changes() -> Changes {
     changes
 }
 
-/// All that is loaded.
+/// All loaded objects.
 pub fn objects() -> Vec<Object> {
     let mut objects: Vec<Object> = Vec::new();
     // SAFETY: `visit` wants a pointer to a vector of them. The dynamic linker holds its lock meanwhile, so no object is
@@ -328,7 +329,7 @@ pub fn objects() -> Vec<Object> {
 
 pub(super) type Visit = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
 
-/// Calls the function for each object that is loaded, until it gives another number than 0.
+/// Calls the function for each loaded object, until it returns another number than 0.
 ///
 /// # Safety
 /// The data are what the function wants.
@@ -343,7 +344,7 @@ unsafe extern "C" fn visit(
     _size: usize,
     data: *mut c_void,
 ) -> c_int {
-    // A panic must not cross the dynamic linker; an object that cannot be read is left out, and is missed in the closure.
+    // A panic must not cross the dynamic linker. An object that cannot be read is left out; then the closure misses it.
     let _ = std::panic::catch_unwind(|| {
         // SAFETY: `data` is the vector that `objects` passed, used by this thread only; `info` is valid during the call.
         let (objects, info) = unsafe { (&mut *data.cast::<Vec<Object>>(), &*info) };
@@ -406,7 +407,7 @@ unsafe fn read(info: &libc::dl_phdr_info) -> Object {
 /// # Safety
 /// `start` and `size` are the dynamic segment of a mapped object whose load address is `base`.
 unsafe fn dynamic(base: usize, start: usize, size: usize, object: &mut Object) {
-    // Two words an entry, on 32 and on 64 bits alike.
+    // An entry has two words, on 32 and on 64 bits.
     // SAFETY: by the contract.
     let entries = unsafe {
         std::slice::from_raw_parts(start as *const [usize; 2], size / size_of::<[usize; 2]>())

@@ -1,7 +1,7 @@
-//! One real driver: its dispatch table as it was before we patched it, what is known of its kind, and safe calls into it.
+//! One real driver: its dispatch table before we patched it, the profile of its kind, and safe calls into it.
 //!
-//! A [`Driver`] stands for one dispatch table. A library with several platforms on one table is one driver; its files are
-//! never unmapped once it was opened, and a registered driver lives for the life of the process.
+//! A [`Driver`] represents one dispatch table. A library with several platforms on one table is one driver. Its files are never
+//! unmapped after it was opened, and a registered driver lives as long as the process.
 
 #![allow(unsafe_code)] // calls through the driver's function pointers; each block says why it is sound
 
@@ -24,13 +24,14 @@ pub mod layer;
 mod library;
 mod loaded;
 mod loader_tables;
-mod making;
 mod names;
 pub mod notify;
 mod patch;
 mod process_variables;
 mod processor;
 pub mod profile;
+mod program_calls;
+pub mod reentrancy;
 mod watched_functions;
 mod watched_names;
 
@@ -48,7 +49,7 @@ use crate::fork_safety::Mutex;
 pub use application::Application;
 use bindings::Bindings;
 pub use calls::{BuildArguments, NotifyTarget};
-use environment::Moment;
+use environment::OpeningVariables;
 pub use float_state::FloatState;
 use identity::KnownIdentity;
 pub use identity::{build_id_value, sha256_value};
@@ -58,7 +59,7 @@ pub use loader_tables::StaysTagged;
 use loader_tables::Untagging;
 use profile::{Profile, Recognition};
 
-/// How many tables can be hooked in one process. Each has hooks of its own, which therefore know their driver without
+/// The number of tables that can be hooked in one process. Each has its own hooks, which therefore know their driver without
 /// reading the handle: a handle may be NULL, stale or foreign.
 pub const MAX_DRIVERS: usize = 12;
 
@@ -67,15 +68,15 @@ static DRIVERS: [OnceCell<Driver>; MAX_DRIVERS] = [const { OnceCell::new() }; MA
 /// Taken while a driver is registered and patched; never while a driver is called.
 static REGISTRATION: Mutex<()> = Mutex::new(());
 
-/// Set when exit() runs its handlers: ours was registered after those of the drivers, so it runs before them.
+/// Set when exit() runs its handlers. Ours was registered after those of the drivers, so it runs before them.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn ending() {
     ENDING.store(true, Ordering::Relaxed);
 }
 
-/// Whether the drivers are being torn down, so that they are called for nothing but what the application wants of them.
-/// Measured: PoCL 3.1 mostly crashes in a build then, but if it does not, fetching the binary goes on for ever.
+/// Whether the drivers are being torn down. Then they are called only with the application's own calls. Measured: PoCL 3.1 mostly
+/// crashes in such a build, and otherwise fetching the binary never ends.
 pub fn is_ending() -> bool {
     ENDING.load(Ordering::Relaxed)
 }
@@ -85,30 +86,30 @@ pub struct Driver {
     index: usize,
     table: DispatchTable,
     below: cl_icd_dispatch,
-    /// The functions of the driver itself, which are those below unless a loader stands between.
+    /// The driver's own functions. They are those below our hooks unless a loader is in between.
     own: cl_icd_dispatch,
-    /// The layer through which it is seen; None: the hooks stand in its own table.
+    /// The layer through which the driver is seen. None if the hooks are in its own table.
     layer: Option<usize>,
-    /// Functions of others between us and the driver.
+    /// Functions of layers between us and the driver.
     between: Vec<usize>,
     library: PathBuf,
     platforms: Vec<Platform>,
-    /// What is known of drivers of this kind.
+    /// The profile of drivers of this kind.
     pub profile: &'static Profile,
     suffix: Vec<u8>,
     identity: OnceBox<Option<KnownIdentity>>,
-    /// What was around the driver when it was opened.
-    opened_in: Moment,
-    /// The floating-point state of the thread that opened it, or first saw it: the driver's own threads may have it.
+    /// Variables and configuration files when the driver was opened.
+    opened_in: OpeningVariables,
+    /// The floating-point state of the thread that opened or first saw the driver: the driver's own threads may have inherited it.
     opened_with: FloatState,
     bindings: Bindings,
     /// See [`environment::KnownVariables`].
     variables: environment::KnownVariables,
     devices: Mutex<device::Devices>,
-    /// The directories of clang's own headers, and how many libraries had been loaded then.
+    /// The directories of clang's own headers, and how many libraries had been loaded when they were found.
     clang_resources: Mutex<Option<(u64, Vec<PathBuf>)>>,
     context_counts: AtomicU8,
-    /// Nobody can have its functions but through us.
+    /// All functions of the driver were handed out through us.
     from_the_start: bool,
     hooked: AtomicBool,
 }
@@ -136,7 +137,7 @@ impl Driver {
             profile,
             suffix: recognition.suffix.clone(),
             identity: OnceBox::new(),
-            opened_in: Moment::now(profile),
+            opened_in: OpeningVariables::now(profile),
             opened_with: FloatState::of_thread(),
             bindings: Bindings::default(),
             variables: environment::KnownVariables::default(),
@@ -148,7 +149,7 @@ impl Driver {
         }
     }
 
-    /// The same driver with the functions that stand in its table now.
+    /// The same driver with the functions that are in its table now.
     fn through_hooks(&self) -> Driver {
         Driver {
             index: self.index,
@@ -174,7 +175,7 @@ impl Driver {
         }
     }
 
-    /// The driver whose hooks have this number. It is registered before the first of them stands in a table.
+    /// The driver whose hooks have this number. It is registered before its first hook is in a table.
     #[inline]
     pub fn at(index: usize) -> &'static Driver {
         DRIVERS[index]
@@ -186,7 +187,7 @@ impl Driver {
         DRIVERS.iter().map_while(|driver| driver.get())
     }
 
-    /// The libraries of all that are known, separated by colons as the setting `vendors` has them.
+    /// The libraries of all known drivers, separated by colons as in the setting `vendors`.
     pub fn libraries() -> Vec<&'static Path> {
         let mut libraries: Vec<&Path> = Driver::all().map(|one| one.library.as_path()).collect();
         libraries.dedup();
@@ -210,8 +211,8 @@ impl Driver {
         &self.library
     }
 
-    /// Whether no specialization constant can be set without us: applications may have the driver's own setter by address if it
-    /// was open before we were.
+    /// Whether specialization constants can be set only through us. If the driver was open before us, applications may have its own
+    /// setter by address.
     pub fn sees_constants(&self) -> bool {
         self.from_the_start && self.below.clSetProgramSpecializationConstant.is_some()
     }
@@ -225,13 +226,13 @@ impl Driver {
         })
     }
 
-    /// Whether no loader calls the driver but through the table that is hooked. One that knows of ICD 2.0 has a table of its own
-    /// for a driver that is tagged, which has our hooks only if it got the driver through us: see [`loader_tables`].
+    /// Whether all loaders call the driver through the hooked table. A loader that knows ICD 2.0 has a table of its own for a
+    /// tagged driver, which has our hooks only if it got the driver through us: see [`loader_tables`].
     fn is_reached_by_every_call(&self) -> bool {
         self.hooked.load(Ordering::Acquire) && !self.table.is_tagged()
     }
 
-    /// Registers the driver of a table, as it is seen through a layer or not, unless it is known.
+    /// Registers the driver of a table, seen through a layer or not, unless it is registered.
     fn register(
         table: DispatchTable,
         layer: Option<usize>,

@@ -1,15 +1,15 @@
-//! Which names a driver's compiler may ask the environment for: all text in the data of its libraries that could be one.
+//! The names that a driver's compiler may ask the environment for: all text in the data of its libraries that could be a name.
 //!
 //! Lists of variables that were written from documents are never complete (measured: Intel's CPU runtime adds
 //! `OPENCL_PROGRAM_COMPILE_OPTIONS` to every build, which no manual names). So a variable counts if its name occurs in a library.
 //!
-//! Linkers merge tails, so a name may be the end of a longer text; in C and C++ a NUL follows it. In Rust texts run into each
-//! other, so in a library with code in Rust each name of capitals counts, whatever follows it. This is evidence and no proof: a
-//! name that is put together at run time is not found, which is why the profiles have prefixes.
+//! Linkers merge tails, so a name may be the end of a longer text; in C and C++ a NUL follows it. In Rust, texts are adjacent, so
+//! in a library with Rust code each name of capitals counts, whatever follows it. This is evidence and no proof: a name that is put
+//! together at run time is not found. For that the profiles have prefixes.
 //!
-//! The set is made once for a list of libraries and then remembered in the cache directory: reading the libraries takes 0.28 s
-//! of a processor for PoCL and 0.35 s for Intel's CPU runtime and rusticl, and a process with 1000 more variables 4 to 15 ms more in
-//! all (measured in release builds).
+//! The set is made once for a list of libraries and kept in the cache directory. Reading the libraries takes 0.28 s of CPU time for
+//! PoCL and 0.35 s for Intel's CPU runtime and rusticl. A process with 1000 more variables takes 4 to 15 ms more (measured in
+//! release builds).
 
 use std::fs::File;
 use std::io;
@@ -24,7 +24,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::elf::Elf;
 use super::identity::{FileMemory, build_id_value, list_identity, sha256_value};
 
-/// Longer names are known by this many of their last bytes.
+/// Longer names are compared by this many of their last bytes.
 const LENGTH: usize = 24;
 /// Shorter names occur in any data by chance, so each of them counts.
 const MIN_LENGTH: usize = 3;
@@ -34,10 +34,10 @@ const MAGIC: &[u8; 16] = b"oclcache names 1";
 const HEADER: usize = MAGIC.len() + 32 + 8;
 /// The first name of a block and its checksum.
 const ROW: usize = LENGTH + 8;
-/// A set with more names is not kept: 200 000 are usual.
+/// A set with more names is not kept. 200,000 are usual.
 const MAX_NAMES: usize = 4 << 20;
 const CHUNK: usize = 1 << 20;
-/// How many names are remembered while they are gathered, so that most of those that occur often are kept once.
+/// Names that are remembered while they are gathered, so that most frequent names are kept once.
 const RECENT: usize = 1 << 14;
 
 /// The end of a name, last byte first, filled with zeros.
@@ -45,15 +45,15 @@ type Reversed = [u8; LENGTH];
 
 /// A library or program of a driver.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Scanned {
+pub struct ScannedLibrary {
     /// Its build-id or content, as in a key.
     pub identity: Vec<u8>,
     /// Where it is.
     pub path: PathBuf,
 }
 
-/// Which list of libraries it is.
-pub fn identity(libraries: &[Scanned]) -> [u8; 32] {
+/// The identity of a list of libraries.
+pub fn identity(libraries: &[ScannedLibrary]) -> [u8; 32] {
     let mut identities: Vec<&[u8]> = libraries
         .iter()
         .map(|one| one.identity.as_slice())
@@ -65,23 +65,23 @@ pub fn identity(libraries: &[Scanned]) -> [u8; 32] {
 
 /// The names that occur in a list of libraries.
 pub enum Names {
-    /// In a file that was written by [`scan`].
-    Remembered(Index, File),
+    /// In a file that [`scan`] wrote.
+    Remembered(NameIndex, File),
     /// In the bytes that are such a file.
-    Fresh(Index, Vec<u8>),
-    /// Nobody knows: each one may.
+    Fresh(NameIndex, Vec<u8>),
+    /// Unknown: each name may occur.
     All,
 }
 
-/// Where in a file of names a name would be.
-pub struct Index {
+/// An index of a file of names, which tells the block of a name.
+pub struct NameIndex {
     rows: Vec<(Reversed, u64)>,
     start: usize,
 }
 
 impl Names {
-    /// Those of the libraries: remembered, or else read now and remembered.
-    pub fn of(libraries: &[Scanned], memory: &dyn FileMemory) -> Names {
+    /// The names in the libraries: from the cache directory, or read now and stored there.
+    pub fn of(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> Names {
         let identity = identity(libraries);
         let remembered = memory.facts(&identity);
         if let Some(names) = remembered.and_then(|file| Names::remembered(file, &identity)) {
@@ -98,7 +98,7 @@ impl Names {
                     "names of variables were looked for"
                 );
                 memory.remember_facts(&identity, &bytes);
-                // From now on as every other process has them, and not from this one's memory.
+                // From now on read from the file as in every other process, not from memory.
                 let remembered = memory.facts(&identity);
                 let remembered = remembered.and_then(|file| Names::remembered(file, &identity));
                 remembered
@@ -112,26 +112,26 @@ impl Names {
         }
     }
 
-    /// Those of a file; None: it is damaged, or not of these libraries.
+    /// The index of a file. None if the file is damaged, or of other libraries.
     pub fn remembered(file: File, identity: &[u8; 32]) -> Option<Names> {
-        let index = Index::read(identity, |buffer, at| {
+        let index = NameIndex::read(identity, |buffer, at| {
             file.read_exact_at(buffer, at as u64).ok()
         })?;
         Some(Names::Remembered(index, file))
     }
 
-    /// Those of what [`scan`] gave.
+    /// The names in the bytes that [`scan`] returned.
     pub fn fresh(bytes: Vec<u8>, identity: &[u8; 32]) -> Option<Names> {
         let read = |buffer: &mut [u8], at: usize| {
             buffer.copy_from_slice(bytes.get(at..at + buffer.len())?);
             Some(())
         };
-        Some(Names::Fresh(Index::read(identity, read)?, bytes))
+        Some(Names::Fresh(NameIndex::read(identity, read)?, bytes))
     }
 
-    /// Whether the name may be one that is asked for. A damaged file has every name.
+    /// Whether the name may be asked for. A damaged file has every name.
     pub fn has(&self, name: &[u8]) -> bool {
-        // What no text in data could be is known by its end: `%` and the like are in names of bash's functions only.
+        // A name that cannot be text in data is recognized by its end: `%` and the like occur only in names of bash's functions.
         let end = name
             .rsplit(|byte| !is_in_a_name(*byte))
             .next()
@@ -159,8 +159,11 @@ impl Names {
     }
 }
 
-impl Index {
-    fn read(identity: &[u8; 32], read: impl Fn(&mut [u8], usize) -> Option<()>) -> Option<Index> {
+impl NameIndex {
+    fn read(
+        identity: &[u8; 32],
+        read: impl Fn(&mut [u8], usize) -> Option<()>,
+    ) -> Option<NameIndex> {
         let mut header = [0; HEADER];
         read(&mut header, 0)?;
         let (magic, rest) = header.split_at(MAGIC.len());
@@ -181,13 +184,13 @@ impl Index {
             let (first, checksum) = row.split_first_chunk::<LENGTH>()?;
             Some((*first, u64::from_le_bytes(checksum.try_into().ok()?)))
         };
-        Some(Index {
+        Some(NameIndex {
             rows: rows.chunks_exact(ROW).map(row).collect::<Option<_>>()?,
             start: HEADER + count * ROW + 8,
         })
     }
 
-    /// None: the block is damaged or cannot be read.
+    /// None if the block is damaged or cannot be read.
     fn has(
         &self,
         wanted: &Reversed,
@@ -195,7 +198,7 @@ impl Index {
         read: impl Fn(&mut [u8], usize) -> Option<()>,
     ) -> Option<bool> {
         let begins = |known: &Reversed| known[..length] == wanted[..length];
-        // The first name that is not before the wanted one begins with it, if any does.
+        // If any name begins with the wanted one, the first name not before it does.
         let behind = self.rows.partition_point(|(first, _)| first <= wanted);
         if self
             .rows
@@ -249,13 +252,13 @@ fn reversed(end: &[u8]) -> Reversed {
 /// Reads the libraries and makes the file of their names.
 ///
 /// # Errors
-/// One cannot be read, is no ELF file or another one by now, or has no end of names.
-pub fn scan(libraries: &[Scanned], memory: &dyn FileMemory) -> io::Result<Vec<u8>> {
+/// A library cannot be read, is no ELF file or was replaced, or has too many names.
+pub fn scan(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Vec<u8>> {
     let mut gathered = Gathered::default();
     for library in libraries {
         let elf = Elf::open(&library.path)?.ok_or(io::ErrorKind::InvalidData)?;
         gathered.scan(&elf)?;
-        // What is at the path may not be what was loaded from there.
+        // The file at the path may not be the one that was loaded.
         let identity = match elf.build_id() {
             Some(build_id) if library.identity == build_id_value(&build_id) => continue,
             _ => sha256_value(&memory.digest(&library.path)?),
@@ -271,11 +274,11 @@ pub fn scan(libraries: &[Scanned], memory: &dyn FileMemory) -> io::Result<Vec<u8
 struct Gathered {
     names: Vec<Reversed>,
     recent: Vec<u64>,
-    /// How many there were when the last ones that were there twice were removed.
+    /// The number of names after duplicates were last removed.
     distinct: usize,
 }
 
-/// What shows that a library has code in Rust: its standard library, which reads variables, names one and its own sources.
+/// Text in every library with Rust code: its standard library, which reads variables, names one and its own sources.
 const OF_RUST: [&[u8]; 2] = [b"RUST_BACKTRACE", b"/rustc/"];
 
 impl Gathered {
@@ -326,7 +329,8 @@ impl Gathered {
         Ok(())
     }
 
-    /// Calls the function for all data, a part at a time, behind the last bytes of the part before: new bytes begin at the number.
+    /// Calls the function for all data in parts. Each part begins with the last bytes of the one before; the number tells where new
+    /// bytes begin.
     fn each_chunk(
         &mut self,
         elf: &Elf,
@@ -408,7 +412,7 @@ impl Gathered {
         };
         for (index, name) in self.names.iter().enumerate() {
             let end = name.iter().position(|byte| *byte == 0).unwrap_or(LENGTH);
-            // What another name ends in is found in that.
+            // A name that is the end of another is found through that.
             if self
                 .names
                 .get(index + 1)

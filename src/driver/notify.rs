@@ -1,10 +1,9 @@
-//! Callbacks: the driver gets one of ours, which finishes our work and then calls the application's.
+//! Callbacks. The driver gets a callback of ours, which finishes our work and then calls the application's.
 //!
-//! All drivers measured call it on the calling thread before they return, but they may do so later, on a thread of their
-//! own, or, after an error, never. So what is to be done is kept by number until the callback comes, and the driver has
-//! the number only. An application may leave its callback by an exception: see [`super::foreign_call`].
+//! All measured drivers call it on the calling thread before they return. But a driver may call it later, on a thread of its own,
+//! or, after an error, never. So the pending work is kept in a table until the callback comes, and the driver only gets its number.
+//! An application may leave its callback by an exception: see [`super::foreign_call`].
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,25 +13,26 @@ use opencl_sys::{CL_SUCCESS, cl_int};
 use super::NotifyTarget;
 use super::cancel::CancelState;
 use super::foreign_call::{self, Callee, ForeignCall};
+use super::reentrancy::{self, HookEntry, ThreadState, this_thread};
 use crate::cl::Program;
 use crate::fork_safety::Mutex;
 
-/// What is to be done when a build has ended; it is told for which program, and what the function returned if that has
-/// returned. Where that never happens, since the application left its callback by an exception, it is dropped.
+/// The work after a build. It gets the program, and the function's code if the function has returned. It is dropped if the function
+/// never returns, because the application left its callback by an exception.
 pub type Finish = Box<dyn FnOnce(Program, Option<cl_int>) + Send>;
 
-/// A call of the driver that the application has made.
+/// A call of the driver in progress.
 struct Pending {
     finish: Option<Finish>,
     target: NotifyTarget,
-    /// The program that the application knows, where the driver makes that.
+    /// The program that the application knows. None if the driver creates it.
     known_as: Option<Program>,
-    /// The thread that is inside the function, if what has become of the call is known only when that returns.
+    /// The thread inside the function, if only the function's code tells whether the call was refused.
     judged_by: Option<usize>,
-    /// Dropped once the driver has judged, before the application hears of it.
-    held: Option<Held>,
+    /// Dropped once the driver has judged, before the application's callback.
+    held: Option<HeldObject>,
     /// Dropped once the function has returned.
-    kept: Option<Held>,
+    kept: Option<HeldObject>,
     /// The driver has not called back.
     awaits_callback: bool,
     /// The function has not returned.
@@ -40,7 +40,7 @@ struct Pending {
 }
 
 /// Something that lives only while the driver judges a call.
-pub type Held = Box<dyn Send>;
+pub type HeldObject = Box<dyn Send>;
 
 struct Waiting {
     last: usize,
@@ -53,7 +53,7 @@ static WAITING: Mutex<Waiting> = Mutex::new(Waiting {
 });
 
 impl Waiting {
-    /// Removes a call of which nothing is to come.
+    /// Removes a call that has returned and called back.
     fn forget_if_over(&mut self, number: usize) -> Option<Pending> {
         let is_over = |call: &Pending| !call.is_running && !call.awaits_callback;
         self.pending
@@ -63,227 +63,108 @@ impl Waiting {
     }
 }
 
-/// What the hook of a function that takes a callback does next. It has no destructor: see [`foreign_call`].
+/// The next step of a hook of a function that takes a callback. It has no destructor: see [`foreign_call`].
 #[derive(Clone, Copy)]
-pub enum Next<Arguments> {
-    /// It returns this program and code.
+pub enum NextStep<Arguments> {
+    /// Return this program and code.
     Return(Program, cl_int),
-    /// It calls the callback for this program, and returns that and CL_SUCCESS.
+    /// Call the callback for this program, then return the program and CL_SUCCESS.
     Notify(NotifyTarget, Program),
-    /// It calls the driver with these in place of the application's own arguments.
+    /// Call the driver with these instead of the application's own arguments.
     Call {
-        /// See there.
+        /// The arguments.
         arguments: Arguments,
-        /// What was [`begun`].
+        /// The number of the call from [`begin_call`].
         number: Option<usize>,
-        /// The call is the driver's alone: see [`outside`].
+        /// The call is the driver's alone: see [`reentrancy::outside`].
         is_outside: bool,
     },
 }
 
-/// A call that has come to one of our hooks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HookEntry {
-    /// The function's name.
-    pub function: &'static str,
-    /// Its first argument.
-    pub object: usize,
-    /// The number of the hooks.
-    pub driver: usize,
-}
-
-/// Where a thread is.
+/// A [`NextStep`] with its preparations done.
 #[derive(Clone, Copy)]
-enum Position {
-    /// In the application's code.
-    Outside,
-    /// In a hook.
-    Inside(HookEntry),
-    /// In the driver's code, with the application's own call, during which the driver may call the application back.
-    Below(HookEntry),
-}
-
-thread_local! {
-    static PLACE: Cell<Position> = const { Cell::new(Position::Outside) };
-    /// Hooks, and callbacks of drivers for our calls, that this thread is in.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
-}
-
-/// What a thread is in.
-#[derive(Clone, Copy)]
-pub struct ThreadState {
-    place: Position,
-    depth: u32,
-}
-
-impl ThreadState {
-    fn now() -> ThreadState {
-        ThreadState {
-            place: PLACE.get(),
-            depth: DEPTH.get(),
-        }
-    }
-
-    /// Makes it this thread's again.
-    pub(super) fn restore(self) {
-        PLACE.set(self.place);
-        DEPTH.set(self.depth);
-    }
-}
-
-/// Whether the hook that is running was entered from inside another hook, or from a callback: an outer caller may hold locks.
-pub fn is_nested() -> bool {
-    DEPTH.get() > 1
-}
-
-/// Whether this thread is inside a hook.
-pub fn is_inside() -> bool {
-    matches!(PLACE.get(), Position::Inside(_))
-}
-
-/// Tells this thread from all others that live. std's answer panics where a thread's local
-/// variables are gone, as in handlers of atexit, which may build.
-fn this_thread() -> usize {
-    PLACE.with(|place| std::ptr::from_ref(place) as usize)
-}
-
-/// Begins a hook, and gives what the thread was in before. None if this call is that of a hook of ours already: that one is running
-/// on this thread, or has handed the application's call down, past hooks of another number, as where a layer stands before a table
-/// that is hooked.
-fn enter(entry: HookEntry) -> Option<ThreadState> {
-    let seen = match PLACE.get() {
-        Position::Outside => false,
-        Position::Inside(_) => true,
-        Position::Below(above) => {
-            entry.driver != above.driver
-                && entry.object == above.object
-                && entry.function == above.function
-        }
-    };
-    if seen {
-        return None;
-    }
-    let before = ThreadState::now();
-    if before.depth == 0 {
-        foreign_call::give_back_what_is_left();
-    }
-    PLACE.set(Position::Inside(entry));
-    DEPTH.set(before.depth + 1);
-    Some(before)
-}
-
-/// Runs `body` as a hook, unless it is one of ours already: see [`enter`].
-pub fn as_hook<R>(entry: HookEntry, body: impl FnOnce() -> R) -> Option<R> {
-    let _restore = Restore(enter(entry)?);
-    Some(body())
-}
-
-/// Makes a call that is the driver's alone, during which the application may be called back, as if this thread were outside of
-/// our hooks.
-pub fn outside<R>(body: impl FnOnce() -> R) -> R {
-    let _restore = Restore(ThreadState::now());
-    go_below();
-    body()
-}
-
-fn go_below() {
-    if let Position::Inside(entry) = PLACE.get() {
-        PLACE.set(Position::Below(entry));
-    }
-}
-
-struct Restore(ThreadState);
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        self.0.restore();
-    }
-}
-
-/// What is left of [`Next`] when all is prepared for it.
-#[derive(Clone, Copy)]
-pub enum Prepared<Arguments> {
-    /// We have no part in the call: the driver is called with the application's own arguments.
+pub enum PreparedStep<Arguments> {
+    /// The driver is called with the application's own arguments.
     Unchanged,
-    /// As [`Next::Return`].
+    /// As [`NextStep::Return`].
     Return(Program, cl_int),
-    /// As [`Next::Notify`]; [`notified`] follows.
+    /// As [`NextStep::Notify`]; [`callback_returned`] follows.
     Notify(ForeignCall, NotifyTarget, Program),
-    /// As [`Next::Call`]; [`called`] follows.
+    /// As [`NextStep::Call`]; [`driver_returned`] follows.
     Call(ForeignCall, Arguments),
 }
 
-/// Does what a hook does before it calls the driver or the application, from the frame at this address.
+/// Does the work of a hook before it calls the driver or the application from the frame at this address.
 ///
-/// What goes before and after such a call has functions of its own: nothing of it may be left on the stack (see [`foreign_call`]), and
+/// The work before and after such a call has functions of its own: it must leave no frame on the stack (see [`foreign_call`]), and
 /// the stack is the application's.
 #[inline(never)]
 pub fn prepared<Arguments>(
     entry: HookEntry,
     frame: usize,
-    prepare: impl FnOnce() -> Next<Arguments>,
-) -> Prepared<Arguments> {
+    prepare: impl FnOnce() -> NextStep<Arguments>,
+) -> PreparedStep<Arguments> {
     foreign_call::clean_up(frame);
     let cancel = CancelState::disable();
-    let Some(before) = enter(entry) else {
+    let Some(before) = reentrancy::enter(entry) else {
         cancel.restore();
-        return Prepared::Unchanged;
+        return PreparedStep::Unchanged;
     };
     match catch_unwind(AssertUnwindSafe(prepare)) {
-        Ok(next) => goes_on(next, frame, before, cancel),
+        Ok(next) => prepare_step(next, frame, before, cancel),
         Err(_) => {
             before.restore();
             cancel.restore();
-            Prepared::Unchanged
+            PreparedStep::Unchanged
         }
     }
 }
 
-#[inline(never)] // what it keeps on the stack is not below the driver where that loads what is cached
-fn goes_on<Arguments>(
-    next: Next<Arguments>,
+#[inline(never)] // its frame is gone when the driver loads an entry
+fn prepare_step<Arguments>(
+    next: NextStep<Arguments>,
     frame: usize,
     before: ThreadState,
     cancel: CancelState,
-) -> Prepared<Arguments> {
+) -> PreparedStep<Arguments> {
     match next {
-        Next::Return(program, code) => {
+        NextStep::Return(program, code) => {
             before.restore();
             cancel.restore();
-            Prepared::Return(program, code)
+            PreparedStep::Return(program, code)
         }
-        Next::Notify(NotifyTarget { function: None, .. }, program) => {
+        NextStep::Notify(NotifyTarget { function: None, .. }, program) => {
             before.restore();
             cancel.restore();
-            Prepared::Return(program, CL_SUCCESS)
+            PreparedStep::Return(program, CL_SUCCESS)
         }
-        Next::Notify(target, program) => {
-            PLACE.set(Position::Outside);
+        NextStep::Notify(target, program) => {
+            reentrancy::enter_application();
             let callee = Callee::Callback {
                 through_driver: false,
             };
             let call = foreign_call::begin(frame, before, callee);
             cancel.restore();
-            Prepared::Notify(call, target, program)
+            PreparedStep::Notify(call, target, program)
         }
-        Next::Call {
+        NextStep::Call {
             arguments,
             number,
             is_outside,
         } => {
             if is_outside {
-                go_below();
+                reentrancy::enter_driver();
             }
             let callee = Callee::Driver { cancel, number };
             let call = foreign_call::begin(frame, before, callee);
-            Prepared::Call(call, arguments)
+            PreparedStep::Call(call, arguments)
         }
     }
 }
 
-/// The application's callback has returned, which a hook has called.
+/// Ends a callback that a hook has called.
 #[inline(never)]
-pub fn notified(call: ForeignCall) {
+pub fn callback_returned(call: ForeignCall) {
     let cancel = CancelState::disable();
     if let Some((before, _)) = foreign_call::returned(call) {
         before.restore();
@@ -291,9 +172,9 @@ pub fn notified(call: ForeignCall) {
     cancel.restore();
 }
 
-/// The driver's function has returned this.
+/// Ends a call of the driver's function.
 #[inline(never)]
-pub fn called(call: ForeignCall, program: Program, code: cl_int) {
+pub fn driver_returned(call: ForeignCall, program: Program, code: cl_int) {
     let now = CancelState::disable();
     let Some((before, callee)) = foreign_call::returned(call) else {
         return now.restore();
@@ -307,18 +188,18 @@ pub fn called(call: ForeignCall, program: Program, code: cl_int) {
     }
 }
 
-/// A call of the driver is about to be made, with the callback that is returned, and `finish` is to be done before the application
-/// hears of its end: when the driver calls back, or when the function has returned if there is no callback.
+/// Begins a call of the driver, with the callback that is returned. `finish` runs before the application's callback: when the
+/// driver calls back, or when the function has returned if there is no callback.
 ///
-/// `known_as`: the program that the application hears of; None where the driver makes it. `refusable`: the driver may refuse the
-/// call, and the program then keeps an earlier build. PoCL calls back in that case, too (measured), so a callback on this thread
-/// proves nothing, and `finish` waits for what the function returns. `kept`: what lives until then.
-pub fn begun(
+/// `known_as`: the program for the application's callback; None if the driver creates it. `refusable`: the driver may refuse the
+/// call, and the program then keeps its earlier build. PoCL also calls back in that case (measured), so a callback on this thread
+/// proves nothing, and `finish` waits for the function's code. `kept`: an object that lives until then.
+pub fn begin_call(
     known_as: Option<Program>,
     target: NotifyTarget,
     refusable: bool,
-    held: Option<Held>,
-    kept: Option<Held>,
+    held: Option<HeldObject>,
+    kept: Option<HeldObject>,
     finish: Finish,
 ) -> (usize, NotifyTarget) {
     let awaits_callback = target.function.is_some();
@@ -336,7 +217,7 @@ pub fn begun(
         true => (
             number,
             NotifyTarget {
-                function: Some(arrived),
+                function: Some(on_callback),
                 user_data: number as *mut c_void,
             },
         ),
@@ -344,8 +225,8 @@ pub fn begun(
     }
 }
 
-/// A call of the driver's alone is about to be made, until the end of which this lives.
-pub fn begun_outside(kept: Held) -> usize {
+/// Begins a call that is the driver's alone. `kept` lives until it ends.
+pub fn begin_outside(kept: HeldObject) -> usize {
     wait(Pending {
         finish: None,
         target: NotifyTarget::NONE,
@@ -367,9 +248,9 @@ fn wait(call: Pending) -> usize {
 }
 
 fn returned(number: usize, program: Program, code: cl_int) {
-    // What is left is to be done for calls without a callback; for those that were judged by what they return; and for errors
-    // without a callback (measured: Intel's CPU runtime, for an invalid option). A driver that calls back after an error, later,
-    // still finds the application's callback.
+    // The work remains to be done for calls without a callback, for calls that are judged by their code, and for errors without a
+    // callback (measured: Intel's CPU runtime, for an invalid option). A driver that calls back later, after an error, still finds
+    // the application's callback.
     let (finish, held, kept, _over) = {
         let mut waiting = WAITING.lock();
         let Some(call) = waiting.pending.get_mut(&number) else {
@@ -379,7 +260,7 @@ fn returned(number: usize, program: Program, code: cl_int) {
         let kept = call.kept.take();
         let (mut finish, mut held) = (None, None);
         if call.awaits_callback && code == CL_SUCCESS {
-            // The build goes on, so it was not refused: whichever thread calls back, the status tells.
+            // The build goes on, so it was not refused. The build status decides on any thread.
             call.judged_by = None;
         } else {
             (finish, held) = (call.finish.take(), call.held.take());
@@ -393,7 +274,7 @@ fn returned(number: usize, program: Program, code: cl_int) {
     drop(kept);
 }
 
-/// The function will never return. The driver may call back all the same, later.
+/// Abandons a call whose function will never return. The driver may still call back later.
 pub(super) fn abandoned(number: usize) {
     let left = {
         let mut waiting = WAITING.lock();
@@ -408,9 +289,9 @@ pub(super) fn abandoned(number: usize) {
 }
 
 impl NotifyTarget {
-    /// Calls the application, which may leave by an exception.
+    /// Calls the application's callback, which may leave by an exception.
     ///
-    /// To be called outside of our hooks, with no lock held, and from frames as [`foreign_call`] says.
+    /// Must be called outside of our hooks, with no lock held, and from frames as [`foreign_call`] describes.
     pub fn call(self, program: Program) {
         if let Some(function) = self.function {
             // SAFETY: the application gave this function and this pointer for each other.
@@ -419,20 +300,20 @@ impl NotifyTarget {
     }
 }
 
-unsafe extern "C-unwind" fn arrived(program: *mut c_void, user_data: *mut c_void) {
+unsafe extern "C-unwind" fn on_callback(program: *mut c_void, user_data: *mut c_void) {
     let here = 0_u8;
     let frame = std::ptr::from_ref(&here) as usize;
     if let Some((call, target, program)) =
-        finished(Program::new(program), user_data as usize, frame)
+        begin_callback(Program::new(program), user_data as usize, frame)
     {
         target.call(program);
-        heard(call);
+        returned_to_driver(call);
     }
 }
 
-/// The driver calls back. Gives the application's callback and for which program it is to be called; None if it was already.
+/// Handles the driver's callback. Returns the application's callback and its program. None if it was called already.
 #[inline(never)]
-fn finished(
+fn begin_callback(
     program: Program,
     number: usize,
     frame: usize,
@@ -455,14 +336,14 @@ fn finished(
     };
     let over = waiting.forget_if_over(number);
     drop(waiting);
-    DEPTH.set(before.depth + 1);
+    before.deepen();
     let _ = catch_unwind(AssertUnwindSafe(|| drop((held, over))));
     let program = known_as.unwrap_or(program);
     if let Some(finish) = finish {
         let _ = catch_unwind(AssertUnwindSafe(|| finish(program, None)));
     }
-    PLACE.set(Position::Outside);
-    // A thread of the driver's own is in no call of the application's.
+    reentrancy::enter_application();
+    // A thread of the driver's own is in no call of the application.
     let cancel = foreign_call::cancel_state(|state| *state).unwrap_or(cancel);
     let callee = Callee::Callback {
         through_driver: true,
@@ -472,14 +353,14 @@ fn finished(
     Some((call, target, program))
 }
 
-/// The application's callback has returned, which the driver has called through us.
+/// Ends a callback of the application that the driver has called through us.
 #[inline(never)]
-fn heard(call: ForeignCall) {
+fn returned_to_driver(call: ForeignCall) {
     let now = CancelState::disable();
     if let Some((before, _)) = foreign_call::returned(call) {
         before.restore();
     }
-    // What the application has set in its callback holds when its call has returned.
+    // A state that the application has set in its callback holds after its call.
     if foreign_call::cancel_state(|state| *state = now).is_none() {
         now.restore();
     }

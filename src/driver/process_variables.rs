@@ -33,12 +33,12 @@ pub fn current() -> Vec<u8> {
     all
 }
 
-/// The variables with which the process was started (proc(5)). None: they cannot be read, by the driver either.
+/// The variables with which the process was started (proc(5)). None if they cannot be read, which holds for the driver as well.
 pub fn at_start() -> Option<Vec<u8>> {
     std::fs::read("/proc/self/environ").ok()
 }
 
-/// Whether these are the variables now.
+/// Whether these are the current variables.
 pub fn is_current(mut rest: &[u8]) -> bool {
     let mut is_same = true;
     all_variables(|variable| {

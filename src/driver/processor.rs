@@ -1,12 +1,12 @@
-//! The processor: code for a CPU device is made for its model and instruction set, and a home directory may be shared by
-//! different hosts. The first processor stands for all.
+//! The processor. Code for a CPU device is made for its model and instruction set, and different hosts may share a home directory.
+//! The first processor represents all.
 
 use super::profile::ProcessorFacts;
 use crate::key::ingredients::{Ingredient, Kind};
 
-/// What is in the key of it.
+/// The processor's part of a key.
 ///
-/// None: the system does not say.
+/// None if the system does not tell.
 pub fn ingredients(facts: ProcessorFacts) -> Option<Vec<Ingredient>> {
     let mut wanted = match facts {
         ProcessorFacts::None => return Some(Vec::new()),
@@ -53,10 +53,10 @@ fn description(wanted: &[&str]) -> Option<Vec<Ingredient>> {
     (!ingredients.is_empty()).then_some(ingredients)
 }
 
-/// The instruction set as programs see it; None: this is only known by the system's description.
+/// The instruction set as programs see it. None if only the system's description tells it.
 ///
-/// The line `flags` of /proc/cpuinfo has words that the kernel, a hypervisor and mitigations make (`hypervisor`, `pti`, `ibrs`,
-/// `md_clear`), so equal hosts had unequal keys.
+/// The line `flags` of /proc/cpuinfo is not used: it has words that come from the kernel, a hypervisor and mitigations
+/// (`hypervisor`, `pti`, `ibrs`, `md_clear`), which gave equal hosts unequal keys.
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 fn instructions() -> Option<Vec<u8>> {
     Some(x86::of(&x86::Registers::read()))
@@ -80,7 +80,7 @@ mod x86 {
     #[cfg(target_arch = "x86_64")]
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 
-    /// Answers of CPUID, all that LLVM asks for features (Host.cpp: getHostCPUFeatures), and which registers the system saves.
+    /// The answers of CPUID that LLVM reads for features (Host.cpp: getHostCPUFeatures), and the registers that the system saves.
     #[derive(Clone, Default)]
     pub struct Registers {
         /// Leaf 1.
@@ -98,8 +98,8 @@ mod x86 {
     const OSXSAVE: u32 = 1 << 27;
     const AVX10: u32 = 1 << 19;
 
-    // Bits that are no instructions of programs: the kernel's own instructions and registers, virtualization, debugging, performance
-    // counters, topology, and mitigations. All others count, also those that nobody has defined yet.
+    // Bits that are no instructions of programs: the kernel's own instructions and registers, virtualization, debugging,
+    // performance counters, topology, and mitigations. All other bits count, including undefined ones.
     /// Leaf 1, ECX: DTES64, MONITOR, DS-CPL, VMX, SMX, EIST, TM2, CNXT-ID, SDBG, xTPR, PDCM, PCID, DCA, x2APIC, TSC-deadline, hypervisor.
     const NOT_ONE_C: u32 = bits(&[2, 3, 4, 5, 6, 7, 8, 10, 11, 14, 15, 17, 18, 21, 24, 31]);
     /// Leaf 1, EDX: VME, DE, PSE, MSR, PAE, MCE, APIC, SEP, MTRR, PGE, MCA, PAT, PSE-36, PSN, DS, ACPI, SS, HTT, TM, PBE.
@@ -189,7 +189,7 @@ mod x86 {
         let [seven_b, seven_c, seven_d, seven_one_a, seven_one_d] = all.seven;
         let [extended_c, extended_d, extended_8_b] = all.extended;
         let [xsave, trace, key_locker, avx10] = all.more;
-        // MPX and PKRU are saved or not, and no code is made for them.
+        // Whether MPX and PKRU are saved does not matter: no code uses them.
         let saved = all.saved & !0b10_0001_1000;
         let words = [
             all.one[0] & !NOT_ONE_C,

@@ -1,8 +1,8 @@
-//! What is known of each family of drivers: one table, one row a family.
+//! The facts about each family of drivers: one table with one row for each family.
 //!
-//! Each fact has its source in a comment: "measured" was run here on Debian 12 (PoCL 3.1, Intel CPU runtime 2026.2,
-//! rusticl 22.3), a file name is of the driver's own sources, "documented" is its vendor's manual. What is only inferred from
-//! these, or a habit of drivers, is "unverified".
+//! Each fact has its source in a comment. "Measured" was run on Debian 12 (PoCL 3.1, Intel CPU runtime 2026.2, rusticl 22.3). A
+//! file name is one of the driver's own sources. "Documented" is its vendor's manual. "Unverified" facts are inferred from these,
+//! or from what drivers usually do.
 
 mod table;
 pub mod variables;
@@ -13,7 +13,7 @@ use crate::cl::dispatch::slots_of_version;
 use table::{PROFILES, UNKNOWN};
 use variables::Environment;
 
-/// By what a driver is recognized: the answers of its first platform, without the NUL.
+/// The answers by which a driver is recognized, of its first platform and without the NUL.
 pub struct Recognition {
     /// CL_PLATFORM_NAME.
     pub name: Vec<u8>,
@@ -21,7 +21,7 @@ pub struct Recognition {
     pub vendor: Vec<u8>,
     /// CL_PLATFORM_ICD_SUFFIX_KHR.
     pub suffix: Vec<u8>,
-    /// The length of its dispatch table, which follows from CL_PLATFORM_VERSION: without one no slot is read.
+    /// The length of its dispatch table, which follows from CL_PLATFORM_VERSION. Without a version no slot is read.
     pub slots: usize,
 }
 
@@ -38,10 +38,10 @@ impl Recognition {
     }
 }
 
-/// When the facts about a program's kernels (attributes, arguments) are asked of the driver.
+/// When the driver is asked for the facts of a program's kernels (attributes, arguments).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelFactsTime {
-    /// Right after the build, from kernels made for the purpose: creating one costs next to nothing.
+    /// After the build, from kernels that are created for this: creating one costs next to nothing.
     AfterBuild,
     /// When the application creates the kernel itself: creating one compiles it.
     WhenCreated,
@@ -50,62 +50,62 @@ pub enum KernelFactsTime {
 /// When the binary of a program that was built is fetched and stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordTime {
-    /// Right after the build, inside the miss: fetching it costs next to nothing.
+    /// After the build, inside the miss: fetching it costs next to nothing.
     InMiss,
     /// Later, in another process: fetching it compiles, and the application would wait for that.
     Baked,
-    /// Nobody has measured it: inside the miss at first, until what it costs on this machine says otherwise.
+    /// Unknown: inside the miss at first, until the measured cost on this machine says otherwise.
     Measured,
 }
 
-/// What of a processor changes the code for a device that is one.
+/// The facts of a processor that change the code for a CPU device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessorFacts {
     /// Nothing: the binary is for no processor.
     None,
     /// Its model and instruction set, as LLVM detects them (Host.cpp: getHostCPUName and getHostCPUFeatures).
     Model,
-    /// These and its stepping.
+    /// Model, instruction set and stepping.
     Stepping,
 }
 
-/// What a program has of its earlier build when it is built again.
+/// What a program keeps of its earlier build when it is built again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rebuild {
-    /// Nothing: it is as a program that is built for the first time.
+    /// Nothing, as if it was built for the first time.
     Fresh,
     /// Its program-scope variables, if the options are the same.
     KeepsVariables,
-    /// All its kernels, beside the new ones.
+    /// All its kernels, in addition to the new ones.
     KeepsKernels,
 }
 
-/// Files that a driver reads, or libraries that it opens itself: they change code, and are not in the closure of what it
-/// needs. A pattern is the name of a file with at most one `*`, and a directory may have `*` as a component.
+/// Files that a driver reads, or libraries that it opens itself. They change code and are not among the libraries that it needs. A
+/// pattern is a file name with at most one `*`; a directory may have `*` as a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverFiles {
     /// In a directory relative to that of the driver's library.
     Beside(&'static str, &'static str),
-    /// The same for libraries that are open once the driver is, so that what they need belongs to it as well.
+    /// The same for libraries that are open when the driver is, so that the libraries they need belong to the driver as well.
     PlugIns(&'static str, &'static str),
     /// In this directory.
     At(&'static str, &'static str),
-    /// A library that is opened by its name at the first build, so found where the dynamic linker looks.
+    /// A library that is opened by name at the first build, and found where the dynamic linker looks.
     Library(&'static str),
 }
 
-/// Where a compiler looks for headers beside the working directory and the directories of the options.
+/// A directory in which a compiler looks for headers, apart from the working directory and those of the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IncludeDir {
-    /// This one; relative to the working directory.
+    /// This directory, relative to the working directory.
     At(&'static str),
     /// Clang's own headers, beside the library of clang that is loaded.
     ClangResources,
-    /// PoCL's cache, where the source is written to before it is compiled.
+    /// PoCL's cache, into which it writes the source before it compiles.
     PoclCache,
 }
 
-/// One row.
+/// The facts about one family.
 pub struct Profile {
     /// The family's name, for the log and for entries.
     pub family: &'static str,
@@ -114,44 +114,44 @@ pub struct Profile {
     pub record: RecordTime,
     /// When kernel facts are recorded.
     pub kernel_facts: KernelFactsTime,
-    /// Whether programs with debug information are left alone.
+    /// Whether programs with debug information are bypassed.
     pub refuses_debug: bool,
-    /// Whether CL_CONTEXT_REFERENCE_COUNT counts programs; None: found out at the first inner program.
+    /// Whether CL_CONTEXT_REFERENCE_COUNT counts programs. None: found out at the first inner program.
     pub context_counts_programs: Option<bool>,
-    /// Whether a program lives as long as its kernels (OpenCL 3.0, 5.8.2); else its handle is dead once it is released.
+    /// Whether a program lives as long as its kernels (OpenCL 3.0, 5.8.2). Otherwise its handle is dead once it is released.
     pub kernels_keep_program: bool,
     /// Whether a program of a sub-device's context has the root device instead.
     pub sub_devices_are_their_root: bool,
-    /// What is left of an earlier build.
+    /// What a program keeps of an earlier build.
     pub rebuild: Rebuild,
-    /// Whether a build may be a copy of an earlier one, out of a cache of the driver's own: then two builds that agree tell
-    /// nothing of a third.
+    /// Whether a build may be a copy of an earlier one from the driver's own cache. Then two equal builds prove nothing about a
+    /// third.
     pub copies_builds: bool,
     /// Variables that it reads.
     pub environment: &'static Environment,
     /// Whether variables that begin with the platform's ICD suffix and `_` are taken to change code.
     pub suffix_variables: bool,
-    /// Files that change code, beside the libraries that it needs.
+    /// Files that change code, in addition to the libraries that it needs.
     pub files: &'static [DriverFiles],
     /// Programs that it runs, found in PATH.
     pub tools: &'static [&'static str],
-    /// Configuration files that may be there: relative to the working directory, `~/` to the home directory. What stands
-    /// beside the library is one of its `files`.
+    /// Configuration files: relative to the working directory, or `~/` for the home directory. Files beside the library are in
+    /// `files`.
     pub configuration: &'static [&'static str],
-    /// Where headers are looked for beside the working directory and those of the options.
+    /// Directories of headers apart from the working directory and those of the options.
     pub include_dirs: &'static [IncludeDir],
-    /// Names that the compiler includes in every program, looked up like the program's own.
+    /// Headers that the compiler includes in every program, looked up like the program's own.
     pub implicit_includes: &'static [&'static str],
     /// Files that change the code of programs that are made from an intermediate language, and of no others.
     pub il_files: &'static [DriverFiles],
-    /// What of the processor is in the key, for devices that are one.
+    /// The facts of the processor in the key of CPU devices.
     pub processor: ProcessorFacts,
     /// Whether the compiler looks at the name of the running program.
     pub looks_at_executable: bool,
 }
 
 impl Profile {
-    /// Whether it has a cache of its own, with what it makes when kernels run.
+    /// Whether its own cache has code that it makes when kernels run.
     pub fn keeps_a_cache(&self) -> bool {
         self.include_dirs.contains(&IncludeDir::PoclCache)
     }

@@ -1,6 +1,6 @@
 //! The libraries and functions whose binding to another library changes what a driver compiles. See `bindings`.
 
-/// Libraries whose functions compilers fold constants with, or that kernels call: all that they export is looked at.
+/// Libraries whose functions compilers use to fold constants, or that kernels call: all their exports are watched.
 pub const MATHEMATICS: [&str; 5] = [
     "libm.so*",
     "libm-*.so",
@@ -9,10 +9,10 @@ pub const MATHEMATICS: [&str; 5] = [
     "libsvml.so*",
 ];
 
-/// Those of which the C library has variants for different processors.
+/// Libraries with variants for different processors.
 pub const WITH_VARIANTS: [&str; 2] = ["libm.so*", "libm-*.so"];
 
-/// The C library but for its mathematics. Its own functions are usual, whichever build it is: see `key_neutral`.
+/// The C library except its mathematics. Its own functions are usual, in any build of it: see `key_neutral`.
 pub const C_LIBRARY: [&str; 8] = [
     "libc.so*",
     "libc-*.so",
@@ -24,8 +24,8 @@ pub const C_LIBRARY: [&str; 8] = [
     "librt*",
 ];
 
-/// The C library's functions by which a driver learns of what is around it, runs programs, opens libraries and reads numbers.
-/// Not those whose result cannot depend on who answers: memory, threads, text.
+/// The C library's functions by which a driver reads its surroundings, runs programs, opens libraries and reads numbers. Functions
+/// whose result does not depend on the library are left out: memory, threads, text.
 pub const OF_C_LIBRARY: &[&str] = &[
     // Variables.
     "getenv",

@@ -1,4 +1,4 @@
-//! The names of functions that are looked for among those of many thousand relocations.
+//! The names of watched functions, to be found among many thousand relocations.
 
 use std::ffi::CStr;
 
@@ -8,14 +8,14 @@ fn hash(name: &[u8]) -> u32 {
     name.iter().fold(5381, step)
 }
 
-/// Names of symbols, by their hashes: another name of equal hash is among them as well.
+/// Names of symbols by their hashes: another name of equal hash is found as well.
 pub enum NameHashes {
-    /// A copy of DT_GNU_HASH: Intel's libsvml has 25,000 names, of which few are asked for.
+    /// A copy of DT_GNU_HASH: Intel's libsvml has 25,000 names, and few are looked up.
     Table {
         bloom: Vec<u64>,
         shift: u32,
         buckets: Vec<u32>,
-        /// The hashes of the symbols from the first one in the table on, but for the last bit, which ends a chain.
+        /// The hashes of the symbols from the first one in the table on. The last bit is not part of the hash; it ends a chain.
         chains: Vec<u32>,
         first: u32,
     },
@@ -24,14 +24,14 @@ pub enum NameHashes {
 }
 
 impl NameHashes {
-    /// Those of names.
+    /// The hashes of names.
     pub fn of<'a>(names: impl Iterator<Item = &'a [u8]>) -> NameHashes {
         let mut list: Vec<u32> = names.map(hash).collect();
         list.sort_unstable();
         NameHashes::List(list)
     }
 
-    /// Whether a name with this hash is among them.
+    /// Whether there is a name with this hash.
     fn has(&self, hash: u32) -> bool {
         let (bloom, shift, buckets, chains, first) = match self {
             NameHashes::List(list) => return list.binary_search(&hash).is_ok(),
@@ -64,17 +64,17 @@ impl NameHashes {
     }
 }
 
-/// Names of functions that are looked for among those of many thousand relocations.
+/// The names of watched functions, to be found among many thousand relocations.
 pub struct WatchedNames {
     names: Vec<NameHashes>,
-    /// A bit for the lower bits of each one's hash, but for the last: most names are ruled out by it.
+    /// A bit for the lower bits of each hash, without the last. It rules out most names.
     filter: Vec<u64>,
 }
 
 const FILTER_BITS: u32 = 1 << 18;
 
 impl WatchedNames {
-    /// Those that are in one of these.
+    /// The names that are in one of these.
     pub fn of(names: Vec<NameHashes>) -> WatchedNames {
         let mut filter = vec![0; (FILTER_BITS / u64::BITS) as usize];
         let hashes = names.iter().flat_map(|names| match names {
@@ -93,7 +93,7 @@ impl WatchedNames {
         ((bit / u64::BITS) as usize, 1 << (bit % u64::BITS))
     }
 
-    /// Whether a name is among them whose hash this is but for the last bit.
+    /// Whether there is a name with this hash, apart from the last bit.
     #[inline]
     pub fn may_have(&self, hash: u32) -> bool {
         let (word, bit) = Self::place(hash);
@@ -104,7 +104,7 @@ impl WatchedNames {
         self.names.iter().any(|names| names.has(hash))
     }
 
-    /// Whether it is one of them.
+    /// Whether this is one of the names.
     pub fn has(&self, name: &CStr) -> bool {
         let hash = hash(name.to_bytes());
         let (word, bit) = Self::place(hash);

@@ -84,15 +84,13 @@ unwinding_hooks! {
     };
 }
 
-/// No context has more devices; a larger count is the driver's to refuse.
+/// No context has more devices. The driver judges a larger count.
 const MAX_DEVICES: cl_uint = 4096;
 
-/// Reads the arguments that all calls have, without judging them: that is the driver's. The second tells that only the driver
-/// can judge them.
+/// Reads the arguments that all calls have, without judging them. Also returns whether only the driver can judge them.
 ///
 /// # Safety
-/// They are those of a call that is in progress: `devices` is NULL or points to `count` devices, `options` is NULL or a C
-/// string.
+/// The arguments are those of a call in progress: `devices` is NULL or points to `count` devices, `options` is NULL or a C string.
 pub(super) unsafe fn read_arguments(
     count: cl_uint,
     devices: *const cl_device_id,
@@ -112,7 +110,7 @@ pub(super) unsafe fn read_arguments(
             .take_while(|device| !device.is_null())
             .collect::<Vec<_>>()
     });
-    // Of a device that is named twice, rusticl 22.3 keeps the kernels twice (measured).
+    // If a device is named twice, rusticl 22.3 keeps its kernels twice (measured).
     odd |= devices.as_ref().is_some_and(|devices| {
         let distinct: BTreeSet<_> = devices.iter().collect();
         distinct.len() < count as usize
@@ -123,15 +121,15 @@ pub(super) unsafe fn read_arguments(
         let bytes = copy(written.to_bytes_with_nul()).ok()?;
         CString::from_vec_with_nul(bytes).ok()
     });
-    // There is no memory for them.
+    // There is no memory for the options.
     odd |= written.is_some() && options.is_none();
     (BuildArguments { devices, options }, odd)
 }
 
-/// The embedded headers of a call; None if only the driver can judge them.
+/// The embedded headers of a call. None if only the driver can judge them.
 ///
 /// # Safety
-/// They are those of a call that is in progress: each array is NULL or has `count` elements, each name is NULL or a C string.
+/// The arguments are those of a call in progress: each array is NULL or has `count` elements, each name is NULL or a C string.
 unsafe fn read_headers(
     count: cl_uint,
     programs: *const cl_program,

@@ -1,7 +1,7 @@
-//! Functions that are found by name: the hooked ones, and extension functions that take a program.
+//! Functions that applications look up by name: the hooked functions, and extension functions that take a program.
 //!
-//! P of a served program is not built, so a function that looks into a program must be given P'. What is not known here gets
-//! the driver's own function.
+//! P of a served program is not built, so a function that looks into a program must get P'. For all other names the driver's own
+//! function is returned.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -10,7 +10,7 @@ use opencl_sys::*;
 use super::create::created_with_il;
 use crate::cl::Program;
 use crate::driver::Driver;
-use crate::driver::notify::HookEntry;
+use crate::driver::reentrancy::HookEntry;
 use crate::shadow;
 
 pub(super) mod without_platform {
@@ -38,10 +38,10 @@ fn wrapped(driver: &'static Driver, name: *const c_char, own: *mut c_void) -> *m
     super::by_name(driver, unsafe { CStr::from_ptr(name) }).unwrap_or(own)
 }
 
-/// The name of an extension function, and our function for it.
+/// The name of an extension function, and the address of our wrapper.
 pub(super) type ProgramFunction = (&'static str, usize);
 
-/// Declares wrappers of extension functions: the same call, with the program that executes in place of P.
+/// Declares wrappers of extension functions. A wrapper makes the same call with the executing program in place of P.
 macro_rules! program_functions {
     ($($name:ident($($before:ident: $before_type:ty,)* [program], $($argument:ident: $type:ty),* $(,)?);)*) => {
         $(
@@ -54,7 +54,7 @@ macro_rules! program_functions {
             }
         )*
 
-        /// One of each for all drivers.
+        /// One instance for all drivers.
         mod of_driver {
             use super::*;
 
@@ -72,7 +72,7 @@ macro_rules! program_functions {
                     Err(_) => panic!("no C string"),
                 } });
                 if own.is_null() {
-                    // Only names that the driver knows are ever answered with a wrapper.
+                    // A wrapper is returned only for names that the driver knows.
                     return CL_INVALID_OPERATION;
                 }
                 // SAFETY: the driver's function of this name has this type (extension specifications of cl_intel_*).
@@ -84,7 +84,7 @@ macro_rules! program_functions {
                     object: program as usize,
                     driver: number,
                 };
-                crate::hook::guard(entry, function, |below| {
+                crate::hook::guard(entry, true, function, |below| {
                     let (executing, _inner) = shadow::executing(Program::new(program));
                     // SAFETY: the application's own arguments but for the program, which lives as long as `_inner`.
                     below.instead(|| unsafe { own($($before,)* executing.raw(), $($argument),*) })
@@ -114,7 +114,7 @@ unsafe extern "C" fn create_program_with_il_khr<const DRIVER: usize>(
     let driver = Driver::at(DRIVER);
     let own = driver.extension_function(c"clCreateProgramWithILKHR");
     if own.is_null() {
-        // Only names that the driver knows are ever answered with a wrapper.
+        // A wrapper is returned only for names that the driver knows.
         return std::ptr::null_mut();
     }
     // SAFETY: the driver's function of this name has this type (cl_khr_il_program).
@@ -126,7 +126,7 @@ unsafe extern "C" fn create_program_with_il_khr<const DRIVER: usize>(
         object: context as usize,
         driver: DRIVER,
     };
-    super::guard(entry, function, |below| {
+    super::guard(entry, true, function, |below| {
         // SAFETY: the arguments are those of the application's call.
         unsafe { created_with_il(driver, context, il, length, below.call()) }
     })

@@ -1,4 +1,4 @@
-//! Kernels of a served program are made from its P'; each is remembered with the P that the application knows.
+//! Kernels of a served program are created from its P'. Each is remembered with the P that the application knows.
 
 use std::ffi::c_char;
 
@@ -76,7 +76,7 @@ fn create_all(
         return below.call();
     };
     let mut own_count: cl_uint = 0;
-    // A driver may write the count also where it fails (measured: Intel's CPU runtime, if there is not enough room).
+    // A driver may write the count even if it fails (measured: Intel's CPU runtime, if there is not enough room).
     let count = match !kernels.is_null() && num_kernels_ret.is_null() {
         true => &raw mut own_count,
         false => num_kernels_ret,

@@ -8,24 +8,24 @@ use std::ffi::c_void;
 use opencl_sys::*;
 
 use crate::cl::{Kernel, Program};
-use crate::driver::notify;
+use crate::driver::reentrancy;
 use crate::shadow::{self, Release, Retain};
 
 super::hooks! {
     /// Slot 28.
-    clRetainProgram(program: cl_program) -> cl_int = |driver, below| {
+    clRetainProgram(program: cl_program) -> cl_int = no_cancellation_point |driver, below| {
         match shadow::program_retained(Program::new(program)) {
             Retain::Forward => below.call(),
-            // A reference that was kept when the application gave its last one back is given again.
+            // The reference that was kept at the application's last release becomes the application's again.
             Retain::Counted => CL_SUCCESS,
             Retain::Dead(inner) => below.instead(|| driver.retain_program(inner.program())),
         }
     };
     /// Slot 29.
     clReleaseProgram(program: cl_program) -> cl_int = |driver, below| match shadow::program_released(Program::new(program)) {
-        Release::Forward => notify::outside(|| below.call()),
+        Release::Forward => reentrancy::outside(|| below.call()),
         Release::Last(inner) => {
-            let code = notify::outside(|| below.call());
+            let code = reentrancy::outside(|| below.call());
             drop(inner);
             code
         }
@@ -38,17 +38,17 @@ super::hooks! {
         Release::Dead(inner) => below.instead(|| driver.release_program(inner.program())),
     };
     /// Slot 36.
-    clRetainKernel(kernel: cl_kernel) -> cl_int = |_driver, below| {
+    clRetainKernel(kernel: cl_kernel) -> cl_int = no_cancellation_point |_driver, below| {
         shadow::kernel_retained(Kernel::new(kernel));
         below.call()
     };
     /// Slot 37.
     clReleaseKernel(kernel: cl_kernel) -> cl_int = |driver, below| {
         let release = shadow::kernel_released(Kernel::new(kernel));
-        let code = notify::outside(|| below.call());
+        let code = reentrancy::outside(|| below.call());
         if let Some(release) = release {
             if let Some(program) = release.program {
-                notify::outside(|| driver.release_program(program));
+                reentrancy::outside(|| driver.release_program(program));
             }
             drop(release.inners);
         }
@@ -62,7 +62,7 @@ super::hooks! {
     ) -> cl_int = |_driver, below| {
         let code = below.call();
         if code == CL_SUCCESS {
-            // Destructors of program-scope variables would run in P', the callback belongs to P.
+            // Destructors of program-scope variables would run in P', but the callback belongs to P.
             shadow::release_callback_set(Program::new(program));
         }
         code

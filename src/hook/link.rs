@@ -76,7 +76,7 @@ unwinding_hooks! {
     };
 }
 
-/// The programs up to the first NULL, beyond which a driver does not read.
+/// The programs up to the first NULL. Drivers do not read beyond it.
 ///
 /// # Safety
 /// `programs` is NULL or points to `count` programs.

@@ -1,11 +1,11 @@
-//! The functions that replace slots of drivers' tables: thin, made by macros, one set for each driver.
+//! The functions that replace slots of drivers' tables. Macros make one set of them for each driver.
 //!
-//! Each has a panic guard whose fallback is the driver's own function: if our part fails before the driver was called, the
-//! driver is called unchanged; if after, its verdict stands. Each set knows its driver by number, so that no handle is ever
-//! read here: it may be NULL, stale or foreign, and then the driver gets what it would have got without us.
+//! Each has a panic guard that falls back to the driver's own function: if our part panics before the driver was called, the driver
+//! is called unchanged; if later, the driver's verdict stands. Each set knows its driver by number, so no hook ever reads a handle.
+//! A handle may be NULL, stale or foreign; the driver then gets the same call as without us.
 //!
-//! A hook that is entered from inside another of ours on the same thread goes straight to the function below. The
-//! application's callbacks run outside (`driver::notify`). Exceptions pass through the hooks of builds only (`unwinding`).
+//! A hook that is entered from inside another on the same thread calls the function below unchanged (`driver::reentrancy`). The
+//! application's callbacks run outside of hooks (`driver::notify`). Exceptions pass only through the hooks of builds (`unwinding`).
 
 #![allow(unsafe_code)] // the C interface: pointers of the application's calls end here
 
@@ -26,23 +26,23 @@ use crate::cl::dispatch::{SLOTS, Slot};
 use crate::driver::cancel::Uncanceled;
 use crate::driver::foreign_call;
 use crate::driver::layer::{self, MAX_LAYERS};
-use crate::driver::notify::{self, HookEntry};
+use crate::driver::reentrancy::{self, HookEntry};
 use crate::driver::{Driver, MAX_DRIVERS};
 use crate::{cache, fork_safety};
 
-/// The driver's own function with the application's own arguments, and what it has said.
+/// The driver's own function with the application's own arguments, and its result.
 pub(crate) struct Below<R, F> {
     function: F,
     verdict: Cell<Option<R>>,
 }
 
 impl<R: Copy, F: Fn() -> R> Below<R, F> {
-    /// Calls it.
+    /// Calls the function.
     pub(crate) fn call(&self) -> R {
         self.instead(|| (self.function)())
     }
 
-    /// Makes another call in its place, whose verdict is the driver's as well.
+    /// Makes another call instead. Its result is the driver's verdict as well.
     pub(crate) fn instead(&self, call: impl FnOnce() -> R) -> R {
         let verdict = call();
         self.verdict.set(Some(verdict));
@@ -50,10 +50,12 @@ impl<R: Copy, F: Fn() -> R> Below<R, F> {
     }
 }
 
-/// Runs `body`; where it cannot, the driver's verdict.
+/// Runs `body`. If it panics, returns the driver's verdict. `has_cancellation_point`: `body` may read, write or sleep, so the
+/// thread must not be canceled meanwhile.
 #[inline]
 fn guard<R: Copy, F: Fn() -> R>(
     entry: HookEntry,
+    has_cancellation_point: bool,
     function: F,
     body: impl FnOnce(&Below<R, F>) -> R,
 ) -> R {
@@ -62,9 +64,10 @@ fn guard<R: Copy, F: Fn() -> R>(
         verdict: Cell::new(None),
     };
     foreign_call::clean_up(std::ptr::from_ref(&below) as usize);
-    // Who retains something reads and writes nothing and waits for nobody: no thread is canceled there.
-    let _uncanceled = (!entry.function.starts_with("clRetain")).then(Uncanceled::enter);
-    match catch_unwind(AssertUnwindSafe(|| notify::as_hook(entry, || body(&below)))) {
+    let _uncanceled = has_cancellation_point.then(Uncanceled::enter);
+    match catch_unwind(AssertUnwindSafe(|| {
+        reentrancy::as_hook(entry, || body(&below))
+    })) {
         Ok(Some(verdict)) => verdict,
         Ok(None) => (below.function)(),
         Err(_) => below.verdict.get().unwrap_or_else(|| (below.function)()),
@@ -83,18 +86,29 @@ macro_rules! for_each_driver {
 }
 use for_each_driver;
 
-/// Declares functions for the slots of a driver's table: the slot, its arguments, and what it does, which is given the driver,
-/// the call below and the arguments by their names.
+/// The flag of a hook that neither reads, writes nor sleeps: retaining only counts.
+macro_rules! has_cancellation_point {
+    () => {
+        true
+    };
+    (no_cancellation_point) => {
+        false
+    };
+}
+use has_cancellation_point;
+
+/// Declares functions for the slots of a driver's table: the slot, its arguments, an optional flag, and the body, which gets the
+/// driver, the call below and the arguments by their names.
 macro_rules! numbered {
     ($(
         $(#[$doc:meta])*
-        $slot:ident($first:ident: $first_type:ty $(, $argument:ident: $type:ty)* $(,)?) -> $result:ty = |$driver:ident, $below:ident| $body:expr;
+        $slot:ident($first:ident: $first_type:ty $(, $argument:ident: $type:ty)* $(,)?) -> $result:ty = $($flag:ident)? |$driver:ident, $below:ident| $body:expr;
     )*) => {
         $(
             $(#[$doc])*
             #[allow(non_snake_case)]
             unsafe extern "C" fn $slot<const DRIVER: usize>($first: $first_type $(, $argument: $type)*) -> $result {
-                // One for all drivers: a copy for each made a sixth of the library.
+                // One instance for all drivers: a copy for each was a sixth of the library.
                 #[inline(never)]
                 #[allow(clippy::too_many_arguments)] // as many as the function has
                 unsafe fn of_driver(number: usize, $first: $first_type $(, $argument: $type)*) -> $result {
@@ -105,12 +119,13 @@ macro_rules! numbered {
                     };
                     // SAFETY: the driver's own function, of the type of its slot, with the arguments of the application's call.
                     let function = || unsafe { function($first $(, $argument)*) };
-                    let entry = $crate::driver::notify::HookEntry {
+                    let entry = $crate::driver::reentrancy::HookEntry {
                         function: stringify!($slot),
                         object: $first as usize,
                         driver: number,
                     };
-                    $crate::hook::guard(entry, function, |$below| $body)
+                    let has_cancellation_point = $crate::hook::has_cancellation_point!($($flag)?);
+                    $crate::hook::guard(entry, has_cancellation_point, function, |$below| $body)
                 }
                 // SAFETY: the arguments of the application's call.
                 unsafe { of_driver(DRIVER, $first $(, $argument)*) }
@@ -129,16 +144,16 @@ macro_rules! numbered {
 }
 use numbered;
 
-/// What an argument of this name is.
+/// The kind of an argument, by its name.
 macro_rules! first {
     (context) => {
-        $crate::driver::layer::First::Context
+        $crate::driver::layer::FirstArgument::Context
     };
     (platform) => {
-        $crate::driver::layer::First::Platform
+        $crate::driver::layer::FirstArgument::Platform
     };
     ($other:ident) => {
-        $crate::driver::layer::First::Other
+        $crate::driver::layer::FirstArgument::Other
     };
 }
 use first;
@@ -188,15 +203,15 @@ macro_rules! in_layer {
 }
 use in_layer;
 
-/// Declares hooks as `numbered` does, and those of a layer.
+/// Declares the hooks of drivers' tables as `numbered` does, and those of a layer.
 macro_rules! hooks {
     ($(
         $(#[$doc:meta])*
-        $slot:ident($first:ident: $first_type:ty $(, $argument:ident: $type:ty)* $(,)?) -> $result:ty = |$driver:ident, $below:ident| $body:expr;
+        $slot:ident($first:ident: $first_type:ty $(, $argument:ident: $type:ty)* $(,)?) -> $result:ty = $($flag:ident)? |$driver:ident, $below:ident| $body:expr;
     )*) => {
         $crate::hook::numbered! {$(
             $(#[$doc])*
-            $slot($first: $first_type $(, $argument: $type)*) -> $result = |$driver, $below| $body;
+            $slot($first: $first_type $(, $argument: $type)*) -> $result = $($flag)? |$driver, $below| $body;
         )*}
 
         $crate::hook::in_layer! {"C" $(
@@ -242,7 +257,7 @@ fn hooks_of<const DRIVER: usize>() -> Vec<Hook> {
     files.into_iter().flat_map(|table| table()).collect()
 }
 
-/// All that are in a driver's table but clGetExtensionFunctionAddress, which does not tell of which driver.
+/// The hooks of a layer: all hooks except clGetExtensionFunctionAddress, whose arguments do not tell the driver.
 fn layer_hooks_of<const LAYER: usize>() -> Vec<Hook> {
     let files = [
         create::in_layer::table::<LAYER>,
@@ -256,7 +271,7 @@ fn layer_hooks_of<const LAYER: usize>() -> Vec<Hook> {
     files.into_iter().flat_map(|table| table()).collect()
 }
 
-/// The hooks for the driver with this number. From now on they may run, and take locks.
+/// The hooks for the driver with this number. Once they are in a table, other threads may run them.
 pub fn table(driver: usize) -> Vec<(Slot, usize)> {
     fork_safety::prepare(cache::forked);
     HOOKS[driver]()
@@ -265,8 +280,7 @@ pub fn table(driver: usize) -> Vec<(Slot, usize)> {
         .collect()
 }
 
-/// The table of the layer with this number: NULL, which is what stands below, but for our functions. As for [`table`], from now
-/// on they may run.
+/// The table of the layer with this number: our hooks, and NULL for functions that are passed through. See [`table`].
 pub fn layer_table(layer: usize) -> [usize; SLOTS] {
     fork_safety::prepare(cache::forked);
     let mut table = [0; SLOTS];
@@ -278,7 +292,7 @@ pub fn layer_table(layer: usize) -> [usize; SLOTS] {
     table
 }
 
-/// Our function in place of the driver's function of this name.
+/// Our replacement of the driver's function of this name.
 pub fn by_name(driver: &Driver, name: &CStr) -> Option<*mut c_void> {
     let name = name.to_str().ok()?;
     let hook = HOOKS[driver.index()]()
@@ -312,9 +326,9 @@ mod tests {
             calls.set(calls.get() + 1);
             calls.get()
         };
-        assert_eq!(guard(ENTRY, driver, |_| panic!("before")), 1);
+        assert_eq!(guard(ENTRY, true, driver, |_| panic!("before")), 1);
         assert_eq!(
-            guard(ENTRY, driver, |below| {
+            guard(ENTRY, true, driver, |below| {
                 below.call();
                 panic!("after")
             }),
@@ -325,18 +339,18 @@ mod tests {
 
     #[test]
     fn a_hook_inside_a_hook_goes_to_the_driver_and_a_callback_is_outside() {
-        let nested = || guard(ENTRY, || "driver", |_| "hook");
-        assert_eq!(guard(ENTRY, || "unused", |_| nested()), "driver");
-        let outside = || notify::outside(nested);
-        assert_eq!(guard(ENTRY, || "unused", |_| outside()), "hook");
+        let nested = || guard(ENTRY, true, || "driver", |_| "hook");
+        assert_eq!(guard(ENTRY, true, || "unused", |_| nested()), "driver");
+        let outside = || reentrancy::outside(nested);
+        assert_eq!(guard(ENTRY, true, || "unused", |_| outside()), "hook");
         assert_eq!(nested(), "hook");
     }
 
     #[test]
     fn the_same_call_at_a_door_below_goes_to_the_driver_and_another_does_not() {
         let below = |entry| {
-            let inner = || guard(entry, || "driver", |_| "hook");
-            guard(ENTRY, || "unused", |_| notify::outside(inner))
+            let inner = || guard(entry, true, || "driver", |_| "hook");
+            guard(ENTRY, true, || "unused", |_| reentrancy::outside(inner))
         };
         assert_eq!(below(HookEntry { driver: 2, ..ENTRY }), "driver");
         let object = HookEntry {

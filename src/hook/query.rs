@@ -1,6 +1,6 @@
-//! Queries: clGetProgramInfo, clGetProgramBuildInfo, clGetKernelInfo, clGetKernelArgInfo and the one of clGetContextInfo
-//! that would show inner programs. All other queries of a kernel give the same answers for P and P' (measured on PoCL,
-//! Intel's CPU runtime and rusticl), so they are not hooked.
+//! Queries: clGetProgramInfo, clGetProgramBuildInfo, clGetKernelInfo, clGetKernelArgInfo, and the query of clGetContextInfo that
+//! would reveal inner programs. All other queries of a kernel give the same answers for P and P' (measured on PoCL, Intel's CPU
+//! runtime and rusticl), so they are not hooked.
 
 use std::ffi::c_void;
 
@@ -74,7 +74,7 @@ super::hooks! {
     };
 }
 
-/// CL_CONTEXT_REFERENCE_COUNT without the inner programs, on drivers that count programs there.
+/// CL_CONTEXT_REFERENCE_COUNT without inner programs, on drivers where programs count.
 fn context_info(
     driver: &Driver,
     context: Context,

@@ -1,8 +1,7 @@
-//! The hooks of the functions that take the callback of a build. An application may leave that by an exception, or end its thread in it,
-//! and both pass through here to the application's own frames.
+//! The hooks of functions that take the callback of a build. An application may leave that callback by an exception, or end its
+//! thread in it. Both unwind through these hooks to the application's own frames.
 //!
-//! The panic guard is the same as in the other hooks: if our part fails before the driver was called, the driver is called
-//! unchanged; if after, its verdict stands. But it ends before the driver is called, and begins anew behind it: see
+//! The panic guard works as in the other hooks, but it ends before the driver is called and begins again afterwards: see
 //! [`crate::driver::foreign_call`].
 
 use std::mem::needs_drop;
@@ -10,41 +9,42 @@ use std::mem::needs_drop;
 use opencl_sys::{CL_SUCCESS, cl_int};
 
 use crate::cl::Program;
-use crate::driver::notify::{self, HookEntry, Next, Prepared};
+use crate::driver::notify::{self, NextStep, PreparedStep};
+use crate::driver::reentrancy::HookEntry;
 
-/// Runs such a hook: `prepare`, then the driver's function through `below` if that is to be called, with the application's own
-/// arguments for None. Gives the program and the code.
+/// Runs such a hook: first `prepare`, then the driver's function through `below` if the driver is to be called. `below(None)`
+/// passes the application's own arguments. Returns the program and the code.
 pub(super) fn hooked<Arguments: Copy, Prepare, Below>(
     entry: HookEntry,
     prepare: Prepare,
     below: Below,
 ) -> (Program, cl_int)
 where
-    Prepare: FnOnce() -> Next<Arguments>,
+    Prepare: FnOnce() -> NextStep<Arguments>,
     Below: Fn(Option<Arguments>) -> (Program, cl_int),
 {
-    // What unwinds the stack finds nothing to do here.
+    // Unwinding finds nothing to drop here.
     const { assert!(!needs_drop::<Prepare>() && !needs_drop::<Below>()) };
     let here = 0_u8;
     let frame = std::ptr::from_ref(&here) as usize;
     match notify::prepared(entry, frame, prepare) {
-        Prepared::Unchanged => below(None),
-        Prepared::Return(program, code) => (program, code),
-        Prepared::Notify(call, target, program) => {
+        PreparedStep::Unchanged => below(None),
+        PreparedStep::Return(program, code) => (program, code),
+        PreparedStep::Notify(call, target, program) => {
             target.call(program);
-            notify::notified(call);
+            notify::callback_returned(call);
             (program, CL_SUCCESS)
         }
-        Prepared::Call(call, arguments) => {
+        PreparedStep::Call(call, arguments) => {
             let (program, code) = below(Some(arguments));
-            notify::called(call, program, code);
+            notify::driver_returned(call, program, code);
             (program, code)
         }
     }
 }
 
-/// Declares such hooks: the slot, its arguments, and what it does, which is given the driver, its function, what is entered, and the
-/// arguments by their names.
+/// Declares such hooks: the slot, its arguments, and the body, which gets the driver, its function, the entry and the arguments by
+/// their names.
 macro_rules! unwinding_hooks {
     ($(
         $(#[$doc:meta])*
@@ -54,7 +54,7 @@ macro_rules! unwinding_hooks {
             $(#[$doc])*
             #[allow(non_snake_case)]
             unsafe extern "C-unwind" fn $slot<const DRIVER: usize>($first: $first_type $(, $argument: $type)*) -> $result {
-                // One for all drivers, as in `numbered`.
+                // One instance for all drivers, as in `numbered`.
                 #[inline(never)]
                 #[allow(clippy::too_many_arguments)] // as many as the function has
                 unsafe fn of_driver(number: usize, $first: $first_type $(, $argument: $type)*) -> $result {
@@ -66,7 +66,7 @@ macro_rules! unwinding_hooks {
                     };
                     // SAFETY: the function's own type, but that an exception may leave it.
                     let $function = unsafe { std::mem::transmute::<*const (), Function>(function as *const ()) };
-                    let $entry = $crate::driver::notify::HookEntry {
+                    let $entry = $crate::driver::reentrancy::HookEntry {
                         function: stringify!($slot),
                         object: $first as usize,
                         driver: number,
@@ -102,7 +102,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::driver::NotifyTarget;
+    use crate::driver::{NotifyTarget, reentrancy};
 
     const ENTRY: HookEntry = HookEntry {
         function: "clBuildProgram",
@@ -119,8 +119,8 @@ mod tests {
     fn found() -> Option<bool> {
         let nested = std::cell::Cell::new(None);
         let prepare = || {
-            nested.set(Some(notify::is_nested()));
-            Next::<()>::Return(program(), 0)
+            nested.set(Some(reentrancy::is_nested()));
+            NextStep::<()>::Return(program(), 0)
         };
         hooked(ENTRY, prepare, |_| (program(), 0));
         nested.get()
@@ -132,8 +132,9 @@ mod tests {
         assert_eq!(hooked(ENTRY, || panic!("before"), below).1, 1);
         let prepare = || {
             let finish = Box::new(|_, _| panic!("after"));
-            let (number, _) = notify::begun(None, NotifyTarget::NONE, false, None, None, finish);
-            Next::Call {
+            let (number, _) =
+                notify::begin_call(None, NotifyTarget::NONE, false, None, None, finish);
+            NextStep::Call {
                 arguments: (),
                 number: Some(number),
                 is_outside: false,
@@ -145,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_hook_inside_a_hook_goes_to_the_driver_and_a_callback_is_outside() {
-        let next = |is_outside| Next::Call {
+        let next = |is_outside| NextStep::Call {
             arguments: (),
             number: None,
             is_outside,
@@ -177,8 +178,8 @@ mod tests {
             let alive = alive.clone();
             let finish = Box::new(move |_, _| drop(alive));
             let (number, arguments) =
-                notify::begun(Some(program()), target, is_judged, None, None, finish);
-            Next::Call {
+                notify::begin_call(Some(program()), target, is_judged, None, None, finish);
+            NextStep::Call {
                 arguments,
                 number: Some(number),
                 is_outside: false,
@@ -245,12 +246,12 @@ mod tests {
         };
         hooked(
             ENTRY,
-            || Next::<()>::Notify(target, program()),
+            || NextStep::<()>::Notify(target, program()),
             |_| (program(), 0),
         );
         assert_eq!(seen.take(), Some(true));
         let prepare = || {
-            let (number, arguments) = notify::begun(
+            let (number, arguments) = notify::begin_call(
                 Some(program()),
                 target,
                 false,
@@ -258,7 +259,7 @@ mod tests {
                 None,
                 Box::new(|_, _| ()),
             );
-            Next::Call {
+            NextStep::Call {
                 arguments,
                 number: Some(number),
                 is_outside: false,

@@ -1,4 +1,4 @@
-//! Programs in an intermediate language: what must be known of a SPIR-V module to cache what is built from it.
+//! Programs in an intermediate language: the facts about a SPIR-V module that caching its builds needs.
 
 use super::ingredients::sha256;
 
@@ -19,8 +19,8 @@ pub struct Module {
     pub has_constants: bool,
 }
 
-/// Reads a module; None if it is not SPIR-V as its specification has it, in the byte order of little-endian machines. Drivers take other bytes as well (Intel's CPU
-/// runtime takes any, measured), of which nothing is known here.
+/// Reads a module. None if it is not SPIR-V by its specification, in little-endian byte order. Drivers accept other bytes as well
+/// (Intel's CPU runtime accepts any, measured), and of those nothing is known.
 pub fn read(code: &[u8]) -> Option<Module> {
     let (words, rest) = code.as_chunks::<4>();
     let word = |at: usize| words.get(at).copied().map(u32::from_le_bytes);
@@ -36,7 +36,7 @@ pub fn read(code: &[u8]) -> Option<Module> {
         }
         has_constants |= match opcode {
             OP_DECORATE | OP_DECORATE_ID => word(at + 2) == Some(SPEC_ID),
-            // What the group is decorated with stands elsewhere; nobody decorates constants so.
+            // The decorations of a group are elsewhere. No compiler decorates constants by groups.
             OP_GROUP_DECORATE => true,
             _ => false,
         };

@@ -1,12 +1,12 @@
-//! Follows the headers of a program to all files that could be read in their place.
+//! Follows the includes of a program to all files that the compiler could read.
 //!
 //! Drivers differ in where they look for a header first: in the working directory, beside the including file, in the include
 //! directories of the options, in directories of their own. No specification gives an order, and measured ones differ. So the
-//! closure has no order: for each name, in each directory, the file that stands there enters the key, or that none does; and
-//! what such a file includes is followed in turn. Whoever would read what first, nothing that decides it goes unnoticed.
+//! closure has no order: for each name and each directory, the file that is there enters the key, or that there is none; and the
+//! includes of that file are followed in turn. So every change that could decide which file is read changes the key.
 //!
-//! A place is named by where it was looked for, not by its path, so that programs which find the same in different
-//! directories share their entries:
+//! A place is named by the directory's role, not by its path, so that programs that find the same files in different directories
+//! share their entries:
 //!
 //! ```text
 //! cwd/NAME          the working directory
@@ -15,7 +15,7 @@
 //! /NAME             an absolute name
 //! ```
 //!
-//! A header that stands beside an including file is named from that file's place on: `-I0/sub/../NAME`.
+//! A header beside an including file is named from that file's place: `-I0/sub/../NAME`.
 
 mod place;
 
@@ -36,19 +36,19 @@ use crate::file_fingerprint::{FileFingerprint, FileId};
 use crate::outcome::Bypass;
 use place::{FileNumbers, PlaceContent, look};
 
-/// How many places are looked at.
+/// Places that are looked at.
 const MAX_PLACES: usize = 20_000;
-/// How many files are read.
+/// Files that are read.
 const MAX_FILES: usize = 2_000;
-/// How large they may be together, in bytes.
+/// The sum of all files.
 const MAX_BYTES: u64 = 64 << 20;
-/// How deep headers may include one another; clang stops at 200.
+/// The nesting of includes. Clang stops at 200.
 const MAX_DEPTH: usize = 200;
 
-/// How often names are made of what the macros are by then.
+/// Rounds of computing names from the macros known so far.
 const MAX_ROUNDS: usize = 64;
 
-/// What is compiled, and where its compiler looks for headers.
+/// The texts of a compilation, and the directories in which the compiler looks for headers.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
     /// The source.
@@ -57,11 +57,11 @@ pub struct Inputs<'a> {
     pub embedded: &'a [(&'a [u8], &'a [u8])],
     /// The options.
     pub options: Option<&'a Options>,
-    /// Where relative paths begin; empty if it is gone.
+    /// The working directory. Empty if it was removed.
     pub working_directory: &'a Path,
-    /// The directories of the driver's own. Relative ones begin at the working directory.
+    /// The driver's own directories. Relative ones begin at the working directory.
     pub driver_dirs: &'a [PathBuf],
-    /// Names that the compiler includes in each program, and looks for as for the program's own.
+    /// Headers that the compiler includes in each program, looked up like the program's own.
     pub implicit: &'a [&'a str],
 }
 
@@ -69,13 +69,13 @@ pub struct Inputs<'a> {
 #[derive(Debug, Default)]
 pub struct Closure {
     places: Vec<Place>,
-    /// What relative paths began at.
+    /// The working directory at that time.
     working_directory: PathBuf,
 }
 
 /// A file of a closure.
 pub struct FoundFile<'a> {
-    /// Its place among all that was looked at.
+    /// The index of its place.
     pub index: usize,
     /// The name of the place.
     pub name: &'a [u8],
@@ -85,7 +85,7 @@ pub struct FoundFile<'a> {
     pub digest: &'a [u8; 32],
     /// The earlier place that is the same file.
     pub same_as: Option<usize>,
-    /// Whether that is in the same directory.
+    /// Whether that place is in the same directory.
     pub in_same_directory: bool,
 }
 
@@ -94,18 +94,18 @@ struct Place {
     name: Vec<u8>,
     path: PathBuf,
     found: PlaceContent,
-    /// The earlier place that is the same file in the same directory: compilers pass over a directory that they have searched,
-    /// also under another name.
+    /// The earlier place that is the same file in the same directory: compilers skip a directory that they have searched, also
+    /// under another name.
     again: Option<usize>,
 }
 
 impl Closure {
-    /// Whether the program, or the compiler of itself, names a header.
+    /// Whether the program, or the compiler by itself, names a header.
     pub fn names_any(&self) -> bool {
         !self.places.is_empty()
     }
 
-    /// What enters the key, in the order in which it was found: by content, not by path or time.
+    /// The ingredients of the key, in the order in which files were found: by content, not by path or time.
     pub fn ingredients(&self) -> impl Iterator<Item = Ingredient> {
         self.places.iter().map(|place| {
             let value = match &place.found {
@@ -133,12 +133,12 @@ impl Closure {
         })
     }
 
-    /// The working directory, if anything was looked for in it.
+    /// The working directory, if anything was looked for there.
     pub fn working_directory(&self) -> Option<&Path> {
         (!self.places.is_empty()).then_some(&self.working_directory)
     }
 
-    /// Whether the same was looked for and found in the same places.
+    /// Whether both looked for and found the same in the same places.
     pub fn is_like(&self, other: &Closure) -> bool {
         self.ingredients().eq(other.ingredients())
     }
@@ -163,12 +163,12 @@ impl Closure {
         })
     }
 
-    /// Whether all files are as they were, and were not written meanwhile.
+    /// Whether all files are unchanged and were not written since.
     pub fn is_untouched(&self) -> bool {
         self.holds(|before, now| before == now)
     }
 
-    /// Whether all files have the content that they had.
+    /// Whether all files have the same content.
     pub fn is_unchanged(&self) -> bool {
         self.holds(|before, now| match (before, now) {
             (
@@ -200,12 +200,12 @@ impl Closure {
     }
 }
 
-/// What was found of a program.
+/// The result of following a program's includes.
 #[derive(Debug, Default)]
-pub struct Followed {
+pub struct FollowedIncludes {
     /// The files.
     pub closure: Closure,
-    /// Whether the digits of the random name that the source ends with could be told by something else that is compiled.
+    /// Whether other text that is compiled could observe the digits of the random name at the end of the source.
     pub spells_random_name: bool,
 }
 
@@ -213,7 +213,7 @@ pub struct Followed {
 ///
 /// # Errors
 /// Why the texts and files do not say everything about what is compiled.
-pub fn follow(inputs: &Inputs) -> Result<Followed, Bypass> {
+pub fn follow(inputs: &Inputs) -> Result<FollowedIncludes, Bypass> {
     let mut walk = Walk::new(inputs)?;
     if let Some(options) = inputs.options {
         for definition in &options.definitions {
@@ -252,7 +252,7 @@ pub fn follow(inputs: &Inputs) -> Result<Followed, Bypass> {
                 .could_spell_random_name((source, before), words)?
         }
     };
-    Ok(Followed {
+    Ok(FollowedIncludes {
         closure: walk.closure,
         spells_random_name,
     })
@@ -307,13 +307,13 @@ struct Walk<'a> {
     requested: HashSet<Vec<u8>>,
     seen: HashSet<Vec<u8>>,
     files: FileNumbers,
-    /// Files by themselves and by the directories that they were found in: what stands beside them is known.
+    /// Files, and the directories in which they were found: headers beside these are followed already.
     read: HashMap<(FileId, FileId), usize>,
     /// The headers that files name, each file by its first place.
     named: HashMap<usize, Rc<[Operand]>>,
     /// Files whose headers are to be followed.
     queue: VecDeque<Queued>,
-    /// Operands that macros make names of, with the directory of the including file and its depth.
+    /// Operands from which macros compute names, with the directory of the including file and its depth.
     computed: Vec<(Vec<u8>, Option<Rc<Base>>, usize)>,
     room: u64,
 }
@@ -363,7 +363,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Makes names of operands, and follows them. A file that is found by a computed name may define what makes others.
+    /// Computes names from operands, and follows them. A file that is found by a computed name may define macros for others.
     fn compute_names(&mut self, options: Option<&Options>) -> Result<(), Bypass> {
         if self.computed.is_empty() {
             return Ok(());
@@ -401,7 +401,7 @@ impl<'a> Walk<'a> {
         Err(Bypass::TooManyHeaders)
     }
 
-    /// Looks for what a text names; `beside` is the directory of the file that it was read from.
+    /// Looks for the headers that a text names. `beside` is the directory of the file that the text is from.
     fn follow(
         &mut self,
         operands: impl IntoIterator<Item = Operand>,
@@ -420,11 +420,12 @@ impl<'a> Walk<'a> {
     }
 
     fn request(&mut self, name: &[u8], beside: Option<&Base>, depth: usize) -> Result<(), Bypass> {
-        // clang takes a quote behind a backslash for a part of the name (measured on PoCL); others may take it for a separator.
+        // Clang treats a quote after a backslash as part of the name (measured on PoCL). Others may treat the backslash as a
+        // separator.
         if name.is_empty() || name.contains(&0) || name.contains(&b'\\') {
             return Err(Bypass::UnresolvedInclude);
         }
-        // PoCL writes embedded headers into a new directory below its cache: what stands above that cannot be told.
+        // PoCL writes embedded headers into a new directory below its cache. The files above that directory are unknown.
         let mut parts = name.split(|byte| *byte == b'/');
         if self.has_embedded && parts.any(|part| part == b"..") {
             return Err(Bypass::UnresolvedInclude);
@@ -456,7 +457,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// A file in a directory's place may be a header map, which names files elsewhere (clang's HeaderMap; measured on PoCL,
+    /// A file in place of a directory may be a header map, which names files elsewhere (clang's HeaderMap; measured on PoCL,
     /// Intel's CPU runtime and rusticl).
     fn check_directories(&self) -> Result<(), Bypass> {
         let is_file = |base: &Base| {
@@ -525,14 +526,14 @@ impl<'a> Walk<'a> {
         push(&mut self.closure.places, place)
     }
 
-    /// Follows what was found, until nothing new is.
+    /// Follows the files that were found, until there are no new ones.
     fn read_on(&mut self) -> Result<(), Bypass> {
         while let Some(queued) = self.queue.pop_front() {
             if let Some(text) = queued.text {
                 let operands = self.texts.add(Cow::Owned(text))?;
                 self.named.insert(queued.file, operands.into());
             }
-            // A file that was written meanwhile is read again at its other place, and found changed when all is looked at again.
+            // A file that is written meanwhile is read again at its other place, and found changed in the final check.
             let operands = self.named.get(&queued.file).cloned();
             let operands = operands.ok_or(Bypass::ReadsFile)?;
             let directory = Rc::new(queued.directory);

@@ -1,8 +1,8 @@
-//! The key of a build, and the list of ingredients that it is made of.
+//! The key of a build, and the list of its ingredients.
 //!
-//! The encoding, which a change of must raise [`VERSION`]: SHA-256 over `"oclcache key"`, the version as u32, then for each
-//! ingredient in order its kind as u8, the length of its name as u32 and the name, the length of its value as u64 and the
-//! value. All integers are little-endian. Lengths stand before all contents, so no two lists have the same encoding.
+//! The encoding: SHA-256 over `"oclcache key"`, the version as u32, then for each ingredient in order its kind as u8, the length of
+//! its name as u32, the name, the length of its value as u64, and the value. All integers are little-endian. Each length precedes
+//! its content, so two lists never have the same encoding. A change of the encoding must raise [`VERSION`].
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -56,7 +56,7 @@ pub fn hex(bytes: &[u8]) -> String {
         })
 }
 
-/// What an ingredient is. The numbers are part of the encoding.
+/// The kind of an ingredient. The numbers are part of the encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Kind {
@@ -76,7 +76,7 @@ pub enum Kind {
     Executable = 7,
     /// The function that was called, if not clBuildProgram.
     Operation = 8,
-    /// SHA-256 of the source of an embedded header; the name is that by which it is included.
+    /// SHA-256 of the source of an embedded header. The name is its include name.
     Header = 9,
     /// SHA-256 of the intermediate language.
     Il = 10,
@@ -84,41 +84,40 @@ pub enum Kind {
     Constant = 11,
     /// The key of a program that is linked.
     Input = 12,
-    /// The key of what devices that the call does not name keep of an earlier one.
+    /// The key of the earlier state that devices keep which the call does not name.
     Previous = 13,
-    /// Where a header may stand; the name is the place that is looked at (see [`super::include`]), the value its content.
+    /// A place of a header. The name is the place (see [`super::include`]), the value its content.
     Include = 14,
     /// The working directory, which debug information may hold.
     WorkingDirectory = 15,
-    /// A library that answers for functions of the driver's in place of the usual one, or which variants of a library's functions
-    /// answer.
+    /// A library that answers calls of the driver's instead of the usual one, or the variants of a library's functions that answer.
     Functions = 16,
-    /// A register that is not as at a program's start; the name says which, and when.
+    /// A floating-point register that differs from a program's start. The name tells which register, and when.
     FloatingPoint = 17,
 }
 
-/// One part of a key, readable.
+/// One readable part of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ingredient {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Which of its kind.
+    /// Its name among those of its kind.
     pub name: String,
-    /// Its value; digests are raw bytes.
+    /// Its value. Digests are raw bytes.
     pub value: Vec<u8>,
 }
 
 impl Ingredient {
-    /// Begins the name of what says which variants of a library's functions were chosen.
+    /// The prefix of the name of an ingredient that tells the chosen variants of a library's functions.
     pub const VARIANTS: &str = "variants of ";
-    /// Ends the name of a register as it was when the driver was opened.
+    /// The suffix of the name of a register's state when the driver was opened.
     pub const AT_OPENING: &str = " when the driver was opened";
 
-    /// Whether a process of our own on the same machine can have the same without being told to run another's code: not a library
-    /// that answers for functions of the driver's, and not a floating-point state that the driver was opened in.
+    /// Whether another process of ours on the same machine can have the same ingredient without executing foreign code. That
+    /// excludes a library that answers calls of the driver's, and a floating-point state in which the driver was opened.
     pub fn is_reproducible(&self) -> bool {
         match self.kind {
-            // The C library's mathematics are in each process of ours.
+            // Each of our processes has the C library's mathematics.
             Kind::Functions => {
                 self.name.starts_with(Self::VARIANTS) || self.name.starts_with("libm.so")
             }
@@ -137,20 +136,20 @@ impl Ingredient {
     }
 }
 
-/// The prefix that tells a digest from a value that is text.
+/// The prefix that distinguishes a digest from a text.
 const DIGEST: &[u8] = b"sha256 ";
 
-/// The value of an ingredient that is the content of a file, or a text that must not be stored.
+/// The digest as the value of an ingredient, for the content of a file or for a text that must not be stored.
 pub fn sha256_value(digest: &[u8; 32]) -> Vec<u8> {
     [DIGEST, digest.as_slice()].concat()
 }
 
-/// The digest that a value is, if it was made by [`sha256_value`].
+/// The digest in a value that [`sha256_value`] made.
 pub fn digest_of(value: &[u8]) -> Option<[u8; 32]> {
     value.strip_prefix(DIGEST)?.try_into().ok()
 }
 
-/// The key that the ingredients make.
+/// The key of these ingredients.
 pub fn key<'a>(ingredients: impl IntoIterator<Item = &'a Ingredient>) -> Key {
     let mut hash = Sha256::new();
     hash.update(b"oclcache key");

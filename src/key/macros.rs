@@ -1,12 +1,12 @@
-//! The names that macros could make of the operand of an include directive.
+//! The header names that macros could make from the operand of an include directive.
 //!
-//! Nobody but the driver knows which of several definitions holds where a directive stands, since conditions are not
-//! evaluated here. So each definition of a name is tried, and none as well, and every name that comes out counts. What a
-//! driver defines by itself is not known: a name that could be such a one leaves the directive unresolved.
+//! Only the driver knows which of several definitions is active at a directive, since conditions are not evaluated here. So each
+//! definition of a name is tried, and no definition as well, and every resulting name counts. The driver's own macros are unknown:
+//! a name that could be one of them leaves the directive unresolved.
 //!
-//! A definition is kept as it is written and parsed when an operand first needs it: a text of a megabyte may define a hundred
-//! thousand macros, of which an include directive uses two. What an expansion may cost is bounded by constants, and its state
-//! lives on the heap: the stack is the application's, however deeply macros are nested.
+//! A definition is kept as written and parsed when an operand first needs it: a text of a megabyte may define a hundred thousand
+//! macros and use two of them in includes. Constants bound the cost of an expansion, and its state is on the heap: the stack is the
+//! application's, however deeply macros are nested.
 
 mod expansion;
 mod lex;
@@ -20,32 +20,32 @@ use crate::outcome::Bypass;
 use expansion::Expansion;
 use lex::{Lexemes, TokenKind, is_odd};
 
-/// How many steps the expansion of one operand may take.
+/// Steps of the expansion of one operand.
 const MAX_STEPS: usize = 20_000;
-/// How many steps the expansion of all operands may take.
+/// Steps of the expansion of all operands.
 const MAX_STEPS_OF_ALL: usize = 200_000;
-/// How many tokens the expansion of one operand may copy or compare.
+/// Tokens that the expansion of one operand may copy or compare.
 const MAX_WORK: usize = 1 << 18;
-/// How many the expansion of all operands may.
+/// Tokens that the expansion of all operands may copy or compare.
 const MAX_WORK_OF_ALL: usize = 1 << 21;
-/// How deep it may go; as many tokens may an operand come to have.
+/// The depth of an expansion, and the number of tokens of an expanded operand.
 const MAX_DEPTH: usize = 400;
-/// How many different names may come out.
+/// Different names from one operand.
 const MAX_NAMES: usize = 64;
-/// How many definitions of one name are tried.
+/// Definitions of one name that are tried.
 const MAX_DEFINITIONS: usize = 64;
-/// How long a definition, an operand or a token that is made may be, in bytes.
+/// The length of a definition, an operand or a pasted token, in bytes.
 const MAX_TEXT_BYTES: usize = 1 << 14;
 
 /// A preprocessing token (C99 6.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Token {
     kind: TokenKind,
-    /// Whether white space stands before it.
+    /// Whether white space precedes it.
     spaced: bool,
-    /// Its text, by the number of that.
+    /// The number of its text.
     word: u32,
-    /// The macros that it came from, which are not expanded in it again (C99 6.10.3.4), by the number of that set.
+    /// The number of its hide set: the macros that it came from, which are not expanded in it again (C99 6.10.3.4).
     hidden: u32,
 }
 
@@ -58,27 +58,27 @@ pub struct OperandTokens(Vec<Token>);
 /// A macro that is understood.
 #[derive(Debug, PartialEq, Eq)]
 struct Definition {
-    /// How many parameters a function-like macro has; None: object-like.
+    /// The number of parameters of a function-like macro. None: object-like.
     parameters: Option<usize>,
     /// The tokens, each with the index of the parameter that it names.
     body: Vec<(Token, Option<usize>)>,
-    /// Whether the body has the parameter where its argument is expanded.
+    /// Whether the body uses the parameter where its argument is expanded.
     expands: Vec<bool>,
 }
 
 /// All definitions of one name.
 #[derive(Default)]
 struct Named {
-    /// As they are written, each once.
+    /// The definitions as written, each once.
     written: Vec<Vec<u8>>,
-    /// Whether it is not known what the macro makes, so that what uses it stays unresolved.
+    /// Whether the meaning of the macro is unknown, so that its uses stay unresolved.
     opaque: bool,
     /// The first of `written`, parsed.
     parsed: Vec<Rc<Definition>>,
     parsed_count: usize,
 }
 
-/// What the expansions of all operands of a program have cost together.
+/// The cost of the expansions of all operands of a program.
 #[derive(Default)]
 pub struct Spent {
     steps: usize,
@@ -149,7 +149,7 @@ impl Words {
 }
 
 impl Macros {
-    /// Adds what stands behind `#define`, up to the end of the directive.
+    /// Adds a definition: the text after `#define`, up to the end of the directive.
     ///
     /// # Errors
     /// There is no memory for it.
@@ -199,7 +199,7 @@ impl Macros {
         Ok(OperandTokens(self.words.tokens(text)?))
     }
 
-    /// Every header name that an operand could come to be.
+    /// Every header name that an operand could become.
     ///
     /// # Errors
     /// [`Bypass::UnresolvedInclude`]: one of them may be a name that only the driver knows.
@@ -225,7 +225,7 @@ impl Macros {
         }
     }
 
-    /// The name that the tokens of an include directive spell (C99 6.10.2); None: an error in every compiler.
+    /// The name that the tokens of an include directive spell (C99 6.10.2). None: an error in every compiler.
     fn header_name(&self, tokens: &[Token]) -> Result<Option<Vec<u8>>, Bypass> {
         let Some((first, rest)) = tokens.split_first() else {
             return Ok(None);
@@ -253,8 +253,8 @@ impl Macros {
         {
             return Err(Bypass::UnresolvedInclude);
         }
-        // Each token with a blank before it wherever white space stands there, also before the first and the last (measured
-        // on PoCL and Intel's CPU runtime; clang's Preprocessor::LexHeaderName).
+        // A blank precedes each token that white space precedes, also the first and the last (measured on PoCL and Intel's CPU
+        // runtime; clang's Preprocessor::LexHeaderName).
         let mut name = Vec::new();
         let length = rest[..=end]
             .iter()
@@ -297,8 +297,8 @@ impl Macros {
 }
 
 impl Definition {
-    /// What stands behind `#define`; None: it is not understood. A variable number of arguments is not: no name of a header was
-    /// ever seen to need it.
+    /// Parses the text after `#define`. None if it is not understood. Variable numbers of arguments are not: no known header name
+    /// needs them.
     fn parse(text: &[u8], words: &mut Words) -> Result<Option<Definition>, Bypass> {
         let tokens = words.tokens(text)?;
         let mut body = tokens.get(1..).unwrap_or_default();

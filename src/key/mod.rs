@@ -1,4 +1,4 @@
-//! What makes two builds the same: pure functions from the ingredients of a build to its key.
+//! The key: pure functions from the ingredients of a build to its key.
 
 pub mod il;
 pub mod include;

@@ -1,20 +1,18 @@
 //! Judges and normalizes the build options of a program.
 //!
-//! The options enter the key byte for byte: drivers report them verbatim, macro definitions depend on their order,
-//! and two spellings that mean the same are not worth the risk. One thing is taken out: the include directories.
-//! Programs made by some libraries always name a directory of the virtual environment that they run in, and a
-//! program that includes nothing must be shared between such environments. What an include finds in a directory
-//! is no concern of this module; [`Options::include_dirs`] names the directories for whoever looks. Debug
-//! information may record the directories, so with `-g` they stay in.
+//! The options enter the key byte for byte: drivers report them verbatim, the order of macro definitions matters, and to recognize
+//! two spellings as equal is not worth the risk. Only the include directories are taken out. Programs made by some libraries always
+//! name a directory of the virtual environment in which they run, and a program that includes nothing must be shared between such
+//! environments. This module does not look into directories; [`Options::include_dirs`] names them. Debug information may record the
+//! directories, so with `-g` they stay in.
 //!
-//! Drivers split options differently: some honor double quotes only, some apostrophes too, some take a backslash
-//! for an escape, others for a character (one crashes on it). So options with a quote, an apostrophe or a backslash are read
-//! in each of these ways, and what any of them finds counts; such options, and those with a control character, stay verbatim.
+//! Drivers split options differently: some honor double quotes only, some apostrophes too; some treat a backslash as an escape,
+//! others as a character (one crashes on it). So options with a quote, an apostrophe or a backslash are read in each of these ways,
+//! and the findings of all readings count. Such options, and those with a control character, stay verbatim.
 //!
-//! Which options are safe follows from the OpenCL specification (section 5.8.6, compiler options) and from the
-//! documented command lines of clang and of the drivers. The list holds what is known to be harmless; all else is
-//! refused, as an option may read a file (`-include-pch`), write one (`-save-temps`), or hand text to another tool
-//! (`-Xclang`, `-Wp,`).
+//! The safe options follow from the OpenCL specification (section 5.8.6, compiler options) and from the documented command lines of
+//! clang and of the drivers. The list holds options that are known to be harmless. All others are refused, as an option may read a
+//! file (`-include-pch`), write one (`-save-temps`), or pass text to another tool (`-Xclang`, `-Wp,`).
 
 mod respelled;
 mod words;
@@ -29,14 +27,14 @@ use words::{Reading, Word, Words};
 use crate::fallible::{copy, push, with_capacity};
 use crate::outcome::Bypass;
 
-/// Stands for the directory of an include option. Options hold no NUL, so they cannot be mistaken for it.
+/// Replaces the directory of an include option. Options hold no NUL, so this is unambiguous.
 const DIRECTORY: &[u8] = b"\0I";
 
 /// The build options of a program, judged to depend on nothing but their bytes and the headers that they name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// What enters the key: the option bytes, each include directory replaced by a mark, unless debug
-    /// information is asked for or drivers differ in how they read the bytes.
+    /// The bytes for the key: the options, with each include directory replaced by a mark, unless debug information is asked for or
+    /// drivers differ in how they read the options.
     pub normalized: Vec<u8>,
     /// The directories named by `-I`, `-isystem`, `-iquote` and `-idirafter`, as written, in order; where readings differ,
     /// those of all.
@@ -48,7 +46,7 @@ pub struct Options {
     /// The macro definitions (`NAME` or `NAME=VALUE`), to be judged together with the source; where readings differ, those of all.
     pub definitions: Vec<Vec<u8>>,
     written: Vec<u8>,
-    /// Where the values of macros stand in `written`; they may overlap.
+    /// The ranges of macro values in `written`; they may overlap.
     values: Vec<Range<usize>>,
 }
 
@@ -58,8 +56,8 @@ impl Options {
         &self.written
     }
 
-    /// The options as they may be shown where the texts of programs are private: each value of a macro is
-    /// replaced by `sha256:` and the first 16 hexadecimal digits of its digest.
+    /// The options as they may be shown if the texts of programs are private: each value of a macro is replaced by `sha256:` and
+    /// the first 16 hexadecimal digits of its digest.
     pub fn private(&self) -> Vec<u8> {
         let mut values: Vec<Range<usize>> = Vec::new();
         let mut sorted = self.values.clone();
@@ -121,7 +119,7 @@ pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
     Ok(parsed)
 }
 
-/// Whether drivers differ in what the byte does to the words around it.
+/// Whether drivers differ in how this byte splits words.
 fn is_uncertain(byte: u8) -> bool {
     matches!(byte, b'"' | b'\'' | b'\\') || byte.is_ascii_control()
 }
@@ -131,14 +129,14 @@ struct Parser<'a> {
     options: &'a [u8],
     words: Peekable<Words<'a>>,
     parsed: &'a mut Options,
-    /// What other readings, or words before, have named: the first letter of what names it, and its name.
+    /// The names from other readings and from earlier words: the first letter of the option, and its value.
     known: &'a mut HashSet<(u8, Vec<u8>)>,
-    /// Where include directories stand.
+    /// The ranges of include directories.
     directories: &'a mut Vec<Range<usize>>,
-    /// Whether no driver reads the options otherwise.
+    /// Whether all drivers read the options alike.
     is_only_reading: bool,
-    /// Whether all words are options: drivers that read otherwise would be given the name of a file to compile, which no driver
-    /// takes.
+    /// Whether all words are options. Drivers with another reading would get the name of a file to compile, which no driver
+    /// accepts.
     is_clean: bool,
 }
 
@@ -174,9 +172,9 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The argument that stands in the option's own word.
+    /// The argument inside the option's own word.
     fn joined(&self, word: Word, option: &[u8]) -> Result<Word, Bypass> {
-        // Quotes may stand anywhere before it: then the word as a whole stands for it.
+        // Quotes may be anywhere before it: then the whole word is used.
         let written = &self.options[word.span.clone()];
         let start = match written.starts_with(option) {
             true => word.span.start + option.len(),
@@ -190,7 +188,7 @@ impl Parser<'_> {
 
     fn argument(&mut self, option: &[u8], argument: Word) -> Result<(), Bypass> {
         let Word { span, text } = argument;
-        // An option in the argument's place: some drivers would take it as the argument, some as an option.
+        // An option in the argument's place: some drivers would read it as the argument, some as an option.
         if text.is_empty() || text[0] == b'-' {
             return Err(Bypass::UnknownOption);
         }
@@ -211,7 +209,7 @@ impl Parser<'_> {
             }
             b"-include" | b"-imacros" => add(&mut self.parsed.forced_includes, b'i', text, false)?,
             b"-D" => {
-                // An open comment would reach into whatever a driver puts behind the definition.
+                // An open comment would reach into the text that a driver puts after the definition.
                 if text.windows(2).any(|pair| matches!(pair, b"/*" | b"//")) {
                     return Err(Bypass::UnknownOption);
                 }
@@ -235,7 +233,7 @@ fn replace(
     spans: &[Range<usize>],
     with: impl Fn(&[u8]) -> Vec<u8>,
 ) -> Result<Vec<u8>, Bypass> {
-    // What stands for a directory is at most as long as "-I" and a letter.
+    // The replacement of a directory is at most as long as "-I" and a letter.
     let mut replaced = with_capacity(text.len())?;
     let mut from = 0;
     for span in spans {
@@ -247,13 +245,13 @@ fn replace(
     Ok(replaced)
 }
 
-/// What an option does, as far as it matters here.
+/// The class of an option.
 enum Class {
     Harmless,
     Debug,
     /// Harmless, and a number may follow in a word of its own.
     Number,
-    /// The option's argument stands in the same word or is the next one.
+    /// The option's argument is in the same word or is the next one.
     Argument(&'static [u8]),
     Refused(Bypass),
 }
@@ -361,7 +359,7 @@ fn is_debug_level(level: &[u8]) -> bool {
     )
 }
 
-/// Whether `-f` with this name changes only how code is made. What switches something off does no more than that.
+/// Whether `-f` with this name changes only how code is generated. An option that switches something off changes no more than that.
 fn is_known_flag(name: &[u8]) -> bool {
     let plain = name
         .iter()

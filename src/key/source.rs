@@ -1,10 +1,10 @@
-//! Judges whether what is compiled together says everything about what it compiles to, and finds the headers that it names.
+//! Judges whether the texts of a compilation determine its result, and finds the headers that they name.
 //!
-//! A cache that is keyed by texts is right only if equal texts give equal results. They do not when the compiler reads
-//! something else: another file (`.incbin` in inline assembly, some pragmas), the clock (`__DATE__`) or the name of the file
-//! being compiled, which drivers choose: a random temporary path, a constant, or one character, depending on the driver.
-//! [`Texts`] finds all of these. Headers (`#include`, `__has_include`, `#embed`) it gives as [`Operand`]s, for
-//! [`super::include`] to follow: their texts are added to the others.
+//! A cache that is keyed by texts is correct only if equal texts give equal results. They do not if the compiler reads anything
+//! else: another file (`.incbin` in inline assembly, some pragmas), the clock (`__DATE__`), or the name of the compiled file, which
+//! drivers choose: a random temporary path, a constant, or one character, depending on the driver. [`Texts`] finds all of these. It
+//! returns headers (`#include`, `__has_include`, `#embed`) as [`Operand`]s; [`super::include`] follows them and adds their texts to
+//! the others.
 //!
 //! OpenCL C takes its preprocessor from C99 (OpenCL C 3.0 specification, section 6.11 and the translation phases
 //! of C99 5.1.1.2). Nearly every driver carries some version of clang, but not all do, and a source may be wrong C
@@ -12,12 +12,12 @@
 //! of a *reading*; each text is judged in every combination of the differences that it really contains, and one
 //! obstacle in one reading is enough. Texts without such oddities are read once.
 //!
-//! Conditionals are not evaluated: an `#include` under `#if 0` counts, since a driver's macros decide. Macros are
-//! not expanded either, but for the names of headers; instead, once a text pastes tokens, any special name that could be
-//! put together from the identifiers of all texts counts.
+//! Conditionals are not evaluated: an `#include` under `#if 0` counts, since a driver's macros decide. Macros are expanded only for
+//! the names of headers. Instead, once a text pastes tokens, any special name counts that could be put together from the
+//! identifiers of all texts.
 //!
-//! Speed matters, as every build call pays for it: the scan jumps, in blocks that the compiler vectorizes, to the
-//! few byte pairs that can open a comment, a literal, a directive or a special name.
+//! Every build call pays for this, so speed matters: the scan jumps, in blocks that the compiler vectorizes, to the few byte pairs
+//! that can open a comment, a literal, a directive or a special name.
 
 mod lexer;
 mod pasting;
@@ -67,23 +67,23 @@ const PRAGMA_WORDS: [&[u8]; 4] = [
     b"include_alias",
 ];
 
-/// How many macros are looked at where names of headers are made of them.
+/// Macros that are considered for computed header names.
 const MAX_DEFINITIONS: usize = 1 << 17;
 
-/// How much is read of all texts in all their readings: so many bytes, and so many times their length. Texts that show most of
-/// the differences between compilers would be read 128 times.
+/// The work on all texts in all their readings: a number of bytes plus a multiple of their length. Texts that show most of the
+/// differences between compilers would be read 128 times.
 const MAX_READ: usize = 4 << 20;
 const MAX_TIMES_READ: usize = 4;
 
-/// How many headers a text may name: more cannot be looked for.
+/// Headers that a text may name.
 const MAX_OPERANDS: usize = 1 << 15;
 
-/// What an include directive, or a question for a header, names.
+/// The operand of an include directive or of `__has_include`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operand {
-    /// A name that is written out, in quotes or angle brackets: drivers differ in where they look, so it is all the same.
+    /// A literal name in quotes or angle brackets. Drivers differ in where they look for each, so both count the same.
     Name(Vec<u8>),
-    /// Tokens that macros make a name of, with the comments between them.
+    /// Tokens from which macros compute a name, with the comments between them.
     Computed(Vec<u8>),
 }
 
@@ -95,17 +95,17 @@ pub struct Texts<'a> {
     makes_strings: bool,
     runs_pragmas: bool,
     assembles: bool,
-    /// How long the texts are, and how much was read of them.
+    /// The length of the texts, and the bytes that were read.
     length: usize,
     read: usize,
-    /// How many texts were searched for definitions, and how many there were.
+    /// The number of texts that were searched for definitions, and the number of definitions.
     searched: usize,
     definitions: usize,
 }
 
 struct Text<'a> {
     bytes: Cow<'a, [u8]>,
-    /// The differences between readings that it shows.
+    /// The differences between readings that occur in it.
     met: u8,
 }
 
@@ -129,7 +129,7 @@ impl Text<'_> {
 }
 
 impl<'a> Texts<'a> {
-    /// Adds a text, and gives the headers that it names in any reading, each once.
+    /// Adds a text, and returns the headers that it names in any reading, each once.
     ///
     /// # Errors
     /// Why the texts could give a different result although their bytes are equal.
@@ -154,12 +154,12 @@ impl<'a> Texts<'a> {
         Ok(operands)
     }
 
-    /// How many there are.
+    /// The number of texts.
     pub fn len(&self) -> usize {
         self.texts.len()
     }
 
-    /// Judges what the texts could do together.
+    /// Judges the effect of the texts together.
     ///
     /// # Errors
     /// See [`Texts::add`].
@@ -173,7 +173,7 @@ impl<'a> Texts<'a> {
             }
             runs_pragmas |= PRAGMA_OPERATORS.iter().any(|name| pieces.make(name));
         }
-        // The operator's text can be made anywhere, by `#x` or in another text, so no place is left out.
+        // The operator's text can come from anywhere, by `#x` or in another text, so no place is left out.
         if runs_pragmas {
             let (mut reads, mut mentions) = (false, None);
             self.each_text(|joined| {
@@ -209,7 +209,7 @@ impl<'a> Texts<'a> {
         })
     }
 
-    /// Each span of code, which is all but comments and literals, in each reading.
+    /// Each span of code in each reading. Comments and literals are not code.
     fn each_code(&self, mut each: impl FnMut(&[u8])) -> Result<(), Bypass> {
         let mut texts = self.texts.iter();
         texts.try_for_each(|text| {
@@ -217,8 +217,8 @@ impl<'a> Texts<'a> {
         })
     }
 
-    /// Whether one of the texts, or a word beside them, could spell the random name that the source ends with; `source` is the
-    /// source's number, and `before` its length up to the name.
+    /// Whether one of the texts, or of the given words, could spell the random name that the source ends with. `source` is the
+    /// number of the source, and `before` its length up to the name.
     ///
     /// # Errors
     /// There is no memory to tell.
@@ -244,7 +244,7 @@ impl<'a> Texts<'a> {
         Ok(spelling.is_possible())
     }
 
-    /// Gives `each` what stands behind `#define` in the texts that were added since, whatever conditions stand around.
+    /// Passes the text after each `#define` to `each`, for texts that were added since, whatever conditions are around it.
     ///
     /// # Errors
     /// They are too many to be tried, or there is no memory for them.
@@ -345,7 +345,7 @@ impl<'a> Texts<'a> {
                 },
                 Token::Paste => self.pastes = true,
                 Token::Literal(literal) => self.assembles |= could_name_a_file(literal),
-                // A raw string ends elsewhere, and undoes line splices, where the language has it.
+                // A raw string has another end, and undoes line splices, in languages that have it.
                 Token::RawString | Token::TooMuchOpen => return Err(Bypass::UnknownDirective),
                 // clang refuses names like `__FIL\u0045__`; another compiler may not.
                 Token::UniversalName => return Err(Bypass::UsesTimeOrFileName),
@@ -368,7 +368,7 @@ fn add(operands: &mut HashSet<Operand>, operand: Operand) -> Result<(), Bypass> 
 /// The operand of an include directive.
 fn included(lexer: &mut Lexer, first_on_line: bool, embeds: bool) -> Result<Operand, Bypass> {
     if let Some(name) = lexer.header_name() {
-        // What stands behind a name is ignored by some compilers, after a warning; parameters of `#embed` name no file.
+        // Some compilers ignore text after a name, with a warning. Parameters of `#embed` name no file.
         return match embeds || lexer.is_at_line_end() {
             true => Ok(Operand::Name(copy(name)?)),
             false => Err(Bypass::UnresolvedInclude),
@@ -381,13 +381,13 @@ fn included(lexer: &mut Lexer, first_on_line: bool, embeds: bool) -> Result<Oper
     }
 }
 
-/// Whether the name asks the compiler for a file; also in the spellings of old compilers, such as `__has_include__`.
+/// Whether the name asks the compiler for a file, also in spellings of old compilers such as `__has_include__`.
 fn is_question(name: &[u8]) -> bool {
     name.starts_with(b"__has_include") || name.starts_with(b"__has_embed")
 }
 
-/// The operand of `__has_include` and the like, if the name does not only stand there to be tested for or defined.
-/// `in_macro`: it stands in a macro's body or arguments, where parameters and other macros may take part in the name.
+/// The operand of `__has_include` and the like, unless the name is only tested for or defined. `in_macro`: the name is in a macro's
+/// body or arguments, where parameters and other macros may contribute to the operand.
 fn question(lexer: &mut Lexer, name: &[u8], in_macro: bool) -> Result<Option<Operand>, Bypass> {
     if lexer.is_defined_or_tested(name) {
         return Ok(None);
@@ -403,7 +403,7 @@ fn question(lexer: &mut Lexer, name: &[u8], in_macro: bool) -> Result<Option<Ope
     }
 }
 
-/// What the name of a directive says.
+/// The meaning of a directive's name.
 enum Known {
     Include,
     Pragma,
@@ -433,7 +433,7 @@ fn special(name: &[u8]) -> Option<Bypass> {
         .map(|(_, reason)| *reason)
 }
 
-/// What the first special name anywhere in the text, be it in a comment or a literal, gives reason for.
+/// The reason that follows from the first special name anywhere in the text, even in a comment or a literal.
 fn mentions_special(text: &[u8]) -> Option<Bypass> {
     let mut rest = text;
     while let Some(at) = find(rest, b"__") {
@@ -477,8 +477,8 @@ fn could_name_a_file(literal: &[u8]) -> bool {
         || (opens && (begins_with_tail(b"incbin") || begins_with_tail(b"include")))
 }
 
-/// Whether the text has what is a part of such a directive, or of a macro's definition. The assembler of clang takes directives
-/// in capitals, too.
+/// Whether the text has a part of such a directive, or of a macro's definition. Clang's assembler accepts directives in capitals as
+/// well.
 fn could_name_a_file_within(text: &[u8]) -> bool {
     // PTX has `atom.inc.u32`.
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! What a key costs, for tests: bytes that are read and tokens that are handled. No text may make it cost more than linear time.
+//! The cost of a key, for tests: bytes read and tokens handled. No text may make it cost more than linear time.
 
 #[cfg(test)]
 thread_local! {
@@ -12,7 +12,7 @@ pub fn count(_amount: usize) {
     COUNT.set(COUNT.get() + _amount);
 }
 
-/// What `body` costs on this thread.
+/// The cost of `body` on this thread.
 #[cfg(test)]
 pub fn of<R>(body: impl FnOnce() -> R) -> (R, usize) {
     let before = COUNT.get();

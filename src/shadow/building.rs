@@ -1,7 +1,7 @@
-//! Builds, compilations and questions of one program: who may do what while another does.
+//! Concurrent builds, compilations and materializations of one program.
 //!
-//! A build takes a ticket with a generation number, and what it has made is published only if no later build has begun. A
-//! query that needs P built for real has it built alone: builds of P wait for it.
+//! A build takes a ticket with a generation number. Its result is published only if no later build has begun. A query that needs P
+//! built for real holds P exclusively: builds of P wait for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +12,15 @@ use crate::cl::{Context, Program};
 use crate::driver::Driver;
 use crate::key::ingredients::Key;
 
-/// Told whenever a program stops being questioned, see [`own_program`].
+/// Notified when a query releases a program, see [`own_program`].
 static ANSWERED: Signal = Signal::new();
 
-/// How long a build waits for a query that has made the driver build the same program. The query calls nothing of the
-/// application's, so it ends; should a driver hang, the build goes on all the same.
+/// How long a build waits for a query that is forcing a real build of the same program. The query calls nothing of the application,
+/// so it ends; if a driver hangs, the build goes on.
 const MAX_QUERY_WAIT: Duration = Duration::from_secs(60);
 
-/// A build or compilation of a known program that has begun. It ends by [`publish`] or [`ended`]; one that is dropped before,
-/// by a fault of ours, has ended we do not know how.
+/// A build or compilation of a known program that has begun. It ends by [`publish`] or [`ended`]. A ticket that is dropped without
+/// either, because of a bug, counts as a failed build.
 pub struct Ticket {
     /// P.
     pub program: Program,
@@ -33,7 +33,7 @@ pub struct Ticket {
     pub context: Context,
     /// What it was made from.
     pub origin: Origin,
-    /// How it came to hold what it holds, if that is known by a key.
+    /// The recipe of the program's content, if it is known by a key.
     pub recipe: Option<Arc<Recipe>>,
     /// References that the application holds.
     pub references: u32,
@@ -41,7 +41,7 @@ pub struct Ticket {
     pub inner: Option<Arc<CachedProgram>>,
     /// Kernels of P or of its P' that the application holds.
     pub kernels: usize,
-    /// Those of them that are kernels of a P'.
+    /// Kernels of a P' among them.
     pub inner_kernels: usize,
     /// Another build or compilation of it was running.
     pub concurrent: bool,
@@ -57,12 +57,12 @@ pub struct Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.ended.load(Ordering::Relaxed) {
-            ended(self, Ended::Failed, None, None);
+            ended(self, BuildEnd::Failed, None, None);
         }
     }
 }
 
-/// Begins a build or compilation; None if the program is not known. Waits for a query that has the driver build it.
+/// Begins a build or compilation. Waits for a query that is forcing a real build. None if the program is not known.
 pub fn begin(program: Program) -> Option<Ticket> {
     let until = Instant::now() + MAX_QUERY_WAIT;
     let mut state = STATE.write();
@@ -76,7 +76,7 @@ pub fn begin(program: Program) -> Option<Ticket> {
     let kernels = state.attached_kernels(id).count();
     let inner_kernels = state
         .attached_kernels(id)
-        .filter(|kernel| kernel.is_apart())
+        .filter(|kernel| kernel.is_inner())
         .count();
     let known = state.programs.get_mut(&program)?;
     known.generation += 1;
@@ -121,8 +121,8 @@ impl State {
     }
 }
 
-/// Says whether the build goes on although the driver may have ended it, so that CL_PROGRAM_BUILD_STATUS tells so and
-/// nobody has a reason to begin another. False if a later build has begun.
+/// Sets whether the build goes on although the driver may have finished. CL_PROGRAM_BUILD_STATUS then reports it as in progress, so
+/// that no application has a reason to begin another. False if a later build has begun.
 pub fn set_busy(ticket: &Ticket, busy: bool) -> bool {
     STATE
         .write()
@@ -131,21 +131,21 @@ pub fn set_busy(ticket: &Ticket, busy: bool) -> bool {
         .is_some()
 }
 
-/// Lets P answer for itself while the driver judges a call that may change it. P has been built for real.
+/// Lets P answer for itself while the driver judges a call that may change it. P was built for real.
 pub fn stand_aside(ticket: &Ticket) {
     let aside = STATE
         .write()
         .current(ticket)
         .and_then(|known| known.inner.take());
-    drop(aside); // the ticket has another
+    drop(aside); // the ticket has another clone
 }
 
-/// Whether no other build of the program ran beside this one, so that what the driver has is what this one made.
+/// Whether no other build of the program ran at the same time, so that the driver holds the result of this one.
 pub fn is_alone(ticket: &Ticket) -> bool {
     !ticket.concurrent && STATE.write().current(ticket).is_some()
 }
 
-/// Ends a build with a P' that serves from now on. Gives it back if a later build has begun; the build has not ended then.
+/// Ends a build with a P' that serves from now on. If a later build has begun, returns P', and the build has not ended.
 pub fn publish(ticket: &Ticket, inner: Arc<CachedProgram>) -> Result<(), Arc<CachedProgram>> {
     let mut state = STATE.write();
     let Some(known) = state.current(ticket) else {
@@ -164,20 +164,20 @@ pub fn publish(ticket: &Ticket, inner: Arc<CachedProgram>) -> Result<(), Arc<Cac
 
 /// How the driver's own build or compilation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum BuildEnd {
     /// P has changed: it answers for itself from now on.
     Built,
     /// P has changed, and has no executable.
     Failed,
     /// The call was refused before it changed anything.
     Refused,
-    /// The twin of the result of a link has changed, which still is served.
+    /// The twin of a link's result has changed. The result is still served.
     Twin,
 }
 
-/// Ends a build or compilation that the driver did; `recorded` is the entry that it was recorded in, `recipe` what is known
-/// of what P holds now, if no other has begun since: then it is not known what P holds.
-pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>, recipe: Option<Arc<Recipe>>) {
+/// Ends a build or compilation by the driver. `recorded`: the entry in which it was recorded. `recipe`: the recipe of P's content,
+/// used only if no other build has begun since.
+pub fn ended(ticket: &Ticket, how: BuildEnd, recorded: Option<Key>, recipe: Option<Arc<Recipe>>) {
     let mut state = STATE.write();
     let mut old = None;
     let is_current = state.current(ticket).is_some();
@@ -185,19 +185,19 @@ pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>, recipe: Option<
     let known = state.programs.get_mut(&ticket.program);
     if let Some(known) = known.filter(|known| known.id == ticket.id) {
         match how {
-            Ended::Refused => {
+            BuildEnd::Refused => {
                 if known.inner.is_none() && known.changes == ticket.changes {
                     known.inner = ticket.inner.clone();
                 }
             }
-            Ended::Twin => {
+            BuildEnd::Twin => {
                 known.changes += 1;
                 old_recipe = known.recipe.take();
             }
-            Ended::Built | Ended::Failed => {
+            BuildEnd::Built | BuildEnd::Failed => {
                 known.built = true;
                 known.changes += 1;
-                known.failed |= how == Ended::Failed;
+                known.failed |= how == BuildEnd::Failed;
                 known.recorded = recorded.filter(|_| is_current);
                 std::mem::swap(&mut known.recipe, &mut old_recipe);
                 old = known.inner.take();
@@ -209,14 +209,14 @@ pub fn ended(ticket: &Ticket, how: Ended, recorded: Option<Key>, recipe: Option<
     drop((old, old_recipe));
 }
 
-/// The exclusive right to have the driver build P for real and to ask it, see [`own_program`].
+/// The exclusive right to force a real build of P and to query it, see [`own_program`].
 pub struct OwnProgram {
     program: Program,
     id: u64,
 }
 
-/// Begins to question P itself, which `inner` serves; None if another P' serves it by now or it is being built. Builds of it
-/// wait until the result is dropped; so does a second question.
+/// Holds P, which `inner` serves, exclusively. None if another P' serves it by now, or if it is being built. Builds and other
+/// queries of P wait until the result is dropped.
 pub fn own_program(program: Program, inner: &Arc<CachedProgram>) -> Option<OwnProgram> {
     let until = Instant::now() + MAX_QUERY_WAIT;
     loop {

@@ -1,6 +1,6 @@
-//! The known kernels, and a way to see without a lock that a kernel is none of them.
+//! The known kernels, and a lock-free test that a kernel is not among them.
 //!
-//! clRetainKernel and clReleaseKernel come here for every kernel of every program, and most are the driver's alone.
+//! clRetainKernel and clReleaseKernel come here for every kernel of every program. Most are the driver's alone.
 
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use crate::cl::Kernel;
 
 const PLACES: usize = 1024;
 
-/// How many known kernels have each place. Kept in step with the map, under its lock.
+/// The number of known kernels for each hash. Changes together with the map, under its lock.
 static PLACE_COUNTS: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
 
 /// Two kernels may have the same place.
@@ -20,7 +20,7 @@ fn place(kernel: Kernel) -> &'static AtomicU32 {
     &PLACE_COUNTS[(product >> 32) as usize % PLACES]
 }
 
-/// Whether the kernel may be known. A thread that has the handle has it from the call that made it known.
+/// Whether the kernel may be known. A thread that has the handle got it from the call that made it known, so it sees that write.
 #[inline]
 pub fn may_be_known(kernel: Kernel) -> bool {
     place(kernel).load(Ordering::Relaxed) > 0

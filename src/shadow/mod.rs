@@ -1,14 +1,14 @@
-//! What we remember of live programs and kernels.
+//! The state of live programs and kernels.
 //!
-//! The application's program P stays the driver's program, made from the application's source. On a hit an inner program P'
-//! does the executing; here stands which P' that is, and which kernels came from it. One lock guards all of it and is never
-//! held across a call into a driver or a callback. A handle that is not here is not ours: the driver alone deals with it.
+//! The application's program P is the driver's own program, made from the application's source. On a hit an inner program P'
+//! executes instead; this module knows P' and the kernels that came from it. One lock guards all of it, and is never held across a
+//! call into a driver or a callback. A handle that is not here belongs to the driver alone.
 //!
-//! Handles are recycled addresses, so a program or kernel is forgotten *before* the driver's last release, and whatever is
-//! remembered under a handle that a driver gives out anew is dropped.
+//! Drivers reuse the addresses of handles. So a program or kernel is forgotten *before* the driver's last release, and the state
+//! under a handle that a driver returns as new is dropped.
 
 mod building;
-mod inner;
+mod cached_program;
 mod kernels;
 mod recipe;
 
@@ -22,13 +22,14 @@ use crate::fork_safety::{RwLock, Signal};
 use crate::key::il::Module;
 use crate::key::ingredients::Key;
 pub use building::{
-    Ended, OwnProgram, Ticket, begin, ended, is_alone, own_program, publish, set_busy, stand_aside,
+    BuildEnd, OwnProgram, Ticket, begin, ended, is_alone, own_program, publish, set_busy,
+    stand_aside,
 };
-pub use inner::{CachedProgram, Owner};
+pub use cached_program::{CachedProgram, Owner};
 use kernels::{Kernels, may_be_known};
 pub use recipe::{Base, Constants, Header, Operation, Recipe, Text};
 
-/// By address; nobody chooses those to make them collide.
+/// By address. The default hasher with fixed keys is safe, since no attacker chooses addresses.
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
 static STATE: RwLock<State> = RwLock::new(State {
@@ -44,39 +45,39 @@ struct State {
 }
 
 struct ProgramState {
-    /// Tells this program from a later one at the same address.
+    /// Distinguishes this program from a later one at the same address.
     id: u64,
     driver: &'static Driver,
     context: Context,
     origin: Origin,
     /// References that the application holds.
     references: u32,
-    /// The application gave its last reference back while kernels of P' lived: the driver was not told yet, so that P
-    /// lives as long as its kernels do.
+    /// The application has released its last reference while kernels of P' live. The driver was not told yet, so that P lives as
+    /// long as its kernels.
     kept: bool,
-    /// Counts builds and compilations; an outcome is published only if no later one has begun.
+    /// Incremented by each build and compilation. An outcome is published only if no later build has begun.
     generation: u64,
-    /// Builds and compilations that are running.
+    /// The number of running builds and compilations.
     running: u32,
-    /// Counts those that changed the program.
+    /// The number of builds and compilations that changed the program.
     changes: u64,
-    /// A hit is being loaded or a miss recorded: the build has not ended for the application yet.
+    /// A hit is being loaded or a miss recorded: for the application the build goes on.
     busy: bool,
-    /// A query has the driver build P and ask it.
+    /// A query is forcing a real build of P.
     questioned: bool,
     failed: bool,
     release_callback: bool,
     /// The program was built or compiled before.
     built: bool,
     inner: Option<Arc<CachedProgram>>,
-    /// The entry that this program, built by the driver, was recorded in.
+    /// The entry in which this program, built by the driver, was recorded.
     recorded: Option<Key>,
-    /// How it came to hold what it holds, if that is known by a key.
+    /// The recipe of its content, if it is known by a key.
     recipe: Option<Arc<Recipe>>,
 }
 
 impl ProgramState {
-    /// Whether the driver takes it for dead, since kernels do not keep a program there.
+    /// Whether the program is dead to the driver, on drivers where kernels do not keep their program alive.
     fn is_dead(&self) -> bool {
         self.kept && !self.driver.profile.kernels_keep_program
     }
@@ -85,8 +86,7 @@ impl ProgramState {
 /// What a program was made from.
 #[derive(Clone)]
 pub enum Origin {
-    /// Source text: the length that CL_PROGRAM_SOURCE must have, without the NUL; None if it cannot be trusted to be what is
-    /// compiled.
+    /// Source text, and its length without terminators. None if CL_PROGRAM_SOURCE may differ from what is compiled.
     Source(Option<usize>),
     /// An intermediate language, and the specialization constants that were set.
     Il(Module, Constants),
@@ -98,18 +98,18 @@ struct KernelState {
     program: Program,
     program_id: u64,
     references: u32,
-    /// What it comes from; None for a kernel of P itself.
+    /// The program that it was created from. None for a kernel of P itself.
     inner: Option<Arc<CachedProgram>>,
     /// It is a kernel of the twin of a link's result.
     is_of_twin: bool,
 }
 
 impl KernelState {
-    /// Whether it is a kernel of a program that is not the application's, and keeps no P. Where kernels keep no program, one of a
-    /// twin needs none.
-    fn is_apart(&self) -> bool {
+    /// Whether its program is not the application's own, and does not keep P alive. On drivers where kernels keep no program alive,
+    /// a kernel of a twin is not one.
+    fn is_inner(&self) -> bool {
         self.inner.as_ref().is_some_and(|inner| {
-            inner.is_apart() || self.is_of_twin && inner.driver().profile.kernels_keep_program
+            inner.is_inner() || self.is_of_twin && inner.driver().profile.kernels_keep_program
         })
     }
 }
@@ -122,7 +122,7 @@ impl State {
     }
 
     fn has_kernels_apart(&self, program_id: u64) -> bool {
-        self.attached_kernels(program_id).any(KernelState::is_apart)
+        self.attached_kernels(program_id).any(KernelState::is_inner)
     }
 }
 
@@ -136,7 +136,7 @@ pub fn program_created(
     remember(driver, context, program, origin, None, None, None);
 }
 
-/// Remembers a program that was linked: by the driver, and recorded, if that could be; or made from an entry's binaries.
+/// Remembers the result of a link, which the driver made and we recorded if possible, or which was made from an entry's binaries.
 pub fn program_linked(
     driver: &'static Driver,
     context: Context,
@@ -192,7 +192,7 @@ fn remember(
     drop(stale);
 }
 
-/// Forgets what was remembered under a handle that the driver has given out anew.
+/// Forgets the state under a handle that the driver has returned as new.
 pub fn program_recycled(program: Program) {
     let stale = STATE.write().programs.remove(&program);
     drop(stale);
@@ -202,7 +202,7 @@ pub fn program_recycled(program: Program) {
 pub enum Retain {
     /// The driver takes it.
     Forward,
-    /// It was counted, and the driver has it already.
+    /// It was counted. The driver has the reference already.
     Counted,
     /// The program is dead to the driver, as this P' is: see [`Release::Keep`].
     Dead(Arc<CachedProgram>),
@@ -229,16 +229,16 @@ pub fn program_retained(program: Program) -> Retain {
 pub enum Release {
     /// The driver releases it.
     Forward,
-    /// The driver releases it, then what is here is dropped.
+    /// The driver releases it, then this is dropped.
     Last(Option<Arc<CachedProgram>>),
-    /// The driver is told later, when the last kernel goes. Where kernels do not keep their program, P' is released now: it
-    /// answers for P from then on as P would, dead but in memory, since loaders read the first word of every handle.
+    /// The driver is told later, when the last kernel goes. On drivers where kernels do not keep their program alive, P' is
+    /// released now. From then on P' answers as P would: dead but in memory, since loaders read the first word of every handle.
     Keep(Option<Arc<CachedProgram>>),
     /// The program is dead to the driver already, as this P' is.
     Dead(Arc<CachedProgram>),
 }
 
-/// The application gives a reference back.
+/// The application releases a reference.
 pub fn program_released(program: Program) -> Release {
     let mut state = STATE.write();
     let Some(known) = state.programs.get_mut(&program) else {
@@ -248,8 +248,8 @@ pub fn program_released(program: Program) -> Release {
         return known.inner.clone().map_or(Release::Forward, Release::Dead);
     }
     if known.kept {
-        // One release too many. Before the kernels go, the driver would have a program with no reference of the
-        // application's, too; it decides.
+        // One release too many. Without us, the driver would also have a program without references of the application while
+        // kernels live. The driver decides.
         return Release::Forward;
     }
     known.references = known.references.saturating_sub(1);
@@ -272,15 +272,15 @@ pub fn program_released(program: Program) -> Release {
     Release::Keep(known.inner.clone().filter(|_| !kernels_keep))
 }
 
-/// The P' of a program that is dead to the driver, as it is: see [`Release::Keep`].
+/// The P' of a program that is dead to the driver: see [`Release::Keep`].
 pub fn dead(program: Program) -> Option<Arc<CachedProgram>> {
     let state = STATE.read();
     let known = state.programs.get(&program)?;
     known.inner.clone().filter(|_| known.is_dead())
 }
 
-/// Remembers a kernel of a known program; `inner` is the program that it was made from, if not P itself, or the one whose twin it
-/// was made from.
+/// Remembers a kernel of a known program. `inner` is the program that it was created from, or whose twin it was created from. None
+/// for P itself.
 pub fn kernel_created(
     program: Program,
     kernel: Kernel,
@@ -343,16 +343,16 @@ pub fn kernel_retained(kernel: Kernel) {
     }
 }
 
-/// What is to be dropped after the driver's release of a kernel.
+/// What to drop after the driver's release of a kernel.
 #[must_use]
 pub struct KernelRelease {
-    /// The last kernel of a P that the application released before: now the driver is told.
+    /// The P whose last kernel this was, and which the application released before: the driver is told now.
     pub program: Option<Program>,
-    /// Released after both.
+    /// Dropped after the kernel and the program.
     pub inners: [Option<Arc<CachedProgram>>; 2],
 }
 
-/// The application gives a reference to a kernel back; None if there is nothing to drop.
+/// The application releases a reference to a kernel. None if there is nothing to drop.
 pub fn kernel_released(kernel: Kernel) -> Option<KernelRelease> {
     if !may_be_known(kernel) {
         return None;
@@ -383,7 +383,7 @@ pub fn kernel_released(kernel: Kernel) -> Option<KernelRelease> {
     Some(release)
 }
 
-/// The P and P' of a kernel that was made from a P'.
+/// The P and P' of a kernel that was created from a P'.
 pub fn kernel_origin(kernel: Kernel) -> Option<(Program, Arc<CachedProgram>)> {
     let state = STATE.read();
     let known = state.kernels.get(&kernel)?;
@@ -396,13 +396,13 @@ pub struct ProgramView {
     pub inner: Option<Arc<CachedProgram>>,
     /// A reference to P that is ours alone.
     pub kept: bool,
-    /// The build has not ended for the application, whatever the driver says.
+    /// For the application the build goes on, whatever the driver says.
     pub busy: bool,
-    /// The entry that P, built by the driver, was recorded in.
+    /// The entry in which P, built by the driver, was recorded.
     pub recorded: Option<Key>,
 }
 
-/// A known program, as it is now.
+/// The current state of a known program.
 pub fn view(program: Program) -> Option<ProgramView> {
     let state = STATE.read();
     let known = state.programs.get(&program)?;
@@ -414,7 +414,7 @@ pub fn view(program: Program) -> Option<ProgramView> {
     })
 }
 
-/// How a known program of this context came to hold what it holds; None if that is not known by a key or may be changing.
+/// The recipe of a known program of this context. None if its content is not known by a key, or may be changing.
 pub fn recipe(program: Program, context: Context) -> Option<Arc<Recipe>> {
     let state = STATE.read();
     let known = state.programs.get(&program)?;
@@ -422,7 +422,7 @@ pub fn recipe(program: Program, context: Context) -> Option<Arc<Recipe>> {
     known.recipe.clone().filter(|_| is_settled)
 }
 
-/// The length of the source of a known program of this context, if that can be trusted to be what is compiled.
+/// The length of the source of a known program of this context. None if CL_PROGRAM_SOURCE may differ from what is compiled.
 pub fn source_length(program: Program, context: Context) -> Option<usize> {
     let state = STATE.read();
     let known = state.programs.get(&program)?;
@@ -432,13 +432,13 @@ pub fn source_length(program: Program, context: Context) -> Option<usize> {
     }
 }
 
-/// Notes a specialization constant that the driver took for a program.
+/// Notes a specialization constant that the driver has accepted.
 pub fn constant_set(program: Program, id: u32, value: Vec<u8>) {
     if let Some(known) = STATE.write().programs.get_mut(&program)
         && let Origin::Il(_, constants) = &mut known.origin
     {
         constants.insert(id, value);
-        // Nobody can tell whether a build that is running has seen it.
+        // A running build may or may not have seen it.
         known.generation += u64::from(known.running > 0);
     }
 }
@@ -454,7 +454,7 @@ pub fn inners(program: Program) -> Vec<Arc<CachedProgram>> {
         .filter_map(|kernel| kernel.inner.as_ref());
     let mut found: Vec<Arc<CachedProgram>> = Vec::new();
     let all = known.inner.iter().chain(of_kernels);
-    for inner in all.filter(|inner| inner.is_apart()) {
+    for inner in all.filter(|inner| inner.is_inner()) {
         if !found.iter().any(|other| Arc::ptr_eq(other, inner)) {
             found.push(inner.clone());
         }
@@ -470,7 +470,7 @@ pub fn executing(program: Program) -> (Program, Option<Arc<CachedProgram>>) {
     }
 }
 
-/// How many programs that the application does not know live in a context.
+/// The number of programs in a context that the application does not know.
 pub fn inner_programs(context: Context) -> usize {
     let state = STATE.read();
     let of_programs = state
@@ -491,7 +491,7 @@ pub fn inner_programs(context: Context) -> usize {
     programs.len()
 }
 
-/// In a child that was forked: nobody ends what other threads had begun in the parent.
+/// In a forked child: no thread ends what other threads had begun in the parent.
 pub fn forked() {
     for program in STATE.write().programs.values_mut() {
         program.running = 0;

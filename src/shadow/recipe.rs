@@ -1,4 +1,4 @@
-//! How a program came to hold what it holds: enough for the driver to do it again.
+//! The recipe of a program's content: enough for the driver to make it again.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -9,9 +9,9 @@ use crate::driver::BuildArguments;
 use crate::key::include::Closure;
 use crate::key::ingredients::Key;
 
-/// A call that left a program in a state which is known by a key.
+/// A call after which the content of a program is known by a key.
 pub struct Recipe {
-    /// The key of that state.
+    /// The key of the content.
     pub key: Key,
     /// What the program was made from.
     pub base: Base,
@@ -19,19 +19,19 @@ pub struct Recipe {
     pub operation: Operation,
     /// With which devices and options.
     pub arguments: BuildArguments,
-    /// The state before it, if devices that the call does not name keep what that left them.
+    /// The recipe before the call, if devices that the call does not name keep that state.
     pub previous: Option<Arc<Recipe>>,
-    /// How many calls it takes to do all of it again.
+    /// The number of calls that repeat all of it.
     pub weight: usize,
-    /// How many of them need one another.
+    /// The length of the longest chain of calls that need one another.
     pub depth: usize,
-    /// The header files that were read, or looked for.
+    /// The header files that were read or looked for.
     pub closure: Closure,
-    /// The directories in which headers were looked for, in all calls that led here. Their spelling is in no key.
+    /// The directories in which headers were looked for, in all calls of the recipe. Their spelling is in no key.
     pub include_dirs: Vec<Vec<u8>>,
 }
 
-/// A source or module, as the driver gave it: sources can be megabytes, and are not copied again.
+/// A source or module, as the driver gave it. Shared, since it may have megabytes.
 pub type Text = Arc<Vec<u8>>;
 
 /// What a program is made from.
@@ -69,6 +69,16 @@ pub enum Operation {
     Link(Vec<Device>),
 }
 
+impl Operation {
+    /// The embedded headers of clCompileProgram.
+    pub fn headers(&self) -> &[Header] {
+        match self {
+            Operation::Compile(headers) => headers,
+            _ => &[],
+        }
+    }
+}
+
 /// An embedded header of clCompileProgram.
 #[derive(Clone, Debug)]
 pub struct Header {
@@ -79,17 +89,17 @@ pub struct Header {
 }
 
 impl Recipe {
-    /// How long a chain of calls for one device after another may be, before it is left to the driver.
+    /// The longest chain of calls for one device after another. Longer chains are left to the driver.
     pub const MAX_CHAIN: usize = 64;
 
-    /// How many calls a link may stand for, before it is left to the driver. What several libraries hold counts in each.
+    /// The largest number of calls that a link may need. A library in several libraries counts each time. Larger links are left to
+    /// the driver.
     pub const MAX_WEIGHT: usize = 4096;
 
-    /// How deep libraries of libraries may be, before they are left to the driver. They are repeated and dropped by recursion, on
-    /// a stack of the application's.
+    /// The deepest nesting of libraries. Recipes are repeated and dropped by recursion, on the application's stack.
     pub const MAX_DEPTH: usize = 64;
 
-    /// The calls that led here, the first one first.
+    /// The calls of the recipe, the first one first.
     pub fn calls(&self) -> Vec<&Recipe> {
         let mut calls: Vec<&Recipe> =
             std::iter::successors(Some(self), |recipe| recipe.previous.as_deref()).collect();

@@ -49,6 +49,7 @@ mod stack;
 mod starving;
 mod stats;
 mod switches;
+mod terminators;
 mod texts;
 mod tiers;
 mod unwinding;

@@ -59,8 +59,8 @@ fn slots_of_watched_names_are_all_found() {
             let count = image.relocation_count().expect("readable");
             let mut names = BTreeMap::new();
             for number in 0..u32::try_from(count).expect("few") {
-                let each = |bound: Bound| {
-                    let name = image.symbol_name(bound.symbol).ok_or(Unreadable)?;
+                let each = |bound: BoundSymbol| {
+                    let name = image.symbol_name(bound.symbol).ok_or(UnreadableImage)?;
                     names.entry(name).or_insert_with(Vec::new).push(number);
                     Ok(())
                 };
@@ -79,7 +79,7 @@ fn slots_of_watched_names_are_all_found() {
                 all += numbers.len();
             }
             let behind = [u32::try_from(count).expect("few")];
-            assert_eq!(image.each_bound(behind, |_| Ok(())), Err(Unreadable));
+            assert_eq!(image.each_bound(behind, |_| Ok(())), Err(UnreadableImage));
         },
     );
     assert!(all > 10, "{all}");

@@ -1,10 +1,10 @@
-//! Which relocations of a driver's libraries are of watched functions.
+//! The relocations of a driver's libraries that refer to watched functions.
 //!
-//! That follows from the files of the libraries alone, so it is remembered in the cache directory. What is in the slots is read
-//! anew by each process.
+//! They follow from the files of the libraries alone, so they are kept in the cache directory. Each process reads what the slots
+//! hold.
 //!
-//! Looking through all relocations takes 1.4 to 2.0 ms of a processor (PoCL, Intel's CPU runtime, rusticl; release builds), which
-//! is as much as all else of the first key of a process.
+//! Looking through all relocations takes 1.4 to 2.0 ms of CPU time (PoCL, Intel's CPU runtime, rusticl; release builds), as much as
+//! the rest of a process's first key.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ use std::io::Read;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::super::elf_image::{ElfImage, Unreadable, WatchedRelocations};
+use super::super::elf_image::{ElfImage, UnreadableImage, WatchedRelocations};
 use super::super::watched_functions::OF_C_LIBRARY;
 use super::super::watched_names::{NameHashes, WatchedNames};
 use super::{FileMemory, Object, World};
@@ -23,28 +23,28 @@ const MAGIC: &[u8] = b"oclcache slots 1";
 /// A driver has some hundred slots.
 const MAX_SIZE: u64 = 1 << 20;
 
-/// What follows from the file of a library that a driver needs.
+/// The facts that follow from the file of a library that a driver needs.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchedSlots {
-    /// Whether others may find a watched function there.
+    /// Whether it exports a watched function.
     pub exports_any: bool,
     /// The relocations of watched functions.
     pub relocations: WatchedRelocations,
-    /// The numbers of the symbols of functions that have variants, where those are looked at.
+    /// The symbol numbers of functions with variants, if those are watched.
     pub variants: Vec<u32>,
 }
 
-/// A library and by what it is known.
+/// A library and its identity.
 struct Library {
     index: usize,
-    /// None: what is in memory may not be what is in the file.
+    /// None if what is in memory may not be what is in the file.
     identity: Option<Vec<u8>>,
-    /// How many relocations it has.
+    /// The number of its relocations.
     relocations: usize,
 }
 
 impl WatchedSlots {
-    /// Those of all libraries that the driver needs, by their index: remembered, or else found now and remembered.
+    /// The slots of all libraries that the driver needs, by index: from the cache directory, or found now and stored there.
     ///
     /// # Errors
     /// The relocations of the library with this index cannot be read.
@@ -54,7 +54,7 @@ impl WatchedSlots {
         memory: &dyn FileMemory,
     ) -> Result<HashMap<usize, WatchedSlots>, usize> {
         let mut libraries = libraries(world, identity)?;
-        // The order of loading means nothing.
+        // The order of loading has no meaning.
         libraries.sort_by(|one, other| one.identity.cmp(&other.identity));
         let identities = libraries.iter().map(|library| library.identity.as_deref());
         let identities: Option<Vec<&[u8]>> = identities.collect();
@@ -84,7 +84,7 @@ impl WatchedSlots {
     }
 }
 
-/// What is looked for: a file of another list of functions must not be taken.
+/// The digest of the watched functions: facts about another list must not be used.
 fn wanted() -> Vec<u8> {
     let mut wanted = MAGIC.to_vec();
     for name in OF_C_LIBRARY {
@@ -111,17 +111,17 @@ fn libraries(
             };
             match relocations {
                 Ok(relocations) => libraries.push((index, image.layout(), relocations)),
-                Err(Unreadable) => unreadable = Some(index),
+                Err(UnreadableImage) => unreadable = Some(index),
             }
         },
     );
     if let Some(index) = unreadable {
         return Err(index);
     }
-    // Not while the dynamic linker holds its lock: a file may have to be read.
+    // Not while the dynamic linker holds its lock, since a file may have to be read.
     let library = |(index, layout, relocations): (usize, u64, usize)| {
         let part = world.parts[index];
-        // What is looked for in a library depends on these, and they depend on its name.
+        // The watched functions of a library depend on its role, and that depends on its name.
         let roles = [part.is_mathematics, part.has_variants, part.is_importer].map(u8::from);
         let identity = identity(&world.objects[index]);
         Library {
@@ -143,7 +143,7 @@ fn find(world: &World, libraries: &[Library]) -> Result<Vec<WatchedSlots>, usize
         |_, image| names.extend(image.exported_names()),
     );
     let names = WatchedNames::of(names);
-    let slots_of = |index: usize, image: &ElfImage| -> Result<WatchedSlots, Unreadable> {
+    let slots_of = |index: usize, image: &ElfImage| -> Result<WatchedSlots, UnreadableImage> {
         let part = world.parts[index];
         let own = image.watched_symbols(&names);
         let relocations = match part.is_importer {
@@ -157,7 +157,7 @@ fn find(world: &World, libraries: &[Library]) -> Result<Vec<WatchedSlots>, usize
         Ok(WatchedSlots {
             exports_any: own.any,
             relocations,
-            variants: variants.map_err(|_| Unreadable)?,
+            variants: variants.map_err(|_| UnreadableImage)?,
         })
     };
     let mut found = HashMap::new();
@@ -182,7 +182,7 @@ fn find(world: &World, libraries: &[Library]) -> Result<Vec<WatchedSlots>, usize
     Ok(slots)
 }
 
-/// None: it is damaged, or that of another list.
+/// None if it is damaged, or of another list.
 fn read(file: File, list: &[u8; 32]) -> Option<Vec<WatchedSlots>> {
     let mut bytes = Vec::new();
     file.take(MAX_SIZE).read_to_end(&mut bytes).ok()?;

@@ -6,9 +6,9 @@ use super::*;
 use crate::key::ingredients::sha256;
 
 /// Remembers in a directory.
-pub struct Directory(tempfile::TempDir);
+pub struct TestMemory(tempfile::TempDir);
 
-impl FileMemory for Directory {
+impl FileMemory for TestMemory {
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
         Ok(sha256(&std::fs::read(path)?))
     }
@@ -22,9 +22,9 @@ impl FileMemory for Directory {
     }
 }
 
-impl Directory {
-    pub fn new() -> Directory {
-        Directory(tempfile::tempdir().expect("a temporary directory"))
+impl TestMemory {
+    pub fn new() -> TestMemory {
+        TestMemory(tempfile::tempdir().expect("a temporary directory"))
     }
 
     /// All that is remembered.
@@ -132,8 +132,8 @@ fn the_names_that_a_library_asks_for_are_found_and_remembered() {
         .into_iter()
         .find(|path| path.to_string_lossy().contains("libc.so"));
     let path = path.expect("the C library");
-    let memory = Directory::new();
-    let library = Scanned {
+    let memory = TestMemory::new();
+    let library = ScannedLibrary {
         identity: sha256_value(&memory.digest(&path).expect("read")),
         path,
     };
@@ -148,7 +148,7 @@ fn the_names_that_a_library_asks_for_are_found_and_remembered() {
         }
         assert!(matches!(names, Names::Remembered(..)));
     }
-    let other = [Scanned {
+    let other = [ScannedLibrary {
         identity: sha256_value(&[0; 32]),
         ..libraries[0].clone()
     }];
@@ -160,9 +160,9 @@ fn the_names_that_a_library_asks_for_are_found_and_remembered() {
 /// In this test's own program names in Rust run into each other.
 #[test]
 fn names_in_rust_are_found_without_a_nul_behind_them() {
-    let memory = Directory::new();
+    let memory = TestMemory::new();
     let path = std::env::current_exe().expect("a path");
-    let library = Scanned {
+    let library = ScannedLibrary {
         identity: sha256_value(&memory.digest(&path).expect("read")),
         path,
     };

@@ -1,12 +1,12 @@
-//! The rows: what is known of each family of drivers, and where that is known from.
+//! The rows: the facts about each family of drivers, and their sources.
 
 use super::{
     DriverFiles, IncludeDir, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime,
     contains, variables,
 };
 
-/// What clang takes by itself: its headers, `include` in the working directory where it was not told of them (measured on
-/// Intel's CPU runtime), and the directories of the system.
+/// The directories that clang searches by itself: its headers, `include` in the working directory although no option names it
+/// (measured on Intel's CPU runtime), and the directories of the system.
 const CLANG_INCLUDE_DIRS: &[IncludeDir] = &[
     IncludeDir::At("include"),
     IncludeDir::ClangResources,
@@ -14,7 +14,7 @@ const CLANG_INCLUDE_DIRS: &[IncludeDir] = &[
     IncludeDir::At("/usr/include"),
 ];
 
-/// What clang includes in every program of OpenCL C if its headers are used and not a precompiled form of them.
+/// The header that clang includes in every OpenCL C program if it does not use a precompiled form of it.
 const CLANG_IMPLICIT_INCLUDES: &[&str] = &["opencl-c.h", "opencl-c-base.h"];
 
 pub(super) static PROFILES: [Profile; 8] = [
@@ -23,13 +23,13 @@ pub(super) static PROFILES: [Profile; 8] = [
         recognize: |platform| {
             platform.suffix == b"POCL" || contains(&platform.name, "Portable Computing Language")
         },
-        // Measured: CL_PROGRAM_BINARY_SIZES compiles every kernel for any size of work-group, three times as long as the build
-        // took, and holds the program's lock meanwhile (clGetProgramInfo.c, pocl_build.c). Newer versions do it in the build for
+        // Measured: CL_PROGRAM_BINARY_SIZES compiles every kernel for any work-group size. It takes three times as long as the
+        // build, and holds the program's lock meanwhile (clGetProgramInfo.c, pocl_build.c). Newer versions do it in the build for
         // devices that run all work-items alike, as GPUs do (pocl_build.c; unverified).
         record: RecordTime::Baked,
         // Measured: clCreateKernel 0 ms.
         kernel_facts: KernelFactsTime::AfterBuild,
-        // Measured: a binary with debug information makes LLVM's verifier complain on standard error when it is loaded.
+        // Measured: LLVM's verifier complains on standard error when a binary with debug information is loaded.
         refuses_debug: true,
         context_counts_programs: Some(true), // measured
         kernels_keep_program: true,
@@ -50,13 +50,13 @@ pub(super) static PROFILES: [Profile; 8] = [
         ],
         tools: &["ld"], // measured
         configuration: &[],
-        // Measured on 3.1: beside the temporary file that the source was written to. `include` is looked at, but not searched.
+        // Measured on 3.1: the directory of the temporary file that holds the source. `include` is looked at, but not searched.
         include_dirs: &[IncludeDir::PoclCache, IncludeDir::At("include")],
-        // Measured: its own copies of clang's headers are included by absolute names.
+        // Measured: it includes its own copies of clang's headers by absolute names.
         implicit_includes: &[],
         il_files: &[
-            // pocl_llvm_build.cc, pocl_util.c: programs of SPIR-V are translated by the tool or by the library. Sources are not:
-            // measured with strace on 3.1, neither is looked for.
+            // pocl_llvm_build.cc, pocl_util.c: the tool or the library translates SPIR-V programs. Programs from source need
+            // neither (measured with strace on 3.1).
             DriverFiles::At("/usr/bin", "llvm-spirv*"),
             DriverFiles::Library("libLLVMSPIRVLib.so*"),
         ],
@@ -79,7 +79,8 @@ pub(super) static PROFILES: [Profile; 8] = [
         copies_builds: false,                 // measured
         environment: &variables::INTEL_CPU,
         suffix_variables: false,
-        // Measured: opened at the first build, all beside the library, but clbltfnshared.rtl first one directory above.
+        // Measured: opened at the first build, all beside the library, except clbltfnshared.rtl, which is first looked for one
+        // directory above.
         files: &[
             DriverFiles::Beside(".", "*.rtl"),
             DriverFiles::Beside("..", "*.rtl"),
@@ -89,7 +90,7 @@ pub(super) static PROFILES: [Profile; 8] = [
             DriverFiles::Beside(".", "libintelocl_*"),
         ],
         tools: &[],
-        // Measured: read before the one beside the library, when the driver is opened and at each build.
+        // Measured: read before the file beside the library, when the driver is opened and at each build.
         configuration: &["cl.cfg"],
         // Measured, also that `include` in the working directory is searched.
         include_dirs: &[
@@ -107,8 +108,8 @@ pub(super) static PROFILES: [Profile; 8] = [
         recognize: |platform| {
             contains(&platform.vendor, "Intel") && contains(&platform.name, "Graphics")
         },
-        // get_info.cpp: what the build left in memory is wrapped up. program.cpp: it is compiled again from its intermediate
-        // representation where the binary is loaded on another kind of device, or a setting demands it.
+        // get_info.cpp: the binary wraps what the build left in memory. program.cpp: the intermediate representation is compiled
+        // again if the binary is loaded on another kind of device, or if a setting demands it.
         record: RecordTime::Measured,
         // kernel.cpp: memory is allocated, nothing is compiled; unverified.
         kernel_facts: KernelFactsTime::AfterBuild,
@@ -138,7 +139,8 @@ pub(super) static PROFILES: [Profile; 8] = [
     Profile {
         family: "amd",
         recognize: |platform| contains(&platform.name, "AMD Accelerated Parallel Processing"),
-        // cl_program.cpp: what the build left in memory is copied. devprogram.cpp: it is loaded as it is, if it has code.
+        // cl_program.cpp: the binary is a copy of what the build left in memory. devprogram.cpp: it is loaded as it is, if it has
+        // code.
         record: RecordTime::Measured,
         // cl_program.cpp: the first one loads the program's code onto the devices, nothing is compiled; unverified.
         kernel_facts: KernelFactsTime::AfterBuild,
@@ -167,10 +169,10 @@ pub(super) static PROFILES: [Profile; 8] = [
     Profile {
         family: "nvidia",
         recognize: |platform| contains(&platform.vendor, "NVIDIA"),
-        // Its sources are closed, and nothing is measured. The binary is PTX text (pull request 672 of inducer/pyopencl), which the
-        // driver compiles when it is loaded unless its own cache has it (documented: CUDA_CACHE_PATH): a hit may gain little.
+        // Closed source, not measured. The binary is PTX text (pull request 672 of inducer/pyopencl), which the driver compiles
+        // when it is loaded, unless its own cache has it (documented: CUDA_CACHE_PATH): a hit may gain little.
         record: RecordTime::Measured,
-        // All is compiled by clBuildProgram (pull request 225 of viennacl/viennacl-dev); unverified.
+        // clBuildProgram compiles everything (pull request 225 of viennacl/viennacl-dev); unverified.
         kernel_facts: KernelFactsTime::AfterBuild,
         refuses_debug: false,
         context_counts_programs: None,     // found out
@@ -212,8 +214,8 @@ pub(super) static PROFILES: [Profile; 8] = [
         copies_builds: false,           // measured
         environment: &variables::RUSTICL,
         suffix_variables: false,
-        // libclc's SPIR-V, read when the driver is opened, from a directory that is compiled in (measured: /usr/lib/clc). The
-        // headers of clang belong to the closure of headers.
+        // libclc's SPIR-V, read when the driver is opened, from a directory that is set at compile time (measured: /usr/lib/clc).
+        // The headers of clang belong to the closure of headers.
         files: &[
             DriverFiles::Beside("../share/clc", "*.spv"),
             DriverFiles::Beside("../../share/clc", "*.spv"),
@@ -277,7 +279,7 @@ pub(super) static PROFILES: [Profile; 8] = [
         recognize: |platform| contains(&platform.name, "Oclgrind"),
         // Program.cpp: LLVM's bitcode is written twice, once to tell its size. Kernels are interpreted.
         record: RecordTime::Measured,
-        // It ends the process when a kernel is created that calls a function which nobody defined; the build succeeds. Measured.
+        // Measured: it ends the process when a kernel is created that calls an undefined function. The build succeeds.
         kernel_facts: KernelFactsTime::WhenCreated,
         refuses_debug: false,
         context_counts_programs: Some(true), // measured

@@ -1,19 +1,19 @@
-//! The environment variables that drivers and their compilers read, by family: which change code, which change what the
-//! application sees as features and macros, and which change nothing that is cached.
+//! The environment variables that drivers and their compilers read, by family: those that change code, those that change what the
+//! application sees as features and macros, and those that change nothing that is cached.
 //!
-//! A name that ends in `*` stands for all that begin so: names that are composed at run time, and those that newer versions
-//! may have. Variables that decide which libraries are loaded are not here: LD_LIBRARY_PATH, LD_PRELOAD, and OPENCL_LAYERS
-//! and OPENCL_LAYER_PATH for layers between us and the driver. They act through these libraries, which are in the key.
+//! A name that ends in `*` matches all names that begin so: names that are composed at run time, and names that newer versions may
+//! have. Variables that decide which libraries are loaded are not listed: LD_LIBRARY_PATH, LD_PRELOAD, and OPENCL_LAYERS and
+//! OPENCL_LAYER_PATH for layers between us and the driver. They act through libraries, which are in the key.
 
-/// What a variable does.
+/// The effect of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It changes generated code or what the driver gives as binary.
+    /// It changes generated code or the driver's binary.
     Code,
-    /// It changes features and macros, and so what the preprocessor leaves. Not all of it can be asked of the device, so
-    /// it is in the key as well.
+    /// It changes features and macros, and with them the result of the preprocessor. The device's answers do not tell all of it, so
+    /// the variable is in the key as well.
     Identity,
-    /// Nothing that is cached changes.
+    /// It changes nothing that is cached.
     Neutral,
 }
 
@@ -25,11 +25,11 @@ pub struct Environment {
     pub identity: &'static [&'static str],
     /// See [`Effect::Neutral`].
     pub neutral: &'static [&'static str],
-    /// Variables that are as if they were not set when they have this value.
+    /// Variables and the value that has the same effect as an unset variable.
     pub defaults: &'static [(&'static str, &'static str)],
-    /// Variables that name a file which is read or run: its content is in the key, too.
+    /// Variables that name a file which is read or run: the file's content is in the key as well.
     pub files: &'static [&'static str],
-    /// A variable that, set to anything but `0`, makes the driver read hundreds of names of the form `LikeThis`.
+    /// A variable that makes the driver read hundreds of names of the form `LikeThis`, if set to anything but `0`.
     pub camel_case: Option<&'static str>,
 }
 
@@ -43,7 +43,7 @@ const NONE: Environment = Environment {
 };
 
 impl Environment {
-    /// What a variable does; None: it is not one of the driver's. The longest name that fits decides.
+    /// The effect of a variable. None if it is not one of the driver's. The longest matching name decides.
     pub fn effect(&self, name: &str) -> Option<Effect> {
         [
             (Effect::Code, self.code),
@@ -77,7 +77,8 @@ fn fits(known: &str, name: &str) -> bool {
     }
 }
 
-/// PoCL: lib/CL and lib/llvmopencl of its sources. Its own cache's key has one of the first list, POCL_WORK_GROUP_METHOD.
+/// PoCL: lib/CL and lib/llvmopencl of its sources. PoCL's own cache has only one variable of the first list in its key,
+/// POCL_WORK_GROUP_METHOD.
 pub static POCL: Environment = Environment {
     code: &[
         "POCL_WORK_GROUP_METHOD",          // pocl_cache.c, WorkitemHandlerChooser.cc
@@ -107,7 +108,7 @@ pub static POCL: Environment = Environment {
         "POCL_TCECC_EXTRA_FLAGS",          // devices/almaif/openasip
         "POCL_BUILDING",                   // takes headers and built-ins of the build directory
         "POCL_*",                          // whatever other versions read
-        // Kernels are linked with clang's driver, which finds its linker and libraries by these.
+        // clang's driver links kernels, and finds its linker and libraries by these.
         "COMPILER_PATH",
         "LIBRARY_PATH",
     ],
@@ -115,7 +116,7 @@ pub static POCL: Environment = Environment {
         "POCL_DEVICES",
         "POCL_CPU_LOCAL_MEM_SIZE",
         "POCL_MAX_WORK_GROUP_SIZE",
-        // These make the driver lie about itself.
+        // These make the driver report other facts about itself.
         "POCL_DRIVER_VERSION_OVERRIDE",
         "POCL_PLATFORM_NAME_OVERRIDE",
         "POCL_CPU_VENDOR_ID_OVERRIDE",
@@ -142,7 +143,7 @@ pub static POCL: Environment = Environment {
         "POCL_REMOTE_*",
         "POCL_DISCOVERY*",
         // PoCL 3.1 sets it when a program first asks for its devices (measured), so that hwloc opens no plug-ins. hwloc only counts
-        // processors and memory, which the devices tell.
+        // processors and memory, which the device's answers tell.
         "HWLOC_PLUGINS_PATH",
     ],
     // The second arguments of pocl_get_bool_option and pocl_get_string_option. POCL_WORK_GROUP_METHOD is not among them:
@@ -185,7 +186,7 @@ pub static INTEL_CPU: Environment = Environment {
     // Measured on 2026.2 with 0, 1, `true`, odd text, 2, nothing and `1GB`: logs, queries, sizes of binaries and results were the
     // same. CL_CONFIG_DUMP_ASM and CL_CONFIG_USE_VTUNE are not here: they change the log.
     neutral: &[
-        // Asked for by libraries that are opened inside the first build: huge pages of TBB's allocator, and on which processors its
+        // Read by libraries that are opened inside the first build: huge pages of TBB's allocator, and the processors on which its
         // threads run (documented). Measured with odd values: nothing changes.
         "TBB_MALLOC_*",
         "SYCL_CPU_PLACES",
@@ -396,7 +397,7 @@ pub static OCLGRIND: Environment = Environment {
     ..NONE
 };
 
-/// A driver that is not known. By habit a driver's variables begin with its suffix, and these are taken besides.
+/// An unknown driver. Usually a driver's variables begin with its suffix. These are assumed as well.
 pub static UNKNOWN: Environment = Environment {
     code: &["CL_*", "OCL_*", "CPATH", "C_INCLUDE_PATH"],
     // The loaders' own.
@@ -418,17 +419,19 @@ pub static LAYERS: Environment = Environment {
     ..NONE
 };
 
-/// Variables that change nothing for any driver, although their names occur in libraries, or may in those that cannot be read.
+/// Variables that change nothing for any driver, although their names occur in libraries, or may occur in unreadable ones.
 ///
-/// Where nothing else is said: measured bare on PoCL 3.1, Intel's CPU runtime 2026.2, rusticl 22.3 and Oclgrind 21.10 with a program
-/// that is built with a warning and one that is refused. Binary, log, all answers of the device and what a kernel computed were
-/// the same with odd values of the variable, but for paths in PoCL's log; of Oclgrind's refused program half of them were tried.
+/// Unless a comment says otherwise, measured without a cache on PoCL 3.1, Intel's CPU runtime 2026.2, rusticl 22.3 and Oclgrind
+/// 21.10, with a program that builds with a warning and one that is refused. With odd values of the variable, binary, log, all
+/// answers of the device and the results of a kernel were the same, except for paths in PoCL's log. Of Oclgrind's refused program,
+/// half of the variables were tried.
 static NEUTRAL: &[&str] = &[
-    // Set anew by each shell, terminal or session.
+    // Set by each shell, terminal or session.
     "_",
     "SHLVL",
     "OLDPWD",
-    // LLVM's name of the working directory. Measured with `-g` as well, where a link leads there: only Oclgrind's binary differs.
+    // LLVM's name of the working directory. Also measured with `-g` and a link as working directory: only Oclgrind's binary
+    // differs.
     "PWD",
     "SHELL",
     "TERM",
@@ -448,7 +451,7 @@ static NEUTRAL: &[&str] = &[
     "LINES",
     "COLUMNS",
     "NO_COLOR",
-    // Where programs have files of their own. Those that a driver reads are in the key.
+    // Directories of programs' own files. Those that a driver reads are in the key.
     "HOME",
     "XDG_*",
     "TMPDIR",
@@ -458,24 +461,24 @@ static NEUTRAL: &[&str] = &[
     "EDITOR",
     "VISUAL",
     "CI",
-    // Nothing of what they name is run: PoCL's linker and libraries are in the key by what PATH and LD_LIBRARY_PATH lead to.
+    // What they name is not run: PoCL's linker and libraries are in the key by what PATH and LD_LIBRARY_PATH lead to.
     "PATH",
     "LD_LIBRARY_PATH",
     "LD_PRELOAD",
-    // The dynamic linker writes what it does, and binds the same (ld.so(8)). What it is bound to is in the key.
+    // The dynamic linker reports what it does, and binds the same (ld.so(8)). The bindings are in the key.
     "LD_DEBUG",
     "LD_DEBUG_OUTPUT",
     "CC",
     "CXX",
-    // How many threads work, which is asked of the device where a program can see it.
+    // The number of threads. Where a program can see it, the device's answers tell it.
     "OMP_NUM_THREADS",
     // Messages of compilers are not translated, and they read and write numbers without the locale.
     "LANG",
     "LANGUAGE",
     "LC_*",
     "LOCPATH",
-    // Not measured: in no library of these drivers is such a name. They are here for libraries that cannot be read, since each session
-    // has others.
+    // Not measured: these names occur in no library of these drivers. They are listed for unreadable libraries, since each session
+    // has other values.
     "SSH_*",
     "SLURM_*",
     "WINDOWID",
@@ -483,13 +486,13 @@ static NEUTRAL: &[&str] = &[
     "LS_COLORS",
     "DBUS_SESSION_BUS_ADDRESS",
     "OCLCACHE_*",
-    // Of the loader: they choose drivers and layers, which are in the key.
+    // Variables of the loader: they choose drivers and layers, which are in the key.
     "OCL_ICD_*",
     "OPENCL_LAYERS",
     "OPENCL_LAYER_PATH",
 ];
 
-/// Whether a variable that no driver's list names changes nothing for any.
+/// Whether a variable that no driver's list names changes nothing for any driver.
 pub fn is_neutral(name: &str) -> bool {
     NEUTRAL.iter().any(|known| fits(known, name))
 }

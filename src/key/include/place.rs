@@ -1,4 +1,4 @@
-//! What stands where a header could be.
+//! The content of a place where a header could be.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,7 +11,7 @@ use crate::fallible::with_capacity;
 use crate::file_fingerprint::{FileFingerprint, FileId};
 use crate::outcome::Bypass;
 
-/// What stands at a place.
+/// The content of a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PlaceContent {
     Nothing,
@@ -28,7 +28,7 @@ pub(super) enum PlaceContent {
 pub(super) type FileNumbers = HashMap<FileId, usize>;
 
 impl PlaceContent {
-    /// What was found at the place of this index, with the place where the same file was found before.
+    /// The content of the place with this index, and the earlier place of the same file.
     pub(super) fn known_from(mut self, index: usize, files: &mut FileNumbers) -> PlaceContent {
         if let PlaceContent::File { stamp, same_as, .. } = &mut self {
             let first = *files.entry(stamp.file).or_insert(index);
@@ -38,14 +38,14 @@ impl PlaceContent {
     }
 }
 
-/// The content of a path, with its text; `room` is how many bytes may be read. A file whose digest is `known` is not read.
+/// The content of a path, and its text. `room`: the bytes that may be read. A file whose digest is `known` is not read.
 pub(super) fn look(
     path: &Path,
     room: &mut u64,
     known: impl Fn(&FileFingerprint) -> Option<[u8; 32]>,
 ) -> Result<(PlaceContent, Option<Vec<u8>>), Bypass> {
     let is_nothing = |error: &std::io::Error| {
-        // ENAMETOOLONG: no file can stand there, unless a relative path is short enough.
+        // ENAMETOOLONG: no file can be there, unless a relative path is short enough.
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => true,
             ErrorKind::InvalidFilename => path.as_os_str().len() < libc::PATH_MAX as usize,
@@ -60,7 +60,7 @@ pub(super) fn look(
     if metadata.is_dir() {
         return Ok((PlaceContent::Directory, None));
     }
-    // To open anything else could wait for ever, or do something.
+    // Opening anything else could block forever, or have an effect.
     if !metadata.is_file() {
         return Err(Bypass::ReadsFile);
     }

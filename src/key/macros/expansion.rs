@@ -12,7 +12,7 @@ use super::{
 use crate::fallible::push;
 use crate::outcome::Bypass;
 
-/// What the expansion of one operand knows and has spent.
+/// The state and cost of the expansion of one operand.
 pub(super) struct Expansion<'a> {
     macros: &'a mut Macros,
     cells: Vec<Cell>,
@@ -21,14 +21,14 @@ pub(super) struct Expansion<'a> {
     pub work: usize,
 }
 
-/// Tokens that share what stands behind them with others.
+/// A token whose rest of the list may be shared.
 #[derive(Clone, Copy)]
 struct Cell {
     token: Token,
     next: List,
 }
 
-/// The first of some cells, and how many they are.
+/// The first cell of a list, and its length.
 #[derive(Clone, Copy)]
 struct List {
     first: u32,
@@ -40,7 +40,7 @@ const EMPTY: List = List {
     length: 0,
 };
 
-/// A way that has been gone in part: what is expanded, last token first, and what is not.
+/// A partial expansion: the expanded tokens, last one first, and the rest.
 #[derive(Clone, Copy)]
 struct State {
     done: List,
@@ -51,7 +51,7 @@ struct State {
 /// Tokens that are being expanded: those of the operand, or an argument.
 #[derive(Default)]
 struct Frame {
-    /// Ways to go on, each with the macro that is taken for its first token, or that none is.
+    /// Partial expansions to continue, each with the definition taken for its first token, or none.
     todo: Vec<(State, Option<Rc<Definition>>)>,
     expanded: HashSet<Vec<Token>>,
 }
@@ -61,11 +61,11 @@ struct Call {
     definition: Rc<Definition>,
     name: Token,
     arguments: Vec<Vec<Token>>,
-    /// The arguments that are expanded, in each combination.
+    /// The expanded arguments, in each combination.
     combinations: Vec<Vec<Rc<Vec<Token>>>>,
-    /// How many of them those are.
+    /// The number of expanded arguments.
     parameter: usize,
-    /// Where it stands, without its name and arguments.
+    /// The expansion around it, without its name and arguments.
     state: State,
 }
 
@@ -89,7 +89,7 @@ impl<'a> Expansion<'a> {
         }
     }
 
-    /// All that the tokens could be after expansion.
+    /// All possible expansions of the tokens.
     pub fn expand(&mut self, tokens: &[Token]) -> Result<HashSet<Vec<Token>>, Bypass> {
         // A text can nest macros to any depth: each frame but the first belongs to the call below it.
         let mut calls: Vec<Call> = Vec::new();
@@ -131,7 +131,7 @@ impl<'a> Expansion<'a> {
         })
     }
 
-    /// These tokens before those of a list, if as many can still be expanded.
+    /// Prepends tokens to a list, if so many can still be expanded.
     fn list(&mut self, tokens: &[Token], rest: List, depth: usize) -> Result<List, Bypass> {
         if tokens.len() + rest.length as usize + depth > MAX_DEPTH {
             return Err(Bypass::UnresolvedInclude);
@@ -164,7 +164,7 @@ impl<'a> Expansion<'a> {
         std::iter::successors(self.split(list), next).map(|(token, _)| token)
     }
 
-    /// Takes the next token: as it is, and each macro of its name.
+    /// Expands the next token: unchanged, and with each definition of its name.
     fn advance(&mut self, frame: &mut Frame, state: State) -> Result<(), Bypass> {
         self.steps += 1;
         if self.steps > MAX_STEPS || state.depth + state.rest.length as usize > MAX_DEPTH {
@@ -210,7 +210,7 @@ impl<'a> Expansion<'a> {
         push(&mut frame.todo, (as_it_is, None))
     }
 
-    /// A macro in place of its name and, if it is function-like, of the arguments behind it; nothing without arguments.
+    /// Replaces a macro's name and, if it is function-like, its arguments. Nothing without arguments.
     fn call(&mut self, definition: Rc<Definition>, state: State) -> Result<Option<Call>, Bypass> {
         let Some((name, rest)) = self.split(state.rest) else {
             return Ok(None);
@@ -268,7 +268,7 @@ impl<'a> Expansion<'a> {
         Ok(())
     }
 
-    /// What the next argument may be, with each that those before it may be.
+    /// All expansions of the next argument, combined with those of the arguments before.
     fn combine(&mut self, call: &mut Call, expanded: &[Rc<Vec<Token>>]) -> Result<(), Bypass> {
         let count = call.combinations.len() * expanded.len();
         if count > MAX_NAMES {
@@ -288,7 +288,7 @@ impl<'a> Expansion<'a> {
         Ok(())
     }
 
-    /// The arguments in parentheses at the beginning of a list, and what stands behind them.
+    /// The arguments in parentheses at the beginning of a list, and the tokens after them.
     #[allow(clippy::type_complexity)]
     fn arguments(&mut self, rest: List) -> Result<Option<(Vec<Vec<Token>>, List)>, Bypass> {
         let Some((first, mut list)) = self.split(rest) else {
@@ -348,7 +348,7 @@ impl<'a> Expansion<'a> {
                     &one
                 }
             };
-            // Nothing is pasted to what stands around, and its white space passes on, each compiler in its own way.
+            // Nothing is pasted to the tokens around, and the handling of white space differs between compilers.
             let is_as_it_is = is_as_it_is || definition.is_taken_as_it_is(at - 1, words);
             if new.is_empty() && (is_as_it_is || token.spaced && at > 1) {
                 return Err(Bypass::UnresolvedInclude);
@@ -385,7 +385,7 @@ impl<'a> Expansion<'a> {
     }
 }
 
-/// The one token that two are pasted to.
+/// Pastes two tokens to one.
 fn pasted(left: Token, right: Token, words: &mut Words) -> Result<(TokenKind, u32), Bypass> {
     let text = [words.text(left), words.text(right)].concat();
     let mut tokens = Lexemes::new(&text);

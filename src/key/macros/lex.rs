@@ -1,6 +1,6 @@
 //! The preprocessing tokens of directives whose lines are joined.
 
-/// What a token is (C99 6.4).
+/// The kind of a token (C99 6.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum TokenKind {
     Identifier,
@@ -13,7 +13,7 @@ pub(super) enum TokenKind {
 pub(super) struct Lexeme<'a> {
     pub kind: TokenKind,
     pub text: &'a [u8],
-    /// Whether white space stands before it.
+    /// Whether white space precedes it.
     pub spaced: bool,
 }
 

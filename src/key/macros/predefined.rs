@@ -1,8 +1,8 @@
 //! The macros that compilers define by themselves.
 
-/// Whether a compiler could define the name by itself: reserved names, those of systems and processors in GNU modes, and in
-/// OpenCL C extensions, constants and built-in functions, which PoCL's headers make macros of (measured: `_builtin_renames.h`;
-/// it also defines `inline`, and `double` where there is none).
+/// Whether a compiler could define the name by itself: reserved names; names of systems and processors in GNU modes; in OpenCL C
+/// extensions, constants and built-in functions, which are macros in PoCL's headers (measured: `_builtin_renames.h`; it also
+/// defines `inline`, and `double` if there is none).
 pub(super) fn could_be_predefined(name: &[u8]) -> bool {
     const PREFIXES: [&[u8]; 27] = [
         b"_",

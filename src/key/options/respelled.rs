@@ -3,8 +3,8 @@
 use super::{DIRECTORY, Options};
 
 impl Options {
-    /// The options with these in place of their [include directories](Options::include_dirs), one for each and without blanks:
-    /// in a key both are the same. None: a key has the directories as they are written.
+    /// The options with other [include directories](Options::include_dirs), given one for each and without blanks. Both have the
+    /// same key. None if the key has the directories as written.
     pub fn respelled(&self, directories: &[Vec<u8>]) -> Option<Vec<u8>> {
         let mut marks = 0;
         let mut respelled = Vec::new();

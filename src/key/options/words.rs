@@ -1,4 +1,4 @@
-//! The words that build options fall into. Drivers differ in what quotes, apostrophes and backslashes do to them.
+//! Splits build options into words. Drivers differ in the meaning of quotes, apostrophes and backslashes.
 
 use std::ops::Range;
 
@@ -15,9 +15,9 @@ pub struct Reading {
 
 /// A word of the options, in one reading.
 pub struct Word {
-    /// Where it stands.
+    /// Its range in the options.
     pub span: Range<usize>,
-    /// What it says.
+    /// Its text.
     pub text: Vec<u8>,
 }
 
@@ -68,7 +68,7 @@ pub struct Words<'a> {
 }
 
 impl Words<'_> {
-    /// Passes over a word, and gives `each` the bytes that it says. Where it stands, and whether its quotes are closed.
+    /// Reads a word, and passes its bytes to `each`. Returns its range and whether its quotes are closed.
     fn pass(
         &mut self,
         mut each: impl FnMut(u8) -> Result<(), Bypass>,

@@ -1,10 +1,10 @@
-//! Finds in OpenCL C text what can matter to the preprocessor: directives, special names, literals and pasting.
+//! Finds the parts of OpenCL C text that can matter to the preprocessor: directives, special names, literals and pasting.
 //!
 //! The phases are those of C99 5.1.1.2: [`join_lines`] does the first two (trigraphs, line splices), [`Lexer`] the
 //! third (comments, literals, tokens). Text is bytes: a source need not be UTF-8 and may hold any byte.
 //!
-//! Where compilers differ, the difference is a bit of the *reading*: cleared, it is what clang does. Whoever reads a
-//! text learns which differences mattered (`met`) and may read it again with those bits set.
+//! Each difference between compilers is a bit of the *reading*; a clear bit is clang's behavior. The caller learns which
+//! differences occurred (`met`) and may read the text again with those bits set.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -16,7 +16,7 @@ use crate::outcome::Bypass;
 
 /// Trigraphs mean nothing (GNU modes and C++17; strict C99 has them).
 const NO_TRIGRAPHS: u8 = 1;
-/// A backslash joins lines only if nothing stands between it and the line's end (clang and gcc allow blanks).
+/// A backslash joins lines only directly before the line's end (clang and gcc allow blanks between).
 const STRICT_SPLICES: u8 = 1 << 1;
 /// A carriage return without a line feed is a blank (in clang it ends the line).
 const RETURN_IS_BLANK: u8 = 1 << 2;
@@ -31,11 +31,10 @@ const WHOLE_COMMENT_ENDS: u8 = 1 << 6;
 /// All readings are below this.
 pub(super) const READINGS: u8 = 1 << 7;
 
-/// How long the operand of `__has_include` may be.
+/// The length of the operand of `__has_include`.
 const MAX_OPERAND_BYTES: usize = 4096;
 
-/// How much may be read in search of ends that are not there, and of what stands before a name, besides four times the text's
-/// length.
+/// Bytes that may be read in search of missing ends, and of the text before a name, in addition to four times the text's length.
 pub(super) const MAX_SEARCHED: usize = 1 << 16;
 
 /// Undoes trigraphs and line splices (phases 1 and 2) and makes each line end one line feed.
@@ -133,7 +132,7 @@ fn trigraph(text: &[u8]) -> Option<u8> {
         .map(|[_, meant]| *meant)
 }
 
-/// A part of the text that can matter here; all else is passed over.
+/// A part of the text that can matter. All else is skipped.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Token<'a> {
     /// An identifier that begins with two underscores or `_P`.
@@ -147,27 +146,26 @@ pub(super) enum Token<'a> {
     Literal(&'a [u8]),
     /// The prefix and the quote of a raw string.
     RawString,
-    /// So much stands on one line that is open, or that must be looked at again, that reading it would take time in the square
-    /// of its length.
+    /// So much on one line is open, or must be looked at again, that reading it would take quadratic time.
     TooMuchOpen,
     /// A backslash, outside of literals, that begins a universal character name.
     UniversalName,
 }
 
-/// Finds the tokens of a text whose lines are joined (phase 3).
+/// Finds the tokens of a text with joined lines (phase 3).
 pub(super) struct Lexer<'a> {
     text: &'a [u8],
     marks: ByteMarks<'a>,
     at: usize,
     reading: u8,
-    /// The differences between readings that this text showed.
+    /// The differences between readings that occurred in this text.
     pub(super) met: u8,
-    /// Who is given the spans of the text that are no comments and literals, up to `code_from`.
+    /// The receiver of the spans of code, which are all but comments and literals, up to `code_from`.
     code: Option<&'a mut dyn FnMut(&'a [u8])>,
     code_from: usize,
-    /// The last comment: where it ended, and whether only blanks and comments stood before it on its line.
+    /// The last comment: its end, and whether only blanks and comments preceded it on its line.
     comment: Option<(usize, bool)>,
-    /// How many bytes were read that are not passed over by that; see [`MAX_SEARCHED`].
+    /// The bytes that were read more than once; see [`MAX_SEARCHED`].
     searched: Cell<usize>,
 }
 
@@ -190,7 +188,7 @@ impl<'a> Lexer<'a> {
     /// Gives `each` the spans of a text that are code.
     ///
     /// # Errors
-    /// [`Token::TooMuchOpen`] stands where the directives hid it.
+    /// [`Token::TooMuchOpen`] if that hid a directive.
     pub(super) fn code_of(
         text: &'a [u8],
         reading: u8,
@@ -218,13 +216,13 @@ impl<'a> Lexer<'a> {
         self.text.get(at).copied().unwrap_or(b'\n')
     }
 
-    /// What is left of the line.
+    /// The rest of the line.
     pub(super) fn rest_of_line(&self) -> &'a [u8] {
         let rest = &self.text[self.at..];
         &rest[..line_end(rest)]
     }
 
-    /// The name between quotes or angle brackets that comes next, blanks and comments aside; passes over it.
+    /// Reads the name in quotes or angle brackets that comes next after blanks and comments.
     pub(super) fn header_name(&mut self) -> Option<&'a [u8]> {
         self.skip_blanks();
         let close = match self.byte(self.at) {
@@ -244,23 +242,23 @@ impl<'a> Lexer<'a> {
         Some(&rest[1..end])
     }
 
-    /// Whether only blanks and comments are left of the directive; passes over them.
+    /// Reads the rest of the directive. Returns whether it has only blanks and comments.
     pub(super) fn is_at_line_end(&mut self) -> bool {
         self.skip_blanks();
         self.byte(self.at) == b'\n'
     }
 
-    /// How far the text is read.
+    /// The position in the text.
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    /// What is left of the directive, with its comments, which may go on over line ends.
+    /// The rest of the directive, with its comments, which may extend over line ends.
     pub(super) fn rest_of_directive(&self) -> &'a [u8] {
         &self.text[self.at..self.directive_end(self.at)]
     }
 
-    /// Where the directive that holds `from` ends.
+    /// The end of the directive that holds `from`.
     pub(super) fn directive_end(&self, from: usize) -> usize {
         let mut end = from;
         loop {
@@ -286,7 +284,7 @@ impl<'a> Lexer<'a> {
         end.min(self.text.len())
     }
 
-    /// What the parentheses that come next hold: `Some(None)` if they are not closed on their line, None if there are none.
+    /// The content of the parentheses that come next: `Some(None)` if they are not closed on their line, None if there are none.
     /// Long ones count as not closed.
     pub(super) fn parenthesised(&mut self) -> Option<Option<&'a [u8]>> {
         self.skip_blanks();
@@ -306,7 +304,7 @@ impl<'a> Lexer<'a> {
         Some(end.map(|end| &rest[..end]))
     }
 
-    /// Whether the name that was found last is only asked for, defined or undefined.
+    /// Whether the last name is only tested for, defined or undefined.
     pub(super) fn is_defined_or_tested(&self, name: &[u8]) -> bool {
         let before = self.text[..self.at - name.len()].trim_ascii_end();
         let before = before
@@ -325,8 +323,8 @@ impl<'a> Lexer<'a> {
         )
     }
 
-    /// Whether the name that was found last may stand in the arguments of a macro, where what follows is no longer read as the
-    /// name of a header (measured on PoCL, Intel's CPU runtime and rusticl: macros are expanded in it).
+    /// Whether the last name may be in the arguments of a macro. The text after it is then not read as the name of a header
+    /// (measured on PoCL, Intel's CPU runtime and rusticl: macros are expanded in it).
     pub(super) fn may_be_argument(&self, name: &[u8]) -> bool {
         let before = &self.text[..self.at - name.len()];
         let mut closed = 0;
@@ -352,7 +350,7 @@ impl<'a> Lexer<'a> {
         false
     }
 
-    /// Passes over the text of a message directive, which need not be tokens and is not expanded.
+    /// Skips the text of a message directive, which need not be tokens and is not expanded.
     pub(super) fn skip_message(&mut self) {
         let message = self.rest_of_line();
         // Only a comment that is still open tells the two readings apart behind the line.
@@ -365,7 +363,7 @@ impl<'a> Lexer<'a> {
         self.leave_code(self.at, self.at + message.len());
     }
 
-    /// Ends a span of code before `from` and goes on behind the comment or literal at `to`.
+    /// Ends a span of code before `from`, and continues after the comment or literal at `to`.
     fn leave_code(&mut self, from: usize, to: usize) {
         if let Some(code) = &mut self.code {
             code(&self.text[self.code_from..from]);
@@ -373,7 +371,7 @@ impl<'a> Lexer<'a> {
         (self.code_from, self.at) = (to, to);
     }
 
-    /// Passes over the comment that begins at `start`.
+    /// Skips the comment that begins at `start`.
     fn comment(&mut self, start: usize) {
         let rest = &self.text[start + 2..];
         let length = if self.text[start + 1] == b'/' {
@@ -387,7 +385,7 @@ impl<'a> Lexer<'a> {
         self.leave_code(start, end);
     }
 
-    /// Whether nothing that is a token stands between the line's beginning and `at`.
+    /// Whether there is no token between the line's beginning and `at`.
     fn is_first_on_line(&self, at: usize) -> bool {
         let (bound, after_comment) = self.comment.unwrap_or((0, true));
         let reached = at
@@ -404,7 +402,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Goes over blanks and comments within a directive.
+    /// Skips blanks and comments within a directive.
     fn skip_blanks(&mut self) {
         loop {
             match (self.byte(self.at), self.byte(self.at + 1)) {
@@ -449,7 +447,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Whether the byte at `at` can go on a number that has begun before it, if digits may be separated.
+    /// Whether the byte at `at` can continue a number that has begun before it, if digits may be separated.
     fn is_in_number(&self, at: usize) -> bool {
         let joins = || self.byte(at) == b'\'' && is_word(self.byte(at + 1));
         let is_sign = || {
@@ -481,7 +479,7 @@ impl<'a> Lexer<'a> {
         false
     }
 
-    /// The literal whose opening quote stands at `start`, if it is one in this reading.
+    /// The literal whose opening quote is at `start`, if it is one in this reading.
     fn literal(&mut self, start: usize) -> Option<Token<'a>> {
         let quote = self.text[start];
         self.at = start + 1;
@@ -577,14 +575,14 @@ impl<'a> Iterator for Lexer<'a> {
     }
 }
 
-/// Whether a byte can stand in an identifier or number. `$` and bytes beyond ASCII can in some compilers, but as
-/// separators they show more.
+/// Whether a byte can be in an identifier or number. `$` and bytes beyond ASCII can in some compilers, but more is found if they
+/// separate.
 pub(super) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Whether a byte may stand before `#` in a directive. Beyond ASCII, clang takes some characters for blanks and
-/// drops others; NUL is a blank.
+/// Whether a byte may precede `#` in a directive. Beyond ASCII, clang treats some characters as blanks and drops others; NUL is a
+/// blank.
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | 0x0B | 0x0C | 0) || !byte.is_ascii()
 }

@@ -1,4 +1,4 @@
-//! Which special names token pasting could make of the identifiers of a text.
+//! The special names that token pasting could make from the identifiers of a text.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use super::lexer::is_word;
 use super::{PRAGMA_OPERATORS, SPECIAL};
 use crate::key::work;
 
-/// For each ASCII byte, the bytes (modulo 64) that follow it in a name which pasting must not make.
+/// For each ASCII byte, the bytes (modulo 64) that follow it in a forbidden name.
 static FOLLOWERS: [u64; 128] = {
     let mut followers = [0; 128];
     let mut name = 0;
@@ -32,7 +32,7 @@ static FOLLOWERS: [u64; 128] = {
     followers
 };
 
-/// The identifiers that are a part of a special name. These are few, however long the texts are.
+/// The identifiers that are part of a special name. These are few, however long the texts are.
 #[derive(Default)]
 pub(super) struct Pieces(HashSet<Vec<u8>>);
 

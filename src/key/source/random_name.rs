@@ -1,12 +1,12 @@
-//! The variable of a random name that PyOpenCL ends sources with, against the caches of drivers (pyopencl/cache.py).
+//! The variable with a random name that PyOpenCL appends to sources, to defeat the caches of drivers (pyopencl/cache.py).
 //!
-//! The digits of the name are left out of the key where nothing else of a build can tell them. The variable is the last thing in
-//! the source, so no macro can take it for an argument: nothing closes the parentheses. What is left are names that are spelled
-//! out: a macro of that name, a declaration of it, a string that an attribute or inline assembly takes for a symbol. To spell
-//! the name, a text must spell the part before its digits, from words and parts of words of the source, the headers,
-//! the options or the environment: whole, or put together by pasting, by strings side by side or by strings made of tokens. So the
-//! digits are left out only if no such sequence of words makes that part, and no escape in a string could be one of its
-//! characters. Line, column and `__COUNTER__` are the same whatever the digits are.
+//! The digits of the name are left out of the key if nothing else in a build can observe them. The variable is the last thing in
+//! the source, so no macro can take it as an argument: nothing closes the parentheses. The name could still be spelled out: by a
+//! macro of that name, a declaration of it, or a string that an attribute or inline assembly uses as a symbol. To spell the name, a
+//! text must spell the part before its digits, from words and parts of words of the source, the headers, the options or the
+//! environment: whole, by pasting, by adjacent strings or by strings made of tokens. So the digits are left out only if no sequence
+//! of words makes that part, and no escape in a string could be one of its characters. Line, column and `__COUNTER__` do not depend
+//! on the digits.
 
 use super::lexer::is_word;
 use super::scan::escape;
@@ -41,9 +41,9 @@ pub fn before_digits(source: &[u8]) -> Option<&[u8]> {
 /// Whether texts could spell such a name.
 #[derive(Clone)]
 pub(super) struct Spelling {
-    /// A bit for each length with which a word ends in the first part of the name.
+    /// A bit for each length of a word's end that begins the first part of the name.
     begun: u32,
-    /// For each place in the name, a bit for each end of a word that stands there in it.
+    /// For each place in the name, a bit for each end of a word that is there in the name.
     within: [u32; LENGTH],
     /// A bit for each place in the name from which on a word begins with what is left.
     ended: u32,
@@ -58,14 +58,14 @@ impl Default for Spelling {
             ended: 0,
             is_spelled: false,
         };
-        // Compilers define macros that make nothing but a low line (`__USER_LABEL_PREFIX__`).
+        // Compilers define macros that expand to a single underscore (`__USER_LABEL_PREFIX__`).
         spelling.add_word(b"_");
         spelling
     }
 }
 
 impl Spelling {
-    /// Adds all words of a text whose lines are joined, wherever they stand.
+    /// Adds all words of a text with joined lines.
     pub(super) fn add(&mut self, text: &[u8]) {
         crate::key::work::count(text.len());
         let is_code = |next: &u8| next.is_ascii_digit() || b"xuUN".contains(next);
@@ -111,7 +111,7 @@ impl Spelling {
         }
     }
 
-    /// Whether the name may be spelled by all that was added.
+    /// Whether the added texts may spell the name.
     pub(super) fn is_possible(&self) -> bool {
         let mut reached = self.begun;
         for at in 1..LENGTH {

@@ -1,9 +1,9 @@
-//! Fast searches in bytes: the scan of a source jumps over what cannot matter, in blocks that the compiler vectorizes.
+//! Fast searches in bytes: the scan of a source skips irrelevant bytes, in blocks that the compiler vectorizes.
 
 const BLOCK: usize = 64;
 
-/// Where in a text something can begin that matters to the lexer: found a block at a time and kept, since such places lie close
-/// together.
+/// The positions in a text where something can begin that matters to the lexer. Found a block at a time and kept, since such
+/// positions are close together.
 pub(super) struct ByteMarks<'a> {
     text: &'a [u8],
     /// The first byte of the block.
@@ -12,8 +12,8 @@ pub(super) struct ByteMarks<'a> {
     marks: u64,
 }
 
-/// Without branches, so that a block is a few vector operations. `$`, `&` and `%` are more than what matters: the six bytes from
-/// `"` to `'` are one comparison.
+/// Without branches, so that a block is a few vector operations. `$`, `&` and `%` do not matter, but the six bytes from `"` to `'`
+/// are one comparison.
 #[inline(always)]
 fn is_mark(byte: u8, next: u8) -> bool {
     (byte.wrapping_sub(b'"') < 6)
@@ -110,13 +110,13 @@ pub(super) fn line_end(text: &[u8]) -> usize {
     plain(text, 0, |byte, _| byte == b'\n')
 }
 
-/// Where the first backslash stands.
+/// The position of the first backslash.
 pub(super) fn escape(text: &[u8]) -> Option<usize> {
     let at = plain(text, 0, |byte, _| byte == b'\\');
     (at < text.len()).then_some(at)
 }
 
-/// Where `word`, of two bytes or more, first stands in `text`.
+/// The first position of `word`, of two bytes or more, in `text`.
 pub(super) fn find(text: &[u8], word: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -131,9 +131,9 @@ pub(super) fn find(text: &[u8], word: &[u8]) -> Option<usize> {
     }
 }
 
-/// Where `word`, of two bytes or more and in lower case, first stands in `text` in whatever case.
+/// The first position of `word`, of two bytes or more and in lower case, in `text` in any case.
 pub(super) fn find_in_any_case(text: &[u8], word: &[u8]) -> Option<usize> {
-    // In capitals, letters lack this bit; what else lacks it is told apart below.
+    // Capital letters lack this bit. Other bytes that lack it are told apart below.
     let is_like = |byte: u8, letter: u8| byte | 0x20 == letter;
     let mut at = 0;
     loop {
@@ -148,7 +148,7 @@ pub(super) fn find_in_any_case(text: &[u8], word: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether `word`, of two bytes or more, stands anywhere in `text`.
+/// Whether `word`, of two bytes or more, is anywhere in `text`.
 pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {
     find(text, word).is_some()
 }

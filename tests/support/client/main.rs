@@ -37,6 +37,7 @@
 //! | `load` | one line with the nanoseconds of the first clGetPlatformIDs, and the memory that is resident then |
 //! | `stress N M [race]` | N threads that do all that a program allows with M programs, for ThreadSanitizer |
 //! | `stack KIB HOW` | one program on a thread with a stack of so many KiB, and on standard error what it took of that |
+//! | `terminators CASE` | sources whose lengths count the terminator |
 //! | `threads N M` | N threads that build M programs each |
 //! | `keys --source FILE... [--options STRING] [--times N] [--threads N]` | the same builds again and again |
 //! | `waiting HOW FILE...` | what else a process may do while it builds, told when by its standard input |
@@ -96,6 +97,7 @@ mod run;
 mod session;
 mod stack;
 mod stress;
+mod terminators;
 mod threads;
 mod time;
 mod turns;
@@ -170,6 +172,7 @@ fn dispatch() -> Result<(), String> {
         "load" => load::section(),
         "stack" => stack::section(&session()?, arguments),
         "stress" => stress::section(&session()?, arguments),
+        "terminators" => terminators::section(&session()?, arguments),
         "threads" => threads::section(&session()?, arguments),
         "turns" => turns::section(&session()?),
         "ways" => ways::section(&session()?),

@@ -1,6 +1,6 @@
 use super::*;
 use crate::driver::loaded;
-use crate::driver::names::tests::Directory;
+use crate::driver::names::tests::TestMemory;
 
 type Slots = HashMap<usize, WatchedSlots>;
 
@@ -19,12 +19,12 @@ fn identity(object: &Object) -> Option<Vec<u8>> {
     Some(object.path.as_os_str().as_encoded_bytes().to_vec())
 }
 
-fn slots(world: &World, memory: &Directory) -> Slots {
+fn slots(world: &World, memory: &TestMemory) -> Slots {
     WatchedSlots::of(world, identity, memory).expect("readable")
 }
 
 /// The only file that is remembered.
-fn file(memory: &Directory) -> std::path::PathBuf {
+fn file(memory: &TestMemory) -> std::path::PathBuf {
     let [file] = memory.files().try_into().expect("one file");
     file
 }
@@ -36,7 +36,7 @@ fn list(bytes: &[u8]) -> [u8; 32] {
 #[test]
 fn what_was_found_by_a_process_is_not_looked_for_by_the_next() {
     in_this_process(|world| {
-        let memory = Directory::new();
+        let memory = TestMemory::new();
         let first = slots(world, &memory);
         let count: usize = first
             .values()
@@ -65,7 +65,7 @@ fn what_was_found_by_a_process_is_not_looked_for_by_the_next() {
 #[test]
 fn a_file_that_is_damaged_or_of_others_is_not_taken_and_made_anew() {
     in_this_process(|world| {
-        let memory = Directory::new();
+        let memory = TestMemory::new();
         let first = slots(world, &memory);
         let path = file(&memory);
         let bytes = std::fs::read(&path).expect("read");
@@ -98,7 +98,7 @@ fn a_file_that_is_damaged_or_of_others_is_not_taken_and_made_anew() {
 #[test]
 fn what_is_remembered_of_a_library_is_not_taken_for_another_one() {
     in_this_process(|world| {
-        let memory = Directory::new();
+        let memory = TestMemory::new();
         let first = slots(world, &memory);
         let replaced = |object: &Object| match object.is_in_a_file() {
             true => Some(b"another build".to_vec()),
@@ -113,7 +113,7 @@ fn what_is_remembered_of_a_library_is_not_taken_for_another_one() {
 #[test]
 fn a_library_that_may_not_be_its_file_leaves_nothing_remembered() {
     in_this_process(|world| {
-        let memory = Directory::new();
+        let memory = TestMemory::new();
         let unknown = |object: &Object| identity(object).filter(|_| !object.is_in_a_file());
         let found = WatchedSlots::of(world, unknown, &memory).expect("readable");
         assert_eq!(memory.files(), [] as [std::path::PathBuf; 0]);

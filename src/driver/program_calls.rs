@@ -1,4 +1,4 @@
-//! Safe calls that make programs, in the sense of `calls`.
+//! Safe calls that create, build and link programs. See `calls` for what safe means.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -39,7 +39,7 @@ impl BuildArguments {
     }
 }
 
-/// What a function that makes a program has answered.
+/// The result of a function that creates a program.
 fn made(program: cl_program, code: cl_int, else_code: cl_int) -> Result<Program, cl_int> {
     let program = Program::new(program);
     match (program.is_null(), code) {
@@ -122,7 +122,7 @@ impl Driver {
             .clCreateProgramWithSource
             .ok_or(CL_INVALID_OPERATION)?;
         let mut code = CL_SUCCESS;
-        // Ended by a NUL: a length of 0 would mean that there is one.
+        // Terminated by a NUL, since a length of 0 means a terminated string.
         let text = [source, b"\0"].concat();
         let mut string = text.as_ptr().cast::<c_char>();
         // SAFETY: as the module says; one string and one length.
@@ -200,7 +200,7 @@ impl Driver {
     /// clLinkProgram.
     ///
     /// # Errors
-    /// The driver's code, also where it gives a program that is not linked (measured: Intel's CPU runtime, rusticl).
+    /// The driver's code, even if it returns a program that is not linked (measured: Intel's CPU runtime, rusticl).
     pub fn link_program(
         &self,
         context: Context,

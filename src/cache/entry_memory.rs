@@ -1,8 +1,7 @@
-//! What this process has loaded before: entries that a driver has taken are kept in memory, so that the next build of the same
-//! program reads no file.
+//! Keeps entries in memory that a driver has accepted, so that the next build of the same program reads no file.
 //!
-//! They take a bounded number of bytes; what was not used for longest goes first. One that was read some minutes ago is read
-//! again, so that the time of its last use on disk, by which entries are evicted, stays true.
+//! The sum of their bytes is bounded; the least recently used entry is dropped first. An entry is read from disk again after some
+//! minutes, so that its time of last use on disk, which eviction sorts by, stays accurate.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,16 +11,16 @@ use crate::fork_safety::Mutex;
 use crate::key::ingredients::Key;
 use crate::store::entry::{Answer, Entry, Facts};
 
-/// What the entries take together at most, in bytes.
+/// The sum of all entries.
 const MAX_BYTES: usize = 64 << 20;
 
-/// How long after it was read an entry is read again.
+/// Age at which an entry is read from disk again.
 const READ_AGAIN: Duration = Duration::from_secs(120);
-/// Which share of the time that an entry stays in the store unused.
+/// An entry is read again after this fraction of the time after which unused entries expire.
 const SHARE: u32 = 8;
 
 /// Entries in memory.
-pub struct Memory {
+pub struct EntryMemory {
     state: Mutex<State>,
     largest: usize,
 }
@@ -30,7 +29,7 @@ pub struct Memory {
 struct State {
     entries: HashMap<Key, Kept>,
     bytes: usize,
-    /// Counts the uses.
+    /// Incremented at each use.
     clock: u64,
 }
 
@@ -41,21 +40,21 @@ struct Kept {
     used: u64,
 }
 
-impl Memory {
-    /// Nothing is kept yet.
-    pub fn new() -> Memory {
-        Memory::of_size(MAX_BYTES)
+impl EntryMemory {
+    /// An empty memory.
+    pub fn new() -> EntryMemory {
+        EntryMemory::of_size(MAX_BYTES)
     }
 
-    fn of_size(largest: usize) -> Memory {
-        Memory {
+    fn of_size(largest: usize) -> EntryMemory {
+        EntryMemory {
             state: Mutex::default(),
             largest,
         }
     }
 
-    /// The entry of a key, if a driver has taken it in this process, not too long ago: where the store removes what was not used
-    /// for some time (`kept_for`), a share of that.
+    /// The entry of a key, if a driver has accepted it in this process and it was read recently. `kept_for`: the time after which
+    /// the store removes unused entries.
     pub fn get(&self, key: &Key, kept_for: Option<Duration>) -> Option<Arc<Entry>> {
         let most = kept_for.map_or(READ_AGAIN, |time| READ_AGAIN.min(time / SHARE));
         self.get_at(key, Instant::now(), most)
@@ -76,7 +75,7 @@ impl Memory {
         None
     }
 
-    /// Keeps an entry that a driver has taken, which was just read.
+    /// Keeps an entry that was just read and that a driver has accepted.
     pub fn put(&self, key: &Key, entry: &Arc<Entry>) {
         let bytes = weight(entry);
         if bytes > self.largest {
@@ -95,14 +94,14 @@ impl Memory {
         state.bytes += bytes;
         state.entries.insert(*key, kept);
         if state.bytes > self.largest {
-            // An eighth at once: each time all are looked through.
+            // Frees an eighth at once, since each time all entries are sorted.
             state.shrink_to(self.largest / 8 * 7, &mut gone);
         }
         drop(state);
-        drop(gone); // megabytes are given back without the lock
+        drop(gone); // frees megabytes without the lock
     }
 
-    /// The entry of a key was replaced, or is not to be used any more.
+    /// Drops the entry of a key, which was replaced or must not be used any more.
     pub fn forget(&self, key: &Key) {
         let old = self.state.lock().remove(key);
         drop(old);
@@ -132,7 +131,7 @@ impl State {
     }
 }
 
-/// What an entry takes in memory, in bytes, as far as it matters.
+/// The approximate size of an entry in memory, in bytes.
 fn weight(entry: &Entry) -> usize {
     entry.size() as usize + facts_weight(&entry.meta.facts)
 }
@@ -151,7 +150,7 @@ fn facts_weight(facts: &Facts) -> usize {
         Answer::AroundOwnOptions(parts) => parts.iter().map(Vec::len).sum(),
         _ => 0,
     });
-    // Each value is an allocation of its own, beside its place in a list.
+    // Each value is a separate allocation and has a place in a list.
     answers.map(|bytes| bytes + 64).sum()
 }
 
@@ -178,7 +177,7 @@ mod tests {
     #[test]
     fn what_was_not_used_for_longest_goes_first_and_the_bytes_stay_bounded() {
         let one = weight(&entry(0, 10_000));
-        let memory = Memory::of_size(8 * one);
+        let memory = EntryMemory::of_size(8 * one);
         for number in 0..8 {
             memory.put(&key(number), &entry(number, 10_000));
         }
@@ -201,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_was_forgotten_or_read_long_ago_is_read_again() {
-        let memory = Memory::new();
+        let memory = EntryMemory::new();
         memory.put(&key(1), &entry(1, 10));
         memory.put(&key(2), &entry(2, 10));
         memory.forget(&key(1));

@@ -1,60 +1,81 @@
-//! Sources that were keyed before. Of one that names no header its bytes and the options say everything, but for the headers that
-//! the driver includes in each; so what was found of it is remembered, and the next build of the same neither scans nor hashes it.
-//! Texts are compared byte by byte.
+//! Remembers the digests of sources, so that the next build of the same source neither scans nor hashes it.
+//!
+//! Only sources that name no header are remembered. Their bytes and options determine the digest, and so do the headers that the
+//! driver includes in every program. Texts are compared byte by byte.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::fallible;
 use crate::fork_safety::Mutex;
+use crate::key::ingredients::{Ingredient, Kind, sha256};
 use crate::key::source;
 use crate::outcome::Bypass;
 use crate::shadow::Text;
 
-/// How many are remembered.
 const MAX_SOURCES: usize = 256;
 
-/// How many bytes they have together at most.
+/// The sum of all texts and options.
 const MAX_BYTES: usize = 8 << 20;
 
-/// A source that names no header with these options, or none but those that are looked for anyway.
-pub struct Source {
+/// A source that names no header with these options, except those that are looked for anyway.
+pub struct KnownSource {
     /// Its bytes, shared by all programs of it.
     pub text: Text,
     options: Option<Vec<u8>>,
-    /// What the driver includes in each program.
+    /// The headers that the driver includes in every program.
     implicit: &'static [&'static str],
-    /// The key's part for this source: the SHA-256 of the text, and the remark that goes with it.
-    pub keyed: ([u8; 32], &'static str),
+    /// The key's part for this source.
+    pub digest: SourceDigest,
 }
 
-impl Source {
+/// The key's part for a source.
+#[derive(Clone, Copy, Default)]
+pub struct SourceDigest {
+    sha256: [u8; 32],
+    /// The name of the ingredient, which tells what of the text the digest leaves out.
+    remark: &'static str,
+}
+
+impl SourceDigest {
+    /// Whether the digest is of the whole text.
+    pub fn is_of_all(&self) -> bool {
+        self.remark.is_empty()
+    }
+
+    /// As it is in the key.
+    pub fn ingredient(&self) -> Ingredient {
+        Ingredient::new(Kind::Source, self.remark, self.sha256)
+    }
+}
+
+impl KnownSource {
     fn bytes(&self) -> usize {
         self.text.len() + self.options.as_ref().map_or(0, Vec::len)
     }
 }
 
-/// The last of them.
+/// The sources that were used last.
 #[derive(Default)]
-pub struct Sources(Mutex<Known>);
+pub struct KnownSources(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    /// The one that was used last comes last.
-    sources: VecDeque<Arc<Source>>,
+    /// In the order of last use.
+    sources: VecDeque<Arc<KnownSource>>,
     bytes: usize,
 }
 
-impl Sources {
-    /// What is known of a text that is built with these options. No options are something else than empty ones.
+impl KnownSources {
+    /// The remembered source of this text with these options. None and empty options differ.
     pub fn find(
         &self,
         text: &[u8],
         options: Option<&[u8]>,
         implicit: &[&str],
-    ) -> Option<Arc<Source>> {
+    ) -> Option<Arc<KnownSource>> {
         let known = self.0.lock();
-        let is_alike = |one: &&Arc<Source>| {
+        let is_alike = |one: &&Arc<KnownSource>| {
             one.text.len() == text.len()
                 && one.options.as_deref() == options
                 && one.implicit == implicit
@@ -66,7 +87,7 @@ impl Sources {
             .filter(is_alike)
             .cloned()
             .collect();
-        drop(known); // it takes a while to compare megabytes
+        drop(known); // comparing megabytes takes long
         let found = alike.into_iter().find(|one| *one.text == text)?;
         let sources = &mut self.0.lock().sources;
         if let Some(place) = sources.iter().rposition(|one| Arc::ptr_eq(one, &found)) {
@@ -85,13 +106,13 @@ impl Sources {
         text: &Text,
         options: Option<&[u8]>,
         implicit: &'static [&'static str],
-        keyed: ([u8; 32], &'static str),
+        digest: SourceDigest,
     ) -> Result<(), Bypass> {
-        let source = Source {
+        let source = KnownSource {
             text: text.clone(),
             options: options.map(fallible::copy).transpose()?,
             implicit,
-            keyed,
+            digest,
         };
         if source.bytes() > MAX_BYTES / 2 {
             return Ok(());
@@ -113,30 +134,34 @@ impl Sources {
     }
 }
 
-/// The key's part for a source. `random_name_is_free`: nothing else in the build can observe the digits of PyOpenCL's
-/// variable.
-pub fn keyed(text: &[u8], random_name_is_free: bool) -> ([u8; 32], &'static str) {
-    let before = source::before_digits(text).filter(|_| random_name_is_free);
-    let name = before.map_or("", |_| "but for PyOpenCL's variable");
-    (
-        crate::key::ingredients::sha256(before.unwrap_or(text)),
-        name,
-    )
+/// The digest of a source. `omits_random_name`: it leaves out the digits of PyOpenCL's variable, since nothing else in the build
+/// can observe them.
+pub fn digest(text: &[u8], omits_random_name: bool) -> SourceDigest {
+    match source::before_digits(text).filter(|_| omits_random_name) {
+        Some(before) => SourceDigest {
+            sha256: sha256(before),
+            remark: "but for PyOpenCL's variable",
+        },
+        None => SourceDigest {
+            sha256: sha256(text),
+            remark: "",
+        },
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn remember(sources: &Sources, text: &[u8], options: Option<&[u8]>) {
+    fn remember(sources: &KnownSources, text: &[u8], options: Option<&[u8]>) {
         let remembered =
-            sources.remember(&Arc::new(text.to_vec()), options, &[], keyed(text, true));
+            sources.remember(&Arc::new(text.to_vec()), options, &[], digest(text, true));
         remembered.expect("memory");
     }
 
     #[test]
     fn a_source_is_known_by_all_its_bytes_and_its_options_only() {
-        let sources = Sources::default();
+        let sources = KnownSources::default();
         remember(&sources, b"kernel void f() {}", None);
         let finds = |text: &[u8], options| sources.find(text, options, &[]).is_some();
         assert!(finds(b"kernel void f() {}", None));
@@ -150,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_bytes_stay_bounded_and_what_is_used_stays() {
-        let sources = Sources::default();
+        let sources = KnownSources::default();
         let text = |number: u8| vec![number; MAX_BYTES / 10];
         for number in 0..30 {
             remember(&sources, &text(number), None);

@@ -7,25 +7,25 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::Recipe;
 use crate::cl::{Context, Device, Program};
 use crate::driver::Driver;
-use crate::driver::foreign_call::{self, Reference};
+use crate::driver::foreign_call::{self, OwnReference};
 use crate::fork_safety::RwLock;
 use crate::key::ingredients::Key;
 use crate::store::entry::{Entry, Facts};
 
-/// Whose a program made from binaries is.
+/// The owner of a program that was made from binaries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// P', beside the application's P: the reference is ours.
-    Apart,
-    /// The application's own, given out as the result of clLinkProgram: so are all its references.
-    Applications,
+    /// The cache: the program is a P' beside the application's P, and the reference is ours.
+    Cache,
+    /// The application, which got it as the result of clLinkProgram and owns all its references.
+    Application,
 }
 
-/// What is known of a program, which stays as it is while this lives.
+/// The facts of a program. They do not change while this lives.
 pub enum KnownFacts {
-    /// As it stands in the entry.
+    /// As the entry records them.
     Recorded(Arc<Entry>),
-    /// As the driver said since.
+    /// As the driver answered since.
     Fresh(Arc<Facts>),
 }
 
@@ -40,37 +40,37 @@ impl Deref for KnownFacts {
     }
 }
 
-/// A program made from recorded binaries. One belongs to one program of the application's only, since program-scope variables
-/// live in it.
+/// A program made from recorded binaries. It belongs to exactly one program of the application, since program-scope variables live
+/// in it.
 ///
-/// Hooks clone the Arc before they call the driver; whoever drops the last clone releases what is ours, outside every lock.
+/// Hooks clone the Arc before they call the driver. The drop of the last clone releases our reference, outside every lock.
 pub struct CachedProgram {
     driver: &'static Driver,
     program: Program,
-    standing: Owner,
+    owner: Owner,
     context: Context,
     devices: Vec<Device>,
     recipe: Arc<Recipe>,
-    /// Shared with other programs of its key.
+    /// Shared by all programs of its key.
     entry: Arc<Entry>,
-    /// What the driver said since, in place of what was recorded.
+    /// The driver's later answers, which replace the recorded ones.
     fresh: RwLock<Option<Arc<Facts>>>,
     materialized: AtomicBool,
     released: AtomicBool,
-    /// The handle of what the driver linked for real, for queries; 0 if it did not.
+    /// The handle of the twin that the driver linked for queries. 0 if there is none.
     twin: AtomicUsize,
-    /// A call has changed the twin: nothing that was recorded holds for it.
+    /// A call has changed the twin, so no recorded answer is valid.
     changed: AtomicBool,
     /// One of these calls failed.
     failed: AtomicBool,
 }
 
 impl CachedProgram {
-    /// A program of an entry of the recipe's key; `devices` are the application's program's.
+    /// A program of an entry of the recipe's key. `devices` are those of the application's program.
     pub fn new(
         driver: &'static Driver,
         program: Program,
-        standing: Owner,
+        owner: Owner,
         context: Context,
         devices: Vec<Device>,
         recipe: Arc<Recipe>,
@@ -79,7 +79,7 @@ impl CachedProgram {
         CachedProgram {
             driver,
             program,
-            standing,
+            owner,
             context,
             devices,
             recipe,
@@ -104,13 +104,13 @@ impl CachedProgram {
     }
 
     /// Whether it is a P'.
-    pub fn is_apart(&self) -> bool {
-        self.standing == Owner::Apart
+    pub fn is_inner(&self) -> bool {
+        self.owner == Owner::Cache
     }
 
-    /// The program in its context that the application knows nothing of.
+    /// The program in its context that the application does not know.
     pub fn hidden_program(&self) -> Option<Program> {
-        if self.is_apart() {
+        if self.is_inner() {
             Some(self.program)
         } else {
             self.twin()
@@ -127,7 +127,7 @@ impl CachedProgram {
         &self.devices
     }
 
-    /// How the application made what it holds.
+    /// The recipe of its content.
     pub fn recipe(&self) -> &Arc<Recipe> {
         &self.recipe
     }
@@ -137,24 +137,24 @@ impl CachedProgram {
         self.recipe.key
     }
 
-    /// Whether its entry stands in a directory of the system's.
+    /// Whether its entry is from a system directory.
     pub fn is_of_system(&self) -> bool {
         self.entry.is_of_system
     }
 
-    /// How long the driver took to build what was recorded, in nanoseconds.
+    /// How long the driver took to build the recorded program, in nanoseconds.
     pub fn compile_ns(&self) -> u64 {
         self.entry.meta.compile_ns
     }
 
-    /// Which of the devices have a binary, by their index.
+    /// The devices that have a binary, by their index.
     pub fn built(&self) -> Vec<usize> {
         let built = self.entry.meta.built.iter();
         built.map(|index| *index as usize).collect()
     }
 
-    /// The recorded binaries as CL_PROGRAM_BINARIES tells them: one for each device, empty for one that has none; or, as some
-    /// drivers do, only for those that have one.
+    /// The recorded binaries as CL_PROGRAM_BINARIES lists them: one for each device, empty if it has none. Some drivers list only
+    /// the devices that have one.
     pub fn binaries(&self) -> Vec<&[u8]> {
         if self.entry.meta.only_built_listed {
             return self.entry.binaries().collect();
@@ -168,7 +168,7 @@ impl CachedProgram {
         all
     }
 
-    /// What was recorded, or what the driver said since.
+    /// The recorded facts, or the driver's later answers.
     pub fn facts(&self) -> KnownFacts {
         match &*self.fresh.read() {
             Some(fresh) => KnownFacts::Fresh(fresh.clone()),
@@ -176,16 +176,16 @@ impl CachedProgram {
         }
     }
 
-    /// Replaces what was recorded by what the driver said now.
+    /// Replaces the recorded facts by the driver's current answers.
     pub fn set_facts(&self, facts: Arc<Facts>) {
         let old = self.fresh.write().replace(facts);
         drop(old);
     }
 
-    /// Gives our reference to P' back, once. Its kernels may still hold it.
+    /// Releases our reference to P', once. Kernels of P' may still hold it.
     pub fn release(&self) {
-        if self.is_apart() && !self.released.swap(true, Ordering::AcqRel) {
-            foreign_call::give_back(self.driver, Reference::Program(self.program));
+        if self.is_inner() && !self.released.swap(true, Ordering::AcqRel) {
+            foreign_call::give_back(self.driver, OwnReference::Program(self.program));
         }
     }
 
@@ -199,18 +199,18 @@ impl CachedProgram {
         self.materialized.store(true, Ordering::Release);
     }
 
-    /// What the driver linked for real.
+    /// The twin, if the driver has linked one.
     pub fn twin(&self) -> Option<Program> {
         let twin = Program::new(self.twin.load(Ordering::Acquire) as *mut _);
         (!twin.is_null()).then_some(twin)
     }
 
-    /// The twin, if a call has changed it: it answers for the application's program since.
+    /// The twin, if a call has changed it. It answers for the application's program from then on.
     pub fn changed_twin(&self) -> Option<Program> {
         self.twin().filter(|_| self.changed.load(Ordering::Acquire))
     }
 
-    /// What is linked in place of the application's program: a changed twin, or what serves it.
+    /// The program to link instead of the application's: a changed twin, or this one.
     pub fn in_place(&self) -> Program {
         self.changed_twin().unwrap_or(self.program)
     }
@@ -221,12 +221,12 @@ impl CachedProgram {
         self.changed.store(true, Ordering::Release);
     }
 
-    /// Whether a call that was to change the twin has failed, so that kernels are made of it from then on, if there are any.
+    /// Whether a call to change the twin has failed. Then kernels are created from the twin, if there are any.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Keeps what the driver linked for real, whose reference is ours. Of two threads that both had it linked, one wins.
+    /// Keeps a twin, whose reference is ours. If two threads linked one, the first wins.
     pub fn keep_twin(&self, program: Program) -> Program {
         let handle = program.raw() as usize;
         let kept = self
@@ -246,7 +246,7 @@ impl Drop for CachedProgram {
     fn drop(&mut self) {
         self.release();
         if let Some(twin) = self.twin() {
-            foreign_call::give_back(self.driver, Reference::Program(twin));
+            foreign_call::give_back(self.driver, OwnReference::Program(twin));
         }
     }
 }

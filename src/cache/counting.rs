@@ -1,0 +1,133 @@
+//! Counters, log lines and journal records of builds.
+
+use std::time::Duration;
+
+use super::attribution::Attribution;
+use super::plan::Plan;
+use super::{Cache, autobake};
+use crate::driver::Driver;
+use crate::log::text;
+use crate::outcome::{Bypass, Outcome};
+use crate::shadow::CachedProgram;
+use crate::store::journal::{BuildResult, Kept};
+use crate::store::stats::{Counter, Event, Labels};
+
+impl Cache {
+    /// Counts events for a driver and a device.
+    pub(super) fn count(&self, place: Labels<'_>, events: &[Event]) {
+        if let Some(recorder) = self.opened.recorder() {
+            recorder.record(place, events);
+        }
+    }
+
+    /// Counts and logs a hit.
+    pub(super) fn count_hit(&self, plan: &Plan, inner: &CachedProgram, elapsed: Duration) {
+        let load_ns = nanoseconds(elapsed);
+        let events = [
+            Counter::Hits.by(1),
+            Counter::SystemHits.by(inner.is_of_system().into()),
+            Counter::LoadNs.by(load_ns),
+            Counter::SavedNs.by(inner.compile_ns().saturating_sub(load_ns)),
+        ];
+        self.count(plan.place(), &events);
+        log_build(
+            Outcome::Hit,
+            Some(plan),
+            &inner.facts().kernel_names,
+            elapsed,
+        );
+        // A system entry's recipe belongs to another user.
+        if self.written_store().is_some() && !inner.is_of_system() {
+            autobake::hit_served(&self.config, &plan.key());
+        }
+    }
+
+    /// Counts a build of a program that is not known here.
+    #[inline(never)] // its frame is gone when the driver compiles
+    pub(super) fn count_not_from_source(&self) {
+        self.count_bypass(
+            &Attribution::default(),
+            Bypass::NotFromSource,
+            Vec::new(),
+            Duration::ZERO,
+        );
+    }
+
+    /// Counts, logs and journals a miss.
+    pub(super) fn count_miss(
+        &self,
+        driver: &Driver,
+        plan: &Plan,
+        names: Vec<Vec<u8>>,
+        kept: Kept,
+        elapsed: Duration,
+    ) {
+        let events = [
+            Counter::Misses.by(1),
+            Counter::CompileNs.by(nanoseconds(elapsed)),
+            plan.missed().into(),
+        ];
+        self.count(plan.place(), &events);
+        log_build(Outcome::Miss, Some(plan), &names, elapsed);
+        self.must_have_hit(Outcome::Miss, Some(plan), &names);
+        let recache = self.config.recache();
+        let ended = BuildResult::Miss { kept, recache };
+        self.note(Some(driver), Some(plan), names, ended, elapsed);
+    }
+
+    /// Counts, logs and journals a bypass.
+    pub(super) fn count_bypass(
+        &self,
+        of: &Attribution,
+        reason: Bypass,
+        names: Vec<Vec<u8>>,
+        elapsed: Duration,
+    ) {
+        let place = of.place();
+        self.count(
+            place,
+            &[reason.into(), Counter::BypassedNs.by(nanoseconds(elapsed))],
+        );
+        log_build(Outcome::Bypassed(reason), None, &names, elapsed);
+        self.must_have_hit(Outcome::Bypassed(reason), None, &names);
+        self.note(
+            of.driver,
+            None,
+            names,
+            BuildResult::bypassed(reason),
+            elapsed,
+        );
+    }
+
+    /// Counts, logs and journals a build that failed.
+    pub(super) fn count_failed(&self, of: &Attribution, plan: Option<&Plan>, elapsed: Duration) {
+        let place = plan.map_or_else(|| of.place(), Plan::place);
+        let events = [
+            Counter::Failed.by(1),
+            Counter::FailedNs.by(nanoseconds(elapsed)),
+        ];
+        self.count(place, &events);
+        log_build(Outcome::Failed, plan, &[], elapsed);
+        self.note(of.driver, plan, Vec::new(), BuildResult::Failed, elapsed);
+    }
+}
+
+/// A duration as it is counted.
+pub(super) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Writes one line for each build call.
+fn log_build(outcome: Outcome, plan: Option<&Plan>, kernel_names: &[Vec<u8>], elapsed: Duration) {
+    if !tracing::enabled!(tracing::Level::INFO) {
+        return;
+    }
+    let reason = match outcome {
+        Outcome::Bypassed(reason) => reason.name(),
+        _ => "",
+    };
+    let key = plan.map(Plan::key_prefix).unwrap_or_default();
+    let kernels = kernel_names.join(&b' ');
+    let ms = elapsed.as_secs_f64() * 1e3;
+    tracing::info!(outcome = outcome.name(), reason, key, kernels = %text(&kernels), ms = format_args!("{ms:.3}"), "build");
+}

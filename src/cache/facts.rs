@@ -1,0 +1,159 @@
+//! Asks the driver for everything that the API shows of a program and of its kernels.
+
+use std::ffi::CString;
+
+use opencl_sys::*;
+
+use super::restore::split_names;
+use crate::cl::info::Number;
+use crate::cl::{Device, Kernel, Program};
+use crate::driver::profile::KernelFactsTime;
+use crate::driver::{BuildArguments, Driver};
+use crate::store::entry::{Answer, Answers, Facts, KernelFacts};
+
+/// The queries of clGetProgramInfo that describe the executable rather than the object.
+pub const PROGRAM_QUERIES: [cl_program_info; 4] = [
+    CL_PROGRAM_NUM_KERNELS,
+    CL_PROGRAM_KERNEL_NAMES,
+    CL_PROGRAM_SCOPE_GLOBAL_CTORS_PRESENT,
+    CL_PROGRAM_SCOPE_GLOBAL_DTORS_PRESENT,
+];
+
+/// All queries of clGetProgramBuildInfo.
+pub const BUILD_QUERIES: [cl_program_build_info; 5] = [
+    CL_PROGRAM_BUILD_STATUS,
+    CL_PROGRAM_BUILD_OPTIONS,
+    CL_PROGRAM_BUILD_LOG,
+    CL_PROGRAM_BINARY_TYPE,
+    CL_PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE,
+];
+
+/// All queries of clGetKernelArgInfo.
+pub const ARGUMENT_QUERIES: [cl_kernel_arg_info; 5] = [
+    CL_KERNEL_ARG_ADDRESS_QUALIFIER,
+    CL_KERNEL_ARG_ACCESS_QUALIFIER,
+    CL_KERNEL_ARG_TYPE_NAME,
+    CL_KERNEL_ARG_TYPE_QUALIFIER,
+    CL_KERNEL_ARG_NAME,
+];
+
+/// Everything that the API shows of a program that the driver has built. Leaves out devices that are not `built`, and kernels on
+/// drivers where creating one is expensive.
+pub fn facts(
+    driver: &Driver,
+    program: Program,
+    devices: &[Device],
+    built: &[usize],
+    arguments: &BuildArguments,
+) -> Facts {
+    let of_device = |(index, device): (usize, &Device)| {
+        if built.contains(&index) {
+            build_answers(driver, program, *device, arguments)
+        } else {
+            Answers::new()
+        }
+    };
+    let mut facts = Facts {
+        program: PROGRAM_QUERIES
+            .map(|name| (name, answer(driver.program_info(program, name))))
+            .to_vec(),
+        devices: devices.iter().enumerate().map(of_device).collect(),
+        kernel_names: kernel_names(driver, program),
+        ..Facts::default()
+    };
+    if driver.profile.kernel_facts == KernelFactsTime::AfterBuild
+        && !facts.kernel_names.is_empty()
+        && let Ok(kernels) = driver.create_kernels(program)
+    {
+        let known: Vec<_> = kernels
+            .iter()
+            .filter_map(|kernel| kernel_facts(driver, *kernel))
+            .collect();
+        for kernel in kernels {
+            driver.release_kernel(kernel);
+        }
+        facts.creation_order = known.len() == facts.kernel_names.len();
+        facts.kernels = known;
+    }
+    facts
+}
+
+/// The names of a program's kernels; none if the driver does not know.
+pub(super) fn kernel_names(driver: &Driver, program: Program) -> Vec<Vec<u8>> {
+    let names = driver.program_info(program, CL_PROGRAM_KERNEL_NAMES);
+    split_names(&names.unwrap_or_default())
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
+fn build_answers(
+    driver: &Driver,
+    program: Program,
+    device: Device,
+    arguments: &BuildArguments,
+) -> Answers {
+    let own = arguments.options.as_ref();
+    let ask = |name| {
+        let answer = match (driver.build_info(program, device, name), own) {
+            (Ok(value), Some(own))
+                if name == CL_PROGRAM_BUILD_OPTIONS && value == own.as_bytes_with_nul() =>
+            {
+                Answer::OwnOptions
+            }
+            (Ok(value), Some(own)) if name == CL_PROGRAM_BUILD_LOG => {
+                without_options(own.as_bytes(), value)
+            }
+            (answered, _) => answer(answered),
+        };
+        (name, answer)
+    };
+    BUILD_QUERIES.map(ask).to_vec()
+}
+
+/// A build log, with the options taken out wherever it quotes them.
+pub(super) fn without_options(options: &[u8], text: Vec<u8>) -> Answer {
+    let mut parts = Vec::new();
+    let mut rest = text.as_slice();
+    let quoted = |rest: &[u8]| {
+        rest.windows(options.len())
+            .position(|window| window == options)
+    };
+    while let Some(at) = (!options.is_empty()).then(|| quoted(rest)).flatten() {
+        parts.push(rest[..at].to_vec());
+        rest = &rest[at + options.len()..];
+    }
+    if parts.is_empty() {
+        return Answer::Value(text);
+    }
+    parts.push(rest.to_vec());
+    Answer::AroundOwnOptions(parts)
+}
+
+/// What the API shows of a kernel, but may not show of a kernel from a binary. None if the driver does not tell its name.
+pub fn kernel_facts(driver: &Driver, kernel: Kernel) -> Option<KernelFacts> {
+    let name =
+        CString::from_vec_with_nul(driver.kernel_info(kernel, CL_KERNEL_FUNCTION_NAME).ok()?)
+            .ok()?;
+    let count = driver.kernel_info(kernel, CL_KERNEL_NUM_ARGS).ok()?;
+    let count: cl_uint = Number::from_value(&count)?;
+    let argument = |index| {
+        ARGUMENT_QUERIES
+            .map(|query| (query, answer(driver.kernel_arg_info(kernel, index, query))))
+            .to_vec()
+    };
+    Some(KernelFacts {
+        name: name.into_bytes(),
+        attributes: answer(driver.kernel_info(kernel, CL_KERNEL_ATTRIBUTES)),
+        arguments: (0..count).map(argument).collect(),
+        behind_last_argument: argument(count),
+    })
+}
+
+fn answer(answered: Result<Vec<u8>, cl_int>) -> Answer {
+    match answered {
+        Ok(value) => Answer::Value(value),
+        // Memory may be available next time.
+        Err(CL_OUT_OF_HOST_MEMORY) => Answer::Withheld,
+        Err(code) => Answer::Error(code),
+    }
+}

@@ -1,0 +1,128 @@
+//! The ingredients of a call in the order of the key, and its recipe.
+
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use super::CallInputs;
+use super::text::CallText;
+use crate::cache::devices::{self, chosen};
+use crate::config::executable;
+use crate::key::include::Closure;
+use crate::key::ingredients::{Ingredient, Key, Kind, sha256};
+use crate::key::options::Options;
+use crate::outcome::Bypass;
+use crate::shadow::{Base, Constants, Operation, Recipe};
+
+/// The ingredients of the call itself. Those of devices and driver follow them in the key. A change of the order changes all
+/// keys.
+pub(super) fn call_ingredients(
+    inputs: &CallInputs<'_>,
+    targets: &[usize],
+    text: &CallText,
+    surroundings: Vec<Ingredient>,
+) -> Result<Vec<Ingredient>, Bypass> {
+    let driver = inputs.driver;
+    let mut all = base_ingredients(&inputs.base, text);
+    all.push(match &text.options {
+        Some(options) => Ingredient::new(Kind::Options, "given", sha256(&options.normalized)),
+        None => Ingredient::new(Kind::Options, "NULL", []),
+    });
+    push_operation(&mut all, inputs)?;
+    all.extend(text.closure.ingredients());
+    if text.has_debug() {
+        let directory = std::env::current_dir().map_err(|_| Bypass::ReadsFile)?;
+        let directory = directory.as_os_str().as_bytes();
+        all.push(Ingredient::new(Kind::WorkingDirectory, "", directory));
+    }
+    if targets.len() < inputs.devices.len() {
+        all.extend(chosen(driver, &inputs.devices, targets));
+    }
+    let previous = inputs.previous.iter();
+    all.extend(previous.map(|previous| Ingredient::new(Kind::Previous, "", previous.key.0)));
+    all.extend(surroundings);
+    all.extend(driver.float_state());
+    if driver.profile.looks_at_executable {
+        all.push(Ingredient::new(Kind::Executable, "", executable()));
+    }
+    Ok(all)
+}
+
+fn base_ingredients(base: &Base, text: &CallText) -> Vec<Ingredient> {
+    match base {
+        Base::Source(_) => vec![text.source.ingredient()],
+        Base::Il(code, constants) => il_ingredients(code, constants),
+        Base::Linked(inputs) => input_ingredients(inputs),
+    }
+}
+
+fn push_operation(all: &mut Vec<Ingredient>, inputs: &CallInputs<'_>) -> Result<(), Bypass> {
+    match &inputs.operation {
+        Operation::Build => {}
+        Operation::Compile(_) => all.push(Ingredient::new(Kind::Operation, "", *b"compile")),
+        Operation::Link(of_context) => {
+            all.push(Ingredient::new(Kind::Operation, "", *b"link"));
+            // An input may have been compiled for another of several devices that are alike.
+            let targets = devices::targets(inputs.driver, of_context, inputs.arguments)?;
+            if targets.len() < of_context.len() {
+                all.extend(chosen(inputs.driver, of_context, &targets));
+            }
+        }
+    }
+    all.extend(inputs.operation.headers().iter().map(|header| {
+        let name = String::from_utf8_lossy(header.name.as_bytes());
+        Ingredient::new(Kind::Header, name, sha256(&header.source))
+    }));
+    Ok(())
+}
+
+fn il_ingredients(code: &[u8], constants: &Constants) -> Vec<Ingredient> {
+    let code = Ingredient::new(Kind::Il, "", sha256(code));
+    let constants = constants
+        .iter()
+        .map(|(id, value)| Ingredient::new(Kind::Constant, id.to_string(), value.as_slice()));
+    [code].into_iter().chain(constants).collect()
+}
+
+fn input_ingredients(inputs: &[Arc<Recipe>]) -> Vec<Ingredient> {
+    let inputs = inputs.iter().enumerate();
+    inputs
+        .map(|(index, input)| Ingredient::new(Kind::Input, index.to_string(), input.key.0))
+        .collect()
+}
+
+/// The recipe of a call that has this key.
+pub(super) fn recipe(
+    key: Key,
+    inputs: CallInputs<'_>,
+    options: Option<&Options>,
+    closure: Closure,
+) -> Recipe {
+    let earlier = || inputs.base.inputs().iter().chain(&inputs.previous);
+    Recipe {
+        key,
+        weight: 1 + earlier().map(|recipe| recipe.weight).sum::<usize>(),
+        depth: 1 + earlier().map(|recipe| recipe.depth).max().unwrap_or(0),
+        include_dirs: include_dirs(options, &closure, earlier()),
+        closure,
+        base: inputs.base,
+        operation: inputs.operation,
+        arguments: inputs.arguments.clone(),
+        previous: inputs.previous,
+    }
+}
+
+/// All directories in which headers were looked for. Their spelling is not in the key.
+fn include_dirs<'a>(
+    options: Option<&Options>,
+    closure: &Closure,
+    earlier: impl Iterator<Item = &'a Arc<Recipe>>,
+) -> Vec<Vec<u8>> {
+    let working = closure.working_directory();
+    let working = working.map(|directory| directory.as_os_str().as_bytes().to_vec());
+    let own = options.iter().flat_map(|options| &options.include_dirs);
+    let earlier = earlier.flat_map(|recipe| &recipe.include_dirs);
+    working
+        .into_iter()
+        .chain(own.chain(earlier).cloned())
+        .collect()
+}

@@ -1,0 +1,112 @@
+//! The texts of a call: its options, and for a source its bytes and the header files that it includes.
+
+use super::CallInputs;
+use crate::cache::Cache;
+use crate::cache::headers::{source_independent_closure, texts};
+use crate::cache::known_sources::{self, SourceDigest};
+use crate::key::include::Closure;
+use crate::key::options::{self, Options};
+use crate::key::source::{before_digits, is_spelled_by_environment};
+use crate::outcome::Bypass;
+use crate::shadow::{Base, Operation};
+
+/// Longer sources, intermediate languages, headers and options are left to the driver.
+const MAX_TEXT_BYTES: usize = 64 << 20;
+
+/// What the texts of a call say.
+pub(super) struct CallText {
+    /// The options; None is NULL.
+    pub(super) options: Option<Options>,
+    /// The header files that were read, or looked for.
+    pub(super) closure: Closure,
+    /// The digest of a source; of no meaning for other calls.
+    pub(super) source: SourceDigest,
+}
+
+impl CallText {
+    /// Whether the options ask for debug information.
+    pub(super) fn has_debug(&self) -> bool {
+        self.options.as_ref().is_some_and(|options| options.debug)
+    }
+}
+
+impl Cache {
+    /// Reads the texts of a call. A source that this process knows already is replaced by the copy that it shares.
+    pub(super) fn call_text(&self, inputs: &mut CallInputs<'_>) -> Result<CallText, Bypass> {
+        check_lengths(inputs)?;
+        let options = inputs.options().map(options::parse).transpose()?;
+        let mut text = CallText {
+            options,
+            closure: Closure::default(),
+            source: SourceDigest::default(),
+        };
+        if inputs.driver.profile.refuses_debug && text.has_debug() {
+            return Err(Bypass::RefusedByProfile);
+        }
+        if matches!(inputs.base, Base::Source(_)) {
+            let options = text.options.as_ref();
+            (text.closure, text.source) = self.source_and_headers(inputs, options)?;
+        }
+        Ok(text)
+    }
+
+    /// Follows the headers of a source, unless the source is known to name none.
+    fn source_and_headers(
+        &self,
+        inputs: &mut CallInputs<'_>,
+        options: Option<&Options>,
+    ) -> Result<(Closure, SourceDigest), Bypass> {
+        let written = inputs.options();
+        let CallInputs {
+            driver, operation, ..
+        } = inputs;
+        let (driver, headers) = (*driver, operation.headers());
+        let implicit = driver.profile.implicit_includes;
+        let Base::Source(text) = &mut inputs.base else {
+            return Ok(Default::default());
+        };
+        let may_omit = may_omit_random_name(text, operation);
+        if headers.is_empty()
+            && let Some(known) = self.sources.find(text, written, implicit)
+            && (may_omit || known.digest.is_of_all())
+            && let Some(closure) = source_independent_closure(driver, options)
+        {
+            *text = known.text.clone();
+            return Ok((closure, known.digest));
+        }
+        let followed = texts(driver, text, headers, options)?;
+        let has_debug = options.is_some_and(|options| options.debug);
+        let omits = may_omit && !followed.spells_random_name && !has_debug;
+        let digest = known_sources::digest(text, omits);
+        let names_no_header = |closure: Closure| closure.is_like(&followed.closure);
+        if headers.is_empty()
+            && source_independent_closure(driver, options).is_some_and(names_no_header)
+        {
+            self.sources.remember(text, written, implicit, digest)?;
+        }
+        Ok((followed.closure, digest))
+    }
+}
+
+fn check_lengths(inputs: &CallInputs<'_>) -> Result<(), Bypass> {
+    let text = match &inputs.base {
+        Base::Source(text) | Base::Il(text, _) => text.len(),
+        Base::Linked(_) => 0,
+    };
+    let options = inputs.options().map_or(0, <[u8]>::len);
+    let headers = inputs.operation.headers().iter();
+    let mut lengths = [text, options]
+        .into_iter()
+        .chain(headers.map(|header| header.source.len()));
+    match lengths.any(|length| length > MAX_TEXT_BYTES) {
+        true => Err(Bypass::TooLarge),
+        false => Ok(()),
+    }
+}
+
+/// Whether PyOpenCL's random name may be left out of the key, as far as the source and the call tell. A compiled object may be
+/// linked with a program that knows the name.
+fn may_omit_random_name(text: &[u8], operation: &Operation) -> bool {
+    let has_random_name = before_digits(text).is_some();
+    has_random_name && matches!(operation, Operation::Build) && !is_spelled_by_environment()
+}
