@@ -10,6 +10,7 @@ export CLIPPY_CONF_DIR="$top/ci"
 # shellcheck disable=SC2034
 intel_license='Intel End User License Agreement for Developer Tools'
 skipped=()
+not_run=()
 apt_updated=
 
 say() { printf '%s\n' "$*" >&2; }
@@ -21,6 +22,12 @@ fail() {
 
 # skip NAME WHY: remembers what could not be had.
 skip() { skipped+=("$1 ($2)"); }
+
+# outage NAME WHY: the same for what a registry did not give. Whoever ends well without it has not run everything.
+outage() {
+    skip "$1" "$2"
+    not_run+=("$1 ($2)")
+}
 
 print_skipped() {
     local each
@@ -74,8 +81,10 @@ need_packages() {
         if [ "$why" = 'apt-get could not install it' ]; then
             if apt_install "$name"; then continue; fi
             tail -n 3 target/apt.log >&2
+            outage "$name" "$why"
+        else
+            skip "$name" "$why"
         fi
-        skip "$name" "$why"
         status=1
     done
     return $status
@@ -102,7 +111,7 @@ need_cargo_fuzz() {
     cargo fuzz --version >/dev/null 2>&1 && return
     say 'installing cargo-fuzz in target/fuzz'
     cargo install --quiet --locked --debug --root target/fuzz cargo-fuzz && return
-    skip cargo-fuzz 'cargo could not install it'
+    outage cargo-fuzz 'cargo could not install it'
     return 1
 }
 
@@ -114,7 +123,7 @@ need_cargo_deb() {
     [ "$(cargo deb --version 2>/dev/null)" = "cargo-deb $version" ] && return
     say "installing cargo-deb $version in target/package"
     cargo install --quiet --locked --debug --root target/package cargo-deb@$version && return
-    skip cargo-deb 'cargo could not install it'
+    outage cargo-deb 'cargo could not install it'
     return 1
 }
 
@@ -202,7 +211,7 @@ need_intel() {
         return 1
     fi
     if ! need_venv "$folder" intel-opencl-rt intel-cmplr-lib-rt; then
-        skip 'Intel CPU runtime' 'it could not be installed from PyPI'
+        outage 'Intel CPU runtime' 'it could not be installed from PyPI'
         return 1
     fi
     found=$(find "$folder/" -name libintelocl.so -print -quit)
@@ -219,7 +228,7 @@ need_intel() {
 need_python() {
     unset OCLCACHE_TEST_PYTHON
     if ! need_venv "$top/target/python" "$@"; then
-        skip "Python with $*" 'it could not be installed from PyPI'
+        outage "Python with $*" 'it could not be installed from PyPI'
         return 1
     fi
     export OCLCACHE_TEST_PYTHON=$top/target/python/bin/python
@@ -240,7 +249,7 @@ need_water_box() {
 # need_compat_python PACKAGE...: these in a virtual environment of ci/compat's own, so that what other scripts install stays small.
 need_compat_python() {
     if ! need_venv target/compat/python "$@"; then
-        skip "Python with $*" 'it could not be installed from PyPI'
+        outage "Python with $*" 'it could not be installed from PyPI'
         return 1
     fi
 }

@@ -1,5 +1,6 @@
 //! The ICD dispatch table: the slots of each OpenCL version, and the address of each slot.
 
+use std::ffi::CStr;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,49 +19,119 @@ const ICD2_TAG: usize = 0x4F50_454E_434C_3331_u64 as usize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(usize);
 
-macro_rules! slots {
-    ($($index:literal $name:ident),* $(,)?) => {
+/// Hands the names of all slots, in the order of `cl_icd.h`, to another macro.
+macro_rules! with_slots {
+    ($then:ident) => {
+        $then! {
+            clGetPlatformIDs, clGetPlatformInfo, clGetDeviceIDs, clGetDeviceInfo, clCreateContext,
+            clCreateContextFromType, clRetainContext, clReleaseContext, clGetContextInfo, clCreateCommandQueue,
+            clRetainCommandQueue, clReleaseCommandQueue, clGetCommandQueueInfo, clSetCommandQueueProperty,
+            clCreateBuffer, clCreateImage2D, clCreateImage3D, clRetainMemObject, clReleaseMemObject,
+            clGetSupportedImageFormats, clGetMemObjectInfo, clGetImageInfo, clCreateSampler, clRetainSampler,
+            clReleaseSampler, clGetSamplerInfo, clCreateProgramWithSource, clCreateProgramWithBinary,
+            clRetainProgram, clReleaseProgram, clBuildProgram, clUnloadCompiler, clGetProgramInfo,
+            clGetProgramBuildInfo, clCreateKernel, clCreateKernelsInProgram, clRetainKernel, clReleaseKernel,
+            clSetKernelArg, clGetKernelInfo, clGetKernelWorkGroupInfo, clWaitForEvents, clGetEventInfo,
+            clRetainEvent, clReleaseEvent, clGetEventProfilingInfo, clFlush, clFinish, clEnqueueReadBuffer,
+            clEnqueueWriteBuffer, clEnqueueCopyBuffer, clEnqueueReadImage, clEnqueueWriteImage,
+            clEnqueueCopyImage, clEnqueueCopyImageToBuffer, clEnqueueCopyBufferToImage, clEnqueueMapBuffer,
+            clEnqueueMapImage, clEnqueueUnmapMemObject, clEnqueueNDRangeKernel, clEnqueueTask,
+            clEnqueueNativeKernel, clEnqueueMarker, clEnqueueWaitForEvents, clEnqueueBarrier,
+            clGetExtensionFunctionAddress, clCreateFromGLBuffer, clCreateFromGLTexture2D,
+            clCreateFromGLTexture3D, clCreateFromGLRenderbuffer, clGetGLObjectInfo, clGetGLTextureInfo,
+            clEnqueueAcquireGLObjects, clEnqueueReleaseGLObjects, clGetGLContextInfoKHR,
+            clGetDeviceIDsFromD3D10KHR, clCreateFromD3D10BufferKHR, clCreateFromD3D10Texture2DKHR,
+            clCreateFromD3D10Texture3DKHR, clEnqueueAcquireD3D10ObjectsKHR, clEnqueueReleaseD3D10ObjectsKHR,
+            clSetEventCallback, clCreateSubBuffer, clSetMemObjectDestructorCallback, clCreateUserEvent,
+            clSetUserEventStatus, clEnqueueReadBufferRect, clEnqueueWriteBufferRect, clEnqueueCopyBufferRect,
+            clCreateSubDevicesEXT, clRetainDeviceEXT, clReleaseDeviceEXT, clCreateEventFromGLsyncKHR,
+            clCreateSubDevices, clRetainDevice, clReleaseDevice, clCreateImage,
+            clCreateProgramWithBuiltInKernels, clCompileProgram, clLinkProgram, clUnloadPlatformCompiler,
+            clGetKernelArgInfo, clEnqueueFillBuffer, clEnqueueFillImage, clEnqueueMigrateMemObjects,
+            clEnqueueMarkerWithWaitList, clEnqueueBarrierWithWaitList, clGetExtensionFunctionAddressForPlatform,
+            clCreateFromGLTexture, clGetDeviceIDsFromD3D11KHR, clCreateFromD3D11BufferKHR,
+            clCreateFromD3D11Texture2DKHR, clCreateFromD3D11Texture3DKHR, clCreateFromDX9MediaSurfaceKHR,
+            clEnqueueAcquireD3D11ObjectsKHR, clEnqueueReleaseD3D11ObjectsKHR,
+            clGetDeviceIDsFromDX9MediaAdapterKHR, clEnqueueAcquireDX9MediaSurfacesKHR,
+            clEnqueueReleaseDX9MediaSurfacesKHR, clCreateFromEGLImageKHR, clEnqueueAcquireEGLObjectsKHR,
+            clEnqueueReleaseEGLObjectsKHR, clCreateEventFromEGLSyncKHR, clCreateCommandQueueWithProperties,
+            clCreatePipe, clGetPipeInfo, clSVMAlloc, clSVMFree, clEnqueueSVMFree, clEnqueueSVMMemcpy,
+            clEnqueueSVMMemFill, clEnqueueSVMMap, clEnqueueSVMUnmap, clCreateSamplerWithProperties,
+            clSetKernelArgSVMPointer, clSetKernelExecInfo, clGetKernelSubGroupInfoKHR, clCloneKernel,
+            clCreateProgramWithIL, clEnqueueSVMMigrateMem, clGetDeviceAndHostTimer, clGetHostTimer,
+            clGetKernelSubGroupInfo, clSetDefaultDeviceCommandQueue, clSetProgramReleaseCallback,
+            clSetProgramSpecializationConstant, clCreateBufferWithProperties, clCreateImageWithProperties,
+            clSetContextDestructorCallback, clGetKernelSuggestedLocalWorkSize
+        }
+    };
+}
+pub(super) use with_slots;
+
+macro_rules! all {
+    ($($name:ident),*) => {
+        const NAMES: [&CStr; SLOTS] = [$(c_name(concat!(stringify!($name), "\0"))),*];
+
+        const OFFSETS: [usize; SLOTS] = [$(offset_of!(cl_icd_dispatch, $name)),*];
+    };
+}
+with_slots!(all);
+
+const fn c_name(name: &str) -> &CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a name has a NUL"),
+    }
+}
+
+const _: () = {
+    let mut index = 0;
+    while index < SLOTS {
+        assert!(OFFSETS[index] == index * size_of::<usize>());
+        index += 1;
+    }
+};
+
+macro_rules! constants {
+    ($($name:ident),* $(,)?) => {
         #[allow(non_upper_case_globals)]
         impl Slot {
             $(
                 #[doc = concat!("The slot of ", stringify!($name), ".")]
-                pub const $name: Slot = Slot($index);
+                pub const $name: Slot = Slot(offset_of!(cl_icd_dispatch, $name) / size_of::<usize>());
             )*
         }
-        $(const _: () = assert!(offset_of!(cl_icd_dispatch, $name) == $index * size_of::<usize>());)*
     };
 }
 
-slots! {
-    8 clGetContextInfo,
-    26 clCreateProgramWithSource,
-    27 clCreateProgramWithBinary,
-    28 clRetainProgram,
-    29 clReleaseProgram,
-    30 clBuildProgram,
-    32 clGetProgramInfo,
-    33 clGetProgramBuildInfo,
-    34 clCreateKernel,
-    35 clCreateKernelsInProgram,
-    36 clRetainKernel,
-    37 clReleaseKernel,
-    39 clGetKernelInfo,
-    65 clGetExtensionFunctionAddress,
-    97 clCreateProgramWithBuiltInKernels,
-    98 clCompileProgram,
-    99 clLinkProgram,
-    101 clGetKernelArgInfo,
-    107 clGetExtensionFunctionAddressForPlatform,
-    137 clCloneKernel,
-    138 clCreateProgramWithIL,
-    144 clSetProgramReleaseCallback,
-    145 clSetProgramSpecializationConstant,
+constants! {
+    clGetPlatformIDs, clGetContextInfo, clCreateProgramWithSource, clCreateProgramWithBinary,
+    clRetainProgram, clReleaseProgram, clBuildProgram, clUnloadCompiler, clGetProgramInfo, clGetProgramBuildInfo,
+    clCreateKernel, clCreateKernelsInProgram, clRetainKernel, clReleaseKernel, clGetKernelInfo,
+    clGetExtensionFunctionAddress, clCreateProgramWithBuiltInKernels, clCompileProgram,
+    clLinkProgram, clGetKernelArgInfo, clGetExtensionFunctionAddressForPlatform, clCloneKernel,
+    clCreateProgramWithIL, clSetProgramReleaseCallback, clSetProgramSpecializationConstant,
+    clGetKernelSuggestedLocalWorkSize,
 }
 
 impl Slot {
+    /// All slots, in order.
+    pub fn all() -> impl Iterator<Item = Slot> {
+        (0..SLOTS).map(Slot)
+    }
+
+    /// Whether a driver with ICD 2.0 has the tag there, so that no loader calls what is in the slot.
+    pub fn is_for_tag(self) -> bool {
+        self == Slot::clGetPlatformIDs || self == Slot::clUnloadCompiler
+    }
+
     /// The index in the table.
     pub fn index(self) -> usize {
         self.0
+    }
+
+    /// The name of its function.
+    pub fn name(self) -> &'static CStr {
+        NAMES[self.0]
     }
 
     /// Whether a table that was copied has a function there.
@@ -95,7 +166,8 @@ pub fn slots_of_version(version: &[u8]) -> usize {
         (2, 0) => 136,
         (2, 1) => 143,
         (2, _) => 146,
-        (3.., _) => 149,
+        (3, 0) => 149,
+        (3.., _) => SLOTS,
     }
 }
 
@@ -144,13 +216,29 @@ impl DispatchTable {
     /// Whether this is the table of an ICD 2.0 driver for older loaders. A loader that knows ICD 2.0 calls the driver through a
     /// table of its own.
     pub fn is_tagged(self) -> bool {
-        let tagged = |slot: Slot| self.has(slot) && self.load(slot) == ICD2_TAG;
-        tagged(Slot(0)) && tagged(Slot(31))
+        let is_tagged = |slot: Slot| self.has(slot) && self.load(slot) == ICD2_TAG;
+        is_tagged(Slot::clGetPlatformIDs) && is_tagged(Slot::clUnloadCompiler)
     }
 
     /// The address, which identifies the table.
     pub fn address(self) -> usize {
         self.address
+    }
+
+    /// How many slots the table has.
+    pub fn slots(self) -> usize {
+        self.slots
+    }
+
+    /// The same table with one slot more.
+    ///
+    /// # Safety
+    /// The table has that slot.
+    pub unsafe fn with_one_more(self) -> DispatchTable {
+        DispatchTable {
+            slots: self.slots + 1,
+            ..self
+        }
     }
 
     /// Whether the driver provides this slot.

@@ -4,6 +4,7 @@
 
 pub mod dispatch;
 pub mod info;
+pub mod unsupported;
 
 use std::ffi::c_void;
 

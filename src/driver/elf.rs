@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use object::elf::{
     DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRSZ, DT_STRTAB, PT_DYNAMIC, PT_LOAD, PT_NOTE, SHF_ALLOC,
-    SHF_EXECINSTR, SHT_NOBITS, SHT_PROGBITS,
+    SHF_EXECINSTR, SHT_NOBITS, SHT_PROGBITS, SHT_RELA,
 };
 
 use super::loaded;
@@ -239,6 +239,45 @@ impl Elf {
             .collect()
     }
 
+    /// Whether the bytes at an address of the file are in a section of variables that have an initial value, and are zero when
+    /// the file is loaded: zero in the file, and the place of no relocation.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged.
+    pub fn is_zero_at_load(&self, address: u64, length: u64) -> io::Result<bool> {
+        let sections = self.sections()?;
+        let segment = self.segments.iter().find(|segment| {
+            let size = segment.bytes.end - segment.bytes.start;
+            let within = address.checked_sub(segment.address);
+            segment.kind == PT_LOAD.0 && within.is_some_and(|within| within + length <= size)
+        });
+        let Some(segment) = segment else {
+            return Ok(false);
+        };
+        let place = range(segment.bytes.start + (address - segment.address), length)?;
+        let names: [&[u8]; 2] = [b".data", b".data.rel.ro"];
+        let is_variables = |section: &&Section| {
+            let is_around = section.bytes.start <= place.start && place.end <= section.bytes.end;
+            is_around && names.contains(&section.name.as_slice())
+        };
+        if !sections.iter().any(|section| is_variables(&section)) {
+            return Ok(false);
+        }
+        if self.read(&place)?.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+        let tables = sections.iter().filter(|section| section.kind == SHT_RELA.0);
+        for table in tables {
+            for row in self.read(&table.bytes)?.chunks_exact(at(24, 12)) {
+                let relocated = Row(row).wide(0)?;
+                if (address..address + length).contains(&relocated) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
     /// Comments of the compilers that made it.
     pub fn comment(&self, sections: &[Section]) -> Vec<u8> {
         let mut sections = sections.iter();
@@ -390,4 +429,58 @@ fn replace_origin(text: &[u8], origin: &Path) -> PathBuf {
         }
     }
     PathBuf::from(std::ffi::OsString::from_vec(text.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What may be behind an array of 24 bytes at an address that is a multiple of 16: nothing, a number, a pointer.
+    #[test]
+    fn only_padding_is_zero_at_load() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        for (behind, is_padding) in [
+            (
+                "char *other[2] __attribute__((aligned(64))) = {\"a\", \"b\"};",
+                true,
+            ),
+            ("int number[2] = {0, 7};", false),
+            ("void *pointer = &table;", false),
+            (
+                "struct { void *zero; char one; } __attribute__((packed)) pair = {0, 1};",
+                false,
+            ),
+        ] {
+            // One section for all, in this order.
+            let source =
+                format!("long table[3] __attribute__((aligned(64))) = {{1, 2, 3}};\n{behind}\n");
+            let (file, library) = (
+                directory.path().join("a.c"),
+                directory.path().join("liba.so"),
+            );
+            std::fs::write(&file, source).expect("written");
+            let mut compiler = std::process::Command::new("cc");
+            compiler.args(["-shared", "-fPIC", "-fno-toplevel-reorder", "-o"]);
+            let status = compiler
+                .arg(&library)
+                .arg(&file)
+                .status()
+                .expect("a C compiler");
+            assert!(status.success(), "{behind}");
+            // SAFETY: a library without initializers; only an address is taken.
+            let loaded = unsafe { libloading::Library::new(&library) }.expect("loaded");
+            // SAFETY: as above.
+            let table = unsafe { loaded.get::<*const u8>(b"table") }.expect("there");
+            let table = *table as *const _ as usize;
+            let object = loaded::objects()
+                .into_iter()
+                .find(|object| object.contains(table));
+            let base = object.expect("loaded").base;
+            let elf = Elf::open(&library).expect("read").expect("a library");
+            let address = (table - base) as u64;
+            assert!(!elf.is_zero_at_load(address, 16).expect("read"), "{behind}");
+            let zero = elf.is_zero_at_load(address + 24, 16).expect("read");
+            assert_eq!(zero, is_padding, "{behind}");
+        }
+    }
 }

@@ -58,6 +58,7 @@ pub struct DriverLibrary {
     path: PathBuf,
     handle: usize,
     get_extension_function_address: Option<GetExtensionFunctionAddress>,
+    get_platform_ids: GetPlatformIds,
     get_platform_info: GetPlatformInfo,
     icd2: Option<Icd2>,
     platforms: Vec<Platform>,
@@ -145,6 +146,7 @@ impl DriverLibrary {
             path: path.to_owned(),
             handle: std::mem::ManuallyDrop::into_inner(library).into_raw() as usize,
             get_extension_function_address,
+            get_platform_ids,
             get_platform_info,
             icd2,
             platforms: platforms(get_platform_ids),
@@ -200,6 +202,11 @@ impl DriverLibrary {
     /// The platforms, in the driver's order; none where the driver has no device or reports an error.
     pub fn platforms(&self) -> &[Platform] {
         &self.platforms
+    }
+
+    /// The address of its clIcdGetPlatformIDsKHR.
+    pub fn platform_ids(&self) -> usize {
+        self.get_platform_ids as *const () as usize
     }
 
     /// Calls the driver's own clGetPlatformInfo.

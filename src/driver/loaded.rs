@@ -9,8 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use object::elf::{
-    DT_NEEDED, DT_SONAME, DT_STRSZ, DT_STRTAB, DynamicTag, NT_GNU_BUILD_ID, NoteType, PT_DYNAMIC,
-    PT_LOAD, PT_NOTE, ProgramType,
+    DT_NEEDED, DT_SONAME, DT_STRSZ, DT_STRTAB, DynamicTag, NT_GNU_BUILD_ID, NoteType, PF_R, PF_W,
+    PT_DYNAMIC, PT_LOAD, PT_NOTE, ProgramType,
 };
 
 use crate::cl::info::Number;
@@ -213,6 +213,63 @@ pub fn pin(address: usize) {
 /// Whether a function belongs to an ICD loader: a library that has a clGetPlatformIDs of its own for programs to link to.
 pub fn is_in_loader(function: usize) -> bool {
     path_of(function).is_some_and(|path| exports(&path, c"clGetPlatformIDs"))
+}
+
+/// Whether the code or the constants of the library that contains an address have these bytes.
+pub fn library_has(address: usize, text: &[u8]) -> bool {
+    struct Search<'a> {
+        address: usize,
+        text: &'a [u8],
+        is_found: bool,
+    }
+    unsafe extern "C" fn visit(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        data: *mut c_void,
+    ) -> c_int {
+        // SAFETY: `info` is valid during the call, and `data` is the search that was passed below.
+        let (search, info) = unsafe { (&mut *data.cast::<Search>(), &*info) };
+        // SAFETY: `dlpi_phnum` headers, by dl_iterate_phdr(3).
+        let headers =
+            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) };
+        let segments = || headers.iter().filter(|header| header.p_type == PT_LOAD.0);
+        let start = |header: &libc::Elf64_Phdr| info.dlpi_addr as usize + header.p_vaddr as usize;
+        let is_around = |header: &libc::Elf64_Phdr| {
+            (start(header)..start(header) + header.p_memsz as usize).contains(&search.address)
+        };
+        if !segments().any(is_around) {
+            return 0;
+        }
+        let constant = segments().filter(|header| header.p_flags & (PF_R.0 | PF_W.0) == PF_R.0);
+        search.is_found = constant.into_iter().any(|header| {
+            let (text, size) = (search.text, header.p_filesz as usize);
+            // SAFETY: a segment of an object that stays mapped during the call, which can be read and which nobody writes.
+            let found = unsafe {
+                libc::memmem(
+                    start(header) as *const c_void,
+                    size,
+                    text.as_ptr().cast(),
+                    text.len(),
+                )
+            };
+            !found.is_null()
+        });
+        1
+    }
+    let mut search = Search {
+        address,
+        text,
+        is_found: false,
+    };
+    // SAFETY: `visit` wants a pointer to a search.
+    unsafe { iterate(visit, (&raw mut search).cast()) };
+    search.is_found
+}
+
+/// Whether a loader of this process has a function of that name for programs to link to.
+pub fn is_exported_by_a_loader(name: &CStr) -> bool {
+    let mut paths = paths().into_iter();
+    paths.any(|path| exports(&path, c"clGetPlatformIDs") && exports(&path, name))
 }
 
 /// Whether a loaded library has a function of that name itself.

@@ -23,6 +23,7 @@ mod key_neutral;
 pub mod layer;
 mod library;
 mod loaded;
+mod loader_tables;
 mod names;
 pub mod notify;
 mod patch;
@@ -34,6 +35,7 @@ pub mod reentrancy;
 mod watched_functions;
 mod watched_names;
 
+use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -52,7 +54,9 @@ pub use float_state::FloatState;
 use identity::KnownIdentity;
 pub use identity::{build_id_value, sha256_value};
 pub use library::{DriverLibrary, OpenError};
-pub use loaded::{changes as loaded_changes, path_of, paths as loaded_paths};
+pub use loaded::{changes as loaded_changes, library_has, path_of, paths as loaded_paths};
+pub use loader_tables::StaysTagged;
+use loader_tables::Untagging;
 use profile::{Profile, Recognition};
 
 /// The number of tables that can be hooked in one process. Each has its own hooks, which therefore know their driver without
@@ -223,7 +227,7 @@ impl Driver {
     }
 
     /// Whether all loaders call the driver through the hooked table. A loader that knows ICD 2.0 has a table of its own for a
-    /// tagged driver, which has our hooks only if it got the driver through us.
+    /// tagged driver, which has our hooks only if it got the driver through us: see [`loader_tables`].
     fn is_reached_by_every_call(&self) -> bool {
         self.hooked.load(Ordering::Acquire) && !self.table.is_tagged()
     }
@@ -282,7 +286,8 @@ impl Driver {
                 hooked += 1;
                 continue;
             }
-            match patch::install(table, &hooks(driver.index)) {
+            // SAFETY: `hooks` pairs each slot with a function of its type, and this library is linked with -z nodelete.
+            match unsafe { patch::install(table, &hooks(driver.index)) } {
                 Ok(slots) => {
                     driver.hooked.store(true, Ordering::Release);
                     hooked += 1;
@@ -296,5 +301,30 @@ impl Driver {
             }
         }
         hooked
+    }
+
+    /// Leads the calls of loaders with ICD 2.0 through the tables of a library that are hooked: see [`loader_tables`]. Nothing
+    /// is done for tables that are not tagged. `hooks` is that of [`Driver::hook`].
+    ///
+    /// # Errors
+    /// Why loaders with ICD 2.0 still call the driver through tables of their own.
+    pub fn lead_loaders_through(
+        library: &DriverLibrary,
+        hooks: impl Fn(usize) -> Vec<(Slot, usize)>,
+    ) -> Result<(), StaysTagged> {
+        for group in library.tables() {
+            let platform = group.platforms[0];
+            let Some(driver) = Driver::of_platform(platform).filter(|_| group.table.is_tagged())
+            else {
+                continue;
+            };
+            let by_name = |name: &CStr| library.function_for_platform(platform, name) as usize;
+            let hooks = hooks(driver.index);
+            let plan = Untagging::plan(group.table, &by_name, library.platform_ids(), &hooks)?;
+            let _registration = REGISTRATION.lock();
+            plan.carry_out()?;
+            tracing::debug!(driver = %crate::log::path(library.path()), "loaders with ICD 2.0 come through its own table");
+        }
+        Ok(())
     }
 }

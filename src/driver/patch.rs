@@ -5,6 +5,7 @@
 //! after relocation (rusticl); other threads may be calling through it meanwhile.
 
 use std::io;
+use std::ops::Range;
 
 use rustix::mm::{MprotectFlags, mprotect};
 
@@ -13,76 +14,101 @@ use crate::cl::dispatch::{DispatchTable, Slot};
 /// Replaces the slots that the driver provides; functions that it lacks stay NULL. Returns how many were replaced.
 ///
 /// # Errors
-/// The page protection cannot be read or changed; nothing has been replaced then.
-pub fn install(table: DispatchTable, functions: &[(Slot, usize)]) -> io::Result<usize> {
-    let wanted: Vec<_> = functions
-        .iter()
+/// See [`write`].
+///
+/// # Safety
+/// Each slot is paired with a function of its type that is never unmapped.
+pub unsafe fn install(table: DispatchTable, functions: &[(Slot, usize)]) -> io::Result<usize> {
+    let provided = functions.iter().copied();
+    let provided: Vec<_> = provided
         .filter(|(slot, _)| table.has(*slot) && table.load(*slot) != 0)
         .collect();
-    let Some(first) = wanted
-        .iter()
-        .map(|(slot, _)| table.slot_address(*slot))
-        .min()
-    else {
-        return Ok(0);
-    };
-    let last = wanted
-        .iter()
-        .map(|(slot, _)| table.slot_address(*slot))
-        .max()
-        .unwrap_or(first);
-    let page = rustix::param::page_size();
-    let mut locked = Vec::new();
-    for start in (first / page * page..=last).step_by(page) {
-        if !mapping_is_writable(start)? {
-            locked.push(start);
-        }
-    }
-    for &start in &locked {
-        // SAFETY: the page belongs to the driver's table and stays readable; writing was forbidden only to catch mistakes.
-        unsafe {
-            mprotect(
-                start as *mut _,
-                page,
-                MprotectFlags::READ | MprotectFlags::WRITE,
-            )
-        }?;
-    }
-    for (slot, function) in &wanted {
-        // SAFETY: the page is writable now; `hook::table` pairs each slot with a function of its type, and this library is
-        // linked with -z nodelete, so it is never unmapped.
-        unsafe { table.store(*slot, *function) };
-    }
-    for &start in &locked {
-        // SAFETY: as before; the protection that the page had is restored.
-        unsafe { mprotect(start as *mut _, page, MprotectFlags::READ) }?;
-    }
-    Ok(wanted.len())
+    // SAFETY: by the contract.
+    unsafe { write(table, &provided) }?;
+    Ok(provided.len())
 }
 
-fn mapping_is_writable(address: usize) -> io::Result<bool> {
-    let maps = std::fs::read("/proc/self/maps")?;
-    for line in maps.split(|byte| *byte == b'\n') {
-        let Ok(line) = str::from_utf8(&line[..line.len().min(64)]) else {
-            continue;
-        };
-        let mut fields = line.split([' ', '-']);
-        let (Some(start), Some(end), Some(flags)) = (fields.next(), fields.next(), fields.next())
-        else {
-            continue;
-        };
-        let bounds = (
-            usize::from_str_radix(start, 16),
-            usize::from_str_radix(end, 16),
-        );
-        if let (Ok(start), Ok(end)) = bounds
-            && (start..end).contains(&address)
-        {
-            return Ok(flags.as_bytes().get(1) == Some(&b'w'));
+/// Stores functions into slots that the table has, in their order. The protection of the table's pages is afterwards as before.
+///
+/// # Errors
+/// The protection cannot be read or changed; nothing has been stored then.
+///
+/// # Safety
+/// As for [`install`].
+pub unsafe fn write(table: DispatchTable, functions: &[(Slot, usize)]) -> io::Result<()> {
+    let addresses = || functions.iter().map(|(slot, _)| table.slot_address(*slot));
+    let (Some(first), Some(last)) = (addresses().min(), addresses().max()) else {
+        return Ok(());
+    };
+    let _writable = Writable::make(first..last + size_of::<usize>())?;
+    for (slot, function) in functions {
+        // SAFETY: the page is writable now; the rest is the contract.
+        unsafe { table.store(*slot, *function) };
+    }
+    Ok(())
+}
+
+/// Pages that were read-only and can be written while this lives.
+struct Writable {
+    pages: Vec<usize>,
+}
+
+impl Writable {
+    fn make(addresses: Range<usize>) -> io::Result<Writable> {
+        let page = rustix::param::page_size();
+        let mut writable = Writable { pages: Vec::new() };
+        for start in (addresses.start / page * page..addresses.end).step_by(page) {
+            if !is_writable(start)? {
+                protect(start, MprotectFlags::READ | MprotectFlags::WRITE)?;
+                writable.pages.push(start);
+            }
+        }
+        Ok(writable)
+    }
+}
+
+impl Drop for Writable {
+    fn drop(&mut self) {
+        for start in &self.pages {
+            if let Err(error) = protect(*start, MprotectFlags::READ) {
+                tracing::warn!(%error, "the page of a dispatch table stays writable");
+            }
         }
     }
-    Err(io::Error::new(
-        io::ErrorKind::NotFound,
-        "the table is in no mapping of /proc/self/maps",
-    ))
+}
+
+fn protect(page: usize, flags: MprotectFlags) -> io::Result<()> {
+    // SAFETY: the page belongs to a driver's table, and stays readable; writing was forbidden only to catch mistakes.
+    unsafe { mprotect(page as *mut _, rustix::param::page_size(), flags) }.map_err(Into::into)
+}
+
+fn is_writable(address: usize) -> io::Result<bool> {
+    protection(address)?
+        .map(|flags| flags[1] == b'w')
+        .ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                "the table is in no mapping of /proc/self/maps",
+            )
+        })
+}
+
+/// Whether a word can be read.
+pub fn is_readable(address: usize) -> bool {
+    matches!(protection(address), Ok(Some([b'r', ..])))
+}
+
+/// The flags of a mapping in /proc/self/maps (proc(5)), such as `r--p`.
+fn protection(address: usize) -> io::Result<Option<[u8; 4]>> {
+    let maps = std::fs::read("/proc/self/maps")?;
+    let lines = maps.split(|byte| *byte == b'\n');
+    let of_line = |line: &[u8]| -> Option<[u8; 4]> {
+        let line = str::from_utf8(&line[..line.len().min(64)]).ok()?;
+        let mut fields = line.split(' ');
+        let (start, end) = fields.next()?.split_once('-')?;
+        let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
+        let flags = fields.next()?.as_bytes().try_into().ok()?;
+        range.contains(&address).then_some(flags)
+    };
+    Ok(lines.filter_map(of_line).next())
 }

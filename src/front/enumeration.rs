@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::driver::loaded_changes;
+use crate::driver::{library_has, loaded_changes};
 use crate::fork_safety::Mutex;
 
 /// How often anybody asked for the function that gives the platforms: each round of a loader begins so.
@@ -40,6 +40,15 @@ pub fn is_repeated() -> bool {
     given.is_some_and(|given| {
         given.asked != ASKED.load(Ordering::Relaxed) && given.unloads == loaded_changes().unloads
     })
+}
+
+/// Whether the library that calls us is a loader with ICD 2.0: it has the name of a function that only those ask drivers for.
+/// ocl-icd asks for it behind the platforms, so not at all where there are none (measured on 2.3.4).
+pub fn caller_knows_icd2() -> bool {
+    library_has(
+        caller(),
+        c"clIcdGetFunctionAddressForPlatformKHR".to_bytes_with_nul(),
+    )
 }
 
 /// The library that calls us is given the platforms.

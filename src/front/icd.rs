@@ -4,9 +4,11 @@
 //! `clGetPlatformInfo`, which it then uses for all platforms of the library. libOpenCL is never called from here: loaders
 //! are in the middle of their own initialization.
 //!
-//! Loaders that know of ICD 2.0 ask a library for two more names, before they ask for its platforms (Khronos' loader, icd.c).
-//! Of a platform whose table is tagged they then ask for every function by name, and call those through a table of their own,
-//! whose address they let the driver keep in its objects. So these are answered with our hooks, and the address is handed on.
+//! Loaders with ICD 2.0 ask each library for two more names, before they ask for its platforms (Khronos' loader, icd.c) or
+//! afterwards (ocl-icd). From then on the tables of all drivers have no tag any more: the loaders call them through the
+//! drivers' own tables, where the hooks are (`driver::loader_tables`), whoever has opened the drivers. A driver that stays tagged
+//! can be hooked only if its platforms come from us: the loader asks for every function by name, is given our hooks, and calls
+//! them through a table of its own, whose address it lets the driver keep in its objects.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
@@ -34,7 +36,9 @@ struct Icd {
     reported: Vec<(Platform, usize)>,
     /// Whether a loader was told that there are drivers of ICD 2.0.
     answered_icd2: AtomicBool,
-    /// Whether it was said that a driver cannot be reached, or there is nothing to say.
+    /// Whether nothing is hooked: the cache is off, or the program has raised privileges.
+    leaves_drivers_alone: bool,
+    /// Whether the log has said that a driver is not cached.
     warned: AtomicBool,
 }
 
@@ -83,14 +87,17 @@ unsafe extern "C" fn private_address(name: *const c_char) -> *mut c_void {
     catch_unwind(|| extension_function_address(name)).unwrap_or(std::ptr::null_mut())
 }
 
-/// A function of ICD 2.0, if a driver behind us has it. One that has not is of no interest to a loader that asks.
+/// A function of ICD 2.0, for a loader that knows of it, if a driver behind us stays tagged. For all others it is as for an older
+/// loader.
 fn icd2(function: *mut c_void) -> *mut c_void {
     let Some(icd) = Icd::get() else {
         return std::ptr::null_mut();
     };
-    icd.warn_of_loaders_tables(&|_, _| true);
-    let mut libraries = icd.reported.iter().map(|(_, library)| *library);
-    if !libraries.any(|library| icd.libraries[library].is_icd2()) {
+    icd.lead_loaders_through(&|_, _| true);
+    let is_tagged = |(platform, library): &(Platform, usize)| {
+        icd.libraries[*library].is_dispatched_by_loader(*platform)
+    };
+    if !icd.reported.iter().any(is_tagged) {
         return std::ptr::null_mut();
     }
     icd.answered_icd2.store(true, Ordering::Relaxed);
@@ -144,6 +151,7 @@ unsafe extern "C" fn icd_get_platform_ids(
         Some(icd) if !enumeration::is_repeated() => icd,
         _ => return CL_PLATFORM_NOT_FOUND_KHR,
     };
+    icd.lead_loaders_through(&|_, _| enumeration::caller_knows_icd2());
     let reported = icd.reported();
     if reported.is_empty() {
         return CL_PLATFORM_NOT_FOUND_KHR;
@@ -206,12 +214,13 @@ impl Icd {
             libraries: Vec::new(),
             reported: Vec::new(),
             answered_icd2: AtomicBool::new(false),
-            warned: AtomicBool::new(config.disable()),
+            leaves_drivers_alone: config.disable(),
+            warned: AtomicBool::new(false),
         };
         for vendor in vendors {
             icd.add(&vendor, !config.disable());
         }
-        icd.warn_of_loaders_tables(&DriverLibrary::has_dispatch_data);
+        icd.lead_loaders_through(&DriverLibrary::has_dispatch_data);
         icd
     }
 
@@ -221,7 +230,8 @@ impl Icd {
             libraries: Vec::new(),
             reported: Vec::new(),
             answered_icd2: AtomicBool::new(false),
-            warned: AtomicBool::new(true),
+            leaves_drivers_alone: true,
+            warned: AtomicBool::new(false),
         };
         for vendor in vendors::registered(&DriverLibrary::is_open, &identify) {
             icd.add(&vendor, false);
@@ -286,28 +296,30 @@ impl Icd {
             .find(|library| library.platforms().contains(&platform))
     }
 
-    /// Beside a driver of ICD 2.0 nothing can be done where the loader knows of those: it calls the driver through a table of its
-    /// own, filled from the driver's library. That is known for sure once the loader has asked us for the functions of ICD 2.0,
-    /// which it does of every library, or once the platform has such a table. An older loader in the same process still
-    /// uses the driver's table, so that is patched all the same.
-    fn warn_of_loaders_tables(&self, by_loader: &dyn Fn(&DriverLibrary, Platform) -> bool) {
+    /// Leads a loader with ICD 2.0 through the tables of the drivers that it calls. That there is such a loader is known once it has
+    /// asked us for the functions of ICD 2.0, by its own constants, or once a platform has a table of a loader's. Under older loaders
+    /// alone nothing is changed.
+    fn lead_loaders_through(&self, by_loader: &dyn Fn(&DriverLibrary, Platform) -> bool) {
+        if self.leaves_drivers_alone {
+            return;
+        }
         for (number, library) in self.libraries.iter().enumerate() {
-            let beside = || {
-                self.reported
-                    .iter()
-                    .all(|(_, reported)| *reported != number)
-            };
-            let unreachable = |platform: &Platform| {
+            let is_called = |platform: &Platform| {
                 library.is_dispatched_by_loader(*platform) && by_loader(library, *platform)
             };
-            if beside()
-                && library.platforms().iter().any(unreachable)
-                && !self.warned.swap(true, Ordering::Relaxed)
-            {
+            if !library.platforms().iter().any(is_called) {
+                continue;
+            }
+            let Err(why) = Driver::lead_loaders_through(library, hook::table) else {
+                continue;
+            };
+            let mut reported = self.reported.iter();
+            let is_beside = reported.all(|(_, reported)| *reported != number);
+            if is_beside && !self.warned.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
-                    driver = %log::path(library.path()),
-                    "a loader calls this driver through a table of its own: it is cached only if oclcache is registered alone, \
-                     with the drivers in OCLCACHE_VENDORS, or is a layer, in OPENCL_LAYERS"
+                    driver = %log::path(library.path()), %why,
+                    "a loader calls this driver through a table of its own, so it is not cached; it is if oclcache is registered \
+                     alone, with the drivers in OCLCACHE_VENDORS, or as a layer, in OPENCL_LAYERS"
                 );
             }
         }

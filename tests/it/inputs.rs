@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::support::{Driver, Sandbox, Way, example};
 
-/// One run of each in turn; the last must give what the bare driver gives.
+/// One run of each in turn; the last must give what the bare driver gives. Each process came to the cache.
 #[track_caller]
 fn last_is_bare(sandbox: &Sandbox, runs: &[&[&str]]) {
     for arguments in runs {
@@ -13,6 +13,7 @@ fn last_is_bare(sandbox: &Sandbox, runs: &[&[&str]]) {
             let bare = sandbox.client(Way::Bare, arguments).ok();
             assert_eq!(ran.stdout, bare.stdout, "log:\n{}", ran.stderr);
         }
+        assert!(ran.stderr.contains("outcome="), "log:\n{}", ran.stderr);
     }
 }
 
@@ -45,6 +46,7 @@ fn same_in_all_ways(drivers: &[Driver], arguments: &[&str]) {
         for _ in 0..2 {
             last_is_bare(&sandbox, &[arguments]);
         }
+        assert!(sandbox.stat("hits") > 0, "{arguments:?}");
     }
 }
 
@@ -107,5 +109,6 @@ fn an_object_from_the_cache_is_linked_as_it_was_although_a_file_would_be_read_no
             let ran = run(Way::Cached, "linked");
             assert_eq!(ran.stdout, bare.stdout, "{driver:?}, log:\n{}", ran.stderr);
         }
+        assert!(sandbox.stat("hits") > 0, "{driver:?}");
     }
 }

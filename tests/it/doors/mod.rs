@@ -4,6 +4,7 @@ mod copies;
 mod kinds;
 mod listing;
 mod slots;
+mod tags;
 mod ways;
 
 use std::path::{Path, PathBuf};

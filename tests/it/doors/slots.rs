@@ -38,10 +38,11 @@ assert ours == driver, "another handle than the driver's"
 print(*(index for index in range(108) if slots(driver, 108)[index] != before[index]))
 "#;
 
-/// Asks the driver and us for each function by name, as a loader of ICD 2.0 does.
+/// Asks the driver and us for each function by name, as a loader of ICD 2.0 does, where the driver's table stays tagged.
 const BY_NAME: &str = r#"
+TAG = 0x4F50454E434C3331
 driver = platform(sys.argv[1])
-tags = [index for index, word in enumerate(slots(driver, 149)) if word == 0x4F50454E434C3331]
+tags = [index for index, word in enumerate(slots(driver, 93)) if word == TAG]
 assert tags == [0, 31], tags
 asked = b"clIcdGetFunctionAddressForPlatformKHR"
 theirs = named(sys.argv[1], asked, P, P, ctypes.c_char_p)
@@ -51,8 +52,34 @@ assert not ours(ours, b"clBuildProgram"), "an answer for a platform of somebody 
 assert not ours(driver, b"clUnheardOf")
 names = sys.argv[3].split()
 print(*(index for index, name in enumerate(names) if ours(driver, name.encode()) != theirs(driver, name.encode())))
-tags = [index for index, word in enumerate(slots(driver, 149)) if word == 0x4F50454E434C3331]
+tags = [index for index, word in enumerate(slots(driver, 93)) if word == TAG]
 assert tags == [0, 31], tags
+"#;
+
+/// Asks us for a function of ICD 2.0, and tells which slots of the driver's table are changed by that and by our hooks.
+const UNTAGGED: &str = r#"
+TAG = 0x4F50454E434C3331
+driver = platform(sys.argv[1])
+def protection():
+    table = ctypes.cast(driver, ctypes.POINTER(P))[0]
+    for line in open("/proc/self/maps"):
+        start, end = (int(word, 16) for word in line.split()[0].split("-"))
+        if start <= table < end:
+            return line.split()[1]
+before, pages = slots(driver, 150), protection()
+assert [index for index, word in enumerate(before) if word == TAG] == [0, 31]
+platform(sys.argv[2])
+print(*(index for index in range(150) if slots(driver, 150)[index] != before[index]))
+asked = b"clIcdGetFunctionAddressForPlatformKHR"
+assert not named(sys.argv[2], asked, P, P, ctypes.c_char_p), "answered for a driver whose table has no tag"
+after = slots(driver, 150)
+print(*(index for index in range(150) if after[index] != before[index]))
+assert all(after), "a slot is NULL"
+print(*(index for index, word in enumerate(after) if word == TAG))
+ids = ctypes.CFUNCTYPE(ctypes.c_int, U, P, P)(after[0])
+found = (P * 4)()
+assert ids(4, found, None) == 0 and found[0] == driver
+assert protection() == pages, protection()
 "#;
 
 /// Asks for the table of a layer, over a table of so many functions.
@@ -110,26 +137,63 @@ fn handles_and_all_functions_but_those_of_programs_stay_the_drivers_own() {
     }
 }
 
+fn names() -> Vec<&'static str> {
+    let list = include_str!("../../support/slots.rs");
+    let list = list.split('"').nth(1).expect("the list");
+    let names = list.split_whitespace().filter(|word| *word != "\\");
+    names.collect()
+}
+
 #[test]
 fn a_loader_of_icd_2_is_answered_with_the_drivers_functions_but_for_those_of_programs() {
     let stub = text(example("libstub_driver.so"));
     let mut sandbox = Sandbox::of_library(&stub);
     sandbox.set("STUB_ICD2", "1");
+    sandbox.set("STUB_SHORT_TABLE", "1");
     register(&sandbox, "real.icd", &stub);
-    let names = include_str!("../../support/slots.rs");
-    let names = names
-        .split('"')
-        .nth(1)
-        .expect("the list")
-        .replace("\\\n", " ");
-    let names: Vec<&str> = names.split_whitespace().collect();
+    let names = names();
     assert_eq!(names.len(), 150);
     let arguments = [stub.as_str(), &text(library()), &names.join(" ")];
     let changed = run(&sandbox, &[PLATFORM, BY_NAME], &arguments);
-    assert_eq!(changed, [PROGRAMS.to_vec()]);
+    let hooked: Vec<usize> = PROGRAMS.into_iter().filter(|slot| *slot < 93).collect();
+    assert_eq!(changed, [hooked]);
     for slot in PROGRAMS {
         let hot = ["clSetKernelArg", "clSetKernelExecInfo", "clEnqueue"];
         assert!(!hot.iter().any(|hot| names[slot].starts_with(hot)));
+    }
+}
+
+/// The slots that a loader's own table would have otherwise: those that are NULL here, and those that the driver does not
+/// give by name. Slot 31 keeps its tag, since no loader calls it.
+#[test]
+fn a_table_without_its_tag_has_a_function_in_each_slot_and_the_pages_their_protection() {
+    for protection in ["0", "1"] {
+        let stub = text(example("libstub_driver.so"));
+        let mut sandbox = Sandbox::of_library(&stub);
+        sandbox.set("STUB_ICD2", "1");
+        sandbox.set("STUB_READONLY_TABLE", protection);
+        sandbox.set("STUB_NULL_SLOTS", "clFinish clGetHostTimer");
+        sandbox.set("STUB_UNNAMED", "clFlush clCompileProgram");
+        sandbox.set("STUB_ABSENT", "clSVMFree clCreateImage");
+        register(&sandbox, "real.icd", &stub);
+        let told = run(&sandbox, &[PLATFORM, UNTAGGED], &[&stub, &text(library())]);
+        let names = names();
+        let slot = |name: &str| names.iter().position(|known| *known == name);
+        let slot = |name| slot(name).expect("a function");
+        let mut hooked = PROGRAMS.to_vec();
+        assert_eq!(told[0], hooked, "before a loader of ICD 2.0 is known");
+        let more = [
+            "clGetPlatformIDs",
+            "clFinish",
+            "clFlush",
+            "clGetHostTimer",
+            "clSVMFree",
+            "clCreateImage",
+        ];
+        hooked.extend(more.map(slot));
+        hooked.sort_unstable();
+        assert_eq!(told[1], hooked);
+        assert_eq!(told[2], [31]);
     }
 }
 

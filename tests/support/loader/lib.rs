@@ -11,6 +11,7 @@
 //! | `OCL_ICD_FILENAMES`, `OCL_ICD_VENDORS` | libraries, and a directory of `.icd` files |
 //! | `OPENCL_LAYERS` | layers |
 //! | `LOADER_ENTRIES` | how many entries a layer is given (150) |
+//! | `LOADER_ASKS_LATE` | the functions of ICD 2.0 are asked for behind the platforms, and not of a library without any, as ocl-icd does |
 //! | `LOADER_LOG` | a file to which each step is appended as one line |
 
 // The whole library is the C ABI of OpenCL: raw handles in, function pointers out.
@@ -30,7 +31,7 @@ use std::{env, fs, ptr};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use opencl_sys::*;
 
-use functions::{at, dispatch, failing, main};
+use functions::{at, dispatch, failing, main, missing};
 use slots::{ICD2_TAG, SLOTS};
 
 const PLATFORM_UNLOADABLE: cl_platform_info = 0x0921;
@@ -152,9 +153,13 @@ impl Loader {
                 .get::<Address>(c"clGetExtensionFunctionAddress")
                 .ok()?;
             let ids = named::<PlatformIds>(address, c"clIcdGetPlatformIDsKHR")?;
-            let by_name =
-                named::<AddressForPlatform>(address, c"clIcdGetFunctionAddressForPlatformKHR");
-            let set_data = named::<SetData>(address, c"clIcdSetPlatformDispatchDataKHR");
+            let of_icd2 = || {
+                (
+                    named::<AddressForPlatform>(address, c"clIcdGetFunctionAddressForPlatformKHR"),
+                    named::<SetData>(address, c"clIcdSetPlatformDispatchDataKHR"),
+                )
+            };
+            let early = env::var_os("LOADER_ASKS_LATE").is_none().then(of_icd2);
             let mut count = 0;
             if ids(0, ptr::null_mut(), &mut count) != CL_SUCCESS {
                 return Some(());
@@ -163,6 +168,7 @@ impl Loader {
             if ids(count, platforms.as_mut_ptr(), ptr::null_mut()) != CL_SUCCESS {
                 return Some(());
             }
+            let (by_name, set_data) = early.unwrap_or_else(of_icd2);
             for platform in platforms {
                 if platform.is_null() || at(platform, 0) == 0 {
                     continue;
@@ -210,11 +216,14 @@ unsafe fn named<F: Copy>(address: Address, name: &CStr) -> Option<F> {
 /// The table of a tagged platform: each function asked for once, by name.
 fn own_table(platform: cl_platform_id, by_name: AddressForPlatform) -> *mut usize {
     let mut table = Vec::with_capacity(SLOTS);
-    for name in slots::names() {
-        let name = CString::new(name).expect("no NUL");
+    for slot in slots::names() {
+        let name = CString::new(slot).expect("no NUL");
         // SAFETY: the driver's function with its own platform.
         let function = unsafe { by_name(platform, name.as_ptr()) } as usize;
-        table.push(if function == 0 { failing() } else { function });
+        table.push(match function {
+            0 => missing(slot),
+            function => function,
+        });
     }
     table.leak().as_mut_ptr()
 }

@@ -103,8 +103,14 @@ pub fn gives_garbage() -> bool {
     is("STUB_GARBAGE", "1")
 }
 
-pub fn read_only_table() -> bool {
-    is("STUB_READONLY_TABLE", "1")
+pub fn read_only_table() -> String {
+    env::var("STUB_READONLY_TABLE").unwrap_or_default()
+}
+
+/// The functions that a variable names.
+pub fn names(variable: &str) -> Vec<String> {
+    let names = env::var(variable).unwrap_or_default();
+    names.split_whitespace().map(str::to_owned).collect()
 }
 
 pub fn platform_count() -> usize {

@@ -26,7 +26,10 @@
 //! | `STUB_BINARY_BYTES` | 0 | the size that binaries have at least |
 //! | `STUB_VARY` | 0 | 1: no two compilations give equal binaries |
 //! | `STUB_GARBAGE` | 0 | 1: of devices that were not built, the size of the binary is garbage and the rest as of built ones |
-//! | `STUB_READONLY_TABLE` | 0 | 1: the dispatch table lies in read-only memory |
+//! | `STUB_READONLY_TABLE` | 0 | 1: the dispatch table lies in read-only memory; `forever`: in memory that cannot be made writable |
+//! | `STUB_NULL_SLOTS` | none | names of functions that are not in the dispatch table |
+//! | `STUB_UNNAMED` | none | names of functions that ICD 2.0 does not give by name |
+//! | `STUB_ABSENT` | none | names of functions that are missing in both |
 //! | `STUB_PLATFORMS` | 1 | number of platforms; the second is named "Stub 2", and so on |
 //! | `STUB_OWN_TABLES` | 0 | 1: each platform has a dispatch table of its own |
 //! | `STUB_ICD2` | 0 | 1: ICD 2.0: tagged tables, functions by name, a loader's data in the second word of each object; `tag`: the tags only |

@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 use std::{mem, ptr};
 
@@ -64,17 +65,46 @@ fn make(number: usize) -> usize {
             unsafe { (address as *mut usize).add(slot).write(slots::ICD2_TAG) };
         }
     }
-    if config::read_only_table() {
-        // SAFETY: the page holds nothing but the table, which this library only reads from now on.
-        unsafe {
-            libc::mprotect(
-                (address / PAGE * PAGE) as *mut c_void,
-                PAGE,
-                libc::PROT_READ,
-            )
-        };
+    for slot in slots_named("STUB_NULL_SLOTS").chain(slots_named("STUB_ABSENT")) {
+        // SAFETY: as above.
+        unsafe { (address as *mut usize).add(slot).write(0) };
+    }
+    match config::read_only_table().as_str() {
+        "1" => {
+            // SAFETY: the page holds nothing but the table, which this library only reads from now on.
+            unsafe { libc::mprotect(page_of(address), PAGE, libc::PROT_READ) };
+        }
+        "forever" => read_only_forever(address),
+        _ => {}
     }
     address
+}
+
+/// The slots of the functions that a variable names.
+fn slots_named(variable: &str) -> impl Iterator<Item = usize> {
+    let names = config::names(variable);
+    let slots = slots::names().enumerate();
+    slots.filter_map(move |(slot, name)| names.iter().any(|one| one == name).then_some(slot))
+}
+
+fn page_of(address: usize) -> *mut c_void {
+    (address / PAGE * PAGE) as *mut c_void
+}
+
+/// Puts a file that was opened for reading into the place of the table's page: nobody can make that writable.
+fn read_only_forever(address: usize) {
+    let place = page_of(address);
+    let name = std::env::temp_dir().join(format!("stub-table-{}", std::process::id()));
+    // SAFETY: the page holds nothing but the table, and is readable; the file has the same content.
+    unsafe {
+        let content = std::slice::from_raw_parts(place.cast::<u8>(), PAGE);
+        std::fs::write(&name, content).expect("a temporary file");
+        let file = std::fs::File::open(&name).expect("just written");
+        let _ = std::fs::remove_file(&name);
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        let mapped = libc::mmap(place, PAGE, libc::PROT_READ, flags, file.as_raw_fd(), 0);
+        assert_eq!(mapped, place);
+    }
 }
 
 /// A table that ends with its page; whoever reads beyond ends the process.
@@ -102,7 +132,11 @@ fn own() -> &'static [usize; SLOTS] {
 
 /// The function of a slot by its name; NULL if there is none.
 pub fn by_name(name: &[u8]) -> *mut c_void {
-    let slot = slots::names().position(|known| known.as_bytes() == name);
+    let is_unnamed = ["STUB_UNNAMED", "STUB_ABSENT"].iter().any(|variable| {
+        let names = config::names(variable);
+        names.iter().any(|one| one.as_bytes() == name)
+    });
+    let slot = slots::names().position(|known| known.as_bytes() == name && !is_unnamed);
     let function = slot.map_or(0, |slot| own()[slot]);
     function as *mut c_void
 }
@@ -289,5 +323,5 @@ const DISPATCH: cl_icd_dispatch = cl_icd_dispatch {
     clCreateBufferWithProperties: Some(buffer::create_with_properties),
     clCreateImageWithProperties: null(),
     clSetContextDestructorCallback: refuse(),
-    clGetKernelSuggestedLocalWorkSize: 0,
+    clGetKernelSuggestedLocalWorkSize: refuse(),
 };

@@ -1,0 +1,307 @@
+//! Leads the calls of loaders with ICD 2.0 through a driver's own dispatch table.
+//!
+//! A driver with ICD 2.0 has a tag in slot 0 of its table. A loader that knows of ICD 2.0 calls such a driver's objects through a
+//! table of the loader's own, which it has filled by name and in which nothing of ours can be. It decides so at each call, by
+//! the tag (`KHR_ICD2_DISPATCH` of Khronos' loader, `icd_dispatch.h`, and of ocl-icd, `ocl_icd_loader.h`). So with a function in
+//! slot 0 in place of the tag, all calls of all objects go through the driver's own table, where the hooks are. Measured on PoCL
+//! 7.1 and rusticl 26.2 with ocl-icd 2.3.4 and Khronos' loader of 2025, oclcache opened before and after the driver.
+//!
+//! The loader's table holds a failing function where the driver has none by name, while a driver's own table holds NULL there
+//! (23 of PoCL's slots), or a function that only older loaders reach (two of PoCL's). So the driver's table first gets what
+//! the loader's has. Loaders call slots by index, so all of this needs a table that is proven to be as long as a loader's.
+
+use std::ffi::CStr;
+use std::io;
+
+use rustix::thread::{MembarrierCommand, membarrier};
+
+use super::elf::Elf;
+use super::{loaded, patch};
+use crate::cl::dispatch::{DispatchTable, Slot};
+use crate::cl::unsupported;
+
+/// How many slots loaders call that export no function of OpenCL 3.1.
+const SLOTS_OF_OPENCL_3_0: usize = 149;
+
+/// Why the calls of some loaders do not come through the driver's own table.
+#[derive(Debug)]
+pub enum StaysTagged {
+    /// The driver's table is not known to be as long as that of a loader.
+    Short {
+        /// So many slots are known to be there.
+        proven: usize,
+        /// So many are called by a loader of this process.
+        called: usize,
+    },
+    /// A function that would have to be hooked is not in the driver's table: it gives it by name only.
+    OnlyByName(&'static CStr),
+    /// The table cannot be written.
+    Protected(io::Error),
+    /// Stores cannot be ordered for all threads (membarrier(2)).
+    Unordered(io::Error),
+}
+
+impl std::fmt::Display for StaysTagged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StaysTagged::Short { proven, called } => write!(
+                f,
+                "the driver's table has {proven} functions for certain, and a loader calls {called}"
+            ),
+            StaysTagged::OnlyByName(name) => {
+                write!(f, "the driver's table lacks {}", name.to_string_lossy())
+            }
+            StaysTagged::Protected(error) => {
+                write!(f, "the driver's table cannot be written: {error}")
+            }
+            StaysTagged::Unordered(error) => write!(f, "membarrier is not permitted: {error}"),
+        }
+    }
+}
+
+/// What a table gets in place of its gaps and of its tag.
+pub struct Untagging {
+    table: DispatchTable,
+    gaps: Vec<(Slot, usize)>,
+    platform_ids: usize,
+}
+
+impl Untagging {
+    /// Plans it for a tagged table. `by_name` is the driver's clIcdGetFunctionAddressForPlatformKHR, which gives 0 for what the
+    /// driver lacks; `platform_ids` its clIcdGetPlatformIDsKHR, which has the type of clGetPlatformIDs; `hooks` are the slots that
+    /// are hooked where the table has a function.
+    ///
+    /// # Errors
+    /// The table may be too short, or calls would come past a hook.
+    pub fn plan(
+        table: DispatchTable,
+        by_name: &dyn Fn(&CStr) -> usize,
+        platform_ids: usize,
+        hooks: &[(Slot, usize)],
+    ) -> Result<Untagging, StaysTagged> {
+        let table = with_newest_slot(table, by_name);
+        let called = slots_called();
+        if table.slots() < called {
+            let proven = table.slots();
+            return Err(StaysTagged::Short { proven, called });
+        }
+        let failing = unsupported::functions();
+        let slots = Slot::all().filter(|slot| table.has(*slot) && !slot.is_for_tag());
+        let mut gaps = Vec::new();
+        for slot in slots {
+            match (by_name(slot.name()), table.load(slot)) {
+                (0, _) => gaps.push((slot, failing[slot.index()])),
+                (_, 0) if hooks.iter().any(|(hooked, _)| *hooked == slot) => {
+                    return Err(StaysTagged::OnlyByName(slot.name()));
+                }
+                (named, 0) => gaps.push((slot, named)),
+                _ => {} // the driver's own function, a hook of ours, or that of another tool
+            }
+        }
+        Ok(Untagging {
+            table,
+            gaps,
+            platform_ids: match by_name(Slot::clGetPlatformIDs.name()) {
+                0 => platform_ids,
+                named => named,
+            },
+        })
+    }
+
+    /// Fills the gaps, and only then replaces the tag. Other threads may be calling the driver.
+    ///
+    /// # Errors
+    /// Why it is still tagged. The gaps may be filled then.
+    pub fn carry_out(&self) -> Result<(), StaysTagged> {
+        // SAFETY: the functions are the driver's own by the names of the slots, or of `unsupported`, by type; the library of
+        // neither is ever unmapped.
+        unsafe { patch::write(self.table, &self.gaps) }.map_err(StaysTagged::Protected)?;
+        order_stores().map_err(StaysTagged::Unordered)?;
+        // SAFETY: clIcdGetPlatformIDsKHR has the type of clGetPlatformIDs (cl_khr_icd).
+        unsafe { patch::write(self.table, &[(Slot::clGetPlatformIDs, self.platform_ids)]) }
+            .map_err(StaysTagged::Protected)
+    }
+}
+
+/// A thread that sees slot 0 without the tag also sees the gaps filled. Loads are in order on x86. Elsewhere a thread may load a
+/// slot before slot 0, whatever the order of stores is.
+fn order_stores() -> io::Result<()> {
+    if cfg!(target_arch = "x86_64") {
+        return Ok(());
+    }
+    membarrier(MembarrierCommand::RegisterPrivateExpedited)?;
+    membarrier(MembarrierCommand::PrivateExpedited)?;
+    Ok(())
+}
+
+/// The table with the slot that OpenCL 3.1 has added, if that is certain to be the driver's or nobody's. rusticl 26.2 has it, PoCL
+/// 7.1 has not (measured).
+fn with_newest_slot(table: DispatchTable, by_name: &dyn Fn(&CStr) -> usize) -> DispatchTable {
+    let newest = Slot::clGetKernelSuggestedLocalWorkSize;
+    let address = table.address() + newest.index() * size_of::<usize>();
+    let is_usable = || {
+        if !patch::is_readable(address) {
+            return false;
+        }
+        // SAFETY: the word is aligned and can be read. It is only compared.
+        match (by_name(newest.name()), unsafe {
+            (address as *const usize).read()
+        }) {
+            (0, 0) => is_padding(address),
+            (named, word) => named == word,
+        }
+    };
+    match table.slots() == newest.index() && is_usable() {
+        // SAFETY: the driver's own function of that slot is there, or no variable is.
+        true => unsafe { table.with_one_more() },
+        false => table,
+    }
+}
+
+/// Whether no variable of a library can be at this address, behind a table: the word and the next one are padding or slots.
+///
+/// They are zero in the file, among the variables that have an initial value. A variable there has a byte other than zero, or a
+/// relocation, since compilers put all others into `.bss` or `.rodata`. It would begin at the first word, which is not aligned
+/// to 16 bytes, so it is smaller than that: larger ones are (System V ABI for x86-64, 3.1.2; gcc and LLVM do so for structures as
+/// well), and its bytes are in these two words.
+fn is_padding(address: usize) -> bool {
+    const LENGTH: usize = 2 * size_of::<usize>();
+    let objects = loaded::objects().into_iter();
+    let mut objects = objects.filter(|object| object.contains(address));
+    let Some(object) = objects.next() else {
+        return false;
+    };
+    if address.is_multiple_of(16) || !object.is_what_stands_at_its_path(&loaded::Mappings::now()) {
+        return false;
+    }
+    let in_file = address.wrapping_sub(object.base) as u64;
+    let file = Elf::open(&object.path);
+    matches!(file, Ok(Some(elf)) if matches!(elf.is_zero_at_load(in_file, LENGTH as u64), Ok(true)))
+}
+
+/// How many slots the loaders of this process call.
+fn slots_called() -> usize {
+    let newest = Slot::clGetKernelSuggestedLocalWorkSize;
+    match loaded::is_exported_by_a_loader(newest.name()) {
+        true => newest.index() + 1,
+        false => SLOTS_OF_OPENCL_3_0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::cl::dispatch::SLOTS;
+
+    const TAG: usize = 0x4F50_454E_434C_3331;
+
+    /// A table in which each third slot is NULL, and which has the tags.
+    fn tagged() -> &'static [AtomicUsize; SLOTS] {
+        let words: Vec<_> = (0..SLOTS)
+            .map(|index| AtomicUsize::new(if index % 3 == 1 { 0 } else { 0x1000 + index }))
+            .collect();
+        words[0].store(TAG, Ordering::Relaxed);
+        words[31].store(TAG, Ordering::Relaxed);
+        let words: Box<[AtomicUsize; SLOTS]> = words.try_into().expect("as many");
+        Box::leak(words)
+    }
+
+    fn table(words: &'static [AtomicUsize; SLOTS], slots: usize) -> DispatchTable {
+        // SAFETY: the words are never freed.
+        let table = unsafe { DispatchTable::of_loader(words.as_ptr().cast(), slots) };
+        table.expect("not null")
+    }
+
+    fn by_name(name: &CStr) -> usize {
+        let slot = Slot::all().find(|slot| slot.name() == name);
+        let slot = slot.expect("the name of a slot");
+        // Each fifth function is missing.
+        if slot.index() % 5 == 0 {
+            0
+        } else {
+            0x1000 + slot.index()
+        }
+    }
+
+    #[test]
+    fn who_sees_no_tag_sees_no_gap() {
+        for _ in 0..20 {
+            let words = tagged();
+            let stop = AtomicBool::new(false);
+            let gaps = || (1..SLOTS).filter(|index| words[*index].load(Ordering::Acquire) == 0);
+            assert!(gaps().next().is_some());
+            std::thread::scope(|scope| {
+                let seen = scope.spawn(|| {
+                    while words[0].load(Ordering::Acquire) == TAG {
+                        if stop.load(Ordering::Relaxed) {
+                            return None;
+                        }
+                        std::hint::spin_loop();
+                    }
+                    Some(gaps().count())
+                });
+                let plan = Untagging::plan(table(words, SLOTS), &by_name, 0x7777, &[]);
+                plan.expect("long enough").carry_out().expect("writable");
+                let seen = seen.join().expect("no panic");
+                stop.store(true, Ordering::Relaxed);
+                assert_eq!(seen, Some(0));
+            });
+            assert_eq!(words[0].load(Ordering::Relaxed), 0x7777);
+            assert_eq!(words[31].load(Ordering::Relaxed), TAG);
+        }
+    }
+
+    #[test]
+    fn a_slot_that_may_be_other_data_is_neither_relied_on_nor_written() {
+        let words = tagged();
+        words[149].store(0x1234, Ordering::Relaxed);
+        let short = with_newest_slot(table(words, 149), &|_| 0x5678);
+        assert_eq!(short.slots(), 149, "the word is not the driver's function");
+        assert_eq!(with_newest_slot(table(words, 149), &|_| 0).slots(), 149);
+        assert_eq!(
+            with_newest_slot(table(words, 149), &|_| 0x1234).slots(),
+            150
+        );
+        assert_eq!(with_newest_slot(table(words, 93), &|_| 0x1234).slots(), 93);
+        let plan = Untagging::plan(table(words, 149), &by_name, 1, &[]);
+        plan.expect("no loader here calls more")
+            .carry_out()
+            .expect("writable");
+        assert_eq!(words[149].load(Ordering::Relaxed), 0x1234);
+        let refused = Untagging::plan(table(words, 148), &by_name, 1, &[]);
+        assert!(matches!(
+            refused,
+            Err(StaysTagged::Short {
+                proven: 148,
+                called: 149
+            })
+        ));
+    }
+
+    #[test]
+    fn a_driver_that_gives_a_function_of_ours_by_name_only_stays_as_it_is() {
+        let words = tagged();
+        let hook = |slot: Slot| [(slot, 1)];
+        let refused = Untagging::plan(
+            table(words, SLOTS),
+            &by_name,
+            1,
+            &hook(Slot::clReleaseProgram),
+        );
+        assert_eq!(Slot::clReleaseProgram.index() % 3, 2);
+        assert!(refused.is_ok());
+        let refused = Untagging::plan(
+            table(words, SLOTS),
+            &by_name,
+            1,
+            &hook(Slot::clCreateKernel),
+        );
+        assert_eq!(Slot::clCreateKernel.index() % 3, 1);
+        assert!(matches!(
+            refused,
+            Err(StaysTagged::OnlyByName(name)) if name == c"clCreateKernel"
+        ));
+    }
+}
