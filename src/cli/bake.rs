@@ -8,7 +8,6 @@
 
 mod audit;
 mod collect;
-pub(super) mod environment;
 mod headers;
 mod replay;
 mod supervise;
@@ -22,22 +21,24 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::json;
 
+use super::entry_view::{SHOWN_DIGITS, kernels};
 use super::failure::Failure;
+use super::find::find_key;
 use super::interrupt::Interrupt;
-use super::keys::find_key;
-use super::list;
 use super::open::directory;
 use super::output::{print_json, say, seconds};
+use super::parse::parse_age;
+use super::progress::bar;
+use super::worker::root;
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::priority;
-use crate::store::entry::Meta;
 use crate::store::lock::{Attempt, Purpose};
 use crate::store::{Limits, Store};
-use collect::{Item, Work, collect, collect_audits};
+use collect::{BakeFilter, Item, Work, collect, collect_audits};
 use replay::{ReplayResult, Task};
 use supervise::{Supervisor, WorkerEvent};
 use worker_args::WorkerArgs;
@@ -45,29 +46,16 @@ use worker_args::WorkerArgs;
 /// What is to be baked, and how.
 #[derive(Args)]
 pub struct BakeArgs {
-    /// What missed and was not baked yet; the default
-    #[arg(long)]
-    pending: bool,
-    /// Also what could not be baked earlier, and entries that lack what the driver makes when kernels run
-    #[arg(long, conflicts_with = "stale")]
-    pub all: bool,
-    /// What another version of the driver has made, for the one that is there now
-    #[arg(long)]
-    pub stale: bool,
-    /// Also recipes that came with an archive; else only those that this user's own programs have left
-    #[arg(long)]
-    imported: bool,
+    #[command(flatten)]
+    filter: BakeFilter,
     /// How many processes work at once; otherwise half as many as there are processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
     /// Also compile this entry again and compare it, as is done with one hit in OCLCACHE_AUDIT; if it differs, the cache is off for its driver
     #[arg(long, value_name = "KEY", conflicts_with = "stale")]
     audit: Vec<String>,
-    /// Only for drivers of this family, as `pocl`
-    #[arg(long, value_name = "NAME")]
-    driver: Option<String>,
     /// Give each recipe up after this time, as 90s or 10m, instead of a multiple of what its compilation took
-    #[arg(long, value_name = "TIME", value_parser = super::parse::parse_age)]
+    #[arg(long, value_name = "TIME", value_parser = parse_age)]
     timeout: Option<Duration>,
     /// List what was skipped and what failed
     #[arg(short, long)]
@@ -90,21 +78,6 @@ pub struct BakeWorkerArgs {
     own_cache: Option<PathBuf>,
     #[arg(long)]
     stale: bool,
-}
-
-impl BakeArgs {
-    /// Whether an entry may be wanted, by what is known without reading the whole.
-    fn may_want(&self, meta: &Meta) -> bool {
-        let is_pending = meta.is_pending();
-        let of_driver = self.driver.as_ref();
-        of_driver.is_none_or(|family| *family == meta.driver_family)
-            && (self.imported || !meta.imported)
-            && match (self.stale, self.all) {
-                (true, _) => true,
-                (false, true) => is_pending || !meta.variants,
-                (false, false) => is_pending,
-            }
-    }
 }
 
 /// One worker.
@@ -156,14 +129,14 @@ pub fn bake(wanted: &BakeArgs) -> Result<ExitCode, Failure> {
             return finish(wanted, &report);
         }
     };
-    super::worker::root::clear_leftovers();
+    root::clear_leftovers();
     let report = Mutex::new(Report::default());
     let interrupt = Interrupt::listen()?;
     let supervisor = Supervisor {
         store: &store,
         config: &config,
         timeout: wanted.timeout,
-        is_stale: wanted.stale,
+        is_stale: wanted.filter.stale,
         stop: interrupt.flag(),
     };
     let run = |work: Work| {
@@ -174,7 +147,7 @@ pub fn bake(wanted: &BakeArgs) -> Result<ExitCode, Failure> {
                 bar.ended(&item);
                 let verdict = match verdict {
                     // It was pending: another recipe is made from it, or somebody else was faster.
-                    ReplayResult::Known if !wanted.stale => ReplayResult::Baked,
+                    ReplayResult::Known if !wanted.filter.stale => ReplayResult::Baked,
                     verdict => verdict,
                 };
                 locked(&report).add(&store, item, verdict);
@@ -185,7 +158,7 @@ pub fn bake(wanted: &BakeArgs) -> Result<ExitCode, Failure> {
     };
     let mut tried = BTreeSet::new();
     loop {
-        let mut work = collect(&store, &config, wanted)?;
+        let mut work = collect(&store, &config, &wanted.filter)?;
         // Programs that ended meanwhile have started nobody: they found this one.
         let is_more = work.retain_new(&mut tried);
         locked(&report).skipped.append(&mut work.skipped);
@@ -198,11 +171,11 @@ pub fn bake(wanted: &BakeArgs) -> Result<ExitCode, Failure> {
             return Err(interrupt
                 .failure("stopped; what was baked is stored, the rest is still to be baked"));
         }
-        if wanted.stale || wanted.all {
+        if wanted.filter.stale || wanted.filter.all {
             break;
         }
     }
-    let mut audits = collect_audits(&store, &config, wanted, &audited);
+    let mut audits = collect_audits(&store, &config, &wanted.filter, &audited);
     for (item, why) in audits.skipped.drain(..) {
         locked(&report).add(&store, item, ReplayResult::Skipped(why));
     }
@@ -372,9 +345,9 @@ fn finish(wanted: &BakeArgs, report: &Report) -> Result<ExitCode, Failure> {
 
 /// An item as a list has it.
 fn named(item: &Item) -> String {
-    let key = &item.key.hex()[..list::SHOWN_DIGITS];
+    let key = &item.key.hex()[..SHOWN_DIGITS];
     let program = text(item.program.as_bytes());
-    format!("{key}  {program}  {}", list::kernels(&item.kernels))
+    format!("{key}  {program}  {}", kernels(&item.kernels))
 }
 
 /// What people see who watch.
@@ -387,10 +360,7 @@ struct Bar {
 impl Bar {
     fn new(work: &Work) -> Bar {
         let items = || work.places.values().flatten();
-        let bar = ProgressBar::new(items().count() as u64);
-        if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {msg}") {
-            bar.set_style(style);
-        }
+        let bar = bar(items().count() as u64, "");
         let left = items().fold(0u64, |sum, item| sum.saturating_add(item.compile_ns));
         Bar {
             bar,
@@ -401,7 +371,7 @@ impl Bar {
     fn begun(&self, item: &Item) {
         let left = seconds(*locked(&self.left_ns));
         let program = text(item.program.as_bytes());
-        let kernels = list::kernels(&item.kernels);
+        let kernels = kernels(&item.kernels);
         self.bar
             .set_message(format!("about {left} left: {program}: {kernels}"));
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::entry_view::row_as_text;
 use super::failure::Failure;
-use super::keys::{find_key, no_entry};
-use super::list::row_as_text;
+use super::find::{find_key, no_entry};
 use super::open::store;
 use super::output::{plural, print, say, size};
 use super::parse::parse_age;

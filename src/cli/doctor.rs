@@ -1,12 +1,11 @@
 //! `oclcache doctor`: everything that must be true for the cache to work, one line each, and how to mend what is not.
 //!
-//! What may crash or hang, which is a loader or a driver, is loaded in processes of their own (`children`, `worker`). Nothing is made
+//! What may crash or hang, which is a loader or a driver, is loaded in processes of their own (`prober`, `worker`). Nothing is made
 //! that stays, and the user's cache is not written.
 
 mod audit;
 mod baker;
 mod builds;
-mod children;
 mod content;
 mod directory;
 mod door;
@@ -15,12 +14,10 @@ mod loader;
 mod program;
 mod report;
 mod settings;
-mod worker;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
@@ -28,22 +25,15 @@ use indicatif::ProgressBar;
 
 use super::failure::Failure;
 use super::interrupt::Interrupt;
+use super::library;
 use super::output::{print, print_json, say};
-use super::run;
+use super::probe::prober::{ProbeTarget, Prober};
+use super::probe::worker::ProbeBuilds;
+use super::probe::{LIMIT, ProbedLibrary, ask};
 use super::worker::root::Root;
 use crate::config::Config;
-use crate::front::vendors;
 use crate::log::path;
-use children::{Children, Way};
-pub use door::LAYER_DIRECTORY;
-use drivers::Told;
-pub use report::quoted;
 use report::{DoctorReport, Mend};
-use worker::Builds;
-pub use worker::{DoctorWorkerArgs, work};
-
-/// How long a driver may take for one step.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// What is to be looked at.
 #[derive(Args)]
@@ -67,7 +57,7 @@ pub struct DoctorArgs {
 pub fn doctor(wanted: &DoctorArgs) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::listen()?;
     let bar = ProgressBar::new_spinner();
-    let children = Children {
+    let prober = Prober {
         limit: wanted.timeout.unwrap_or(LIMIT),
         stop: interrupt.flag(),
     };
@@ -79,7 +69,7 @@ pub fn doctor(wanted: &DoctorArgs) -> Result<ExitCode, Failure> {
         settings::examine_rules(&config, &name.to_string_lossy(), &mut report);
     }
     let library = match Root::new() {
-        Ok(kept) => examine(wanted, &config, &children, &kept, &bar, &mut report)?,
+        Ok(kept) => examine(wanted, &config, &prober, &kept, &bar, &mut report)?,
         Err(error) => {
             let mend = Mend::command("unset TMPDIR")
                 .because("let TMPDIR name a directory that you can write");
@@ -111,26 +101,26 @@ pub fn doctor(wanted: &DoctorArgs) -> Result<ExitCode, Failure> {
 fn examine(
     wanted: &DoctorArgs,
     config: &Config,
-    children: &Children,
+    prober: &Prober,
     kept: &Root,
     bar: &ProgressBar,
     report: &mut DoctorReport,
 ) -> Result<Option<PathBuf>, Failure> {
     bar.set_message("the library");
-    let library = examine_library(children, kept, report)?;
+    let library = examine_library(prober, kept, report)?;
     bar.set_message("the loader");
     let builds = match wanted.no_build {
-        true => Builds::None,
-        false => Builds::First,
+        true => ProbeBuilds::None,
+        false => ProbeBuilds::First,
     };
-    let heard = children.hear(&Way::Shell, builds, kept);
-    let features = loader::examine(&heard, report);
+    let probed = prober.probe(&ProbeTarget::Shell, builds, kept);
+    let features = loader::examine(&probed, report);
     bar.set_message("the drivers");
     let registered = drivers::examine(
         config,
         features.as_ref(),
         wanted.driver.as_deref(),
-        children,
+        prober,
         kept,
         report,
     );
@@ -138,32 +128,32 @@ fn examine(
         return Ok(library);
     };
     let known = door::Known {
-        heard: &heard,
+        probed: &probed,
         features: &features,
         registered: &registered,
         library: library.as_deref(),
     };
-    door::examine(&known, children, kept, report);
+    door::examine(&known, prober, kept, report);
     if let Some(library) = library.as_deref().filter(|_| !wanted.no_build) {
         bar.set_message("builds");
-        builds::examine(library, &registered, children, report).map_err(Failure::new)?;
+        builds::examine(library, &registered, prober, report).map_err(Failure::new)?;
     }
     Ok(library)
 }
 
 /// The library that belongs to this command, if it can be loaded.
 fn examine_library(
-    children: &Children,
+    prober: &Prober,
     kept: &Root,
     report: &mut DoctorReport,
 ) -> Result<Option<PathBuf>, Failure> {
     const ABOUT: &str = "library";
     let version = env!("CARGO_PKG_VERSION");
-    let command = run::own_path()?;
+    let command = library::own_path()?;
     let again = || {
         Mend::words("install the command and the library together, from one build or one package")
     };
-    let library = match run::library(&command) {
+    let library = match library::library(&command) {
         Ok(library) => library,
         Err(failure) => {
             report.wrong(ABOUT, failure.words, again());
@@ -171,12 +161,12 @@ fn examine_library(
         }
     };
     let shown = path(&library).to_string();
-    match drivers::ask(&library, children, kept) {
-        Told::Us(copy) if copy.version == version => {
+    match ask(&library, prober, kept) {
+        ProbedLibrary::Us(copy) if copy.version == version => {
             report.good(ABOUT, format!("oclcache {version}, {shown}"));
             return Ok(Some(library));
         }
-        Told::Us(copy) => {
+        ProbedLibrary::Us(copy) => {
             let text = format!(
                 "{shown} is version {}, and this command is {version}",
                 copy.version
@@ -184,58 +174,10 @@ fn examine_library(
             report.wrong(ABOUT, text, again());
             return Ok(Some(library));
         }
-        Told::Driver { .. } => {
+        ProbedLibrary::Driver { .. } => {
             report.wrong(ABOUT, format!("{shown} is a driver, not oclcache"), again())
         }
-        Told::Broken(why, _) => report.wrong(ABOUT, format!("{shown}: {why}"), again()),
+        ProbedLibrary::Broken(why, _) => report.wrong(ABOUT, format!("{shown}: {why}"), again()),
     }
     Ok(None)
-}
-
-/// What `oclcache install` has to know of this machine.
-#[derive(Default)]
-pub struct Machine {
-    /// The loader takes layers by a variable.
-    pub layers: bool,
-    /// And from a directory.
-    pub layer_directory: bool,
-    /// It calls a driver through a table of its own.
-    pub needs_layer: bool,
-}
-
-/// Looks at this machine's loader and drivers.
-///
-/// # Errors
-/// No process can be started for that.
-pub fn look(stop: &AtomicBool) -> std::io::Result<Machine> {
-    let kept = Root::new()?;
-    let children = Children { limit: LIMIT, stop };
-    let heard = children.hear(&Way::Shell, Builds::None, &kept);
-    let Some(features) = loader::examine(&heard, &mut DoctorReport::default()) else {
-        return Ok(Machine::default());
-    };
-    let sources = vendors::loader_sources(&|name| std::env::var_os(name));
-    let mut libraries = sources
-        .iter()
-        .flat_map(|source| vendors::listed(source))
-        .filter_map(|listed| listed.library.ok());
-    let is_icd2 = |library: PathBuf| {
-        let told = drivers::ask(&library, &children, &kept);
-        matches!(told, Told::Driver { platforms, is_icd2: true } if !platforms.is_empty())
-    };
-    Ok(Machine {
-        layers: features.layers,
-        layer_directory: features.layer_directory,
-        needs_layer: features.icd2 && libraries.any(is_icd2),
-    })
-}
-
-/// Whether a library, by its name or path, is a copy of ours.
-pub fn is_ours(library: &Path) -> bool {
-    let stop = AtomicBool::new(false);
-    let children = Children {
-        limit: LIMIT,
-        stop: &stop,
-    };
-    Root::new().is_ok_and(|kept| matches!(drivers::ask(library, &children, &kept), Told::Us(_)))
 }

@@ -1,27 +1,20 @@
 //! `oclcache explain`.
 
-mod difference;
-mod include;
-mod options;
-mod why;
-
 use std::fmt::Write;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use super::entry_view::{SHOWN_DIGITS, kernels};
 use super::failure::Failure;
-use super::keys::{choose_key, no_entry};
-use super::list::{SHOWN_DIGITS, kernels};
+use super::find::{choose_key, no_entry};
 use super::open::store;
 use super::output::{ago, print, print_json, say};
+use super::why::{self, Past, Why, words};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::outcome::NotBakeable;
 use crate::store::journal::{self, BuildResult, JournalRecord, Kept};
-use difference::Difference;
-pub(super) use why::Past;
-use why::Why;
 
 /// How many differences of one kind are shown in a list.
 const SHOWN_OF_A_KIND: usize = 4;
@@ -167,33 +160,4 @@ fn as_text(record: &JournalRecord, why: &Why, of_a_kind: usize) -> String {
         row(&words);
     }
     shown
-}
-
-/// What there is to say; at most so many differences of each kind.
-pub(super) fn words(why: &Why, of_a_kind: usize) -> Vec<String> {
-    let mut said: Vec<String> = Vec::new();
-    if !why.words.is_empty() {
-        said.push(why.words.clone());
-    }
-    let mut rest: &[Difference] = &why.differences;
-    while let Some(first) = rest.first() {
-        let end = rest.iter().position(|other| other.kind != first.kind);
-        let (kind, others) = rest.split_at(end.unwrap_or(rest.len()));
-        rest = others;
-        // Another device answers everything else otherwise as well.
-        let of_a_kind = match first.name.as_str() {
-            "device name" if of_a_kind < usize::MAX => 1,
-            _ => of_a_kind,
-        };
-        let mut all: Vec<&str> = kind.iter().map(|one| one.words.as_str()).collect();
-        all.dedup();
-        let more = all.len().saturating_sub(of_a_kind);
-        all.truncate(of_a_kind);
-        said.extend(all.into_iter().map(str::to_owned));
-        if more > 0 {
-            said.push(format!("and {more} more differences of the {}", first.kind));
-        }
-    }
-    said.extend(why.not_stored.iter().map(|why| why.words.clone()));
-    said
 }

@@ -13,7 +13,6 @@ use std::io::{self, BufWriter, IsTerminal, Read, Seek, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
@@ -21,17 +20,18 @@ use tar::{Builder, EntryType, Header};
 use tempfile::NamedTempFile;
 use zstd::stream::write::Encoder;
 
+use super::archive::manifest::{FORMAT, ListedMember, MANIFEST, Manifest, SEAL, member};
 use super::archive::read::MAGIC;
 use super::archive::seal::Seal;
-use super::archive::{FORMAT, ListedMember, MANIFEST, Manifest, SEAL, bar, go_on, member};
 use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::open::store;
 use super::output::{plain, plural, print_json, say, size};
+use super::progress::bar;
 use crate::config::Config;
 use crate::key::ingredients::Key;
 use crate::store::Store;
-use chosen::Chosen;
+use chosen::{Chosen, ExportFilter, cannot, place};
 
 /// zstd's own default: a higher level takes ten times as long for a tenth of the size.
 const LEVEL: i32 = 3;
@@ -39,21 +39,8 @@ const LEVEL: i32 = 3;
 /// What is exported, and whereto.
 #[derive(Args)]
 pub struct ExportArgs {
-    /// Only entries of drivers of this family, as `pocl`
-    #[arg(long, value_name = "NAME")]
-    driver: Option<String>,
-    /// Only entries for devices with this in their name
-    #[arg(long, value_name = "TEXT")]
-    device: Option<String>,
-    /// Only entries that this program has left
-    #[arg(long, value_name = "NAME")]
-    program: Option<String>,
-    /// Only entries that are not older, as 12h or 30d
-    #[arg(long, value_name = "TIME", value_parser = super::parse::parse_age)]
-    since: Option<Duration>,
-    /// Without sources, headers, build logs, paths, and values of options and variables; what cannot be without stays out
-    #[arg(long)]
-    no_source: bool,
+    #[command(flatten)]
+    filter: ExportFilter,
     /// Only tell what would be disclosed
     #[arg(long)]
     dry_run: bool,
@@ -89,7 +76,10 @@ pub fn export(wanted: &ExportArgs) -> Result<ExitCode, Failure> {
         ));
     };
     let interrupt = Interrupt::listen()?;
-    let chosen = Chosen::read(&store, wanted, &interrupt)?;
+    let chosen = {
+        let spool = (!wanted.dry_run).then(|| place(&wanted.file));
+        Chosen::read(&store, &wanted.filter, spool.as_deref(), &interrupt)?
+    };
     if !chosen.listed.is_empty() {
         say(&format!("oclcache: {}", chosen.disclosure.words()));
     }
@@ -170,24 +160,6 @@ fn check_target(file: &Path) -> Result<(), Failure> {
     }
 }
 
-fn place(file: &Path) -> PathBuf {
-    if file == OsStr::new("-") {
-        #[allow(clippy::disallowed_methods)] // the file has no name
-        return std::env::temp_dir();
-    }
-    match file.parent() {
-        Some(parent) if parent != Path::new("") => parent.to_owned(),
-        _ => PathBuf::from("."),
-    }
-}
-
-fn cannot(action: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::new(format_args!(
-        "cannot {action} `{}`: {error}",
-        crate::log::path(path)
-    ))
-}
-
 /// Writes beside the file, and gives it the name when it is whole. Tells its size.
 fn to_file(
     store: &Store,
@@ -212,7 +184,7 @@ fn to_file(
     // A name for something that a power cut may empty is none: the next machine cannot make it again.
     temporary.as_file().sync_all().map_err(failed)?;
     let bytes = temporary.as_file().metadata().map_err(failed)?.len();
-    go_on(interrupt)?;
+    interrupt.go_on()?;
     temporary
         .persist(&wanted.file)
         .map_err(|error| failed(error.error))?;
@@ -300,7 +272,7 @@ fn write(
     spool.rewind().map_err(failed)?;
     let bar = bar(listed.len() as u64, "writing");
     for (key, listed) in listed {
-        go_on(interrupt)?;
+        interrupt.go_on()?;
         bar.inc(1);
         append(
             &mut archive,

@@ -17,11 +17,11 @@ use std::process::ExitCode;
 use clap::Args;
 use opencl_sys::{CL_KERNEL_ARG_NAME, CL_KERNEL_ARG_TYPE_NAME, CL_PROGRAM_BUILD_LOG};
 
-use super::archive::{devices, go_on};
+use super::entry_view::{devices, kind, value};
 use super::failure::Failure;
+use super::find::find_entry;
 use super::interrupt::Interrupt;
 use super::output::say;
-use super::show::{find_entry, kind, value};
 use crate::key::ingredients::{Key, Kind, digest_of};
 use crate::log::text;
 use crate::store::entry::{Answer, Answers, Entry, KernelFacts, Meta};
@@ -50,7 +50,7 @@ pub fn extract(wanted: &ExtractArgs) -> Result<ExitCode, Failure> {
         .tempdir_in(parent);
     let made = made.map_err(cannot)?;
     let lacking = write(made.path(), &key, &entry).map_err(cannot)?;
-    go_on(&interrupt)?;
+    interrupt.go_on()?;
     // One that is there must be empty, and no link.
     fs::rename(made.path(), &target).map_err(cannot)?;
     let _ = made.keep();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object};
 
@@ -13,8 +13,9 @@ use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::open::directory;
 use super::output::{plural, say, size};
+use super::progress::bar;
 use super::worker::root;
-use super::{install, run};
+use super::{home, vendors};
 use crate::config::Config;
 use crate::driver::{build_id_value, sha256_value};
 use crate::key::ingredients::{Kind, sha256};
@@ -34,16 +35,16 @@ pub fn gc(max_size: Option<u64>, max_age: Option<Duration>) -> Result<ExitCode, 
         limits.max_age = (!age.is_zero()).then_some(age);
     }
     root::clear_leftovers();
-    let places = install::data_directory().map(|place| Directory::open(&place));
+    let places = home::data_directory().map(|place| Directory::open(&place));
     if let Some(Ok(Some(place))) = places {
-        run::forget_vendors(&place);
+        vendors::forget_vendors(&place);
     }
     if Store::open_existing(&path)?.is_none() {
         say("oclcache: the cache is empty");
         return Ok(ExitCode::SUCCESS);
     }
     let store = Store::open(&path, limits)?;
-    run::forget_vendors(store.root());
+    vendors::forget_vendors(store.root());
     let interrupt = Interrupt::listen()?;
     let mut watched = Watched::new(&interrupt);
     let done = store.collect(&limits, &mut watched)?;
@@ -83,14 +84,10 @@ struct Watched<'a> {
 
 impl Watched<'_> {
     fn new(interrupt: &Interrupt) -> Watched<'_> {
-        let bar = ProgressBar::new(0);
-        if let Ok(style) = ProgressStyle::with_template("{msg:9} {wide_bar} {pos}/{len}") {
-            bar.set_style(style);
-        }
         Watched {
             interrupt,
             libraries: HashMap::new(),
-            bar,
+            bar: bar(0, ""),
         }
     }
 }

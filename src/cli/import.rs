@@ -3,7 +3,6 @@
 //! The archive is read twice: first it is judged, member by member, so that one that is not whole changes nothing; then what was
 //! found good is stored, if it still is what was judged.
 
-mod drivers;
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,21 +14,21 @@ use std::process::ExitCode;
 use clap::Args;
 use indicatif::ProgressBar;
 
+use super::archive::manifest::{ListedMember, key_of, member};
 use super::archive::read::{ArchiveSource, Head, Member, Visitor};
 use super::archive::seal::Seal;
-use super::archive::{ListedMember, bar, key_of, member};
+use super::drivers::{Drivers, purpose};
 use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::open::directory;
 use super::output::say;
+use super::progress::bar;
 use crate::config::Config;
 use crate::key::ingredients::{self, Key, hex, sha256};
 use crate::store::entry::{Entry, EntryContent, Meta};
 use crate::store::recipe::StoredRecipe;
 use crate::store::{Limits, Lookup, MAX_ENTRY_BYTES, Store};
 use crate::trust;
-use drivers::purpose;
-pub use drivers::{DriverArguments, Drivers, describe};
 use report::ImportReport;
 
 /// An archive with more members that are no entries is none, and each is remembered with its reason.

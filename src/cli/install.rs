@@ -5,8 +5,8 @@
 //! only us, and we load what it would have. A shell that the session does not start is given a line, since no shell's file is
 //! touched. Loaders have no directory of drivers of a user's own, and both take one directory in OCL_ICD_VENDORS.
 
-mod home;
 mod plan;
+mod session;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,24 +16,21 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 
-use super::doctor::{self, quoted};
 use super::failure::Failure;
-use super::output::{print, say, size};
-use super::run;
+use super::home::{Home, ICD};
+use super::library;
+use super::output::{print, quoted, say, size};
+use super::probe;
 use crate::config::Config;
 use crate::front::vendors::DEFAULT_DIRECTORY;
 use crate::log::path;
 use crate::store::Store;
 use crate::trust;
-pub use home::of_user;
-use home::{Home, drivers, of_session};
 use plan::{InstallPlan, registration};
+use session::{OWN_VENDORS, VENDORS, drivers, forget_directories, forget_runs, of_session};
 
-const ICD: &str = "oclcache.icd";
 const LAYER: &str = "oclcache.lay";
-const VENDORS: &str = "OCL_ICD_VENDORS";
 const LAYERS: &str = "OPENCL_LAYERS";
-const OWN_VENDORS: &str = "OCLCACHE_VENDORS";
 
 /// For whom, and how.
 #[derive(Args)]
@@ -73,7 +70,7 @@ pub struct Whose {
         long,
         value_name = "DIR",
         hide = true,
-        default_value = doctor::LAYER_DIRECTORY
+        default_value = probe::LAYER_DIRECTORY
     )]
     layer_dir: PathBuf,
 }
@@ -124,8 +121,8 @@ impl Whose {
 pub fn install(wanted: &InstallArgs) -> Result<ExitCode, Failure> {
     let whose = &wanted.whose;
     let root = whose.root()?;
-    let own = run::own_path()?;
-    let library = run::library(&own)?;
+    let own = library::own_path()?;
+    let library = library::library(&own)?;
     if whose.is_system() {
         return install_for_all(wanted, root.as_deref(), &own, &library);
     }
@@ -205,7 +202,7 @@ fn trusted_by_all(library: &Path) -> Result<(), Failure> {
 fn is_registered_by_name(file: &Path, library: &Path) -> bool {
     let name = library.file_name().unwrap_or_default();
     let by_name = std::fs::read(file).is_ok_and(|content| content.trim_ascii() == name.as_bytes());
-    by_name && doctor::is_ours(Path::new(name))
+    by_name && probe::is_ours(Path::new(name))
 }
 
 fn install_for_user(wanted: &InstallArgs, own: &Path, library: &Path) -> Result<ExitCode, Failure> {
@@ -233,7 +230,7 @@ fn install_for_user(wanted: &InstallArgs, own: &Path, library: &Path) -> Result<
     match suited.is_layer {
         true => {
             plan.remove(&home.icd())?;
-            home.forget_directories(&mut plan);
+            forget_directories(&home, &mut plan);
         }
         false => plan.write(&home.icd(), registration(library))?,
     }
@@ -281,7 +278,7 @@ impl Suited {
         if !is_layer && !is_system {
             return Ok(Suited::of_choice(false));
         }
-        let machine = doctor::look(&AtomicBool::new(false)).map_err(Failure::new)?;
+        let machine = probe::look(&AtomicBool::new(false)).map_err(Failure::new)?;
         let takes_layers = match is_system {
             true => machine.layer_directory,
             false => machine.layers,
@@ -324,7 +321,7 @@ fn finish(
 
 pub fn uninstall(whose: &Whose) -> Result<ExitCode, Failure> {
     let root = whose.root()?;
-    let own = run::own_path()?;
+    let own = library::own_path()?;
     let mut plan = InstallPlan::new(root.as_deref());
     let mut vendors = None;
     if whose.is_system() {
@@ -335,8 +332,8 @@ pub fn uninstall(whose: &Whose) -> Result<ExitCode, Failure> {
         let home = Home::find()?;
         plan.remove(&home.variables)?;
         plan.remove(&home.icd())?;
-        home.forget_runs(&mut plan);
-        home.forget_directories(&mut plan);
+        forget_runs(&home, &mut plan);
+        forget_directories(&home, &mut plan);
         if let Some(directory) = home.variables.parent() {
             plan.remove_directory(directory);
         }
@@ -378,11 +375,6 @@ pub fn uninstall(whose: &Whose) -> Result<ExitCode, Failure> {
         print(format!("unset {LAYERS}\n").as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The directory in which `--user` makes one of drivers, and `oclcache run` others. None: it is not known, or another user's.
-pub fn data_directory() -> Option<PathBuf> {
-    Some(Home::find().ok()?.vendors.parent()?.to_owned())
 }
 
 fn tell_what_stays(whose: &Whose) {

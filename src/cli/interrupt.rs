@@ -8,7 +8,6 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::failure::Failure;
-use super::run;
 
 /// Whether it is to stop.
 #[derive(Clone)]
@@ -27,7 +26,7 @@ impl Interrupt {
             stop: Arc::default(),
             signal: Arc::default(),
         };
-        let ignored = run::ignored_signals();
+        let ignored = ignored_signals();
         let signals = [SIGINT, SIGTERM, SIGHUP].into_iter();
         for signal in signals.filter(|signal| ignored >> (signal - 1) & 1 == 0) {
             let (stop, number) = (interrupt.stop.clone(), interrupt.signal.clone());
@@ -51,6 +50,17 @@ impl Interrupt {
         &self.stop
     }
 
+    /// Asked before each step of long work.
+    ///
+    /// # Errors
+    /// The user has stopped it.
+    pub fn go_on(&self) -> Result<(), Failure> {
+        match self.came() {
+            true => Err(self.failure("stopped")),
+            false => Ok(()),
+        }
+    }
+
     /// What becomes of the process, with these words, after it was stopped.
     pub fn failure(&self, words: &str) -> Failure {
         Failure {
@@ -58,4 +68,12 @@ impl Interrupt {
             code: Failure::SIGNALED + self.signal.load(Ordering::Relaxed) as u8,
         }
     }
+}
+
+/// The set of signals that this process ignores, as under nohup: bit N-1 for signal N.
+pub fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())
+        .unwrap_or(0)
 }

@@ -10,25 +10,37 @@ mod clear;
 mod completions;
 mod config;
 mod doctor;
+mod drivers;
+mod entry_view;
+mod executable;
 mod explain;
 mod export;
 mod extract;
 mod failure;
+mod find;
 mod gc;
 mod help;
+mod home;
 mod import;
 mod install;
 mod interrupt;
-mod keys;
+mod library;
 mod list;
 mod man;
 mod open;
+mod other_caches;
 mod output;
 mod parse;
+mod probe;
+mod progress;
+mod recipe_environment;
 mod report;
 mod run;
 mod show;
 mod stats;
+mod summary;
+mod vendors;
+mod why;
 mod worker;
 
 use std::ffi::OsString;
@@ -195,7 +207,7 @@ enum Verb {
     Import(import::ImportArgs),
     /// Not for people
     #[command(hide = true)]
-    DescribeDriver(import::DriverArguments),
+    DescribeDriver(drivers::DescribeDriverArgs),
     /// Not for people
     #[command(hide = true)]
     BakeWorker(bake::BakeWorkerArgs),
@@ -206,7 +218,7 @@ enum Verb {
     Doctor(doctor::DoctorArgs),
     /// Not for people
     #[command(hide = true)]
-    DoctorWorker(doctor::DoctorWorkerArgs),
+    DoctorWorker(probe::worker::ProbeArgs),
     /// Register the library, so that programs are cached without `oclcache run`
     #[command(
         after_help = "Example: oclcache install --dry-run\nExample: eval \"$(oclcache install --user)\""
@@ -266,7 +278,7 @@ pub fn main() -> ExitCode {
             cold: true,
             command,
             ..
-        } => run::cold::run(quiet, &command),
+        } => run::run_cold(quiet, &command),
         Verb::Run {
             quiet,
             bake,
@@ -286,10 +298,10 @@ pub fn main() -> ExitCode {
         Verb::Extract(wanted) => extract::extract(&wanted),
         Verb::Export(wanted) => export::export(&wanted),
         Verb::Import(wanted) => import::import(&wanted),
-        Verb::DescribeDriver(arguments) => import::describe(&arguments),
+        Verb::DescribeDriver(arguments) => drivers::describe(&arguments),
         Verb::BakeWorker(arguments) => bake::work(arguments),
         Verb::Doctor(wanted) => doctor::doctor(&wanted),
-        Verb::DoctorWorker(arguments) => doctor::work(&arguments),
+        Verb::DoctorWorker(arguments) => probe::worker::work(&arguments),
         Verb::Install(wanted) => install::install(&wanted),
         Verb::Uninstall(whose) => install::uninstall(&whose),
         Verb::Config(wanted) => config::config(wanted),

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use console::{Alignment, Style, Term};
@@ -135,6 +136,19 @@ pub fn faint(text: impl fmt::Display) -> String {
     Style::new().dim().apply_to(text).to_string()
 }
 
+/// A path as a shell takes it; None if it cannot be shown as it is.
+pub fn quoted(path: &Path) -> Option<String> {
+    let text = path.to_str().filter(|text| !text.is_empty())?;
+    if !text.chars().all(crate::log::is_plain) {
+        return None;
+    }
+    let is_safe = |letter: char| letter.is_ascii_alphanumeric() || "/._-+,:=@%".contains(letter);
+    Some(match text.chars().all(is_safe) && !text.starts_with('-') {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    })
+}
+
 /// How a column of a table stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
@@ -256,5 +270,17 @@ mod tests {
             ],
             ["1.5 ms", "41.2 s", "20.0 min", "2.5 h"]
         );
+    }
+
+    #[test]
+    fn a_shell_gets_the_path_that_was_meant_or_none() {
+        for path in ["/a/b.icd", "/it's \"so\" $HOME `x`", "-rf", "/漢字 e"] {
+            let quoted = quoted(Path::new(path)).expect("it can be shown");
+            let mut echo = std::process::Command::new("sh");
+            let echo = echo.args(["-c", &format!("printf %s {quoted}")]).output();
+            assert_eq!(echo.expect("a shell").stdout, path.as_bytes());
+        }
+        assert_eq!(quoted(Path::new("/two\nlines")), None);
+        assert_eq!(quoted(Path::new("/\u{1b}[2J")), None);
     }
 }

@@ -18,7 +18,7 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::output::{print, say};
-use super::stats::Gathered;
+use super::summary::CacheSummary;
 use crate::log::path;
 use found::Findings;
 
@@ -48,7 +48,7 @@ pub fn report(wanted: &ReportArgs) -> Result<ExitCode, Failure> {
     if !is_printed {
         may_replace(&wanted.file)?;
     }
-    let gathered = Gathered::read()?;
+    let gathered = CacheSummary::read()?;
     let found = Findings::read(&gathered)?;
     let page = format!("{MARK}{}", page::render(&gathered, &found));
     if is_printed {

@@ -1,23 +1,17 @@
 //! `oclcache show`.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use super::entry_view::{kind, value};
 use super::failure::Failure;
-use super::keys::{choose_key, no_entry};
-use super::open::{store, tiers};
+use super::find::find_entry;
 use super::output::{print, print_foreign, print_json, seconds, size};
-use crate::cl::info::Number;
-use crate::config::Config;
 use crate::driver::profile;
-use crate::key::ingredients::{Ingredient, Key, Kind, digest_of, hex};
 use crate::log::text;
 use crate::store::entry::Entry;
-use crate::store::{Lookup, Store};
 
 pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure> {
     let (key, path, entry) = find_entry(digits)?;
@@ -42,108 +36,6 @@ pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure>
         crate::log::path(&path)
     );
     print((head + &as_text(&entry)).as_bytes())
-}
-
-/// The entry that some first digits name, verified, and where it stands.
-pub(super) fn find_entry(digits: &str) -> Result<(Key, PathBuf, Entry), Failure> {
-    let (own, tiers) = (store()?, tiers(&Config::read()));
-    let (key, store) = find(own.iter().chain(tiers.stores()), digits)?;
-    let entry = match store.look_up(&key) {
-        Lookup::Found(entry, _) | Lookup::Pending(entry) => entry,
-        Lookup::Absent => return Err(no_entry(digits)),
-        Lookup::Unreadable(error) => {
-            let path = store.path_of(&key);
-            let words = format!(
-                "cannot read `{}`: {error}; `oclcache doctor` looks at the directory",
-                crate::log::path(&path)
-            );
-            return Err(Failure::new(words));
-        }
-        Lookup::Bad(defect) => {
-            let path = store.path_of(&key);
-            let words = format!(
-                "`{}` is damaged ({defect}); the next build replaces it",
-                crate::log::path(&path)
-            );
-            return Err(Failure::new(words));
-        }
-    };
-    Ok((key, store.path_of(&key), *entry))
-}
-
-/// The first of the stores that has the key that some first digits name.
-fn find<'a>(
-    stores: impl Iterator<Item = &'a Store>,
-    digits: &str,
-) -> Result<(Key, &'a Store), Failure> {
-    let mut found = BTreeMap::new();
-    for store in stores {
-        for (key, _) in store.entries()? {
-            found.entry(key).or_insert(store);
-        }
-    }
-    let key = choose_key(found.keys().copied(), digits, "list")?;
-    Ok((key, found[&key]))
-}
-
-/// What it is, as JSON and people have it.
-pub(super) fn kind(ingredient: &Ingredient) -> String {
-    format!("{:?}", ingredient.kind).to_lowercase()
-}
-
-/// Its value, as people read it.
-pub(super) fn value(ingredient: &Ingredient) -> String {
-    let bytes = &ingredient.value;
-    match ingredient.kind {
-        Kind::Source | Kind::Options | Kind::Header | Kind::Il => format!("sha256 {}", hex(bytes)),
-        Kind::Input | Kind::Previous | Kind::Constant => hex(bytes),
-        // The digest of the content, and which other place is the same file.
-        Kind::Include => match bytes.split_at_checked(32) {
-            Some((digest, same)) => format!("sha256 {}{}", hex(digest), text(same)),
-            None if bytes.is_empty() => "absent".to_owned(),
-            None => text(bytes).to_string(),
-        },
-        // "build-id " or "sha256 " and the digest.
-        Kind::Driver => match bytes.iter().position(|byte| *byte == b' ') {
-            Some(blank) => format!("{} {}", text(&bytes[..blank]), hex(&bytes[blank + 1..])),
-            None => hex(bytes),
-        },
-        // What the value is may be a password.
-        Kind::Environment if digest_of(bytes).is_some() => {
-            format!("sha256 {}", hex(&digest_of(bytes).unwrap_or_default()))
-        }
-        Kind::Device if ingredient.name.ends_with("features") => features(bytes),
-        _ => match str::from_utf8(bytes.strip_suffix(b"\0").unwrap_or(bytes)) {
-            Ok(words) if words.chars().all(|character| !character.is_control()) => {
-                text(words.as_bytes()).to_string()
-            }
-            _ => number(bytes).unwrap_or_else(|| hex(bytes)),
-        },
-    }
-}
-
-/// The names of features, each of which stands behind a version of 32 bits and before a NUL.
-fn features(bytes: &[u8]) -> String {
-    let mut names = Vec::new();
-    let mut rest = bytes;
-    while let Some((_, name)) = rest.split_at_checked(4) {
-        let end = name.iter().position(|byte| *byte == 0);
-        let end = end.unwrap_or(name.len());
-        names.push(text(&name[..end]).to_string());
-        rest = name.get(end + 1..).unwrap_or_default();
-    }
-    names.join(" ")
-}
-
-/// A number of a device, or the error code that it gave instead.
-fn number(bytes: &[u8]) -> Option<String> {
-    if let Some(long) = u64::from_value(bytes) {
-        return Some(long.to_string());
-    }
-    Some(match i32::from_value(bytes)? {
-        code @ -100..0 => format!("error {code}"),
-        _ => u32::from_value(bytes)?.to_string(),
-    })
 }
 
 fn as_json(entry: &Entry) -> Value {
@@ -235,8 +127,9 @@ fn as_text(entry: &Entry) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::list::{row_as_json, row_as_text};
+    use crate::cli::entry_view::{row_as_json, row_as_text};
     use crate::cli::output::plain;
+    use crate::key::ingredients::{Ingredient, Key, Kind};
     use crate::log::is_plain;
     use crate::store::entry::{EntryContent, Facts, Meta};
 

@@ -1,6 +1,5 @@
 //! `oclcache stats`.
 
-mod gathered;
 mod sections;
 
 use std::process::ExitCode;
@@ -10,10 +9,10 @@ use clap::Args;
 use super::failure::Failure;
 use super::open::store;
 use super::output::{print, print_json, say};
+use super::summary::{self, By, CacheSummary};
 use crate::quantity;
 use crate::store::STATISTICS;
 use crate::store::stats::{DAY_MS, Statistics};
-pub use gathered::{By, Gathered, day, hit_rate};
 
 /// What is to be shown, and how.
 #[derive(Args, Default)]
@@ -51,7 +50,7 @@ fn parse_since(text: &str) -> Result<Since, &'static str> {
     }
     // A day of the years that there can be, found by its date.
     let first = format!("{text}-01");
-    let is_it = |day: &u32| [text, &first].contains(&gathered::day(*day).as_str());
+    let is_it = |day: &u32| [text, &first].contains(&summary::day(*day).as_str());
     let day = (1..60_000).find(is_it);
     day.map(Since::Day)
         .ok_or("a day or month is wanted, as 2026-11-21 or 2026-11, or a time ago, as 7d")
@@ -61,7 +60,7 @@ pub fn stats(wanted: &StatsArgs) -> Result<ExitCode, Failure> {
     if wanted.zero {
         return zero();
     }
-    let mut all = Gathered::read()?;
+    let mut all = CacheSummary::read()?;
     let since = wanted.since.map(|since| match since {
         Since::Day(day) => day,
         Since::DaysAgo(days) => all.counted.today.saturating_sub(days),
@@ -71,7 +70,7 @@ pub fn stats(wanted: &StatsArgs) -> Result<ExitCode, Failure> {
     }
     if wanted.json {
         let mut json = all.to_json();
-        json["since"] = since.map(day).into();
+        json["since"] = since.map(summary::day).into();
         return print_json(&json);
     }
     if all.counted.rows.total().builds() == 0 {

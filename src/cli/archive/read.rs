@@ -12,9 +12,9 @@ use std::rc::Rc;
 use tar::{Archive, EntryType};
 use zstd::stream::read::Decoder;
 
-use super::super::failure::Failure;
-use super::super::interrupt::Interrupt;
-use super::{FORMAT, MANIFEST, Manifest, SEAL, go_on};
+use super::manifest::{FORMAT, MANIFEST, Manifest, SEAL};
+use crate::cli::failure::Failure;
+use crate::cli::interrupt::Interrupt;
 use crate::log::text;
 use crate::store::MAX_ENTRY_BYTES;
 
@@ -173,7 +173,7 @@ impl ArchiveSource {
             let next = members.next();
             between.set(None);
             let Some((index, member)) = next else { break };
-            go_on(interrupt)?;
+            interrupt.go_on()?;
             let mut content = member.map_err(|error| match is_begun {
                 // What is not even the beginning of a tar.
                 false if too_much(&error).is_none() && !is_cut(&error) => no_archive(&name),

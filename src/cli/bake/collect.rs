@@ -5,9 +5,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::environment::{self, VariableMap};
+use clap::Args;
+
+use super::headers;
 use super::replay::Task;
-use super::{BakeArgs, Failure, headers};
+use crate::cli::failure::Failure;
+use crate::cli::recipe_environment::{self, VariableMap};
 use crate::config::Config;
 use crate::driver::device;
 use crate::front::driver_probe;
@@ -16,6 +19,41 @@ use crate::log::text;
 use crate::store::entry::Meta;
 use crate::store::{Lookup, Store};
 use crate::trust;
+
+/// Which recipes are baked.
+#[derive(Args)]
+pub struct BakeFilter {
+    /// What missed and was not baked yet; the default
+    #[arg(long)]
+    pending: bool,
+    /// Also what could not be baked earlier, and entries that lack what the driver makes when kernels run
+    #[arg(long, conflicts_with = "stale")]
+    pub all: bool,
+    /// What another version of the driver has made, for the one that is there now
+    #[arg(long)]
+    pub stale: bool,
+    /// Also recipes that came with an archive; else only those that this user's own programs have left
+    #[arg(long)]
+    imported: bool,
+    /// Only for drivers of this family, as `pocl`
+    #[arg(long, value_name = "NAME")]
+    driver: Option<String>,
+}
+
+impl BakeFilter {
+    /// Whether an entry may be wanted, by what is known without reading the whole.
+    fn may_take(&self, meta: &Meta) -> bool {
+        let is_pending = meta.is_pending();
+        let of_driver = self.driver.as_ref();
+        of_driver.is_none_or(|family| *family == meta.driver_family)
+            && (self.imported || !meta.imported)
+            && match (self.stale, self.all) {
+                (true, _) => true,
+                (false, true) => is_pending || !meta.variants,
+                (false, false) => is_pending,
+            }
+    }
+}
 
 /// One recipe, as people and the clock see it.
 #[derive(Clone, Debug)]
@@ -95,14 +133,14 @@ impl Work {
 }
 
 /// Looks at all entries.
-pub fn collect(store: &Store, config: &Config, wanted: &BakeArgs) -> Result<Work, Failure> {
+pub fn collect(store: &Store, config: &Config, filter: &BakeFilter) -> Result<Work, Failure> {
     let own: VariableMap = std::env::vars_os().collect();
     let registered = driver_probe::registered(config);
     let mut work = Work::default();
     let mut found: Vec<(Key, Meta)> = Vec::new();
     for (key, _) in store.entries()? {
         if let Some(meta) = store.read_meta(&key)
-            && wanted.may_want(&meta)
+            && filter.may_take(&meta)
         {
             found.push((key, meta));
         }
@@ -114,14 +152,14 @@ pub fn collect(store: &Store, config: &Config, wanted: &BakeArgs) -> Result<Work
             false => Task::Again,
         };
         let item = Item::of(key, &meta, task);
-        if let Some(attempts) = store.attempts(&key).filter(|_| !wanted.all)
+        if let Some(attempts) = store.attempts(&key).filter(|_| !filter.all)
             && attempts.given_up().is_some()
         {
             let why = format!("it failed {} times ({})", attempts.count, attempts.reason);
             work.skipped.push((item, why));
             continue;
         }
-        match place(store, &key, &meta, wanted, &own, &registered) {
+        match place(store, &key, &meta, filter, &own, &registered) {
             Ok(Some(place)) => work.places.entry(place).or_default().push(item),
             Ok(None) => {}
             Err(why) => work.skipped.push((item, why)),
@@ -131,7 +169,7 @@ pub fn collect(store: &Store, config: &Config, wanted: &BakeArgs) -> Result<Work
 }
 
 /// What is to be audited of these entries.
-pub fn collect_audits(store: &Store, config: &Config, wanted: &BakeArgs, keys: &[Key]) -> Work {
+pub fn collect_audits(store: &Store, config: &Config, filter: &BakeFilter, keys: &[Key]) -> Work {
     let own: VariableMap = std::env::vars_os().collect();
     let registered = driver_probe::registered(config);
     let mut work = Work::default();
@@ -141,7 +179,7 @@ pub fn collect_audits(store: &Store, config: &Config, wanted: &BakeArgs, keys: &
         let item = Item::of(*key, &meta.clone().unwrap_or_default(), Task::Audit);
         let place = match &meta {
             None => Err("it is gone".to_owned()),
-            Some(meta) => audit_place(store, key, meta, wanted, &own, &registered),
+            Some(meta) => audit_place(store, key, meta, filter, &own, &registered),
         };
         match place {
             Ok(place) => work.places.entry(place).or_default().push(item),
@@ -156,7 +194,7 @@ fn audit_place(
     store: &Store,
     key: &Key,
     meta: &Meta,
-    wanted: &BakeArgs,
+    filter: &BakeFilter,
     own: &VariableMap,
     registered: &[PathBuf],
 ) -> Result<WorkerSettings, String> {
@@ -173,7 +211,7 @@ fn audit_place(
         return Err("it was stored without its source (store_source)".to_owned());
     }
     Ok(WorkerSettings {
-        library: library(meta, wanted, registered)?,
+        library: library(meta, filter, registered)?,
         environment: environment(meta, own)?,
         executable: executable(meta)?,
         own_cache: OwnCache::Empty,
@@ -183,8 +221,8 @@ fn audit_place(
 
 /// All variables of the process that compiles a recipe.
 fn environment(meta: &Meta, own: &VariableMap) -> Result<VariableMap, String> {
-    let recorded = environment::recorded(&meta.driver_family, &meta.ingredients, own)?;
-    let mut all = environment::neutral(&meta.driver_family, own);
+    let recorded = recipe_environment::recorded(&meta.driver_family, &meta.ingredients, own)?;
+    let mut all = recipe_environment::neutral(&meta.driver_family, own);
     all.extend(recorded);
     Ok(all)
 }
@@ -194,13 +232,13 @@ fn place(
     store: &Store,
     key: &Key,
     meta: &Meta,
-    wanted: &BakeArgs,
+    filter: &BakeFilter,
     own: &VariableMap,
     registered: &[PathBuf],
 ) -> Result<Option<WorkerSettings>, String> {
-    let library = library(meta, wanted, registered)?;
+    let library = library(meta, filter, registered)?;
     let mut is_moved = false;
-    let own_cache = match wanted.stale {
+    let own_cache = match filter.stale {
         true => None,
         false => {
             let (Lookup::Found(entry, _) | Lookup::Pending(entry)) = store.look_up(key) else {
@@ -223,7 +261,7 @@ fn place(
         _ => OwnCache::Empty,
     };
     let adds_something = matches!(own_cache, OwnCache::Theirs(_));
-    if !(meta.is_pending() || wanted.stale || adds_something) {
+    if !(meta.is_pending() || filter.stale || adds_something) {
         return Ok(None);
     }
     Ok(Some(WorkerSettings {
@@ -236,7 +274,7 @@ fn place(
 }
 
 /// The registered library that a recipe means. A newer version may have another directory.
-fn library(meta: &Meta, wanted: &BakeArgs, registered: &[PathBuf]) -> Result<PathBuf, String> {
+fn library(meta: &Meta, filter: &BakeFilter, registered: &[PathBuf]) -> Result<PathBuf, String> {
     let named = meta.driver_library.as_str();
     let is_it = |library: &&PathBuf| library.to_string_lossy() == named;
     if let Some(library) = registered.iter().find(is_it) {
@@ -246,7 +284,7 @@ fn library(meta: &Meta, wanted: &BakeArgs, registered: &[PathBuf]) -> Result<Pat
     let mut alike = registered.iter();
     let mut alike = alike.by_ref().filter(|library| library.file_name() == name);
     match (alike.next(), alike.next()) {
-        (Some(only), None) if wanted.stale && name.is_some() => Ok(only.clone()),
+        (Some(only), None) if filter.stale && name.is_some() => Ok(only.clone()),
         _ => Err(format!(
             "its driver {} is not registered",
             text(named.as_bytes())

@@ -3,9 +3,8 @@
 //! A driver that crashes or hangs costs the recipe that it was given, and the worker. That it was given is written down before.
 
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -24,10 +23,6 @@ use crate::store::Store;
 const TIMES: u32 = 30;
 const MIN_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How often the name of a program that was just copied is tried: a child that another thread forked meanwhile may still have it
-/// open for writing.
-const BUSY: u32 = 50;
-
 /// Where PoCL keeps a cache of its own, the only driver of which that is known, and whether it does. Nothing else hangs on them.
 const OWN_CACHE: &str = "POCL_CACHE_DIR";
 const KEEPS_CACHE: &str = "POCL_KERNEL_CACHE";
@@ -198,8 +193,8 @@ impl Supervisor<'_> {
         let trouble =
             |error: io::Error| NotStarted::Trouble(format!("no worker can be started: {error}"));
         let root = Root::new().map_err(trouble)?;
-        let child = self.spawn(place, root.path()).map_err(trouble)?;
-        let mut worker = Worker::new(child, root);
+        let mut command = self.command(place, root.path()).map_err(trouble)?;
+        let mut worker = Worker::start(&mut command, root).map_err(trouble)?;
         let limit = self.timeout.unwrap_or(MIN_TIMEOUT).max(MIN_TIMEOUT);
         match worker.answer(limit, self.stop) {
             Ok(line) if line == READY => Ok(worker),
@@ -212,7 +207,7 @@ impl Supervisor<'_> {
         }
     }
 
-    fn spawn(&self, place: &WorkerSettings, root: &Path) -> io::Result<Child> {
+    fn command(&self, place: &WorkerSettings, root: &Path) -> io::Result<Command> {
         let mut program = std::env::current_exe()?;
         if let Some(name) = &place.executable {
             let directory = root.join("bin");
@@ -256,19 +251,8 @@ impl Supervisor<'_> {
         let log = self.config.log().is_some();
         command
             .current_dir(root)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(if log { Stdio::inherit() } else { Stdio::null() })
-            .process_group(0);
-        for _ in 0..BUSY {
-            match command.spawn() {
-                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                spawned => return spawned,
-            }
-        }
-        command.spawn()
+            .stderr(if log { Stdio::inherit() } else { Stdio::null() });
+        Ok(command)
     }
 
     /// The worker's settings: this command's, and what would keep it from its work is off.

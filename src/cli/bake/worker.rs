@@ -9,9 +9,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use rustix::process::{Resource, Rlimit, Signal};
-
 use super::super::failure::Failure;
+use super::super::open::directory;
 use super::super::worker::{CLOSED, READY, streams};
 use super::replay::{Player, ReplayResult, Task};
 use crate::cache::bake;
@@ -84,17 +83,10 @@ pub fn work(
 ) -> Result<ExitCode, Failure> {
     let (keys, mut answers) = streams().map_err(Failure::new)?;
     priority::lower();
-    // Who started it is gone if it is, and a crash of the driver's is nobody's business.
-    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    let none = Rlimit {
-        current: Some(0),
-        maximum: Some(0),
-    };
-    let _ = rustix::process::setrlimit(Resource::Core, none);
     let mut answer = |line: &str| writeln!(answers, "{line}").map_err(Failure::new);
     bake::be_baker();
     let config = Config::read();
-    let store = Store::open_existing(&super::super::directory(&config)?)?;
+    let store = Store::open_existing(&directory(&config)?)?;
     let Some(store) = store else {
         answer(&format!("{CLOSED}the cache is empty"))?;
         return Ok(ExitCode::SUCCESS);

@@ -1,21 +1,21 @@
 //! `oclcache caches clear`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::AtFlags;
 
-use super::super::failure::Failure;
-use super::super::output::{plural, print, say, size};
-use super::place::{Opened, Surroundings};
-use super::table::{CACHES, CacheRoot, OtherCache};
+use super::present::{Present, present, summary};
 use super::walk::{Action, WalkResult, through};
-use super::{Present, looking, named, present, summary};
-use crate::log::path;
+use crate::cli::failure::Failure;
+use crate::cli::other_caches::place::{Opened, Surroundings};
+use crate::cli::other_caches::table::{CACHES, CacheRoot, OtherCache};
+use crate::cli::output::{plural, print, say, size};
+use crate::cli::progress;
+use crate::log::{os, path};
 
 /// Of foreign files so many are named.
 const NAMED: usize = 10;
@@ -55,7 +55,7 @@ pub fn clear(wanted: &CachesClearArgs) -> Result<ExitCode, Failure> {
             .collect::<Result<_, _>>()?,
     };
     let (mut chosen, mut refused) = (Vec::new(), 0);
-    let bar = looking();
+    let bar = progress::counter();
     for cache in caches {
         for present in present(cache, &surroundings, &bar) {
             let shown = path(&present.path).to_string();
@@ -129,10 +129,7 @@ fn ask(files: u64, bytes: u64) -> Result<(), Failure> {
 
 /// Removes what was chosen. Returns how often something could not be removed.
 fn remove(chosen: &[Chosen], files: u64) -> u64 {
-    let bar = ProgressBar::new(files);
-    if let Ok(style) = ProgressStyle::with_template("{msg:10} {wide_bar} {pos}/{len}") {
-        bar.set_style(style);
-    }
+    let bar = progress::bar(files, "");
     let mut failures = 0;
     for one in chosen {
         let Ok((opened, _)) = &one.present.found else {
@@ -197,4 +194,17 @@ fn report(one: &Chosen, found: &WalkResult, is_gone: bool) {
             "oclcache: make `{shown}` again or unset {variable}: the driver has no cache while it is missing"
         ));
     }
+}
+
+/// The cache of a name.
+fn named(name: &OsStr) -> Result<&'static OtherCache, Failure> {
+    let known = CACHES.iter().find(|cache| name == cache.name);
+    known.ok_or_else(|| {
+        let names: Vec<&str> = CACHES.iter().map(|cache| cache.name).collect();
+        let (name, names) = (os(name), names.join(", "));
+        Failure {
+            words: format!("`{name}` is no cache that is known; there are {names}"),
+            code: 2,
+        }
+    })
 }

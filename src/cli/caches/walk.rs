@@ -13,8 +13,8 @@ use indicatif::ProgressBar;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::structure::{FileKind, Node};
-use super::table::CachePath;
+use crate::cli::other_caches::structure::{FileKind, Node};
+use crate::cli::other_caches::table::CachePath;
 
 const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)

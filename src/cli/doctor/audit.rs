@@ -1,9 +1,9 @@
 //! What audits found, and for which drivers the cache is off therefore.
 
-use super::super::import::Drivers;
-use super::super::interrupt::Interrupt;
 use super::report::{DoctorReport, Mend};
 use crate::cache::autobake;
+use crate::cli::drivers::Drivers;
+use crate::cli::interrupt::Interrupt;
 use crate::config::Config;
 use crate::store::Store;
 

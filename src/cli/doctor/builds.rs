@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::super::output::seconds;
-use super::super::worker::root::Root;
-use super::children::{Children, Heard, Way};
 use super::drivers::{Is, Registered};
 use super::report::{DoctorReport, Mend};
-use super::worker::{Builds, Built, Said};
+use crate::cli::output::seconds;
+use crate::cli::probe::prober::{ProbeOutput, ProbeTarget, Prober};
+use crate::cli::probe::worker::{ProbeBuild, ProbeBuilds, ProbeMessage};
+use crate::cli::worker::root::Root;
 use crate::log::path;
 
 const ABOUT: &str = "build";
@@ -15,13 +15,13 @@ const ABOUT: &str = "build";
 pub fn examine(
     us: &Path,
     registered: &[Registered],
-    children: &Children,
+    prober: &Prober,
     report: &mut DoctorReport,
 ) -> std::io::Result<()> {
     let mut seen = std::collections::BTreeSet::new();
     for one in registered {
         if matches!(one.is, Is::Driver(devices) if devices > 0) && seen.insert(&one.library) {
-            examine_driver(us, one, children, report)?;
+            examine_driver(us, one, prober, report)?;
         }
     }
     Ok(())
@@ -30,22 +30,22 @@ pub fn examine(
 fn examine_driver(
     us: &Path,
     one: &Registered,
-    children: &Children,
+    prober: &Prober,
     report: &mut DoctorReport,
 ) -> std::io::Result<()> {
     let driver = one.library.as_path();
     let kept = Root::new()?;
-    let through = Way::Through { us, driver };
-    let [cold, warm] = [(); 2].map(|()| children.hear(&through, Builds::All, &kept));
-    let built = |heard: &Heard| {
-        let failed = built(heard).find_map(|built| built.took_ns.as_ref().err().cloned());
-        heard.silence.clone().or(failed).or_else(|| {
-            let is_empty = built_any(heard);
+    let through = ProbeTarget::Through { us, driver };
+    let [cold, warm] = [(); 2].map(|()| prober.probe(&through, ProbeBuilds::All, &kept));
+    let built = |probed: &ProbeOutput| {
+        let failed = built(probed).find_map(|built| built.took_ns.as_ref().err().cloned());
+        probed.silence.clone().or(failed).or_else(|| {
+            let is_empty = built_any(probed);
             (!is_empty).then(|| "no platform is listed".to_owned())
         })
     };
     if let Some(why) = built(&cold).or_else(|| built(&warm)) {
-        let bare = children.hear(&Way::Bare { driver }, Builds::All, &kept);
+        let bare = prober.probe(&ProbeTarget::Bare { driver }, ProbeBuilds::All, &kept);
         blame(one, &why, built(&bare), report);
         return Ok(());
     }
@@ -74,15 +74,15 @@ fn examine_driver(
     Ok(())
 }
 
-fn built(heard: &Heard) -> impl Iterator<Item = &Built> {
-    heard.said.iter().filter_map(|said| match said {
-        Said::Built(built) => Some(built),
+fn built(probed: &ProbeOutput) -> impl Iterator<Item = &ProbeBuild> {
+    probed.messages.iter().filter_map(|message| match message {
+        ProbeMessage::Built(built) => Some(built),
         _ => None,
     })
 }
 
-fn built_any(heard: &Heard) -> bool {
-    built(heard).next().is_some()
+fn built_any(probed: &ProbeOutput) -> bool {
+    built(probed).next().is_some()
 }
 
 fn blame(one: &Registered, why: &str, bare: Option<String>, report: &mut DoctorReport) {

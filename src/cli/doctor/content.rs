@@ -5,8 +5,8 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::super::output::{plural, size};
 use super::report::{DoctorReport, Mend};
+use crate::cli::output::{plural, size};
 use crate::log::path;
 use crate::store::{Store, VERSION_DIRECTORY};
 

@@ -5,12 +5,12 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use rustix::fs::{Access, AtFlags, CWD, accessat, statvfs};
+use rustix::fs::statvfs;
 use rustix::io::Errno;
 
-use super::super::output::size;
 use super::content;
-use super::report::{DoctorReport, Mend};
+use super::report::{DoctorReport, Mend, is_writable};
+use crate::cli::output::size;
 use crate::config::Config;
 use crate::log::path;
 use crate::store::directory::Directory;
@@ -20,12 +20,6 @@ use crate::store::{Limits, Store};
 const ABOUT: &str = "directory";
 /// What is written to see whether that can be done, in bytes: more than file systems keep beside a file's name.
 const PROBE: usize = 1 << 16;
-
-/// Whether this user may make files in a directory.
-pub fn is_writable(directory: &Path) -> bool {
-    let access = Access::WRITE_OK | Access::EXEC_OK;
-    accessat(CWD, directory, access, AtFlags::EACCESS).is_ok()
-}
 
 pub fn examine(config: &Config, report: &mut DoctorReport) {
     let directory = match config.directory() {

@@ -5,13 +5,14 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::super::install;
-use super::super::worker::root::Root;
-use super::children::{Children, Heard};
-use super::drivers::{self, Is, Registered, Told};
-use super::loader::Features;
+use super::drivers::{Is, Registered};
 use super::report::{DoctorReport, Mend};
-use super::worker::{OurCopy, Said};
+use crate::cli::home;
+use crate::cli::probe::prober::{ProbeOutput, Prober};
+use crate::cli::probe::worker::{OurCopy, ProbeMessage};
+use crate::cli::probe::{Features, LAYER_DIRECTORY, ProbedLibrary, ask, is_named_as_us};
+use crate::cli::worker::root::Root;
+
 use crate::cache::RUN_VARIABLE;
 use crate::front::vendors::DEFAULT_DIRECTORY;
 use crate::log::path;
@@ -19,8 +20,6 @@ use crate::log::path;
 const ABOUT: &str = "programs";
 const LAYERS: &str = "OPENCL_LAYERS";
 const MODE: &str = "OCLCACHE_MODE";
-/// Where loaders that have a directory of layers look for them.
-pub const LAYER_DIRECTORY: &str = "/etc/OpenCL/layers";
 
 /// Where a copy of us is registered as a layer.
 struct Layer {
@@ -48,7 +47,7 @@ impl Layer {
 /// What is known before.
 pub struct Known<'a> {
     /// What a worker in this shell's environment said.
-    pub heard: &'a Heard,
+    pub probed: &'a ProbeOutput,
     /// What the loader can do.
     pub features: &'a Features,
     /// What is registered.
@@ -57,8 +56,8 @@ pub struct Known<'a> {
     pub library: Option<&'a Path>,
 }
 
-pub fn examine(known: &Known, children: &Children, kept: &Root, report: &mut DoctorReport) {
-    let layers = examine_layers(known.features, children, kept, report);
+pub fn examine(known: &Known, prober: &Prober, kept: &Root, report: &mut DoctorReport) {
+    let layers = examine_layers(known.features, prober, kept, report);
     let ours: Vec<&Registered> = known
         .registered
         .iter()
@@ -84,16 +83,16 @@ pub fn examine(known: &Known, children: &Children, kept: &Root, report: &mut Doc
         report.doubtful(ABOUT, text, layer.removal().because("one is enough"));
     }
     // Later it was building, of which more is said.
-    let lists = |said: &Said| matches!(said, Said::Platforms(_));
-    if let Some(why) = &known.heard.silence
-        && !known.heard.said.iter().any(lists)
+    let lists = |message: &ProbeMessage| matches!(message, ProbeMessage::Platforms(_));
+    if let Some(why) = &known.probed.silence
+        && !known.probed.messages.iter().any(lists)
     {
         let words =
             "see what is said of the drivers; until then name one that works in OCL_ICD_VENDORS";
         let text = format!("a program that lists the platforms does not live: {why}");
         return report.wrong(ABOUT, text, Mend::words(words));
     }
-    let copies = copies(known.heard);
+    let copies = copies(known.probed);
     match copies.first() {
         None => outside(&ours, report),
         Some(copy) => inside(copy, &ours, &layers, known, report),
@@ -101,9 +100,9 @@ pub fn examine(known: &Known, children: &Children, kept: &Root, report: &mut Doc
     examine_platforms(known, !copies.is_empty(), report);
 }
 
-fn copies(heard: &Heard) -> Vec<OurCopy> {
-    let copies = heard.said.iter().find_map(|said| match said {
-        Said::Copies(copies) => Some(copies.clone()),
+fn copies(probed: &ProbeOutput) -> Vec<OurCopy> {
+    let copies = probed.messages.iter().find_map(|message| match message {
+        ProbeMessage::Copies(copies) => Some(copies.clone()),
         _ => None,
     });
     copies.unwrap_or_default()
@@ -169,13 +168,13 @@ fn outside(ours: &[&Registered], report: &mut DoctorReport) {
     let registered = elsewhere.into_iter().find(|one| {
         one.library
             .as_ref()
-            .is_ok_and(|library| drivers::is_named_as_us(library))
+            .is_ok_and(|library| is_named_as_us(library))
     });
     let variable = ["OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"]
         .into_iter()
         .find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
     let text = "a program that is started from this shell does not come through oclcache";
-    if let Some(vendors) = install::of_user().filter(|_| ours.is_empty()) {
+    if let Some(vendors) = home::of_user().filter(|_| ours.is_empty()) {
         let text = format!(
             "{text}: it is registered for you, and OCL_ICD_VENDORS is not {} here",
             path(&vendors)
@@ -212,7 +211,7 @@ fn outside(ours: &[&Registered], report: &mut DoctorReport) {
 /// The layers of ours that the loader is told of, and what keeps it from taking them.
 fn examine_layers(
     features: &Features,
-    children: &Children,
+    prober: &Prober,
     kept: &Root,
     report: &mut DoctorReport,
 ) -> Vec<Layer> {
@@ -242,12 +241,12 @@ fn examine_layers(
             });
         }
     }
-    layers.retain(|layer| match drivers::ask(&layer.library, children, kept) {
-        Told::Us(copy) => takes(features, layer, &copy, report),
+    layers.retain(|layer| match ask(&layer.library, prober, kept) {
+        ProbedLibrary::Us(copy) => takes(features, layer, &copy, report),
         // Others' layers are no drivers either.
-        Told::Driver { .. } => false,
-        Told::Broken(why, is_fatal) => {
-            if is_fatal || drivers::is_named_as_us(&layer.library) {
+        ProbedLibrary::Driver { .. } => false,
+        ProbedLibrary::Broken(why, is_fatal) => {
+            if is_fatal || is_named_as_us(&layer.library) {
                 let text = format!("{} names {}: {why}", layer.place(), path(&layer.library));
                 report.wrong(
                     ABOUT,
@@ -313,10 +312,14 @@ fn none_is_listed(report: &mut DoctorReport) {
 }
 
 fn examine_platforms(known: &Known, is_inside: bool, report: &mut DoctorReport) {
-    let platforms = known.heard.said.iter().find_map(|said| match said {
-        Said::Platforms(platforms) => Some(platforms),
-        _ => None,
-    });
+    let platforms = known
+        .probed
+        .messages
+        .iter()
+        .find_map(|message| match message {
+            ProbeMessage::Platforms(platforms) => Some(platforms),
+            _ => None,
+        });
     let is_told = platforms.is_some();
     let platforms = platforms.map_or(&[][..], Vec::as_slice);
     let again: BTreeSet<&str> = platforms
@@ -345,8 +348,8 @@ fn examine_platforms(known: &Known, is_inside: bool, report: &mut DoctorReport) 
     if is_told && names.is_empty() && known.registered.iter().any(is_usable) {
         none_is_listed(report);
     }
-    for said in &known.heard.said {
-        let Said::Built(built) = said else {
+    for message in &known.probed.messages {
+        let ProbeMessage::Built(built) = message else {
             continue;
         };
         let counted = &built.counted;

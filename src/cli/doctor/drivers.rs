@@ -1,15 +1,14 @@
 //! Which drivers are registered, and whether each loads and can be hooked.
 
 use std::env;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::super::worker::root::Root;
-use super::children::{Children, Way};
-use super::loader::Features;
 use super::report::{DoctorReport, Mend};
 use super::settings::{policy, unset};
-use super::worker::{Builds, OfDriver, OurCopy, Said};
+use crate::cli::probe::prober::Prober;
+use crate::cli::probe::worker::ProbedPlatform;
+use crate::cli::probe::{Features, ProbedLibrary, ask, is_named_as_us};
+use crate::cli::worker::root::Root;
 use crate::config::{Config, Name};
 use crate::front::vendors::{self, DEFAULT_DIRECTORY, is_bare_name};
 use crate::log::path;
@@ -40,28 +39,15 @@ pub enum Is {
     Broken,
 }
 
-/// What one child tells of a library.
-pub enum Told {
-    Us(OurCopy),
-    Driver {
-        platforms: Vec<OfDriver>,
-        is_icd2: bool,
-    },
-    /// Why it cannot be used, and whether that ends every program that tries.
-    Broken(String, bool),
-}
-
-impl Told {
-    /// In short. What the user does not want to know of counts for nothing.
-    fn is(&self, is_wanted: bool) -> Is {
-        match self {
-            Told::Us(_) => Is::Us,
-            Told::Driver { platforms, .. } if is_wanted => {
-                Is::Driver(platforms.iter().map(|one| one.devices).sum())
-            }
-            Told::Driver { .. } => Is::Driver(0),
-            Told::Broken(..) => Is::Broken,
+/// In short. What the user does not want to know of counts for nothing.
+fn is(told: &ProbedLibrary, is_wanted: bool) -> Is {
+    match told {
+        ProbedLibrary::Us(_) => Is::Us,
+        ProbedLibrary::Driver { platforms, .. } if is_wanted => {
+            Is::Driver(platforms.iter().map(|one| one.devices).sum())
         }
+        ProbedLibrary::Driver { .. } => Is::Driver(0),
+        ProbedLibrary::Broken(..) => Is::Broken,
     }
 }
 
@@ -70,7 +56,7 @@ pub fn examine(
     config: &Config,
     features: Option<&Features>,
     wanted: Option<&str>,
-    children: &Children,
+    prober: &Prober,
     kept: &Root,
     report: &mut DoctorReport,
 ) -> Vec<Registered> {
@@ -99,13 +85,13 @@ pub fn examine(
                     known.is.clone()
                 }
                 None => {
-                    let told = ask(&library, children, kept);
+                    let told = ask(&library, prober, kept);
                     let is_wanted = wanted
                         .is_none_or(|wanted| is_named(&told, &listed.place, &library, wanted));
                     if is_wanted {
                         tell(config, &listed.place, &library, &told, report);
                     }
-                    told.is(is_wanted)
+                    is(&told, is_wanted)
                 }
             };
             registered.push(Registered {
@@ -142,55 +128,40 @@ pub fn examine(
     registered
 }
 
-/// What a library is, as a process of its own finds it.
-pub fn ask(library: &Path, children: &Children, kept: &Root) -> Told {
-    let heard = children.hear(&Way::Itself { driver: library }, Builds::None, kept);
-    for said in heard.said {
-        match said {
-            Said::Driver { platforms, is_icd2 } => return Told::Driver { platforms, is_icd2 },
-            Said::Copies(copies) => {
-                if let Some(copy) = copies.into_iter().next() {
-                    return Told::Us(copy);
-                }
-            }
-            Said::Failed(why) => return Told::Broken(why, false),
-            _ => {}
-        }
-    }
-    let why = heard
-        .silence
-        .unwrap_or_else(|| "it says nothing".to_owned());
-    Told::Broken(why, true)
-}
-
 fn is_same(one: &Path, other: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().ok();
     one == other || !is_bare_name(one) && real(one).is_some() && real(one) == real(other)
 }
 
-fn is_named(told: &Told, place: &Path, library: &Path, wanted: &str) -> bool {
+fn is_named(told: &ProbedLibrary, place: &Path, library: &Path, wanted: &str) -> bool {
     let wanted = wanted.to_lowercase();
     let in_path = |path: &Path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.to_lowercase().contains(&wanted)
     };
     let in_platform =
-        |one: &OfDriver| one.family == wanted || one.name.to_lowercase().contains(&wanted);
+        |one: &ProbedPlatform| one.family == wanted || one.name.to_lowercase().contains(&wanted);
     in_path(place)
         || in_path(library)
-        || matches!(told, Told::Driver { platforms, .. } if platforms.iter().any(in_platform))
+        || matches!(told, ProbedLibrary::Driver { platforms, .. } if platforms.iter().any(in_platform))
 }
 
-fn tell(config: &Config, place: &Path, library: &Path, told: &Told, report: &mut DoctorReport) {
+fn tell(
+    config: &Config,
+    place: &Path,
+    library: &Path,
+    told: &ProbedLibrary,
+    report: &mut DoctorReport,
+) {
     let shown = path(place).to_string();
     let (platforms, is_icd2) = match told {
-        Told::Us(_) => return, // a door
-        Told::Broken(why, _) if is_named_as_us(library) => {
+        ProbedLibrary::Us(_) => return, // a door
+        ProbedLibrary::Broken(why, _) if is_named_as_us(library) => {
             let text = format!("{shown} registers oclcache as {}: {why}", path(library));
             let words = "register it anew with `oclcache install`, or take it out";
             return report.wrong("programs", text, removal(place, words));
         }
-        Told::Broken(why, is_fatal) => {
+        ProbedLibrary::Broken(why, is_fatal) => {
             let text = format!("{shown} names {}: {why}", path(library));
             let mend = removal(place, "install the driver's package again, or take it out");
             return match is_fatal {
@@ -198,7 +169,7 @@ fn tell(config: &Config, place: &Path, library: &Path, told: &Told, report: &mut
                 false => report.doubtful(ABOUT, text, mend),
             };
         }
-        Told::Driver { platforms, is_icd2 } => (platforms, is_icd2),
+        ProbedLibrary::Driver { platforms, is_icd2 } => (platforms, is_icd2),
     };
     if platforms.is_empty() {
         return report.good(
@@ -249,12 +220,6 @@ fn tell(config: &Config, place: &Path, library: &Path, told: &Told, report: &mut
             }
         }
     }
-}
-
-/// Whether a library has the name of ours.
-pub fn is_named_as_us(library: &Path) -> bool {
-    let name = library.file_name().unwrap_or_default().as_bytes();
-    name.starts_with(b"liboclcache")
 }
 
 /// Loaders differ in what they take.

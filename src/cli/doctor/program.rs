@@ -7,8 +7,8 @@ use std::path::Path;
 use object::elf::{EM_386, EM_AARCH64, EM_ARM, EM_RISCV, EM_X86_64};
 use object::read::elf::FileHeader;
 
-use super::super::run::{find_program, is_raised, is_static};
 use super::report::{DoctorReport, Mend};
+use crate::cli::executable::{find_program, is_raised, is_static};
 use crate::log::path;
 
 const ABOUT: &str = "program";

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use serde_json::{Value, json};
 
-use super::super::output;
+use crate::cli::output::{self, quoted};
 use crate::log;
 
 /// How well something is.
@@ -70,7 +71,7 @@ impl Mend {
 
     /// By root, if this user may not change what is in the directory of a path.
     pub fn by_who_may(self, path: &Path) -> Mend {
-        self.by_owner(super::directory::is_writable(path.parent().unwrap_or(path)))
+        self.by_owner(is_writable(path.parent().unwrap_or(path)))
     }
 
     /// By root, if it is not this user's to do.
@@ -196,6 +197,12 @@ impl DoctorReport {
     }
 }
 
+/// Whether this user may make files in a directory.
+pub fn is_writable(directory: &Path) -> bool {
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    accessat(CWD, directory, access, AtFlags::EACCESS).is_ok()
+}
+
 /// Pieces behind their start, in lines of this width, those after the first below the first piece.
 fn wrapped<'a>(start: String, pieces: impl Iterator<Item = &'a str>, width: usize) -> String {
     /// Where fewer columns are left of a line, the next one begins further to the left.
@@ -224,19 +231,6 @@ fn wrapped<'a>(start: String, pieces: impl Iterator<Item = &'a str>, width: usiz
     text + "\n"
 }
 
-/// A path as a shell takes it; None if it cannot be shown as it is.
-pub fn quoted(path: &Path) -> Option<String> {
-    let text = path.to_str().filter(|text| !text.is_empty())?;
-    if !text.chars().all(log::is_plain) {
-        return None;
-    }
-    let is_safe = |letter: char| letter.is_ascii_alphanumeric() || "/._-+,:=@%".contains(letter);
-    Some(match text.chars().all(is_safe) && !text.starts_with('-') {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,17 +247,5 @@ mod tests {
             wide.starts_with(&format!("{}{line}\n{:20}1", "x ".repeat(10), "")),
             "{wide}"
         );
-    }
-
-    #[test]
-    fn a_shell_gets_the_path_that_was_meant_or_none() {
-        for path in ["/a/b.icd", "/it's \"so\" $HOME `x`", "-rf", "/漢字 e"] {
-            let quoted = quoted(Path::new(path)).expect("it can be shown");
-            let mut echo = std::process::Command::new("sh");
-            let echo = echo.args(["-c", &format!("printf %s {quoted}")]).output();
-            assert_eq!(echo.expect("a shell").stdout, path.as_bytes());
-        }
-        assert_eq!(quoted(Path::new("/two\nlines")), None);
-        assert_eq!(quoted(Path::new("/\u{1b}[2J")), None);
     }
 }

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::open::tiers;
-use super::report::{DoctorReport, Mend, quoted};
+use super::report::{DoctorReport, Mend};
 use crate::cache::RUN_VARIABLE;
 use crate::cache::policy::{Decision, decide};
+use crate::cli::open::tiers;
+use crate::cli::output::quoted;
 use crate::config::{Config, IGNORED, Name, RecordMode, SETTINGS, ValueSource, meant};
 use crate::driver::profile;
 use crate::log::{os, path, text};

@@ -1,19 +1,46 @@
 //! Which entries go into an archive, and their bytes.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Write;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
 
 use super::disclosure::Disclosure;
-use super::{ExportArgs, cannot, place, private};
-use crate::cli::archive::{ListedMember, bar, devices, go_on};
+use super::private;
+use crate::cli::archive::manifest::ListedMember;
+use crate::cli::entry_view::devices;
 use crate::cli::failure::Failure;
 use crate::cli::interrupt::Interrupt;
+use crate::cli::parse::parse_age;
+use crate::cli::progress::bar;
 use crate::key::ingredients::Key;
 use crate::store::entry::{Entry, EntryContent, Meta};
 use crate::store::recipe::StoredRecipe;
 use crate::store::{Lookup, Store};
+
+/// Which entries are exported, and what of them.
+#[derive(Args)]
+pub struct ExportFilter {
+    /// Only entries of drivers of this family, as `pocl`
+    #[arg(long, value_name = "NAME")]
+    driver: Option<String>,
+    /// Only entries for devices with this in their name
+    #[arg(long, value_name = "TEXT")]
+    device: Option<String>,
+    /// Only entries that this program has left
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
+    /// Only entries that are not older, as 12h or 30d
+    #[arg(long, value_name = "TIME", value_parser = parse_age)]
+    since: Option<Duration>,
+    /// Without sources, headers, build logs, paths, and values of options and variables; what cannot be without stays out
+    #[arg(long)]
+    pub no_source: bool,
+}
 
 /// What goes into the archive.
 #[derive(Default)]
@@ -34,39 +61,39 @@ impl Chosen {
     /// Reads what is wanted, and what that was made from, whoever has left it: a program that links asks for that first.
     pub fn read(
         store: &Store,
-        wanted: &ExportArgs,
+        filter: &ExportFilter,
+        spool: Option<&Path>,
         interrupt: &Interrupt,
     ) -> Result<Chosen, Failure> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |since| since.as_secs());
         let mut chosen = Chosen::default();
-        if !wanted.dry_run {
-            let place = place(&wanted.file);
-            let made = tempfile::tempfile_in(&place);
-            chosen.spool = Some(made.map_err(|error| cannot("write into", &place, &error))?);
+        if let Some(place) = spool {
+            let made = tempfile::tempfile_in(place);
+            chosen.spool = Some(made.map_err(|error| cannot("write into", place, &error))?);
         }
         let (mut read, mut needed) = (BTreeSet::new(), BTreeSet::new());
         let entries = store.entries()?;
         let bar = bar(entries.len() as u64, "reading");
         for (key, _) in entries {
-            go_on(interrupt)?;
+            interrupt.go_on()?;
             bar.inc(1);
-            let is_wanted = |meta: &Meta| wanted.wants(meta, now);
+            let is_wanted = |meta: &Meta| filter.takes(meta, now);
             // Damaged ones have none, mostly.
             if store.read_meta(&key).as_ref().is_none_or(is_wanted)
                 && let Some(entry) = chosen.look_up(store, &key)
                 && is_wanted(&entry.meta)
             {
                 read.insert(key);
-                needed.extend(chosen.add(wanted, &key, &entry)?);
+                needed.extend(chosen.add(filter, &key, &entry, spool)?);
             }
         }
         while let Some(key) = needed.pop_first() {
-            go_on(interrupt)?;
+            interrupt.go_on()?;
             if read.insert(key)
                 && let Some(entry) = chosen.look_up(store, &key)
             {
-                needed.extend(chosen.add(wanted, &key, &entry)?);
+                needed.extend(chosen.add(filter, &key, &entry, spool)?);
             }
         }
         bar.finish_and_clear();
@@ -85,13 +112,19 @@ impl Chosen {
     }
 
     /// Adds an entry. Gives the keys of what it was made from.
-    fn add(&mut self, wanted: &ExportArgs, key: &Key, entry: &Entry) -> Result<Vec<Key>, Failure> {
+    fn add(
+        &mut self,
+        filter: &ExportFilter,
+        key: &Key,
+        entry: &Entry,
+        place: Option<&Path>,
+    ) -> Result<Vec<Key>, Failure> {
         let recipe = entry.recipe();
         let needed = recipe
             .as_ref()
             .map(StoredRecipe::needed)
             .unwrap_or_default();
-        let (meta, recipe) = match wanted.no_source {
+        let (meta, recipe) = match filter.no_source {
             false => (entry.meta.clone(), recipe),
             true => match private::without_secrets(entry) {
                 Ok(meta) => (meta, None),
@@ -108,16 +141,16 @@ impl Chosen {
         let bytes = encoded(key, entry, &meta, recipe.as_ref());
         self.listed
             .push((*key, ListedMember::of(key, &meta, recipe.is_some(), &bytes)));
-        if let Some(spool) = &mut self.spool {
+        if let (Some(spool), Some(place)) = (&mut self.spool, place) {
             let written = spool.write_all(&bytes);
-            written.map_err(|error| cannot("write into", &place(&wanted.file), &error))?;
+            written.map_err(|error| cannot("write into", place, &error))?;
         }
         Ok(needed)
     }
 }
 
-impl ExportArgs {
-    fn wants(&self, meta: &Meta, now: u64) -> bool {
+impl ExportFilter {
+    fn takes(&self, meta: &Meta, now: u64) -> bool {
         let has = |device: &str| {
             let wanted = device.to_lowercase();
             let names = devices(&meta.ingredients);
@@ -150,4 +183,23 @@ fn encoded(key: &Key, entry: &Entry, meta: &Meta, recipe: Option<&StoredRecipe>)
         binaries: entry.binaries().collect(),
     };
     content.encode(key).expect("memory for an entry")
+}
+
+/// Where a file is written before it has its name.
+pub fn place(file: &Path) -> PathBuf {
+    if file == OsStr::new("-") {
+        #[allow(clippy::disallowed_methods)] // the file has no name
+        return std::env::temp_dir();
+    }
+    match file.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+pub fn cannot(action: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::new(format_args!(
+        "cannot {action} `{}`: {error}",
+        crate::log::path(path)
+    ))
 }

@@ -4,8 +4,8 @@
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 
-use super::super::bake::environment::is_harmless;
 use super::headers::Headers;
+use crate::cli::recipe_environment::is_harmless;
 use crate::key::ingredients::{Kind, digest_of};
 use crate::store::entry::Meta;
 use crate::store::recipe::{StoredBase, StoredOperation, StoredRecipe};

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use indicatif::{ProgressBar, ProgressStyle};
-
-use crate::cli::explain::{Past, words};
+use crate::cli::entry_view::kernels;
 use crate::cli::failure::Failure;
-use crate::cli::list::kernels;
-use crate::cli::stats::Gathered;
+use crate::cli::progress::bar;
+use crate::cli::summary::CacheSummary;
+use crate::cli::why::{Past, words};
 use crate::store::Store;
 use crate::store::journal::{BuildResult, now_ms};
 use crate::store::stats::DAY_MS;
@@ -85,7 +84,7 @@ impl Findings {
     ///
     /// # Errors
     /// A directory or the journal cannot be read.
-    pub fn read(gathered: &Gathered) -> Result<Findings, Failure> {
+    pub fn read(gathered: &CacheSummary) -> Result<Findings, Failure> {
         let Some(store) = &gathered.store else {
             return Ok(Findings::default());
         };
@@ -93,7 +92,7 @@ impl Findings {
             by_age: AGES.map(|(_, name)| (name, (0, 0))).to_vec(),
             ..Findings::default()
         };
-        let bar = bar(gathered.entries.len());
+        let bar = bar(gathered.entries.len() as u64, "reading");
         for (key, file) in &gathered.entries {
             bar.inc(1);
             // What is damaged or was removed meanwhile takes room all the same.
@@ -156,14 +155,4 @@ fn misses(past: &Past) -> Vec<MissedProgram> {
         }
     });
     missed.collect()
-}
-
-/// On a terminal, where there is something to wait for.
-fn bar(entries: usize) -> ProgressBar {
-    if entries < 20_000 {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} entries read");
-    let bar = ProgressBar::new(entries as u64);
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

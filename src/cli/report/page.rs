@@ -8,7 +8,7 @@ use super::charts::{Bar, bars, part};
 use super::found::{Costly, Findings, MissedProgram, Space};
 use super::html::{Cell, base64, escaped, name, number, table};
 use crate::cli::output::{ago, noun, seconds, size};
-use crate::cli::stats::{By, Gathered, day, hit_rate};
+use crate::cli::summary::{By, CacheSummary, day, hit_rate};
 use crate::log::path;
 use crate::store::stats::{Counter, Totals, date};
 
@@ -20,7 +20,7 @@ const MONTHS: u32 = 12;
 const ROWS: usize = 12;
 
 /// All of it but the first lines.
-pub fn render(all: &Gathered, found: &Findings) -> String {
+pub fn render(all: &CacheSummary, found: &Findings) -> String {
     let style = base64(&Sha256::digest(STYLE));
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
@@ -83,7 +83,7 @@ fn bytes(of: &str, bytes: u64) -> String {
 }
 
 /// The numbers that matter.
-fn cards(all: &Gathered) -> String {
+fn cards(all: &CacheSummary) -> String {
     let total = all.counted.rows.total();
     let today = all.latest(0);
     let card = |class: &str, title: &str, big: String, more: String| {
@@ -150,7 +150,7 @@ fn cards(all: &Gathered) -> String {
 }
 
 /// What audits compared, and what they found.
-fn audits(all: &Gathered) -> String {
+fn audits(all: &CacheSummary) -> String {
     let total = all.counted.rows.total();
     let [audited, differed, unstable, skipped] = [
         ("audited", Counter::Audited),
@@ -181,7 +181,7 @@ fn audits(all: &Gathered) -> String {
 }
 
 /// By day, and by month where there is more than the days show.
-fn over_time(all: &Gathered) -> String {
+fn over_time(all: &CacheSummary) -> String {
     let today = all.counted.today;
     let by_day = all.counted.rows.by(|tag| tag.day);
     let days = (0..DAYS).rev().map(|age| {
@@ -270,7 +270,7 @@ fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
 }
 
 /// What each program saved, from the most on.
-fn programs(all: &Gathered) -> String {
+fn programs(all: &CacheSummary) -> String {
     let mut groups = By::Program.groups(&all.counted);
     groups.retain(|(_, totals)| totals.builds() > 0);
     groups.sort_by_key(|(_, totals)| {
@@ -317,7 +317,7 @@ fn and_more(more: usize, command: &str) -> String {
     }
 }
 
-fn devices(all: &Gathered) -> String {
+fn devices(all: &CacheSummary) -> String {
     let mut groups = By::Device.groups(&all.counted);
     groups.retain(|(_, totals)| totals.builds() > 0);
     if groups.is_empty() {
@@ -427,7 +427,7 @@ fn space(found: &Findings) -> String {
 }
 
 /// Misses, bypasses and programs built for real, by why.
-fn reasons(all: &Gathered) -> String {
+fn reasons(all: &CacheSummary) -> String {
     let total = all.counted.rows.total();
     let list = |title: &str, reasons: Vec<(&str, u64, &str)>| {
         if reasons.is_empty() {

@@ -12,10 +12,10 @@ use std::process::{Command, ExitCode};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use tempfile::TempDir;
 
-use super::{exit_as, run_to_end};
-use crate::cli::caches::Surroundings;
-use crate::cli::caches::table::{CACHES, CacheRoot, Cold, OtherCache};
+use super::child::{exit_as, run_to_end};
 use crate::cli::failure::Failure;
+use crate::cli::other_caches::place::Surroundings;
+use crate::cli::other_caches::table::{CACHES, CacheRoot, Cold, OtherCache};
 use crate::cli::output::say;
 
 pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {

@@ -1,7 +1,7 @@
 //! What `oclcache stats` shows to people: at a glance first, then where it comes from.
 
-use super::{By, Gathered, day, hit_rate};
 use crate::cli::output::{Column, TextTable, faint, good, heading, seconds, size, width};
+use crate::cli::summary::{By, CacheSummary, day, hit_rate};
 use crate::log::{path, text};
 use crate::store::stats::{Counter, Totals};
 
@@ -13,7 +13,7 @@ const NARROW: usize = 66;
 const WIDEST_NAME: &str = "compile time spent";
 
 /// All that is wanted, in sections.
-pub fn render(all: &Gathered, by: Option<By>, since: Option<u32>, verbose: bool) -> String {
+pub fn render(all: &CacheSummary, by: Option<By>, since: Option<u32>, verbose: bool) -> String {
     if let Some(by) = by {
         return table(by, all, usize::MAX).render(0, width());
     }
@@ -58,7 +58,7 @@ pub fn render(all: &Gathered, by: Option<By>, since: Option<u32>, verbose: bool)
 }
 
 /// Numbers that matter most, of today and of ever.
-fn glance(all: &Gathered, total: &Totals, since: Option<u32>) -> String {
+fn glance(all: &CacheSummary, total: &Totals, since: Option<u32>) -> String {
     let ever = match (since, all.counted.zeroed_ms) {
         (Some(since), _) => format!("since {}", day(since)),
         (None, Some(_)) => "since zeroed".to_owned(),
@@ -102,7 +102,7 @@ fn glance(all: &Gathered, total: &Totals, since: Option<u32>) -> String {
 }
 
 /// What the cache takes, of what it may.
-fn taken(all: &Gathered) -> String {
+fn taken(all: &CacheSummary) -> String {
     let (bytes, entries) = (all.bytes(), all.entries.len());
     let taken = match all.max_size {
         Some(most) => {
@@ -209,7 +209,7 @@ fn rare(totals: &Totals, verbose: bool) -> TextTable {
 }
 
 /// A row for each day, program or device: those with the most builds, or the latest days.
-fn table(by: By, all: &Gathered, most: usize) -> TextTable {
+fn table(by: By, all: &CacheSummary, most: usize) -> TextTable {
     let mut groups = by.groups(&all.counted);
     let more = groups.len().saturating_sub(most);
     if by == By::Day {
@@ -258,7 +258,7 @@ fn table(by: By, all: &Gathered, most: usize) -> TextTable {
 }
 
 /// What there is now, and where.
-fn places(all: &Gathered) -> TextTable {
+fn places(all: &CacheSummary) -> TextTable {
     let mut table = TextTable::new(&[Column::Left, Column::Left]);
     let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
     row("cache directory", path(&all.directory).to_string());

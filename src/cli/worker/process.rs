@@ -1,9 +1,9 @@
 //! One worker process, as it is talked to.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ExitStatus};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -19,6 +19,10 @@ const ENDING: Duration = Duration::from_secs(10);
 const MAX_STARVED: Duration = Duration::from_secs(3600);
 /// How often it is looked whether the user wants no more.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// How often the start of a program that was just copied is tried: a child that another thread forked meanwhile may still have the
+/// file open for writing.
+const MAX_BUSY_TRIES: u32 = 50;
 
 /// A worker process.
 pub struct Worker {
@@ -38,8 +42,16 @@ pub enum Silence {
 }
 
 impl Worker {
-    /// Of a process that was just started; `root` is its directory.
-    pub fn new(mut child: Child, root: Root) -> Worker {
+    /// Starts a worker in a process group of its own; `root` is its private directory.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    pub fn start(command: &mut Command, root: Root) -> io::Result<Worker> {
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0);
+        let mut child = spawn(command)?;
         let (tell, answers) = channel();
         let output = child.stdout.take();
         std::thread::spawn(move || {
@@ -50,12 +62,12 @@ impl Worker {
                 }
             }
         });
-        Worker {
+        Ok(Worker {
             keys: child.stdin.take(),
             child,
             answers,
             root,
-        }
+        })
     }
 
     /// Its directory.
@@ -137,6 +149,19 @@ impl Worker {
         }
         self.kill();
     }
+}
+
+/// Starts a command, and tries again while its file is busy.
+fn spawn(command: &mut Command) -> io::Result<Child> {
+    for _ in 0..MAX_BUSY_TRIES {
+        match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            spawned => return spawned,
+        }
+    }
+    command.spawn()
 }
 
 /// The second of three numbers: nanoseconds in a run queue (Linux, Documentation/scheduler/sched-stats.rst).

@@ -2,17 +2,16 @@
 //! that nothing of the user's is touched.
 
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::super::caches::table::{CACHES, Cold};
-use super::super::run::{LOADER_VARIABLES, vendors_directory};
+use super::super::other_caches::table::{CACHES, Cold};
+use super::super::vendors::{LOADER_VARIABLES, vendors_directory};
 use super::super::worker::process::{Silence, Worker};
 use super::super::worker::root::Root;
-use super::worker::{Builds, Said};
+use super::worker::{ProbeBuilds, ProbeMessage};
 use crate::cache::RUN_VARIABLE;
 use crate::config;
 use crate::store::directory::Directory;
@@ -33,7 +32,7 @@ const SETTINGS: [(&str, &str); 11] = [
 ];
 
 /// How a worker comes to drivers.
-pub enum Way<'a> {
+pub enum ProbeTarget<'a> {
     /// As a program that is started from this shell.
     Shell,
     /// Through us, to this driver.
@@ -45,45 +44,45 @@ pub enum Way<'a> {
 }
 
 /// What a worker said.
-pub struct Heard {
+pub struct ProbeOutput {
     /// In its order.
-    pub said: Vec<Said>,
-    /// Why it said no more: it has crashed, or hangs.
+    pub messages: Vec<ProbeMessage>,
+    /// Why it messages no more: it has crashed, or hangs.
     pub silence: Option<String>,
 }
 
 /// Those who start workers.
-pub struct Children<'a> {
+pub struct Prober<'a> {
     /// How long a worker may take for one line.
     pub limit: Duration,
     /// Set when the user wants no more.
     pub stop: &'a AtomicBool,
 }
 
-impl Children<'_> {
+impl Prober<'_> {
     /// Has a worker do its work. `kept` has the cache of several.
-    pub fn hear(&self, way: &Way, builds: Builds, kept: &Root) -> Heard {
-        let mut said = Vec::new();
+    pub fn probe(&self, way: &ProbeTarget, builds: ProbeBuilds, kept: &Root) -> ProbeOutput {
+        let mut messages = Vec::new();
         let silence = match self.start(way, builds, kept) {
-            Ok(worker) => self.listen(worker, &mut said),
+            Ok(worker) => self.listen(worker, &mut messages),
             Err(error) => {
                 let why = format!("no process can be started for it: {error}");
-                said.push(Said::Failed(why));
+                messages.push(ProbeMessage::Failed(why));
                 None
             }
         };
-        Heard { said, silence }
+        ProbeOutput { messages, silence }
     }
 
-    fn listen(&self, mut worker: Worker, said: &mut Vec<Said>) -> Option<String> {
+    fn listen(&self, mut worker: Worker, messages: &mut Vec<ProbeMessage>) -> Option<String> {
         loop {
             match worker.answer(self.limit, self.stop) {
                 Ok(line) => match serde_json::from_str(&line) {
-                    Ok(Said::End) => {
+                    Ok(ProbeMessage::End) => {
                         worker.end();
                         return None;
                     }
-                    Ok(one) => said.push(one),
+                    Ok(one) => messages.push(one),
                     Err(_) => {
                         worker.kill();
                         return Some("it answers nonsense".to_owned());
@@ -97,7 +96,7 @@ impl Children<'_> {
         }
     }
 
-    fn start(&self, way: &Way, builds: Builds, kept: &Root) -> io::Result<Worker> {
+    fn start(&self, way: &ProbeTarget, builds: ProbeBuilds, kept: &Root) -> io::Result<Worker> {
         let other = |error: crate::store::StoreError| io::Error::other(error.to_string());
         let root = Root::new()?;
         let mut command = Command::new(std::env::current_exe()?);
@@ -119,7 +118,7 @@ impl Children<'_> {
                 Cold::Hide(_) => &mut command,
             };
         }
-        if !matches!(way, Way::Shell) {
+        if !matches!(way, ProbeTarget::Shell) {
             for variable in LOADER_VARIABLES {
                 command.env_remove(variable);
             }
@@ -128,34 +127,29 @@ impl Children<'_> {
                 .env("OCLCACHE_MODE", "auto");
         }
         match way {
-            Way::Shell => {}
-            Way::Itself { driver } => {
+            ProbeTarget::Shell => {}
+            ProbeTarget::Itself { driver } => {
                 command.arg("--driver").arg(driver);
             }
-            Way::Through { us, driver } => {
+            ProbeTarget::Through { us, driver } => {
                 let vendors = vendors_directory(&opened, us).map_err(other)?;
                 command.env("OCL_ICD_VENDORS", vendors);
                 command.env("OCLCACHE_VENDORS", config::list(&[driver]));
             }
-            Way::Bare { driver } => {
+            ProbeTarget::Bare { driver } => {
                 let vendors = vendors_directory(&opened, driver).map_err(other)?;
                 command.env("OCL_ICD_VENDORS", vendors);
             }
         }
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .process_group(0);
-        let child: Child = command.spawn()?;
-        Ok(Worker::new(child, root))
+        command.stderr(Stdio::null());
+        Worker::start(&mut command, root)
     }
 }
 
-fn name(builds: Builds) -> &'static str {
+fn name(builds: ProbeBuilds) -> &'static str {
     match builds {
-        Builds::None => "none",
-        Builds::First => "first",
-        Builds::All => "all",
+        ProbeBuilds::None => "none",
+        ProbeBuilds::First => "first",
+        ProbeBuilds::All => "all",
     }
 }

@@ -1,15 +1,21 @@
 //! Why a build was no hit: which entry it is nearest to, and what keeps it from being that.
 
+mod compare;
+pub mod difference;
+mod include;
+mod options;
+
 use std::cmp::Reverse;
 use std::fmt::Write;
 
-use super::difference::{Difference, Side, differences};
-use crate::cli::output::ago;
+use super::output::ago;
 use crate::key::ingredients::{Ingredient, Key, Kind};
 use crate::outcome::{Bypass, NotBakeable};
 use crate::store::entry::Meta;
 use crate::store::journal::{self, Build, BuildResult, JournalRecord, Kept};
 use crate::store::{Store, StoreError};
+use compare::differences;
+use difference::{Difference, Side};
 
 /// So many entries are compared with, those that were used last: of a large cache all would take minutes.
 const MAX_COMPARED: usize = 10_000;
@@ -292,6 +298,35 @@ impl Past {
         let created = meta.created.saturating_mul(1000);
         (created <= record.time_ms).then_some(created)
     }
+}
+
+/// What there is to say; at most so many differences of each kind.
+pub fn words(why: &Why, of_a_kind: usize) -> Vec<String> {
+    let mut said: Vec<String> = Vec::new();
+    if !why.words.is_empty() {
+        said.push(why.words.clone());
+    }
+    let mut rest: &[Difference] = &why.differences;
+    while let Some(first) = rest.first() {
+        let end = rest.iter().position(|other| other.kind != first.kind);
+        let (kind, others) = rest.split_at(end.unwrap_or(rest.len()));
+        rest = others;
+        // Another device answers everything else otherwise as well.
+        let of_a_kind = match first.name.as_str() {
+            "device name" if of_a_kind < usize::MAX => 1,
+            _ => of_a_kind,
+        };
+        let mut all: Vec<&str> = kind.iter().map(|one| one.words.as_str()).collect();
+        all.dedup();
+        let more = all.len().saturating_sub(of_a_kind);
+        all.truncate(of_a_kind);
+        said.extend(all.into_iter().map(str::to_owned));
+        if more > 0 {
+            said.push(format!("and {more} more differences of the {}", first.kind));
+        }
+    }
+    said.extend(why.not_stored.iter().map(|why| why.words.clone()));
+    said
 }
 
 /// The miss that an entry began with, as far as the entry tells.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use crate::cli::failure::Failure;
-use crate::cli::open::{directory, tiers};
+use super::failure::Failure;
+use super::open::{directory, tiers};
 use crate::config::Config;
 use crate::key::ingredients::Key;
 use crate::store::directory::FileFacts;
@@ -17,7 +17,7 @@ use crate::store::tiers::Tiers;
 use crate::store::{STATISTICS, Store};
 
 /// What was counted, and what there is now.
-pub struct Gathered {
+pub struct CacheSummary {
     /// The counters.
     pub counted: CountedRows,
     /// The cache; None if there is none yet.
@@ -99,12 +99,12 @@ pub fn hit_rate(totals: &Totals) -> Option<f64> {
     (hits + misses > 0.0).then(|| hits / (hits + misses) * 100.0)
 }
 
-impl Gathered {
+impl CacheSummary {
     /// Reads it.
     ///
     /// # Errors
     /// The cache is off, or cannot be read.
-    pub fn read() -> Result<Gathered, Failure> {
+    pub fn read() -> Result<CacheSummary, Failure> {
         let config = Config::read();
         let directory = directory(&config)?;
         let store = Store::open_existing(&directory)?;
@@ -119,7 +119,7 @@ impl Gathered {
             }
             entries = store.entries()?;
         }
-        Ok(Gathered {
+        Ok(CacheSummary {
             counted,
             store,
             directory,

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use super::difference::{Difference, Side};
 use super::options::option_differences;
-use crate::cli::show::{kind, value};
+use crate::cli::entry_view::{kind, value};
 use crate::key::ingredients::{Ingredient, Kind};
 use crate::log::text;
 
@@ -11,33 +12,6 @@ use crate::log::text;
 const MAX_VALUE_CHARS: usize = 160;
 /// Values of so many words are lists: what was added and taken away is told.
 const LIST: usize = 6;
-
-/// One difference.
-pub struct Difference {
-    /// The kind of the ingredients.
-    pub kind: String,
-    /// Their name.
-    pub name: String,
-    /// The value in the entry; None if it has no such ingredient.
-    pub before: Option<String>,
-    /// The value in the build that missed.
-    pub after: Option<String>,
-    /// All of it in a few words.
-    pub words: String,
-}
-
-/// One of the two that are compared.
-#[derive(Clone, Copy)]
-pub struct Side<'a> {
-    /// What the key was made of.
-    pub ingredients: &'a [Ingredient],
-    /// The options as they may be shown.
-    pub options: Option<&'a [u8]>,
-    /// The driver's family.
-    pub family: &'a str,
-    /// The kernels of the program.
-    pub kernel_names: &'a [Vec<u8>],
-}
 
 /// An ingredient of either side that the other has otherwise or not.
 struct Pair<'a> {

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -12,14 +11,14 @@ use std::time::Duration;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::super::archive::devices;
-use super::super::caches::table::{CACHES, Cold};
-use super::super::failure::Failure;
-use super::super::interrupt::Interrupt;
-use super::super::open::directory;
-use super::super::worker::process::Worker;
-use super::super::worker::root::Root;
-use super::super::worker::{CLOSED, streams};
+use super::entry_view::devices;
+use super::failure::Failure;
+use super::interrupt::Interrupt;
+use super::open::directory;
+use super::other_caches::table::{CACHES, Cold};
+use super::worker::process::Worker;
+use super::worker::root::Root;
+use super::worker::{CLOSED, streams};
 use crate::config::Config;
 use crate::driver::OpenError;
 use crate::driver::identity::FileMemory;
@@ -38,7 +37,7 @@ const CHOICE: [&str; 2] = ["root of device", "only for device"];
 
 /// Not for people.
 #[derive(Args)]
-pub struct DriverArguments {
+pub struct DescribeDriverArgs {
     #[arg(long)]
     library: PathBuf,
 }
@@ -84,7 +83,7 @@ impl FileMemory for StoredMemory {
 }
 
 /// Tells what a driver is, in a process that it may crash.
-pub fn describe(arguments: &DriverArguments) -> Result<ExitCode, Failure> {
+pub fn describe(arguments: &DescribeDriverArgs) -> Result<ExitCode, Failure> {
     let (_, mut answers) = streams().map_err(Failure::new)?;
     let mut answer = |line: &str| writeln!(answers, "{line}").map_err(Failure::new);
     let platforms = match driver_probe::open(&arguments.library) {
@@ -135,18 +134,15 @@ fn ask(library: &Path, interrupt: &Interrupt) -> Result<Vec<Platform>, String> {
     command
         .args(["describe-driver", "--library"])
         .arg(library)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .process_group(0);
+        .stderr(Stdio::null());
     // PoCL writes into its own cache as soon as it is opened.
     for cold in CACHES.iter().flat_map(|cache| cache.cold) {
         if let Cold::Move(variable) = cold {
             command.env(variable, root.path().join(variable));
         }
     }
-    let child = command.spawn().map_err(|error| error.to_string())?;
-    let mut worker = Worker::new(child, root);
+    let started = Worker::start(&mut command, root);
+    let mut worker = started.map_err(|error| error.to_string())?;
     let line = worker.answer(LIMIT, interrupt.flag());
     let line = line.map_err(|silence| silence.words(LIMIT))?;
     worker.end();

@@ -1,0 +1,117 @@
+//! The directories of other caches that are there.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use indicatif::ProgressBar;
+
+use super::walk::{Action, WalkResult, through};
+use crate::cli::other_caches::place::{Opened, Surroundings, open};
+use crate::cli::other_caches::table::{CachePath, CacheRoot, OtherCache};
+use crate::cli::output::{ago, plural, size};
+use crate::store::journal::now_ms;
+
+/// A directory of a cache that is there.
+pub struct Present {
+    pub place: &'static CachePath,
+    pub path: PathBuf,
+    /// What is in it, or why nobody looks.
+    pub found: Result<(Opened, WalkResult), String>,
+}
+
+impl Present {
+    /// Whether it is a directory of the user's choice that has nothing in it, which he may have made himself.
+    pub fn is_empty_elsewhere(&self) -> bool {
+        let is_empty = |(_, found): &(Opened, WalkResult)| found.files == 0;
+        matches!(self.place.base, CacheRoot::Variable(_)) && self.found.as_ref().is_ok_and(is_empty)
+    }
+
+    /// Why nothing is to be removed here, for people; None: the cache may be removed.
+    pub fn refusal(&self, cache: &OtherCache, precious: &[PathBuf]) -> Option<String> {
+        let found = match &self.found {
+            Ok((_, found)) => found,
+            Err(why) => return Some(why.clone()),
+        };
+        let CacheRoot::Variable(variable) = self.place.base else {
+            return None; // what is at its own place is the cache's
+        };
+        let is_same = |other: &PathBuf| is_same_file(&self.path, other);
+        if self.place.below.is_empty() && precious.iter().any(is_same) {
+            return Some(format!(
+                "{variable} names a directory that holds more than a cache"
+            ));
+        }
+        (!found.is_recognized && found.files + found.foreign.len() as u64 > 0).then(|| {
+            format!(
+                "{variable} names it, but nothing in it is as {} names its files",
+                cache.name
+            )
+        })
+    }
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let id = |path: &Path| {
+        let metadata = path.metadata().ok()?;
+        Some((metadata.dev(), metadata.ino()))
+    };
+    id(one).is_some_and(|found| id(other) == Some(found))
+}
+
+/// The directories of a cache that are there, each once.
+pub fn present(
+    cache: &'static OtherCache,
+    surroundings: &Surroundings,
+    bar: &ProgressBar,
+) -> Vec<Present> {
+    let mut seen = HashSet::new();
+    let mut present = Vec::new();
+    for place in cache.places {
+        let Some((base, path)) = surroundings.base(place.base).zip(surroundings.path(place)) else {
+            continue;
+        };
+        let found = match open(&base, place.below) {
+            Ok(None) => continue,
+            Ok(Some(opened)) => {
+                let stat = rustix::fs::fstat(&opened.fd);
+                if stat.is_ok_and(|stat| !seen.insert((stat.st_dev, stat.st_ino))) {
+                    continue;
+                }
+                through(&opened.fd, &path, place, Action::Look, bar).map(|found| (opened, found))
+            }
+            Err(why) => Err(why),
+        };
+        present.push(Present { place, path, found });
+    }
+    present
+}
+
+/// How much there is and how old it is.
+pub fn summary(found: &WalkResult) -> String {
+    let mut words = format!(
+        "{} in {}",
+        size(found.bytes),
+        plural(found.files, "file", "files")
+    );
+    let now = now_ms();
+    if let (Some(newest), Some(oldest)) = (found.newest, found.oldest) {
+        let since = |written: u64| ago(now.saturating_sub(written));
+        words += &format!(", written {}", since(newest));
+        if since(oldest) != since(newest) {
+            words += &format!(" to {}", since(oldest));
+        }
+    }
+    let foreign = found.foreign.len() as u64;
+    if foreign > 0 {
+        words += &format!("; {} of others", plural(foreign, "thing", "things"));
+    }
+    let unread = found.failed.len() as u64;
+    if unread > 0 {
+        words += &format!(
+            "; {} cannot be read",
+            plural(unread, "directory", "directories")
+        );
+    }
+    words
+}
