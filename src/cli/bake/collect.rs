@@ -23,9 +23,6 @@ use crate::trust;
 /// Which recipes are baked.
 #[derive(Args)]
 pub struct BakeFilter {
-    /// What missed and was not baked yet; the default
-    #[arg(long)]
-    pending: bool,
     /// Also what could not be baked earlier, and entries that lack what the driver makes when kernels run
     #[arg(long, conflicts_with = "stale")]
     pub all: bool,
