@@ -43,8 +43,9 @@ use replay::{ReplayResult, Task};
 use supervise::{Supervisor, WorkerEvent};
 use worker_args::WorkerArgs;
 
-/// What is to be baked, and how.
+/// Make entries of what programs have left to be compiled again later, and of what an older driver has made
 #[derive(Args)]
+#[command(after_help = "Example: oclcache bake --stale")]
 pub struct BakeArgs {
     #[command(flatten)]
     filter: BakeFilter,
@@ -67,8 +68,9 @@ pub struct BakeArgs {
     handed: WorkerArgs,
 }
 
-/// What a worker is told by its arguments.
+/// Not for people
 #[derive(Args)]
+#[command(hide = true)]
 pub struct BakeWorkerArgs {
     #[arg(long)]
     library: PathBuf,
@@ -80,117 +82,115 @@ pub struct BakeWorkerArgs {
     stale: bool,
 }
 
-/// One worker.
-pub fn work(arguments: BakeWorkerArgs) -> Result<ExitCode, Failure> {
-    let BakeWorkerArgs {
-        library,
-        root,
-        own_cache,
-        stale,
-    } = arguments;
-    worker::work(&library, &root, own_cache, stale)
+impl BakeWorkerArgs {
+    /// Works as one of the baker's workers.
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        worker::work(&self.library, &self.root, self.own_cache, self.stale)
+    }
 }
 
-pub fn bake(wanted: &BakeArgs) -> Result<ExitCode, Failure> {
-    if wanted.handed.detached {
-        priority::lower();
-    }
-    let config = wanted.handed.config();
-    if config.readonly() || config.disables_all() {
-        let setting = if config.disables_all() {
-            "disable"
-        } else {
-            "readonly"
-        };
-        return Err(Failure::new(format_args!(
-            "nothing is baked: `{setting}` is set, so nothing is written; `oclcache config` shows where"
-        )));
-    }
-    let path = directory(&config)?;
-    if Store::open_existing(&path)?.is_none() {
-        return finish(wanted, &Report::default());
-    }
-    // Limits count what is stored, which the workers do: here no use of an entry is to be noted.
-    drop(Store::open(&path, Limits::of(&config))?);
-    let Some(store) = Store::open_existing(&path)? else {
-        return finish(wanted, &Report::default());
-    };
-    let audited: Vec<Key> = (wanted.audit.iter())
-        .map(|digits| Key::from_hex(digits).map_or_else(|| find_key(&store, digits), Ok))
-        .collect::<Result<_, _>>()?;
-    let _lock = match store.locks().try_lock(Purpose::Bake, &Key([0; 32])) {
-        Attempt::Got(lock) => Some(lock),
-        Attempt::Unavailable => None,
-        Attempt::Taken => {
-            let report = Report {
-                is_busy: true,
-                ..Report::default()
+impl BakeArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        if self.handed.detached {
+            priority::lower();
+        }
+        let config = self.handed.config();
+        if config.readonly() || config.disables_all() {
+            let setting = if config.disables_all() {
+                "disable"
+            } else {
+                "readonly"
             };
-            return finish(wanted, &report);
+            return Err(Failure::new(format_args!(
+                "nothing is baked: `{setting}` is set, so nothing is written; `oclcache config` shows where"
+            )));
         }
-    };
-    root::clear_leftovers();
-    let report = Mutex::new(Report::default());
-    let interrupt = Interrupt::listen()?;
-    let supervisor = Supervisor {
-        store: &store,
-        config: &config,
-        timeout: wanted.timeout,
-        is_stale: wanted.filter.stale,
-        stop: interrupt.flag(),
-    };
-    let run = |work: Work| {
-        let bar = Bar::new(&work);
-        supervisor.run(work, jobs(wanted), &|event| match event {
-            WorkerEvent::Begun(item) => bar.begun(item),
-            WorkerEvent::Ended(item, verdict) => {
-                bar.ended(&item);
-                let verdict = match verdict {
-                    // It was pending: another recipe is made from it, or somebody else was faster.
-                    ReplayResult::Known if !wanted.filter.stale => ReplayResult::Baked,
-                    verdict => verdict,
+        let path = directory(&config)?;
+        if Store::open_existing(&path)?.is_none() {
+            return finish(&self, &Report::default());
+        }
+        // Limits count what is stored, which the workers do: here no use of an entry is to be noted.
+        drop(Store::open(&path, Limits::of(&config))?);
+        let Some(store) = Store::open_existing(&path)? else {
+            return finish(&self, &Report::default());
+        };
+        let audited: Vec<Key> = (self.audit.iter())
+            .map(|digits| Key::from_hex(digits).map_or_else(|| find_key(&store, digits), Ok))
+            .collect::<Result<_, _>>()?;
+        let _lock = match store.locks().try_lock(Purpose::Bake, &Key([0; 32])) {
+            Attempt::Got(lock) => Some(lock),
+            Attempt::Unavailable => None,
+            Attempt::Taken => {
+                let report = Report {
+                    is_busy: true,
+                    ..Report::default()
                 };
-                locked(&report).add(&store, item, verdict);
+                return finish(&self, &report);
             }
-            WorkerEvent::Trouble(why) => locked(&report).trouble = Some(why),
-        });
-        bar.bar.finish_and_clear();
-    };
-    let mut tried = BTreeSet::new();
-    loop {
-        let mut work = collect(&store, &config, &wanted.filter)?;
-        // Programs that ended meanwhile have started nobody: they found this one.
-        let is_more = work.retain_new(&mut tried);
-        locked(&report).skipped.append(&mut work.skipped);
-        if !is_more {
-            break;
+        };
+        root::clear_leftovers();
+        let report = Mutex::new(Report::default());
+        let interrupt = Interrupt::listen()?;
+        let supervisor = Supervisor {
+            store: &store,
+            config: &config,
+            timeout: self.timeout,
+            is_stale: self.filter.stale,
+            stop: interrupt.flag(),
+        };
+        let run = |work: Work| {
+            let bar = Bar::new(&work);
+            supervisor.run(work, jobs(&self), &|event| match event {
+                WorkerEvent::Begun(item) => bar.begun(item),
+                WorkerEvent::Ended(item, verdict) => {
+                    bar.ended(&item);
+                    let verdict = match verdict {
+                        // It was pending: another recipe is made from it, or somebody else was faster.
+                        ReplayResult::Known if !self.filter.stale => ReplayResult::Baked,
+                        verdict => verdict,
+                    };
+                    locked(&report).add(&store, item, verdict);
+                }
+                WorkerEvent::Trouble(why) => locked(&report).trouble = Some(why),
+            });
+            bar.bar.finish_and_clear();
+        };
+        let mut tried = BTreeSet::new();
+        loop {
+            let mut work = collect(&store, &config, &self.filter)?;
+            // Programs that ended meanwhile have started nobody: they found this one.
+            let is_more = work.retain_new(&mut tried);
+            locked(&report).skipped.append(&mut work.skipped);
+            if !is_more {
+                break;
+            }
+            run(work);
+            if interrupt.came() {
+                finish(&self, &locked(&report))?;
+                return Err(interrupt
+                    .failure("stopped; what was baked is stored, the rest is still to be baked"));
+            }
+            if self.filter.stale || self.filter.all {
+                break;
+            }
         }
-        run(work);
-        if interrupt.came() {
-            finish(wanted, &locked(&report))?;
-            return Err(interrupt
-                .failure("stopped; what was baked is stored, the rest is still to be baked"));
+        let mut audits = collect_audits(&store, &config, &self.filter, &audited);
+        for (item, why) in audits.skipped.drain(..) {
+            locked(&report).add(&store, item, ReplayResult::Skipped(why));
         }
-        if wanted.filter.stale || wanted.filter.all {
-            break;
-        }
+        run(audits);
+        finish(&self, &locked(&report))
     }
-    let mut audits = collect_audits(&store, &config, &wanted.filter, &audited);
-    for (item, why) in audits.skipped.drain(..) {
-        locked(&report).add(&store, item, ReplayResult::Skipped(why));
-    }
-    run(audits);
-    finish(wanted, &locked(&report))
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|error| error.into_inner())
 }
 
-fn jobs(wanted: &BakeArgs) -> usize {
+fn jobs(arguments: &BakeArgs) -> usize {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let half = (processors / 2).max(1);
-    wanted.jobs.map_or(half, usize::from)
+    arguments.jobs.map_or(half, usize::from)
 }
 
 /// What has become of everything.
@@ -297,8 +297,8 @@ fn with_reasons(what: &str, items: &[(Item, String)]) -> String {
     }
 }
 
-fn finish(wanted: &BakeArgs, report: &Report) -> Result<ExitCode, Failure> {
-    if wanted.json {
+fn finish(arguments: &BakeArgs, report: &Report) -> Result<ExitCode, Failure> {
+    if arguments.json {
         let keys =
             |items: &[Item]| -> Vec<String> { items.iter().map(|item| item.key.hex()).collect() };
         let reasons = |items: &[(Item, String)]| -> Vec<serde_json::Value> {
@@ -325,7 +325,7 @@ fn finish(wanted: &BakeArgs, report: &Report) -> Result<ExitCode, Failure> {
             ("not audited", &report.audited.skipped),
             ("differs", &report.audited.differed),
         ];
-        let listed = listed.into_iter().filter(|_| wanted.verbose);
+        let listed = listed.into_iter().filter(|_| arguments.verbose);
         for (what, items) in listed {
             for (item, why) in items {
                 let why = text(why.as_bytes());

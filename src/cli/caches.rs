@@ -19,8 +19,9 @@ use super::progress;
 use crate::log::{os, path};
 use present::{Present, present, summary};
 
-/// What is wanted of the other caches.
+/// Show the other caches of compiled kernels on this machine, or clear them
 #[derive(Args)]
+#[command(after_help = "Example: oclcache caches\nExample: oclcache caches clear pocl mesa")]
 pub struct CachesArgs {
     #[command(subcommand)]
     what: Option<What>,
@@ -31,17 +32,15 @@ pub struct CachesArgs {
 
 #[derive(Subcommand)]
 enum What {
-    /// Remove what other caches have stored, and nothing else
-    #[command(
-        after_help = "Example: oclcache caches clear pocl pyopencl\nExample: oclcache caches clear --all --dry-run"
-    )]
     Clear(clear::CachesClearArgs),
 }
 
-pub fn caches(wanted: CachesArgs) -> Result<ExitCode, Failure> {
-    match wanted.what {
-        Some(What::Clear(wanted)) => clear::clear(&wanted),
-        None => list(wanted.json),
+impl CachesArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        match self.what {
+            Some(What::Clear(arguments)) => arguments.run(),
+            None => list(self.json),
+        }
     }
 }
 

@@ -18,8 +18,11 @@ use crate::store::Store;
 use crate::store::directory::FileFacts;
 use crate::store::entry::Meta;
 
-/// Which entries go. An entry goes that all of this is true of.
+/// Remove all entries, or some
 #[derive(Args, Default)]
+#[command(
+    after_help = "Example: oclcache clear --program darktable --older-than 30d\nIn ccache: -C, --evict-older-than"
+)]
 pub struct ClearArgs {
     /// Only this entry: the key, or as many of its first digits as make it clear
     #[arg(long, value_name = "KEY")]
@@ -51,65 +54,67 @@ impl ClearArgs {
     }
 }
 
-pub fn clear(wanted: &ClearArgs) -> Result<ExitCode, Failure> {
-    let Some(store) = store()? else {
-        if let Some(digits) = &wanted.key {
-            return Err(no_entry(digits));
-        }
-        say("oclcache: the cache is empty");
-        return Ok(ExitCode::SUCCESS);
-    };
-    if wanted.is_of_all() && !wanted.dry_run {
-        return clear_all(&store);
-    }
-    let chosen = choose(&store, wanted)?;
-    let count = plural(chosen.len() as u64, "entry", "entries");
-    let bytes: u64 = chosen.iter().map(|(_, file, _)| file.taken()).sum();
-    if wanted.dry_run {
-        let row = |(key, file, meta): &(Key, FileFacts, Option<Meta>)| {
-            row_as_text(key, file.taken(), meta.as_ref(), false)
+impl ClearArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let Some(store) = store()? else {
+            if let Some(digits) = &self.key {
+                return Err(no_entry(digits));
+            }
+            say("oclcache: the cache is empty");
+            return Ok(ExitCode::SUCCESS);
         };
-        let rows: String = chosen.iter().map(row).collect();
-        let done = print(rows.as_bytes())?;
-        say(&format!("oclcache: would remove {count} ({})", size(bytes)));
-        return Ok(done);
-    }
-    let (mut removed, mut freed) = (0, 0);
-    for (key, file, _) in &chosen {
-        // Another process may have removed it meanwhile.
-        if store.remove(key)? {
-            removed += 1;
-            freed += file.taken();
+        if self.is_of_all() && !self.dry_run {
+            return clear_all(&store);
         }
+        let chosen = choose(&store, &self)?;
+        let count = plural(chosen.len() as u64, "entry", "entries");
+        let bytes: u64 = chosen.iter().map(|(_, file, _)| file.taken()).sum();
+        if self.dry_run {
+            let row = |(key, file, meta): &(Key, FileFacts, Option<Meta>)| {
+                row_as_text(key, file.taken(), meta.as_ref(), false)
+            };
+            let rows: String = chosen.iter().map(row).collect();
+            let done = print(rows.as_bytes())?;
+            say(&format!("oclcache: would remove {count} ({})", size(bytes)));
+            return Ok(done);
+        }
+        let (mut removed, mut freed) = (0, 0);
+        for (key, file, _) in &chosen {
+            // Another process may have removed it meanwhile.
+            if store.remove(key)? {
+                removed += 1;
+                freed += file.taken();
+            }
+        }
+        match (&self.key, chosen.as_slice()) {
+            (Some(_), [(key, ..)]) => say(&format!(
+                "oclcache: removed {} ({})",
+                key.hex(),
+                size(freed)
+            )),
+            _ => say(&format!(
+                "oclcache: removed {} ({})",
+                plural(removed, "entry", "entries"),
+                size(freed)
+            )),
+        }
+        Ok(ExitCode::SUCCESS)
     }
-    match (&wanted.key, chosen.as_slice()) {
-        (Some(_), [(key, ..)]) => say(&format!(
-            "oclcache: removed {} ({})",
-            key.hex(),
-            size(freed)
-        )),
-        _ => say(&format!(
-            "oclcache: removed {} ({})",
-            plural(removed, "entry", "entries"),
-            size(freed)
-        )),
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// The entries that everything is true of that was said.
 fn choose(
     store: &Store,
-    wanted: &ClearArgs,
+    arguments: &ClearArgs,
 ) -> Result<Vec<(Key, FileFacts, Option<Meta>)>, Failure> {
-    let only = wanted.key.as_deref();
+    let only = arguments.key.as_deref();
     let only = only.map(|digits| find_key(store, digits)).transpose()?;
     let (mut chosen, mut programs, mut drivers) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
     for (key, file) in store.entries()? {
         if only.is_some_and(|only| only != key) {
             continue;
         }
-        if let Some(age) = wanted.older_than
+        if let Some(age) = arguments.older_than
             && u128::from(store.unused_ms(&file)) <= age.as_millis()
         {
             continue;
@@ -123,15 +128,15 @@ fn choose(
             *programs.entry(meta.executable.clone()).or_insert(0u64) += 1;
             *drivers.entry(meta.driver_family.clone()).or_insert(0u64) += 1;
         }
-        if wanted.program.as_ref().is_none_or(is_of_program)
-            && wanted.driver.as_ref().is_none_or(is_of_driver)
+        if arguments.program.as_ref().is_none_or(is_of_program)
+            && arguments.driver.as_ref().is_none_or(is_of_driver)
         {
             chosen.push((key, file, meta));
         }
     }
     for (what, name, known) in [
-        ("program", &wanted.program, &programs),
-        ("driver", &wanted.driver, &drivers),
+        ("program", &arguments.program, &programs),
+        ("driver", &arguments.driver, &drivers),
     ] {
         if let Some(name) = name
             && !known.keys().any(|known| known.eq_ignore_ascii_case(name))

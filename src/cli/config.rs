@@ -25,8 +25,9 @@ use crate::store::filesystem::FileSystem;
 use edit::Edited;
 use key::SettingName;
 
-/// What is wanted of the settings.
+/// Show each setting, its value and where it comes from, or change one
 #[derive(Args, Default)]
+#[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
 pub struct ConfigArgs {
     #[command(subcommand)]
     what: Option<What>,
@@ -71,12 +72,14 @@ enum What {
     },
 }
 
-pub fn config(wanted: ConfigArgs) -> Result<ExitCode, Failure> {
-    match wanted.what {
-        None => show(wanted.json),
-        Some(What::Get { key, json }) => get(&parse(&key)?, json || wanted.json),
-        Some(What::Set { key, value, system }) => set(&parse(&key)?, &value, system),
-        Some(What::Unset { key, system }) => unset(&parse(&key)?, system),
+impl ConfigArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        match self.what {
+            None => show(self.json),
+            Some(What::Get { key, json }) => get(&parse(&key)?, json || self.json),
+            Some(What::Set { key, value, system }) => set(&parse(&key)?, &value, system),
+            Some(What::Unset { key, system }) => unset(&parse(&key)?, system),
+        }
     }
 }
 

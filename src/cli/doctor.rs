@@ -35,8 +35,11 @@ use crate::config::Config;
 use crate::log::path;
 use report::{DoctorReport, Mend};
 
-/// What is to be looked at.
+/// Tell whether everything is as it must be for the cache to work, and how to mend what is not
 #[derive(Args)]
+#[command(
+    after_help = "Example: oclcache doctor --driver pocl\nExit code: 0 if nothing is wrong, 1 if something is"
+)]
 pub struct DoctorArgs {
     /// Also whether this program can come through the cache
     program: Option<OsString>,
@@ -54,52 +57,55 @@ pub struct DoctorArgs {
     timeout: Option<Duration>,
 }
 
-pub fn doctor(wanted: &DoctorArgs) -> Result<ExitCode, Failure> {
-    let interrupt = Interrupt::listen()?;
-    let bar = ProgressBar::new_spinner();
-    let prober = Prober {
-        limit: wanted.timeout.unwrap_or(LIMIT),
-        stop: interrupt.flag(),
-    };
-    let mut report = DoctorReport::default();
-    let config = Config::read();
-    if let Some(program) = &wanted.program {
-        program::examine(program, &mut report);
-        let name = Path::new(program).file_name().unwrap_or_default();
-        settings::examine_rules(&config, &name.to_string_lossy(), &mut report);
-    }
-    let library = match Root::new() {
-        Ok(kept) => examine(wanted, &config, &prober, &kept, &bar, &mut report)?,
-        Err(error) => {
-            let mend = Mend::command("unset TMPDIR")
-                .because("let TMPDIR name a directory that you can write");
-            let text =
-                format!("no temporary directory can be made, so no driver is looked at: {error}");
-            report.wrong("temporary", text, mend);
-            None
+impl DoctorArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let interrupt = Interrupt::listen()?;
+        let bar = ProgressBar::new_spinner();
+        let prober = Prober {
+            limit: self.timeout.unwrap_or(LIMIT),
+            stop: interrupt.flag(),
+        };
+        let mut report = DoctorReport::default();
+        let config = Config::read();
+        if let Some(program) = &self.program {
+            program::examine(program, &mut report);
+            let name = Path::new(program).file_name().unwrap_or_default();
+            settings::examine_rules(&config, &name.to_string_lossy(), &mut report);
         }
-    };
-    directory::examine(&config, &mut report);
-    settings::examine(&config, &mut report);
-    baker::examine(&config, library.as_deref(), &mut report);
-    audit::examine(&config, &interrupt, &mut report);
-    bar.finish_and_clear();
-    if interrupt.came() {
-        return Err(interrupt.failure("stopped"));
+        let library = match Root::new() {
+            Ok(kept) => examine(&self, &config, &prober, &kept, &bar, &mut report)?,
+            Err(error) => {
+                let mend = Mend::command("unset TMPDIR")
+                    .because("let TMPDIR name a directory that you can write");
+                let text = format!(
+                    "no temporary directory can be made, so no driver is looked at: {error}"
+                );
+                report.wrong("temporary", text, mend);
+                None
+            }
+        };
+        directory::examine(&config, &mut report);
+        settings::examine(&config, &mut report);
+        baker::examine(&config, library.as_deref(), &mut report);
+        audit::examine(&config, &interrupt, &mut report);
+        bar.finish_and_clear();
+        if interrupt.came() {
+            return Err(interrupt.failure("stopped"));
+        }
+        match self.json {
+            true => print_json(&report.json())?,
+            false => print(report.shown().as_bytes())?,
+        };
+        if !self.json {
+            say(&format!("oclcache: {}", report.summary()));
+        }
+        Ok(ExitCode::from(u8::from(report.is_wrong())))
     }
-    match wanted.json {
-        true => print_json(&report.json())?,
-        false => print(report.shown().as_bytes())?,
-    };
-    if !wanted.json {
-        say(&format!("oclcache: {}", report.summary()));
-    }
-    Ok(ExitCode::from(u8::from(report.is_wrong())))
 }
 
 /// What takes processes of their own. Gives the library of this command.
 fn examine(
-    wanted: &DoctorArgs,
+    arguments: &DoctorArgs,
     config: &Config,
     prober: &Prober,
     kept: &Root,
@@ -109,7 +115,7 @@ fn examine(
     bar.set_message("the library");
     let library = examine_library(prober, kept, report)?;
     bar.set_message("the loader");
-    let builds = match wanted.no_build {
+    let builds = match arguments.no_build {
         true => ProbeBuilds::None,
         false => ProbeBuilds::First,
     };
@@ -119,7 +125,7 @@ fn examine(
     let registered = drivers::examine(
         config,
         features.as_ref(),
-        wanted.driver.as_deref(),
+        arguments.driver.as_deref(),
         prober,
         kept,
         report,
@@ -134,7 +140,7 @@ fn examine(
         library: library.as_deref(),
     };
     door::examine(&known, prober, kept, report);
-    if let Some(library) = library.as_deref().filter(|_| !wanted.no_build) {
+    if let Some(library) = library.as_deref().filter(|_| !arguments.no_build) {
         bar.set_message("builds");
         builds::examine(library, &registered, prober, report).map_err(Failure::new)?;
     }

@@ -35,8 +35,9 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Names of ingredients that tell which of several devices a call is for (`cache::devices`).
 const CHOICE: [&str; 2] = ["root of device", "only for device"];
 
-/// Not for people.
+/// Not for people
 #[derive(Args)]
+#[command(hide = true)]
 pub struct DescribeDriverArgs {
     #[arg(long)]
     library: PathBuf,
@@ -82,49 +83,51 @@ impl FileMemory for StoredMemory {
     fn remember_facts(&self, _identity: &[u8; 32], _facts: &[u8]) {}
 }
 
-/// Tells what a driver is, in a process that it may crash.
-pub fn describe(arguments: &DescribeDriverArgs) -> Result<ExitCode, Failure> {
-    let (_, mut answers) = streams().map_err(Failure::new)?;
-    let mut answer = |line: &str| writeln!(answers, "{line}").map_err(Failure::new);
-    let platforms = match driver_probe::open(&arguments.library) {
-        Ok(platforms) => platforms,
-        Err(why) => {
-            answer(&format!("{CLOSED}{}", why.replace('\n', " ")))?;
-            return Ok(ExitCode::SUCCESS);
-        }
-    };
-    let store = directory(&Config::read())
-        .ok()
-        .and_then(|path| Store::open_existing(&path).ok()?);
-    let memory = StoredMemory {
-        store,
-        digests: Digests::new(),
-    };
-    let mut found = Vec::new();
-    for application in &platforms {
-        let driver = application.hooked();
-        let (Some(identity), Some(surroundings)) =
-            (driver.identity(&memory), driver.surroundings(true, &memory))
-        else {
-            continue;
+impl DescribeDriverArgs {
+    /// Tells what a driver is, in a process that it may crash.
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let (_, mut answers) = streams().map_err(Failure::new)?;
+        let mut answer = |line: &str| writeln!(answers, "{line}").map_err(Failure::new);
+        let platforms = match driver_probe::open(&self.library) {
+            Ok(platforms) => platforms,
+            Err(why) => {
+                answer(&format!("{CLOSED}{}", why.replace('\n', " ")))?;
+                return Ok(ExitCode::SUCCESS);
+            }
         };
-        let devices = application.devices().unwrap_or_default();
-        let devices = devices.into_iter().filter_map(|device| {
-            let identity = driver.device_identities(&[device])?;
-            Some(identity.first()?.to_vec())
-        });
-        let files = surroundings
-            .ingredients
-            .into_iter()
-            .filter(|one| one.kind == Kind::Driver);
-        found.push(Platform {
-            identity: identity.to_vec(),
-            files: files.collect(),
-            devices: devices.collect(),
-        });
+        let store = directory(&Config::read())
+            .ok()
+            .and_then(|path| Store::open_existing(&path).ok()?);
+        let memory = StoredMemory {
+            store,
+            digests: Digests::new(),
+        };
+        let mut found = Vec::new();
+        for application in &platforms {
+            let driver = application.hooked();
+            let (Some(identity), Some(surroundings)) =
+                (driver.identity(&memory), driver.surroundings(true, &memory))
+            else {
+                continue;
+            };
+            let devices = application.devices().unwrap_or_default();
+            let devices = devices.into_iter().filter_map(|device| {
+                let identity = driver.device_identities(&[device])?;
+                Some(identity.first()?.to_vec())
+            });
+            let files = surroundings
+                .ingredients
+                .into_iter()
+                .filter(|one| one.kind == Kind::Driver);
+            found.push(Platform {
+                identity: identity.to_vec(),
+                files: files.collect(),
+                devices: devices.collect(),
+            });
+        }
+        answer(&hex(&postcard::to_stdvec(&found).map_err(Failure::new)?))?;
+        Ok(ExitCode::SUCCESS)
     }
-    answer(&hex(&postcard::to_stdvec(&found).map_err(Failure::new)?))?;
-    Ok(ExitCode::SUCCESS)
 }
 
 fn ask(library: &Path, interrupt: &Interrupt) -> Result<Vec<Platform>, String> {

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
+use clap::Args;
 use serde_json::{Value, json};
 
 use super::entry_view::{SHOWN_DIGITS, kernels};
@@ -19,29 +20,47 @@ use crate::store::journal::{self, BuildResult, JournalRecord, Kept};
 /// How many differences of one kind are shown in a list.
 const SHOWN_OF_A_KIND: usize = 4;
 
-pub fn explain(key: Option<&str>, last: usize, json: bool) -> Result<ExitCode, Failure> {
-    let past = store()?.map(Past::read).transpose()?;
-    match (past, key) {
-        (None, Some(digits)) => Err(no_entry(digits)),
-        (Some(past), Some(digits)) => {
-            let key = choose_key(past.keys(), digits, "explain")?;
-            of_key(&past, &key, json)
-        }
-        (past, None) => {
-            let records = past.iter().flat_map(|past| {
-                let newest = past.records.iter().rev().take(last);
-                newest.map(move |record| (record, past.why(record)))
-            });
-            if json {
-                let rows = records.map(|(record, why)| as_json(record, &why));
-                return print_json(&rows.collect());
+/// Tell why programs were compiled: the latest misses, bypasses and failures, or those of one key
+#[derive(Args)]
+#[command(
+    after_help = "Example: oclcache explain --last 1\nIn ccache: CCACHE_DEBUG, but nothing needs to be set before"
+)]
+pub struct ExplainArgs {
+    /// Only this key, or as many of its first digits as make it clear
+    key: Option<String>,
+    /// How many are listed
+    #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "key")]
+    last: usize,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl ExplainArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let past = store()?.map(Past::read).transpose()?;
+        match (past, &self.key) {
+            (None, Some(digits)) => Err(no_entry(digits)),
+            (Some(past), Some(digits)) => {
+                let key = choose_key(past.keys(), digits, "explain")?;
+                of_key(&past, &key, self.json)
             }
-            let rows = records.map(|(record, why)| as_text(record, &why, SHOWN_OF_A_KIND));
-            let rows: Vec<String> = rows.collect();
-            if rows.is_empty() {
-                say("oclcache: the journal is empty: no program was compiled since it began");
+            (past, None) => {
+                let records = past.iter().flat_map(|past| {
+                    let newest = past.records.iter().rev().take(self.last);
+                    newest.map(move |record| (record, past.why(record)))
+                });
+                if self.json {
+                    let rows = records.map(|(record, why)| as_json(record, &why));
+                    return print_json(&rows.collect());
+                }
+                let rows = records.map(|(record, why)| as_text(record, &why, SHOWN_OF_A_KIND));
+                let rows: Vec<String> = rows.collect();
+                if rows.is_empty() {
+                    say("oclcache: the journal is empty: no program was compiled since it began");
+                }
+                print(rows.concat().as_bytes())
             }
-            print(rows.concat().as_bytes())
         }
     }
 }

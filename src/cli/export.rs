@@ -36,8 +36,9 @@ use chosen::{Chosen, ExportFilter, cannot, place};
 /// zstd's own default: a higher level takes ten times as long for a tenth of the size.
 const LEVEL: i32 = 3;
 
-/// What is exported, and whereto.
+/// Write entries into an archive, for another machine, user or container
 #[derive(Args)]
+#[command(after_help = "Example: oclcache export --driver pocl --no-source kernels.tar.zst")]
 pub struct ExportArgs {
     #[command(flatten)]
     filter: ExportFilter,
@@ -51,82 +52,84 @@ pub struct ExportArgs {
     file: PathBuf,
 }
 
-pub fn export(wanted: &ExportArgs) -> Result<ExitCode, Failure> {
-    let is_stream = wanted.file == OsStr::new("-");
-    if is_stream && wanted.json && !wanted.dry_run {
-        let words = "standard output cannot be both the archive and JSON; name a file";
-        return Err(Failure {
-            words: words.into(),
-            code: 2,
-        });
+impl ExportArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let is_stream = self.file == OsStr::new("-");
+        if is_stream && self.json && !self.dry_run {
+            let words = "standard output cannot be both the archive and JSON; name a file";
+            return Err(Failure {
+                words: words.into(),
+                code: 2,
+            });
+        }
+        if is_stream && !self.dry_run && io::stdout().is_terminal() {
+            let words = "an archive is nothing for a terminal; name a file";
+            return Err(Failure {
+                words: words.into(),
+                code: 2,
+            });
+        }
+        if !is_stream {
+            check_target(&self.file)?;
+        }
+        let Some(store) = store()? else {
+            return Err(Failure::new(
+                "there is nothing to export: the cache is empty",
+            ));
+        };
+        let interrupt = Interrupt::listen()?;
+        let chosen = {
+            let spool = (!self.dry_run).then(|| place(&self.file));
+            Chosen::read(&store, &self.filter, spool.as_deref(), &interrupt)?
+        };
+        if !chosen.listed.is_empty() {
+            say(&format!("oclcache: {}", chosen.disclosure.words()));
+        }
+        for (what, count) in &chosen.left_out {
+            say(&format!("oclcache: left out: {count} {what}"));
+        }
+        if chosen.damaged > 0 {
+            say(&format!(
+                "oclcache: left out: {}",
+                plural(chosen.damaged, "damaged entry", "damaged entries")
+            ));
+        }
+        if chosen.listed.is_empty() {
+            return Err(Failure::new(
+                "there is nothing to export: no entry is what was asked for; see `oclcache list`",
+            ));
+        }
+        let written = match self.dry_run {
+            true => None,
+            false if is_stream => Some(to_standard_output(
+                &store,
+                chosen.spool.as_ref(),
+                &chosen.listed,
+                &interrupt,
+            )?),
+            false => Some(to_file(&store, &self, &chosen, &interrupt)?),
+        };
+        let shown = crate::log::path(&self.file).to_string();
+        if let Some(bytes) = written {
+            let count = plural(chosen.listed.len() as u64, "entry", "entries");
+            say(&format!(
+                "oclcache: {count} exported to `{shown}`, {}",
+                size(bytes)
+            ));
+        }
+        if self.json {
+            return print_json(&json!({
+                "file": self.file.to_string_lossy(),
+                "written": written.is_some(),
+                "bytes": written,
+                "keys": chosen.listed.iter().map(|(key, _)| key.hex()).collect::<Vec<_>>(),
+                "discloses": chosen.disclosure.json(),
+                "left_out": chosen.left_out.iter().map(|(what, count)| json!({ "what": what, "count": count })).collect::<Vec<_>>(),
+                "damaged": chosen.damaged,
+            }));
+        }
+        Ok(ExitCode::SUCCESS)
     }
-    if is_stream && !wanted.dry_run && io::stdout().is_terminal() {
-        let words = "an archive is nothing for a terminal; name a file";
-        return Err(Failure {
-            words: words.into(),
-            code: 2,
-        });
-    }
-    if !is_stream {
-        check_target(&wanted.file)?;
-    }
-    let Some(store) = store()? else {
-        return Err(Failure::new(
-            "there is nothing to export: the cache is empty",
-        ));
-    };
-    let interrupt = Interrupt::listen()?;
-    let chosen = {
-        let spool = (!wanted.dry_run).then(|| place(&wanted.file));
-        Chosen::read(&store, &wanted.filter, spool.as_deref(), &interrupt)?
-    };
-    if !chosen.listed.is_empty() {
-        say(&format!("oclcache: {}", chosen.disclosure.words()));
-    }
-    for (what, count) in &chosen.left_out {
-        say(&format!("oclcache: left out: {count} {what}"));
-    }
-    if chosen.damaged > 0 {
-        say(&format!(
-            "oclcache: left out: {}",
-            plural(chosen.damaged, "damaged entry", "damaged entries")
-        ));
-    }
-    if chosen.listed.is_empty() {
-        return Err(Failure::new(
-            "there is nothing to export: no entry is what was asked for; see `oclcache list`",
-        ));
-    }
-    let written = match wanted.dry_run {
-        true => None,
-        false if is_stream => Some(to_standard_output(
-            &store,
-            chosen.spool.as_ref(),
-            &chosen.listed,
-            &interrupt,
-        )?),
-        false => Some(to_file(&store, wanted, &chosen, &interrupt)?),
-    };
-    let shown = crate::log::path(&wanted.file).to_string();
-    if let Some(bytes) = written {
-        let count = plural(chosen.listed.len() as u64, "entry", "entries");
-        say(&format!(
-            "oclcache: {count} exported to `{shown}`, {}",
-            size(bytes)
-        ));
-    }
-    if wanted.json {
-        return print_json(&json!({
-            "file": wanted.file.to_string_lossy(),
-            "written": written.is_some(),
-            "bytes": written,
-            "keys": chosen.listed.iter().map(|(key, _)| key.hex()).collect::<Vec<_>>(),
-            "discloses": chosen.disclosure.json(),
-            "left_out": chosen.left_out.iter().map(|(what, count)| json!({ "what": what, "count": count })).collect::<Vec<_>>(),
-            "damaged": chosen.damaged,
-        }));
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// What is there is replaced if it is an archive, and is nobody else's affair.
@@ -163,14 +166,14 @@ fn check_target(file: &Path) -> Result<(), Failure> {
 /// Writes beside the file, and gives it the name when it is whole. Tells its size.
 fn to_file(
     store: &Store,
-    wanted: &ExportArgs,
+    arguments: &ExportArgs,
     chosen: &Chosen,
     interrupt: &Interrupt,
 ) -> Result<u64, Failure> {
-    let failed = |error: io::Error| cannot("write", &wanted.file, &error);
+    let failed = |error: io::Error| cannot("write", &arguments.file, &error);
     let made = tempfile::Builder::new()
         .prefix(".oclcache-export-")
-        .tempfile_in(place(&wanted.file));
+        .tempfile_in(place(&arguments.file));
     let temporary: NamedTempFile = made.map_err(failed)?;
     let output = BufWriter::new(temporary.as_file());
     write(
@@ -186,7 +189,7 @@ fn to_file(
     let bytes = temporary.as_file().metadata().map_err(failed)?.len();
     interrupt.go_on()?;
     temporary
-        .persist(&wanted.file)
+        .persist(&arguments.file)
         .map_err(|error| failed(error.error))?;
     Ok(bytes)
 }

@@ -27,8 +27,11 @@ use crate::log::text;
 use crate::store::entry::{Answer, Answers, Entry, KernelFacts, Meta};
 use crate::store::recipe::{StoredBase, StoredRecipe};
 
-/// Which entry, and whereto.
+/// Write one entry as files to look at, and to compile again without its program
 #[derive(Args)]
+#[command(
+    after_help = "Example: oclcache extract 4f1d2a blur && blur/rebuild.sh\nIn ccache: --inspect"
+)]
 pub struct ExtractArgs {
     /// The key, or as many of its first digits as make it clear
     key: String,
@@ -36,33 +39,36 @@ pub struct ExtractArgs {
     directory: PathBuf,
 }
 
-pub fn extract(wanted: &ExtractArgs) -> Result<ExitCode, Failure> {
-    let (key, _, entry) = find_entry(&wanted.key)?;
-    let target = std::path::absolute(&wanted.directory).map_err(Failure::new)?;
-    let shown = crate::log::path(&wanted.directory).to_string();
-    check_target(&target, &shown)?;
-    let cannot = |error: io::Error| Failure::new(format_args!("cannot write `{shown}`: {error}"));
-    let interrupt = Interrupt::listen()?;
-    let parent = target.parent().unwrap_or(Path::new("/"));
-    let made = tempfile::Builder::new()
-        .prefix(".oclcache-extract-")
-        .permissions(fs::Permissions::from_mode(0o700))
-        .tempdir_in(parent);
-    let made = made.map_err(cannot)?;
-    let lacking = write(made.path(), &key, &entry).map_err(cannot)?;
-    interrupt.go_on()?;
-    // One that is there must be empty, and no link.
-    fs::rename(made.path(), &target).map_err(cannot)?;
-    let _ = made.keep();
-    for words in &lacking {
-        say(&format!("oclcache: {words}"));
+impl ExtractArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let (key, _, entry) = find_entry(&self.key)?;
+        let target = std::path::absolute(&self.directory).map_err(Failure::new)?;
+        let shown = crate::log::path(&self.directory).to_string();
+        check_target(&target, &shown)?;
+        let cannot =
+            |error: io::Error| Failure::new(format_args!("cannot write `{shown}`: {error}"));
+        let interrupt = Interrupt::listen()?;
+        let parent = target.parent().unwrap_or(Path::new("/"));
+        let made = tempfile::Builder::new()
+            .prefix(".oclcache-extract-")
+            .permissions(fs::Permissions::from_mode(0o700))
+            .tempdir_in(parent);
+        let made = made.map_err(cannot)?;
+        let lacking = write(made.path(), &key, &entry).map_err(cannot)?;
+        interrupt.go_on()?;
+        // One that is there must be empty, and no link.
+        fs::rename(made.path(), &target).map_err(cannot)?;
+        let _ = made.keep();
+        for words in &lacking {
+            say(&format!("oclcache: {words}"));
+        }
+        let count = names_in(&target);
+        say(&format!(
+            "oclcache: {} is in `{shown}`: {count}",
+            &key.hex()[..16]
+        ));
+        Ok(ExitCode::SUCCESS)
     }
-    let count = names_in(&target);
-    say(&format!(
-        "oclcache: {} is in `{shown}`: {count}",
-        &key.hex()[..16]
-    ));
-    Ok(ExitCode::SUCCESS)
 }
 
 fn check_target(target: &Path, shown: &str) -> Result<(), Failure> {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Args;
 use indicatif::ProgressBar;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object};
@@ -13,6 +14,7 @@ use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::open::directory;
 use super::output::{plural, say, size};
+use super::parse::{parse_age, parse_size};
 use super::progress::bar;
 use super::worker::root;
 use super::{home, vendors};
@@ -24,54 +26,68 @@ use crate::store::entry::Meta;
 use crate::store::gc::Collector;
 use crate::store::{Limits, Store};
 
-pub fn gc(max_size: Option<u64>, max_age: Option<Duration>) -> Result<ExitCode, Failure> {
-    let config = Config::read();
-    let path = directory(&config)?;
-    let mut limits = Limits::of(&config);
-    if let Some(bytes) = max_size {
-        limits.max_size = (bytes > 0).then_some(bytes);
-    }
-    if let Some(age) = max_age {
-        limits.max_age = (!age.is_zero()).then_some(age);
-    }
-    root::clear_leftovers();
-    let places = home::data_directory().map(|place| Directory::open(&place));
-    if let Some(Ok(Some(place))) = places {
-        vendors::forget_vendors(&place);
-    }
-    if Store::open_existing(&path)?.is_none() {
-        say("oclcache: the cache is empty");
-        return Ok(ExitCode::SUCCESS);
-    }
-    let store = Store::open(&path, limits)?;
-    vendors::forget_vendors(store.root());
-    let interrupt = Interrupt::listen()?;
-    let mut watched = Watched::new(&interrupt);
-    let done = store.collect(&limits, &mut watched)?;
-    watched.bar.finish_and_clear();
-    let mut words = format!(
-        "oclcache: removed {} ({})",
-        plural(done.entries, "entry", "entries"),
-        size(done.bytes)
-    );
-    for (files, what) in [
-        (done.old_formats, "of formats that are not used any more"),
-        (done.leftovers, "that were left over"),
-    ] {
-        if files > 0 {
-            words += &format!(", {} {what}", plural(files, "file", "files"));
+/// Bring the cache within its limits, and clear away what nobody uses
+#[derive(Args, Default)]
+#[command(after_help = "Example: oclcache gc --max-size 500M\nIn ccache: -c, --evict-older-than")]
+pub struct GcArgs {
+    /// The size that the entries may take, as 500M or 5Gi, instead of OCLCACHE_MAX_SIZE
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_size: Option<u64>,
+    /// Entries go that were not used for this time, as 12h or 30d, instead of OCLCACHE_MAX_AGE
+    #[arg(long, value_name = "TIME", value_parser = parse_age)]
+    max_age: Option<Duration>,
+}
+
+impl GcArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let config = Config::read();
+        let path = directory(&config)?;
+        let mut limits = Limits::of(&config);
+        if let Some(bytes) = self.max_size {
+            limits.max_size = (bytes > 0).then_some(bytes);
         }
+        if let Some(age) = self.max_age {
+            limits.max_age = (!age.is_zero()).then_some(age);
+        }
+        root::clear_leftovers();
+        let places = home::data_directory().map(|place| Directory::open(&place));
+        if let Some(Ok(Some(place))) = places {
+            vendors::forget_vendors(&place);
+        }
+        if Store::open_existing(&path)?.is_none() {
+            say("oclcache: the cache is empty");
+            return Ok(ExitCode::SUCCESS);
+        }
+        let store = Store::open(&path, limits)?;
+        vendors::forget_vendors(store.root());
+        let interrupt = Interrupt::listen()?;
+        let mut watched = Watched::new(&interrupt);
+        let done = store.collect(&limits, &mut watched)?;
+        watched.bar.finish_and_clear();
+        let mut words = format!(
+            "oclcache: removed {} ({})",
+            plural(done.entries, "entry", "entries"),
+            size(done.bytes)
+        );
+        for (files, what) in [
+            (done.old_formats, "of formats that are not used any more"),
+            (done.leftovers, "that were left over"),
+        ] {
+            if files > 0 {
+                words += &format!(", {} {what}", plural(files, "file", "files"));
+            }
+        }
+        if done.stopped {
+            say(&words);
+            return Err(interrupt.failure("stopped"));
+        }
+        let left = plural(done.left, "entry", "entries");
+        say(&format!(
+            "{words}; left: {left} ({})",
+            size(done.left_bytes)
+        ));
+        Ok(ExitCode::SUCCESS)
     }
-    if done.stopped {
-        say(&words);
-        return Err(interrupt.failure("stopped"));
-    }
-    let left = plural(done.left, "entry", "entries");
-    say(&format!(
-        "{words}; left: {left} ({})",
-        size(done.left_bytes)
-    ));
-    Ok(ExitCode::SUCCESS)
 }
 
 /// What files of drivers are now, and a bar for people who watch.

@@ -2,45 +2,35 @@
 
 use std::process::ExitCode;
 
+use clap::Command;
 use clap::builder::Styles;
-use clap::{Command, CommandFactory};
 
-use super::Arguments;
 use super::output::{self, say};
 use crate::log;
 
-/// The verbs by what people want.
-const GROUPS: [(&str, &[&str]); 5] = [
-    ("Run programs", &["run", "bake"]),
-    (
-        "Look",
-        &["stats", "report", "list", "show", "explain", "extract"],
-    ),
-    (
-        "Set up and mend",
-        &[
-            "install",
-            "uninstall",
-            "doctor",
-            "config",
-            "completions",
-            "man",
-        ],
-    ),
-    ("Make room", &["gc", "clear", "path", "caches"]),
-    ("Hand on", &["export", "import"]),
-];
+/// Verbs that belong together in the help.
+pub struct Group {
+    /// What people want to do.
+    pub heading: &'static str,
+    /// The verbs, as the variants of their enumeration are called.
+    pub verbs: &'static [&'static str],
+}
 
 /// Where lines end that nobody's terminal breaks.
 const WIDEST: usize = 100;
 
+/// The whole command, and its verbs in groups.
+pub struct Definition {
+    pub command: Command,
+    pub groups: &'static [Group],
+}
+
 /// The command as people see it: without what is not for them, and with its verbs in groups.
-pub fn definition() -> Command {
-    let command = Arguments::command();
+pub fn define(command: Command, groups: &'static [Group]) -> Definition {
     // Where nothing is a terminal, clap would take the width of any that is open, or COLUMNS.
     let width = output::width().map_or(WIDEST, |width| width.min(WIDEST));
-    let groups = as_text(&command, width);
-    command
+    let listed = in_groups(&command, groups, width);
+    let command = command
         .term_width(width)
         .mut_subcommands(|verb| match verb.has_subcommands() {
             true => verb
@@ -50,12 +40,13 @@ pub fn definition() -> Command {
             false => verb,
         })
         .help_template(format!(
-            "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}\
+            "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{listed}\
              {header}Options:{header:#}\n{{options}}{{after-help}}",
             header = Styles::styled().get_header(),
         ))
         .subcommand_value_name("VERB")
-        .disable_help_subcommand(true)
+        .disable_help_subcommand(true);
+    Definition { command, groups }
 }
 
 /// The same without verbs and options that are hidden, for what shows them all the same.
@@ -79,22 +70,21 @@ pub fn for_people(command: &Command) -> Command {
     shown
 }
 
-/// The groups, each with the verbs of it that there are.
-pub fn groups(command: &Command) -> Vec<(&'static str, Vec<&Command>)> {
-    let group = |(heading, names): &(&'static str, &[&str])| {
-        let verbs = names
-            .iter()
-            .filter_map(|name| command.find_subcommand(name));
-        (*heading, verbs.collect::<Vec<_>>())
-    };
-    let groups = GROUPS.iter().map(group);
-    groups.filter(|(_, verbs)| !verbs.is_empty()).collect()
+/// The verbs of a group that people see.
+pub fn verbs<'a>(command: &'a Command, group: &Group) -> Vec<&'a Command> {
+    let verbs = group.verbs.iter().map(|verb| verb.to_lowercase());
+    let verbs = verbs.filter_map(|name| command.find_subcommand(name));
+    verbs.filter(|verb| !verb.is_hide_set()).collect()
 }
 
-fn as_text(command: &Command, width: usize) -> String {
+/// The verbs as the help lists them.
+pub fn in_groups(command: &Command, groups: &[Group], width: usize) -> String {
     let styles = Styles::styled();
     let (header, literal) = (styles.get_header(), styles.get_literal());
-    let groups = groups(command);
+    let groups = groups
+        .iter()
+        .map(|group| (group.heading, verbs(command, group)));
+    let groups: Vec<_> = groups.filter(|(_, verbs)| !verbs.is_empty()).collect();
     let names = groups.iter().flat_map(|(_, verbs)| verbs.iter());
     let longest = names.map(|verb| verb.get_name().len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -156,71 +146,4 @@ pub fn notes(command: &Command) -> Vec<(String, String)> {
     notes
         .map(|(what, words)| (what.to_owned(), words.to_owned()))
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// All verbs that people see, and those below them.
-    fn verbs(command: &Command) -> Vec<Command> {
-        let below = command.get_subcommands().filter(|verb| !verb.is_hide_set());
-        below
-            .flat_map(|verb| [vec![verb.clone()], verbs(verb)].concat())
-            .collect()
-    }
-
-    #[test]
-    fn each_verb_stands_in_one_group() {
-        let command = definition();
-        let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
-        let mut wanted: Vec<&str> = verbs.map(Command::get_name).collect();
-        let groups = groups(&command);
-        let found = groups.iter().flat_map(|(_, verbs)| verbs.iter());
-        let mut found: Vec<&str> = found.map(|verb| verb.get_name()).collect();
-        wanted.sort_unstable();
-        found.sort_unstable();
-        assert_eq!(found, wanted);
-    }
-
-    /// What follows the command's name in a line for a shell, up to what ends it there.
-    fn arguments(example: &str) -> Option<Vec<&str>> {
-        let (_, command) = example.split_once("oclcache")?;
-        let end = command.find(['|', '>', ')', ';', '&']);
-        let command = &command[..end.unwrap_or(command.len())];
-        Some(command.split_whitespace().collect())
-    }
-
-    #[test]
-    fn each_verb_has_an_example_that_it_understands() {
-        let command = definition();
-        for verb in std::iter::once(command.clone()).chain(verbs(&command)) {
-            let name = verb.get_name();
-            let notes = notes(&verb);
-            let mut examples = notes.iter().filter(|(what, _)| what == "Example");
-            let mut seen = 0;
-            for (_, example) in &mut examples {
-                let given = arguments(example).unwrap_or_else(|| panic!("{name}: {example}"));
-                let all = ["oclcache"].into_iter().chain(given.iter().copied());
-                if let Err(error) = command.clone().try_get_matches_from(all) {
-                    panic!("{name}: {example}: {error}");
-                }
-                assert!(name == "oclcache" || given.contains(&name), "{example}");
-                seen += 1;
-            }
-            assert!(seen > 0, "{name} has no example");
-        }
-    }
-
-    #[test]
-    fn the_help_fits_a_terminal() {
-        let command = Arguments::command();
-        for width in [40, 80, 100] {
-            let text = console::strip_ansi_codes(&as_text(&command, width)).into_owned();
-            for line in text.lines() {
-                assert!(line.len() <= width, "{line}");
-            }
-        }
-        assert!(as_text(&command, 0).contains("stats"));
-    }
 }

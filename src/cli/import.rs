@@ -34,8 +34,11 @@ use report::ImportReport;
 /// An archive with more members that are no entries is none, and each is remembered with its reason.
 const MAX_REFUSED: usize = 10_000;
 
-/// What is imported, and whereto.
+/// Take the entries of an archive into the cache, those that fit a driver of this machine
 #[derive(Args)]
+#[command(
+    after_help = "Example: oclcache import --trust kernels.tar.zst\nExit code: 1 if something was refused, or nothing of it can be used here"
+)]
 pub struct ImportArgs {
     /// Take it although it does not come from this cache: entries are code that programs will run
     #[arg(long)]
@@ -63,73 +66,75 @@ struct Target {
     is_system: bool,
 }
 
-pub fn import(wanted: &ImportArgs) -> Result<ExitCode, Failure> {
-    let config = Config::read();
-    let system = system_directory(wanted, &config)?;
-    if system.is_none() && (config.readonly() || config.disable()) {
-        return Err(Failure::new(
-            "nothing is imported: the cache is not to be written (OCLCACHE_READONLY, OCLCACHE_DISABLE)",
-        ));
-    }
-    let path = match &system {
-        Some(path) => path.clone(),
-        None => directory(&config)?,
-    };
-    // Whoever waits for standard input can be ended.
-    let mut source = ArchiveSource::open(&wanted.file)?;
-    let interrupt = Interrupt::listen()?;
-    let existing = match system.is_some() && !path.exists() {
-        true => None,
-        false => Store::open_existing(&path)?,
-    };
-    let own = Store::open_existing(&directory(&config).unwrap_or_default())
-        .ok()
-        .flatten();
-    let target = Target {
-        store: existing,
-        is_system: system.is_some(),
-    };
-    let mut judge = Judge {
-        wanted,
-        target: &target,
-        seal: own.as_ref().and_then(Seal::of),
-        archive: source.name().to_owned(),
-        listed: BTreeMap::new(),
-        seen: BTreeSet::new(),
-        drivers: Drivers::new(&config, &interrupt),
-        bar: bar(0, "checking"),
-        report: ImportReport {
+impl ImportArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let config = Config::read();
+        let system = system_directory(&self, &config)?;
+        if system.is_none() && (config.readonly() || config.disable()) {
+            return Err(Failure::new(
+                "nothing is imported: the cache is not to be written (OCLCACHE_READONLY, OCLCACHE_DISABLE)",
+            ));
+        }
+        let path = match &system {
+            Some(path) => path.clone(),
+            None => directory(&config)?,
+        };
+        // Whoever waits for standard input can be ended.
+        let mut source = ArchiveSource::open(&self.file)?;
+        let interrupt = Interrupt::listen()?;
+        let existing = match system.is_some() && !path.exists() {
+            true => None,
+            false => Store::open_existing(&path)?,
+        };
+        let own = Store::open_existing(&directory(&config).unwrap_or_default())
+            .ok()
+            .flatten();
+        let target = Target {
+            store: existing,
+            is_system: system.is_some(),
+        };
+        let mut judge = Judge {
+            arguments: &self,
+            target: &target,
+            seal: own.as_ref().and_then(Seal::of),
             archive: source.name().to_owned(),
-            dry_run: wanted.dry_run,
-            system,
-            ..ImportReport::default()
-        },
-        good: Good::new(),
-    };
-    source.read(&interrupt, &mut judge)?;
-    let (good, report) = judge.finish();
-    if wanted.dry_run || good.is_empty() {
-        return report.finish(wanted.json, None);
+            listed: BTreeMap::new(),
+            seen: BTreeSet::new(),
+            drivers: Drivers::new(&config, &interrupt),
+            bar: bar(0, "checking"),
+            report: ImportReport {
+                archive: source.name().to_owned(),
+                dry_run: self.dry_run,
+                system,
+                ..ImportReport::default()
+            },
+            good: Good::new(),
+        };
+        source.read(&interrupt, &mut judge)?;
+        let (good, report) = judge.finish();
+        if self.dry_run || good.is_empty() {
+            return report.finish(self.json, None);
+        }
+        let store = match target.is_system {
+            true => open_system(&path, &config)?,
+            false => Store::open(&path, Limits::of(&config))?,
+        };
+        let mut storing = Storing {
+            store: &store,
+            archive: source.name().to_owned(),
+            bar: bar(good.len() as u64, "storing"),
+            good,
+            report,
+        };
+        let stored = source.read(&interrupt, &mut storing);
+        storing.bar.finish_and_clear();
+        storing.report.finish(self.json, stored.err())
     }
-    let store = match target.is_system {
-        true => open_system(&path, &config)?,
-        false => Store::open(&path, Limits::of(&config))?,
-    };
-    let mut storing = Storing {
-        store: &store,
-        archive: source.name().to_owned(),
-        bar: bar(good.len() as u64, "storing"),
-        good,
-        report,
-    };
-    let stored = source.read(&interrupt, &mut storing);
-    storing.bar.finish_and_clear();
-    storing.report.finish(wanted.json, stored.err())
 }
 
 /// The directory of the system's that is meant; None: the user's own cache.
-fn system_directory(wanted: &ImportArgs, config: &Config) -> Result<Option<PathBuf>, Failure> {
-    let path = match &wanted.system {
+fn system_directory(arguments: &ImportArgs, config: &Config) -> Result<Option<PathBuf>, Failure> {
+    let path = match &arguments.system {
         None => return Ok(None),
         Some(Some(path)) => path.clone(),
         Some(None) => config.system_dirs().into_iter().next().ok_or_else(|| {
@@ -155,7 +160,7 @@ type Believed = (Key, Entry, [u8; 32]);
 
 /// Goes through the archive, and changes nothing.
 struct Judge<'a> {
-    wanted: &'a ImportArgs,
+    arguments: &'a ImportArgs,
     target: &'a Target,
     /// By what the user's own archives are known.
     seal: Option<Seal>,
@@ -173,7 +178,7 @@ impl Visitor for Judge<'_> {
         if let (Some((manifest, signature)), Some(seal)) = (&head.sealed, &self.seal) {
             self.report.is_own = seal.is_of(manifest, signature);
         }
-        if !(self.report.is_own || self.wanted.trust || self.wanted.dry_run) {
+        if !(self.report.is_own || self.arguments.trust || self.arguments.dry_run) {
             return Err(Failure::new(format_args!(
                 "`{}` was not exported from this cache, and its entries are code that your programs will run; if you trust who made it, use --trust (--dry-run only looks)",
                 self.archive
@@ -214,14 +219,14 @@ impl Judge<'_> {
             let why = "a recipe, which nobody bakes in a directory of the system";
             return self.report.unfit.push((key, why.to_owned()));
         }
-        let library = match self.wanted.all {
+        let library = match self.arguments.all {
             true => None,
             false => match self.drivers.fitting(&entry.meta) {
                 Some(library) => Some(library),
                 None => return self.report.unfit.push((key, purpose(&entry.meta))),
             },
         };
-        if self.wanted.dry_run {
+        if self.arguments.dry_run {
             self.report.taken.push(key);
             self.report.recipes += usize::from(entry.is_pending());
         }

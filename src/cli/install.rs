@@ -32,8 +32,11 @@ use session::{OWN_VENDORS, VENDORS, drivers, forget_directories, forget_runs, of
 const LAYER: &str = "oclcache.lay";
 const LAYERS: &str = "OPENCL_LAYERS";
 
-/// For whom, and how.
+/// Register the library, so that programs are cached without `oclcache run`
 #[derive(Args)]
+#[command(
+    after_help = "Example: oclcache install --dry-run\nExample: eval \"$(oclcache install --user)\""
+)]
 pub struct InstallArgs {
     #[command(flatten)]
     whose: Whose,
@@ -44,7 +47,7 @@ pub struct InstallArgs {
 
 /// For whom.
 #[derive(Args)]
-pub struct Whose {
+struct Whose {
     /// For you only; the default, but for root
     #[arg(long, conflicts_with = "system")]
     user: bool,
@@ -118,34 +121,36 @@ impl Whose {
     }
 }
 
-pub fn install(wanted: &InstallArgs) -> Result<ExitCode, Failure> {
-    let whose = &wanted.whose;
-    let root = whose.root()?;
-    let own = library::own_path()?;
-    let library = library::library(&own)?;
-    if whose.is_system() {
-        return install_for_all(wanted, root.as_deref(), &own, &library);
+impl InstallArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let whose = &self.whose;
+        let root = whose.root()?;
+        let own = library::own_path()?;
+        let library = library::library(&own)?;
+        if whose.is_system() {
+            return install_for_all(&self, root.as_deref(), &own, &library);
+        }
+        let registered = [whose.icd(), whose.layer()].into_iter().find(|file| {
+            std::fs::read(file).is_ok_and(|content| content == registration(&library))
+        });
+        if let Some(registered) = registered.filter(|_| !whose.user) {
+            let registered = path(&registered);
+            say(&format!(
+                "oclcache: `{registered}` registers it for everybody already; nothing is written"
+            ));
+            return Ok(ExitCode::SUCCESS);
+        }
+        install_for_user(&self, &own, &library)
     }
-    let registered = [whose.icd(), whose.layer()]
-        .into_iter()
-        .find(|file| std::fs::read(file).is_ok_and(|content| content == registration(&library)));
-    if let Some(registered) = registered.filter(|_| !whose.user) {
-        let registered = path(&registered);
-        say(&format!(
-            "oclcache: `{registered}` registers it for everybody already; nothing is written"
-        ));
-        return Ok(ExitCode::SUCCESS);
-    }
-    install_for_user(wanted, &own, &library)
 }
 
 fn install_for_all(
-    wanted: &InstallArgs,
+    arguments: &InstallArgs,
     root: Option<&Path>,
     own: &Path,
     library: &Path,
 ) -> Result<ExitCode, Failure> {
-    let whose = &wanted.whose;
+    let whose = &arguments.whose;
     let mut plan = InstallPlan::new(root);
     let registered = match root {
         // As it will be found.
@@ -159,8 +164,8 @@ fn install_for_all(
         }
     };
     let suited = match root {
-        Some(_) => Suited::of_choice(wanted.layer),
-        None => Suited::find(wanted.layer, true)?,
+        Some(_) => Suited::of_choice(arguments.layer),
+        None => Suited::find(arguments.layer, true)?,
     };
     let (file, other) = match suited.is_layer {
         true => (whose.layer(), whose.icd()),
@@ -205,9 +210,13 @@ fn is_registered_by_name(file: &Path, library: &Path) -> bool {
     by_name && probe::is_ours(Path::new(name))
 }
 
-fn install_for_user(wanted: &InstallArgs, own: &Path, library: &Path) -> Result<ExitCode, Failure> {
+fn install_for_user(
+    arguments: &InstallArgs,
+    own: &Path,
+    library: &Path,
+) -> Result<ExitCode, Failure> {
     let home = Home::find()?;
-    let suited = Suited::find(wanted.layer, false)?;
+    let suited = Suited::find(arguments.layer, false)?;
     let mut plan = InstallPlan::new(None);
     let variables: Vec<(&str, OsString)> = match suited.is_layer {
         true => {
@@ -235,7 +244,7 @@ fn install_for_user(wanted: &InstallArgs, own: &Path, library: &Path) -> Result<
         false => plan.write(&home.icd(), registration(library))?,
     }
     plan.write(&home.variables, of_session(&variables)?)?;
-    let done = finish(&plan, &wanted.whose, "install", own)?;
+    let done = finish(&plan, &arguments.whose, "install", own)?;
     say(&format!(
         "oclcache: {done}registered for you, {}{}",
         if suited.is_layer {
@@ -245,7 +254,7 @@ fn install_for_user(wanted: &InstallArgs, own: &Path, library: &Path) -> Result<
         },
         suited.why()
     ));
-    if wanted.whose.dry_run {
+    if arguments.whose.dry_run {
         return Ok(ExitCode::SUCCESS);
     }
     say(&format!(
@@ -319,62 +328,73 @@ fn finish(
     Ok(if plan.is_empty() { "already " } else { "" })
 }
 
-pub fn uninstall(whose: &Whose) -> Result<ExitCode, Failure> {
-    let root = whose.root()?;
-    let own = library::own_path()?;
-    let mut plan = InstallPlan::new(root.as_deref());
-    let mut vendors = None;
-    if whose.is_system() {
-        plan.remove(&whose.icd())?;
-        plan.remove(&whose.layer())?;
-        plan.remove_directory(&whose.layer_dir);
-    } else {
-        let home = Home::find()?;
-        plan.remove(&home.variables)?;
-        plan.remove(&home.icd())?;
-        forget_runs(&home, &mut plan);
-        forget_directories(&home, &mut plan);
-        if let Some(directory) = home.variables.parent() {
-            plan.remove_directory(directory);
+/// Undo what `install` has done
+#[derive(Args)]
+#[command(after_help = "Example: oclcache uninstall --dry-run")]
+pub struct UninstallArgs {
+    #[command(flatten)]
+    whose: Whose,
+}
+
+impl UninstallArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let whose = &self.whose;
+        let root = whose.root()?;
+        let own = library::own_path()?;
+        let mut plan = InstallPlan::new(root.as_deref());
+        let mut vendors = None;
+        if whose.is_system() {
+            plan.remove(&whose.icd())?;
+            plan.remove(&whose.layer())?;
+            plan.remove_directory(&whose.layer_dir);
+        } else {
+            let home = Home::find()?;
+            plan.remove(&home.variables)?;
+            plan.remove(&home.icd())?;
+            forget_runs(&home, &mut plan);
+            forget_directories(&home, &mut plan);
+            if let Some(directory) = home.variables.parent() {
+                plan.remove_directory(directory);
+            }
+            vendors = Some(home.vendors);
         }
-        vendors = Some(home.vendors);
+        let is_empty = plan.is_empty();
+        finish(&plan, whose, "uninstall", &own)?;
+        let for_whom = if whose.is_system() {
+            "everybody"
+        } else {
+            "you"
+        };
+        say(&match (is_empty, whose.dry_run) {
+            (true, _) => format!("oclcache: nothing is registered for {for_whom}"),
+            (false, true) => "oclcache: nothing is done".to_owned(),
+            (false, false) => format!("oclcache: no longer registered for {for_whom}"),
+        });
+        if root.is_none() {
+            tell_what_stays(whose);
+        }
+        let is_set = |name: &str, ours: &dyn Fn(&[u8]) -> bool| {
+            std::env::var_os(name).is_some_and(|value| ours(value.as_bytes()))
+        };
+        let of_vendors = |value: &[u8]| {
+            vendors
+                .as_ref()
+                .is_some_and(|own| own.as_os_str().as_bytes() == value)
+        };
+        if is_set(VENDORS, &of_vendors) {
+            say("oclcache: this session still looks there for drivers; for this shell:");
+            print(format!("unset {VENDORS} {OWN_VENDORS}\n").as_bytes())?;
+        }
+        if !whose.is_system()
+            && is_set(LAYERS, &|value| {
+                value.windows(11).any(|part| part == b"liboclcache")
+            })
+        {
+            say("oclcache: this session still has the layer; for this shell:");
+            print(format!("unset {LAYERS}\n").as_bytes())?;
+        }
+        Ok(ExitCode::SUCCESS)
     }
-    let is_empty = plan.is_empty();
-    finish(&plan, whose, "uninstall", &own)?;
-    let for_whom = if whose.is_system() {
-        "everybody"
-    } else {
-        "you"
-    };
-    say(&match (is_empty, whose.dry_run) {
-        (true, _) => format!("oclcache: nothing is registered for {for_whom}"),
-        (false, true) => "oclcache: nothing is done".to_owned(),
-        (false, false) => format!("oclcache: no longer registered for {for_whom}"),
-    });
-    if root.is_none() {
-        tell_what_stays(whose);
-    }
-    let is_set = |name: &str, ours: &dyn Fn(&[u8]) -> bool| {
-        std::env::var_os(name).is_some_and(|value| ours(value.as_bytes()))
-    };
-    let of_vendors = |value: &[u8]| {
-        vendors
-            .as_ref()
-            .is_some_and(|own| own.as_os_str().as_bytes() == value)
-    };
-    if is_set(VENDORS, &of_vendors) {
-        say("oclcache: this session still looks there for drivers; for this shell:");
-        print(format!("unset {VENDORS} {OWN_VENDORS}\n").as_bytes())?;
-    }
-    if !whose.is_system()
-        && is_set(LAYERS, &|value| {
-            value.windows(11).any(|part| part == b"liboclcache")
-        })
-    {
-        say("oclcache: this session still has the layer; for this shell:");
-        print(format!("unset {LAYERS}\n").as_bytes())?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn tell_what_stays(whose: &Whose) {

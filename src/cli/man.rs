@@ -4,12 +4,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Command;
+use clap::{Args, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use super::failure::Failure;
-use super::help;
+use super::help::{self, Definition, Group};
 use super::output::{print, say};
 use crate::config::SETTINGS;
 use crate::log::path;
@@ -25,29 +25,46 @@ const FILES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Prints the command's own page, or writes all into a directory.
-pub fn man(directory: Option<&Path>) -> Result<ExitCode, Failure> {
-    let mut command = help::for_people(&help::definition());
-    command.build();
-    let Some(directory) = directory else {
-        return print(&page(&command, &command).map_err(Failure::new)?);
-    };
-    std::fs::create_dir_all(directory).map_err(|error| failed("make", directory, &error))?;
-    let written = write(&command, &command, directory)?;
-    say(&format!(
-        "oclcache: wrote {written} pages; read one with: man -l {}",
-        path(&directory.join("oclcache.1"))
-    ));
-    Ok(ExitCode::SUCCESS)
+/// Write the man pages of this command and its verbs, or print that of the command
+#[derive(Args)]
+#[command(
+    after_help = "Example: oclcache man ~/.local/share/man/man1\nExample: oclcache man | man -l -"
+)]
+pub struct ManArgs {
+    /// Where the pages are written; without it, the command's own is printed
+    directory: Option<PathBuf>,
+}
+
+impl ManArgs {
+    /// Prints the command's own page, or writes all into a directory.
+    pub fn run(self, definition: Definition) -> Result<ExitCode, Failure> {
+        let mut command = help::for_people(&definition.command);
+        command.build();
+        let Some(directory) = self.directory.as_deref() else {
+            return print(&page(&command, &command, definition.groups).map_err(Failure::new)?);
+        };
+        std::fs::create_dir_all(directory).map_err(|error| failed("make", directory, &error))?;
+        let written = write(&command, &command, definition.groups, directory)?;
+        say(&format!(
+            "oclcache: wrote {written} pages; read one with: man -l {}",
+            path(&directory.join("oclcache.1"))
+        ));
+        Ok(ExitCode::SUCCESS)
+    }
 }
 
 /// Writes the pages of a command and of the verbs below it, and tells how many.
-fn write(root: &Command, command: &Command, directory: &Path) -> Result<usize, Failure> {
+fn write(
+    root: &Command,
+    command: &Command,
+    groups: &[Group],
+    directory: &Path,
+) -> Result<usize, Failure> {
     let file: PathBuf = directory.join(Man::new(command.clone()).get_filename());
-    let page = page(root, command).map_err(Failure::new)?;
+    let page = page(root, command, groups).map_err(Failure::new)?;
     std::fs::write(&file, page).map_err(|error| failed("write", &file, &error))?;
     let below = command.get_subcommands();
-    let pages = below.map(|verb| write(root, verb, directory));
+    let pages = below.map(|verb| write(root, verb, groups, directory));
     Ok(1 + pages.sum::<Result<usize, Failure>>()?)
 }
 
@@ -58,7 +75,7 @@ fn failed(what: &str, place: &Path, error: &io::Error) -> Failure {
     ))
 }
 
-fn page(root: &Command, command: &Command) -> io::Result<Vec<u8>> {
+fn page(root: &Command, command: &Command, groups: &[Group]) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let man = Man::new(command.clone());
     let title = command.get_display_name().unwrap_or("oclcache");
@@ -74,8 +91,11 @@ fn page(root: &Command, command: &Command) -> io::Result<Vec<u8>> {
     man.render_description_section(&mut text)?;
     let is_root = command.get_name() == root.get_name();
     if is_root {
-        for (heading, verbs) in help::groups(command) {
-            section(heading, verbs.into_iter().map(named)).to_writer(&mut text)?;
+        for group in groups {
+            let verbs = help::verbs(command, group);
+            if !verbs.is_empty() {
+                section(group.heading, verbs.into_iter().map(named)).to_writer(&mut text)?;
+            }
         }
     } else if command.has_subcommands() {
         section("VERBS", command.get_subcommands().map(named)).to_writer(&mut text)?;

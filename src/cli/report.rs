@@ -28,8 +28,9 @@ const MARK: &str = "<!DOCTYPE html>\n<!-- a report of oclcache -->\n";
 /// A browser that could not be started has said so by then.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where the report goes.
+/// Write what was saved, by day, program and device, as a page to look at in a browser
 #[derive(Args)]
+#[command(after_help = "Example: oclcache report --open")]
 pub struct ReportArgs {
     /// Show it in the browser: $BROWSER, or what `xdg-open` finds
     #[arg(long)]
@@ -39,33 +40,35 @@ pub struct ReportArgs {
     file: PathBuf,
 }
 
-pub fn report(wanted: &ReportArgs) -> Result<ExitCode, Failure> {
-    let is_printed = wanted.file == Path::new("-");
-    if is_printed && wanted.open {
-        return Err(Failure::new("--open needs a file, and `-` is none"));
+impl ReportArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let is_printed = self.file == Path::new("-");
+        if is_printed && self.open {
+            return Err(Failure::new("--open needs a file, and `-` is none"));
+        }
+        // Before the work: whose file it is does not change by it.
+        if !is_printed {
+            may_replace(&self.file)?;
+        }
+        let gathered = CacheSummary::read()?;
+        let found = Findings::read(&gathered)?;
+        let page = format!("{MARK}{}", page::render(&gathered, &found));
+        if is_printed {
+            return print(page.as_bytes());
+        }
+        write(&self.file, page.as_bytes()).map_err(|error| {
+            let file = path(&self.file);
+            Failure::new(format_args!(
+                "cannot write `{file}`: {error}; name another file"
+            ))
+        })?;
+        let file = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
+        say(&format!("oclcache: written to `{}`", path(&file)));
+        if self.open {
+            open(&file)?;
+        }
+        Ok(ExitCode::SUCCESS)
     }
-    // Before the work: whose file it is does not change by it.
-    if !is_printed {
-        may_replace(&wanted.file)?;
-    }
-    let gathered = CacheSummary::read()?;
-    let found = Findings::read(&gathered)?;
-    let page = format!("{MARK}{}", page::render(&gathered, &found));
-    if is_printed {
-        return print(page.as_bytes());
-    }
-    write(&wanted.file, page.as_bytes()).map_err(|error| {
-        let file = path(&wanted.file);
-        Failure::new(format_args!(
-            "cannot write `{file}`: {error}; name another file"
-        ))
-    })?;
-    let file = std::path::absolute(&wanted.file).unwrap_or_else(|_| wanted.file.clone());
-    say(&format!("oclcache: written to `{}`", path(&file)));
-    if wanted.open {
-        open(&file)?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Whether there is nothing of the name, or an earlier report.

@@ -12,6 +12,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
+use clap::{Args, ValueHint};
+
 use super::executable::{find_program, is_raised, is_static};
 use super::failure::Failure;
 use super::library::{library, own_path};
@@ -22,61 +24,94 @@ use crate::config::{Config, Name};
 use crate::log::path;
 use crate::store::stats::{Counter, Run};
 use child::{exit_as, run_to_end};
-pub use cold::run as run_cold;
 use place::RunDirectory;
 
-pub fn run(quiet: bool, bake: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
-    let own = own_path()?;
-    let library = library(&own)?;
-    let vendors = vendors()?;
-    let config = Config::read();
-    let place = match RunDirectory::open(&config, &library) {
-        Ok(place) => place,
-        Err(why) => {
-            say(&format!("oclcache: running without the cache: {why}"));
-            let mut program = Command::new(&command[0]);
-            let status = run_to_end(program.args(&command[1..]), &command[0])?;
-            return exit_as(&status, config.must_hit());
+/// Run a program through the cache, with no set-up
+#[derive(Args)]
+#[command(
+    after_help = "Example: oclcache run -- python3 program.py\nExit code: the program's; 126 or 127 if it cannot be run; with OCLCACHE_MUST_HIT=1, 125 if it ended well but something was compiled"
+)]
+pub struct RunArgs {
+    /// Say nothing at the end
+    #[arg(short, long)]
+    quiet: bool,
+    /// Bake what the program leaves to be baked, and wait for it; otherwise it is baked behind the program
+    #[arg(long)]
+    bake: bool,
+    /// As if it had never run: neither this cache nor another one of compiled kernels is read or written
+    #[arg(long, conflicts_with = "bake")]
+    cold: bool,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM",
+        value_hint = ValueHint::CommandWithArguments
+    )]
+    command: Vec<OsString>,
+}
+
+impl RunArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        if self.cold {
+            return cold::run(self.quiet, &self.command);
         }
-    };
-    let mut program = Command::new(&command[0]);
-    program.args(&command[1..]);
-    for variable in LOADER_VARIABLES {
-        program.env_remove(variable);
+        let own = own_path()?;
+        let library = library(&own)?;
+        let vendors = vendors()?;
+        let config = Config::read();
+        let place = match RunDirectory::open(&config, &library) {
+            Ok(place) => place,
+            Err(why) => {
+                say(&format!("oclcache: running without the cache: {why}"));
+                let mut program = Command::new(&self.command[0]);
+                let status = run_to_end(program.args(&self.command[1..]), &self.command[0])?;
+                return exit_as(&status, config.must_hit());
+            }
+        };
+        let mut program = Command::new(&self.command[0]);
+        program.args(&self.command[1..]);
+        for variable in LOADER_VARIABLES {
+            program.env_remove(variable);
+        }
+        program
+            .env("OCL_ICD_VENDORS", &place.vendors)
+            .env(RUN_VARIABLE, place.run.path());
+        if let Some(vendors) = &vendors {
+            program.env("OCLCACHE_VENDORS", vendors);
+        }
+        let ended = run_to_end(&mut program, &self.command[0]);
+        let run = place.finish();
+        let status = ended?;
+        let compiled = !run.as_ref().is_ok_and(|run| run.totals.compiled() == 0);
+        match &run {
+            Ok(_) if self.quiet => {}
+            Ok(run) => say(&format!(
+                "oclcache: {}",
+                summary(run, &config, &self.command[0])
+            )),
+            // The program has ended as it has, whatever becomes of its counters.
+            Err(failure) => say(&format!("oclcache: {}", failure.words)),
+        }
+        let recipes = run.map_or(0, |run| run.totals.get(Counter::Recipes));
+        // Inside another run, which counts them as its own.
+        let is_outer = std::env::var_os(RUN_VARIABLE).is_none();
+        let vendors = vendors.unwrap_or_else(|| config.value(Name::Vendors).0.clone());
+        // Who has stopped the program waits for nothing more.
+        if recipes > 0 && self.bake && status.signal().is_none() {
+            bake_now(&own, self.quiet, &config, &vendors);
+        } else if recipes > 0
+            && is_outer
+            && let Err(why) = autobake::after_run(&own, &config, &vendors)
+            && !self.quiet
+        {
+            say(&format!(
+                "oclcache: run `oclcache bake` to store what was compiled; it is not started here: {why}"
+            ));
+        }
+        exit_as(&status, config.must_hit() && compiled)
     }
-    program
-        .env("OCL_ICD_VENDORS", &place.vendors)
-        .env(RUN_VARIABLE, place.run.path());
-    if let Some(vendors) = &vendors {
-        program.env("OCLCACHE_VENDORS", vendors);
-    }
-    let ended = run_to_end(&mut program, &command[0]);
-    let run = place.finish();
-    let status = ended?;
-    let compiled = !run.as_ref().is_ok_and(|run| run.totals.compiled() == 0);
-    match &run {
-        Ok(_) if quiet => {}
-        Ok(run) => say(&format!("oclcache: {}", summary(run, &config, &command[0]))),
-        // The program has ended as it has, whatever becomes of its counters.
-        Err(failure) => say(&format!("oclcache: {}", failure.words)),
-    }
-    let recipes = run.map_or(0, |run| run.totals.get(Counter::Recipes));
-    // Inside another run, which counts them as its own.
-    let is_outer = std::env::var_os(RUN_VARIABLE).is_none();
-    let vendors = vendors.unwrap_or_else(|| config.value(Name::Vendors).0.clone());
-    // Who has stopped the program waits for nothing more.
-    if recipes > 0 && bake && status.signal().is_none() {
-        bake_now(&own, quiet, &config, &vendors);
-    } else if recipes > 0
-        && is_outer
-        && let Err(why) = autobake::after_run(&own, &config, &vendors)
-        && !quiet
-    {
-        say(&format!(
-            "oclcache: run `oclcache bake` to store what was compiled; it is not started here: {why}"
-        ));
-    }
-    exit_as(&status, config.must_hit() && compiled)
 }
 
 /// Bakes what the program has left. It ended as it has, whatever becomes of that.

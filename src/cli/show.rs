@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
+use clap::Args;
 use serde_json::{Value, json};
 
 use super::entry_view::{kind, value};
@@ -13,29 +14,45 @@ use crate::driver::profile;
 use crate::log::text;
 use crate::store::entry::Entry;
 
-pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure> {
-    let (key, path, entry) = find_entry(digits)?;
-    if source {
-        let missing = || {
-            Failure::new(
-                "this entry was stored without its source; with OCLCACHE_STORE_SOURCE=1 the next ones have it",
-            )
-        };
-        let recipe = entry.recipe().ok_or_else(missing)?;
-        return print_foreign(recipe.text().unwrap_or_default());
+/// Show one entry: what its key was made of, and what it holds
+#[derive(Args)]
+#[command(after_help = "Example: oclcache show 4f1d2a\nIn ccache: --inspect")]
+pub struct ShowArgs {
+    /// The key, or as many of its first digits as make it clear
+    key: String,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    /// Only the program's source
+    #[arg(long, conflicts_with = "json")]
+    source: bool,
+}
+
+impl ShowArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let (key, path, entry) = find_entry(&self.key)?;
+        if self.source {
+            let missing = || {
+                Failure::new(
+                    "this entry was stored without its source; with OCLCACHE_STORE_SOURCE=1 the next ones have it",
+                )
+            };
+            let recipe = entry.recipe().ok_or_else(missing)?;
+            return print_foreign(recipe.text().unwrap_or_default());
+        }
+        if self.json {
+            let mut object = as_json(&entry);
+            object["key"] = key.hex().into();
+            object["path"] = path.to_string_lossy().into();
+            return print_json(&object);
+        }
+        let head = format!(
+            "key               {}\nfile              {}\n",
+            key.hex(),
+            crate::log::path(&path)
+        );
+        print((head + &as_text(&entry)).as_bytes())
     }
-    if json {
-        let mut object = as_json(&entry);
-        object["key"] = key.hex().into();
-        object["path"] = path.to_string_lossy().into();
-        return print_json(&object);
-    }
-    let head = format!(
-        "key               {}\nfile              {}\n",
-        key.hex(),
-        crate::log::path(&path)
-    );
-    print((head + &as_text(&entry)).as_bytes())
 }
 
 fn as_json(entry: &Entry) -> Value {

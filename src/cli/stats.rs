@@ -14,8 +14,9 @@ use crate::quantity;
 use crate::store::STATISTICS;
 use crate::store::stats::{DAY_MS, Statistics};
 
-/// What is to be shown, and how.
+/// Show what was served and what it saved
 #[derive(Args, Default)]
+#[command(after_help = "Example: oclcache stats --by program --since 7d\nIn ccache: -s, -sv, -z")]
 pub struct StatsArgs {
     /// Also what is rare, all rows of each table, and what each reason means
     #[arg(short, long, conflicts_with = "json")]
@@ -56,31 +57,33 @@ fn parse_since(text: &str) -> Result<Since, &'static str> {
         .ok_or("a day or month is wanted, as 2026-11-21 or 2026-11, or a time ago, as 7d")
 }
 
-pub fn stats(wanted: &StatsArgs) -> Result<ExitCode, Failure> {
-    if wanted.zero {
-        return zero();
-    }
-    let mut all = CacheSummary::read()?;
-    let since = wanted.since.map(|since| match since {
-        Since::Day(day) => day,
-        Since::DaysAgo(days) => all.counted.today.saturating_sub(days),
-    });
-    if let Some(day) = since {
-        all.since(day);
-    }
-    if wanted.json {
-        let mut json = all.to_json();
-        json["since"] = since.map(summary::day).into();
-        return print_json(&json);
-    }
-    if all.counted.rows.total().builds() == 0 {
-        let when = if since.is_some() { "since then" } else { "yet" };
-        say(&format!(
-            "oclcache: no build was counted {when}; `oclcache run PROGRAM` runs a program through the cache, \
+impl StatsArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        if self.zero {
+            return zero();
+        }
+        let mut all = CacheSummary::read()?;
+        let since = self.since.map(|since| match since {
+            Since::Day(day) => day,
+            Since::DaysAgo(days) => all.counted.today.saturating_sub(days),
+        });
+        if let Some(day) = since {
+            all.since(day);
+        }
+        if self.json {
+            let mut json = all.to_json();
+            json["since"] = since.map(summary::day).into();
+            return print_json(&json);
+        }
+        if all.counted.rows.total().builds() == 0 {
+            let when = if since.is_some() { "since then" } else { "yet" };
+            say(&format!(
+                "oclcache: no build was counted {when}; `oclcache run PROGRAM` runs a program through the cache, \
              `oclcache doctor` tells whether it can work"
-        ));
+            ));
+        }
+        print(sections::render(&all, self.by, since, self.verbose).as_bytes())
     }
-    print(sections::render(&all, wanted.by, since, wanted.verbose).as_bytes())
 }
 
 fn zero() -> Result<ExitCode, Failure> {

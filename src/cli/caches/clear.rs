@@ -20,8 +20,11 @@ use crate::log::{os, path};
 /// Of foreign files so many are named.
 const NAMED: usize = 10;
 
-/// Which caches are cleared.
+/// Remove what other caches have stored, and nothing else
 #[derive(Args)]
+#[command(
+    after_help = "Example: oclcache caches clear pocl pyopencl\nExample: oclcache caches clear --all --dry-run"
+)]
 pub struct CachesClearArgs {
     /// The caches, by the names that `oclcache caches` shows
     #[arg(value_name = "NAME", required_unless_present = "all")]
@@ -43,51 +46,53 @@ struct Chosen {
     present: Present,
 }
 
-pub fn clear(wanted: &CachesClearArgs) -> Result<ExitCode, Failure> {
-    let surroundings = Surroundings::read();
-    let precious = surroundings.precious();
-    let caches: Vec<&'static OtherCache> = match wanted.all {
-        true => CACHES.iter().collect(),
-        false => wanted
-            .names
-            .iter()
-            .map(|name| named(name))
-            .collect::<Result<_, _>>()?,
-    };
-    let (mut chosen, mut refused) = (Vec::new(), 0);
-    let bar = progress::counter();
-    for cache in caches {
-        for present in present(cache, &surroundings, &bar) {
-            let shown = path(&present.path).to_string();
-            if let Some(why) = present.refusal(cache, &precious) {
-                bar.suspend(|| say(&format!("oclcache: `{shown}` is left: {why}")));
-                refused += 1;
-            } else if !present.is_empty_elsewhere() {
-                chosen.push(Chosen { cache, present });
+impl CachesClearArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let surroundings = Surroundings::read();
+        let precious = surroundings.precious();
+        let caches: Vec<&'static OtherCache> = match self.all {
+            true => CACHES.iter().collect(),
+            false => self
+                .names
+                .iter()
+                .map(|name| named(name))
+                .collect::<Result<_, _>>()?,
+        };
+        let (mut chosen, mut refused) = (Vec::new(), 0);
+        let bar = progress::counter();
+        for cache in caches {
+            for present in present(cache, &surroundings, &bar) {
+                let shown = path(&present.path).to_string();
+                if let Some(why) = present.refusal(cache, &precious) {
+                    bar.suspend(|| say(&format!("oclcache: `{shown}` is left: {why}")));
+                    refused += 1;
+                } else if !present.is_empty_elsewhere() {
+                    chosen.push(Chosen { cache, present });
+                }
             }
         }
-    }
-    bar.finish_and_clear();
-    let (plan, files, bytes) = plan(&chosen);
-    if wanted.dry_run {
-        print(plan.as_bytes())?;
-        say(&format!(
-            "oclcache: would remove {} ({})",
-            plural(files, "file", "files"),
-            size(bytes)
-        ));
-    } else if chosen.is_empty() {
-        say("oclcache: there is nothing to remove");
-    } else {
-        if !wanted.yes {
-            say(plan.trim_end());
-            ask(files, bytes)?;
+        bar.finish_and_clear();
+        let (plan, files, bytes) = plan(&chosen);
+        if self.dry_run {
+            print(plan.as_bytes())?;
+            say(&format!(
+                "oclcache: would remove {} ({})",
+                plural(files, "file", "files"),
+                size(bytes)
+            ));
+        } else if chosen.is_empty() {
+            say("oclcache: there is nothing to remove");
+        } else {
+            if !self.yes {
+                say(plan.trim_end());
+                ask(files, bytes)?;
+            }
+            refused += remove(&chosen, files);
         }
-        refused += remove(&chosen, files);
-    }
-    match refused {
-        0 => Ok(ExitCode::SUCCESS),
-        _ => Err(Failure::new("not all was removed, as said above")),
+        match refused {
+            0 => Ok(ExitCode::SUCCESS),
+            _ => Err(Failure::new("not all was removed, as said above")),
+        }
     }
 }
 

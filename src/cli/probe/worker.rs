@@ -34,8 +34,9 @@ __kernel void oclcache_doctor(__global float *out, int count)
 ";
 const KERNEL: &CStr = c"oclcache_doctor";
 
-/// What a worker is told by its arguments.
+/// Not for people
 #[derive(Args)]
+#[command(hide = true)]
 pub struct ProbeArgs {
     /// A driver to look at; otherwise the loader is used
     #[arg(long)]
@@ -124,22 +125,24 @@ pub struct ProbedPlatform {
     pub is_refused: bool,
 }
 
-pub fn work(arguments: &ProbeArgs) -> Result<ExitCode, Failure> {
-    let (_, mut answers) = streams().map_err(Failure::new)?;
-    let mut say = |message: &ProbeMessage| {
-        let line = serde_json::to_string(message).map_err(Failure::new)?;
-        writeln!(answers, "{line}").map_err(Failure::new)
-    };
-    match &arguments.driver {
-        Some(library) => say(&examine(library))?,
-        None => {
-            if let Err(why) = use_loader(arguments.builds, &mut say)? {
-                say(&ProbeMessage::Failed(why))?;
+impl ProbeArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let (_, mut answers) = streams().map_err(Failure::new)?;
+        let mut say = |message: &ProbeMessage| {
+            let line = serde_json::to_string(message).map_err(Failure::new)?;
+            writeln!(answers, "{line}").map_err(Failure::new)
+        };
+        match &self.driver {
+            Some(library) => say(&examine(library))?,
+            None => {
+                if let Err(why) = use_loader(self.builds, &mut say)? {
+                    say(&ProbeMessage::Failed(why))?;
+                }
             }
         }
+        say(&ProbeMessage::End)?;
+        Ok(ExitCode::SUCCESS)
     }
-    say(&ProbeMessage::End)?;
-    Ok(ExitCode::SUCCESS)
 }
 
 fn plain(text: impl AsRef<[u8]>) -> String {
