@@ -1,8 +1,8 @@
-//! `oclcache bake`: makes entries of what misses have left as recipes, and of what was made by an older driver.
+//! `oclcache bake`: compiles pending recipes into entries, and recompiles entries of an older driver.
 //!
-//! Each recipe is baked in a process of its own place (`supervise`): one driver, one environment. That process does the calls of
-//! the recipe again (`replay`), through our own hooks, so that they are planned and recorded as an application's; the key that
-//! comes out must be the recipe's.
+//! Worker processes compile the recipes (`supervise`), each for one driver and one environment. A worker repeats the API calls of a
+//! recipe (`replay`) through our own hooks, so that they are planned and recorded as those of an application. The resulting key must
+//! be that of the recipe.
 //!
 //! It also audits hits that programs have chosen (`audit`).
 
@@ -43,32 +43,32 @@ use replay::{ReplayResult, Task};
 use supervise::{Supervisor, WorkerEvent};
 use worker_args::WorkerArgs;
 
-/// Make entries of what programs have left to be compiled again later, and of what an older driver has made
+/// Compile pending recipes into entries, or recompile entries of an older driver
 #[derive(Args)]
 #[command(after_help = "Example: oclcache bake --stale")]
 pub struct BakeArgs {
     #[command(flatten)]
     filter: BakeFilter,
-    /// How many processes work at once; otherwise half as many as there are processors
+    /// How many processes compile at once; by default half as many as there are processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// Also compile this entry again and compare it, as is done with one hit in OCLCACHE_AUDIT; if it differs, the cache is off for its driver
+    /// Also compile this entry again and compare it, as OCLCACHE_AUDIT does with some hits; if it differs, the cache is turned off for its driver
     #[arg(long, value_name = "KEY", conflicts_with = "stale")]
     audit: Vec<String>,
-    /// Give each recipe up after this time, as 90s or 10m, instead of a multiple of what its compilation took
+    /// Give up on a recipe after this time, such as 90s or 10m; by default a multiple of what its compilation took
     #[arg(long, value_name = "TIME", value_parser = parse_age)]
     timeout: Option<Duration>,
     /// List what was skipped and what failed
     #[arg(short, long)]
     verbose: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     handed: WorkerArgs,
 }
 
-/// Not for people
+/// Internal.
 #[derive(Args)]
 #[command(hide = true)]
 pub struct BakeWorkerArgs {
@@ -83,7 +83,7 @@ pub struct BakeWorkerArgs {
 }
 
 impl BakeWorkerArgs {
-    /// Works as one of the baker's workers.
+    /// Compiles recipes as a worker process.
     pub fn run(self) -> Result<ExitCode, Failure> {
         worker::work(&self.library, &self.root, self.own_cache, self.stale)
     }
@@ -102,14 +102,14 @@ impl BakeArgs {
                 "readonly"
             };
             return Err(Failure::new(format_args!(
-                "nothing is baked: `{setting}` is set, so nothing is written; `oclcache config` shows where"
+                "nothing is baked: `{setting}` is set; run `oclcache config` to see where"
             )));
         }
         let path = directory(&config)?;
         if Store::open_existing(&path)?.is_none() {
             return finish(&self, &Report::default());
         }
-        // Limits count what is stored, which the workers do: here no use of an entry is to be noted.
+        // Enforce the limits. The second store has none, so that reading an entry here does not count as a use of it.
         drop(Store::open(&path, Limits::of(&config))?);
         let Some(store) = Store::open_existing(&path)? else {
             return finish(&self, &Report::default());
@@ -139,13 +139,13 @@ impl BakeArgs {
             stop: interrupt.flag(),
         };
         let run = |work: Work| {
-            let bar = Bar::new(&work);
+            let bar = BakeProgress::new(&work);
             supervisor.run(work, jobs(&self), &|event| match event {
                 WorkerEvent::Begun(item) => bar.begun(item),
                 WorkerEvent::Ended(item, verdict) => {
                     bar.ended(&item);
                     let verdict = match verdict {
-                        // It was pending: another recipe is made from it, or somebody else was faster.
+                        // The recipe was pending: the worker needed it for another one, or another process was faster.
                         ReplayResult::Known if !self.filter.stale => ReplayResult::Baked,
                         verdict => verdict,
                     };
@@ -158,7 +158,7 @@ impl BakeArgs {
         let mut tried = BTreeSet::new();
         loop {
             let mut work = collect(&store, &config, &self.filter)?;
-            // Programs that ended meanwhile have started nobody: they found this one.
+            // Programs that ended meanwhile have started no other baker: they found this one.
             let is_more = work.retain_new(&mut tried);
             locked(&report).skipped.append(&mut work.skipped);
             if !is_more {
@@ -168,7 +168,7 @@ impl BakeArgs {
             if interrupt.came() {
                 finish(&self, &locked(&report))?;
                 return Err(interrupt
-                    .failure("stopped; what was baked is stored, the rest is still to be baked"));
+                    .failure("interrupted; what was baked is stored, the rest is still pending"));
             }
             if self.filter.stale || self.filter.all {
                 break;
@@ -193,7 +193,7 @@ fn jobs(arguments: &BakeArgs) -> usize {
     arguments.jobs.map_or(half, usize::from)
 }
 
-/// What has become of everything.
+/// The results.
 #[derive(Default)]
 struct Report {
     baked: Vec<Item>,
@@ -201,13 +201,13 @@ struct Report {
     skipped: Vec<(Item, String)>,
     failed: Vec<(Item, String)>,
     audited: Audited,
-    /// What went wrong on our own side.
+    /// A failure that no recipe or driver caused.
     trouble: Option<String>,
     /// Another process is baking, so nothing was tried.
     is_busy: bool,
 }
 
-/// What audits said.
+/// The results of audits.
 #[derive(Default)]
 struct Audited {
     agreed: Vec<Item>,
@@ -238,7 +238,7 @@ impl Audited {
     fn words(&self) -> String {
         let (agreed, unstable) = (self.agreed.len(), self.unstable.len());
         format!(
-            "audits: {agreed} agreed, {}, {unstable} unstable, {}",
+            "audits: {agreed} agreed, {}, {unstable} not reproducible, {}",
             with_reasons("differed", &self.differed),
             with_reasons("not possible", &self.skipped)
         )
@@ -270,7 +270,7 @@ impl Report {
         }
         let mut words = format!("{} baked", self.baked.len());
         if !self.known.is_empty() {
-            words += &format!(", {} were there", self.known.len());
+            words += &format!(", {} already stored", self.known.len());
         }
         words += &format!(", {}", with_reasons("skipped", &self.skipped));
         words += &format!(", {}", with_reasons("failed", &self.failed));
@@ -281,7 +281,7 @@ impl Report {
     }
 }
 
-/// How many there are, with their reasons.
+/// The number of items, with their reasons.
 fn with_reasons(what: &str, items: &[(Item, String)]) -> String {
     let mut reasons = BTreeMap::new();
     for (_, why) in items {
@@ -338,31 +338,31 @@ fn finish(arguments: &BakeArgs, report: &Report) -> Result<ExitCode, Failure> {
         None if report.audited.differed.is_empty() => Ok(ExitCode::SUCCESS),
         None => Err(audit::failure(report.audited.differed.len())),
         Some(why) => Err(Failure::new(format_args!(
-            "not everything was tried: {why}"
+            "not all recipes were tried: {why}"
         ))),
     }
 }
 
-/// An item as a list has it.
+/// An item as a row of a list.
 fn named(item: &Item) -> String {
     let key = &item.key.hex()[..SHOWN_DIGITS];
     let program = text(item.program.as_bytes());
     format!("{key}  {program}  {}", kernels(&item.kernels))
 }
 
-/// What people see who watch.
-struct Bar {
+/// The progress bar.
+struct BakeProgress {
     bar: ProgressBar,
-    /// How long it took the applications to compile what is left, in nanoseconds.
+    /// The time that applications took to compile what is left, in nanoseconds.
     left_ns: Mutex<u64>,
 }
 
-impl Bar {
-    fn new(work: &Work) -> Bar {
+impl BakeProgress {
+    fn new(work: &Work) -> BakeProgress {
         let items = || work.places.values().flatten();
         let bar = bar(items().count() as u64, "");
         let left = items().fold(0u64, |sum, item| sum.saturating_add(item.compile_ns));
-        Bar {
+        BakeProgress {
             bar,
             left_ns: Mutex::new(left),
         }

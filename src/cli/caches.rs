@@ -1,4 +1,4 @@
-//! `oclcache caches`: the other caches of compiled kernels on this machine.
+//! `oclcache caches`: lists other caches of compiled kernels on this machine.
 
 mod clear;
 mod present;
@@ -19,13 +19,13 @@ use super::progress;
 use crate::log::{os, path};
 use present::{Present, present, summary};
 
-/// Show the other caches of compiled kernels on this machine, or clear them
+/// Show or clear the other caches of compiled kernels on this machine
 #[derive(Args)]
 #[command(after_help = "Example: oclcache caches\nExample: oclcache caches clear pocl mesa")]
 pub struct CachesArgs {
     #[command(subcommand)]
     what: Option<What>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -86,7 +86,7 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
         }
         shown += &format!("{}  {}\n", heading(cache.name), cache.what);
         if present.is_empty() {
-            shown += "    there is none\n";
+            shown += "    not found\n";
         }
         for one in present {
             shown += &format!("    {}\n", path(&one.path));
@@ -117,11 +117,11 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
         }
     }
     if !absent.is_empty() {
-        shown += &format!("{}\n", heading("not there"));
+        shown += &format!("{}\n", heading("not found"));
         shown += &absent.render(4, width());
     }
-    shown += &format!("all together: {}\n", size(total));
-    // Many look at it; that is said once.
+    shown += &format!("total: {}\n", size(total));
+    // Many caches read this variable.
     if let Some(cache_home) = (surroundings.variable)("XDG_CACHE_HOME") {
         shown += &format!("set now: XDG_CACHE_HOME={}\n", os(&cache_home));
     }

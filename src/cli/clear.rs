@@ -18,13 +18,13 @@ use crate::store::Store;
 use crate::store::directory::FileFacts;
 use crate::store::entry::Meta;
 
-/// Remove all entries, or some
+/// Remove all entries, or some of them
 #[derive(Args, Default)]
 #[command(
     after_help = "Example: oclcache clear --program darktable --older-than 30d\nIn ccache: -C, --evict-older-than"
 )]
 pub struct ClearArgs {
-    /// Only this entry: the key, or as many of its first digits as make it clear
+    /// Only this entry: the key, or enough of its first digits
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
     /// Only entries that this program made: its file name, as `list` shows it
@@ -33,16 +33,16 @@ pub struct ClearArgs {
     /// Only entries of this driver, as `list` shows it
     #[arg(long, value_name = "NAME")]
     driver: Option<String>,
-    /// Only entries that were not used for this time, as 12h or 30d
+    /// Only entries unused for this time, such as 12h or 30d
     #[arg(long, value_name = "TIME", value_parser = parse_age)]
     older_than: Option<Duration>,
-    /// Remove nothing, but list what would go
+    /// List what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
 }
 
 impl ClearArgs {
-    fn is_of_all(&self) -> bool {
+    fn takes_all(&self) -> bool {
         let ClearArgs {
             key,
             program,
@@ -63,7 +63,7 @@ impl ClearArgs {
             say("oclcache: the cache is empty");
             return Ok(ExitCode::SUCCESS);
         };
-        if self.is_of_all() && !self.dry_run {
+        if self.takes_all() && !self.dry_run {
             return clear_all(&store);
         }
         let chosen = choose(&store, &self)?;
@@ -102,7 +102,7 @@ impl ClearArgs {
     }
 }
 
-/// The entries that everything is true of that was said.
+/// The entries that match all filters.
 fn choose(
     store: &Store,
     arguments: &ClearArgs,
@@ -141,14 +141,14 @@ fn choose(
         if let Some(name) = name
             && !known.keys().any(|known| known.eq_ignore_ascii_case(name))
         {
-            say_what_there_is(what, name, known);
+            say_known_names(what, name, known);
         }
     }
     Ok(chosen)
 }
 
-/// Names what could have been meant.
-fn say_what_there_is(what: &str, name: &str, known: &BTreeMap<String, u64>) {
+/// Lists the names that entries have.
+fn say_known_names(what: &str, name: &str, known: &BTreeMap<String, u64>) {
     const SHOWN: usize = 8;
     let mut known: Vec<(&String, &u64)> = known.iter().collect();
     known.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
@@ -158,15 +158,15 @@ fn say_what_there_is(what: &str, name: &str, known: &BTreeMap<String, u64>) {
         .collect();
     let name = text(name.as_bytes());
     let there = match shown.as_slice() {
-        [] => "there is none".to_owned(),
-        shown => format!("there are those of {}", shown.join(", ")),
+        [] => "the cache has no entries".to_owned(),
+        shown => format!("there are entries of {}", shown.join(", ")),
     };
     say(&format!(
-        "oclcache: of the {what} `{name}` there is no entry; {there}"
+        "oclcache: no entry is of the {what} `{name}`; {there}"
     ));
 }
 
-/// Removes all that the cache has made, entries and what belongs to them.
+/// Removes everything that the cache made.
 fn clear_all(store: &Store) -> Result<ExitCode, Failure> {
     let cleared = store.clear()?;
     let files = |files| plural(files, "file", "files");
@@ -178,7 +178,7 @@ fn clear_all(store: &Store) -> Result<ExitCode, Failure> {
     if cleared.foreign > 0 {
         let path = crate::log::path(store.root().path()).to_string();
         return Err(Failure::new(format_args!(
-            "left {} in `{path}` that the cache did not make",
+            "did not remove {} in `{path}`: the cache did not make them",
             files(cleared.foreign)
         )));
     }

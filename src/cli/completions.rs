@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::help::{self, Definition};
 use super::output::print;
 
-/// A shell that can be told what there is to be typed.
+/// A shell that has completions.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum ShellName {
     /// In ~/.bashrc: source <(oclcache completions bash)
@@ -20,7 +20,7 @@ pub enum ShellName {
     Fish,
 }
 
-/// Print the completions of verbs and options for a shell
+/// Print the completions for a shell
 #[derive(Args)]
 #[command(
     after_help = "Example: oclcache completions bash > ~/.local/share/bash-completion/completions/oclcache"

@@ -1,7 +1,7 @@
-//! `oclcache doctor`: everything that must be true for the cache to work, one line each, and how to mend what is not.
+//! `oclcache doctor`: checks everything the cache needs, one line each, and tells how to fix what is wrong.
 //!
-//! What may crash or hang, which is a loader or a driver, is loaded in processes of their own (`prober`, `worker`). Nothing is made
-//! that stays, and the user's cache is not written.
+//! Loaders and drivers may crash or hang, so that child processes load them (`cli::probe`). Nothing is left behind, and the user's
+//! cache is not written.
 
 mod audit;
 mod baker;
@@ -29,30 +29,30 @@ use super::library;
 use super::output::{print, print_json, say};
 use super::probe::prober::{ProbeTarget, Prober};
 use super::probe::worker::ProbeBuilds;
-use super::probe::{LIMIT, ProbedLibrary, ask};
+use super::probe::{self, LIMIT, ProbedLibrary};
 use super::worker::root::Root;
 use crate::config::Config;
 use crate::log::path;
-use report::{DoctorReport, Mend};
+use report::{DoctorReport, Fix};
 
-/// Tell whether everything is as it must be for the cache to work, and how to mend what is not
+/// Check everything the cache needs, and tell how to fix what is wrong
 #[derive(Args)]
 #[command(
     after_help = "Example: oclcache doctor --driver pocl\nExit code: 0 if nothing is wrong, 1 if something is"
 )]
 pub struct DoctorArgs {
-    /// Also whether this program can come through the cache
+    /// Also check whether this program can use the cache
     program: Option<OsString>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Build nothing
+    /// Build no program
     #[arg(long)]
     no_build: bool,
-    /// Only drivers with this in their names, as `pocl`
+    /// Only check drivers with this in their names, such as `pocl`
     #[arg(long, value_name = "NAME")]
     driver: Option<String>,
-    /// Give a driver up after this time, as 10s or 5m, instead of a minute
+    /// Give up on a driver after this time, such as 10s or 5m; by default a minute
     #[arg(long, value_name = "TIME", value_parser = super::parse::parse_age)]
     timeout: Option<Duration>,
 }
@@ -75,12 +75,11 @@ impl DoctorArgs {
         let library = match Root::new() {
             Ok(kept) => examine(&self, &config, &prober, &kept, &bar, &mut report)?,
             Err(error) => {
-                let mend = Mend::command("unset TMPDIR")
-                    .because("let TMPDIR name a directory that you can write");
-                let text = format!(
-                    "no temporary directory can be made, so no driver is looked at: {error}"
-                );
-                report.wrong("temporary", text, mend);
+                let fix = Fix::command("unset TMPDIR")
+                    .because("set TMPDIR to a directory that you can write");
+                let text =
+                    format!("no temporary directory can be made, so no driver is checked: {error}");
+                report.wrong("temporary", text, fix);
                 None
             }
         };
@@ -103,7 +102,7 @@ impl DoctorArgs {
     }
 }
 
-/// What takes processes of their own. Gives the library of this command.
+/// The checks that need child processes. Returns the library of this command.
 fn examine(
     arguments: &DoctorArgs,
     config: &Config,
@@ -147,7 +146,7 @@ fn examine(
     Ok(library)
 }
 
-/// The library that belongs to this command, if it can be loaded.
+/// Checks the library that belongs to this command. Returns it if it can be loaded.
 fn examine_library(
     prober: &Prober,
     kept: &Root,
@@ -157,7 +156,7 @@ fn examine_library(
     let version = env!("CARGO_PKG_VERSION");
     let command = library::own_path()?;
     let again = || {
-        Mend::words("install the command and the library together, from one build or one package")
+        Fix::words("install the command and the library together, from one build or one package")
     };
     let library = match library::library(&command) {
         Ok(library) => library,
@@ -167,14 +166,14 @@ fn examine_library(
         }
     };
     let shown = path(&library).to_string();
-    match ask(&library, prober, kept) {
+    match probe::library(&library, prober, kept) {
         ProbedLibrary::Us(copy) if copy.version == version => {
             report.good(ABOUT, format!("oclcache {version}, {shown}"));
             return Ok(Some(library));
         }
         ProbedLibrary::Us(copy) => {
             let text = format!(
-                "{shown} is version {}, and this command is {version}",
+                "{shown} is version {}, but this command is version {version}",
                 copy.version
             );
             report.wrong(ABOUT, text, again());

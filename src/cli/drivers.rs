@@ -1,5 +1,5 @@
-//! Which entries the drivers of this machine could be given: each registered driver is opened in a process of its own, which tells
-//! what stands in the keys of its programs.
+//! Finds out which entries fit a driver of this machine. A child process opens each registered driver and reports the ingredients
+//! that the driver adds to keys.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -29,13 +29,13 @@ use crate::store::digests::Digests;
 use crate::store::entry::Meta;
 use crate::store::library_facts;
 
-/// How long a driver may take to open; some hash hundreds of megabytes then.
+/// How long a driver may take to open. Some hash hundreds of megabytes.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Names of ingredients that tell which of several devices a call is for (`cache::devices`).
-const CHOICE: [&str; 2] = ["root of device", "only for device"];
+/// Ingredients that select one of several devices (`cache::devices`).
+const DEVICE_CHOICE: [&str; 2] = ["root of device", "only for device"];
 
-/// Not for people
+/// Internal.
 #[derive(Args)]
 #[command(hide = true)]
 pub struct DescribeDriverArgs {
@@ -43,29 +43,29 @@ pub struct DescribeDriverArgs {
     library: PathBuf,
 }
 
-/// One platform of a driver, as keys have it.
+/// The ingredients of one platform of a driver.
 #[derive(Debug, Serialize, Deserialize)]
 struct Platform {
     identity: Vec<Ingredient>,
-    /// Programs and configuration files that it would use from here.
+    /// Programs and configuration files that the driver would use here.
     files: Vec<Ingredient>,
     devices: Vec<Vec<Ingredient>>,
 }
 
-/// The registered drivers, of which each is asked when an entry may be for it.
+/// The registered drivers. Each is probed when the first entry may fit it.
 pub struct Drivers<'a> {
     interrupt: &'a Interrupt,
     libraries: Vec<Library>,
 }
 
 struct Library {
-    /// As it is registered.
+    /// The path, as it is registered.
     path: PathBuf,
-    /// Its platforms, or why it cannot be asked; None: it was not asked yet.
+    /// The platforms, or why the driver cannot be opened; None if it was not probed yet.
     answer: Option<Result<Vec<Platform>, String>>,
 }
 
-/// What is remembered of drivers in a store that is only read.
+/// What the store remembers about drivers. It is only read.
 struct StoredMemory {
     store: Option<Store>,
     digests: Digests,
@@ -138,7 +138,7 @@ fn ask(library: &Path, interrupt: &Interrupt) -> Result<Vec<Platform>, String> {
         .args(["describe-driver", "--library"])
         .arg(library)
         .stderr(Stdio::null());
-    // PoCL writes into its own cache as soon as it is opened.
+    // PoCL writes to its own cache as soon as it is opened.
     for cold in CACHES.iter().flat_map(|cache| cache.cold) {
         if let Cold::Move(variable) = cold {
             command.env(variable, root.path().join(variable));
@@ -161,11 +161,11 @@ fn ask(library: &Path, interrupt: &Interrupt) -> Result<Vec<Platform>, String> {
         .map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok())
         .collect();
     let platforms = bytes.and_then(|bytes| postcard::from_bytes(&bytes).ok());
-    platforms.ok_or_else(|| "it answers nonsense".to_owned())
+    platforms.ok_or_else(|| "its answer is invalid".to_owned())
 }
 
 impl Platform {
-    /// Whether a key of these ingredients could be made with this driver.
+    /// Whether this driver could make a key of these ingredients.
     fn fits(&self, ingredients: &[Ingredient]) -> bool {
         let of_kinds = |kinds: &[Kind]| {
             let kinds = kinds.to_vec();
@@ -189,7 +189,7 @@ impl Platform {
         is_driver
             && !there.is_empty()
             && of_kinds(&[Kind::Device, Kind::Processor])
-                .filter(|one| !CHOICE.contains(&one.name.as_str()))
+                .filter(|one| !DEVICE_CHOICE.contains(&one.name.as_str()))
                 .all(|one| all.contains(&one))
     }
 }
@@ -204,7 +204,7 @@ impl<'a> Drivers<'a> {
         }
     }
 
-    /// The registered library that an entry fits. Those are asked first that are called as the one that made it.
+    /// The registered library that an entry fits. Libraries with the name of the one that made it are probed first.
     pub fn fitting(&mut self, meta: &Meta) -> Option<PathBuf> {
         let made_by = Path::new(&meta.driver_library);
         self.libraries.sort_by_key(|library| {
@@ -236,7 +236,7 @@ impl<'a> Drivers<'a> {
         })
     }
 
-    /// Those that could not be asked, and why.
+    /// The drivers that could not be opened, and why.
     pub fn silent(self) -> Vec<(PathBuf, String)> {
         let libraries = self.libraries.into_iter();
         let silent = libraries.filter_map(|library| Some((library.path, library.answer?.err()?)));
@@ -244,7 +244,7 @@ impl<'a> Drivers<'a> {
     }
 }
 
-/// What an entry is for, for people.
+/// What an entry is for, as a message.
 pub fn purpose(meta: &Meta) -> String {
     format!(
         "made by {} ({}) for {}",

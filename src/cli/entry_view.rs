@@ -1,4 +1,4 @@
-//! How an entry and the ingredients of its key are shown, in a row of a list or one by one.
+//! Formats entries and the ingredients of their keys for `list`, `show`, `explain` and others.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::key::ingredients::{Ingredient, Key, Kind, digest_of, hex};
 use crate::log::text;
 use crate::store::entry::Meta;
 
-/// Digits of a key that are shown; enough to tell entries apart by.
+/// How many digits of a key are shown; enough to tell entries apart.
 pub const SHOWN_DIGITS: usize = 16;
 
 pub fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>, given_up: bool) -> Value {
@@ -49,12 +49,12 @@ pub fn row_as_text(key: &Key, bytes: u64, meta: Option<&Meta>, given_up: bool) -
             kernels(&meta.facts.kernel_names),
         ),
     };
-    // `show` has all names, so a row takes no second line of a terminal.
+    // One line of a terminal: `show` has all names.
     let most = width().unwrap_or(usize::MAX);
     format!("{}\n", console::truncate_str(&row, most, "…"))
 }
 
-/// The first names, and how many more there are.
+/// The first names, and the number of the others.
 pub fn kernels(names: &[Vec<u8>]) -> String {
     const SHOWN: usize = 5;
     let shown = text(&names[..names.len().min(SHOWN)].join(&b' ')).to_string();
@@ -64,18 +64,18 @@ pub fn kernels(names: &[Vec<u8>]) -> String {
     }
 }
 
-/// What it is, as JSON and people have it.
+/// The name of its kind.
 pub fn kind(ingredient: &Ingredient) -> String {
     format!("{:?}", ingredient.kind).to_lowercase()
 }
 
-/// Its value, as people read it.
+/// Its value as text.
 pub fn value(ingredient: &Ingredient) -> String {
     let bytes = &ingredient.value;
     match ingredient.kind {
         Kind::Source | Kind::Options | Kind::Header | Kind::Il => format!("sha256 {}", hex(bytes)),
         Kind::Input | Kind::Previous | Kind::Constant => hex(bytes),
-        // The digest of the content, and which other place is the same file.
+        // The digest of the content, and the other place that is the same file.
         Kind::Include => match bytes.split_at_checked(32) {
             Some((digest, same)) => format!("sha256 {}{}", hex(digest), text(same)),
             None if bytes.is_empty() => "absent".to_owned(),
@@ -86,7 +86,7 @@ pub fn value(ingredient: &Ingredient) -> String {
             Some(blank) => format!("{} {}", text(&bytes[..blank]), hex(&bytes[blank + 1..])),
             None => hex(bytes),
         },
-        // What the value is may be a password.
+        // The value may be a password.
         Kind::Environment if digest_of(bytes).is_some() => {
             format!("sha256 {}", hex(&digest_of(bytes).unwrap_or_default()))
         }
@@ -100,7 +100,7 @@ pub fn value(ingredient: &Ingredient) -> String {
     }
 }
 
-/// The names of features, each of which stands behind a version of 32 bits and before a NUL.
+/// The names of features. Each is preceded by a version of 32 bits and followed by NULs.
 fn features(bytes: &[u8]) -> String {
     let mut names = Vec::new();
     let mut rest = bytes;
@@ -113,7 +113,7 @@ fn features(bytes: &[u8]) -> String {
     names.join(" ")
 }
 
-/// A number of a device, or the error code that it gave instead.
+/// A number that a device answered, or its error code.
 fn number(bytes: &[u8]) -> Option<String> {
     if let Some(long) = u64::from_value(bytes) {
         return Some(long.to_string());
@@ -124,7 +124,7 @@ fn number(bytes: &[u8]) -> Option<String> {
     })
 }
 
-/// What the devices call themselves that an entry is for.
+/// The names of the devices that an entry is for.
 pub fn devices(ingredients: &[Ingredient]) -> Vec<String> {
     let names = ingredients
         .iter()

@@ -1,4 +1,4 @@
-//! What a program's file tells of whether the program can load the library.
+//! Whether a program can load the library, by its file.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -21,13 +21,13 @@ pub fn find_program(program: &OsStr) -> Option<PathBuf> {
         .find(runnable)
 }
 
-/// Whether a program runs with rights that its caller has not.
+/// Whether a program runs with privileges that its caller does not have.
 pub fn is_raised(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|metadata| metadata.mode() & 0o6000 != 0)
         || rustix::fs::getxattr(file, "security.capability", &mut [0u8; 64]).is_ok()
 }
 
-/// Whether a file is a program that needs no dynamic linker.
+/// Whether a file is a statically linked program.
 pub fn is_static(file: &Path) -> bool {
     let Ok(bytes) = std::fs::read(file) else {
         return false;

@@ -1,4 +1,4 @@
-//! `oclcache explain`.
+//! `oclcache explain`: why builds were not hits.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -20,18 +20,18 @@ use crate::store::journal::{self, BuildResult, JournalRecord, Kept};
 /// How many differences of one kind are shown in a list.
 const SHOWN_OF_A_KIND: usize = 4;
 
-/// Tell why programs were compiled: the latest misses, bypasses and failures, or those of one key
+/// Explain the latest misses, bypasses and failures, or those of one key
 #[derive(Args)]
 #[command(
-    after_help = "Example: oclcache explain --last 1\nIn ccache: CCACHE_DEBUG, but nothing needs to be set before"
+    after_help = "Example: oclcache explain --last 1\nIn ccache: CCACHE_DEBUG, but nothing needs to be set in advance"
 )]
 pub struct ExplainArgs {
-    /// Only this key, or as many of its first digits as make it clear
+    /// Only this key, or enough of its first digits
     key: Option<String>,
-    /// How many are listed
+    /// How many to list
     #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "key")]
     last: usize,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -57,7 +57,7 @@ impl ExplainArgs {
                 let rows = records.map(|(record, why)| as_text(record, &why, SHOWN_OF_A_KIND));
                 let rows: Vec<String> = rows.collect();
                 if rows.is_empty() {
-                    say("oclcache: the journal is empty: no program was compiled since it began");
+                    say("oclcache: the journal is empty: no program was compiled yet");
                 }
                 print(rows.concat().as_bytes())
             }
@@ -65,13 +65,13 @@ impl ExplainArgs {
     }
 }
 
-/// All that is known of one key.
+/// Everything known about one key.
 fn of_key(past: &Past, key: &Key, json: bool) -> Result<ExitCode, Failure> {
     let is_its =
         |record: &&JournalRecord| record.build.as_ref().is_some_and(|build| build.key == *key);
     let mut records: Vec<&JournalRecord> = past.records.iter().rev().filter(is_its).collect();
     let entry = past.entry(key);
-    // An entry that is older than the journal.
+    // The entry may be older than the journal.
     let first = entry.map(|meta| why::record_of_entry(key, meta));
     if records.is_empty() {
         records.extend(&first);
@@ -142,7 +142,7 @@ fn as_json(record: &JournalRecord, why: &Why) -> Value {
     })
 }
 
-/// A head line, and what there is to say, a line each.
+/// A head line, and the explanation in lines below it.
 fn as_text(record: &JournalRecord, why: &Why, of_a_kind: usize) -> String {
     let now = journal::now_ms();
     let age = ago(now.saturating_sub(record.time_ms));

@@ -1,7 +1,7 @@
-//! `oclcache export`: entries as an archive.
+//! `oclcache export`: writes entries into an archive.
 //!
-//! Entries are read once, into a file without a name, so that what the manifest says of them is what follows it, whatever other
-//! processes store meanwhile. The archive gets its name when it is whole.
+//! Entries are read once, into a file without a name, so that the manifest matches them, whatever other processes store meanwhile.
+//! The archive gets its name when it is complete.
 
 mod chosen;
 mod disclosure;
@@ -33,22 +33,22 @@ use crate::key::ingredients::Key;
 use crate::store::Store;
 use chosen::{Chosen, ExportFilter, cannot, place};
 
-/// zstd's own default: a higher level takes ten times as long for a tenth of the size.
+/// The default of zstd. A higher level takes ten times as long and saves a tenth of the size.
 const LEVEL: i32 = 3;
 
-/// Write entries into an archive, for another machine, user or container
+/// Write entries into an archive for another machine, user or container
 #[derive(Args)]
 #[command(after_help = "Example: oclcache export --driver pocl --no-source kernels.tar.zst")]
 pub struct ExportArgs {
     #[command(flatten)]
     filter: ExportFilter,
-    /// Only tell what would be disclosed
+    /// Show what the archive would disclose, and write nothing
     #[arg(long)]
     dry_run: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The archive, as kernels.tar.zst; `-` is standard output
+    /// The archive, such as kernels.tar.zst, or `-` for standard output
     file: PathBuf,
 }
 
@@ -63,7 +63,7 @@ impl ExportArgs {
             });
         }
         if is_stream && !self.dry_run && io::stdout().is_terminal() {
-            let words = "an archive is nothing for a terminal; name a file";
+            let words = "an archive cannot be written to a terminal; name a file";
             return Err(Failure {
                 words: words.into(),
                 code: 2,
@@ -96,7 +96,7 @@ impl ExportArgs {
         }
         if chosen.listed.is_empty() {
             return Err(Failure::new(
-                "there is nothing to export: no entry is what was asked for; see `oclcache list`",
+                "there is nothing to export: no entries match; run `oclcache list` to see what there is",
             ));
         }
         let written = match self.dry_run {
@@ -132,7 +132,7 @@ impl ExportArgs {
     }
 }
 
-/// What is there is replaced if it is an archive, and is nobody else's affair.
+/// Fails if the target exists and is not an archive, which may be replaced.
 fn check_target(file: &Path) -> Result<(), Failure> {
     let shown = crate::log::path(file).to_string();
     let Ok(metadata) = std::fs::metadata(file) else {
@@ -140,13 +140,13 @@ fn check_target(file: &Path) -> Result<(), Failure> {
     };
     if metadata.is_dir() {
         return Err(Failure::new(format_args!(
-            "`{shown}` is a directory; name a file in it, as `{shown}/kernels.tar.zst`"
+            "`{shown}` is a directory; name a file in it, such as `{shown}/kernels.tar.zst`"
         )));
     }
     let kind = metadata.file_type();
     if kind.is_fifo() || kind.is_char_device() || kind.is_block_device() || kind.is_socket() {
         return Err(Failure::new(format_args!(
-            "`{shown}` is no regular file; write to standard output instead: oclcache export - > {shown}"
+            "`{shown}` is not a regular file; write to standard output: oclcache export - > {shown}"
         )));
     }
     let mut start = Vec::new();
@@ -155,15 +155,15 @@ fn check_target(file: &Path) -> Result<(), Failure> {
     match read {
         Ok(_) if start.is_empty() || start == MAGIC => Ok(()),
         Ok(_) => Err(Failure::new(format_args!(
-            "`{shown}` is there and is no archive; it is not replaced"
+            "`{shown}` exists and is not an archive, so it is not replaced; name another file"
         ))),
         Err(error) => Err(Failure::new(format_args!(
-            "cannot read `{shown}`: {error}; it is not replaced"
+            "cannot read `{shown}`: {error}; name another file"
         ))),
     }
 }
 
-/// Writes beside the file, and gives it the name when it is whole. Tells its size.
+/// Writes a temporary file and renames it when it is complete. Returns its size.
 fn to_file(
     store: &Store,
     arguments: &ExportArgs,
@@ -184,7 +184,7 @@ fn to_file(
         interrupt,
         &failed,
     )?;
-    // A name for something that a power cut may empty is none: the next machine cannot make it again.
+    // A power cut must not leave an empty archive.
     temporary.as_file().sync_all().map_err(failed)?;
     let bytes = temporary.as_file().metadata().map_err(failed)?.len();
     interrupt.go_on()?;
@@ -251,7 +251,7 @@ fn write(
         manifest.as_bytes(),
     )
     .map_err(failed)?;
-    // A cache that is only read gets no key; then its archives are anybody's.
+    // A read-only cache gets no key. Without a key, importing needs `--trust`.
     let config = Config::read();
     let seal = match config.readonly() {
         true => Seal::of(store),

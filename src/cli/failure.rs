@@ -43,9 +43,7 @@ impl From<StoreError> for Failure {
             ErrorKind::ReadOnlyFilesystem => {
                 "set OCLCACHE_READONLY=1 to use the cache as it is, or OCLCACHE_DIR to a directory elsewhere"
             }
-            _ => {
-                "`oclcache doctor` tells how to mend that, or set OCLCACHE_DIR to another directory"
-            }
+            _ => "run `oclcache doctor`, or set OCLCACHE_DIR to another directory",
         };
         Failure::new(format_args!("{error}; {step}"))
     }

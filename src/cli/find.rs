@@ -1,4 +1,4 @@
-//! Keys as people type them: as many of their first digits as make them clear.
+//! Finds entries by the first digits of their keys.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use crate::key::ingredients::Key;
 use crate::store::entry::Entry;
 use crate::store::{Lookup, Store};
 
-/// The key that some first digits name.
+/// The key of an entry that begins with these digits.
 pub fn find_key(store: &Store, digits: &str) -> Result<Key, Failure> {
     let keys = store.entries()?.into_iter().map(|(key, _)| key);
     choose_key(keys, digits, "list")
 }
 
-/// The one of these keys that some first digits name; `verb` lists them.
+/// The one of these keys that begins with these digits. `verb` lists the keys.
 pub fn choose_key(
     keys: impl Iterator<Item = Key>,
     digits: &str,
@@ -29,17 +29,17 @@ pub fn choose_key(
     let shown = crate::log::text(digits.as_bytes());
     if !valid {
         return Err(Failure::no_such_entry(format_args!(
-            "`{shown}` is no key: keys are hexadecimal digits, see `oclcache {verb}`"
+            "`{shown}` is not a key: keys are hexadecimal digits; run `oclcache {verb}` to list them"
         )));
     }
     let keys: Vec<Key> = keys.filter(|key| key.hex().starts_with(digits)).collect();
     match keys.as_slice() {
         [key] => Ok(*key),
         [] => Err(Failure::no_such_entry(format_args!(
-            "there is no entry `{shown}`; see `oclcache {verb}`"
+            "no entry has a key that begins with `{shown}`; run `oclcache {verb}` to list them"
         ))),
         keys => Err(Failure::no_such_entry(format_args!(
-            "{} entries begin with `{shown}`; give more digits",
+            "the keys of {} entries begin with `{shown}`; give more digits",
             keys.len()
         ))),
     }
@@ -47,12 +47,12 @@ pub fn choose_key(
 
 pub fn no_entry(digits: &str) -> Failure {
     Failure::no_such_entry(format_args!(
-        "there is no entry `{}`: the cache is empty; `oclcache run PROGRAM` fills it",
+        "no entry has the key `{}`: the cache is empty; fill it with `oclcache run PROGRAM`",
         crate::log::text(digits.as_bytes())
     ))
 }
 
-/// The entry that some first digits name, verified, and where it stands.
+/// The entry whose key begins with these digits, verified, with its key and path.
 pub fn find_entry(digits: &str) -> Result<(Key, PathBuf, Entry), Failure> {
     let (own, tiers) = (store()?, tiers(&Config::read()));
     let (key, store) = find(own.iter().chain(tiers.stores()), digits)?;
@@ -62,7 +62,7 @@ pub fn find_entry(digits: &str) -> Result<(Key, PathBuf, Entry), Failure> {
         Lookup::Unreadable(error) => {
             let path = store.path_of(&key);
             let words = format!(
-                "cannot read `{}`: {error}; `oclcache doctor` looks at the directory",
+                "cannot read `{}`: {error}; run `oclcache doctor`",
                 crate::log::path(&path)
             );
             return Err(Failure::new(words));
@@ -70,7 +70,7 @@ pub fn find_entry(digits: &str) -> Result<(Key, PathBuf, Entry), Failure> {
         Lookup::Bad(defect) => {
             let path = store.path_of(&key);
             let words = format!(
-                "`{}` is damaged ({defect}); the next build replaces it",
+                "`{}` is damaged ({defect}); the next build of the program replaces it",
                 crate::log::path(&path)
             );
             return Err(Failure::new(words));
@@ -79,7 +79,7 @@ pub fn find_entry(digits: &str) -> Result<(Key, PathBuf, Entry), Failure> {
     Ok((key, store.path_of(&key), *entry))
 }
 
-/// The first of the stores that has the key that some first digits name.
+/// The key that begins with these digits, and the first store that has it.
 fn find<'a>(
     stores: impl Iterator<Item = &'a Store>,
     digits: &str,

@@ -26,14 +26,14 @@ use crate::store::entry::Meta;
 use crate::store::gc::Collector;
 use crate::store::{Limits, Store};
 
-/// Bring the cache within its limits, and clear away what nobody uses
+/// Shrink the cache to its limits, and remove what is no longer used
 #[derive(Args, Default)]
 #[command(after_help = "Example: oclcache gc --max-size 500M\nIn ccache: -c, --evict-older-than")]
 pub struct GcArgs {
-    /// The size that the entries may take, as 500M or 5Gi, instead of OCLCACHE_MAX_SIZE
+    /// The size limit, such as 500M or 5Gi, instead of OCLCACHE_MAX_SIZE
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
-    /// Entries go that were not used for this time, as 12h or 30d, instead of OCLCACHE_MAX_AGE
+    /// Remove entries unused for this time, such as 12h or 30d, instead of OCLCACHE_MAX_AGE
     #[arg(long, value_name = "TIME", value_parser = parse_age)]
     max_age: Option<Duration>,
 }
@@ -70,8 +70,8 @@ impl GcArgs {
             size(done.bytes)
         );
         for (files, what) in [
-            (done.old_formats, "of formats that are not used any more"),
-            (done.leftovers, "that were left over"),
+            (done.old_formats, "of old formats"),
+            (done.leftovers, "left by killed processes"),
         ] {
             if files > 0 {
                 words += &format!(", {} {what}", plural(files, "file", "files"));
@@ -90,10 +90,10 @@ impl GcArgs {
     }
 }
 
-/// What files of drivers are now, and a bar for people who watch.
+/// Tells the collector which drivers are still installed, and shows progress.
 struct Watched<'a> {
     interrupt: &'a Interrupt,
-    /// By path: how the library would stand in a key, by build-id or by content.
+    /// By path: the values that identify the library in keys, by build-id and by content; None if it is gone.
     libraries: HashMap<String, Option<Vec<Vec<u8>>>>,
     bar: ProgressBar,
 }
@@ -112,7 +112,7 @@ impl Collector for Watched<'_> {
     fn is_installed(&mut self, meta: &Meta) -> bool {
         let path = meta.driver_library.as_str();
         if !Path::new(path).is_absolute() {
-            return true; // found by its name, nobody knows where
+            return true; // found by name: the path is not known
         }
         let known = self
             .libraries
@@ -135,7 +135,7 @@ impl Collector for Watched<'_> {
     }
 }
 
-/// How a library would stand in a key; None if it is gone.
+/// The values that identify a library in keys; None if it is gone.
 fn values_of(library: &Path) -> Option<Vec<Vec<u8>>> {
     let content = std::fs::read(library).ok()?;
     let elf = ElfFile64::<Endianness>::parse(content.as_slice()).ok();

@@ -1,4 +1,4 @@
-//! How the command explains itself: its verbs by what people want, for the help, the completions and the man pages.
+//! The help of the command, which groups verbs by purpose, and what completions and man pages need of it.
 
 use std::process::ExitCode;
 
@@ -10,14 +10,14 @@ use crate::log;
 
 /// Verbs that belong together in the help.
 pub struct Group {
-    /// What people want to do.
+    /// The purpose.
     pub heading: &'static str,
-    /// The verbs, as the variants of their enumeration are called.
+    /// The names of the variants in the enumeration of verbs.
     pub verbs: &'static [&'static str],
 }
 
-/// Where lines end that nobody's terminal breaks.
-const WIDEST: usize = 100;
+/// The width of the help where there is no terminal, and the most where there is.
+const MAX_WIDTH: usize = 100;
 
 /// The whole command, and its verbs in groups.
 pub struct Definition {
@@ -25,10 +25,10 @@ pub struct Definition {
     pub groups: &'static [Group],
 }
 
-/// The command as people see it: without what is not for them, and with its verbs in groups.
+/// The definition of the command, with its verbs in groups.
 pub fn define(command: Command, groups: &'static [Group]) -> Definition {
-    // Where nothing is a terminal, clap would take the width of any that is open, or COLUMNS.
-    let width = output::width().map_or(WIDEST, |width| width.min(WIDEST));
+    // Without a terminal on standard output, clap would use the width of standard error or COLUMNS.
+    let width = output::width().map_or(MAX_WIDTH, |width| width.min(MAX_WIDTH));
     let listed = in_groups(&command, groups, width);
     let command = command
         .term_width(width)
@@ -49,7 +49,7 @@ pub fn define(command: Command, groups: &'static [Group]) -> Definition {
     Definition { command, groups }
 }
 
-/// The same without verbs and options that are hidden, for what shows them all the same.
+/// The command without its hidden verbs and options, for completions and man pages, which would show them.
 pub fn for_people(command: &Command) -> Command {
     let arguments = command.get_arguments().filter(|it| !it.is_hide_set());
     let verbs = command.get_subcommands().filter(|it| !it.is_hide_set());
@@ -70,7 +70,7 @@ pub fn for_people(command: &Command) -> Command {
     shown
 }
 
-/// The verbs of a group that people see.
+/// The visible verbs of a group.
 pub fn verbs<'a>(command: &'a Command, group: &Group) -> Vec<&'a Command> {
     let verbs = group.verbs.iter().map(|verb| verb.to_lowercase());
     let verbs = verbs.filter_map(|name| command.find_subcommand(name));
@@ -104,10 +104,10 @@ pub fn in_groups(command: &Command, groups: &[Group], width: usize) -> String {
     text
 }
 
-/// The words in lines of this width; none is narrower than a word or a few.
+/// Wraps words in lines of this width, or of a minimum.
 fn wrapped(words: &str, width: usize) -> Vec<String> {
-    const NARROWEST: usize = 20;
-    let width = width.clamp(NARROWEST, WIDEST);
+    const MIN_WIDTH: usize = 20;
+    let width = width.clamp(MIN_WIDTH, MAX_WIDTH);
     let mut lines = vec![String::new()];
     for word in words.split(' ') {
         match lines.last_mut() {
@@ -122,23 +122,23 @@ fn wrapped(words: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Says what is wrong with the arguments, or what was asked for by them: the help, the version.
+/// Prints an error in the arguments, or the help or version that they ask for.
 pub fn refused(error: &clap::Error) -> ExitCode {
     let words = error.to_string();
     let is_plain = |character| character == '\n' || log::is_plain(character);
     if error.use_stderr() && !words.chars().all(is_plain) {
-        // An argument that a terminal would obey.
+        // An argument holds characters that could control a terminal.
         let lines = words.lines().map(|line| log::text(line.as_bytes()));
         let lines: Vec<String> = lines.map(|line| line.to_string()).collect();
         say(&lines.join("\n"));
     } else {
-        // Nobody may read it any more.
+        // A closed pipe is not a failure.
         let _ = error.print();
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// What stands behind a verb's options, as `Example: oclcache run clpeak`: of each line what it is, and what it says.
+/// The notes after a verb's options, such as `Example: oclcache run clpeak`, as pairs of label and text.
 pub fn notes(command: &Command) -> Vec<(String, String)> {
     let text = command.get_after_help().map(ToString::to_string);
     let lines = text.iter().flat_map(|text| text.lines());

@@ -1,4 +1,4 @@
-//! What is of one user: a directory of drivers that has nothing but us, and a file of variables that the session reads.
+//! The files of a user's installation: a directory of drivers with only us in it, and a file of variables that sessions read.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -6,21 +6,21 @@ use std::path::PathBuf;
 use super::failure::Failure;
 use crate::log::path;
 
-/// The registration in a directory of drivers.
+/// The file that registers us in a directory of drivers.
 pub const ICD: &str = "oclcache.icd";
 const VARIABLES: &str = "50-oclcache.conf";
 
-/// Where what is of one user stands.
+/// The paths of a user's installation.
 pub struct Home {
     pub vendors: PathBuf,
     pub variables: PathBuf,
 }
 
 impl Home {
-    /// Where they are, by the XDG base directory specification.
+    /// The paths by the XDG base directory specification.
     ///
     /// # Errors
-    /// Nobody says where, or it is another user's.
+    /// HOME is not set, or belongs to another user.
     pub fn find() -> Result<Home, Failure> {
         let variable = |name: &str| {
             let path = std::env::var_os(name).map(PathBuf::from);
@@ -33,12 +33,10 @@ impl Home {
             of("XDG_DATA_HOME", ".local/share"),
             of("XDG_CONFIG_HOME", ".config"),
         ) else {
-            return Err(Failure::new(
-                "HOME is not set, so it is not known where your files are; set it, or use --system",
-            ));
+            return Err(Failure::new("HOME is not set; set it, or use --system"));
         };
         for place in [&data, &config] {
-            // Under sudo HOME may still be the caller's.
+            // Under sudo, HOME may be the caller's.
             let known = place.ancestors().find_map(|place| {
                 let metadata = std::fs::metadata(place).ok()?;
                 Some((place, metadata.uid()))
@@ -48,7 +46,7 @@ impl Home {
             {
                 let known = path(known);
                 return Err(Failure::new(format_args!(
-                    "`{known}` belongs to another user than the one who runs this command; set HOME to yours, or use --system"
+                    "`{known}` belongs to another user; set HOME to your own, or use --system"
                 )));
             }
         }
@@ -63,13 +61,13 @@ impl Home {
     }
 }
 
-/// The directory that OCL_ICD_VENDORS has to name where it is registered for one user; None if it is not.
+/// The directory of drivers for OCL_ICD_VENDORS, if we are installed for this user.
 pub fn of_user() -> Option<PathBuf> {
     let home = Home::find().ok()?;
     home.icd().is_file().then_some(home.vendors)
 }
 
-/// The directory in which `--user` makes one of drivers, and `oclcache run` others. None: it is not known, or another user's.
+/// Our directory in the user's data directory. None if it is unknown or belongs to another user.
 pub fn data_directory() -> Option<PathBuf> {
     Some(Home::find().ok()?.vendors.parent()?.to_owned())
 }

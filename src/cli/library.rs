@@ -1,11 +1,11 @@
-//! This command's own path, and the library that belongs to it.
+//! Finds the library that belongs to this command.
 
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
 use crate::log::path;
 
-/// Where the library stands, if the package was built for a place of its own.
+/// The path of the library, if the package was built for one.
 const BUILT_LIBRARY: Option<&str> = option_env!("OCLCACHE_DEFAULT_LIBRARY");
 const LIBRARY: &str = "liboclcache.so";
 
@@ -14,7 +14,7 @@ pub fn own_path() -> Result<PathBuf, Failure> {
         .map_err(|error| Failure::new(format_args!("cannot find this command: {error}")))
 }
 
-/// The library, beside the command, in `../lib`, or where the build put it.
+/// The library beside the command, in `../lib`, or where the package was built to have it.
 pub fn library(command: &Path) -> Result<PathBuf, Failure> {
     let beside = command.parent().unwrap_or(Path::new("/"));
     let mut places = vec![beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)];

@@ -16,7 +16,7 @@ use crate::store::entry::Meta;
 #[derive(Args)]
 #[command(after_help = "Example: oclcache list | head")]
 pub struct ListArgs {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -50,7 +50,7 @@ impl ListArgs {
                     .collect(),
             );
         }
-        // Row by row: there may be a million, and `head` may read them.
+        // Row by row: there may be a million, and `head` may read only a few.
         let mut output = io::stdout().lock();
         let written = rows.try_for_each(|(key, bytes, meta, given_up)| {
             output.write_all(row_as_text(key, bytes, meta.as_ref(), given_up).as_bytes())

@@ -1,7 +1,7 @@
-//! The `oclcache` command: parses, and gives each verb to a file of its own.
+//! The `oclcache` command: parses the arguments and runs a verb.
 //!
-//! Data goes to standard output, words go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such entry;
-//! `run` passes on the program's, and has 125 to 127 of its own.
+//! Data goes to standard output, messages go to standard error. Exit codes: 0 success, 1 failure, 2 wrong usage, 3 no such entry.
+//! `run` exits with its program's code, or with 125 to 127.
 
 mod archive;
 mod bake;
@@ -61,7 +61,7 @@ use output::say;
     args_conflicts_with_subcommands = true
 )]
 #[command(
-    after_help = "New here: `oclcache run PROGRAM` needs no set-up, `oclcache install` makes it last, `oclcache stats` shows what it saved.\n`oclcache VERB --help` tells more of a verb, with an example.\n\nExample: oclcache run clpeak --kernel-latency\nExample: oclcache stats\nExit code: 0 done, 1 failed, 2 wrong usage, 3 no such entry; of `run` the program's"
+    after_help = "New here? `oclcache run PROGRAM` needs no installation, `oclcache install` makes it permanent, `oclcache stats` shows what it saved.\n`oclcache VERB --help` describes a verb, with an example.\n\nExample: oclcache run clpeak --kernel-latency\nExample: oclcache stats\nExit code: 0 success, 1 failure, 2 wrong usage, 3 no such entry; `run` exits as its program does"
 )]
 struct Arguments {
     #[command(flatten)]
@@ -70,7 +70,7 @@ struct Arguments {
     verb: Option<Verb>,
 }
 
-/// The letters that people know from ccache.
+/// The short options of ccache.
 #[derive(Args)]
 struct Short {
     /// The same as `stats`
@@ -93,8 +93,8 @@ struct Short {
     config: bool,
 }
 
-/// Makes the verbs, their dispatch and the groups of the help from one table. A verb that is made with the whole definition of the
-/// command gets it.
+/// Makes the enumeration of verbs, their dispatch and the groups of the help from one table. `with definition` passes the
+/// definition of the whole command to the verb.
 macro_rules! verbs {
     ($($heading:literal { $($verb:ident($args:ty)$(with $definition:ident)?,)* })*) => {
         #[derive(Subcommand)]
@@ -110,7 +110,7 @@ macro_rules! verbs {
             }
         }
 
-        /// The verbs by what people want to do.
+        /// The verbs by purpose.
         const GROUPS: &[Group] = &[$(Group {
             heading: $heading,
             verbs: &[$(stringify!($verb)),*],
@@ -118,13 +118,13 @@ macro_rules! verbs {
     };
 }
 
-// A verb's file has its arguments, with their help, and its `run`.
+// A verb's file defines its arguments, with their help, and its `run`.
 verbs! {
     "Run programs" {
         Run(run::RunArgs),
         Bake(bake::BakeArgs),
     }
-    "Look" {
+    "Inspect" {
         Stats(stats::StatsArgs),
         Report(report::ReportArgs),
         List(list::ListArgs),
@@ -132,7 +132,7 @@ verbs! {
         Explain(explain::ExplainArgs),
         Extract(extract::ExtractArgs),
     }
-    "Set up and mend" {
+    "Set up and repair" {
         Install(install::InstallArgs),
         Uninstall(install::UninstallArgs),
         Doctor(doctor::DoctorArgs),
@@ -146,7 +146,7 @@ verbs! {
         Path(path::PathArgs),
         Caches(caches::CachesArgs),
     }
-    "Hand on" {
+    "Share" {
         Export(export::ExportArgs),
         Import(import::ImportArgs),
     }
@@ -162,7 +162,7 @@ fn definition() -> Definition {
     help::define(Arguments::command(), GROUPS)
 }
 
-/// Parses the arguments of the process and does what they say.
+/// Parses the arguments of the process and runs the verb.
 pub fn main() -> ExitCode {
     let matches = definition().command.try_get_matches();
     let arguments = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
@@ -202,7 +202,7 @@ impl Short {
 mod tests {
     use super::*;
 
-    /// All verbs that people see, and those below them.
+    /// All visible verbs, and those below them.
     fn verbs(command: &clap::Command) -> Vec<clap::Command> {
         let below = command.get_subcommands().filter(|verb| !verb.is_hide_set());
         below
@@ -210,7 +210,7 @@ mod tests {
             .collect()
     }
 
-    /// What follows the command's name in a line for a shell, up to what ends it there.
+    /// The arguments of the command in a line of shell.
     fn arguments(example: &str) -> Option<Vec<&str>> {
         let (_, command) = example.split_once("oclcache")?;
         let end = command.find(['|', '>', ')', ';', '&']);

@@ -1,4 +1,4 @@
-//! The cache that a verb works on.
+//! Opens the cache that a verb works on.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ pub fn store() -> Result<Option<Store>, Failure> {
     Ok(Store::open_existing(&directory(&Config::read())?)?)
 }
 
-/// The system directories, which are only read.
+/// The system directories. They are only read.
 pub fn tiers(config: &Config) -> Tiers {
     Tiers::new(config.system_dirs(), &config.trusted_owners())
 }

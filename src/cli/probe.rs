@@ -1,4 +1,4 @@
-//! What the loader and the drivers of this machine are, as child processes find that out: what may crash or hang is loaded there.
+//! Finds out what the loader and the drivers of this machine are. They are loaded in child processes, since they may crash or hang.
 
 pub mod prober;
 pub mod worker;
@@ -13,24 +13,24 @@ use crate::front::vendors;
 use prober::{ProbeOutput, ProbeTarget, Prober};
 use worker::{OurCopy, ProbeBuilds, ProbeMessage, ProbedPlatform};
 
-/// Where loaders that have a directory of layers look for them.
+/// Where loaders look for layers, if they read a directory of layers.
 pub const LAYER_DIRECTORY: &str = "/etc/OpenCL/layers";
 /// How long a driver may take for one step.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// What one child tells of a library.
+/// What a library is, as a probe found.
 pub enum ProbedLibrary {
     Us(OurCopy),
     Driver {
         platforms: Vec<ProbedPlatform>,
         is_icd2: bool,
     },
-    /// Why it cannot be used, and whether that ends every program that tries.
+    /// Why it cannot be used, and whether it ends every program that loads it.
     Broken(String, bool),
 }
 
-/// What a library is, as a process of its own finds it.
-pub fn ask(library: &Path, prober: &Prober, kept: &Root) -> ProbedLibrary {
+/// Finds out what a library is.
+pub fn library(library: &Path, prober: &Prober, kept: &Root) -> ProbedLibrary {
     let probed = prober.probe(
         &ProbeTarget::Itself { driver: library },
         ProbeBuilds::None,
@@ -52,34 +52,34 @@ pub fn ask(library: &Path, prober: &Prober, kept: &Root) -> ProbedLibrary {
     }
     let why = probed
         .silence
-        .unwrap_or_else(|| "it says nothing".to_owned());
+        .unwrap_or_else(|| "it gives no answer".to_owned());
     ProbedLibrary::Broken(why, true)
 }
 
-/// Whether a library has the name of ours.
+/// Whether a library has our name.
 pub fn is_named_as_us(library: &Path) -> bool {
     let name = library.file_name().unwrap_or_default().as_bytes();
     name.starts_with(b"liboclcache")
 }
 
-/// What the loader knows.
+/// What the loader supports.
 #[derive(Default)]
 pub struct Features {
     /// OPENCL_LAYERS.
     pub layers: bool,
-    /// A directory of layers for the whole system.
+    /// A directory of layers.
     pub layer_directory: bool,
-    /// It takes no layer without clInitLayerWithProperties.
+    /// It refuses layers without clInitLayerWithProperties.
     pub needs_properties: bool,
-    /// It calls drivers of ICD 2.0 through tables of its own.
+    /// It calls drivers of ICD 2.0 through its own tables.
     pub icd2: bool,
-    /// OCL_ICD_VENDORS may name a file as well as a directory.
+    /// OCL_ICD_VENDORS may name a file.
     pub takes_files: bool,
 }
 
 impl Features {
-    /// Names that stand in the file of ocl-icd and of Khronos' loader exactly where they are read or asked for (ocl-icd 2.3.1 and
-    /// 2.3.3, Khronos' 3.0 and 3.1).
+    /// The features by names in the loader's file. The files of ocl-icd (2.3.1, 2.3.3) and of Khronos' loader (3.0, 3.1) have a name
+    /// exactly if they read that variable or look for that function.
     fn of(file: &[u8]) -> Features {
         let has = |name: &str| file.windows(name.len()).any(|part| part == name.as_bytes());
         Features {
@@ -105,7 +105,7 @@ impl Features {
     }
 }
 
-/// The loader's file, and what it supports; None if there is no loader.
+/// The loader's file and features; None if there is no loader.
 pub fn loader(probed: &ProbeOutput) -> Option<(Option<PathBuf>, Features)> {
     let file = probed.messages.iter().find_map(|message| match message {
         ProbeMessage::Loader(file) => Some(file),
@@ -116,22 +116,22 @@ pub fn loader(probed: &ProbeOutput) -> Option<(Option<PathBuf>, Features)> {
     Some((real, Features::of(&bytes.unwrap_or_default())))
 }
 
-/// What `oclcache install` has to know of this machine.
+/// What `oclcache install` needs to know about this machine.
 #[derive(Default)]
 pub struct Machine {
-    /// The loader takes layers by a variable.
+    /// The loader reads layers from a variable.
     pub layers: bool,
-    /// And from a directory.
+    /// The loader reads layers from a directory.
     pub layer_directory: bool,
-    /// It calls a driver through a table of its own.
+    /// The loader calls a driver through its own table.
     pub needs_layer: bool,
 }
 
-/// Looks at this machine's loader and drivers.
+/// Probes the loader and the drivers.
 ///
 /// # Errors
-/// No process can be started for that.
-pub fn look(stop: &AtomicBool) -> std::io::Result<Machine> {
+/// The private directory cannot be made.
+pub fn machine(stop: &AtomicBool) -> std::io::Result<Machine> {
     let kept = Root::new()?;
     let prober = Prober { limit: LIMIT, stop };
     let probed = prober.probe(&ProbeTarget::Shell, ProbeBuilds::None, &kept);
@@ -144,7 +144,7 @@ pub fn look(stop: &AtomicBool) -> std::io::Result<Machine> {
         .flat_map(|source| vendors::listed(source))
         .filter_map(|listed| listed.library.ok());
     let is_icd2 = |library: PathBuf| {
-        let told = ask(&library, &prober, &kept);
+        let told = self::library(&library, &prober, &kept);
         matches!(told, ProbedLibrary::Driver { platforms, is_icd2: true } if !platforms.is_empty())
     };
     Ok(Machine {
@@ -154,14 +154,15 @@ pub fn look(stop: &AtomicBool) -> std::io::Result<Machine> {
     })
 }
 
-/// Whether a library, by its name or path, is a copy of ours.
+/// Whether a library is a copy of ours.
 pub fn is_ours(library: &Path) -> bool {
     let stop = AtomicBool::new(false);
     let prober = Prober {
         limit: LIMIT,
         stop: &stop,
     };
-    Root::new().is_ok_and(|kept| matches!(ask(library, &prober, &kept), ProbedLibrary::Us(_)))
+    Root::new()
+        .is_ok_and(|kept| matches!(self::library(library, &prober, &kept), ProbedLibrary::Us(_)))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! `oclcache run`: one program through the cache, with no set-up.
+//! `oclcache run`: runs one program through the cache, without installing it.
 //!
-//! The program gets a vendors directory that holds nothing but us, and what the loader would have read otherwise as
-//! OCLCACHE_VENDORS. It is a directory since that is what all loaders take.
+//! The program gets a vendors directory with only us in it, and OCLCACHE_VENDORS with the drivers that the loader would have read. It is
+//! a directory since all loaders accept one.
 
 mod child;
 mod cold;
@@ -26,19 +26,19 @@ use crate::store::stats::{Counter, Run};
 use child::{exit_as, run_to_end};
 use place::RunDirectory;
 
-/// Run a program through the cache, with no set-up
+/// Run a program through the cache, without installing it
 #[derive(Args)]
 #[command(
-    after_help = "Example: oclcache run -- python3 program.py\nExit code: the program's; 126 or 127 if it cannot be run; with OCLCACHE_MUST_HIT=1, 125 if it ended well but something was compiled"
+    after_help = "Example: oclcache run -- python3 program.py\nExit code: the program's; 126 or 127 if it cannot be run; with OCLCACHE_MUST_HIT=1, 125 if it succeeded but something was compiled"
 )]
 pub struct RunArgs {
-    /// Say nothing at the end
+    /// Print no summary
     #[arg(short, long)]
     quiet: bool,
-    /// Bake what the program leaves to be baked, and wait for it; otherwise it is baked behind the program
+    /// Compile the recipes that the program leaves, and wait for that; otherwise this happens in the background
     #[arg(long)]
     bake: bool,
-    /// As if it had never run: neither this cache nor another one of compiled kernels is read or written
+    /// Run as if for the first time: neither this cache nor other caches of compiled kernels are used
     #[arg(long, conflicts_with = "bake")]
     cold: bool,
     /// The program and its arguments
@@ -91,14 +91,14 @@ impl RunArgs {
                 "oclcache: {}",
                 summary(run, &config, &self.command[0])
             )),
-            // The program has ended as it has, whatever becomes of its counters.
+            // A failure to read the counters does not change the exit code.
             Err(failure) => say(&format!("oclcache: {}", failure.words)),
         }
         let recipes = run.map_or(0, |run| run.totals.get(Counter::Recipes));
-        // Inside another run, which counts them as its own.
+        // A run inside another one leaves its recipes to that.
         let is_outer = std::env::var_os(RUN_VARIABLE).is_none();
         let vendors = vendors.unwrap_or_else(|| config.value(Name::Vendors).0.clone());
-        // Who has stopped the program waits for nothing more.
+        // A user who has interrupted the program does not want to wait.
         if recipes > 0 && self.bake && status.signal().is_none() {
             bake_now(&own, self.quiet, &config, &vendors);
         } else if recipes > 0
@@ -107,14 +107,14 @@ impl RunArgs {
             && !self.quiet
         {
             say(&format!(
-                "oclcache: run `oclcache bake` to store what was compiled; it is not started here: {why}"
+                "oclcache: run `oclcache bake` to store what was compiled; it was not started in the background: {why}"
             ));
         }
         exit_as(&status, config.must_hit() && compiled)
     }
 }
 
-/// Bakes what the program has left. It ended as it has, whatever becomes of that.
+/// Bakes what the program has left. A failure does not change the exit code.
 fn bake_now(command: &Path, quiet: bool, config: &Config, vendors: &OsStr) {
     let arguments = match autobake::handed(config, vendors) {
         Ok(arguments) => arguments,
@@ -125,7 +125,7 @@ fn bake_now(command: &Path, quiet: bool, config: &Config, vendors: &OsStr) {
     if quiet {
         bake.stderr(Stdio::null());
     }
-    // It writes no data, and the program's input is none of its own.
+    // It writes no data, and must not read the input of the program.
     bake.stdin(Stdio::null()).stdout(Stdio::null());
     if let Err(failure) = run_to_end(&mut bake, command.as_os_str()) {
         say(&format!("oclcache: {}", failure.words));
@@ -141,7 +141,7 @@ fn summary(run: &Run, config: &Config, program: &OsStr) -> String {
             "the cache is disabled".to_owned()
         } else if let Some(name) = name.filter(|name| config.disables_only(name)) {
             let name = crate::log::text(name.as_bytes());
-            format!("a configuration file says `cache = false` of the program `{name}`")
+            format!("a configuration file sets `cache = false` for the program `{name}`")
         } else {
             why_not_loaded(program)
         };
@@ -175,7 +175,7 @@ fn summary(run: &Run, config: &Config, program: &OsStr) -> String {
     parts.join(", ")
 }
 
-/// Why a program may not have loaded the library.
+/// Why a program has probably not loaded the library.
 fn why_not_loaded(program: &OsStr) -> String {
     let Some(file) = find_program(program) else {
         return "the program was not found".into();
@@ -189,5 +189,5 @@ fn why_not_loaded(program: &OsStr) -> String {
     if is_static(&file) {
         return format!("`{shown}` is statically linked, so it can load no driver");
     }
-    "neither the program nor a child of it asked an OpenCL loader for platforms, or it sets OCL_ICD_VENDORS itself".into()
+    "neither the program nor its children used an OpenCL loader, or they set OCL_ICD_VENDORS themselves".into()
 }

@@ -14,16 +14,16 @@ use crate::driver::profile;
 use crate::log::text;
 use crate::store::entry::Entry;
 
-/// Show one entry: what its key was made of, and what it holds
+/// Show one entry: the ingredients of its key, and what it holds
 #[derive(Args)]
 #[command(after_help = "Example: oclcache show 4f1d2a\nIn ccache: --inspect")]
 pub struct ShowArgs {
-    /// The key, or as many of its first digits as make it clear
+    /// The key, or enough of its first digits
     key: String,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Only the program's source
+    /// Print only the program's source
     #[arg(long, conflicts_with = "json")]
     source: bool,
 }
@@ -34,7 +34,7 @@ impl ShowArgs {
         if self.source {
             let missing = || {
                 Failure::new(
-                    "this entry was stored without its source; with OCLCACHE_STORE_SOURCE=1 the next ones have it",
+                    "this entry was stored without its source; set OCLCACHE_STORE_SOURCE=1 to store the sources of later entries",
                 )
             };
             let recipe = entry.recipe().ok_or_else(missing)?;
@@ -79,13 +79,13 @@ fn as_json(entry: &Entry) -> Value {
     })
 }
 
-/// Whether there is what the driver makes when kernels run, if it keeps that.
+/// Whether the entry has the variants that the driver makes when kernels run, if the driver keeps them.
 fn variants(entry: &Entry) -> Option<&'static str> {
     let keeps = profile::named(&entry.meta.driver_family).keeps_a_cache();
     match entry.meta.variants {
         _ if entry.meta.is_pending() || !keeps => None,
-        true => Some("for the work-group sizes that the program used"),
-        false => Some("none: the driver compiles for each work-group size when that is used first"),
+        true => Some("stored for the work-group sizes that the program used"),
+        false => Some("none: the driver compiles for each work-group size at its first use"),
     }
 }
 
@@ -129,7 +129,7 @@ fn as_text(entry: &Entry) -> String {
         row("origin", "an archive".to_owned());
     }
     if meta.is_pending() {
-        let words = "pending: a recipe, which `oclcache bake` makes an entry of";
+        let words = "pending: `oclcache bake` compiles this recipe";
         row("state", words.to_owned());
     }
     for ingredient in &meta.ingredients {

@@ -14,33 +14,33 @@ use crate::quantity;
 use crate::store::STATISTICS;
 use crate::store::stats::{DAY_MS, Statistics};
 
-/// Show what was served and what it saved
+/// Show hits, misses and the time saved
 #[derive(Args, Default)]
 #[command(after_help = "Example: oclcache stats --by program --since 7d\nIn ccache: -s, -sv, -z")]
 pub struct StatsArgs {
-    /// Also what is rare, all rows of each table, and what each reason means
+    /// Also show rare counters, all rows of each table, and what each reason means
     #[arg(short, long, conflicts_with = "json")]
     pub verbose: bool,
-    /// One table of all that was counted
+    /// Show one table, grouped by this
     #[arg(long, value_enum, conflicts_with = "json")]
     pub by: Option<By>,
-    /// Only what was counted since then: a day as 2026-11-21, a month as 2026-11, or a time ago as 7d; days are those of UTC
+    /// Count only since this day (2026-11-21), month (2026-11) or time ago (7d); days are in UTC
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub since: Option<Since>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Begin to count from zero
+    /// Reset all counters
     #[arg(long, conflicts_with_all = ["verbose", "by", "since", "json"])]
     pub zero: bool,
 }
 
-/// From when on.
+/// The first day that counts.
 #[derive(Clone, Copy)]
 pub enum Since {
     /// This day.
     Day(u32),
-    /// So many days before today.
+    /// This many days before today.
     DaysAgo(u32),
 }
 
@@ -49,12 +49,13 @@ fn parse_since(text: &str) -> Result<Since, &'static str> {
         let days = ago.as_millis() / u128::from(DAY_MS);
         return Ok(Since::DaysAgo(u32::try_from(days).unwrap_or(u32::MAX)));
     }
-    // A day of the years that there can be, found by its date.
+    // The day is found by its date.
     let first = format!("{text}-01");
     let is_it = |day: &u32| [text, &first].contains(&summary::day(*day).as_str());
     let day = (1..60_000).find(is_it);
-    day.map(Since::Day)
-        .ok_or("a day or month is wanted, as 2026-11-21 or 2026-11, or a time ago, as 7d")
+    day.map(Since::Day).ok_or(
+        "expected a day such as 2026-11-21, a month such as 2026-11, or a time ago such as 7d",
+    )
 }
 
 impl StatsArgs {
@@ -78,8 +79,8 @@ impl StatsArgs {
         if all.counted.rows.total().builds() == 0 {
             let when = if since.is_some() { "since then" } else { "yet" };
             say(&format!(
-                "oclcache: no build was counted {when}; `oclcache run PROGRAM` runs a program through the cache, \
-             `oclcache doctor` tells whether it can work"
+                "oclcache: no build was counted {when}; run a program through the cache with `oclcache run PROGRAM`, \
+             or check the setup with `oclcache doctor`"
             ));
         }
         print(sections::render(&all, self.by, since, self.verbose).as_bytes())
@@ -92,7 +93,7 @@ fn zero() -> Result<ExitCode, Failure> {
     {
         Statistics::new(&directory).zero()?;
     }
-    say("oclcache: statistics zeroed");
+    say("oclcache: all counters are reset");
     Ok(ExitCode::SUCCESS)
 }
 

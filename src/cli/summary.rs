@@ -1,4 +1,4 @@
-//! What there is to tell: what was counted, and what the cache is now. `stats` and `report` tell the same.
+//! The statistics and the state of the cache, which `stats` and `report` show.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,25 +16,25 @@ use crate::store::stats::{BY_DAY, CountedRows, Counter, DAY_MS, Statistics, Tag,
 use crate::store::tiers::Tiers;
 use crate::store::{STATISTICS, Store};
 
-/// What was counted, and what there is now.
+/// The statistics and the state of the cache.
 pub struct CacheSummary {
     /// The counters.
     pub counted: CountedRows,
-    /// The cache; None if there is none yet.
+    /// The store; None if there is none yet.
     pub store: Option<Store>,
-    /// Where it is.
+    /// The cache directory.
     pub directory: PathBuf,
-    /// Its entries.
+    /// The entries of the store.
     pub entries: Vec<(Key, FileFacts)>,
-    /// What they take on the disk at most.
+    /// The size limit of the entries.
     pub max_size: Option<u64>,
     tiers: Tiers,
 }
 
-/// By what the counters are told apart.
+/// How counters are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum By {
-    /// By day, in UTC; what is older than five weeks by month
+    /// By day, in UTC; by month if older than five weeks
     Day,
     /// By program
     Program,
@@ -45,7 +45,7 @@ pub enum By {
 }
 
 impl By {
-    /// What a row is named by; an empty one is not known.
+    /// The names of a row; empty ones are unknown.
     fn names(self, tag: &Tag, today: u32) -> Vec<String> {
         match self {
             By::Day => vec![period(tag.day, today)],
@@ -64,7 +64,7 @@ impl By {
         }
     }
 
-    /// The sums, by name; those of days from the earliest on, others from the most builds on.
+    /// The sums by name: days in order, others by number of builds.
     pub fn groups(self, counted: &CountedRows) -> Vec<(Vec<String>, Totals)> {
         let sums = counted.rows.by(|tag| self.names(tag, counted.today));
         let mut groups: Vec<_> = sums.into_iter().collect();
@@ -75,7 +75,7 @@ impl By {
     }
 }
 
-/// The date of a day; nothing of what is long ago.
+/// The date of a day; empty for day 0, which stands for older days.
 pub fn day(day: u32) -> String {
     let (year, month, of_month) = date(day);
     match day {
@@ -84,7 +84,7 @@ pub fn day(day: u32) -> String {
     }
 }
 
-/// The day, or the month where days are not told apart any more.
+/// The day, or the month if it is too old for days.
 fn period(of: u32, today: u32) -> String {
     let mut shown = day(of);
     if of > 0 && today.saturating_sub(of) > BY_DAY {
@@ -100,7 +100,7 @@ pub fn hit_rate(totals: &Totals) -> Option<f64> {
 }
 
 impl CacheSummary {
-    /// Reads it.
+    /// Reads the statistics and lists the entries.
     ///
     /// # Errors
     /// The cache is off, or cannot be read.
@@ -129,29 +129,29 @@ impl CacheSummary {
         })
     }
 
-    /// What was counted since this day.
+    /// Drops what was counted before this day.
     pub fn since(&mut self, day: u32) {
         self.counted.rows = self.counted.rows.of(|tag| tag.day >= day);
     }
 
-    /// What was counted today and on so many days before; not what a clock that was wrong has put behind today.
+    /// The counters of today and this many days before, without days in the future, which a wrong clock has made.
     pub fn latest(&self, days: u32) -> Totals {
         let first = self.counted.today.saturating_sub(days);
         let days = first..=self.counted.today;
         self.counted.rows.of(|tag| days.contains(&tag.day)).total()
     }
 
-    /// What the entries take on the disk, in bytes.
+    /// The disk space of the entries, in bytes.
     pub fn bytes(&self) -> u64 {
         self.entries.iter().map(|(_, file)| file.allocated).sum()
     }
 
-    /// What the cache is on.
+    /// The file system of the cache directory.
     pub fn file_system(&self) -> FileSystem {
         FileSystem::at(&self.directory)
     }
 
-    /// The directories of the system that are there: how many entries each has, or why it is not used.
+    /// The system directories, with the number of entries, or why the directory is not used.
     pub fn tiers(&self) -> impl Iterator<Item = (&Path, Result<usize, String>)> {
         self.tiers.all().iter().map(|tier| {
             let entries = tier.store.as_ref().map_err(Clone::clone).and_then(|store| {
@@ -162,7 +162,7 @@ impl CacheSummary {
         })
     }
 
-    /// All of it.
+    /// The statistics and the state as JSON.
     pub fn to_json(&self) -> Value {
         let (rows, today) = (&self.counted.rows, self.counted.today);
         let mut object = counters(&rows.total());
@@ -208,7 +208,7 @@ impl CacheSummary {
     }
 }
 
-/// All counters of a sum, and what follows from them.
+/// All counters of a sum, and values derived from them.
 fn counters(totals: &Totals) -> Map<String, Value> {
     let numbers = totals.named();
     let mut object: Map<_, _> = numbers
@@ -229,7 +229,7 @@ fn counters(totals: &Totals) -> Map<String, Value> {
     object
 }
 
-/// The counters behind names; null is one that is not known.
+/// The counters with names; an unknown name is null.
 fn named(names: impl Iterator<Item = (&'static str, String)>, totals: &Totals) -> Value {
     let mut object = counters(totals);
     for (field, name) in names {
@@ -247,7 +247,7 @@ fn in_full(tag: &Tag, totals: &Totals, today: u32) -> Value {
         ("device", tag.device.clone()),
     ];
     let mut value = named(names.into_iter(), totals);
-    // There are many rows, and most of what they could count they have not.
+    // There are many rows, and most of their counters are zero.
     if let Some(object) = value.as_object_mut() {
         object.retain(|_, value| !matches!(value.as_u64(), Some(0)) && value != &json!({}));
     }

@@ -1,4 +1,4 @@
-//! Directories of drivers that loaders read (`OCL_ICD_VENDORS`), which hold nothing but the library.
+//! Directories of drivers for loaders (`OCL_ICD_VENDORS`), with only our library in them.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -12,18 +12,18 @@ use crate::log::path;
 use crate::store::StoreError;
 use crate::store::directory::{Directory, is_temporary};
 
-/// The variables by which loaders find drivers.
+/// The variables that tell loaders where drivers are.
 pub const LOADER_VARIABLES: [&str; 3] =
     ["OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH"];
 
 const REGISTERED: &str = "oclcache.icd";
 const PREFIX: &str = "vendors-";
-/// The path in a registration is no longer, in bytes (PATH_MAX of Linux, and the end of the line).
+/// The size of a registration, in bytes (PATH_MAX of Linux, and the end of the line).
 const MAX_BYTES: u64 = 4096 + 2;
-/// What is younger may be another process's that is making it now.
-const UNFINISHED: Duration = Duration::from_secs(3600);
+/// Another process may still be writing a younger file.
+const MIN_LEFTOVER_AGE: Duration = Duration::from_secs(3600);
 
-/// What the loader would have read, for OCLCACHE_VENDORS; None: the default directory, or the user has said already.
+/// The drivers that the loader would have read, for OCLCACHE_VENDORS; None for the default directory, or if the user has set it.
 pub fn vendors() -> Result<Option<OsString>, Failure> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(list) = variable("OCLCACHE_VENDORS") {
@@ -33,7 +33,7 @@ pub fn vendors() -> Result<Option<OsString>, Failure> {
         return Ok(None);
     }
     let mut sources: Vec<PathBuf> = Vec::new();
-    // The loader's own list, in which no path can have a colon.
+    // In the loader's list, no path can contain a colon.
     let files = variable("OCL_ICD_FILENAMES").unwrap_or_default();
     let files = files.as_bytes().split(|byte| *byte == b':');
     for file in files.filter(|file| !file.is_empty()) {
@@ -45,16 +45,16 @@ pub fn vendors() -> Result<Option<OsString>, Failure> {
     match named {
         Some((name, source)) => sources.push(absolute(name, &source)?),
         None if sources.is_empty() => return Ok(None),
-        // Files come in addition to the default directory.
+        // The loader reads these files in addition to the default directory.
         None => sources.push("/etc/OpenCL/vendors".into()),
     }
     Ok(Some(config::list(&sources)))
 }
 
-/// The source with a path that holds in any working directory.
+/// The source as an absolute path.
 fn absolute(variable: &str, source: &OsStr) -> Result<PathBuf, Failure> {
     if !source.as_bytes().contains(&b'/') && !Path::new(source).exists() {
-        return Ok(source.into()); // a library, or a registered .icd file, by its name
+        return Ok(source.into()); // a library or a registered .icd file, by name
     }
     match Path::new(source).canonicalize() {
         Ok(absolute) => Ok(absolute),
@@ -65,19 +65,19 @@ fn absolute(variable: &str, source: &OsStr) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Whether the vendors directory for a library is there already.
+/// Whether the vendors directory for a library exists.
 pub fn is_made(place: &Directory, library: &Path) -> bool {
     let directory = place.open_below(&name_of(library)).ok().flatten();
     directory.is_some_and(|directory| directory.begins_with(REGISTERED, &registration(library)))
 }
 
-/// The vendors directory for a library, in this directory.
+/// The vendors directory for a library, made in this directory.
 ///
 /// # Errors
 /// It cannot be made.
 pub fn vendors_directory(place: &Directory, library: &Path) -> Result<PathBuf, StoreError> {
     let directory = place.create(&name_of(library))?;
-    // The loader follows whatever stands there.
+    // Verified, since the loader loads whatever it names.
     directory.write_once(&directory, REGISTERED, &registration(library))?;
     Ok(directory.path().to_owned())
 }
@@ -91,8 +91,8 @@ fn registration(library: &Path) -> Vec<u8> {
     [library.as_os_str().as_bytes(), b"\n"].concat()
 }
 
-/// The vendors directories in a directory that are certainly ours: nothing is in one but the registration of the library whose
-/// path its name is a digest of. With that path.
+/// The vendors directories in a directory that are certainly ours, with the paths of their libraries: each contains only a
+/// registration, and its name is the digest of the path in that.
 pub fn made_vendors(place: &Directory) -> Vec<(String, PathBuf)> {
     let names = place.names().unwrap_or_default();
     let candidates = names.into_iter().filter(|name| name.starts_with(PREFIX));
@@ -108,7 +108,7 @@ pub fn made_vendors(place: &Directory) -> Vec<(String, PathBuf)> {
     made.collect()
 }
 
-/// Removes vendors directories whose library is gone, and what a run that was killed has left in the others.
+/// Removes vendors directories whose library is gone, and temporary files that killed processes have left in the others.
 pub fn forget_vendors(place: &Directory) {
     for (name, library) in made_vendors(place) {
         let Ok(Some(directory)) = place.open_below(&name) else {
@@ -120,7 +120,7 @@ pub fn forget_vendors(place: &Directory) {
             let age = age.map_or(0, |then| place.now_ms().saturating_sub(then));
             let start = directory.read_start(&file, registration.len());
             if is_temporary(&file)
-                && u128::from(age) > UNFINISHED.as_millis()
+                && u128::from(age) > MIN_LEFTOVER_AGE.as_millis()
                 && start.is_some_and(|start| registration.starts_with(&start))
             {
                 let _ = directory.remove(&file);

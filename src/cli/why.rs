@@ -1,4 +1,4 @@
-//! Why a build was no hit: which entry it is nearest to, and what keeps it from being that.
+//! Explains why a build was not a hit: finds the nearest entry and the differences from it.
 
 mod compare;
 pub mod difference;
@@ -17,10 +17,10 @@ use crate::store::{Store, StoreError};
 use compare::differences;
 use difference::{Difference, Side};
 
-/// So many entries are compared with, those that were used last: of a large cache all would take minutes.
+/// How many entries are compared, those used last: comparing all entries of a large cache would take minutes.
 const MAX_COMPARED: usize = 10_000;
 
-/// All that a build can be compared with.
+/// The journal and the entries that builds are compared with.
 pub struct Past {
     store: Store,
     /// The journal, oldest first.
@@ -28,25 +28,25 @@ pub struct Past {
     entries: Vec<(Key, Meta)>,
 }
 
-/// Why one build was no hit.
+/// Why one build was not a hit.
 pub struct Why<'a> {
-    /// In one word; stable.
+    /// The reason in one word, which never changes its meaning.
     pub reason: &'static str,
-    /// In a sentence; nothing where the differences say it.
+    /// The reason in a sentence; empty if the differences explain it.
     pub words: String,
-    /// The nearest entry that existed before.
+    /// The nearest entry that existed before the build.
     pub nearest: Option<&'a (Key, Meta)>,
-    /// What differs from that.
+    /// The differences from that entry.
     pub differences: Vec<Difference>,
-    /// Why the next equal build cannot be a hit either; None also of what is never stored.
+    /// Why an equal build cannot be a hit later; None for what is never stored.
     pub not_stored: Option<NotStored>,
 }
 
-/// Why a miss has left nothing that could ever be a hit.
+/// Why a miss was not stored.
 pub struct NotStored {
-    /// In one word, if it is known.
+    /// The reason in one word, if it is known.
     pub reason: Option<NotBakeable>,
-    /// In a sentence.
+    /// The reason in a sentence.
     pub words: String,
 }
 
@@ -91,7 +91,7 @@ impl Past {
         })
     }
 
-    /// The keys of all entries and of all that is in the journal.
+    /// The keys of all entries and of the builds in the journal.
     pub fn keys(&self) -> impl Iterator<Item = Key> {
         let builds = self
             .records
@@ -110,7 +110,7 @@ impl Past {
         found.map(|(_, meta)| meta)
     }
 
-    /// Why a build was no hit. It need not stand in the journal.
+    /// Explains a build. It need not be in the journal.
     pub fn why(&self, record: &JournalRecord) -> Why<'_> {
         let mut why = self.reason(record);
         why.not_stored = match (record.ended.clone(), &record.build) {
@@ -120,7 +120,7 @@ impl Past {
         why
     }
 
-    /// Why nothing comes of a miss that has left this.
+    /// Why a miss was not stored, by what it left.
     fn not_stored(&self, kept: Kept, build: Option<&Build>) -> Option<NotStored> {
         match kept {
             Kept::Entry => None,
@@ -132,7 +132,7 @@ impl Past {
                 let mut not_stored = NotStored::by(attempts.verdict());
                 let tries = match reason {
                     Some(_) => "",
-                    None => ", which is tried once more",
+                    None => ", which will be tried once more",
                 };
                 let _ = write!(not_stored.words, " ({}{tries})", attempts.reason);
                 Some(not_stored)
@@ -141,8 +141,9 @@ impl Past {
                 Some(reason) => NotStored::by(reason),
                 None => NotStored {
                     reason: None,
-                    words: "not stored, so it will be compiled again; OCLCACHE_LOG=warn says why"
-                        .to_owned(),
+                    words:
+                        "not stored, so it will be compiled again; set OCLCACHE_LOG=warn to see why"
+                            .to_owned(),
                 },
             }),
         }
@@ -150,23 +151,21 @@ impl Past {
 
     fn reason(&self, record: &JournalRecord) -> Why<'_> {
         match (&record.ended, &record.build) {
-            (BuildResult::Failed, _) => Why::plain(
-                "failed",
-                "the build failed; the driver gives its errors itself, so nothing is stored",
-            ),
+            (BuildResult::Failed, _) => {
+                Why::plain("failed", "the build failed, so nothing is stored")
+            }
             (BuildResult::Bypassed(number), _) => match record.ended.reason() {
                 Some(reason) => Why::plain(reason.name(), bypassed(reason)),
                 None => Why::plain(
                     "unknown",
                     format!(
-                        "bypassed for reason {number}, which a later version of oclcache tells"
+                        "bypassed for reason {number}, which a later version of oclcache knows"
                     ),
                 ),
             },
-            (BuildResult::Miss { recache: true, .. }, _) => Why::plain(
-                "recache",
-                "OCLCACHE_RECACHE is set, so nothing is looked up",
-            ),
+            (BuildResult::Miss { recache: true, .. }, _) => {
+                Why::plain("recache", "OCLCACHE_RECACHE is set, so no entry is used")
+            }
             (BuildResult::Miss { .. }, Some(build)) => self.why_missed(record, build),
             (BuildResult::Miss { .. }, None) => unlisted(),
         }
@@ -211,7 +210,7 @@ impl Past {
         }
     }
 
-    /// Whether an equal build was there before, and what became of that.
+    /// Whether an equal build came before, and what happened to its entry.
     fn why_gone(&self, record: &JournalRecord, key: &Key) -> Option<Why<'static>> {
         let before = self.earlier(record).rfind(|earlier| {
             let same = earlier
@@ -220,7 +219,7 @@ impl Past {
                 .is_some_and(|build| build.key == *key);
             same && matches!(earlier.ended, BuildResult::Miss { .. })
         });
-        // A later one says nothing of this build.
+        // One that was set aside later does not explain this build.
         let aside = self.store.set_aside_at(key);
         let since = before.map_or(0, |before| before.time_ms);
         let aside = aside.is_some_and(|at| (since..=record.time_ms).contains(&at));
@@ -237,41 +236,41 @@ impl Past {
         Some(match before.ended {
             _ if before.time_ms >= began => Why::plain(
                 "concurrent",
-                "the same was compiled elsewhere at the same time",
+                "another process or thread compiled the same program at the same time",
             ),
             BuildResult::Miss {
                 kept: Kept::Recipe, ..
             } if self.store.given_up(key).is_some() => Why::plain(
                 "not_stored",
-                format!("compiled {age} as well, but it could not be stored"),
+                format!("compiled {age}, but it could not be stored"),
             ),
             BuildResult::Miss {
                 kept: Kept::Recipe, ..
             } => Why::plain(
                 "not_baked",
-                format!("compiled {age} as well, and not baked since: `oclcache bake` does that"),
+                format!("compiled {age}, not stored yet; run `oclcache bake`"),
             ),
-            // What is said of this build says why.
+            // The explanation of this build says why.
             BuildResult::Miss { kept, .. } if !kept.is_something() => Why::plain(
                 "not_stored",
-                format!("compiled {age} as well, but it could not be stored"),
+                format!("compiled {age}, but it could not be stored"),
             ),
             _ if aside => Why::plain(
                 "set_aside",
                 format!(
-                    "compiled {age} as well, but its entry was damaged, refused by the driver or found wrong by OCLCACHE_VERIFY, and was set aside"
+                    "compiled {age}, but its entry was damaged, refused by the driver or found wrong by OCLCACHE_VERIFY, and was set aside"
                 ),
             ),
             _ => Why::plain(
                 "gone",
                 format!(
-                    "compiled {age} as well, but its entry was removed, or its texts name other include directories"
+                    "compiled {age}, but its entry was removed, or its texts name other include directories"
                 ),
             ),
         })
     }
 
-    /// What stands in the journal before a record.
+    /// The records of the journal before this one.
     fn earlier<'a>(
         &'a self,
         record: &'a JournalRecord,
@@ -284,8 +283,8 @@ impl Past {
             .filter(move |other| other.time_ms <= until)
     }
 
-    /// When an entry that was there before a build was stored, in milliseconds. Its own time has seconds only, so the journal
-    /// is asked first.
+    /// When an entry was stored, in milliseconds, if that was before a build. The journal is more precise than the entry, which has
+    /// seconds.
     fn stored_before(&self, key: &Key, meta: &Meta, record: &JournalRecord) -> Option<u64> {
         let is_its = |other: &&JournalRecord| {
             let same = other.build.as_ref().is_some_and(|build| build.key == *key);
@@ -300,7 +299,7 @@ impl Past {
     }
 }
 
-/// What there is to say; at most so many differences of each kind.
+/// The explanation in lines, with at most `of_a_kind` differences of each kind.
 pub fn words(why: &Why, of_a_kind: usize) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     if !why.words.is_empty() {
@@ -311,7 +310,7 @@ pub fn words(why: &Why, of_a_kind: usize) -> Vec<String> {
         let end = rest.iter().position(|other| other.kind != first.kind);
         let (kind, others) = rest.split_at(end.unwrap_or(rest.len()));
         rest = others;
-        // Another device answers everything else otherwise as well.
+        // On another device, everything else differs, too.
         let of_a_kind = match first.name.as_str() {
             "device name" if of_a_kind < usize::MAX => 1,
             _ => of_a_kind,
@@ -329,7 +328,7 @@ pub fn words(why: &Why, of_a_kind: usize) -> Vec<String> {
     said
 }
 
-/// The miss that an entry began with, as far as the entry tells.
+/// The miss that made an entry, reconstructed from the entry.
 pub fn record_of_entry(key: &Key, meta: &Meta) -> JournalRecord {
     JournalRecord {
         time_ms: meta.created.saturating_mul(1000),
@@ -360,7 +359,7 @@ fn bypassed(reason: Bypass) -> String {
 fn unlisted() -> Why<'static> {
     Why::plain(
         "unlisted",
-        "what its key was made of is too long for the journal",
+        "the ingredients of its key are too long for the journal",
     )
 }
 
@@ -373,7 +372,7 @@ fn of_entry(meta: &Meta) -> Side<'_> {
     }
 }
 
-/// Whether two programs are made from the same text or programs, or have the same kernels.
+/// Whether two builds have the same source, inputs or kernels.
 fn is_near(one: &Side, other: &Side) -> bool {
     let of_kind = |side: &Side, kind: Kind| -> Vec<Ingredient> {
         let all = side.ingredients.iter();
@@ -390,7 +389,7 @@ fn is_near(one: &Side, other: &Side) -> bool {
     same_text || !one.kernel_names.is_empty() && one.kernel_names == other.kernel_names
 }
 
-/// What the application asks for counts first: of an equal call on an older driver, the driver is what changed.
+/// The distance of two builds. What the application asks for counts first, so that an equal call on an older driver is nearest.
 fn distance(differences: &[Difference]) -> (usize, usize, usize) {
     let of_application = |difference: &&Difference| {
         !matches!(
@@ -400,7 +399,7 @@ fn distance(differences: &[Difference]) -> (usize, usize, usize) {
     };
     let asked = differences.iter().filter(of_application);
     let asked = asked.map(|difference| match difference.kind.as_str() {
-        "source" | "il" => 2, // one option is nearer
+        "source" | "il" => 2, // a changed option is nearer
         _ => 1,
     });
     let other_family = differences

@@ -1,4 +1,4 @@
-//! What an archive says of itself, and the names of its members.
+//! The manifest of an archive, and the names of its members.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,48 +6,47 @@ use crate::cli::entry_view::devices;
 use crate::key::ingredients::{Key, hex, sha256};
 use crate::store::entry::Meta;
 
-/// The version of all of this.
+/// The version of the archive format.
 pub const FORMAT: u32 = 1;
 /// The first member.
 pub const MANIFEST: &str = "manifest.json";
-/// The member behind it, if the cache has a key.
+/// The second member, if the cache has a key.
 pub const SEAL: &str = "manifest.hmac";
 
 const FOLDER: &str = "entries/";
 const SUFFIX: &str = ".entry";
 
-/// What an archive says of itself. What it says of entries serves people: import believes the entries only, of which it has the
-/// digests.
+/// The manifest of an archive. Its facts about entries are for display: import trusts only the entries, whose digests it checks.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Manifest {
     /// [`FORMAT`].
     pub format: u32,
     /// The version of oclcache that wrote it.
     pub oclcache: String,
-    /// When its latest program was compiled, in seconds since 1970.
+    /// When the latest program was compiled, in seconds since 1970.
     pub created: u64,
     /// The entries, in the order of their keys.
     pub entries: Vec<ListedMember>,
 }
 
-/// What a manifest says of one entry.
+/// One entry in a manifest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ListedMember {
-    /// Its key, in hexadecimal digits.
+    /// The key, in hexadecimal digits.
     pub key: String,
-    /// Its size, in bytes.
+    /// The size, in bytes.
     pub size: u64,
-    /// SHA-256 of it, in hexadecimal digits.
+    /// SHA-256 of the entry, in hexadecimal digits.
     pub sha256: String,
-    /// The driver's family and library.
+    /// The driver's family.
     pub driver: String,
     /// The driver's library.
     pub driver_library: String,
-    /// What the devices call themselves.
+    /// The names of the devices.
     pub devices: Vec<String>,
-    /// The program that was compiled for.
+    /// The program that was built.
     pub program: String,
-    /// It is a recipe that nobody has baked.
+    /// Whether it is a pending recipe.
     pub pending: bool,
     /// Whether it has the source.
     pub source: bool,
@@ -77,7 +76,7 @@ pub fn member(key: &Key) -> String {
     format!("{FOLDER}{}{SUFFIX}", key.hex())
 }
 
-/// The key of the entry that a member of this name is.
+/// The key of the entry in a member of this name.
 pub fn key_of(name: &[u8]) -> Option<Key> {
     let name = str::from_utf8(name).ok()?;
     Key::from_hex(name.strip_prefix(FOLDER)?.strip_suffix(SUFFIX)?)

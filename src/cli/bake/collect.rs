@@ -1,4 +1,4 @@
-//! What is to be baked, and where.
+//! Collects the recipes to compile, grouped by the settings of their workers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -20,25 +20,25 @@ use crate::store::entry::Meta;
 use crate::store::{Lookup, Store};
 use crate::trust;
 
-/// Which recipes are baked.
+/// Which recipes are compiled.
 #[derive(Args)]
 pub struct BakeFilter {
-    /// Also what could not be baked earlier, and entries that lack what the driver makes when kernels run
+    /// Also retry recipes that failed, and recompile entries without the variants that the driver makes when kernels run
     #[arg(long, conflicts_with = "stale")]
     pub all: bool,
-    /// What another version of the driver has made, for the one that is there now
+    /// Recompile entries of another version of the driver for the current one
     #[arg(long)]
     pub stale: bool,
-    /// Also recipes that came with an archive; else only those that this user's own programs have left
+    /// Also compile recipes that came with an archive, not only those of this user's programs
     #[arg(long)]
     imported: bool,
-    /// Only for drivers of this family, as `pocl`
+    /// Only for drivers of this family, such as `pocl`
     #[arg(long, value_name = "NAME")]
     driver: Option<String>,
 }
 
 impl BakeFilter {
-    /// Whether an entry may be wanted, by what is known without reading the whole.
+    /// Whether an entry may match, by its metadata alone.
     fn may_take(&self, meta: &Meta) -> bool {
         let is_pending = meta.is_pending();
         let of_driver = self.driver.as_ref();
@@ -52,22 +52,22 @@ impl BakeFilter {
     }
 }
 
-/// One recipe, as people and the clock see it.
+/// One recipe, with what progress, results and statistics need.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// Its key.
+    /// The key.
     pub key: Key,
-    /// The program that left it.
+    /// The program that was built.
     pub program: String,
-    /// Its kernels.
+    /// The kernels.
     pub kernels: Vec<Vec<u8>>,
-    /// How long it took to compile, in nanoseconds.
+    /// How long the application took to compile it, in nanoseconds.
     pub compile_ns: u64,
-    /// The driver's family, and its device, as they are counted.
+    /// The driver's family, for the statistics.
     pub driver: String,
-    /// See `driver`.
+    /// The device's name, for the statistics.
     pub device: Vec<u8>,
-    /// What it is compiled for.
+    /// Why it is compiled.
     pub task: Task,
 }
 
@@ -85,41 +85,41 @@ impl Item {
     }
 }
 
-/// What recipes must have in common to be baked by one process.
+/// What the recipes of one worker have in common.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WorkerSettings {
     /// The driver's library, as it is registered.
     pub library: PathBuf,
-    /// All variables.
+    /// All environment variables.
     pub environment: VariableMap,
-    /// The name of the program, if the driver looks at it.
+    /// The file name of the program, if the driver reads it.
     pub executable: Option<OsString>,
     /// The directory of the driver's own cache.
     pub own_cache: OwnCache,
-    /// Nothing is to come out of any cache of a driver: what is compiled is compared.
+    /// For an audit: no cache of a driver may supply what is compared.
     pub is_private: bool,
 }
 
 /// The directory of a driver's own cache.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OwnCache {
-    /// An empty one is made: nothing is known of theirs, or it is off or not to be trusted.
+    /// An empty one: that of the applications is unknown, off or not trusted.
     Empty,
     /// That of the applications.
     Theirs(PathBuf),
 }
 
-/// Everything that is to be done, and what cannot be.
+/// The recipes to compile, and those that cannot be compiled.
 #[derive(Default)]
 pub struct Work {
-    /// Recipes by place, the latest first.
+    /// Recipes by worker settings, the latest first.
     pub places: BTreeMap<WorkerSettings, Vec<Item>>,
-    /// What is skipped, and why.
+    /// Skipped recipes, with the reasons.
     pub skipped: Vec<(Item, String)>,
 }
 
 impl Work {
-    /// Keeps what was not tried before, and tells whether there is anything to do.
+    /// Drops what was tried before. Returns whether anything is left.
     pub fn retain_new(&mut self, tried: &mut BTreeSet<Key>) -> bool {
         self.skipped.retain(|(item, _)| tried.insert(item.key));
         for items in self.places.values_mut() {
@@ -129,7 +129,7 @@ impl Work {
     }
 }
 
-/// Looks at all entries.
+/// Collects the recipes that match.
 pub fn collect(store: &Store, config: &Config, filter: &BakeFilter) -> Result<Work, Failure> {
     let own: VariableMap = std::env::vars_os().collect();
     let registered = driver_probe::registered(config);
@@ -165,7 +165,7 @@ pub fn collect(store: &Store, config: &Config, filter: &BakeFilter) -> Result<Wo
     Ok(work)
 }
 
-/// What is to be audited of these entries.
+/// Collects the entries that can be audited.
 pub fn collect_audits(store: &Store, config: &Config, filter: &BakeFilter, keys: &[Key]) -> Work {
     let own: VariableMap = std::env::vars_os().collect();
     let registered = driver_probe::registered(config);
@@ -175,7 +175,7 @@ pub fn collect_audits(store: &Store, config: &Config, filter: &BakeFilter, keys:
         let meta = store.read_meta(key);
         let item = Item::of(*key, &meta.clone().unwrap_or_default(), Task::Audit);
         let place = match &meta {
-            None => Err("it is gone".to_owned()),
+            None => Err("it was removed".to_owned()),
             Some(meta) => audit_place(store, key, meta, filter, &own, &registered),
         };
         match place {
@@ -186,7 +186,7 @@ pub fn collect_audits(store: &Store, config: &Config, filter: &BakeFilter, keys:
     work
 }
 
-/// Where an entry is compiled for an audit.
+/// The settings for the audit of an entry.
 fn audit_place(
     store: &Store,
     key: &Key,
@@ -196,16 +196,16 @@ fn audit_place(
     registered: &[PathBuf],
 ) -> Result<WorkerSettings, String> {
     if meta.is_pending() {
-        return Err("it is not baked yet".to_owned());
+        return Err("it is pending".to_owned());
     }
     if meta.imported {
-        return Err("it came with an archive, so its recipe is somebody else's".to_owned());
+        return Err("it came with an archive, so its recipe is not trusted".to_owned());
     }
     let Lookup::Found(entry, _) = store.look_up(key) else {
-        return Err("it is gone or damaged".to_owned());
+        return Err("it was removed or is damaged".to_owned());
     };
     if entry.recipe().is_none() {
-        return Err("it was stored without its source (store_source)".to_owned());
+        return Err("it was stored without its source (`store_source`)".to_owned());
     }
     Ok(WorkerSettings {
         library: library(meta, filter, registered)?,
@@ -216,7 +216,7 @@ fn audit_place(
     })
 }
 
-/// All variables of the process that compiles a recipe.
+/// All environment variables of the process that compiles a recipe.
 fn environment(meta: &Meta, own: &VariableMap) -> Result<VariableMap, String> {
     let recorded = recipe_environment::recorded(&meta.driver_family, &meta.ingredients, own)?;
     let mut all = recipe_environment::neutral(&meta.driver_family, own);
@@ -224,7 +224,7 @@ fn environment(meta: &Meta, own: &VariableMap) -> Result<VariableMap, String> {
     Ok(all)
 }
 
-/// Where a recipe is baked; None: it is not wanted after all.
+/// The settings for baking a recipe; None if it need not be baked.
 fn place(
     store: &Store,
     key: &Key,
@@ -239,16 +239,16 @@ fn place(
         true => None,
         false => {
             let (Lookup::Found(entry, _) | Lookup::Pending(entry)) = store.look_up(key) else {
-                return Err("it is gone or damaged".to_owned());
+                return Err("it was removed or is damaged".to_owned());
             };
             let recipe = entry.recipe();
-            let recipe = recipe.ok_or("it was stored without its source (store_source)")?;
+            let recipe = recipe.ok_or("it was stored without its source (`store_source`)")?;
             is_moved = headers::moves_options(&recipe, &meta.ingredients, meta.imported);
             recipe.own_cache
         }
     };
     let own_cache = match own_cache {
-        // It has nothing of a program with other options, which would only be left there.
+        // With other options, the driver's cache has nothing of the program, and would keep what is compiled here.
         Some(path) if !is_moved => {
             match trust::own_directory(Path::new(OsStr::from_bytes(&path))) {
                 Some(real) => OwnCache::Theirs(real),
@@ -270,7 +270,7 @@ fn place(
     }))
 }
 
-/// The registered library that a recipe means. A newer version may have another directory.
+/// The registered library of a recipe's driver. A newer version may be in another directory.
 fn library(meta: &Meta, filter: &BakeFilter, registered: &[PathBuf]) -> Result<PathBuf, String> {
     let named = meta.driver_library.as_str();
     let is_it = |library: &&PathBuf| library.to_string_lossy() == named;
@@ -283,13 +283,13 @@ fn library(meta: &Meta, filter: &BakeFilter, registered: &[PathBuf]) -> Result<P
     match (alike.next(), alike.next()) {
         (Some(only), None) if filter.stale && name.is_some() => Ok(only.clone()),
         _ => Err(format!(
-            "its driver {} is not registered",
+            "its driver `{}` is not registered",
             text(named.as_bytes())
         )),
     }
 }
 
-/// The name that the worker must have.
+/// The file name that the worker must have.
 fn executable(meta: &Meta) -> Result<Option<OsString>, String> {
     let mut names = meta.ingredients.iter();
     let Some(name) = names.find(|one| one.kind == Kind::Executable) else {
@@ -299,5 +299,5 @@ fn executable(meta: &Meta) -> Result<Option<OsString>, String> {
     let is_name = Path::new(name).file_name() == Some(name);
     is_name
         .then(|| Some(name.to_owned()))
-        .ok_or_else(|| "the name of its program is not known".to_owned())
+        .ok_or_else(|| "the name of its program is unknown".to_owned())
 }

@@ -1,6 +1,7 @@
-//! Worker processes: as many as may run at once, each for recipes of one place, one recipe at a time.
+//! Starts worker processes, up to a number at once. Each compiles recipes that need the same settings, one at a time.
 //!
-//! A driver that crashes or hangs costs the recipe that it was given, and the worker. That it was given is written down before.
+//! A driver that crashes or hangs costs one recipe and the worker. Each attempt is recorded before it begins, so that a recipe that
+//! ends the baker itself is not tried for ever.
 
 use std::io;
 use std::path::Path;
@@ -18,43 +19,44 @@ use crate::cache::RUN_VARIABLE;
 use crate::config::{Config, Name, SETTINGS};
 use crate::store::Store;
 
-/// How long a worker may take for a recipe: so many times as long as it took the application, and no less or more than this. On
-/// a busy machine a worker gets little of the processor.
+/// How long a worker may take for a recipe: a multiple of the time that the application took, within limits. On a busy machine a
+/// worker gets little processor time.
 const TIMES: u32 = 30;
 const MIN_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
-/// Where PoCL keeps a cache of its own, the only driver of which that is known, and whether it does. Nothing else hangs on them.
+/// Variables of PoCL: the directory of its own cache, and whether it keeps one. They change nothing else. No other driver is known to
+/// have such a variable.
 const OWN_CACHE: &str = "POCL_CACHE_DIR";
 const KEEPS_CACHE: &str = "POCL_KERNEL_CACHE";
-/// Where other drivers have their caches (Mesa, Intel's for GPUs).
+/// Moves the caches of other drivers (Mesa, Intel's for GPUs).
 const CACHES: &str = "XDG_CACHE_HOME";
 
-/// What all workers have in common.
+/// Starts and supervises workers.
 pub struct Supervisor<'a> {
     /// The cache.
     pub store: &'a Store,
     /// The settings.
     pub config: &'a Config,
-    /// How long each recipe may take, if the user has said that.
+    /// The user's time limit for a recipe.
     pub timeout: Option<Duration>,
-    /// Whether entries are made anew for a newer driver.
+    /// Whether entries of an older driver are recompiled.
     pub is_stale: bool,
-    /// Set when the user wants no more.
+    /// Set when the user has interrupted the work.
     pub stop: &'a AtomicBool,
 }
 
-/// What is told while workers work.
+/// What the workers report.
 pub enum WorkerEvent<'e> {
-    /// A recipe is being baked.
+    /// A recipe is being compiled.
     Begun(&'e Item),
-    /// What has become of it.
+    /// The result of a recipe.
     Ended(Item, ReplayResult),
-    /// What has gone wrong on our own side.
+    /// A failure that no recipe or driver caused.
     Trouble(String),
 }
 
 impl Supervisor<'_> {
-    /// Has everything baked, by at most so many workers at once.
+    /// Compiles everything, with at most `jobs` workers at once.
     pub fn run(&self, work: Work, jobs: usize, tell: &(dyn Fn(WorkerEvent) + Sync)) {
         let mut queues: Vec<(WorkerSettings, Vec<Item>)> = work.places.into_iter().collect();
         for (_, items) in &mut queues {
@@ -69,7 +71,7 @@ impl Supervisor<'_> {
         });
     }
 
-    /// Bakes what is left of one place after the other.
+    /// Compiles what is left, one group of recipes after the other.
     fn work(
         &self,
         queues: &Mutex<Vec<(WorkerSettings, Vec<Item>)>>,
@@ -101,7 +103,7 @@ impl Supervisor<'_> {
                 let running = match worker.take().map_or_else(|| self.start(&place), Ok) {
                     Ok(running) => running,
                     Err(_) if self.is_stopped() => return,
-                    // Nor would it be for the others of this place.
+                    // The others of this group need the same driver.
                     Err(NotStarted::Driver(why)) => {
                         let items = [item].into_iter().chain(std::iter::from_fn(next));
                         let why =
@@ -142,7 +144,7 @@ impl Supervisor<'_> {
         })
     }
 
-    /// Has one recipe baked; None: the user has stopped it. Gives the worker back, unless that is gone.
+    /// Bakes a recipe. Returns the result, unless the user interrupted it, and the worker, unless it has ended.
     fn bake(
         &self,
         mut worker: Worker,
@@ -152,7 +154,7 @@ impl Supervisor<'_> {
         let limit = self.limit(item);
         if let Err(error) = self.store.begin_attempt(&item.key) {
             tell(WorkerEvent::Trouble(error.to_string()));
-            let why = "attempts cannot be written down".to_owned();
+            let why = "attempts cannot be recorded".to_owned();
             return (Some(ReplayResult::Skipped(why)), Some(worker));
         }
         let task = match self.is_stale {
@@ -166,7 +168,7 @@ impl Supervisor<'_> {
             Ok(None) => {
                 worker.kill();
                 (
-                    ReplayResult::Failed("the worker answers nonsense".to_owned()),
+                    ReplayResult::Failed("the worker's answer is invalid".to_owned()),
                     None,
                 )
             }
@@ -191,7 +193,7 @@ impl Supervisor<'_> {
 
     pub(super) fn start(&self, place: &WorkerSettings) -> Result<Worker, NotStarted> {
         let trouble =
-            |error: io::Error| NotStarted::Trouble(format!("no worker can be started: {error}"));
+            |error: io::Error| NotStarted::Trouble(format!("cannot start a worker: {error}"));
         let root = Root::new().map_err(trouble)?;
         let mut command = self.command(place, root.path()).map_err(trouble)?;
         let mut worker = Worker::start(&mut command, root).map_err(trouble)?;
@@ -200,7 +202,7 @@ impl Supervisor<'_> {
             Ok(line) if line == READY => Ok(worker),
             Ok(line) => {
                 worker.end();
-                let why = line.strip_prefix(CLOSED).unwrap_or("it answers nonsense");
+                let why = line.strip_prefix(CLOSED).unwrap_or("its answer is invalid");
                 Err(NotStarted::Driver(why.to_owned()))
             }
             Err(silence) => Err(NotStarted::Driver(silence.words(limit))),
@@ -255,7 +257,7 @@ impl Supervisor<'_> {
         Ok(command)
     }
 
-    /// The worker's settings: this command's, and what would keep it from its work is off.
+    /// The worker's settings: those of this command, with all off that would prevent baking.
     fn settings(&self) -> Vec<(&'static str, std::ffi::OsString)> {
         let variable = |name: Name| SETTINGS[name as usize].variable.unwrap_or_default();
         let mut settings = Vec::new();
@@ -273,7 +275,7 @@ impl Supervisor<'_> {
         for name in [Name::MaxSize, Name::MinFree, Name::MaxAge] {
             settings.push((variable(name), self.config.value(name).0.clone()));
         }
-        // Entries of the system have nothing of the user's own.
+        // Entries of system directories must not replace the user's own.
         settings.push((variable(Name::SystemDirs), "none".into()));
         let directory = self.config.directory().unwrap_or_default();
         settings.push((variable(Name::Dir), directory.into()));
@@ -285,6 +287,6 @@ impl Supervisor<'_> {
 pub(super) enum NotStarted {
     /// The driver cannot be opened.
     Driver(String),
-    /// Nothing of the driver's.
+    /// A failure that the driver did not cause.
     Trouble(String),
 }

@@ -1,9 +1,8 @@
-//! One worker of the baker: an application of one driver, which does the calls of the recipes that it is told of.
+//! A worker of the baker: an application of one driver that repeats the calls of recipes.
 //!
-//! It is told a key on each line of its standard input, with `again` behind it if there may be an entry, or `audit` if it is compiled
-//! only to be compared, and answers with a line each: `ready` or `closed WHY` first, then `baked`, `known`, `current`, `compiled
-//! IDENTITY`, `skipped WHY` or `failed WHY`. What it is in the middle
-//! of when it ends is not answered. Drivers print, so it answers where its standard output was, and has none.
+//! Each line of its standard input is a request: a key, followed by `again` if there may be an entry, or by `audit` if the result is
+//! only compared. Each answer is a line: first `ready` or `closed WHY`, then for each request `baked`, `known`, `current`,
+//! `compiled IDENTITY`, `skipped WHY` or `failed WHY`. A request that ends the worker gets no answer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -20,12 +19,12 @@ use crate::key::ingredients::Key;
 use crate::priority;
 use crate::store::Store;
 
-/// What a worker begins with, and what it says.
+/// What follows the key in a request.
 const AGAIN: &str = " again";
 const AUDIT: &str = " audit";
 
 impl Task {
-    /// The line that tells a worker to do it.
+    /// The request for this task.
     pub fn line(self, key: &Key) -> String {
         let words = match self {
             Task::Bake => "",
@@ -44,7 +43,7 @@ impl Task {
 }
 
 impl ReplayResult {
-    /// What a worker answers. The verdicts of audits are not its own, and nobody reads those as answers.
+    /// The answer for this result. A worker does not give the results of audits, and `parse` does not accept them.
     fn line(&self) -> String {
         let (word, why) = match self {
             ReplayResult::Baked => ("baked", String::new()),
@@ -74,7 +73,7 @@ impl ReplayResult {
     }
 }
 
-/// Works until there is nothing more to read. `root` is a private directory.
+/// Handles requests until the end of standard input. `root` is a private directory.
 pub fn work(
     library: &Path,
     root: &Path,
@@ -110,7 +109,7 @@ pub fn work(
     for line in BufReader::new(keys).lines() {
         let line = line.map_err(Failure::new)?;
         let asked = Task::parse(&line);
-        let (key, task) = asked.ok_or_else(|| Failure::new("this is no key"))?;
+        let (key, task) = asked.ok_or_else(|| Failure::new("a request is not a key"))?;
         answer(&player.bake(&key, task).line())?;
     }
     Ok(ExitCode::SUCCESS)

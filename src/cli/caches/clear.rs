@@ -17,10 +17,10 @@ use crate::cli::output::{plural, print, say, size};
 use crate::cli::progress;
 use crate::log::{os, path};
 
-/// Of foreign files so many are named.
-const NAMED: usize = 10;
+/// How many foreign files are listed.
+const MAX_LISTED: usize = 10;
 
-/// Remove what other caches have stored, and nothing else
+/// Remove the files of other caches, and nothing else
 #[derive(Args)]
 #[command(
     after_help = "Example: oclcache caches clear pocl pyopencl\nExample: oclcache caches clear --all --dry-run"
@@ -29,18 +29,18 @@ pub struct CachesClearArgs {
     /// The caches, by the names that `oclcache caches` shows
     #[arg(value_name = "NAME", required_unless_present = "all")]
     names: Vec<OsString>,
-    /// All that are known
+    /// All known caches
     #[arg(long, conflicts_with = "names")]
     all: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
-    /// Remove nothing, but tell what would go
+    /// List what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
 }
 
-/// A directory that is going to be cleared.
+/// A directory to clear.
 struct Chosen {
     cache: &'static OtherCache,
     present: Present,
@@ -64,7 +64,7 @@ impl CachesClearArgs {
             for present in present(cache, &surroundings, &bar) {
                 let shown = path(&present.path).to_string();
                 if let Some(why) = present.refusal(cache, &precious) {
-                    bar.suspend(|| say(&format!("oclcache: `{shown}` is left: {why}")));
+                    bar.suspend(|| say(&format!("oclcache: `{shown}` is not cleared: {why}")));
                     refused += 1;
                 } else if !present.is_empty_elsewhere() {
                     chosen.push(Chosen { cache, present });
@@ -91,12 +91,14 @@ impl CachesClearArgs {
         }
         match refused {
             0 => Ok(ExitCode::SUCCESS),
-            _ => Err(Failure::new("not all was removed, as said above")),
+            _ => Err(Failure::new(
+                "not everything was removed; see the messages above",
+            )),
         }
     }
 }
 
-/// What would go, for people, and how much that is.
+/// What would be removed, as a message, with the number of files and their size.
 fn plan(chosen: &[Chosen]) -> (String, u64, u64) {
     let (mut words, mut files, mut bytes) = (String::new(), 0, 0);
     for one in chosen {
@@ -110,11 +112,11 @@ fn plan(chosen: &[Chosen]) -> (String, u64, u64) {
     (words, files, bytes)
 }
 
-/// Asks whether to go on.
+/// Asks for confirmation.
 fn ask(files: u64, bytes: u64) -> Result<(), Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure {
-            words: "nothing is removed: say --yes where nobody can be asked".to_owned(),
+            words: "nothing was removed: without a terminal, confirm with --yes".to_owned(),
             code: 2,
         });
     }
@@ -128,11 +130,11 @@ fn ask(files: u64, bytes: u64) -> Result<(), Failure> {
     let read = asked.and_then(|()| io::stdin().lock().read_line(&mut answer));
     match read {
         Ok(_) if matches!(answer.trim(), "y" | "Y" | "yes") => Ok(()),
-        _ => Err(Failure::new("nothing is removed")),
+        _ => Err(Failure::new("nothing was removed")),
     }
 }
 
-/// Removes what was chosen. Returns how often something could not be removed.
+/// Clears the directories. Returns the number of failures.
 fn remove(chosen: &[Chosen], files: u64) -> u64 {
     let bar = progress::bar(files, "");
     let mut failures = 0;
@@ -152,7 +154,7 @@ fn remove(chosen: &[Chosen], files: u64) -> u64 {
             Err(why) => {
                 failures += 1;
                 let path = crate::log::path(path);
-                say(&format!("oclcache: `{path}` is left: {why}"));
+                say(&format!("oclcache: `{path}` is not cleared: {why}"));
             }
         });
     }
@@ -160,7 +162,7 @@ fn remove(chosen: &[Chosen], files: u64) -> u64 {
     failures
 }
 
-/// Removes a cache's directory and those that were made for it, if they are empty. Tells whether the former is gone.
+/// Removes a cache's directory and those above it that belong to it, if they are empty. Returns whether the cache's directory is gone.
 fn remove_directories(opened: &Opened) -> bool {
     let mut gone = opened.above.iter().rev().map(|(above, name)| {
         rustix::fs::unlinkat(above, name.as_os_str(), AtFlags::REMOVEDIR).is_ok()
@@ -181,34 +183,37 @@ fn report(one: &Chosen, found: &WalkResult, is_gone: bool) {
         size(found.bytes)
     ));
     let left = |paths: &[PathBuf], why: &str| {
-        for path in paths.iter().take(NAMED) {
+        for path in paths.iter().take(MAX_LISTED) {
             let path = crate::log::path(path);
             say(&format!("oclcache: left `{path}`: {why}"));
         }
-        if let more @ 1.. = paths.len().saturating_sub(NAMED) {
+        if let more @ 1.. = paths.len().saturating_sub(MAX_LISTED) {
             say(&format!("oclcache: left {more} more there: {why}"));
         }
     };
-    left(&found.foreign, &format!("it is not of {}", one.cache.name));
-    for (path, error) in found.failed.iter().take(NAMED) {
+    left(
+        &found.foreign,
+        &format!("it does not belong to {}", one.cache.name),
+    );
+    for (path, error) in found.failed.iter().take(MAX_LISTED) {
         let path = crate::log::path(path);
         say(&format!("oclcache: cannot remove `{path}`: {error}"));
     }
     if is_gone && let CacheRoot::Variable(variable @ "NEO_CACHE_DIR") = one.present.place.base {
         say(&format!(
-            "oclcache: make `{shown}` again or unset {variable}: the driver has no cache while it is missing"
+            "oclcache: make `{shown}` again or unset {variable}: without the directory, the driver has no cache"
         ));
     }
 }
 
-/// The cache of a name.
+/// The cache with a name.
 fn named(name: &OsStr) -> Result<&'static OtherCache, Failure> {
     let known = CACHES.iter().find(|cache| name == cache.name);
     known.ok_or_else(|| {
         let names: Vec<&str> = CACHES.iter().map(|cache| cache.name).collect();
         let (name, names) = (os(name), names.join(", "));
         Failure {
-            words: format!("`{name}` is no cache that is known; there are {names}"),
+            words: format!("`{name}` is not a known cache; the known ones are {names}"),
             code: 2,
         }
     })

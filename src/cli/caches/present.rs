@@ -1,4 +1,4 @@
-//! The directories of other caches that are there.
+//! The directories of other caches that exist.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -11,29 +11,29 @@ use crate::cli::other_caches::table::{CachePath, CacheRoot, OtherCache};
 use crate::cli::output::{ago, plural, size};
 use crate::store::journal::now_ms;
 
-/// A directory of a cache that is there.
+/// An existing directory of a cache.
 pub struct Present {
     pub place: &'static CachePath,
     pub path: PathBuf,
-    /// What is in it, or why nobody looks.
+    /// Its content, or why it was not examined.
     pub found: Result<(Opened, WalkResult), String>,
 }
 
 impl Present {
-    /// Whether it is a directory of the user's choice that has nothing in it, which he may have made himself.
+    /// Whether it is empty and chosen by the user, who may have made it.
     pub fn is_empty_elsewhere(&self) -> bool {
         let is_empty = |(_, found): &(Opened, WalkResult)| found.files == 0;
         matches!(self.place.base, CacheRoot::Variable(_)) && self.found.as_ref().is_ok_and(is_empty)
     }
 
-    /// Why nothing is to be removed here, for people; None: the cache may be removed.
+    /// Why nothing may be removed here; None if the cache may be removed.
     pub fn refusal(&self, cache: &OtherCache, precious: &[PathBuf]) -> Option<String> {
         let found = match &self.found {
             Ok((_, found)) => found,
             Err(why) => return Some(why.clone()),
         };
         let CacheRoot::Variable(variable) = self.place.base else {
-            return None; // what is at its own place is the cache's
+            return None; // the cache's own place
         };
         let is_same = |other: &PathBuf| is_same_file(&self.path, other);
         if self.place.below.is_empty() && precious.iter().any(is_same) {
@@ -43,7 +43,7 @@ impl Present {
         }
         (!found.is_recognized && found.files + found.foreign.len() as u64 > 0).then(|| {
             format!(
-                "{variable} names it, but nothing in it is as {} names its files",
+                "{variable} names it, but no file in it has a name of {}",
                 cache.name
             )
         })
@@ -59,7 +59,7 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     id(one).is_some_and(|found| id(other) == Some(found))
 }
 
-/// The directories of a cache that are there, each once.
+/// The existing directories of a cache, each once.
 pub fn present(
     cache: &'static OtherCache,
     surroundings: &Surroundings,
@@ -87,7 +87,7 @@ pub fn present(
     present
 }
 
-/// How much there is and how old it is.
+/// The size and age of the content.
 pub fn summary(found: &WalkResult) -> String {
     let mut words = format!(
         "{} in {}",
@@ -104,7 +104,7 @@ pub fn summary(found: &WalkResult) -> String {
     }
     let foreign = found.foreign.len() as u64;
     if foreign > 0 {
-        words += &format!("; {} of others", plural(foreign, "thing", "things"));
+        words += &format!("; {} of other programs", plural(foreign, "file", "files"));
     }
     let unread = found.failed.len() as u64;
     if unread > 0 {

@@ -1,9 +1,9 @@
-//! A real build on each device, through us: cold and warm. Where one fails, it is tried without us, so that the blame is right.
+//! Builds a program on each device through us, cold and warm. If a build fails, it is tried without us to find the cause.
 
 use std::path::Path;
 
 use super::drivers::{Is, Registered};
-use super::report::{DoctorReport, Mend};
+use super::report::{DoctorReport, Fix};
 use crate::cli::output::seconds;
 use crate::cli::probe::prober::{ProbeOutput, ProbeTarget, Prober};
 use crate::cli::probe::worker::{ProbeBuild, ProbeBuilds, ProbeMessage};
@@ -41,7 +41,7 @@ fn examine_driver(
         let failed = built(probed).find_map(|built| built.took_ns.as_ref().err().cloned());
         probed.silence.clone().or(failed).or_else(|| {
             let is_empty = built_any(probed);
-            (!is_empty).then(|| "no platform is listed".to_owned())
+            (!is_empty).then(|| "the driver lists no platform".to_owned())
         })
     };
     if let Some(why) = built(&cold).or_else(|| built(&warm)) {
@@ -61,14 +61,14 @@ fn examine_driver(
         let mut bypassed = cold.counted.bypassed.iter().chain(&warm.counted.bypassed);
         let why = match bypassed.next() {
             Some(reason) => format!("it was bypassed ({reason})"),
-            None if cold.counted.misses == 0 => "it did not come through oclcache".to_owned(),
-            None => "the driver gives no binary, or none that it takes back".to_owned(),
+            None if cold.counted.misses == 0 => "it did not reach oclcache".to_owned(),
+            None => "the driver gives no binary, or does not accept its own binary".to_owned(),
         };
-        let words = "run a program with `OCLCACHE_LOG=debug oclcache run PROGRAM`, which says why; nothing is lost but time";
+        let words = "run a program with `OCLCACHE_LOG=debug oclcache run PROGRAM` to see why; only time is lost";
         report.doubtful(
             ABOUT,
-            format!("{text}; the second was no hit: {why}"),
-            Mend::words(words),
+            format!("{text}; the second build was not a hit: {why}"),
+            Fix::words(words),
         );
     }
     Ok(())
@@ -89,21 +89,20 @@ fn blame(one: &Registered, why: &str, bare: Option<String>, report: &mut DoctorR
     let place = path(&one.place).to_string();
     match bare {
         Some(bare) => {
-            let text = format!(
-                "with the driver of {place} nothing can be built, without oclcache either: {bare}"
-            );
-            let words = "it is the driver's own fault: mend or update that";
-            report.wrong(ABOUT, text, Mend::words(words));
+            let text =
+                format!("the driver of {place} can build nothing, even without oclcache: {bare}");
+            let words = "this is a fault of the driver: repair or update it";
+            report.wrong(ABOUT, text, Fix::words(words));
         }
         None => {
             let text = format!(
-                "with the driver of {place} nothing can be built through oclcache, and without it all is well: {why}"
+                "the driver of {place} can build nothing through oclcache, but works without it: {why}"
             );
-            let mend = Mend::command("export OCLCACHE_DISABLE=1");
+            let fix = Fix::command("export OCLCACHE_DISABLE=1");
             report.wrong(
                 ABOUT,
                 text,
-                mend.because("this is a fault of oclcache's, please report it; until then"),
+                fix.because("this is a fault of oclcache, please report it; until then"),
             );
         }
     }

@@ -1,13 +1,13 @@
-//! Which drivers are registered, and whether each loads and can be hooked.
+//! Checks which drivers are registered, and whether each loads and can be hooked.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-use super::report::{DoctorReport, Mend};
+use super::report::{DoctorReport, Fix};
 use super::settings::{policy, unset};
 use crate::cli::probe::prober::Prober;
 use crate::cli::probe::worker::ProbedPlatform;
-use crate::cli::probe::{Features, ProbedLibrary, ask, is_named_as_us};
+use crate::cli::probe::{self, Features, ProbedLibrary, is_named_as_us};
 use crate::cli::worker::root::Root;
 use crate::config::{Config, Name};
 use crate::front::vendors::{self, DEFAULT_DIRECTORY, is_bare_name};
@@ -18,13 +18,13 @@ const VARIABLES: [&str; 3] = ["OCL_ICD_FILENAMES", "OCL_ICD_VENDORS", "OPENCL_VE
 
 /// One registration.
 pub struct Registered {
-    /// The `.icd` file, or what else a variable names.
+    /// The `.icd` file, or what a variable names.
     pub place: PathBuf,
-    /// What it names.
+    /// The library that it names.
     pub library: PathBuf,
-    /// What that is.
+    /// What the library is.
     pub is: Is,
-    /// Whether the loader reads it, not only we.
+    /// Whether the loader reads it, or only we.
     pub by_loader: bool,
 }
 
@@ -33,13 +33,13 @@ pub struct Registered {
 pub enum Is {
     /// A copy of ours.
     Us,
-    /// A driver with so many devices.
+    /// A driver, with the number of its devices.
     Driver(usize),
     /// Not usable.
     Broken,
 }
 
-/// In short. What the user does not want to know of counts for nothing.
+/// The result in short. A driver that the user has not asked about counts as one without devices.
 fn is(told: &ProbedLibrary, is_wanted: bool) -> Is {
     match told {
         ProbedLibrary::Us(_) => Is::Us,
@@ -51,7 +51,7 @@ fn is(told: &ProbedLibrary, is_wanted: bool) -> Is {
     }
 }
 
-/// Looks at everything that is registered. `wanted` is part of the name of the drivers that are told of.
+/// Checks everything that is registered. Reports drivers with `wanted` in their names.
 pub fn examine(
     config: &Config,
     features: Option<&Features>,
@@ -85,7 +85,7 @@ pub fn examine(
                     known.is.clone()
                 }
                 None => {
-                    let told = ask(&library, prober, kept);
+                    let told = probe::library(&library, prober, kept);
                     let is_wanted = wanted
                         .is_none_or(|wanted| is_named(&told, &listed.place, &library, wanted));
                     if is_wanted {
@@ -107,23 +107,23 @@ pub fn examine(
     for (source, by_loader) in sources {
         only_us = one(source, by_loader);
     }
-    // As the library does where the loader sees nothing but it.
+    // The library does the same if the loader sees nothing else.
     if only_us && config.vendors().is_none() {
         one(Path::new(DEFAULT_DIRECTORY), false);
     }
     let is_used = |one: &Registered| matches!(one.is, Is::Driver(devices) if devices > 0);
     if !registered.iter().any(is_used) {
         let text = match wanted {
-            Some(_) => "none of that name has a device",
-            None => "none that is registered has a device, so OpenCL programs find nothing",
+            Some(_) => "no driver of that name has a device",
+            None => "no registered driver has a device, so OpenCL programs find nothing",
         };
-        let install = "install the driver of your device, or one for every processor (pocl-opencl-icd in Debian and Ubuntu)";
+        let install = "install the driver of your device, or one for any processor (pocl-opencl-icd in Debian and Ubuntu)";
         let mut choosing = ["OCLCACHE_VENDORS"].into_iter().chain(VARIABLES);
         let words = match choosing.find(|name| env::var_os(name).is_some()) {
-            Some(name) => format!("see whether {name} leaves your driver out; else {install}"),
+            Some(name) => format!("check whether {name} excludes your driver; otherwise {install}"),
             None => install.to_owned(),
         };
-        report.wrong(ABOUT, text, Mend::words(words));
+        report.wrong(ABOUT, text, Fix::words(words));
     }
     registered
 }
@@ -155,18 +155,22 @@ fn tell(
 ) {
     let shown = path(place).to_string();
     let (platforms, is_icd2) = match told {
-        ProbedLibrary::Us(_) => return, // a door
+        ProbedLibrary::Us(_) => return, // reported as a door
         ProbedLibrary::Broken(why, _) if is_named_as_us(library) => {
             let text = format!("{shown} registers oclcache as {}: {why}", path(library));
-            let words = "register it anew with `oclcache install`, or take it out";
+            let words = "register it again with `oclcache install`, or remove it";
             return report.wrong("programs", text, removal(place, words));
         }
         ProbedLibrary::Broken(why, is_fatal) => {
             let text = format!("{shown} names {}: {why}", path(library));
-            let mend = removal(place, "install the driver's package again, or take it out");
+            let fix = removal(place, "install the driver's package again, or remove it");
             return match is_fatal {
-                true => report.wrong(ABOUT, format!("{text}; so does every OpenCL program"), mend),
-                false => report.doubtful(ABOUT, text, mend),
+                true => report.wrong(
+                    ABOUT,
+                    format!("{text}; every OpenCL program fails the same way"),
+                    fix,
+                ),
+                false => report.doubtful(ABOUT, text, fix),
             };
         }
         ProbedLibrary::Driver { platforms, is_icd2 } => (platforms, is_icd2),
@@ -174,7 +178,7 @@ fn tell(
     if platforms.is_empty() {
         return report.good(
             ABOUT,
-            format!("{shown} loads, and has no platform: there is no device for it"),
+            format!("{shown} loads but has no platform: it has no device"),
         );
     }
     let kind = if *is_icd2 { ", ICD 2.0" } else { "" };
@@ -188,23 +192,23 @@ fn tell(
             "{} ({}), {devices}{kind}, {shown}",
             platform.name, platform.family
         );
-        let nothing = "the driver is used as it is, without the cache; nothing but another version of it helps";
+        let nothing = "the driver works without the cache; only another version of the driver can change that";
         if !platform.has_version {
             let text = format!(
-                "{text}: it does not tell its version of OpenCL, so nothing is known of its table"
+                "{text}: it does not tell its version of OpenCL, so its table of functions is unknown"
             );
-            report.doubtful(ABOUT, text, Mend::words(nothing));
+            report.doubtful(ABOUT, text, Fix::words(nothing));
         } else if !platform.is_hooked {
             let text = format!("{text}: its table of functions cannot be written");
-            report.doubtful(ABOUT, text, Mend::words(nothing));
+            report.doubtful(ABOUT, text, Fix::words(nothing));
         } else if platform.is_refused {
             let text = format!(
-                "{text}: it says that it is of ICD 2.0 and is not, so loaders that know that leave it out"
+                "{text}: it claims ICD 2.0 but lacks a part of it, so loaders that check that ignore it"
             );
-            report.doubtful(ABOUT, text, Mend::words(nothing));
+            report.doubtful(ABOUT, text, Fix::words(nothing));
         } else {
             if platform.devices == 0 {
-                report.good(ABOUT, format!("{text}: nothing to be cached"));
+                report.good(ABOUT, format!("{text}: nothing to cache"));
                 continue;
             }
             report.good(ABOUT, format!("{text}: can be cached"));
@@ -222,7 +226,7 @@ fn tell(
     }
 }
 
-/// Loaders differ in what they take.
+/// Checks the variables that loaders read. Loaders differ in what they accept.
 fn examine_variables(features: Option<&Features>, report: &mut DoctorReport) {
     let takes_files = features.is_none_or(|features| features.takes_files);
     for name in VARIABLES {
@@ -231,29 +235,29 @@ fn examine_variables(features: Option<&Features>, report: &mut DoctorReport) {
         };
         let place = Path::new(&value);
         let shown = crate::log::os(&value);
-        let unset = Mend::command(format!("unset {name}"));
+        let unset = Fix::command(format!("unset {name}"));
         let text = format!("{name} = {shown}");
         match name {
             "OCL_ICD_VENDORS" if !takes_files && place.exists() && !place.is_dir() => {
-                let text = format!("{text}, and this loader takes only a directory there");
+                let text = format!("{text}, but this loader accepts only a directory there");
                 report.wrong("variable", text, unset);
             }
             "OCL_ICD_FILENAMES" if takes_files => {
                 report.doubtful(
                     "variable",
-                    format!("{text}, which this loader does not read"),
+                    format!("{text}, but this loader does not read it"),
                     unset,
                 );
             }
             "OPENCL_VENDOR_PATH" if !takes_files => {
                 report.doubtful(
                     "variable",
-                    format!("{text}, which this loader does not read"),
+                    format!("{text}, but this loader does not read it"),
                     unset,
                 );
             }
             _ if place.exists() || is_bare_name(place) => report.good("variable", text),
-            _ => {} // said where it is read
+            _ => {} // reported where it is read
         }
     }
 }
@@ -266,33 +270,33 @@ fn unusable(place: &Path, source: &Path, why: &str, report: &mut DoctorReport) {
     match of_variable {
         Some(name) if place == source => {
             let text = format!("{name} names {shown}: {why}, so programs find no driver");
-            report.wrong("variable", text, Mend::command(format!("unset {name}")));
+            report.wrong("variable", text, Fix::command(format!("unset {name}")));
         }
-        _ if place == Path::new(DEFAULT_DIRECTORY) => {} // said where there is no driver
+        _ if place == Path::new(DEFAULT_DIRECTORY) => {} // reported if there is no driver
         _ => {
             let is_there = place.symlink_metadata().is_ok();
-            let mend = match place.extension().is_some_and(|end| end == "icd") && is_there {
+            let fix = match place.extension().is_some_and(|end| end == "icd") && is_there {
                 true => removal(
                     place,
-                    "put the path of the driver's library into it, or remove it",
+                    "write the path of the driver's library to it, or remove it",
                 ),
-                false => Mend::words(
-                    "correct the setting that names it; `oclcache config` shows `vendors` and where it is set",
+                false => Fix::words(
+                    "correct the setting that names it; run `oclcache config` to see where `vendors` is set",
                 ),
             };
-            report.doubtful(ABOUT, format!("{shown}: {why}"), mend);
+            report.doubtful(ABOUT, format!("{shown}: {why}"), fix);
         }
     }
 }
 
-fn removal(place: &Path, words: &str) -> Mend {
+fn removal(place: &Path, words: &str) -> Fix {
     let is_registration = place
         .extension()
         .is_some_and(|extension| extension == "icd");
     match (is_registration, place.is_dir()) {
-        (false, _) => Mend::words(format!("{words}; a variable or a setting names it")),
-        (true, true) => Mend::on("rmdir", place).by_who_may(place).because(words),
-        (true, false) => Mend::on("rm", place).by_who_may(place).because(words),
+        (false, _) => Fix::words(format!("{words}; a variable or a setting names it")),
+        (true, true) => Fix::on("rmdir", place).by_who_may(place).because(words),
+        (true, false) => Fix::on("rm", place).by_who_may(place).because(words),
     }
 }
 
@@ -302,5 +306,5 @@ fn listed_twice(place: &Path, before: &Path, report: &mut DoctorReport) {
         path(place),
         path(before)
     );
-    report.doubtful(ABOUT, text, removal(place, "one is enough"));
+    report.doubtful(ABOUT, text, removal(place, "one registration is enough"));
 }

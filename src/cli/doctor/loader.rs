@@ -1,6 +1,6 @@
-//! The loader that programs get, and what it supports: told by the names in its file, as it is not asked for what it cannot.
+//! Checks the loader that programs get, and reports what it supports.
 
-use super::report::{DoctorReport, Mend};
+use super::report::{DoctorReport, Fix};
 use crate::cli::probe::prober::ProbeOutput;
 use crate::cli::probe::worker::ProbeMessage;
 use crate::cli::probe::{self, Features};
@@ -8,7 +8,7 @@ use crate::log::path;
 
 const ABOUT: &str = "loader";
 
-/// The loader's features; None if there is no loader.
+/// Returns the loader's features; None if there is no loader.
 pub fn examine(probed: &ProbeOutput, report: &mut DoctorReport) -> Option<Features> {
     let words = probed.messages.iter().find_map(|message| match message {
         ProbeMessage::Words(name, version) => Some((name, version)),
@@ -21,19 +21,19 @@ pub fn examine(probed: &ProbeOutput, report: &mut DoctorReport) -> Option<Featur
         });
         let why = why
             .or(probed.silence.as_deref())
-            .unwrap_or("nothing is known of it");
-        let mend = Mend::words(
-            "install a loader (ocl-icd-libopencl1 in Debian and Ubuntu), and see that LD_LIBRARY_PATH names no broken one",
+            .unwrap_or("the reason is unknown");
+        let fix = Fix::words(
+            "install a loader (ocl-icd-libopencl1 in Debian and Ubuntu), and check that LD_LIBRARY_PATH names no broken one",
         );
         report.wrong(
             ABOUT,
             format!("no program can load libOpenCL.so.1: {why}"),
-            mend,
+            fix,
         );
         return None;
     };
     let name = match words {
-        // It calls itself by the name of what it is.
+        // ocl-icd gives another name.
         Some((_, version)) if features.takes_files => format!("ocl-icd {version}"),
         Some((name, version)) => format!("{name} {version}"),
         None => "of an unknown kind".to_owned(),

@@ -1,4 +1,4 @@
-//! What the doctor found, and how it is shown.
+//! The findings of the doctor, and how they are shown.
 
 use std::path::Path;
 
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use crate::cli::output::{self, quoted};
 use crate::log;
 
-/// How well something is.
+/// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// As it should be.
     Good,
-    /// The cache works, but less than it could, or not as one would expect.
+    /// The cache works, but not as well or as one might expect.
     Doubtful,
-    /// The cache cannot work for somebody who expects it to.
+    /// The cache does not work.
     Wrong,
 }
 
@@ -29,53 +29,53 @@ impl Severity {
     }
 }
 
-/// What makes something well again.
+/// How to fix what a finding is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mend {
-    /// A sentence; empty if the command says it all.
+pub struct Fix {
+    /// A sentence; empty if the command is enough.
     words: String,
     /// A command for a shell.
     command: Option<String>,
 }
 
-impl Mend {
-    /// What a person has to do.
-    pub fn words(words: impl Into<String>) -> Mend {
-        Mend {
+impl Fix {
+    /// A fix without a command.
+    pub fn words(words: impl Into<String>) -> Fix {
+        Fix {
             words: words.into(),
             command: None,
         }
     }
 
-    /// What a shell has to do.
-    pub fn command(command: impl Into<String>) -> Mend {
-        Mend {
+    /// A command that fixes it.
+    pub fn command(command: impl Into<String>) -> Fix {
+        Fix {
             words: String::new(),
             command: Some(command.into()),
         }
     }
 
-    /// What a shell has to do with a path, if the path can be written there; in words otherwise.
-    pub fn on(command: &str, path: &Path) -> Mend {
+    /// A command on a path; in words if the path cannot be quoted.
+    pub fn on(command: &str, path: &Path) -> Fix {
         match quoted(path) {
-            Some(quoted) => Mend::command(format!("{command} {quoted}")),
-            None => Mend::words(format!("{command} `{}`", log::path(path))),
+            Some(quoted) => Fix::command(format!("{command} {quoted}")),
+            None => Fix::words(format!("{command} `{}`", log::path(path))),
         }
     }
 
-    /// With a sentence before the command.
-    pub fn because(mut self, words: impl Into<String>) -> Mend {
+    /// Adds a sentence before the command.
+    pub fn because(mut self, words: impl Into<String>) -> Fix {
         self.words = words.into();
         self
     }
 
-    /// By root, if this user may not change what is in the directory of a path.
-    pub fn by_who_may(self, path: &Path) -> Mend {
+    /// With `sudo`, if this user cannot write to the directory of a path.
+    pub fn by_who_may(self, path: &Path) -> Fix {
         self.by_owner(is_writable(path.parent().unwrap_or(path)))
     }
 
-    /// By root, if it is not this user's to do.
-    pub fn by_owner(mut self, is_own: bool) -> Mend {
+    /// With `sudo`, unless this user may do it.
+    pub fn by_owner(mut self, is_own: bool) -> Fix {
         if !is_own {
             self.command = self.command.map(|command| format!("sudo {command}"));
         }
@@ -83,41 +83,41 @@ impl Mend {
     }
 }
 
-/// One thing that was looked at.
+/// One finding.
 #[derive(Clone, Debug)]
 pub struct Finding {
     about: &'static str,
     state: Severity,
     text: String,
-    mend: Option<Mend>,
+    fix: Option<Fix>,
 }
 
-/// All of them, in their order.
+/// All findings, in order.
 #[derive(Default)]
 pub struct DoctorReport {
     findings: Vec<Finding>,
 }
 
 impl DoctorReport {
-    /// The text, here and below, is plain already.
+    /// The text, here and below, must be plain (`log::text`).
     pub fn good(&mut self, about: &'static str, text: impl Into<String>) {
         self.add(about, Severity::Good, text.into(), None);
     }
 
-    pub fn doubtful(&mut self, about: &'static str, text: impl Into<String>, mend: Mend) {
-        self.add(about, Severity::Doubtful, text.into(), Some(mend));
+    pub fn doubtful(&mut self, about: &'static str, text: impl Into<String>, fix: Fix) {
+        self.add(about, Severity::Doubtful, text.into(), Some(fix));
     }
 
-    pub fn wrong(&mut self, about: &'static str, text: impl Into<String>, mend: Mend) {
-        self.add(about, Severity::Wrong, text.into(), Some(mend));
+    pub fn wrong(&mut self, about: &'static str, text: impl Into<String>, fix: Fix) {
+        self.add(about, Severity::Wrong, text.into(), Some(fix));
     }
 
-    fn add(&mut self, about: &'static str, state: Severity, text: String, mend: Option<Mend>) {
+    fn add(&mut self, about: &'static str, state: Severity, text: String, fix: Option<Fix>) {
         self.findings.push(Finding {
             about,
             state,
             text,
-            mend,
+            fix,
         });
     }
 
@@ -131,7 +131,7 @@ impl DoctorReport {
         of_state.count()
     }
 
-    /// One line each, with the mend below.
+    /// One line for each finding, with the fix below it.
     pub fn shown(&self) -> String {
         let mut shown = String::new();
         let longest = self.findings.iter().map(|found| found.about.len()).max();
@@ -146,12 +146,12 @@ impl DoctorReport {
             };
             let start = format!("{word}  {:<longest$}  ", found.about);
             shown += &wrapped(start, found.text.split(' '), width);
-            let Some(mend) = &found.mend else {
+            let Some(fix) = &found.fix else {
                 continue;
             };
-            // A command is one piece, as it is to be typed.
-            let command = mend.command.as_ref().map(output::heading);
-            let words = match (&command, mend.words.as_str()) {
+            // A command is not broken into lines, so that it can be copied.
+            let command = fix.command.as_ref().map(output::heading);
+            let words = match (&command, fix.words.as_str()) {
                 (Some(_), "") => String::new(),
                 (Some(_), words) => format!("{words}:"),
                 (None, words) => words.to_owned(),
@@ -163,7 +163,7 @@ impl DoctorReport {
         shown
     }
 
-    /// In one line.
+    /// All findings in one line.
     pub fn summary(&self) -> String {
         let warnings = match self.count(Severity::Doubtful) {
             0 => "no warnings".to_owned(),
@@ -171,7 +171,7 @@ impl DoctorReport {
             count => format!("{count} warnings"),
         };
         match self.count(Severity::Wrong) {
-            0 if self.count(Severity::Doubtful) == 0 => "all is well".to_owned(),
+            0 if self.count(Severity::Doubtful) == 0 => "everything is fine".to_owned(),
             0 => format!("nothing is wrong, {warnings}"),
             1 => format!("1 thing is wrong, {warnings}"),
             count => format!("{count} things are wrong, {warnings}"),
@@ -184,9 +184,9 @@ impl DoctorReport {
                 "about": found.about,
                 "state": found.state.word(),
                 "text": found.text,
-                "mend": found.mend.as_ref().map(|mend| json!({
-                    "words": (!mend.words.is_empty()).then_some(&mend.words),
-                    "command": mend.command,
+                "mend": found.fix.as_ref().map(|fix| json!({
+                    "words": (!fix.words.is_empty()).then_some(&fix.words),
+                    "command": fix.command,
                 })),
             })
         };
@@ -197,15 +197,15 @@ impl DoctorReport {
     }
 }
 
-/// Whether this user may make files in a directory.
+/// Whether this user can make files in a directory.
 pub fn is_writable(directory: &Path) -> bool {
     let access = Access::WRITE_OK | Access::EXEC_OK;
     accessat(CWD, directory, access, AtFlags::EACCESS).is_ok()
 }
 
-/// Pieces behind their start, in lines of this width, those after the first below the first piece.
+/// Pieces after their start, wrapped at this width and aligned with the first piece.
 fn wrapped<'a>(start: String, pieces: impl Iterator<Item = &'a str>, width: usize) -> String {
-    /// Where fewer columns are left of a line, the next one begins further to the left.
+    /// With less room than this, lines are aligned further to the left.
     const MIN_WIDTH: usize = 40;
     const LEFT: usize = 9;
     let first = console::measure_text_width(&start);

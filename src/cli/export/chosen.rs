@@ -1,4 +1,4 @@
-//! Which entries go into an archive, and their bytes.
+//! Chooses the entries for an archive, and reads them.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -22,22 +22,22 @@ use crate::store::entry::{Entry, EntryContent, Meta};
 use crate::store::recipe::StoredRecipe;
 use crate::store::{Lookup, Store};
 
-/// Which entries are exported, and what of them.
+/// Which entries are exported, and which of their parts.
 #[derive(Args)]
 pub struct ExportFilter {
-    /// Only entries of drivers of this family, as `pocl`
+    /// Only entries of drivers of this family, such as `pocl`
     #[arg(long, value_name = "NAME")]
     driver: Option<String>,
     /// Only entries for devices with this in their name
     #[arg(long, value_name = "TEXT")]
     device: Option<String>,
-    /// Only entries that this program has left
+    /// Only entries that this program made
     #[arg(long, value_name = "NAME")]
     program: Option<String>,
-    /// Only entries that are not older, as 12h or 30d
+    /// Only entries compiled within this time, such as 12h or 30d
     #[arg(long, value_name = "TIME", value_parser = parse_age)]
     since: Option<Duration>,
-    /// Without sources, headers, build logs, paths, and values of options and variables; what cannot be without stays out
+    /// Leave out sources, headers, build logs, paths, and values of options and variables; skip entries that contain them otherwise
     #[arg(long)]
     pub no_source: bool,
 }
@@ -45,20 +45,20 @@ pub struct ExportFilter {
 /// What goes into the archive.
 #[derive(Default)]
 pub struct Chosen {
-    /// The entries, in the order in which they go there.
+    /// The entries, in order.
     pub listed: Vec<(Key, ListedMember)>,
-    /// Their bytes, one after the other.
+    /// The bytes of the entries, one after the other.
     pub spool: Option<File>,
-    /// What whoever reads the archive learns.
+    /// What the archive discloses.
     pub disclosure: Disclosure,
-    /// What was left out, and how many.
+    /// What was left out, and how many entries.
     pub left_out: Vec<(&'static str, u64)>,
-    /// Entries that are not whole.
+    /// The number of damaged entries.
     pub damaged: u64,
 }
 
 impl Chosen {
-    /// Reads what is wanted, and what that was made from, whoever has left it: a program that links asks for that first.
+    /// Reads the matching entries, and those that they were linked from: a program that links needs these first.
     pub fn read(
         store: &Store,
         filter: &ExportFilter,
@@ -79,7 +79,7 @@ impl Chosen {
             interrupt.go_on()?;
             bar.inc(1);
             let is_wanted = |meta: &Meta| filter.takes(meta, now);
-            // Damaged ones have none, mostly.
+            // Damaged entries usually have no metadata.
             if store.read_meta(&key).as_ref().is_none_or(is_wanted)
                 && let Some(entry) = chosen.look_up(store, &key)
                 && is_wanted(&entry.meta)
@@ -111,7 +111,7 @@ impl Chosen {
         }
     }
 
-    /// Adds an entry. Gives the keys of what it was made from.
+    /// Adds an entry. Returns the keys of the entries that it was linked from.
     fn add(
         &mut self,
         filter: &ExportFilter,
@@ -172,7 +172,7 @@ impl ExportFilter {
     }
 }
 
-/// The entry's file in an archive. What depends on who has it, and not on the program, is as in any other.
+/// The bytes of the entry in the archive, without the mark that it was imported.
 fn encoded(key: &Key, entry: &Entry, meta: &Meta, recipe: Option<&StoredRecipe>) -> Vec<u8> {
     let content = EntryContent {
         meta: &Meta {
@@ -185,7 +185,7 @@ fn encoded(key: &Key, entry: &Entry, meta: &Meta, recipe: Option<&StoredRecipe>)
     content.encode(key).expect("memory for an entry")
 }
 
-/// Where a file is written before it has its name.
+/// The directory in which temporary files for this archive are made.
 pub fn place(file: &Path) -> PathBuf {
     if file == OsStr::new("-") {
         #[allow(clippy::disallowed_methods)] // the file has no name

@@ -1,4 +1,4 @@
-//! What `oclcache install --user` tells a session, and what it forgets with the user's directories.
+//! The variables of a session for `oclcache install --user`, and the directories that `oclcache uninstall --user` removes.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,7 @@ use crate::store::directory::Directory;
 pub const VENDORS: &str = "OCL_ICD_VENDORS";
 pub const OWN_VENDORS: &str = "OCLCACHE_VENDORS";
 
-/// The directories of ours go, if they are empty then.
+/// Removes our directories, if they are empty then.
 pub fn forget_directories(home: &Home, plan: &mut InstallPlan) {
     plan.remove_directory(&home.vendors);
     if let Some(directory) = home.vendors.parent() {
@@ -22,7 +22,7 @@ pub fn forget_directories(home: &Home, plan: &mut InstallPlan) {
     }
 }
 
-/// What `oclcache run` has made beside it goes.
+/// Removes what `oclcache run` has made.
 pub fn forget_runs(home: &Home, plan: &mut InstallPlan) {
     let place = home.vendors.parent().unwrap_or(&home.vendors);
     let opened = Directory::open(place).ok().flatten();
@@ -32,20 +32,20 @@ pub fn forget_runs(home: &Home, plan: &mut InstallPlan) {
     }
 }
 
-/// The drivers that the loader would have seen, if those are not the registered ones.
+/// The drivers that the loader would have seen; None for the registered ones.
 pub fn drivers(home: &Home) -> Result<Option<OsString>, Failure> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(drivers) = variable(OWN_VENDORS) {
         return Ok(Some(drivers));
     }
-    // As an earlier installation has it.
+    // An earlier installation has set it.
     if variable(VENDORS).is_some_and(|vendors| home.vendors == Path::new(&vendors)) {
         return Ok(None);
     }
     vendors::vendors()
 }
 
-/// Variables as environment.d(5) has them, where only what is plain needs no escaping.
+/// A file for environment.d(5). Only plain values are accepted, since they need no escaping.
 pub fn of_session(variables: &[(&str, OsString)]) -> Result<Vec<u8>, Failure> {
     let mut content = format!("{HEADER}\n").into_bytes();
     for (name, value) in variables {
@@ -53,7 +53,7 @@ pub fn of_session(variables: &[(&str, OsString)]) -> Result<Vec<u8>, Failure> {
         if !value.as_bytes().iter().all(is_plain) {
             let value = path(Path::new(value));
             return Err(Failure::new(format_args!(
-                "`{value}` has characters that a session's file of variables may not take as they are; use another place"
+                "`{value}` has characters that are special in a session's file of variables; use another path"
             )));
         }
         content.extend([name.as_bytes(), b"=", value.as_bytes(), b"\n"].concat());

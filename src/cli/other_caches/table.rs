@@ -1,6 +1,6 @@
 //! The other caches of compiled kernels: where each is, what is in it, and which variables move it or turn it off.
 //!
-//! Each fact names the source or document that it was read in, or says "seen" if it was observed.
+//! Each fact names its source or document, or says "seen" if it was observed.
 
 use super::structure::{
     Node, any, between, common, directory, has_extension, hex, is_hex, is_random, like, link, own,
@@ -8,35 +8,35 @@ use super::structure::{
 
 /// One cache.
 pub struct OtherCache {
-    /// As people type it.
+    /// The name on the command line.
     pub name: &'static str,
-    /// What it is of.
+    /// What it contains.
     pub what: &'static str,
     /// Where it may be; the first that a variable names is used.
     pub places: &'static [CachePath],
-    /// How it is turned off, for people.
+    /// How to turn it off, as a message.
     pub off: &'static str,
-    /// How it is moved, for people.
+    /// How to move it, as a message.
     pub moved: &'static str,
-    /// The variables that it looks at.
+    /// The variables that it reads.
     pub variables: &'static [&'static str],
-    /// What makes it cold for one program.
+    /// How to make it cold for one program.
     pub cold: &'static [Cold],
 }
 
 /// Where a cache may be.
 pub struct CachePath {
-    /// What its path begins with.
+    /// The beginning of its path.
     pub base: CacheRoot,
-    /// What comes behind.
+    /// The rest of its path.
     pub below: &'static [&'static str],
-    /// What is there.
+    /// The layout.
     pub tree: &'static [Node],
-    /// Whether other things than the cache are there by right, which nobody needs to be told of.
+    /// Whether other files may be there, too, which are not reported.
     pub is_shared: bool,
 }
 
-/// What a path begins with.
+/// The beginning of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheRoot {
     /// The value of a variable.
@@ -47,20 +47,20 @@ pub enum CacheRoot {
     PasswdCacheHome,
     /// $HOME.
     Home,
-    /// .cache in $HOME, whatever XDG_CACHE_HOME says.
+    /// .cache in $HOME, even if XDG_CACHE_HOME is set.
     HomeCache,
-    /// /tmp, where there is no home.
+    /// /tmp, if there is no home.
     Temporary,
 }
 
-/// What makes a cache cold.
+/// How to make a cache cold.
 #[derive(Clone, Copy, Debug)]
 pub enum Cold {
-    /// A variable has a value.
+    /// Set a variable to a value.
     Set(&'static str, &'static str),
-    /// A variable names an empty directory that goes with the run. Where nothing turns the cache off, or not wholly.
+    /// Set a variable to an empty directory, if nothing turns the cache off completely.
     Move(&'static str),
-    /// What stands below the cache home is not there. For what only XDG_CACHE_HOME moves.
+    /// Hide this name below the cache home, for caches that only XDG_CACHE_HOME moves.
     Hide(&'static str),
 }
 
@@ -189,7 +189,7 @@ pub const CACHES: [OtherCache; 13] = [
             place(CacheRoot::CacheHome, &["neo_compiler_cache"], INTEL),
         ],
         off: "NEO_CACHE_PERSISTENT=0",
-        moved: "NEO_CACHE_DIR, which must exist: without it there is no cache",
+        moved: "NEO_CACHE_DIR, which must exist: otherwise there is no cache",
         variables: &[
             "NEO_CACHE_DIR",
             "NEO_CACHE_PERSISTENT",
@@ -217,7 +217,7 @@ pub const CACHES: [OtherCache; 13] = [
     },
     OtherCache {
         name: "pyopencl",
-        what: "PyOpenCL: programs, where the driver has no cache itself",
+        what: "PyOpenCL: programs, if the driver has no cache of its own",
         // pyopencl/cache.py and __init__.py (2026.1).
         places: &[shared(CacheRoot::CacheHome, &["pyopencl"], PYOPENCL)],
         off: "PYOPENCL_NO_CACHE=1",
@@ -254,7 +254,7 @@ pub const CACHES: [OtherCache; 13] = [
     },
     OtherCache {
         name: "triton",
-        what: "Triton: kernels of Python programs, of each step of their compilation",
+        what: "Triton: kernels of Python programs, after each step of their compilation",
         // python/triton/knobs.py and runtime/cache.py.
         places: &[
             place(CacheRoot::Variable("TRITON_CACHE_DIR"), &[], TRITON),
@@ -265,7 +265,7 @@ pub const CACHES: [OtherCache; 13] = [
             ),
             place(CacheRoot::Home, &[".triton", "cache"], TRITON),
         ],
-        off: "TRITON_ALWAYS_COMPILE=1 does not read it",
+        off: "TRITON_ALWAYS_COMPILE=1 turns reading off",
         moved: "TRITON_CACHE_DIR",
         variables: &["TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_ALWAYS_COMPILE"],
         cold: &[Cold::Move("TRITON_CACHE_DIR")],
@@ -275,7 +275,7 @@ pub const CACHES: [OtherCache; 13] = [
         what: "Tilus: programs, their sources and libraries",
         // python/tilus/drivers.py.
         places: &[shared(CacheRoot::HomeCache, &["tilus"], TILUS)],
-        off: "nothing turns it off",
+        off: "cannot be turned off",
         moved: "the option cache_dir of a program",
         variables: &[],
         cold: &[],
@@ -288,7 +288,7 @@ pub const CACHES: [OtherCache; 13] = [
             place(CacheRoot::CacheHome, &["hashcat", "kernels"], HASHCAT),
             place(CacheRoot::Home, &[".hashcat", "kernels"], HASHCAT),
         ],
-        off: "nothing turns it off",
+        off: "cannot be turned off",
         moved: "XDG_CACHE_HOME, where there is no ~/.hashcat",
         variables: &[],
         cold: &[Cold::Hide("hashcat")],
@@ -315,7 +315,7 @@ pub const CACHES: [OtherCache; 13] = [
         what: "darktable: its kernels for each device",
         // src/common/opencl.c, dt_opencl_load_program. Its pictures are in the same directory.
         places: &[shared(CacheRoot::CacheHome, &["darktable"], DARKTABLE)],
-        off: "nothing turns it off but --disable-opencl",
+        off: "cannot be turned off, except with --disable-opencl",
         moved: "XDG_CACHE_HOME, or darktable --cachedir",
         variables: &[],
         cold: &[Cold::Hide("darktable")],

@@ -1,5 +1,5 @@
-//! Starts the doctor's workers, and hears what they say. Each has a private directory for the cache and for what drivers keep, so
-//! that nothing of the user's is touched.
+//! Starts probes and collects their messages. Each probe has private directories for the cache and for drivers' caches, so that it
+//! changes nothing of the user's.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::cache::RUN_VARIABLE;
 use crate::config;
 use crate::store::directory::Directory;
 
-/// With these a worker's cache does what it can, whatever the user has set.
+/// With these settings a probe's cache works, whatever the user has set.
 const SETTINGS: [(&str, &str); 11] = [
     ("OCLCACHE_DISABLE", "0"),
     ("OCLCACHE_READONLY", "0"),
@@ -31,42 +31,42 @@ const SETTINGS: [(&str, &str); 11] = [
     ("OCLCACHE_LOG", "off"),
 ];
 
-/// How a worker comes to drivers.
+/// How a probe reaches drivers.
 pub enum ProbeTarget<'a> {
-    /// As a program that is started from this shell.
+    /// As a program started from this shell does.
     Shell,
-    /// Through us, to this driver.
+    /// This driver, through us.
     Through { us: &'a Path, driver: &'a Path },
-    /// To this driver, without us.
+    /// This driver, without us.
     Bare { driver: &'a Path },
-    /// It opens a driver itself, without a loader.
+    /// This driver, without a loader.
     Itself { driver: &'a Path },
 }
 
-/// What a worker said.
+/// What a probe found.
 pub struct ProbeOutput {
-    /// In its order.
+    /// Its messages, in order.
     pub messages: Vec<ProbeMessage>,
-    /// Why it messages no more: it has crashed, or hangs.
+    /// Why there are no more messages: it crashed or hangs.
     pub silence: Option<String>,
 }
 
-/// Those who start workers.
+/// Starts probes.
 pub struct Prober<'a> {
-    /// How long a worker may take for one line.
+    /// How long a probe may take for one message.
     pub limit: Duration,
-    /// Set when the user wants no more.
+    /// Set when the user has interrupted the work.
     pub stop: &'a AtomicBool,
 }
 
 impl Prober<'_> {
-    /// Has a worker do its work. `kept` has the cache of several.
+    /// Runs a probe. `kept` holds the cache, which several probes may share.
     pub fn probe(&self, way: &ProbeTarget, builds: ProbeBuilds, kept: &Root) -> ProbeOutput {
         let mut messages = Vec::new();
         let silence = match self.start(way, builds, kept) {
             Ok(worker) => self.listen(worker, &mut messages),
             Err(error) => {
-                let why = format!("no process can be started for it: {error}");
+                let why = format!("cannot start a process: {error}");
                 messages.push(ProbeMessage::Failed(why));
                 None
             }
@@ -85,7 +85,7 @@ impl Prober<'_> {
                     Ok(one) => messages.push(one),
                     Err(_) => {
                         worker.kill();
-                        return Some("it answers nonsense".to_owned());
+                        return Some("its answer is invalid".to_owned());
                     }
                 },
                 Err(silence @ Silence::TooLong) => {
@@ -109,12 +109,12 @@ impl Prober<'_> {
             .env("OCLCACHE_DIR", kept.path().join("cache"))
             .env(RUN_VARIABLE, run.path())
             .envs(SETTINGS);
-        // A driver whose own cache answers compiles nothing that could be measured.
+        // With a cache of its own, a driver may compile nothing.
         for cold in CACHES.iter().flat_map(|cache| cache.cold) {
             match cold {
                 Cold::Set(variable, value) => command.env(variable, value),
                 Cold::Move(variable) => command.env(variable, root.path().join(variable)),
-                // Of programs, which are not run here.
+                // Caches of programs, which do not run here.
                 Cold::Hide(_) => &mut command,
             };
         }

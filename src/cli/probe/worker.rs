@@ -1,6 +1,4 @@
-//! A process of the doctor's that loads what may crash or hang it: a loader, or a driver. It tells what it sees in lines of JSON.
-//!
-//! Drivers print, so it answers where its standard output was, and has none.
+//! The child process of a probe: loads a loader or a driver, and reports what it finds in lines of JSON.
 
 use std::ffi::CStr;
 use std::io::Write;
@@ -19,7 +17,7 @@ use crate::log;
 use crate::store::directory::Directory;
 use crate::store::stats::{Counter, Statistics, run_directory};
 
-/// Long enough that compiling it takes longer than loading it.
+/// A program that takes longer to compile than to load.
 const SOURCE: &CStr = c"
 __kernel void oclcache_doctor(__global float *out, int count)
 {
@@ -34,60 +32,60 @@ __kernel void oclcache_doctor(__global float *out, int count)
 ";
 const KERNEL: &CStr = c"oclcache_doctor";
 
-/// Not for people
+/// Internal.
 #[derive(Args)]
 #[command(hide = true)]
 pub struct ProbeArgs {
-    /// A driver to look at; otherwise the loader is used
+    /// The driver to probe; otherwise the loader is probed
     #[arg(long)]
     driver: Option<PathBuf>,
-    /// On which devices something is built
+    /// On which devices to build
     #[arg(long, value_enum, default_value_t = ProbeBuilds::None)]
     builds: ProbeBuilds,
 }
 
-/// On which devices something is built.
+/// On which devices to build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ProbeBuilds {
     None,
-    /// The first of each platform.
+    /// The first device of each platform.
     First,
     All,
 }
 
-/// What a worker says, a line each. All texts are plain.
+/// A message of a probe, one line. All texts are plain (`log::text`).
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ProbeMessage {
-    /// The loader that a program gets.
+    /// The file of the loader.
     Loader(Option<PathBuf>),
-    /// Its name and version.
+    /// The loader's name and version.
     Words(String, String),
-    /// What the loader lists.
+    /// The platforms that the loader lists.
     Platforms(Vec<ListedDriver>),
     /// The copies of our library that were loaded.
     Copies(Vec<OurCopy>),
-    /// What became of a build.
+    /// The result of a build.
     Built(ProbeBuild),
-    /// What the driver's platforms are.
+    /// The driver's platforms.
     Driver {
         platforms: Vec<ProbedPlatform>,
         is_icd2: bool,
     },
-    /// It cannot go on.
+    /// The probe cannot go on.
     Failed(String),
-    /// It is done.
+    /// The last message.
     End,
 }
 
-/// A platform of the loader's.
+/// A platform that the loader lists.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ListedDriver {
     pub name: String,
-    /// It stands in the list before.
+    /// It is in the list twice.
     pub is_again: bool,
 }
 
-/// See `front::loader::Copy`.
+/// A copy of our library (`front::loader::Copy`).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OurCopy {
     pub path: PathBuf,
@@ -100,12 +98,12 @@ pub struct OurCopy {
 pub struct ProbeBuild {
     pub platform: String,
     pub device: String,
-    /// How long it took, in nanoseconds; or what failed.
+    /// How long it took, in nanoseconds, or what failed.
     pub took_ns: Result<u64, String>,
     pub counted: BuildCounts,
 }
 
-/// What was counted by us of a build.
+/// What we counted for a build.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildCounts {
     pub hits: u64,
@@ -114,7 +112,7 @@ pub struct BuildCounts {
     pub bypassed: Vec<String>,
 }
 
-/// See `front::own::ExaminedPlatform`.
+/// A platform of a driver (`front::driver_probe::ExaminedPlatform`).
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ProbedPlatform {
     pub name: String,
@@ -180,7 +178,7 @@ fn copies() -> ProbeMessage {
     ProbeMessage::Copies(copies.collect())
 }
 
-/// Lists, and builds, by the loader that is there. The inner result says why that ends early.
+/// Lists platforms and builds through the loader. The inner result says why that ended early.
 fn use_loader(
     builds: ProbeBuilds,
     say: &mut dyn FnMut(&ProbeMessage) -> Result<(), Failure>,
@@ -189,7 +187,7 @@ fn use_loader(
         Ok(loader) => loader,
         Err(why) => return Ok(Err(plain(why))),
     };
-    // All else opens drivers.
+    // First, since everything else loads drivers.
     say(&ProbeMessage::Loader(loader.file()))?;
     let platforms = loader.platforms();
     let listed = platforms
@@ -228,7 +226,7 @@ fn use_loader(
     Ok(Ok(()))
 }
 
-/// What was counted in the whole run.
+/// What we counted since the probe began.
 #[derive(Default)]
 struct Counts {
     hits: u64,

@@ -1,4 +1,4 @@
-//! What the report tells beside the counters: of the entries' metadata, and of the journal.
+//! What the report shows in addition to the counters, from the metadata of entries and from the journal.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::store::Store;
 use crate::store::journal::{BuildResult, now_ms};
 use crate::store::stats::DAY_MS;
 
-/// How many of the costliest programs and of the latest misses are shown.
+/// How many of the costliest builds and latest misses are shown.
 const COSTLIEST: usize = 10;
 const MISSES: usize = 25;
-/// How many differences of one kind are told.
+/// How many differences of one kind are shown.
 const OF_A_KIND: usize = 3;
 
-/// Ages of entries, in days, and their names.
+/// The groups of ages, in days, with their names.
 const AGES: [(u64, &str); 6] = [
     (1, "less than a day"),
     (7, "less than a week"),
@@ -27,15 +27,15 @@ const AGES: [(u64, &str); 6] = [
     (u64::MAX, "older"),
 ];
 
-/// An entry that took long.
+/// An entry that took long to compile.
 pub struct Costly {
     /// Nanoseconds of compilation.
     pub compile_ns: u64,
-    /// On the disk.
+    /// The disk space.
     pub bytes: u64,
-    /// Its kernels, as far as they are shown.
+    /// The first kernels.
     pub kernels: String,
-    /// The program that had it built.
+    /// The program that built it.
     pub program: String,
     /// The driver's family.
     pub driver: String,
@@ -43,39 +43,39 @@ pub struct Costly {
     pub key: String,
 }
 
-/// A build that was no hit.
+/// A miss.
 pub struct MissedProgram {
-    /// When, in milliseconds ago.
+    /// How many milliseconds ago.
     pub ago_ms: u64,
-    /// In one word why.
+    /// The reason in one word.
     pub reason: &'static str,
-    /// What there is to say.
+    /// The explanation.
     pub words: Vec<String>,
-    /// The program that was running.
+    /// The program.
     pub program: String,
     /// The driver's family.
     pub driver: String,
-    /// Its kernels, as far as they are shown.
+    /// The first kernels.
     pub kernels: String,
-    /// Nanoseconds that the driver took.
+    /// Nanoseconds of compilation.
     pub compile_ns: u64,
 }
 
-/// Bytes and entries, by name.
+/// Bytes and number of entries, by name.
 pub type Space = BTreeMap<String, (u64, u64)>;
 
 /// What was found.
 #[derive(Default)]
 pub struct Findings {
-    /// The costliest entries, the first of them first.
+    /// The costliest entries, in order.
     pub costliest: Vec<Costly>,
-    /// Where the space goes.
+    /// Disk space by driver.
     pub by_driver: Space,
-    /// By the program that had entries built.
+    /// Disk space by program.
     pub by_program: Space,
-    /// By age, from the youngest on.
+    /// Disk space by age, the youngest first.
     pub by_age: Vec<(&'static str, (u64, u64))>,
-    /// The latest misses, the last of them first.
+    /// The latest misses, the last one first.
     pub misses: Vec<MissedProgram>,
 }
 
@@ -95,7 +95,7 @@ impl Findings {
         let bar = bar(gathered.entries.len() as u64, "reading");
         for (key, file) in &gathered.entries {
             bar.inc(1);
-            // What is damaged or was removed meanwhile takes room all the same.
+            // A damaged entry takes space, too.
             let meta = store.read_meta(key);
             let (driver, program) = meta.as_ref().map_or_else(
                 || ("(damaged)".to_owned(), "(damaged)".to_owned()),

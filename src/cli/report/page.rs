@@ -1,4 +1,4 @@
-//! The page: numbers that matter first, then where they come from.
+//! The page of the report: the most important numbers, then the details.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ const STYLE: &str = include_str!("style.css");
 /// How many days and months are drawn.
 const DAYS: u32 = 30;
 const MONTHS: u32 = 12;
-/// How many rows a table has.
+/// The most rows of a table.
 const ROWS: usize = 12;
 
-/// All of it but the first lines.
+/// The page without its first lines.
 pub fn render(all: &CacheSummary, found: &Findings) -> String {
     let style = base64(&Sha256::digest(STYLE));
     let policy = format!(
@@ -45,8 +45,8 @@ pub fn render(all: &CacheSummary, found: &Findings) -> String {
          <title>oclcache: what was saved</title>\n<style>{STYLE}</style></head>\n<body><main>\n\
          <header><h1>What oclcache saved</h1><p>{today}, <bdi>{directory}</bdi></p></header>\n\
          {sections}\
-         <footer><p>Days are those of UTC; what is older than five weeks is kept by month.</p>\n\
-         <p>This page has names of programs, kernels and options in it, and neither scripts nor anything from elsewhere. Written by oclcache {version}.</p></footer>\n\
+         <footer><p>Days are those of UTC; older than five weeks is counted by month.</p>\n\
+         <p>This page contains names of programs, kernels and options. It has no scripts and loads nothing. Written by oclcache {version}.</p></footer>\n\
          </main></body></html>\n",
         today = day(all.counted.today),
         sections = sections.concat(),
@@ -54,7 +54,7 @@ pub fn render(all: &CacheSummary, found: &Findings) -> String {
     )
 }
 
-/// Nothing where there is nothing to tell.
+/// A section; empty if it has no content.
 fn section(title: &str, content: String) -> String {
     match content.is_empty() {
         true => String::new(),
@@ -82,7 +82,7 @@ fn bytes(of: &str, bytes: u64) -> String {
     number(of, bytes, &size(bytes))
 }
 
-/// The numbers that matter.
+/// The most important numbers.
 fn cards(all: &CacheSummary) -> String {
     let total = all.counted.rows.total();
     let today = all.latest(0);
@@ -92,7 +92,7 @@ fn cards(all: &CacheSummary) -> String {
         )
     };
     let since = match all.counted.zeroed_ms {
-        Some(_) => "since the statistics were zeroed",
+        Some(_) => "since the counters were reset",
         None => "since the cache was made",
     };
     let taken = all.bytes();
@@ -149,7 +149,7 @@ fn cards(all: &CacheSummary) -> String {
     )
 }
 
-/// What audits compared, and what they found.
+/// The results of audits.
 fn audits(all: &CacheSummary) -> String {
     let total = all.counted.rows.total();
     let [audited, differed, unstable, skipped] = [
@@ -175,12 +175,12 @@ fn audits(all: &CacheSummary) -> String {
         format!("<div class=\"miss\"><p>The cache is off for a driver: {found}</p></div>\n")
     });
     format!(
-        "<p>{audited} hits were compiled again by the baker and compared: {differed} differed, {unstable} are compiled otherwise each time. {skipped} could not be compiled again.</p>\n{}",
+        "<p>The baker compiled {audited} hits again and compared them: {differed} differed, {unstable} were not reproducible. {skipped} could not be compiled again.</p>\n{}",
         found.collect::<String>()
     )
 }
 
-/// By day, and by month where there is more than the days show.
+/// Charts by day, and by month if there are older counters.
 fn over_time(all: &CacheSummary) -> String {
     let today = all.counted.today;
     let by_day = all.counted.rows.by(|tag| tag.day);
@@ -207,13 +207,13 @@ fn over_time(all: &CacheSummary) -> String {
     shown
 }
 
-/// Months since the year 0; nothing of what is long ago.
+/// Months since the year 0; None for day 0, which stands for older days.
 fn month(day: u32) -> Option<u32> {
     let (year, month, _) = date(day);
     (day > 0).then(|| year * 12 + month - 1)
 }
 
-/// What was saved, and the hit rate, side by side.
+/// Charts of the time saved and of the hit rate.
 fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
     let saved = |totals: &Totals| totals.saved_ns() as f64;
     let most = of
@@ -269,7 +269,7 @@ fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
     )
 }
 
-/// What each program saved, from the most on.
+/// The programs, those with the most time saved and spent first.
 fn programs(all: &CacheSummary) -> String {
     let mut groups = By::Program.groups(&all.counted);
     groups.retain(|(_, totals)| totals.builds() > 0);
@@ -374,7 +374,7 @@ fn costliest(entries: &[Costly]) -> String {
     table(
         "costliest",
         [
-            ("kernels, and who had them built", Cell::Name),
+            ("kernels and program", Cell::Name),
             ("size", Cell::Wide),
             ("compile time", Cell::Number),
             ("", Cell::Plot),
@@ -383,7 +383,7 @@ fn costliest(entries: &[Costly]) -> String {
     )
 }
 
-/// From the largest on.
+/// The rows, the largest first.
 fn largest(space: &Space) -> Vec<(&str, (u64, u64))> {
     let rows = space.iter().map(|(name, sum)| (name.as_str(), *sum));
     let mut rows: Vec<_> = rows.collect();
@@ -426,7 +426,7 @@ fn space(found: &Findings) -> String {
     )
 }
 
-/// Misses, bypasses and programs built for real, by why.
+/// Misses, bypasses and materialized hits by reason.
 fn reasons(all: &CacheSummary) -> String {
     let total = all.counted.rows.total();
     let list = |title: &str, reasons: Vec<(&str, u64, &str)>| {
@@ -459,7 +459,7 @@ fn reasons(all: &CacheSummary) -> String {
     let lists = [
         list("Misses", missed.collect()),
         list("Bypasses", bypassed.collect()),
-        list("Served, then built for real to answer", queries.collect()),
+        list("Hits that were built for real later", queries.collect()),
     ];
     match lists.concat() {
         lists if lists.is_empty() => lists,
@@ -467,7 +467,7 @@ fn reasons(all: &CacheSummary) -> String {
     }
 }
 
-/// The first ones, and the others for those who want them.
+/// The first misses, and the others in a section to unfold.
 fn misses(misses: &[MissedProgram]) -> String {
     if misses.is_empty() {
         return String::new();

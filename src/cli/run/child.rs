@@ -1,4 +1,4 @@
-//! The program that `oclcache run` starts: signals are passed on to it, and this process ends as it ended.
+//! Runs a program, passes signals on to it, and ends as it ended.
 
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
@@ -13,18 +13,18 @@ use crate::cli::failure::Failure;
 use crate::cli::interrupt::ignored_signals;
 use crate::log::path;
 
-/// The exit code of a program that ended well and should have compiled nothing, beside 126 and 127 as shells have them.
+/// The exit code if a program succeeded but compiled something with OCLCACHE_MUST_HIT=1. Shells use 126 and 127.
 const MISSED: u8 = 125;
 fn spawn(command: &mut Command, name: &OsStr) -> Result<Child, Failure> {
     command.spawn().map_err(|error| {
         let name = path(Path::new(name)).to_string();
-        // As shells have it: 127 not found, 126 not runnable.
+        // The codes of shells: 127 not found, 126 not executable.
         let (code, step) = match error.kind() {
             std::io::ErrorKind::NotFound if name.starts_with('-') => {
-                (127, "the options of `run` stand in `oclcache run --help`")
+                (127, "run `oclcache run --help` for the options of `run`")
             }
-            std::io::ErrorKind::NotFound => (127, "name a program of PATH, or one by its path"),
-            _ => (126, "is it a program, and may you run it?"),
+            std::io::ErrorKind::NotFound => (127, "name a program in PATH, or give its path"),
+            _ => (126, "check that it is a program and that you may run it"),
         };
         Failure {
             words: format!("cannot run `{name}`: {error}; {step}"),
@@ -33,15 +33,15 @@ fn spawn(command: &mut Command, name: &OsStr) -> Result<Child, Failure> {
     })
 }
 
-/// Runs the program. Signals that are sent to this process go to it; those of the terminal it gets by itself.
+/// Runs the program. Signals that are sent to this process are passed on; the program receives signals of the terminal itself.
 pub fn run_to_end(command: &mut Command, name: &OsStr) -> Result<ExitStatus, Failure> {
-    // Before the program runs: a signal that comes at once would end this process and not the program.
+    // Before the program starts: an early signal would end this process but not the program.
     let ignored = ignored_signals();
     let signals = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]
         .into_iter()
         .filter(|signal| ignored >> (signal - 1) & 1 == 0);
     let signals = SignalsInfo::<WithOrigin>::new(signals)
-        .map_err(|error| Failure::new(format_args!("cannot pass signals on: {error}")));
+        .map_err(|error| Failure::new(format_args!("cannot handle signals: {error}")));
     let mut signals = signals?;
     let handle = signals.handle();
     let mut child = spawn(command, name)?;
@@ -51,7 +51,7 @@ pub fn run_to_end(command: &mut Command, name: &OsStr) -> Result<ExitStatus, Fai
     let status = std::thread::scope(|scope| {
         scope.spawn(move || {
             for origin in signals.forever() {
-                // Signals of the terminal come from the kernel, and go to the whole process group.
+                // Signals of the terminal come from the kernel and go to the whole process group.
                 if let (Some(_), Some(pid), Some(signal)) = (
                     origin.process,
                     pid,
@@ -68,14 +68,13 @@ pub fn run_to_end(command: &mut Command, name: &OsStr) -> Result<ExitStatus, Fai
     status.map_err(|error| Failure::new(format_args!("cannot wait for the program: {error}")))
 }
 
-/// Ends as the program ended: with its code, or by its signal. Only where it ended well can it be said by the code that it has
-/// not done so without compiling: a caller who looks at the code learns of the program's own failure first.
+/// Ends as the program ended: with its code or by its signal. A program's own failure takes precedence over `missed`.
 pub fn exit_as(status: &ExitStatus, missed: bool) -> Result<ExitCode, Failure> {
     if missed && status.success() {
         return Ok(ExitCode::from(MISSED));
     }
     if let Some(signal) = status.signal() {
-        // The program has left its core already; ours would tell nothing.
+        // The program has left a core file already; ours is useless.
         let none = rustix::process::Rlimit {
             current: Some(0),
             maximum: Some(0),

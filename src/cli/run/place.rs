@@ -1,13 +1,13 @@
-//! Where one run keeps what it needs: a vendors directory, and a directory for its processes' counters.
+//! The directories of one run: a vendors directory, and one for the counters of its processes.
 //!
-//! The vendors directory of a library stays: a process of the run may outlive it, and starts others. It is beside what
-//! `oclcache install --user` writes, so that they find their drivers also when somebody has removed the cache meanwhile:
+//! The vendors directory is kept: processes may outlive the run and start others. It is beside the files of
+//! `oclcache install --user`, so that drivers are found even if the cache has been removed meanwhile:
 //!
 //! ```text
 //! $XDG_DATA_HOME/oclcache/vendors-<digest of the library's path>/oclcache.icd    the library's path
 //! ```
 //!
-//! Where that cannot be made, because the home is read-only or another user's, it is in the cache directory.
+//! If the home is read-only or belongs to another user, it is in the cache directory.
 
 use std::path::{Path, PathBuf};
 
@@ -22,11 +22,11 @@ use crate::store::directory::Directory;
 use crate::store::stats::{Run, Statistics, run_directory};
 use crate::store::{Limits, STATISTICS, Store, StoreError};
 
-/// Where one run keeps what it needs.
+/// The directories of one run.
 pub struct RunDirectory {
     pub vendors: PathBuf,
     pub run: Directory,
-    /// The statistics that the run's are added to; a read-only cache has none.
+    /// The statistics to which the run's are added; None for a read-only cache.
     statistics: Option<Directory>,
     temporary: Option<Root>,
 }
@@ -41,7 +41,7 @@ impl RunDirectory {
         let open = |path: PathBuf| Store::open(&path, Limits::of(config)).map_err(words);
         let store = match opened.and_then(open) {
             Ok(store) => store,
-            // Entries of the system serve also who has no cache.
+            // Entries of system directories can still be used.
             Err(_) if tiers(config).stores().next().is_some() => {
                 return RunDirectory::temporary(library);
             }
@@ -61,7 +61,7 @@ impl RunDirectory {
         })
     }
 
-    /// A place that goes with the run. What a run has left that was killed goes with the next one.
+    /// Directories that are removed after the run, or by a later command if it is killed.
     fn temporary(library: &Path) -> Result<RunDirectory, String> {
         let words = |error: StoreError| error.to_string();
         root::clear_leftovers();
@@ -81,15 +81,15 @@ impl RunDirectory {
         if self.run.is_lost() {
             let found_none = match self.vendors.exists() {
                 true => "",
-                false => ", and what it started afterwards found no OpenCL driver",
+                false => ", and programs started afterwards found no OpenCL driver",
             };
             return Err(Failure::new(format_args!(
-                "the cache directory was removed while the program ran: nobody knows what was compiled{found_none}"
+                "the cache directory was removed while the program ran: what was compiled is unknown{found_none}"
             )));
         }
         let run = match &self.statistics {
             Some(statistics) => {
-                // Inside another run, which counts these processes as its own.
+                // An outer run counts these processes, too.
                 let outer =
                     std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
                 Statistics::new(statistics).end_run(&self.run, outer.as_ref())?
@@ -101,11 +101,11 @@ impl RunDirectory {
     }
 }
 
-/// The vendors directory for a library, beside what `oclcache install --user` writes. None: it cannot be made there.
+/// The vendors directory beside the files of `oclcache install --user`. None if it cannot be made there.
 fn vendors_beside_installed(library: &Path) -> Option<PathBuf> {
     let place = Directory::create_all(&data_directory()?).ok()?;
     if !is_made(&place, library) {
-        // Seldom: once for each library.
+        // Rarely: once for each library.
         forget_vendors(&place);
     }
     vendors_directory(&place, library).ok()

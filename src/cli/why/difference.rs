@@ -4,24 +4,24 @@ use crate::key::ingredients::Ingredient;
 
 /// One difference.
 pub struct Difference {
-    /// The kind of the ingredients.
+    /// The kind of the ingredient.
     pub kind: String,
-    /// Their name.
+    /// The name of the ingredient.
     pub name: String,
     /// The value in the entry; None if it has no such ingredient.
     pub before: Option<String>,
     /// The value in the build that missed.
     pub after: Option<String>,
-    /// All of it in a few words.
+    /// The difference in a few words.
     pub words: String,
 }
 
-/// One of the two that are compared.
+/// One of the two builds that are compared.
 #[derive(Clone, Copy)]
 pub struct Side<'a> {
-    /// What the key was made of.
+    /// The ingredients of its key.
     pub ingredients: &'a [Ingredient],
-    /// The options as they may be shown.
+    /// The options, as far as they may be shown.
     pub options: Option<&'a [u8]>,
     /// The driver's family.
     pub family: &'a str,

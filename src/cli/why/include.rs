@@ -1,68 +1,74 @@
-//! What became of the places where a header may stand.
+//! Describes changes of the places where the compiler looks for headers.
 
 use super::difference::Side;
 use crate::key::ingredients::Ingredient;
 use crate::key::options;
 use crate::log::text;
 
-/// What stands at a place.
+/// What is at a place.
 #[derive(PartialEq, Eq)]
-enum Found<'a> {
-    /// The place was not looked at.
-    Unasked,
+enum PlaceContent<'a> {
+    /// The compiler did not look there.
+    NotSearched,
     Nothing,
     Directory,
-    /// A file: its digest, and which other place is the same file.
+    /// A file: its digest, and the other place that is the same file.
     File(&'a [u8], &'a [u8]),
 }
 
-impl Found<'_> {
-    fn of(place: Option<&Ingredient>) -> Found<'_> {
+impl PlaceContent<'_> {
+    fn of(place: Option<&Ingredient>) -> PlaceContent<'_> {
         let Some(place) = place else {
-            return Found::Unasked;
+            return PlaceContent::NotSearched;
         };
         match place.value.split_at_checked(32) {
-            Some((digest, same)) => Found::File(digest, same),
-            None if place.value.is_empty() => Found::Nothing,
-            None => Found::Directory,
+            Some((digest, same)) => PlaceContent::File(digest, same),
+            None if place.value.is_empty() => PlaceContent::Nothing,
+            None => PlaceContent::Directory,
         }
     }
 }
 
-/// What became of a place; `sides` are what it belongs to.
+/// Describes the change of a place.
 pub fn words(before: Option<&Ingredient>, after: Option<&Ingredient>, sides: [Side; 2]) -> String {
     let some = after.or(before).map(|place| place.name.as_str());
     let some = some.unwrap_or_default();
     let (header, place) = split(some, sides[usize::from(after.is_some())]);
-    match (Found::of(before), Found::of(after)) {
-        (Found::File(old, _), Found::File(new, same)) if old == new => match same.is_empty() {
-            true => format!("header {header} in {place} is a file of its own now"),
-            false => format!("header {header} in {place} is the{} now", text(same)),
-        },
-        (Found::File(..), Found::File(..)) => format!("header {header} changed"),
-        (Found::Unasked, Found::File(..)) => format!("header {header} in {place} is included now"),
-        (Found::File(..), Found::Unasked) => {
+    match (PlaceContent::of(before), PlaceContent::of(after)) {
+        (PlaceContent::File(old, _), PlaceContent::File(new, same)) if old == new => {
+            match same.is_empty() {
+                true => format!("header {header} in {place} is now a separate file"),
+                false => format!("header {header} in {place} is now the{}", text(same)),
+            }
+        }
+        (PlaceContent::File(..), PlaceContent::File(..)) => format!("header {header} changed"),
+        (PlaceContent::NotSearched, PlaceContent::File(..)) => {
+            format!("header {header} in {place} is now included")
+        }
+        (PlaceContent::File(..), PlaceContent::NotSearched) => {
             format!("header {header} in {place} is no longer included")
         }
-        (Found::Unasked, _) => format!("header {header} is now looked for in {place}"),
-        (_, Found::Unasked) => format!("header {header} is no longer looked for in {place}"),
-        (Found::Nothing, Found::File(..)) => {
-            format!("header {header} now stands in {place}, where it was absent")
+        (PlaceContent::NotSearched, _) => format!("header {header} is now searched for in {place}"),
+        (_, PlaceContent::NotSearched) => {
+            format!("header {header} is no longer searched for in {place}")
         }
-        (_, Found::File(..)) => {
-            format!("header {header} now stands in {place}, where a directory was")
+        (PlaceContent::Nothing, PlaceContent::File(..)) => {
+            format!("header {header} is new in {place}")
         }
-        (_, Found::Directory) => format!("a directory stands in {place} in place of {header}"),
-        (_, Found::Nothing) => format!("header {header} is gone from {place}"),
+        (_, PlaceContent::File(..)) => {
+            format!("header {header} replaces a directory in {place}")
+        }
+        (_, PlaceContent::Directory) => format!("a directory replaces header {header} in {place}"),
+        (_, PlaceContent::Nothing) => format!("header {header} was removed from {place}"),
     }
 }
 
-/// The header's name, and in which directory it was looked for, from the name of an ingredient.
+/// The header's name and the directory that was searched, from the name of an ingredient.
 fn split(name: &str, side: Side) -> (String, String) {
     let shown = |name: &str| text(without_detours(name).as_bytes()).to_string();
     let (base, header) = name.split_once('/').unwrap_or(("", name));
     let place = match base {
-        "" => return (shown(name), "its place".to_owned()),
+        "" => return (shown(name), "its path".to_owned()),
         "cwd" => "the working directory".to_owned(),
         _ if base.starts_with("driver") => "an include directory of the driver".to_owned(),
         _ => {
@@ -84,7 +90,7 @@ fn split(name: &str, side: Side) -> (String, String) {
     (shown(header), place)
 }
 
-/// The name without directories that are left again, as headers beside an including file have them.
+/// The name without `dir/..`, which headers beside an including file have.
 fn without_detours(name: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in name.split('/') {

@@ -1,4 +1,4 @@
-//! One worker process, as it is talked to.
+//! The parent's side of a worker process.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -13,12 +13,12 @@ use super::root::Root;
 use crate::store::bake_attempts::CRASHED;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// How long it may take to end when there is nothing more to do.
-const ENDING: Duration = Duration::from_secs(10);
-/// How long it may be without a processor beside that.
+/// How long a worker may take to exit. Drivers clean up at exit, and some hang.
+const MAX_EXIT_TIME: Duration = Duration::from_secs(10);
+/// How long a worker may wait for a processor, in addition to its time limit.
 const MAX_STARVED: Duration = Duration::from_secs(3600);
-/// How often it is looked whether the user wants no more.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often to check whether the user has interrupted the work.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often the start of a program that was just copied is tried: a child that another thread forked meanwhile may still have the
 /// file open for writing.
@@ -29,11 +29,11 @@ pub struct Worker {
     child: Child,
     keys: Option<ChildStdin>,
     answers: Receiver<String>,
-    /// Removed with it.
+    /// Removed when the worker is dropped.
     root: Root,
 }
 
-/// Why there is no answer.
+/// Why a worker did not answer.
 pub enum Silence {
     TooLong,
     Stopped,
@@ -70,40 +70,40 @@ impl Worker {
         })
     }
 
-    /// Its directory.
+    /// The private directory.
     pub fn root(&self) -> &Path {
         self.root.path()
     }
 
-    /// Gives it a line, and waits for its answer. It is gone if there is none.
+    /// Sends a request and waits for the answer. Without an answer the worker has been killed.
     pub fn ask(
         &mut self,
         line: &str,
         limit: Duration,
         stop: &AtomicBool,
     ) -> Result<String, Silence> {
-        // One that has ended is found by its answer.
+        // A worker that has ended is detected by its answer.
         let _ = self.keys.as_mut().map(|keys| writeln!(keys, "{line}"));
         self.answer(limit, stop)
     }
 
-    /// Waits for an answer, as [`Worker::ask`] does. What the worker waits for a processor is not held against it: on a busy
-    /// machine it gets next to nothing, and a driver that hangs wants none.
+    /// Waits for an answer, as [`Worker::ask`] does. Time that the worker waits for a processor does not count: on a busy machine it
+    /// waits long, and a hanging driver does not wait for a processor.
     pub fn answer(&mut self, limit: Duration, stop: &AtomicBool) -> Result<String, Silence> {
         let started = Instant::now();
         let before = self.starved();
         let silence = loop {
             let starved = self.starved().saturating_sub(before).min(MAX_STARVED);
             let left = (limit.saturating_add(starved)).saturating_sub(started.elapsed());
-            match self.answers.recv_timeout(left.min(LOOK)) {
+            match self.answers.recv_timeout(left.min(POLL_INTERVAL)) {
                 Ok(line) => return Ok(line),
                 Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => {
                     break Silence::Stopped;
                 }
-                Err(RecvTimeoutError::Timeout) if left <= LOOK => break Silence::TooLong,
+                Err(RecvTimeoutError::Timeout) if left <= POLL_INTERVAL => break Silence::TooLong,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    // What it has started goes with it.
+                    // Also kill the processes that it started.
                     self.kill_group();
                     let ended = self.child.wait();
                     return Err(ended.map_or_else(Silence::Unknown, Silence::Ended));
@@ -114,7 +114,7 @@ impl Worker {
         Err(silence)
     }
 
-    /// How long its thread that has waited longest was ready to run and got no processor.
+    /// The longest time that one of its threads was ready to run and got no processor.
     fn starved(&self) -> Duration {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
         let waits = tasks.into_iter().flatten().flatten().filter_map(|task| {
@@ -131,17 +131,17 @@ impl Worker {
         }
     }
 
-    /// It is done for.
+    /// Kills the worker and its process group.
     pub fn kill(&mut self) {
         self.kill_group();
         let _ = self.child.wait();
     }
 
-    /// There is nothing more to do. Drivers clear away when a process ends, and some hang then.
+    /// Lets the worker exit, and kills it if it takes too long.
     pub fn end(mut self) {
         self.keys = None;
         let started = Instant::now();
-        while started.elapsed() < ENDING {
+        while started.elapsed() < MAX_EXIT_TIME {
             match self.child.try_wait() {
                 Ok(None) => std::thread::sleep(Duration::from_millis(5)),
                 _ => return,
@@ -164,26 +164,26 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// The second of three numbers: nanoseconds in a run queue (Linux, Documentation/scheduler/sched-stats.rst).
+/// The second of three numbers is nanoseconds in a run queue (Linux, Documentation/scheduler/sched-stats.rst).
 fn starved(schedstat: &str) -> Option<Duration> {
     let number = schedstat.split_ascii_whitespace().nth(1)?;
     number.parse().ok().map(Duration::from_nanos)
 }
 
 impl Silence {
-    /// For people.
+    /// The reason as a message.
     pub fn words(&self, limit: Duration) -> String {
         match self {
             Silence::TooLong => {
                 let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
                 format!("it took longer than {}", seconds(limit))
             }
-            Silence::Stopped => "it was stopped".to_owned(),
+            Silence::Stopped => "it was interrupted".to_owned(),
             Silence::Ended(status) => match status.signal() {
                 Some(signal) => format!("{CRASHED} (signal {signal})"),
                 None => format!("the driver ended the process ({status})"),
             },
-            Silence::Unknown(error) => format!("the worker is gone: {error}"),
+            Silence::Unknown(error) => format!("the worker process ended: {error}"),
         }
     }
 }
