@@ -67,7 +67,7 @@ fn described(fault: Fault, at: &Path, directory: &Path) -> (&'static str, Fix) {
         Fault::Writable => {
             let words = "remove the directory if you do not trust the users who could write it, or";
             let fix = Fix::on("chmod -R go-w", directory);
-            ("other users may write it", fix.because(words))
+            ("others may write it", fix.because(words))
         }
         Fault::Closed => (
             "you may not read or write it",
