@@ -1,7 +1,7 @@
 //! `oclcache bake`: compiles pending recipes into entries, and recompiles entries of an older driver.
 //!
 //! Worker processes compile the recipes (`supervise`), each for one driver and one environment. A worker repeats the API calls of a
-//! recipe (`replay`) through our own hooks, so that they are planned and recorded as those of an application. The resulting key must
+//! recipe (`replayer`) through our own hooks, so that they are planned and recorded as those of an application. The resulting key must
 //! be that of the recipe.
 //!
 //! It also audits hits that programs have chosen (`audit`).
@@ -9,7 +9,7 @@
 mod audit;
 mod collect;
 mod headers;
-mod replay;
+mod replayer;
 mod supervise;
 mod worker;
 mod worker_args;
@@ -32,14 +32,14 @@ use super::open::directory;
 use super::output::{print_json, say, seconds};
 use super::parse::parse_age;
 use super::progress::bar;
-use super::worker::root;
+use super::worker::private_directory;
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::priority;
 use crate::store::lock::{Attempt, Purpose};
 use crate::store::{Limits, Store};
-use collect::{BakeFilter, Item, Work, collect, collect_audits};
-use replay::{ReplayResult, Task};
+use collect::{BakeFilter, BakeItem, Work, collect, collect_audits};
+use replayer::{BakeTask, ReplayResult};
 use supervise::{Supervisor, WorkerEvent};
 use worker_args::WorkerArgs;
 
@@ -128,7 +128,7 @@ impl BakeArgs {
                 return finish(&self, &report);
             }
         };
-        root::clear_leftovers();
+        private_directory::clear_leftovers();
         let report = Mutex::new(Report::default());
         let interrupt = Interrupt::listen()?;
         let supervisor = Supervisor {
@@ -196,10 +196,10 @@ fn jobs(arguments: &BakeArgs) -> usize {
 /// The results.
 #[derive(Default)]
 struct Report {
-    baked: Vec<Item>,
-    known: Vec<Item>,
-    skipped: Vec<(Item, String)>,
-    failed: Vec<(Item, String)>,
+    baked: Vec<BakeItem>,
+    known: Vec<BakeItem>,
+    skipped: Vec<(BakeItem, String)>,
+    failed: Vec<(BakeItem, String)>,
     audited: Audited,
     /// A failure that no recipe or driver caused.
     trouble: Option<String>,
@@ -210,14 +210,14 @@ struct Report {
 /// The results of audits.
 #[derive(Default)]
 struct Audited {
-    agreed: Vec<Item>,
-    differed: Vec<(Item, String)>,
-    unstable: Vec<Item>,
-    skipped: Vec<(Item, String)>,
+    agreed: Vec<BakeItem>,
+    differed: Vec<(BakeItem, String)>,
+    unstable: Vec<BakeItem>,
+    skipped: Vec<(BakeItem, String)>,
 }
 
 impl Audited {
-    fn add(&mut self, item: Item, verdict: ReplayResult) {
+    fn add(&mut self, item: BakeItem, verdict: ReplayResult) {
         match verdict {
             ReplayResult::Differed(what) => self.differed.push((item, what)),
             ReplayResult::Unstable => self.unstable.push(item),
@@ -246,8 +246,8 @@ impl Audited {
 }
 
 impl Report {
-    fn add(&mut self, store: &Store, item: Item, verdict: ReplayResult) {
-        if item.task == Task::Audit {
+    fn add(&mut self, store: &Store, item: BakeItem, verdict: ReplayResult) {
+        if item.task == BakeTask::Audit {
             audit::count(store, &item, &verdict);
             return self.audited.add(item, verdict);
         }
@@ -282,7 +282,7 @@ impl Report {
 }
 
 /// The number of items, with their reasons.
-fn with_reasons(what: &str, items: &[(Item, String)]) -> String {
+fn with_reasons(what: &str, items: &[(BakeItem, String)]) -> String {
     let mut reasons = BTreeMap::new();
     for (_, why) in items {
         *reasons.entry(why).or_insert(0) += 1;
@@ -299,10 +299,12 @@ fn with_reasons(what: &str, items: &[(Item, String)]) -> String {
 
 fn finish(arguments: &BakeArgs, report: &Report) -> Result<ExitCode, Failure> {
     if arguments.json {
-        let keys =
-            |items: &[Item]| -> Vec<String> { items.iter().map(|item| item.key.hex()).collect() };
-        let reasons = |items: &[(Item, String)]| -> Vec<serde_json::Value> {
-            let item = |(item, why): &(Item, String)| json!({ "key": item.key.hex(), "why": why });
+        let keys = |items: &[BakeItem]| -> Vec<String> {
+            items.iter().map(|item| item.key.hex()).collect()
+        };
+        let reasons = |items: &[(BakeItem, String)]| -> Vec<serde_json::Value> {
+            let item =
+                |(item, why): &(BakeItem, String)| json!({ "key": item.key.hex(), "why": why });
             items.iter().map(item).collect()
         };
         print_json(&json!({
@@ -344,7 +346,7 @@ fn finish(arguments: &BakeArgs, report: &Report) -> Result<ExitCode, Failure> {
 }
 
 /// An item as a row of a list.
-fn named(item: &Item) -> String {
+fn named(item: &BakeItem) -> String {
     let key = &item.key.hex()[..SHOWN_DIGITS];
     let program = text(item.program.as_bytes());
     format!("{key}  {program}  {}", kernels(&item.kernels))
@@ -368,7 +370,7 @@ impl BakeProgress {
         }
     }
 
-    fn begun(&self, item: &Item) {
+    fn begun(&self, item: &BakeItem) {
         let left = seconds(*locked(&self.left_ns));
         let program = text(item.program.as_bytes());
         let kernels = kernels(&item.kernels);
@@ -376,7 +378,7 @@ impl BakeProgress {
             .set_message(format!("about {left} left: {program}: {kernels}"));
     }
 
-    fn ended(&self, item: &Item) {
+    fn ended(&self, item: &BakeItem) {
         let mut left = locked(&self.left_ns);
         *left = left.saturating_sub(item.compile_ns);
         self.bar.inc(1);

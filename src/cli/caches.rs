@@ -12,12 +12,12 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
-use super::other_caches::place::Surroundings;
+use super::other_caches::environment::CacheEnvironment;
 use super::other_caches::table::{CACHES, CacheRoot, OtherCache};
 use super::output::{Column, TextTable, doubtful, faint, heading, print, print_json, size, width};
 use super::progress;
 use crate::log::{os, path};
-use present::{Present, present, summary};
+use present::{PresentCache, present, summary};
 
 /// Show or clear the other caches of compiled kernels on this machine
 #[derive(Args)]
@@ -45,7 +45,7 @@ impl CachesArgs {
 }
 
 /// The variables of a cache that are set, with their values.
-fn set_now(cache: &OtherCache, surroundings: &Surroundings) -> Vec<(&'static str, OsString)> {
+fn set_now(cache: &OtherCache, surroundings: &CacheEnvironment) -> Vec<(&'static str, OsString)> {
     let variables = cache.variables.iter();
     variables
         .filter_map(|name| Some((*name, (surroundings.variable)(name)?)))
@@ -53,10 +53,10 @@ fn set_now(cache: &OtherCache, surroundings: &Surroundings) -> Vec<(&'static str
 }
 
 fn list(json: bool) -> Result<ExitCode, Failure> {
-    let surroundings = Surroundings::read();
+    let surroundings = CacheEnvironment::read();
     let precious = surroundings.precious();
     let bar = progress::counter();
-    let all: Vec<(&'static OtherCache, Vec<Present>)> = CACHES
+    let all: Vec<(&'static OtherCache, Vec<PresentCache>)> = CACHES
         .iter()
         .map(|cache| (cache, present(cache, &surroundings, &bar)))
         .collect();
@@ -130,9 +130,9 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
 
 fn as_json(
     cache: &OtherCache,
-    present: &[Present],
+    present: &[PresentCache],
     precious: &[PathBuf],
-    surroundings: &Surroundings,
+    surroundings: &CacheEnvironment,
 ) -> Value {
     let places: Vec<Value> = present
         .iter()

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use clap_complete::Shell;
 
 use super::failure::Failure;
-use super::help::{self, Definition};
+use super::help::{self, CommandDefinition};
 use super::output::print;
 
 /// A shell that has completions.
@@ -31,7 +31,7 @@ pub struct CompletionsArgs {
 }
 
 impl CompletionsArgs {
-    pub fn run(self, definition: Definition) -> Result<ExitCode, Failure> {
+    pub fn run(self, definition: CommandDefinition) -> Result<ExitCode, Failure> {
         let shell = match self.shell {
             ShellName::Bash => Shell::Bash,
             ShellName::Zsh => Shell::Zsh,

@@ -1,7 +1,7 @@
 //! `oclcache config`.
 
-mod edit;
-mod key;
+mod editor;
+mod setting_name;
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -22,8 +22,8 @@ use crate::log::{os, path, text};
 use crate::store::Store;
 use crate::store::driver_costs;
 use crate::store::filesystem::FileSystem;
-use edit::Edited;
-use key::SettingName;
+use editor::ConfigEditor;
+use setting_name::SettingName;
 
 /// Show all settings with their values and sources, or change one
 #[derive(Args, Default)]
@@ -194,8 +194,8 @@ fn set(key: &SettingName, value: &OsStr, system: bool) -> Result<ExitCode, Failu
     })?;
     let value = key.value(typed).map_err(wrong)?;
     let file = file(system)?;
-    edit::make_place(&file)?;
-    let mut edited = Edited::open(&file)?;
+    editor::make_place(&file)?;
+    let mut edited = ConfigEditor::open(&file)?;
     let shown = value.to_string();
     edited.set(&key.path(), value)?;
     edited.write()?;
@@ -207,7 +207,7 @@ fn set(key: &SettingName, value: &OsStr, system: bool) -> Result<ExitCode, Failu
 
 fn unset(key: &SettingName, system: bool) -> Result<ExitCode, Failure> {
     let file = file(system)?;
-    let mut edited = Edited::open(&file)?;
+    let mut edited = ConfigEditor::open(&file)?;
     let (name, shown) = (key.shown(), path(&file));
     if !edited.unset(&key.path()) {
         say(&format!("oclcache: {name} is not in `{shown}`"));

@@ -30,7 +30,7 @@ use super::output::{print, print_json, say};
 use super::probe::prober::{ProbeTarget, Prober};
 use super::probe::worker::ProbeBuilds;
 use super::probe::{self, LIMIT, ProbedLibrary};
-use super::worker::root::Root;
+use super::worker::private_directory::PrivateDirectory;
 use crate::config::Config;
 use crate::log::path;
 use report::{DoctorReport, Fix};
@@ -72,7 +72,7 @@ impl DoctorArgs {
             let name = Path::new(program).file_name().unwrap_or_default();
             settings::examine_rules(&config, &name.to_string_lossy(), &mut report);
         }
-        let library = match Root::new() {
+        let library = match PrivateDirectory::new() {
             Ok(kept) => examine(&self, &config, &prober, &kept, &bar, &mut report)?,
             Err(error) => {
                 let fix = Fix::command("unset TMPDIR")
@@ -107,7 +107,7 @@ fn examine(
     arguments: &DoctorArgs,
     config: &Config,
     prober: &Prober,
-    kept: &Root,
+    kept: &PrivateDirectory,
     bar: &ProgressBar,
     report: &mut DoctorReport,
 ) -> Result<Option<PathBuf>, Failure> {
@@ -149,7 +149,7 @@ fn examine(
 /// Checks the library that belongs to this command. Returns it if it can be loaded.
 fn examine_library(
     prober: &Prober,
-    kept: &Root,
+    kept: &PrivateDirectory,
     report: &mut DoctorReport,
 ) -> Result<Option<PathBuf>, Failure> {
     const ABOUT: &str = "library";

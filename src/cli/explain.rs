@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::find::{choose_key, no_entry};
 use super::open::store;
 use super::output::{ago, print, print_json, say};
-use super::why::{self, Past, Why, words};
+use super::why::{self, BuildHistory, MissExplanation, words};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::outcome::NotBakeable;
@@ -38,7 +38,7 @@ pub struct ExplainArgs {
 
 impl ExplainArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let past = store()?.map(Past::read).transpose()?;
+        let past = store()?.map(BuildHistory::read).transpose()?;
         match (past, &self.key) {
             (None, Some(digits)) => Err(no_entry(digits)),
             (Some(past), Some(digits)) => {
@@ -66,7 +66,7 @@ impl ExplainArgs {
 }
 
 /// Everything known about one key.
-fn of_key(past: &Past, key: &Key, json: bool) -> Result<ExitCode, Failure> {
+fn of_key(past: &BuildHistory, key: &Key, json: bool) -> Result<ExitCode, Failure> {
     let is_its =
         |record: &&JournalRecord| record.build.as_ref().is_some_and(|build| build.key == *key);
     let mut records: Vec<&JournalRecord> = past.records.iter().rev().filter(is_its).collect();
@@ -95,7 +95,7 @@ fn outcome(ended: &BuildResult) -> &'static str {
     }
 }
 
-fn as_json(record: &JournalRecord, why: &Why) -> Value {
+fn as_json(record: &JournalRecord, why: &MissExplanation) -> Value {
     let shown = |bytes: &[u8]| text(bytes).to_string();
     let differences = why.differences.iter().map(|difference| {
         json!({
@@ -143,7 +143,7 @@ fn as_json(record: &JournalRecord, why: &Why) -> Value {
 }
 
 /// A head line, and the explanation in lines below it.
-fn as_text(record: &JournalRecord, why: &Why, of_a_kind: usize) -> String {
+fn as_text(record: &JournalRecord, why: &MissExplanation, of_a_kind: usize) -> String {
     let now = journal::now_ms();
     let age = ago(now.saturating_sub(record.time_ms));
     let process = match record.process {

@@ -3,9 +3,9 @@
 //! Entries are read once, into a file without a name, so that the manifest matches them, whatever other processes store meanwhile.
 //! The archive gets its name when it is complete.
 
-mod chosen;
 mod disclosure;
 mod private;
+mod selection;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -31,7 +31,7 @@ use super::progress::bar;
 use crate::config::Config;
 use crate::key::ingredients::Key;
 use crate::store::Store;
-use chosen::{Chosen, ExportFilter, cannot, place};
+use selection::{ExportFilter, ExportSelection, cannot, place};
 
 /// The default of zstd. A higher level takes ten times as long and saves a tenth of the size.
 const LEVEL: i32 = 3;
@@ -80,7 +80,7 @@ impl ExportArgs {
         let interrupt = Interrupt::listen()?;
         let chosen = {
             let spool = (!self.dry_run).then(|| place(&self.file));
-            Chosen::read(&store, &self.filter, spool.as_deref(), &interrupt)?
+            ExportSelection::read(&store, &self.filter, spool.as_deref(), &interrupt)?
         };
         if !chosen.listed.is_empty() {
             say(&format!("oclcache: {}", chosen.disclosure.words()));
@@ -167,7 +167,7 @@ fn check_target(file: &Path) -> Result<(), Failure> {
 fn to_file(
     store: &Store,
     arguments: &ExportArgs,
-    chosen: &Chosen,
+    chosen: &ExportSelection,
     interrupt: &Interrupt,
 ) -> Result<u64, Failure> {
     let failed = |error: io::Error| cannot("write", &arguments.file, &error);

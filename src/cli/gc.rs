@@ -16,7 +16,7 @@ use super::open::directory;
 use super::output::{plural, say, size};
 use super::parse::{parse_age, parse_size};
 use super::progress::bar;
-use super::worker::root;
+use super::worker::private_directory;
 use super::{home, vendors};
 use crate::config::Config;
 use crate::driver::{build_id_value, sha256_value};
@@ -49,7 +49,7 @@ impl GcArgs {
         if let Some(age) = self.max_age {
             limits.max_age = (!age.is_zero()).then_some(age);
         }
-        root::clear_leftovers();
+        private_directory::clear_leftovers();
         let places = home::data_directory().map(|place| Directory::open(&place));
         if let Some(Ok(Some(place))) = places {
             vendors::forget_vendors(&place);

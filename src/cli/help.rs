@@ -20,13 +20,13 @@ pub struct Group {
 const MAX_WIDTH: usize = 100;
 
 /// The whole command, and its verbs in groups.
-pub struct Definition {
+pub struct CommandDefinition {
     pub command: Command,
     pub groups: &'static [Group],
 }
 
 /// The definition of the command, with its verbs in groups.
-pub fn define(command: Command, groups: &'static [Group]) -> Definition {
+pub fn define(command: Command, groups: &'static [Group]) -> CommandDefinition {
     // Without a terminal on standard output, clap would use the width of standard error or COLUMNS.
     let width = output::width().map_or(MAX_WIDTH, |width| width.min(MAX_WIDTH));
     let listed = in_groups(&command, groups, width);
@@ -46,7 +46,7 @@ pub fn define(command: Command, groups: &'static [Group]) -> Definition {
         ))
         .subcommand_value_name("VERB")
         .disable_help_subcommand(true);
-    Definition { command, groups }
+    CommandDefinition { command, groups }
 }
 
 /// The command without its hidden verbs and options, for completions and man pages, which would show them.

@@ -15,14 +15,14 @@ use clap::Args;
 use indicatif::ProgressBar;
 
 use super::archive::manifest::{ListedMember, key_of, member};
-use super::archive::read::{ArchiveSource, Head, Member, Visitor};
+use super::archive::read::{ArchiveHead, ArchiveMember, ArchiveSource, ArchiveVisitor};
 use super::archive::seal::Seal;
-use super::drivers::{Drivers, purpose};
 use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::open::directory;
 use super::output::say;
 use super::progress::bar;
+use super::registered_drivers::{RegisteredDrivers, purpose};
 use crate::config::Config;
 use crate::key::ingredients::{self, Key, hex, sha256};
 use crate::store::entry::{Entry, EntryContent, Meta};
@@ -100,7 +100,7 @@ impl ImportArgs {
             archive: source.name().to_owned(),
             listed: BTreeMap::new(),
             seen: BTreeSet::new(),
-            drivers: Drivers::new(&config, &interrupt),
+            drivers: RegisteredDrivers::new(&config, &interrupt),
             bar: bar(0, "checking"),
             report: ImportReport {
                 archive: source.name().to_owned(),
@@ -167,14 +167,14 @@ struct Judge<'a> {
     archive: String,
     listed: BTreeMap<String, ListedMember>,
     seen: BTreeSet<Key>,
-    drivers: Drivers<'a>,
+    drivers: RegisteredDrivers<'a>,
     bar: ProgressBar,
     report: ImportReport,
     accepted: Accepted,
 }
 
-impl Visitor for Judge<'_> {
-    fn head(&mut self, head: Head) -> Result<(), Failure> {
+impl ArchiveVisitor for Judge<'_> {
+    fn head(&mut self, head: ArchiveHead) -> Result<(), Failure> {
         if let (Some((manifest, signature)), Some(seal)) = (&head.sealed, &self.seal) {
             self.report.is_own = seal.is_of(manifest, signature);
         }
@@ -191,7 +191,7 @@ impl Visitor for Judge<'_> {
         Ok(())
     }
 
-    fn member(&mut self, found: &mut Member) -> Result<(), Failure> {
+    fn member(&mut self, found: &mut ArchiveMember) -> Result<(), Failure> {
         self.bar.inc(1);
         match self.examine(found)? {
             Ok((key, entry, digest)) => self.decide(found.index, key, &entry, digest),
@@ -239,7 +239,10 @@ impl Judge<'_> {
     }
 
     /// Checks a member. The inner error is why it is refused.
-    fn examine(&mut self, found: &mut Member) -> Result<Result<ValidEntry, String>, Failure> {
+    fn examine(
+        &mut self,
+        found: &mut ArchiveMember,
+    ) -> Result<Result<ValidEntry, String>, Failure> {
         let refused = |why: &str| Ok(Err(why.to_owned()));
         let Some(key) = key_of(&found.name) else {
             return refused("its name is not the name of an entry");
@@ -313,12 +316,12 @@ struct Storing<'a> {
     report: ImportReport,
 }
 
-impl Visitor for Storing<'_> {
-    fn head(&mut self, _: Head) -> Result<(), Failure> {
+impl ArchiveVisitor for Storing<'_> {
+    fn head(&mut self, _: ArchiveHead) -> Result<(), Failure> {
         Ok(())
     }
 
-    fn member(&mut self, found: &mut Member) -> Result<(), Failure> {
+    fn member(&mut self, found: &mut ArchiveMember) -> Result<(), Failure> {
         let Some(fit) = self.accepted.remove(&found.index) else {
             return Ok(());
         };

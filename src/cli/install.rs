@@ -39,7 +39,7 @@ const LAYERS: &str = "OPENCL_LAYERS";
 )]
 pub struct InstallArgs {
     #[command(flatten)]
-    whose: Whose,
+    whose: InstallScope,
     /// Register as a layer of the loader instead of a driver
     #[arg(long)]
     layer: bool,
@@ -47,7 +47,7 @@ pub struct InstallArgs {
 
 /// For whom it is installed.
 #[derive(Args)]
-struct Whose {
+struct InstallScope {
     /// For you only; the default, except for root
     #[arg(long, conflicts_with = "system")]
     user: bool,
@@ -78,7 +78,7 @@ struct Whose {
     layer_dir: PathBuf,
 }
 
-impl Whose {
+impl InstallScope {
     fn is_system(&self) -> bool {
         self.system || !self.user && rustix::process::geteuid().is_root()
     }
@@ -311,7 +311,7 @@ impl Registration {
 /// Shows the plan and carries it out, unless it is a dry run. Returns the beginning of the last message.
 fn finish(
     plan: &InstallPlan,
-    whose: &Whose,
+    whose: &InstallScope,
     verb: &str,
     own: &Path,
 ) -> Result<&'static str, Failure> {
@@ -331,7 +331,7 @@ fn finish(
 #[command(after_help = "Example: oclcache uninstall --dry-run")]
 pub struct UninstallArgs {
     #[command(flatten)]
-    whose: Whose,
+    whose: InstallScope,
 }
 
 impl UninstallArgs {
@@ -397,7 +397,7 @@ impl UninstallArgs {
     }
 }
 
-fn say_what_stays(whose: &Whose) {
+fn say_what_stays(whose: &InstallScope) {
     let files = [whose.icd(), whose.layer()];
     for file in files
         .iter()

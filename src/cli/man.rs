@@ -9,7 +9,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use super::failure::Failure;
-use super::help::{self, Definition, Group};
+use super::help::{self, CommandDefinition, Group};
 use super::output::{print, say};
 use crate::config::SETTINGS;
 use crate::log::path;
@@ -37,7 +37,7 @@ pub struct ManArgs {
 
 impl ManArgs {
     /// Prints the command's own page, or writes all into a directory.
-    pub fn run(self, definition: Definition) -> Result<ExitCode, Failure> {
+    pub fn run(self, definition: CommandDefinition) -> Result<ExitCode, Failure> {
         let mut command = help::for_people(&definition.command);
         command.build();
         let Some(directory) = self.directory.as_deref() else {

@@ -10,7 +10,6 @@ mod clear;
 mod completions;
 mod config;
 mod doctor;
-mod drivers;
 mod entry_view;
 mod executable;
 mod explain;
@@ -35,6 +34,7 @@ mod path;
 mod probe;
 mod progress;
 mod recipe_environment;
+mod registered_drivers;
 mod report;
 mod run;
 mod show;
@@ -49,7 +49,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use failure::Failure;
-use help::{Definition, Group};
+use help::{CommandDefinition, Group};
 use output::say;
 
 /// A compiler cache for OpenCL: kernels are compiled once, not at every start.
@@ -153,12 +153,12 @@ verbs! {
     "Internal" {
         BakeWorker(bake::BakeWorkerArgs),
         DoctorWorker(probe::worker::ProbeArgs),
-        DescribeDriver(drivers::DescribeDriverArgs),
+        DescribeDriver(registered_drivers::DescribeDriverArgs),
     }
 }
 
 /// The definition of the command, with the verbs in groups.
-fn definition() -> Definition {
+fn definition() -> CommandDefinition {
     help::define(Arguments::command(), GROUPS)
 }
 

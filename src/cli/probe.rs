@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::worker::root::Root;
+use super::worker::private_directory::PrivateDirectory;
 use crate::front::vendors;
 use prober::{ProbeOutput, ProbeTarget, Prober};
 use worker::{OurCopy, ProbeBuilds, ProbeMessage, ProbedPlatform};
@@ -30,7 +30,7 @@ pub enum ProbedLibrary {
 }
 
 /// Finds out what a library is.
-pub fn library(library: &Path, prober: &Prober, kept: &Root) -> ProbedLibrary {
+pub fn library(library: &Path, prober: &Prober, kept: &PrivateDirectory) -> ProbedLibrary {
     let probed = prober.probe(
         &ProbeTarget::Itself { driver: library },
         ProbeBuilds::None,
@@ -132,7 +132,7 @@ pub struct Machine {
 /// # Errors
 /// The private directory cannot be made.
 pub fn machine(stop: &AtomicBool) -> std::io::Result<Machine> {
-    let kept = Root::new()?;
+    let kept = PrivateDirectory::new()?;
     let prober = Prober { limit: LIMIT, stop };
     let probed = prober.probe(&ProbeTarget::Shell, ProbeBuilds::None, &kept);
     let Some((_, features)) = loader(&probed) else {
@@ -161,7 +161,7 @@ pub fn is_ours(library: &Path) -> bool {
         limit: LIMIT,
         stop: &stop,
     };
-    Root::new()
+    PrivateDirectory::new()
         .is_ok_and(|kept| matches!(self::library(library, &prober, &kept), ProbedLibrary::Us(_)))
 }
 

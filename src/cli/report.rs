@@ -4,7 +4,7 @@
 //! confined browsers, such as those of Snap, cannot read `~/.cache` or `/tmp`.
 
 mod charts;
-mod found;
+mod content;
 mod html;
 mod page;
 
@@ -20,7 +20,7 @@ use super::failure::Failure;
 use super::output::{print, say};
 use super::summary::CacheSummary;
 use crate::log::path;
-use found::Findings;
+use content::ReportContent;
 
 const NAME: &str = "oclcache-report.html";
 /// The beginning of each report. Other files are not overwritten.
@@ -51,7 +51,7 @@ impl ReportArgs {
             may_replace(&self.file)?;
         }
         let gathered = CacheSummary::read()?;
-        let found = Findings::read(&gathered)?;
+        let found = ReportContent::read(&gathered)?;
         let page = format!("{MARK}{}", page::render(&gathered, &found));
         if is_printed {
             return print(page.as_bytes());

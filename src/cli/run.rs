@@ -5,7 +5,7 @@
 
 mod child;
 mod cold;
-mod place;
+mod run_directory;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
@@ -24,7 +24,7 @@ use crate::config::{Config, Name};
 use crate::log::path;
 use crate::store::stats::{Counter, Run};
 use child::{exit_as, run_to_end};
-use place::RunDirectory;
+use run_directory::RunDirectory;
 
 /// Run a program through the cache, without installing it
 #[derive(Args)]

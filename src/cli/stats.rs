@@ -9,7 +9,7 @@ use clap::Args;
 use super::failure::Failure;
 use super::open::store;
 use super::output::{print, print_json, say};
-use super::summary::{self, By, CacheSummary};
+use super::summary::{self, CacheSummary, Grouping};
 use crate::quantity;
 use crate::store::STATISTICS;
 use crate::store::stats::{DAY_MS, Statistics};
@@ -23,7 +23,7 @@ pub struct StatsArgs {
     pub verbose: bool,
     /// Show one table, grouped by this
     #[arg(long, value_enum, conflicts_with = "json")]
-    pub by: Option<By>,
+    pub by: Option<Grouping>,
     /// Count only since this day (2026-11-21), month (2026-11) or time ago (7d); days are in UTC
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub since: Option<Since>,

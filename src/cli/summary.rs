@@ -33,7 +33,7 @@ pub struct CacheSummary {
 
 /// How counters are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum By {
+pub enum Grouping {
     /// By day, in UTC; by month if older than five weeks
     Day,
     /// By program
@@ -44,23 +44,23 @@ pub enum By {
     Device,
 }
 
-impl By {
+impl Grouping {
     /// The names of a row; empty ones are unknown.
     fn names(self, tag: &Tag, today: u32) -> Vec<String> {
         match self {
-            By::Day => vec![period(tag.day, today)],
-            By::Program => vec![tag.program.clone()],
-            By::Driver => vec![tag.driver.clone()],
-            By::Device => vec![tag.driver.clone(), tag.device.clone()],
+            Grouping::Day => vec![period(tag.day, today)],
+            Grouping::Program => vec![tag.program.clone()],
+            Grouping::Driver => vec![tag.driver.clone()],
+            Grouping::Device => vec![tag.driver.clone(), tag.device.clone()],
         }
     }
 
     fn fields(self) -> &'static [&'static str] {
         match self {
-            By::Day => &["day"],
-            By::Program => &["program"],
-            By::Driver => &["driver"],
-            By::Device => &["driver", "device"],
+            Grouping::Day => &["day"],
+            Grouping::Program => &["program"],
+            Grouping::Driver => &["driver"],
+            Grouping::Device => &["driver", "device"],
         }
     }
 
@@ -68,7 +68,7 @@ impl By {
     pub fn groups(self, counted: &CountedRows) -> Vec<(Vec<String>, Totals)> {
         let sums = counted.rows.by(|tag| self.names(tag, counted.today));
         let mut groups: Vec<_> = sums.into_iter().collect();
-        if self != By::Day {
+        if self != Grouping::Day {
             groups.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.builds()));
         }
         groups
@@ -166,7 +166,7 @@ impl CacheSummary {
     pub fn to_json(&self) -> Value {
         let (rows, today) = (&self.counted.rows, self.counted.today);
         let mut object = counters(&rows.total());
-        let by = |by: By| -> Value {
+        let by = |by: Grouping| -> Value {
             let groups = by.groups(&self.counted).into_iter();
             let groups = groups.map(|(names, totals)| {
                 let names = by.fields().iter().zip(names);
@@ -176,10 +176,10 @@ impl CacheSummary {
         };
         for (name, value) in [
             ("today", counters(&self.latest(0)).into()),
-            ("by_day", by(By::Day)),
-            ("by_driver", by(By::Driver)),
-            ("by_device", by(By::Device)),
-            ("by_program", by(By::Program)),
+            ("by_day", by(Grouping::Day)),
+            ("by_driver", by(Grouping::Driver)),
+            ("by_device", by(Grouping::Device)),
+            ("by_program", by(Grouping::Program)),
             (
                 "rows",
                 rows.iter()

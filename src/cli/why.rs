@@ -21,7 +21,7 @@ use difference::{Difference, Side};
 const MAX_COMPARED: usize = 10_000;
 
 /// The journal and the entries that builds are compared with.
-pub struct Past {
+pub struct BuildHistory {
     store: Store,
     /// The journal, oldest first.
     pub records: Vec<JournalRecord>,
@@ -29,7 +29,7 @@ pub struct Past {
 }
 
 /// Why one build was not a hit.
-pub struct Why<'a> {
+pub struct MissExplanation<'a> {
     /// The reason in one word, which never changes its meaning.
     pub reason: &'static str,
     /// The reason in a sentence; empty if the differences explain it.
@@ -59,9 +59,9 @@ impl NotStored {
     }
 }
 
-impl Why<'_> {
-    fn plain(reason: &'static str, words: impl Into<String>) -> Why<'static> {
-        Why {
+impl MissExplanation<'_> {
+    fn plain(reason: &'static str, words: impl Into<String>) -> MissExplanation<'static> {
+        MissExplanation {
             reason,
             words: words.into(),
             nearest: None,
@@ -71,12 +71,12 @@ impl Why<'_> {
     }
 }
 
-impl Past {
+impl BuildHistory {
     /// Reads the journal, and the entries that were used last.
     ///
     /// # Errors
     /// A directory or the journal cannot be read.
-    pub fn read(store: Store) -> Result<Past, StoreError> {
+    pub fn read(store: Store) -> Result<BuildHistory, StoreError> {
         let records = journal::read(store.root())?;
         let mut files = store.entries()?;
         files.sort_by_key(|(_, file)| Reverse(file.modified_ms));
@@ -84,7 +84,7 @@ impl Past {
         let entries = files.into_iter();
         let entries = entries.filter_map(|(key, _)| Some((key, store.read_meta(&key)?)));
         let entries = entries.collect();
-        Ok(Past {
+        Ok(BuildHistory {
             store,
             records,
             entries,
@@ -111,7 +111,7 @@ impl Past {
     }
 
     /// Explains a build. It need not be in the journal.
-    pub fn why(&self, record: &JournalRecord) -> Why<'_> {
+    pub fn why(&self, record: &JournalRecord) -> MissExplanation<'_> {
         let mut why = self.reason(record);
         why.not_stored = match (record.ended.clone(), &record.build) {
             (BuildResult::Miss { kept, .. }, build) => self.not_stored(kept, build.as_ref()),
@@ -149,14 +149,14 @@ impl Past {
         }
     }
 
-    fn reason(&self, record: &JournalRecord) -> Why<'_> {
+    fn reason(&self, record: &JournalRecord) -> MissExplanation<'_> {
         match (&record.ended, &record.build) {
             (BuildResult::Failed, _) => {
-                Why::plain("failed", "the build failed, so nothing is stored")
+                MissExplanation::plain("failed", "the build failed, so nothing is stored")
             }
             (BuildResult::Bypassed(number), _) => match record.ended.reason() {
-                Some(reason) => Why::plain(reason.name(), bypassed(reason)),
-                None => Why::plain(
+                Some(reason) => MissExplanation::plain(reason.name(), bypassed(reason)),
+                None => MissExplanation::plain(
                     "unknown",
                     format!(
                         "bypassed for reason {number}, which a later version of oclcache knows"
@@ -164,14 +164,14 @@ impl Past {
                 ),
             },
             (BuildResult::Miss { recache: true, .. }, _) => {
-                Why::plain("recache", "OCLCACHE_RECACHE is set, so no entry is used")
+                MissExplanation::plain("recache", "OCLCACHE_RECACHE is set, so no entry is used")
             }
             (BuildResult::Miss { .. }, Some(build)) => self.why_missed(record, build),
             (BuildResult::Miss { .. }, None) => unlisted(),
         }
     }
 
-    fn why_missed(&self, record: &JournalRecord, build: &Build) -> Why<'_> {
+    fn why_missed(&self, record: &JournalRecord, build: &Build) -> MissExplanation<'_> {
         if let Some(why) = self.why_gone(record, &build.key) {
             return why;
         }
@@ -196,14 +196,14 @@ impl Past {
         let nearest =
             near.min_by_key(|(_, stored, differences)| (distance(differences), Reverse(*stored)));
         match nearest {
-            Some((nearest, _, differences)) => Why {
+            Some((nearest, _, differences)) => MissExplanation {
                 reason: "changed",
                 words: String::new(),
                 nearest: Some(nearest),
                 differences,
                 not_stored: None,
             },
-            None => Why::plain(
+            None => MissExplanation::plain(
                 "never_seen",
                 "never seen: no entry has this source or these kernels",
             ),
@@ -211,7 +211,7 @@ impl Past {
     }
 
     /// Whether an equal build came before, and what happened to its entry.
-    fn why_gone(&self, record: &JournalRecord, key: &Key) -> Option<Why<'static>> {
+    fn why_gone(&self, record: &JournalRecord, key: &Key) -> Option<MissExplanation<'static>> {
         let before = self.earlier(record).rfind(|earlier| {
             let same = earlier
                 .build
@@ -225,7 +225,7 @@ impl Past {
         let aside = aside.is_some_and(|at| (since..=record.time_ms).contains(&at));
         let Some(before) = before else {
             return aside.then(|| {
-                Why::plain(
+                MissExplanation::plain(
                     "set_aside",
                     "its entry was damaged, refused by the driver or found wrong by OCLCACHE_VERIFY, and was set aside",
                 )
@@ -234,34 +234,34 @@ impl Past {
         let age = ago(record.time_ms.saturating_sub(before.time_ms)).replace("ago", "earlier");
         let began = record.time_ms.saturating_sub(record.compile_ns / 1_000_000);
         Some(match before.ended {
-            _ if before.time_ms >= began => Why::plain(
+            _ if before.time_ms >= began => MissExplanation::plain(
                 "concurrent",
                 "another process or thread compiled the same program at the same time",
             ),
             BuildResult::Miss {
                 kept: Kept::Recipe, ..
-            } if self.store.given_up(key).is_some() => Why::plain(
+            } if self.store.given_up(key).is_some() => MissExplanation::plain(
                 "not_stored",
                 format!("compiled {age}, but it could not be stored"),
             ),
             BuildResult::Miss {
                 kept: Kept::Recipe, ..
-            } => Why::plain(
+            } => MissExplanation::plain(
                 "not_baked",
                 format!("compiled {age}, not stored yet; run `oclcache bake`"),
             ),
             // The explanation of this build says why.
-            BuildResult::Miss { kept, .. } if !kept.is_something() => Why::plain(
+            BuildResult::Miss { kept, .. } if !kept.is_something() => MissExplanation::plain(
                 "not_stored",
                 format!("compiled {age}, but it could not be stored"),
             ),
-            _ if aside => Why::plain(
+            _ if aside => MissExplanation::plain(
                 "set_aside",
                 format!(
                     "compiled {age}, but its entry was damaged, refused by the driver or found wrong by OCLCACHE_VERIFY, and was set aside"
                 ),
             ),
-            _ => Why::plain(
+            _ => MissExplanation::plain(
                 "gone",
                 format!(
                     "compiled {age}, but its entry was removed, or its texts name other include directories"
@@ -300,7 +300,7 @@ impl Past {
 }
 
 /// The explanation in lines, with at most `of_a_kind` differences of each kind.
-pub fn words(why: &Why, of_a_kind: usize) -> Vec<String> {
+pub fn words(why: &MissExplanation, of_a_kind: usize) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     if !why.words.is_empty() {
         said.push(why.words.clone());
@@ -356,8 +356,8 @@ fn bypassed(reason: Bypass) -> String {
     format!("{}: {}", reason.name(), reason.help())
 }
 
-fn unlisted() -> Why<'static> {
-    Why::plain(
+fn unlisted() -> MissExplanation<'static> {
+    MissExplanation::plain(
         "unlisted",
         "the ingredients of its key are too long for the journal",
     )

@@ -1,10 +1,10 @@
 //! Worker processes: children that open a driver on behalf of a verb, so that a driver that crashes or hangs ends a child only.
 //!
 //! The verb writes requests to the child's standard input and reads answers, one a line, from its standard output. The child works
-//! in a private directory ([`root::Root`]).
+//! in a private directory ([`private_directory::PrivateDirectory`]).
 
+pub mod private_directory;
 pub mod process;
-pub mod root;
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

@@ -40,29 +40,29 @@ pub struct ArchiveSource {
 }
 
 /// The head of an archive.
-pub struct Head {
+pub struct ArchiveHead {
     pub manifest: Manifest,
     /// The bytes of the manifest and the seal.
     pub sealed: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Receives the members of an archive.
-pub trait Visitor {
+pub trait ArchiveVisitor {
     /// The head, first.
     ///
     /// # Errors
     /// Reading stops.
-    fn head(&mut self, head: Head) -> Result<(), Failure>;
+    fn head(&mut self, head: ArchiveHead) -> Result<(), Failure>;
 
     /// The other members, in order.
     ///
     /// # Errors
     /// Reading stops.
-    fn member(&mut self, member: &mut Member) -> Result<(), Failure>;
+    fn member(&mut self, member: &mut ArchiveMember) -> Result<(), Failure>;
 }
 
 /// One member after the head.
-pub struct Member<'a> {
+pub struct ArchiveMember<'a> {
     /// The number of the member.
     pub index: u64,
     /// The name. It is never used as a path.
@@ -144,7 +144,7 @@ impl ArchiveSource {
     pub fn read(
         &mut self,
         interrupt: &Interrupt,
-        visitor: &mut dyn Visitor,
+        visitor: &mut dyn ArchiveVisitor,
     ) -> Result<(), Failure> {
         let name = self.name.clone();
         let broken = |error| broken(&name, &error);
@@ -186,7 +186,7 @@ impl ArchiveSource {
             };
             let mut path = content.path_bytes().into_owned();
             path.truncate(MAX_NAME_BYTES);
-            let mut member = Member {
+            let mut member = ArchiveMember {
                 index: index as u64,
                 name: path,
                 kind,
@@ -213,7 +213,7 @@ impl ArchiveSource {
             if let Some((manifest, bytes)) = pending.take() {
                 let is_seal = member.name == SEAL.as_bytes();
                 let seal = is_seal.then(|| member.bytes(MAX_SEAL_BYTES).unwrap_or_default());
-                visitor.head(Head {
+                visitor.head(ArchiveHead {
                     manifest,
                     sealed: seal.map(|seal| (bytes, seal)),
                 })?;
@@ -224,7 +224,7 @@ impl ArchiveSource {
             visitor.member(&mut member)?;
         }
         match pending {
-            Some((manifest, _)) => visitor.head(Head {
+            Some((manifest, _)) => visitor.head(ArchiveHead {
                 manifest,
                 sealed: None,
             })?,
@@ -278,30 +278,30 @@ fn manifest(name: &str, bytes: &[u8]) -> Result<Manifest, Failure> {
 }
 
 /// Why the content of a member is not used.
-pub enum Trouble {
+pub enum MemberError {
     /// An archive of ours has no such member.
     Unfit(String),
     /// The archive cannot be read.
     Broken(io::Error),
 }
 
-impl Trouble {
+impl MemberError {
     /// The reason, if only this member is affected.
     ///
     /// # Errors
     /// The archive cannot be read.
     pub fn of_member(self, archive: &str) -> Result<String, Failure> {
         match self {
-            Trouble::Unfit(why) => Ok(why),
-            Trouble::Broken(error) => Err(broken(archive, &error)),
+            MemberError::Unfit(why) => Ok(why),
+            MemberError::Broken(error) => Err(broken(archive, &error)),
         }
     }
 }
 
-impl Member<'_> {
+impl ArchiveMember<'_> {
     /// The content of a regular member below this size.
-    pub fn bytes(&mut self, limit: u64) -> Result<Vec<u8>, Trouble> {
-        let unfit = |why: &str| Err(Trouble::Unfit(why.to_owned()));
+    pub fn bytes(&mut self, limit: u64) -> Result<Vec<u8>, MemberError> {
+        let unfit = |why: &str| Err(MemberError::Unfit(why.to_owned()));
         match self.kind {
             EntryType::Regular => {}
             EntryType::Symlink | EntryType::Link => return unfit("is a link"),
@@ -318,11 +318,11 @@ impl Member<'_> {
         let mut bytes = Vec::new();
         self.content
             .read_to_end(&mut bytes)
-            .map_err(Trouble::Broken)?;
+            .map_err(MemberError::Broken)?;
         *self.unread = 0;
         match bytes.len() as u64 == self.size {
             true => Ok(bytes),
-            false => Err(Trouble::Broken(io::ErrorKind::UnexpectedEof.into())),
+            false => Err(MemberError::Broken(io::ErrorKind::UnexpectedEof.into())),
         }
     }
 }

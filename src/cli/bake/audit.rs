@@ -7,9 +7,9 @@
 use std::collections::BTreeSet;
 
 use super::super::failure::Failure;
-use super::super::worker::process::{Silence, Worker};
-use super::collect::{Item, WorkerSettings};
-use super::replay::{RESULT, ReplayResult, Task};
+use super::super::worker::process::{NoAnswer, Worker};
+use super::collect::{BakeItem, WorkerSettings};
+use super::replayer::{BakeTask, RESULT, ReplayResult};
 use super::supervise::{NotStarted, Supervisor};
 use crate::cache::audit::differences;
 use crate::key::ingredients::Key;
@@ -42,7 +42,7 @@ impl Supervisor<'_> {
     pub(super) fn audit(
         &self,
         mut worker: Worker,
-        item: &Item,
+        item: &BakeItem,
         place: &WorkerSettings,
     ) -> (Option<ReplayResult>, Option<Worker>) {
         match self.compare(&mut worker, item, place) {
@@ -55,7 +55,7 @@ impl Supervisor<'_> {
     fn compare(
         &self,
         worker: &mut Worker,
-        item: &Item,
+        item: &BakeItem,
         place: &WorkerSettings,
     ) -> Result<ReplayResult, NotCompiled> {
         let Some(stored) = self.stored(&item.key) else {
@@ -102,9 +102,9 @@ impl Supervisor<'_> {
     }
 
     /// Compiles a recipe. Returns the driver's identity and the entry that would be stored.
-    fn compile(&self, worker: &mut Worker, item: &Item) -> Result<(Key, Entry), NotCompiled> {
+    fn compile(&self, worker: &mut Worker, item: &BakeItem) -> Result<(Key, Entry), NotCompiled> {
         let limit = self.limit(item);
-        let answer = worker.ask(&Task::Audit.line(&item.key), limit, self.stop);
+        let answer = worker.ask(&BakeTask::Audit.line(&item.key), limit, self.stop);
         let identity = match answer.map(|line| ReplayResult::parse(&line)) {
             Ok(Some(ReplayResult::Compiled(identity))) => identity,
             Ok(Some(verdict)) => return Err(NotCompiled::Verdict(verdict)),
@@ -113,7 +113,7 @@ impl Supervisor<'_> {
                 let why = "the worker's answer is invalid".to_owned();
                 return Err(NotCompiled::Gone(ReplayResult::Failed(why)));
             }
-            Err(Silence::Stopped) => return Err(NotCompiled::Stopped),
+            Err(NoAnswer::Stopped) => return Err(NotCompiled::Stopped),
             Err(silence) => {
                 return Err(NotCompiled::Gone(ReplayResult::Failed(
                     silence.words(limit),
@@ -130,7 +130,11 @@ impl Supervisor<'_> {
     }
 
     /// Compiles a recipe in another process.
-    fn compile_elsewhere(&self, item: &Item, place: &WorkerSettings) -> Result<Entry, NotCompiled> {
+    fn compile_elsewhere(
+        &self,
+        item: &BakeItem,
+        place: &WorkerSettings,
+    ) -> Result<Entry, NotCompiled> {
         let mut place = place.clone();
         place
             .executable
@@ -173,7 +177,7 @@ fn confirmed(stored: &Entry, compiled: &[Entry]) -> BTreeSet<String> {
     found
 }
 
-fn mark(item: &Item, stored: &Entry, found: BTreeSet<String>) -> Mark {
+fn mark(item: &BakeItem, stored: &Entry, found: BTreeSet<String>) -> Mark {
     let kernels = String::from_utf8_lossy(&item.kernels.join(&b' ')).into_owned();
     Mark {
         family: stored.meta.driver_family.clone(),
@@ -188,7 +192,7 @@ fn mark(item: &Item, stored: &Entry, found: BTreeSet<String>) -> Mark {
 }
 
 /// Counts an audit for the program and device of its entry. A failure to count is ignored.
-pub(super) fn count(store: &Store, item: &Item, verdict: &ReplayResult) {
+pub(super) fn count(store: &Store, item: &BakeItem, verdict: &ReplayResult) {
     let counters: &[Counter] = match verdict {
         ReplayResult::Agreed => &[Counter::Audited],
         ReplayResult::Differed(_) => &[Counter::Audited, Counter::AuditDiffered],

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::headers;
-use super::replay::Task;
+use super::replayer::BakeTask;
 use crate::cli::failure::Failure;
 use crate::cli::recipe_environment::{self, VariableMap};
 use crate::config::Config;
@@ -54,7 +54,7 @@ impl BakeFilter {
 
 /// One recipe, with what progress, results and statistics need.
 #[derive(Clone, Debug)]
-pub struct Item {
+pub struct BakeItem {
     /// The key.
     pub key: Key,
     /// The program that was built.
@@ -68,12 +68,12 @@ pub struct Item {
     /// The device's name, for the statistics.
     pub device: Vec<u8>,
     /// Why it is compiled.
-    pub task: Task,
+    pub task: BakeTask,
 }
 
-impl Item {
-    fn of(key: Key, meta: &Meta, task: Task) -> Item {
-        Item {
+impl BakeItem {
+    fn of(key: Key, meta: &Meta, task: BakeTask) -> BakeItem {
+        BakeItem {
             key,
             program: meta.executable.clone(),
             kernels: meta.facts.kernel_names.clone(),
@@ -113,9 +113,9 @@ pub enum OwnCache {
 #[derive(Default)]
 pub struct Work {
     /// Recipes by worker settings, the latest first.
-    pub places: BTreeMap<WorkerSettings, Vec<Item>>,
+    pub places: BTreeMap<WorkerSettings, Vec<BakeItem>>,
     /// Skipped recipes, with the reasons.
-    pub skipped: Vec<(Item, String)>,
+    pub skipped: Vec<(BakeItem, String)>,
 }
 
 impl Work {
@@ -145,10 +145,10 @@ pub fn collect(store: &Store, config: &Config, filter: &BakeFilter) -> Result<Wo
     found.sort_by_key(|(key, meta)| (std::cmp::Reverse(meta.created), *key));
     for (key, meta) in found {
         let task = match meta.is_pending() {
-            true => Task::Bake,
-            false => Task::Again,
+            true => BakeTask::Bake,
+            false => BakeTask::Again,
         };
-        let item = Item::of(key, &meta, task);
+        let item = BakeItem::of(key, &meta, task);
         if let Some(attempts) = store.attempts(&key).filter(|_| !filter.all)
             && attempts.given_up().is_some()
         {
@@ -173,7 +173,7 @@ pub fn collect_audits(store: &Store, config: &Config, filter: &BakeFilter, keys:
     let keys: BTreeSet<&Key> = keys.iter().collect();
     for key in keys {
         let meta = store.read_meta(key);
-        let item = Item::of(*key, &meta.clone().unwrap_or_default(), Task::Audit);
+        let item = BakeItem::of(*key, &meta.clone().unwrap_or_default(), BakeTask::Audit);
         let place = match &meta {
             None => Err("it was removed".to_owned()),
             Some(meta) => audit_place(store, key, meta, filter, &own, &registered),

@@ -38,7 +38,7 @@ pub struct Layout {
 }
 
 /// A directory in which the compiler looked for headers.
-struct StoredBase {
+struct HeaderDirectory {
     /// The beginning of places in it.
     name: Vec<u8>,
     /// Its path for the application.
@@ -100,12 +100,12 @@ pub fn lay_out(
     let dirs = parsed
         .iter()
         .flat_map(|parsed| parsed.include_dirs.iter().enumerate());
-    let mut bases = vec![StoredBase {
+    let mut bases = vec![HeaderDirectory {
         name: b"cwd".to_vec(),
         theirs: theirs.clone(),
         ours: Some(working_directory.clone()),
     }];
-    bases.extend(dirs.map(|(index, directory)| StoredBase {
+    bases.extend(dirs.map(|(index, directory)| HeaderDirectory {
         name: format!("-I{index}").into_bytes(),
         theirs: theirs.join(OsStr::from_bytes(directory)),
         ours: Some(root.join(format!("I{index}")).join(DEPTH)),
@@ -119,7 +119,7 @@ pub fn lay_out(
         let ours = directory
             .is_relative()
             .then(|| working_directory.join(directory));
-        StoredBase {
+        HeaderDirectory {
             name: format!("driver{index}").into_bytes(),
             theirs: theirs.join(directory),
             ours,
@@ -181,7 +181,7 @@ fn is_parent(part: &Component) -> bool {
 }
 
 /// The path of a place for the application; None if its directory is unknown.
-fn their_path(place: &[u8], bases: &[StoredBase]) -> Option<PathBuf> {
+fn their_path(place: &[u8], bases: &[HeaderDirectory]) -> Option<PathBuf> {
     if place.starts_with(b"/") {
         return Some(OsStr::from_bytes(place).into());
     }
@@ -190,12 +190,15 @@ fn their_path(place: &[u8], bases: &[StoredBase]) -> Option<PathBuf> {
 }
 
 /// The path of a place here: Some(None) if the driver's own is used, None if the place could be outside our directory.
-fn our_path(place: &[u8], bases: &[StoredBase]) -> Option<Option<PathBuf>> {
+fn our_path(place: &[u8], bases: &[HeaderDirectory]) -> Option<Option<PathBuf>> {
     let (base, below) = split(place, bases).filter(|_| !is_outside(place))?;
     Some(base.ours.as_ref().map(|ours| ours.join(below)))
 }
 
-fn split<'a, 'b>(place: &'a [u8], bases: &'b [StoredBase]) -> Option<(&'b StoredBase, &'a Path)> {
+fn split<'a, 'b>(
+    place: &'a [u8],
+    bases: &'b [HeaderDirectory],
+) -> Option<(&'b HeaderDirectory, &'a Path)> {
     let slash = place.iter().position(|byte| *byte == b'/')?;
     let base = bases.iter().find(|base| base.name == place[..slash])?;
     Some((base, Path::new(OsStr::from_bytes(&place[slash + 1..]))))
@@ -205,7 +208,7 @@ fn split<'a, 'b>(place: &'a [u8], bases: &'b [StoredBase]) -> Option<(&'b Stored
 fn check_disk(
     recipe: &StoredRecipe,
     ingredients: &[Ingredient],
-    bases: &[StoredBase],
+    bases: &[HeaderDirectory],
 ) -> Result<(), String> {
     let changed = |place: &[u8]| {
         let place = text(place);
@@ -289,7 +292,7 @@ impl Tree {
     fn file(
         &mut self,
         file: &HeaderFile,
-        bases: &[StoredBase],
+        bases: &[HeaderDirectory],
         laid: &[Option<PathBuf>],
     ) -> Result<Option<PathBuf>, String> {
         let place = text(&file.place);

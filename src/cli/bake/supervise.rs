@@ -10,11 +10,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::super::worker::process::{Silence, Worker};
-use super::super::worker::root::Root;
+use super::super::worker::private_directory::PrivateDirectory;
+use super::super::worker::process::{NoAnswer, Worker};
 use super::super::worker::{CLOSED, READY};
-use super::collect::{Item, OwnCache, Work, WorkerSettings};
-use super::replay::{ReplayResult, Task};
+use super::collect::{BakeItem, OwnCache, Work, WorkerSettings};
+use super::replayer::{BakeTask, ReplayResult};
 use crate::cache::RUN_VARIABLE;
 use crate::config::{Config, Name, SETTINGS};
 use crate::store::Store;
@@ -48,9 +48,9 @@ pub struct Supervisor<'a> {
 /// What the workers report.
 pub enum WorkerEvent<'e> {
     /// A recipe is being compiled.
-    Begun(&'e Item),
+    Begun(&'e BakeItem),
     /// The result of a recipe.
-    Ended(Item, ReplayResult),
+    Ended(BakeItem, ReplayResult),
     /// A failure that no recipe or driver caused.
     Trouble(String),
 }
@@ -58,7 +58,7 @@ pub enum WorkerEvent<'e> {
 impl Supervisor<'_> {
     /// Compiles everything, with at most `jobs` workers at once.
     pub fn run(&self, work: Work, jobs: usize, tell: &(dyn Fn(WorkerEvent) + Sync)) {
-        let mut queues: Vec<(WorkerSettings, Vec<Item>)> = work.places.into_iter().collect();
+        let mut queues: Vec<(WorkerSettings, Vec<BakeItem>)> = work.places.into_iter().collect();
         for (_, items) in &mut queues {
             items.reverse(); // taken from the end
         }
@@ -74,7 +74,7 @@ impl Supervisor<'_> {
     /// Compiles what is left, one group of recipes after the other.
     fn work(
         &self,
-        queues: &Mutex<Vec<(WorkerSettings, Vec<Item>)>>,
+        queues: &Mutex<Vec<(WorkerSettings, Vec<BakeItem>)>>,
         tell: &(dyn Fn(WorkerEvent) + Sync),
     ) {
         let lock = || queues.lock().unwrap_or_else(|error| error.into_inner());
@@ -118,8 +118,8 @@ impl Supervisor<'_> {
                     }
                 };
                 let (verdict, still_running) = match item.task {
-                    Task::Audit => self.audit(running, &item, &place),
-                    Task::Bake | Task::Again => self.bake(running, &item, tell),
+                    BakeTask::Audit => self.audit(running, &item, &place),
+                    BakeTask::Bake | BakeTask::Again => self.bake(running, &item, tell),
                 };
                 worker = still_running;
                 if let Some(verdict) = verdict {
@@ -137,7 +137,7 @@ impl Supervisor<'_> {
     }
 
     /// How long a recipe may take.
-    pub(super) fn limit(&self, item: &Item) -> Duration {
+    pub(super) fn limit(&self, item: &BakeItem) -> Duration {
         self.timeout.unwrap_or_else(|| {
             let took = Duration::from_nanos(item.compile_ns);
             took.saturating_mul(TIMES).clamp(MIN_TIMEOUT, MAX_TIMEOUT)
@@ -148,7 +148,7 @@ impl Supervisor<'_> {
     fn bake(
         &self,
         mut worker: Worker,
-        item: &Item,
+        item: &BakeItem,
         tell: &(dyn Fn(WorkerEvent) + Sync),
     ) -> (Option<ReplayResult>, Option<Worker>) {
         let limit = self.limit(item);
@@ -158,7 +158,7 @@ impl Supervisor<'_> {
             return (Some(ReplayResult::Skipped(why)), Some(worker));
         }
         let task = match self.is_stale {
-            true => Task::Bake,
+            true => BakeTask::Bake,
             false => item.task,
         };
         let answer = worker.ask(&task.line(&item.key), limit, self.stop);
@@ -172,7 +172,7 @@ impl Supervisor<'_> {
                     None,
                 )
             }
-            Err(Silence::Stopped) => {
+            Err(NoAnswer::Stopped) => {
                 self.store.forget_attempts(&item.key);
                 return (None, None);
             }
@@ -194,7 +194,7 @@ impl Supervisor<'_> {
     pub(super) fn start(&self, place: &WorkerSettings) -> Result<Worker, NotStarted> {
         let trouble =
             |error: io::Error| NotStarted::Trouble(format!("cannot start a worker: {error}"));
-        let root = Root::new().map_err(trouble)?;
+        let root = PrivateDirectory::new().map_err(trouble)?;
         let mut command = self.command(place, root.path()).map_err(trouble)?;
         let mut worker = Worker::start(&mut command, root).map_err(trouble)?;
         let limit = self.timeout.unwrap_or(MIN_TIMEOUT).max(MIN_TIMEOUT);

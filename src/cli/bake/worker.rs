@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use super::super::failure::Failure;
 use super::super::open::directory;
 use super::super::worker::{CLOSED, READY, streams};
-use super::replay::{Player, ReplayResult, Task};
+use super::replayer::{BakeTask, ReplayResult, Replayer};
 use crate::cache::bake;
 use crate::config::Config;
 use crate::front::driver_probe;
@@ -23,21 +23,24 @@ use crate::store::Store;
 const AGAIN: &str = " again";
 const AUDIT: &str = " audit";
 
-impl Task {
+impl BakeTask {
     /// The request for this task.
     pub fn line(self, key: &Key) -> String {
         let words = match self {
-            Task::Bake => "",
-            Task::Again => AGAIN,
-            Task::Audit => AUDIT,
+            BakeTask::Bake => "",
+            BakeTask::Again => AGAIN,
+            BakeTask::Audit => AUDIT,
         };
         format!("{}{words}", key.hex())
     }
 
-    fn parse(line: &str) -> Option<(Key, Task)> {
-        let named = [(AGAIN, Task::Again), (AUDIT, Task::Audit)];
+    fn parse(line: &str) -> Option<(Key, BakeTask)> {
+        let named = [(AGAIN, BakeTask::Again), (AUDIT, BakeTask::Audit)];
         let of = |(words, task)| Some((line.strip_suffix(words)?, task));
-        let (digits, task) = named.into_iter().find_map(of).unwrap_or((line, Task::Bake));
+        let (digits, task) = named
+            .into_iter()
+            .find_map(of)
+            .unwrap_or((line, BakeTask::Bake));
         Some((Key::from_hex(digits)?, task))
     }
 }
@@ -98,7 +101,7 @@ pub fn work(
         }
     };
     answer(READY)?;
-    let player = Player {
+    let player = Replayer {
         store: &store,
         platforms: &platforms,
         root,
@@ -108,7 +111,7 @@ pub fn work(
     };
     for line in BufReader::new(keys).lines() {
         let line = line.map_err(Failure::new)?;
-        let asked = Task::parse(&line);
+        let asked = BakeTask::parse(&line);
         let (key, task) = asked.ok_or_else(|| Failure::new("a request is not a key"))?;
         answer(&player.bake(&key, task).line())?;
     }

@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use clap::Args;
 use rustix::fs::AtFlags;
 
-use super::present::{Present, present, summary};
-use super::walk::{Action, WalkResult, through};
+use super::present::{PresentCache, present, summary};
+use super::walk::{WalkAction, WalkResult, through};
 use crate::cli::failure::Failure;
-use crate::cli::other_caches::place::{Opened, Surroundings};
+use crate::cli::other_caches::environment::{CacheEnvironment, OpenedCache};
 use crate::cli::other_caches::table::{CACHES, CacheRoot, OtherCache};
 use crate::cli::output::{plural, print, say, size};
 use crate::cli::progress;
@@ -43,12 +43,12 @@ pub struct CachesClearArgs {
 /// A directory to clear.
 struct Chosen {
     cache: &'static OtherCache,
-    present: Present,
+    present: PresentCache,
 }
 
 impl CachesClearArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let surroundings = Surroundings::read();
+        let surroundings = CacheEnvironment::read();
         let precious = surroundings.precious();
         let caches: Vec<&'static OtherCache> = match self.all {
             true => CACHES.iter().collect(),
@@ -145,7 +145,7 @@ fn remove(chosen: &[Chosen], files: u64) -> u64 {
         bar.set_message(one.cache.name);
         let place = one.present.place;
         let path = &one.present.path;
-        let removed = through(&opened.fd, path, place, Action::Remove, &bar);
+        let removed = through(&opened.fd, path, place, WalkAction::Remove, &bar);
         bar.suspend(|| match removed {
             Ok(found) => {
                 failures += found.failed.len() as u64;
@@ -163,7 +163,7 @@ fn remove(chosen: &[Chosen], files: u64) -> u64 {
 }
 
 /// Removes a cache's directory and those above it that belong to it, if they are empty. Returns whether the cache's directory is gone.
-fn remove_directories(opened: &Opened) -> bool {
+fn remove_directories(opened: &OpenedCache) -> bool {
     let mut gone = opened.above.iter().rev().map(|(above, name)| {
         rustix::fs::unlinkat(above, name.as_os_str(), AtFlags::REMOVEDIR).is_ok()
     });

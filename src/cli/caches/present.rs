@@ -5,24 +5,24 @@ use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 
-use super::walk::{Action, WalkResult, through};
-use crate::cli::other_caches::place::{Opened, Surroundings, open};
+use super::walk::{WalkAction, WalkResult, through};
+use crate::cli::other_caches::environment::{CacheEnvironment, OpenedCache, open};
 use crate::cli::other_caches::table::{CachePath, CacheRoot, OtherCache};
 use crate::cli::output::{ago, plural, size};
 use crate::store::journal::now_ms;
 
 /// An existing directory of a cache.
-pub struct Present {
+pub struct PresentCache {
     pub place: &'static CachePath,
     pub path: PathBuf,
     /// Its content, or why it was not examined.
-    pub found: Result<(Opened, WalkResult), String>,
+    pub found: Result<(OpenedCache, WalkResult), String>,
 }
 
-impl Present {
+impl PresentCache {
     /// Whether it is empty and chosen by the user, who may have made it.
     pub fn is_empty_elsewhere(&self) -> bool {
-        let is_empty = |(_, found): &(Opened, WalkResult)| found.files == 0;
+        let is_empty = |(_, found): &(OpenedCache, WalkResult)| found.files == 0;
         matches!(self.place.base, CacheRoot::Variable(_)) && self.found.as_ref().is_ok_and(is_empty)
     }
 
@@ -62,9 +62,9 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
 /// The existing directories of a cache, each once.
 pub fn present(
     cache: &'static OtherCache,
-    surroundings: &Surroundings,
+    surroundings: &CacheEnvironment,
     bar: &ProgressBar,
-) -> Vec<Present> {
+) -> Vec<PresentCache> {
     let mut seen = HashSet::new();
     let mut present = Vec::new();
     for place in cache.places {
@@ -78,11 +78,12 @@ pub fn present(
                 if stat.is_ok_and(|stat| !seen.insert((stat.st_dev, stat.st_ino))) {
                     continue;
                 }
-                through(&opened.fd, &path, place, Action::Look, bar).map(|found| (opened, found))
+                through(&opened.fd, &path, place, WalkAction::Look, bar)
+                    .map(|found| (opened, found))
             }
             Err(why) => Err(why),
         };
-        present.push(Present { place, path, found });
+        present.push(PresentCache { place, path, found });
     }
     present
 }

@@ -42,7 +42,7 @@ pub struct WalkResult {
 
 /// What to do with the files of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum WalkAction {
     /// Count them.
     Look,
     /// Remove them.
@@ -57,7 +57,7 @@ pub fn through(
     directory: &OwnedFd,
     path: &Path,
     place: &CachePath,
-    action: Action,
+    action: WalkAction,
     bar: &ProgressBar,
 ) -> Result<WalkResult, String> {
     let user = rustix::process::geteuid().as_raw();
@@ -82,7 +82,7 @@ pub fn through(
 }
 
 struct Walk<'a> {
-    action: Action,
+    action: WalkAction,
     user: u32,
     /// Foreign files at the top are not listed.
     is_shared: bool,
@@ -139,7 +139,7 @@ impl Walk<'_> {
         match opened {
             Ok((stat, fd)) if self.is_ours(&stat) => {
                 self.directory(&fd, path, nodes, depth + 1);
-                if self.action == Action::Remove {
+                if self.action == WalkAction::Remove {
                     match rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR) {
                         // Foreign files stay, and those that another process has just made.
                         Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT) => {}
@@ -154,7 +154,7 @@ impl Walk<'_> {
     }
 
     fn file(&mut self, directory: &OwnedFd, name: &OsStr, path: PathBuf, stat: &Statx) {
-        if self.action == Action::Remove {
+        if self.action == WalkAction::Remove {
             match retry_on_intr(|| rustix::fs::unlinkat(directory, name, AtFlags::empty())) {
                 Ok(()) => {}
                 Err(Errno::NOENT) => return,

@@ -2,8 +2,8 @@
 
 use super::report::{DoctorReport, Fix};
 use crate::cache::autobake;
-use crate::cli::drivers::Drivers;
 use crate::cli::interrupt::Interrupt;
+use crate::cli::registered_drivers::RegisteredDrivers;
 use crate::config::Config;
 use crate::store::Store;
 
@@ -30,7 +30,7 @@ pub fn examine(config: &Config, interrupt: &Interrupt, report: &mut DoctorReport
         };
         return report.good(ABOUT, format!("no difference was found; {audited}"));
     }
-    let mut drivers = Drivers::new(config, interrupt);
+    let mut drivers = RegisteredDrivers::new(config, interrupt);
     for marked in marks {
         if drivers.has(&marked.identity) {
             let fix = Fix::command("oclcache clear").because(

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::drivers::{Is, Registered};
+use super::drivers::{Registered, RegisteredAs};
 use super::report::{DoctorReport, Fix};
 use crate::cli::output::seconds;
 use crate::cli::probe::prober::{ProbeOutput, ProbeTarget, Prober};
 use crate::cli::probe::worker::{ProbeBuild, ProbeBuilds, ProbeMessage};
-use crate::cli::worker::root::Root;
+use crate::cli::worker::private_directory::PrivateDirectory;
 use crate::log::path;
 
 const ABOUT: &str = "build";
@@ -20,7 +20,9 @@ pub fn examine(
 ) -> std::io::Result<()> {
     let mut seen = std::collections::BTreeSet::new();
     for one in registered {
-        if matches!(one.is, Is::Driver(devices) if devices > 0) && seen.insert(&one.library) {
+        if matches!(one.is, RegisteredAs::Driver(devices) if devices > 0)
+            && seen.insert(&one.library)
+        {
             examine_driver(us, one, prober, report)?;
         }
     }
@@ -34,7 +36,7 @@ fn examine_driver(
     report: &mut DoctorReport,
 ) -> std::io::Result<()> {
     let driver = one.library.as_path();
-    let kept = Root::new()?;
+    let kept = PrivateDirectory::new()?;
     let through = ProbeTarget::Through { us, driver };
     let [cold, warm] = [(); 2].map(|()| prober.probe(&through, ProbeBuilds::All, &kept));
     let built = |probed: &ProbeOutput| {

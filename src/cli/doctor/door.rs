@@ -5,13 +5,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::drivers::{Is, Registered};
+use super::drivers::{Registered, RegisteredAs};
 use super::report::{DoctorReport, Fix};
 use crate::cli::home;
 use crate::cli::probe::prober::{ProbeOutput, Prober};
 use crate::cli::probe::worker::{OurCopy, ProbeMessage};
 use crate::cli::probe::{self, Features, LAYER_DIRECTORY, ProbedLibrary, is_named_as_us};
-use crate::cli::worker::root::Root;
+use crate::cli::worker::private_directory::PrivateDirectory;
 
 use crate::cache::RUN_VARIABLE;
 use crate::front::vendors::DEFAULT_DIRECTORY;
@@ -56,12 +56,12 @@ pub struct Known<'a> {
     pub library: Option<&'a Path>,
 }
 
-pub fn examine(known: &Known, prober: &Prober, kept: &Root, report: &mut DoctorReport) {
+pub fn examine(known: &Known, prober: &Prober, kept: &PrivateDirectory, report: &mut DoctorReport) {
     let layers = examine_layers(known.features, prober, kept, report);
     let ours: Vec<&Registered> = known
         .registered
         .iter()
-        .filter(|one| one.by_loader && matches!(one.is, Is::Us))
+        .filter(|one| one.by_loader && matches!(one.is, RegisteredAs::Us))
         .collect();
     for more in ours.iter().skip(1) {
         let text = format!(
@@ -122,7 +122,7 @@ fn inside(
     let is_alone = !known
         .registered
         .iter()
-        .any(|one| one.by_loader && matches!(one.is, Is::Driver(_)));
+        .any(|one| one.by_loader && matches!(one.is, RegisteredAs::Driver(_)));
     let door = match (ours.first(), layers.first()) {
         _ if std::env::var_os(RUN_VARIABLE).is_some() => "inside `oclcache run`".to_owned(),
         (Some(icd), _) if is_alone => format!(
@@ -217,7 +217,7 @@ fn outside(ours: &[&Registered], report: &mut DoctorReport) {
 fn examine_layers(
     features: &Features,
     prober: &Prober,
-    kept: &Root,
+    kept: &PrivateDirectory,
     report: &mut DoctorReport,
 ) -> Vec<Layer> {
     let mut layers = Vec::new();
@@ -350,7 +350,8 @@ fn examine_platforms(known: &Known, is_inside: bool, report: &mut DoctorReport) 
             format!("each platform is listed once: {}", names.join(", ")),
         );
     }
-    let is_usable = |one: &Registered| matches!(one.is, Is::Driver(devices) if devices > 0);
+    let is_usable =
+        |one: &Registered| matches!(one.is, RegisteredAs::Driver(devices) if devices > 0);
     if is_told && names.is_empty() && known.registered.iter().any(is_usable) {
         none_is_listed(report);
     }

@@ -8,7 +8,7 @@ use super::settings::{policy, unset};
 use crate::cli::probe::prober::Prober;
 use crate::cli::probe::worker::ProbedPlatform;
 use crate::cli::probe::{self, Features, ProbedLibrary, is_named_as_us};
-use crate::cli::worker::root::Root;
+use crate::cli::worker::private_directory::PrivateDirectory;
 use crate::config::{Config, Name};
 use crate::front::vendors::{self, DEFAULT_DIRECTORY, is_bare_name};
 use crate::log::path;
@@ -23,14 +23,14 @@ pub struct Registered {
     /// The library that it names.
     pub library: PathBuf,
     /// What the library is.
-    pub is: Is,
+    pub is: RegisteredAs,
     /// Whether the loader reads it, or only we.
     pub by_loader: bool,
 }
 
 /// What a library is.
 #[derive(Clone)]
-pub enum Is {
+pub enum RegisteredAs {
     /// A copy of ours.
     Us,
     /// A driver, with the number of its devices.
@@ -40,14 +40,14 @@ pub enum Is {
 }
 
 /// The result in short. A driver that the user has not asked about counts as one without devices.
-fn is(told: &ProbedLibrary, is_wanted: bool) -> Is {
+fn is(told: &ProbedLibrary, is_wanted: bool) -> RegisteredAs {
     match told {
-        ProbedLibrary::Us(_) => Is::Us,
+        ProbedLibrary::Us(_) => RegisteredAs::Us,
         ProbedLibrary::Driver { platforms, .. } if is_wanted => {
-            Is::Driver(platforms.iter().map(|one| one.devices).sum())
+            RegisteredAs::Driver(platforms.iter().map(|one| one.devices).sum())
         }
-        ProbedLibrary::Driver { .. } => Is::Driver(0),
-        ProbedLibrary::Broken(..) => Is::Broken,
+        ProbedLibrary::Driver { .. } => RegisteredAs::Driver(0),
+        ProbedLibrary::Broken(..) => RegisteredAs::Broken,
     }
 }
 
@@ -57,7 +57,7 @@ pub fn examine(
     features: Option<&Features>,
     wanted: Option<&str>,
     prober: &Prober,
-    kept: &Root,
+    kept: &PrivateDirectory,
     report: &mut DoctorReport,
 ) -> Vec<Registered> {
     let environment = |name: &str| std::env::var_os(name);
@@ -79,7 +79,7 @@ pub fn examine(
             let is_known = |known: &&Registered| is_same(&known.library, &library);
             let is = match registered.iter().find(is_known) {
                 Some(known) => {
-                    if by_loader && known.by_loader && matches!(known.is, Is::Driver(_)) {
+                    if by_loader && known.by_loader && matches!(known.is, RegisteredAs::Driver(_)) {
                         listed_twice(&listed.place, &known.place, report);
                     }
                     known.is.clone()
@@ -101,7 +101,9 @@ pub fn examine(
                 by_loader,
             });
         }
-        registered.iter().all(|one| matches!(one.is, Is::Us))
+        registered
+            .iter()
+            .all(|one| matches!(one.is, RegisteredAs::Us))
     };
     let mut only_us = true;
     for (source, by_loader) in sources {
@@ -111,7 +113,7 @@ pub fn examine(
     if only_us && config.vendors().is_none() {
         one(Path::new(DEFAULT_DIRECTORY), false);
     }
-    let is_used = |one: &Registered| matches!(one.is, Is::Driver(devices) if devices > 0);
+    let is_used = |one: &Registered| matches!(one.is, RegisteredAs::Driver(devices) if devices > 0);
     if !registered.iter().any(is_used) {
         let text = match wanted {
             Some(_) => "no driver of that name has a device",

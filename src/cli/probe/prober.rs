@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::super::other_caches::table::{CACHES, Cold};
 use super::super::vendors::{LOADER_VARIABLES, vendors_directory};
-use super::super::worker::process::{Silence, Worker};
-use super::super::worker::root::Root;
+use super::super::worker::private_directory::PrivateDirectory;
+use super::super::worker::process::{NoAnswer, Worker};
 use super::worker::{ProbeBuilds, ProbeMessage};
 use crate::cache::RUN_VARIABLE;
 use crate::config;
@@ -61,7 +61,12 @@ pub struct Prober<'a> {
 
 impl Prober<'_> {
     /// Runs a probe. `kept` holds the cache, which several probes may share.
-    pub fn probe(&self, way: &ProbeTarget, builds: ProbeBuilds, kept: &Root) -> ProbeOutput {
+    pub fn probe(
+        &self,
+        way: &ProbeTarget,
+        builds: ProbeBuilds,
+        kept: &PrivateDirectory,
+    ) -> ProbeOutput {
         let mut messages = Vec::new();
         let silence = match self.start(way, builds, kept) {
             Ok(worker) => self.listen(worker, &mut messages),
@@ -88,7 +93,7 @@ impl Prober<'_> {
                         return Some("its answer is invalid".to_owned());
                     }
                 },
-                Err(silence @ Silence::TooLong) => {
+                Err(silence @ NoAnswer::TooLong) => {
                     return Some(format!("it hangs: {}", silence.words(self.limit)));
                 }
                 Err(silence) => return Some(silence.words(self.limit)),
@@ -96,9 +101,14 @@ impl Prober<'_> {
         }
     }
 
-    fn start(&self, way: &ProbeTarget, builds: ProbeBuilds, kept: &Root) -> io::Result<Worker> {
+    fn start(
+        &self,
+        way: &ProbeTarget,
+        builds: ProbeBuilds,
+        kept: &PrivateDirectory,
+    ) -> io::Result<Worker> {
         let other = |error: crate::store::StoreError| io::Error::other(error.to_string());
-        let root = Root::new()?;
+        let root = PrivateDirectory::new()?;
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("doctor-worker")

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use sha2::{Digest, Sha256};
 
 use super::charts::{Bar, bars, part};
-use super::found::{Costly, Findings, MissedProgram, Space};
+use super::content::{CostlyEntry, MissedProgram, ReportContent, Space};
 use super::html::{Cell, base64, escaped, name, number, table};
 use crate::cli::output::{ago, noun, seconds, size};
-use crate::cli::summary::{By, CacheSummary, day, hit_rate};
+use crate::cli::summary::{CacheSummary, Grouping, day, hit_rate};
 use crate::log::path;
 use crate::store::stats::{Counter, Totals, date};
 
@@ -20,7 +20,7 @@ const MONTHS: u32 = 12;
 const ROWS: usize = 12;
 
 /// The page without its first lines.
-pub fn render(all: &CacheSummary, found: &Findings) -> String {
+pub fn render(all: &CacheSummary, found: &ReportContent) -> String {
     let style = base64(&Sha256::digest(STYLE));
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
@@ -271,7 +271,7 @@ fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
 
 /// The programs, those with the most time saved and spent first.
 fn programs(all: &CacheSummary) -> String {
-    let mut groups = By::Program.groups(&all.counted);
+    let mut groups = Grouping::Program.groups(&all.counted);
     groups.retain(|(_, totals)| totals.builds() > 0);
     groups.sort_by_key(|(_, totals)| {
         std::cmp::Reverse(totals.saved_ns().saturating_add(totals.compiled_ns()))
@@ -318,7 +318,7 @@ fn and_more(more: usize, command: &str) -> String {
 }
 
 fn devices(all: &CacheSummary) -> String {
-    let mut groups = By::Device.groups(&all.counted);
+    let mut groups = Grouping::Device.groups(&all.counted);
     groups.retain(|(_, totals)| totals.builds() > 0);
     if groups.is_empty() {
         return String::new();
@@ -352,7 +352,7 @@ fn devices(all: &CacheSummary) -> String {
     shown + &and_more(more, "oclcache stats --by device")
 }
 
-fn costliest(entries: &[Costly]) -> String {
+fn costliest(entries: &[CostlyEntry]) -> String {
     let Some(first) = entries.first() else {
         return String::new();
     };
@@ -391,7 +391,7 @@ fn largest(space: &Space) -> Vec<(&str, (u64, u64))> {
     rows
 }
 
-fn space(found: &Findings) -> String {
+fn space(found: &ReportContent) -> String {
     if found.by_driver.is_empty() {
         return String::new();
     }

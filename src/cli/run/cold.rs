@@ -14,12 +14,12 @@ use tempfile::TempDir;
 
 use super::child::{exit_as, run_to_end};
 use crate::cli::failure::Failure;
-use crate::cli::other_caches::place::Surroundings;
+use crate::cli::other_caches::environment::CacheEnvironment;
 use crate::cli::other_caches::table::{CACHES, CacheRoot, Cold, OtherCache};
 use crate::cli::output::say;
 
 pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
-    let surroundings = Surroundings::read();
+    let surroundings = CacheEnvironment::read();
     let cannot = |error| Failure::new(format_args!("cannot make an empty cache: {error}"));
     let temporary = temporary(&surroundings).map_err(cannot)?;
     let mut program = Command::new(&command[0]);
@@ -73,7 +73,7 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
 }
 
 /// Whether a cache exists.
-fn is_there(cache: &OtherCache, surroundings: &Surroundings) -> bool {
+fn is_there(cache: &OtherCache, surroundings: &CacheEnvironment) -> bool {
     let mut places = cache.places.iter();
     places.any(|place| surroundings.path(place).is_some_and(|path| path.exists()))
 }
@@ -83,7 +83,7 @@ fn is_hidden(cold: &[Cold]) -> bool {
 }
 
 /// Whether a cache exists that XDG_CACHE_HOME does not move.
-fn is_in_home(cache: &OtherCache, surroundings: &Surroundings) -> bool {
+fn is_in_home(cache: &OtherCache, surroundings: &CacheEnvironment) -> bool {
     let mut places = cache.places.iter();
     places.any(|place| {
         let path = surroundings
@@ -94,7 +94,7 @@ fn is_in_home(cache: &OtherCache, surroundings: &Surroundings) -> bool {
 }
 
 /// A directory for this run on a file system that allows execution: PoCL loads kernels from its cache.
-fn temporary(surroundings: &Surroundings) -> std::io::Result<TempDir> {
+fn temporary(surroundings: &CacheEnvironment) -> std::io::Result<TempDir> {
     let is_executable = |place: &PathBuf| {
         let found = statvfs(place);
         found.is_ok_and(|found| !found.f_flag.contains(StatVfsMountFlags::NOEXEC))

@@ -1,7 +1,7 @@
 //! The text of `oclcache stats`: a summary, then the details.
 
 use crate::cli::output::{Column, TextTable, faint, good, heading, seconds, size, width};
-use crate::cli::summary::{By, CacheSummary, day, hit_rate};
+use crate::cli::summary::{CacheSummary, Grouping, day, hit_rate};
 use crate::log::{path, text};
 use crate::store::stats::{Counter, Totals};
 
@@ -13,7 +13,12 @@ const NARROW: usize = 66;
 const WIDEST_NAME: &str = "compile time spent";
 
 /// The text.
-pub fn render(all: &CacheSummary, by: Option<By>, since: Option<u32>, verbose: bool) -> String {
+pub fn render(
+    all: &CacheSummary,
+    by: Option<Grouping>,
+    since: Option<u32>,
+    verbose: bool,
+) -> String {
     if let Some(by) = by {
         return table(by, all, usize::MAX).render(0, width());
     }
@@ -52,9 +57,12 @@ pub fn render(all: &CacheSummary, by: Option<By>, since: Option<u32>, verbose: b
     section("Also", rare(&total, verbose));
     let most = |most: usize| if verbose { usize::MAX } else { most };
     if total.builds() > 0 {
-        section("By driver and device", table(By::Device, all, usize::MAX));
-        section("By program", table(By::Program, all, most(PROGRAMS)));
-        section("By day, in UTC", table(By::Day, all, most(DAYS)));
+        section(
+            "By driver and device",
+            table(Grouping::Device, all, usize::MAX),
+        );
+        section("By program", table(Grouping::Program, all, most(PROGRAMS)));
+        section("By day, in UTC", table(Grouping::Day, all, most(DAYS)));
     }
     shown.push('\n');
     shown + &places(all).render(0, width())
@@ -212,10 +220,10 @@ fn rare(totals: &Totals, verbose: bool) -> TextTable {
 }
 
 /// A row for each day, program or device: the latest days, or those with the most builds.
-fn table(by: By, all: &CacheSummary, most: usize) -> TextTable {
+fn table(by: Grouping, all: &CacheSummary, most: usize) -> TextTable {
     let mut groups = by.groups(&all.counted);
     let more = groups.len().saturating_sub(most);
-    if by == By::Day {
+    if by == Grouping::Day {
         groups.reverse();
     }
     groups.truncate(most);
@@ -239,7 +247,7 @@ fn table(by: By, all: &CacheSummary, most: usize) -> TextTable {
             .collect();
         let name = match (names.is_empty(), by) {
             (false, _) => names.join("  "),
-            (true, By::Day) => "earlier".to_owned(),
+            (true, Grouping::Day) => "earlier".to_owned(),
             (true, _) => "(unknown)".to_owned(),
         };
         table.row([

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use super::super::output::seconds;
-use super::root::Root;
+use super::private_directory::PrivateDirectory;
 use crate::store::bake_attempts::CRASHED;
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -30,11 +30,11 @@ pub struct Worker {
     keys: Option<ChildStdin>,
     answers: Receiver<String>,
     /// Removed when the worker is dropped.
-    root: Root,
+    root: PrivateDirectory,
 }
 
 /// Why a worker did not answer.
-pub enum Silence {
+pub enum NoAnswer {
     TooLong,
     Stopped,
     Ended(ExitStatus),
@@ -46,7 +46,7 @@ impl Worker {
     ///
     /// # Errors
     /// The process cannot be started.
-    pub fn start(command: &mut Command, root: Root) -> io::Result<Worker> {
+    pub fn start(command: &mut Command, root: PrivateDirectory) -> io::Result<Worker> {
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -81,7 +81,7 @@ impl Worker {
         line: &str,
         limit: Duration,
         stop: &AtomicBool,
-    ) -> Result<String, Silence> {
+    ) -> Result<String, NoAnswer> {
         // A worker that has ended is detected by its answer.
         let _ = self.keys.as_mut().map(|keys| writeln!(keys, "{line}"));
         self.answer(limit, stop)
@@ -89,7 +89,7 @@ impl Worker {
 
     /// Waits for an answer, as [`Worker::ask`] does. Time that the worker waits for a processor does not count: on a busy machine it
     /// waits long, and a hanging driver does not wait for a processor.
-    pub fn answer(&mut self, limit: Duration, stop: &AtomicBool) -> Result<String, Silence> {
+    pub fn answer(&mut self, limit: Duration, stop: &AtomicBool) -> Result<String, NoAnswer> {
         let started = Instant::now();
         let before = self.starved();
         let silence = loop {
@@ -98,15 +98,15 @@ impl Worker {
             match self.answers.recv_timeout(left.min(POLL_INTERVAL)) {
                 Ok(line) => return Ok(line),
                 Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => {
-                    break Silence::Stopped;
+                    break NoAnswer::Stopped;
                 }
-                Err(RecvTimeoutError::Timeout) if left <= POLL_INTERVAL => break Silence::TooLong,
+                Err(RecvTimeoutError::Timeout) if left <= POLL_INTERVAL => break NoAnswer::TooLong,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     // Also kill the processes that it started.
                     self.kill_group();
                     let ended = self.child.wait();
-                    return Err(ended.map_or_else(Silence::Unknown, Silence::Ended));
+                    return Err(ended.map_or_else(NoAnswer::Unknown, NoAnswer::Ended));
                 }
             }
         };
@@ -170,20 +170,20 @@ fn starved(schedstat: &str) -> Option<Duration> {
     number.parse().ok().map(Duration::from_nanos)
 }
 
-impl Silence {
+impl NoAnswer {
     /// The reason as a message.
     pub fn words(&self, limit: Duration) -> String {
         match self {
-            Silence::TooLong => {
+            NoAnswer::TooLong => {
                 let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
                 format!("it took longer than {}", seconds(limit))
             }
-            Silence::Stopped => "it was interrupted".to_owned(),
-            Silence::Ended(status) => match status.signal() {
+            NoAnswer::Stopped => "it was interrupted".to_owned(),
+            NoAnswer::Ended(status) => match status.signal() {
                 Some(signal) => format!("{CRASHED} (signal {signal})"),
                 None => format!("the driver ended the process ({status})"),
             },
-            Silence::Unknown(error) => format!("the worker process ended: {error}"),
+            NoAnswer::Unknown(error) => format!("the worker process ended: {error}"),
         }
     }
 }

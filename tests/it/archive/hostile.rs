@@ -58,7 +58,11 @@ fn what_is_no_whole_archive_changes_nothing_and_is_named() {
             zstd::encode_all(&b"a text"[..], 1).expect("a frame"),
             "is not an archive",
         ),
-        ("other-tar", foreign("README", b"hello"), "is not an archive"),
+        (
+            "other-tar",
+            foreign("README", b"hello"),
+            "is not an archive",
+        ),
         (
             "other-json",
             foreign("manifest.json", b"{}"),

@@ -584,7 +584,9 @@ fn faults_are_shown_with_their_mends() {
     let shown = super::without(&ran.stdout, &["loader", "baker"]);
     // Directories are listed in the order of the file system.
     let mut lines: Vec<&str> = shown.lines().collect();
-    lines.retain(|line| !line.contains("oclcache again") && !line.contains("one registration is enough"));
+    lines.retain(|line| {
+        !line.contains("oclcache again") && !line.contains("one registration is enough")
+    });
     let shown = format!("{}\n\n{}", lines.join("\n"), ran.stderr);
     assert_shown(&world.sandbox, "doctor-faults", &shown);
 }

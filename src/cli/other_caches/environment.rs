@@ -16,16 +16,16 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC);
 
 /// The environment that caches read.
-pub struct Surroundings {
+pub struct CacheEnvironment {
     /// A variable's value.
     pub variable: fn(&str) -> Option<OsString>,
     passwd_home: Option<PathBuf>,
 }
 
-impl Surroundings {
+impl CacheEnvironment {
     /// The environment of this process.
-    pub fn read() -> Surroundings {
-        Surroundings {
+    pub fn read() -> CacheEnvironment {
+        CacheEnvironment {
             variable: |name| std::env::var_os(name).filter(|value| !value.is_empty()),
             passwd_home: passwd_home(),
         }
@@ -112,7 +112,7 @@ fn passwd_home() -> Option<PathBuf> {
 }
 
 /// An open directory of a cache, with those above it that belong to the cache.
-pub struct Opened {
+pub struct OpenedCache {
     /// The directory.
     pub fd: OwnedFd,
     /// The directories above, from the base on, each with the name of the next one.
@@ -124,7 +124,7 @@ pub struct Opened {
 ///
 /// # Errors
 /// Why the directory cannot be opened.
-pub fn open(base: &Path, below: &[&str]) -> Result<Option<Opened>, String> {
+pub fn open(base: &Path, below: &[&str]) -> Result<Option<OpenedCache>, String> {
     // The last part of a variable's value belongs to the cache.
     let (base, first) = match (below, base.parent(), base.file_name()) {
         ([], Some(parent), Some(name)) => (parent, Some(name.to_owned())),
@@ -153,5 +153,5 @@ pub fn open(base: &Path, below: &[&str]) -> Result<Option<Opened>, String> {
             Err(error) => return Err(cannot(error)),
         }
     }
-    Ok(Some(Opened { fd, above }))
+    Ok(Some(OpenedCache { fd, above }))
 }

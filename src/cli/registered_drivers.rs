@@ -16,8 +16,8 @@ use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::open::directory;
 use super::other_caches::table::{CACHES, Cold};
+use super::worker::private_directory::PrivateDirectory;
 use super::worker::process::Worker;
-use super::worker::root::Root;
 use super::worker::{CLOSED, streams};
 use crate::config::Config;
 use crate::driver::OpenError;
@@ -53,7 +53,7 @@ struct Platform {
 }
 
 /// The registered drivers. Each is probed when the first entry may fit it.
-pub struct Drivers<'a> {
+pub struct RegisteredDrivers<'a> {
     interrupt: &'a Interrupt,
     libraries: Vec<Library>,
 }
@@ -132,7 +132,7 @@ impl DescribeDriverArgs {
 
 fn ask(library: &Path, interrupt: &Interrupt) -> Result<Vec<Platform>, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let root = Root::new().map_err(|error| error.to_string())?;
+    let root = PrivateDirectory::new().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command
         .args(["describe-driver", "--library"])
@@ -194,11 +194,11 @@ impl Platform {
     }
 }
 
-impl<'a> Drivers<'a> {
-    pub fn new(config: &Config, interrupt: &'a Interrupt) -> Drivers<'a> {
+impl<'a> RegisteredDrivers<'a> {
+    pub fn new(config: &Config, interrupt: &'a Interrupt) -> RegisteredDrivers<'a> {
         let libraries = driver_probe::registered(config).into_iter();
         let libraries = libraries.map(|path| Library { path, answer: None });
-        Drivers {
+        RegisteredDrivers {
             interrupt,
             libraries: libraries.collect(),
         }

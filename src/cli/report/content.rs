@@ -6,7 +6,7 @@ use crate::cli::entry_view::kernels;
 use crate::cli::failure::Failure;
 use crate::cli::progress::bar;
 use crate::cli::summary::CacheSummary;
-use crate::cli::why::{Past, words};
+use crate::cli::why::{BuildHistory, words};
 use crate::store::Store;
 use crate::store::journal::{BuildResult, now_ms};
 use crate::store::stats::DAY_MS;
@@ -28,7 +28,7 @@ const AGES: [(u64, &str); 6] = [
 ];
 
 /// An entry that took long to compile.
-pub struct Costly {
+pub struct CostlyEntry {
     /// Nanoseconds of compilation.
     pub compile_ns: u64,
     /// The disk space.
@@ -66,9 +66,9 @@ pub type Space = BTreeMap<String, (u64, u64)>;
 
 /// What was found.
 #[derive(Default)]
-pub struct Findings {
+pub struct ReportContent {
     /// The costliest entries, in order.
-    pub costliest: Vec<Costly>,
+    pub costliest: Vec<CostlyEntry>,
     /// Disk space by driver.
     pub by_driver: Space,
     /// Disk space by program.
@@ -79,18 +79,18 @@ pub struct Findings {
     pub misses: Vec<MissedProgram>,
 }
 
-impl Findings {
+impl ReportContent {
     /// Reads the metadata of all entries, and the journal.
     ///
     /// # Errors
     /// A directory or the journal cannot be read.
-    pub fn read(gathered: &CacheSummary) -> Result<Findings, Failure> {
+    pub fn read(gathered: &CacheSummary) -> Result<ReportContent, Failure> {
         let Some(store) = &gathered.store else {
-            return Ok(Findings::default());
+            return Ok(ReportContent::default());
         };
-        let mut found = Findings {
+        let mut found = ReportContent {
             by_age: AGES.map(|(_, name)| (name, (0, 0))).to_vec(),
-            ..Findings::default()
+            ..ReportContent::default()
         };
         let bar = bar(gathered.entries.len() as u64, "reading");
         for (key, file) in &gathered.entries {
@@ -111,7 +111,7 @@ impl Findings {
             let age = AGES.iter().position(|(most, _)| days < *most);
             add(&mut found.by_age[age.unwrap_or(AGES.len() - 1)].1);
             if let Some(meta) = meta {
-                found.costliest.push(Costly {
+                found.costliest.push(CostlyEntry {
                     compile_ns: meta.compile_ns,
                     bytes: file.allocated,
                     kernels: kernels(&meta.facts.kernel_names),
@@ -127,7 +127,7 @@ impl Findings {
         found.sort_costliest();
         bar.finish_and_clear();
         if let Some(store) = Store::open_existing(&gathered.directory)? {
-            found.misses = misses(&Past::read(store)?);
+            found.misses = misses(&BuildHistory::read(store)?);
         }
         Ok(found)
     }
@@ -139,7 +139,7 @@ impl Findings {
     }
 }
 
-fn misses(past: &Past) -> Vec<MissedProgram> {
+fn misses(past: &BuildHistory) -> Vec<MissedProgram> {
     let newest = past.records.iter().rev();
     let misses = newest.filter(|record| matches!(record.ended, BuildResult::Miss { .. }));
     let missed = misses.take(MISSES).map(|record| {

@@ -19,7 +19,7 @@ use crate::trust;
 const MAX_BYTES: u64 = 1 << 20;
 
 /// A configuration file that is being changed.
-pub struct Edited {
+pub struct ConfigEditor {
     /// The path as the caller named it.
     named: PathBuf,
     /// The path without links.
@@ -31,9 +31,9 @@ pub struct Edited {
     _lock: Option<File>,
 }
 
-impl Edited {
+impl ConfigEditor {
     /// Reads a file; a missing one counts as empty.
-    pub fn open(named: &Path) -> Result<Edited, Failure> {
+    pub fn open(named: &Path) -> Result<ConfigEditor, Failure> {
         let shown = path(named);
         let cannot =
             |error: io::Error| Failure::new(format_args!("cannot read `{shown}`: {error}"));
@@ -50,7 +50,7 @@ impl Edited {
                     )));
                 }
                 own_place(named)?;
-                return Ok(Edited {
+                return Ok(ConfigEditor {
                     named: named.to_owned(),
                     file: named.to_owned(),
                     document: DocumentMut::new(),
@@ -86,7 +86,7 @@ impl Edited {
                 "`{shown}` is not TOML: line {line}: {why}; correct it first"
             ))
         })?;
-        Ok(Edited {
+        Ok(ConfigEditor {
             named: named.to_owned(),
             file,
             document,

@@ -16,7 +16,7 @@ use crate::cli::failure::Failure;
 use crate::cli::home::data_directory;
 use crate::cli::open::tiers;
 use crate::cli::vendors::{forget_vendors, is_made, vendors_directory};
-use crate::cli::worker::root::{self, Root};
+use crate::cli::worker::private_directory::{self, PrivateDirectory};
 use crate::config::Config;
 use crate::store::directory::Directory;
 use crate::store::stats::{Run, Statistics, run_directory};
@@ -28,7 +28,7 @@ pub struct RunDirectory {
     pub run: Directory,
     /// The statistics to which the run's are added; None for a read-only cache.
     statistics: Option<Directory>,
-    temporary: Option<Root>,
+    temporary: Option<PrivateDirectory>,
 }
 
 impl RunDirectory {
@@ -64,8 +64,8 @@ impl RunDirectory {
     /// Directories that are removed after the run, or by a later command if it is killed.
     fn temporary(library: &Path) -> Result<RunDirectory, String> {
         let words = |error: StoreError| error.to_string();
-        root::clear_leftovers();
-        let temporary = Root::new().map_err(|error| error.to_string())?;
+        private_directory::clear_leftovers();
+        let temporary = PrivateDirectory::new().map_err(|error| error.to_string())?;
         let root = Directory::create_all(temporary.path()).map_err(words)?;
         let vendors = vendors_directory(&root, library).map_err(words)?;
         let run = root.create("run").map_err(words)?;

@@ -18,18 +18,18 @@ const MARK: &str = ".made-by-oclcache";
 const MAX_ATTEMPTS: u32 = 5;
 
 /// A private directory, removed when it is dropped.
-pub struct Root {
+pub struct PrivateDirectory {
     directory: TempDir,
     /// A child that is being started holds it as well, for a moment.
     _lock: File,
 }
 
-impl Root {
+impl PrivateDirectory {
     /// Makes a private directory.
     ///
     /// # Errors
     /// It cannot be made or locked.
-    pub fn new() -> io::Result<Root> {
+    pub fn new() -> io::Result<PrivateDirectory> {
         for _ in 0..MAX_ATTEMPTS {
             let directory = tempfile::Builder::new()
                 .prefix(PREFIX)
@@ -39,7 +39,7 @@ impl Root {
             if let Some(lock) = lock(directory.path())
                 && directory.path().exists()
             {
-                return Ok(Root {
+                return Ok(PrivateDirectory {
                     directory,
                     _lock: lock,
                 });

@@ -52,7 +52,7 @@ pub const RESULT: &str = "compiled";
 
 /// Why a recipe is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
+pub enum BakeTask {
     /// To store an entry, unless there is one.
     Bake,
     /// To replace an entry.
@@ -62,7 +62,7 @@ pub enum Task {
 }
 
 /// Repeats the calls of recipes.
-pub struct Player<'a> {
+pub struct Replayer<'a> {
     /// The recipes.
     pub store: &'a Store,
     /// The driver's platforms.
@@ -86,7 +86,7 @@ struct Replay<'a> {
     /// A directory for this recipe.
     root: PathBuf,
     calls: usize,
-    task: Task,
+    task: BakeTask,
     /// Programs to release at the end.
     programs: Vec<Program>,
 }
@@ -112,13 +112,13 @@ fn skip<T>(why: impl Into<String>) -> Result<T, ReplayResult> {
     Err(ReplayResult::Skipped(why.into()))
 }
 
-impl Player<'_> {
+impl Replayer<'_> {
     /// Compiles a recipe.
-    pub fn bake(&self, key: &Key, task: Task) -> ReplayResult {
+    pub fn bake(&self, key: &Key, task: BakeTask) -> ReplayResult {
         self.try_bake(key, task).unwrap_or_else(|verdict| verdict)
     }
 
-    fn try_bake(&self, key: &Key, task: Task) -> Result<ReplayResult, ReplayResult> {
+    fn try_bake(&self, key: &Key, task: BakeTask) -> Result<ReplayResult, ReplayResult> {
         let (meta, recipe) = self.read(key)?;
         let (application, devices) = self.find_devices(&recipe.devices)?;
         if self.is_stale
@@ -266,7 +266,7 @@ impl Player<'_> {
             options,
             is_moved,
         } = laid.map_err(ReplayResult::Skipped)?;
-        if is_moved && replay.task == Task::Audit {
+        if is_moved && replay.task == BakeTask::Audit {
             return skip("its headers cannot be compiled in their own directory");
         }
         if let Err(error) = enter(&working_directory) {
@@ -294,8 +294,8 @@ impl Player<'_> {
             key: *key,
             meta,
             is_stale: self.is_stale,
-            again: replay.task != Task::Bake && depth == 0,
-            is_audit: replay.task == Task::Audit,
+            again: replay.task != BakeTask::Bake && depth == 0,
+            is_audit: replay.task == BakeTask::Audit,
             is_part: depth > 0,
             is_moved,
             has_variants: self.has_variants(&recipe),

@@ -44,7 +44,7 @@ pub struct ExportFilter {
 
 /// What goes into the archive.
 #[derive(Default)]
-pub struct Chosen {
+pub struct ExportSelection {
     /// The entries, in order.
     pub listed: Vec<(Key, ListedMember)>,
     /// The bytes of the entries, one after the other.
@@ -57,17 +57,17 @@ pub struct Chosen {
     pub damaged: u64,
 }
 
-impl Chosen {
+impl ExportSelection {
     /// Reads the matching entries, and those that they were linked from: a program that links needs these first.
     pub fn read(
         store: &Store,
         filter: &ExportFilter,
         spool: Option<&Path>,
         interrupt: &Interrupt,
-    ) -> Result<Chosen, Failure> {
+    ) -> Result<ExportSelection, Failure> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |since| since.as_secs());
-        let mut chosen = Chosen::default();
+        let mut chosen = ExportSelection::default();
         if let Some(place) = spool {
             let made = tempfile::tempfile_in(place);
             chosen.spool = Some(made.map_err(|error| cannot("write into", place, &error))?);
