@@ -89,7 +89,10 @@ fn parse(key: &OsStr) -> Result<SettingName, Failure> {
 
 /// A failure with exit code 2: wrong usage.
 fn wrong(words: String) -> Failure {
-    Failure { words, code: 2 }
+    Failure {
+        message: words,
+        code: 2,
+    }
 }
 
 /// The value of a setting, or why the cache is off.

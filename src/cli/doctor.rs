@@ -161,7 +161,7 @@ fn examine_library(
     let library = match library::library(&command) {
         Ok(library) => library,
         Err(failure) => {
-            report.wrong(ABOUT, failure.words, again());
+            report.wrong(ABOUT, failure.message, again());
             return Ok(None);
         }
     };

@@ -58,14 +58,14 @@ impl ExportArgs {
         if is_stream && self.json && !self.dry_run {
             let words = "standard output cannot be both the archive and JSON; name a file";
             return Err(Failure {
-                words: words.into(),
+                message: words.into(),
                 code: 2,
             });
         }
         if is_stream && !self.dry_run && io::stdout().is_terminal() {
             let words = "an archive cannot be written to a terminal; name a file";
             return Err(Failure {
-                words: words.into(),
+                message: words.into(),
                 code: 2,
             });
         }

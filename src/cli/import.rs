@@ -19,7 +19,7 @@ use super::archive::read::{ArchiveHead, ArchiveMember, ArchiveSource, ArchiveVis
 use super::archive::seal::Seal;
 use super::failure::Failure;
 use super::interrupt::Interrupt;
-use super::open::directory;
+use super::open::{directory, usable_store};
 use super::output::say;
 use super::progress::bar;
 use super::registered_drivers::{RegisteredDrivers, purpose};
@@ -86,9 +86,7 @@ impl ImportArgs {
             true => None,
             false => Store::open_existing(&path)?,
         };
-        let own = Store::open_existing(&directory(&config).unwrap_or_default())
-            .ok()
-            .flatten();
+        let own = usable_store(&config);
         let target = Target {
             store: existing,
             is_system: system.is_some(),

@@ -19,12 +19,12 @@ use clap::Args;
 use super::failure::Failure;
 use super::home::{Home, ICD};
 use super::library;
+use super::open::{bytes_taken, usable_store};
 use super::output::{print, quoted, say, size};
 use super::probe;
 use crate::config::Config;
 use crate::front::vendors::DEFAULT_DIRECTORY;
 use crate::log::path;
-use crate::store::Store;
 use crate::trust;
 use plan::{InstallPlan, registration};
 use session::{OWN_VENDORS, VENDORS, drivers, forget_directories, forget_runs, of_session};
@@ -408,19 +408,15 @@ fn say_what_stays(whose: &InstallScope) {
             "oclcache: `{file}` still registers it for all users; run `sudo oclcache uninstall --system`"
         ));
     }
-    let Ok(directory) = Config::read().directory() else {
+    let config = Config::read();
+    let Ok(directory) = config.directory() else {
         return;
     };
     if !directory.exists() {
         return;
     }
-    let entries = Store::open_existing(&directory).ok().flatten();
-    let entries = entries.and_then(|store| store.entries().ok());
-    let bytes = entries
-        .unwrap_or_default()
-        .iter()
-        .map(|(_, facts)| facts.taken())
-        .sum();
+    let store = usable_store(&config);
+    let bytes = store.map_or(0, |store| bytes_taken(&store));
     let shown = path(&directory);
     let remove = quoted(&directory).map_or_else(String::new, |quoted| {
         format!("; remove it with `rm -r {quoted}`")

@@ -63,7 +63,7 @@ impl Interrupt {
     /// A failure with this message, which ends the process by the signal.
     pub fn failure(&self, words: &str) -> Failure {
         Failure {
-            words: words.to_owned(),
+            message: words.to_owned(),
             code: Failure::SIGNALED + self.signal.load(Ordering::Relaxed) as u8,
         }
     }

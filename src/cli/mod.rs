@@ -35,6 +35,7 @@ mod probe;
 mod progress;
 mod recipe_environment;
 mod registered_drivers;
+mod replace_file;
 mod report;
 mod run;
 mod show;
@@ -172,7 +173,7 @@ pub fn main() -> ExitCode {
     };
     let verb = arguments.verb.unwrap_or_else(|| arguments.short.verb());
     verb.run().unwrap_or_else(|failure| {
-        say(&format!("oclcache: {}", failure.words));
+        say(&format!("oclcache: {}", failure.message));
         if let Some(signal @ 1..) = failure.code.checked_sub(Failure::SIGNALED) {
             let _ = signal_hook::low_level::emulate_default_handler(signal.into());
         }

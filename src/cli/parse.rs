@@ -19,3 +19,13 @@ pub fn parse_size(text: &str) -> Result<u64, &'static str> {
 pub fn parse_age(text: &str) -> Result<Duration, &'static str> {
     quantity::duration(text).ok_or("expected a time such as 12h or 30d")
 }
+
+/// The bytes of hexadecimal digits.
+pub fn parse_hex(digits: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
+    let byte = |pair: &[u8]| match pair {
+        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        _ => None,
+    };
+    digits.chunks(2).map(byte).collect()
+}

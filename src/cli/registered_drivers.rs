@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use super::entry_view::devices;
 use super::failure::Failure;
 use super::interrupt::Interrupt;
-use super::open::directory;
+use super::open::usable_store;
 use super::other_caches::table::{CACHES, Cold};
+use super::parse::parse_hex;
 use super::worker::private_directory::PrivateDirectory;
 use super::worker::process::Worker;
 use super::worker::{CLOSED, streams};
@@ -95,11 +96,8 @@ impl DescribeDriverArgs {
                 return Ok(ExitCode::SUCCESS);
             }
         };
-        let store = directory(&Config::read())
-            .ok()
-            .and_then(|path| Store::open_existing(&path).ok()?);
         let memory = StoredMemory {
-            store,
+            store: usable_store(&Config::read()),
             digests: Digests::new(),
         };
         let mut found = Vec::new();
@@ -155,11 +153,7 @@ fn ask(library: &Path, interrupt: &Interrupt) -> Result<Vec<Platform>, String> {
             false => Err(why.to_owned()),
         };
     }
-    let bytes: Option<Vec<u8>> = line
-        .as_bytes()
-        .chunks(2)
-        .map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok())
-        .collect();
+    let bytes = parse_hex(line.as_bytes());
     let platforms = bytes.and_then(|bytes| postcard::from_bytes(&bytes).ok());
     platforms.ok_or_else(|| "its answer is invalid".to_owned())
 }

@@ -9,7 +9,7 @@ mod html;
 mod page;
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::output::{print, say};
+use super::replace_file::replace;
 use super::summary::CacheSummary;
 use crate::log::path;
 use content::ReportContent;
@@ -56,7 +57,7 @@ impl ReportArgs {
         if is_printed {
             return print(page.as_bytes());
         }
-        write(&self.file, page.as_bytes()).map_err(|error| {
+        replace(&self.file, page.as_bytes(), Some(0o600)).map_err(|error| {
             let file = path(&self.file);
             Failure::new(format_args!(
                 "cannot write `{file}`: {error}; name another file"
@@ -92,21 +93,6 @@ fn may_replace(file: &Path) -> Result<(), Failure> {
             "`{shown}` exists and is not a report of oclcache, so it is not overwritten; name another file"
         ))),
     }
-}
-
-/// Writes a temporary file and renames it, so that nobody sees half a report and no link is followed.
-fn write(file: &Path, content: &[u8]) -> io::Result<()> {
-    let directory = match file.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    // Its mode is 0600.
-    let mut temporary = tempfile::Builder::new()
-        .prefix(".oclcache-report-")
-        .tempfile_in(directory)?;
-    temporary.write_all(content)?;
-    temporary.persist(file).map_err(|failure| failure.error)?;
-    Ok(())
 }
 
 /// Opens a file in a browser.

@@ -92,7 +92,7 @@ impl RunArgs {
                 summary(run, &config, &self.command[0])
             )),
             // A failure to read the counters does not change the exit code.
-            Err(failure) => say(&format!("oclcache: {}", failure.words)),
+            Err(failure) => say(&format!("oclcache: {}", failure.message)),
         }
         let recipes = run.map_or(0, |run| run.totals.get(Counter::Recipes));
         // A run inside another one leaves its recipes to that.
@@ -128,7 +128,7 @@ fn bake_now(command: &Path, quiet: bool, config: &Config, vendors: &OsStr) {
     // It writes no data, and must not read the input of the program.
     bake.stdin(Stdio::null()).stdout(Stdio::null());
     if let Err(failure) = run_to_end(&mut bake, command.as_os_str()) {
-        say(&format!("oclcache: {}", failure.words));
+        say(&format!("oclcache: {}", failure.message));
     }
 }
 

@@ -208,6 +208,26 @@ impl CacheSummary {
     }
 }
 
+/// Names of reasons, with their counts and what they mean.
+pub type Reasons = Vec<(&'static str, u64, &'static str)>;
+
+/// The reasons of misses and of bypasses, and the queries that materialized hits, each the most frequent first.
+pub fn reasons(totals: &Totals) -> [Reasons; 3] {
+    let missed = totals
+        .missed()
+        .map(|(of, count)| (of.name(), count, of.help()));
+    let bypassed = totals
+        .bypasses()
+        .map(|(of, count)| (of.name(), count, of.help()));
+    let queries = totals.queries().map(|(of, count)| (of.name(), count, ""));
+    let mut reasons = [missed.collect(), bypassed.collect(), queries.collect()];
+    for reasons in &mut reasons {
+        let reasons: &mut Reasons = reasons;
+        reasons.sort_by_key(|(name, count, _)| (std::cmp::Reverse(*count), *name));
+    }
+    reasons
+}
+
 /// All counters of a sum, and values derived from them.
 fn counters(totals: &Totals) -> Map<String, Value> {
     let numbers = totals.named();
@@ -216,16 +236,11 @@ fn counters(totals: &Totals) -> Map<String, Value> {
         .collect();
     object.insert("bypassed".into(), totals.bypassed().into());
     object.insert("saved_ns".into(), totals.saved_ns().into());
-    let reasons = |found: &mut dyn Iterator<Item = (&'static str, u64)>| {
-        let found: BTreeMap<_, _> = found.collect();
-        json!(found)
-    };
-    let mut bypasses = totals.bypasses().map(|(of, count)| (of.name(), count));
-    let mut missed = totals.missed().map(|(of, count)| (of.name(), count));
-    let mut queries = totals.queries().map(|(of, count)| (of.name(), count));
-    object.insert("bypass_reasons".into(), reasons(&mut bypasses));
-    object.insert("miss_reasons".into(), reasons(&mut missed));
-    object.insert("materialised_queries".into(), reasons(&mut queries));
+    let names = ["miss_reasons", "bypass_reasons", "materialised_queries"];
+    for (name, reasons) in names.into_iter().zip(reasons(totals)) {
+        let counts = reasons.into_iter().map(|(name, count, _)| (name, count));
+        object.insert(name.into(), json!(counts.collect::<BTreeMap<_, _>>()));
+    }
     object
 }
 

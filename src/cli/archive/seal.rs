@@ -5,6 +5,7 @@
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use crate::cli::parse::parse_hex;
 use crate::key::ingredients::hex;
 use crate::store::{ARCHIVE_KEY, Store, StoreError};
 
@@ -49,14 +50,7 @@ impl Seal {
 
     /// Whether a signature is that of a manifest. Compares in constant time.
     pub fn is_of(&self, manifest: &[u8], signature: &[u8]) -> bool {
-        let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
-        let pairs = signature.trim_ascii().chunks(2);
-        let bytes: Option<Vec<u8>> = pairs
-            .map(|pair| match pair {
-                [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-                _ => None,
-            })
-            .collect();
+        let bytes = parse_hex(signature.trim_ascii());
         bytes.is_some_and(|bytes| self.mac(manifest).verify_slice(&bytes).is_ok())
     }
 

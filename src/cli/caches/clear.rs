@@ -116,7 +116,7 @@ fn plan(chosen: &[Chosen]) -> (String, u64, u64) {
 fn ask(files: u64, bytes: u64) -> Result<(), Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure {
-            words: "nothing was removed: without a terminal, confirm with --yes".to_owned(),
+            message: "nothing was removed: without a terminal, confirm with --yes".to_owned(),
             code: 2,
         });
     }
@@ -213,7 +213,7 @@ fn named(name: &OsStr) -> Result<&'static OtherCache, Failure> {
         let names: Vec<&str> = CACHES.iter().map(|cache| cache.name).collect();
         let (name, names) = (os(name), names.join(", "));
         Failure {
-            words: format!("`{name}` is not a known cache; the known ones are {names}"),
+            message: format!("`{name}` is not a known cache; the known ones are {names}"),
             code: 2,
         }
     })

@@ -10,16 +10,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, Statx, StatxAttributes, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::cli::other_caches::environment::DIRECTORY;
 use crate::cli::other_caches::structure::{FileKind, Node};
 use crate::cli::other_caches::table::CachePath;
-
-const DIRECTORY: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
 
 /// The result of a walk.
 #[derive(Default)]

@@ -4,14 +4,15 @@
 //! as dotfile managers make it, the target is written and the link stays.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use toml_edit::{DocumentMut, Item, Table, Value};
 
-use super::super::failure::Failure;
+use crate::cli::failure::Failure;
+use crate::cli::replace_file::replace;
 use crate::log::{path, text};
 use crate::trust;
 
@@ -153,27 +154,9 @@ impl ConfigEditor {
 
     /// Writes the file.
     pub fn write(&self) -> Result<(), Failure> {
-        let failed = |error| failed(&self.named, error);
-        let directory = self.file.parent().unwrap_or(Path::new("/"));
-        let temporary = tempfile::Builder::new()
-            .prefix(".config.toml-")
-            .permissions(fs::Permissions::from_mode(0o644))
-            .tempfile_in(directory);
-        let mut temporary = temporary.map_err(failed)?;
-        if let Some(mode) = self.mode {
-            let permissions = fs::Permissions::from_mode(mode);
-            let changed = temporary.as_file().set_permissions(permissions);
-            changed.map_err(failed)?;
-        }
         let content = self.document.to_string();
-        let written = temporary.write_all(content.as_bytes());
-        // A power cut leaves the old file or the new one.
-        written
-            .and_then(|()| temporary.as_file().sync_all())
-            .map_err(failed)?;
-        let put = temporary.persist(&self.file);
-        put.map_err(|error| failed(error.error))?;
-        Ok(())
+        let written = replace(&self.file, content.as_bytes(), self.mode);
+        written.map_err(|error| failed(&self.named, error))
     }
 }
 

@@ -3,16 +3,14 @@
 use super::report::{DoctorReport, Fix};
 use crate::cache::autobake;
 use crate::cli::interrupt::Interrupt;
+use crate::cli::open::usable_store;
 use crate::cli::registered_drivers::RegisteredDrivers;
 use crate::config::Config;
-use crate::store::Store;
 
 const ABOUT: &str = "audits";
 
 pub fn examine(config: &Config, interrupt: &Interrupt, report: &mut DoctorReport) {
-    let store = config.directory().ok();
-    let store = store.and_then(|directory| Store::open_existing(&directory).ok().flatten());
-    let marks = store.map_or(Ok(Vec::new()), |store| store.marks());
+    let marks = usable_store(config).map_or(Ok(Vec::new()), |store| store.marks());
     let marks = match marks {
         Ok(marks) => marks,
         Err(error) => {

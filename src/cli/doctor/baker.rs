@@ -4,18 +4,15 @@ use std::path::Path;
 
 use super::report::{DoctorReport, Fix};
 use crate::cache::autobake;
+use crate::cli::open::usable_store;
+use crate::cli::output::plural;
 use crate::config::Config;
-use crate::store::Store;
 
 const ABOUT: &str = "baker";
 
 pub fn examine(config: &Config, library: Option<&Path>, report: &mut DoctorReport) {
     let pending = pending(config);
-    let left = match pending {
-        0 => "no recipe is pending".to_owned(),
-        1 => "1 recipe is pending".to_owned(),
-        count => format!("{count} recipes are pending"),
-    };
+    let left = plural(pending as u64, "recipe is pending", "recipes are pending");
     let by_hand = || Fix::command("oclcache bake").because("bake manually");
     if let Some(library) = library
         && let Err(why) = autobake::command(library)
@@ -45,9 +42,7 @@ pub fn examine(config: &Config, library: Option<&Path>, report: &mut DoctorRepor
 
 /// The number of pending recipes that the baker has not given up.
 fn pending(config: &Config) -> usize {
-    let store = config.directory().ok();
-    let store = store.and_then(|directory| Store::open_existing(&directory).ok().flatten());
-    let Some(store) = store else {
+    let Some(store) = usable_store(config) else {
         return 0;
     };
     let entries = store.entries().unwrap_or_default();

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::content;
 use super::report::{DoctorReport, Fix, is_writable};
+use crate::cli::open::bytes_taken;
 use crate::cli::output::size;
 use crate::config::Config;
 use crate::log::path;
@@ -133,11 +134,7 @@ fn full(directory: &Path) -> Fix {
         path(directory)
     );
     let store = Store::open_existing(directory).ok().flatten();
-    let entries = store.and_then(|store| store.entries().ok());
-    let taken: u64 = entries.map_or(0, |entries| {
-        entries.iter().map(|(_, file)| file.taken()).sum()
-    });
-    match (taken / 2) >> 20 {
+    match store.map_or(0, |store| bytes_taken(&store) / 2) >> 20 {
         0 => Fix::words(words),
         half => Fix::command(format!("oclcache gc --max-size {half}Mi"))
             .because(format!("{words}; to remove half of the cache")),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::report::{DoctorReport, Fix};
 use super::settings::{policy, unset};
+use crate::cli::output::plural;
 use crate::cli::probe::prober::Prober;
 use crate::cli::probe::worker::ProbedPlatform;
 use crate::cli::probe::{self, Features, ProbedLibrary, is_named_as_us};
@@ -187,8 +188,7 @@ fn tell(
     for platform in platforms {
         let devices = match platform.devices {
             0 => "no device".to_owned(),
-            1 => "1 device".to_owned(),
-            count => format!("{count} devices"),
+            count => plural(count as u64, "device", "devices"),
         };
         let text = format!(
             "{} ({}), {devices}{kind}, {shown}",
@@ -244,19 +244,15 @@ fn examine_variables(features: Option<&Features>, report: &mut DoctorReport) {
                 let text = format!("{text}, but this loader accepts only a directory there");
                 report.wrong("variable", text, unset);
             }
-            "OCL_ICD_FILENAMES" if takes_files => {
-                report.doubtful(
-                    "variable",
-                    format!("{text}, but this loader does not read it"),
-                    unset,
-                );
-            }
-            "OPENCL_VENDOR_PATH" if !takes_files => {
-                report.doubtful(
-                    "variable",
-                    format!("{text}, but this loader does not read it"),
-                    unset,
-                );
+            _ if name
+                == if takes_files {
+                    "OCL_ICD_FILENAMES"
+                } else {
+                    "OPENCL_VENDOR_PATH"
+                } =>
+            {
+                let text = format!("{text}, but this loader does not read it");
+                report.doubtful("variable", text, unset);
             }
             _ if place.exists() || is_bare_name(place) => report.good("variable", text),
             _ => {} // reported where it is read

@@ -167,14 +167,15 @@ impl DoctorReport {
     pub fn summary(&self) -> String {
         let warnings = match self.count(Severity::Doubtful) {
             0 => "no warnings".to_owned(),
-            1 => "1 warning".to_owned(),
-            count => format!("{count} warnings"),
+            count => output::plural(count as u64, "warning", "warnings"),
         };
         match self.count(Severity::Wrong) {
             0 if self.count(Severity::Doubtful) == 0 => "everything is fine".to_owned(),
             0 => format!("nothing is wrong, {warnings}"),
-            1 => format!("1 thing is wrong, {warnings}"),
-            count => format!("{count} things are wrong, {warnings}"),
+            count => {
+                let wrong = output::plural(count as u64, "thing is", "things are");
+                format!("{wrong} wrong, {warnings}")
+            }
         }
     }
 

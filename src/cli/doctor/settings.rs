@@ -6,12 +6,11 @@ use std::time::Duration;
 use super::report::{DoctorReport, Fix};
 use crate::cache::RUN_VARIABLE;
 use crate::cache::policy::{Decision, decide};
-use crate::cli::open::tiers;
+use crate::cli::open::{tiers, usable_store};
 use crate::cli::output::quoted;
 use crate::config::{Config, IGNORED, Name, RecordMode, SETTINGS, ValueSource, meant};
 use crate::driver::profile;
 use crate::log::{os, path, text};
-use crate::store::Store;
 use crate::store::driver_costs;
 
 const ABOUT: &str = "setting";
@@ -45,19 +44,12 @@ pub fn examine(config: &Config, report: &mut DoctorReport) {
         let text = format!("{} = {} (from {from})", setting.key, os(value));
         match limitation(config, setting.name) {
             None => report.good(ABOUT, text),
-            Some((what, true)) => {
-                report.wrong(
-                    ABOUT,
-                    format!("{text}: {what}"),
-                    unset(setting.name, source),
-                );
-            }
-            Some((what, false)) => {
-                report.doubtful(
-                    ABOUT,
-                    format!("{text}: {what}"),
-                    unset(setting.name, source),
-                );
+            Some((what, is_off)) => {
+                let (text, fix) = (format!("{text}: {what}"), unset(setting.name, source));
+                match is_off {
+                    true => report.wrong(ABOUT, text, fix),
+                    false => report.doubtful(ABOUT, text, fix),
+                }
             }
         }
     }
@@ -165,8 +157,7 @@ pub fn examine_rules(config: &Config, program: &str, report: &mut DoctorReport) 
 
 /// When builds of this driver are recorded, and why.
 pub fn policy(config: &Config, family: &str, library: &str) -> Decision {
-    let store = config.directory().ok();
-    let store = store.and_then(|directory| Store::open_existing(&directory).ok().flatten());
+    let store = usable_store(config);
     let known = store.as_ref().map(driver_costs::list).unwrap_or_default();
     let measured = known
         .iter()

@@ -17,6 +17,7 @@ use crate::cli::failure::Failure;
 use crate::cli::interrupt::Interrupt;
 use crate::cli::parse::parse_age;
 use crate::cli::progress::bar;
+use crate::cli::replace_file::directory_of;
 use crate::key::ingredients::Key;
 use crate::store::entry::{Entry, EntryContent, Meta};
 use crate::store::recipe::StoredRecipe;
@@ -191,10 +192,7 @@ pub fn place(file: &Path) -> PathBuf {
         #[allow(clippy::disallowed_methods)] // the file has no name
         return std::env::temp_dir();
     }
-    match file.parent() {
-        Some(parent) if parent != Path::new("") => parent.to_owned(),
-        _ => PathBuf::from("."),
-    }
+    directory_of(file).to_owned()
 }
 
 pub fn cannot(action: &str, path: &Path, error: &io::Error) -> Failure {

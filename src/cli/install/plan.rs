@@ -1,13 +1,12 @@
 //! The files to write and remove, which are shown first. Files that are not ours are never replaced or removed.
 
 use std::fmt::Write as _;
-use std::fs::Permissions;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::super::failure::Failure;
+use crate::cli::failure::Failure;
+use crate::cli::replace_file::{directory_of, replace};
 use crate::log::{path, text};
 
 /// How the name of each copy of our library begins.
@@ -16,7 +15,7 @@ const LIBRARY: &[u8] = b"liboclcache";
 pub const HEADER: &str = "# Written by `oclcache install`; `oclcache uninstall` removes it.";
 /// Larger files are not ours: we never write them.
 const MAX_BYTES: u64 = 1 << 16;
-/// All users read a registration.
+/// All users read a registration, whatever the umask of the installing one.
 const MODE: u32 = 0o644;
 
 /// One step.
@@ -202,18 +201,8 @@ fn is_of_package(content: &[u8]) -> bool {
 }
 
 fn write(file: &Path, content: &[u8]) -> io::Result<()> {
-    let directory = file.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(directory)?;
-    let mut new = tempfile::Builder::new()
-        .prefix(".oclcache-")
-        .tempfile_in(directory)?;
-    new.write_all(content)?;
-    // The umask of the installing user must not matter.
-    new.as_file()
-        .set_permissions(Permissions::from_mode(MODE))?;
-    new.as_file().sync_all()?;
-    new.persist(file)?;
-    Ok(())
+    std::fs::create_dir_all(directory_of(file))?;
+    replace(file, content, Some(MODE))
 }
 
 /// The content of a registration.

@@ -10,7 +10,8 @@ use rustix::io::Errno;
 
 use super::table::{CachePath, CacheRoot};
 
-const DIRECTORY: OFlags = OFlags::RDONLY
+/// Opens a directory and follows no link.
+pub const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);

@@ -2,6 +2,8 @@
 //!
 //! Each fact names its source or document, or says "seen" if it was observed.
 
+use CacheRoot::{CacheHome, Home, HomeCache, PasswdCacheHome, Temporary, Variable};
+
 use super::structure::{
     Node, any, between, common, directory, has_extension, hex, is_hex, is_random, like, link, own,
 };
@@ -97,9 +99,9 @@ pub const CACHES: [OtherCache; 13] = [
         what: "PoCL: programs, and kernels for each size of work-group",
         // lib/CL/pocl_cache.c, pocl_cache_init_topdir; doc/sphinx/source/env_variables.rst. /tmp without a home.
         places: &[
-            place(CacheRoot::Variable("POCL_CACHE_DIR"), &[], POCL),
-            place(CacheRoot::CacheHome, &["pocl", "kcache"], POCL),
-            place(CacheRoot::Temporary, &["pocl", "kcache"], POCL),
+            place(Variable("POCL_CACHE_DIR"), &[], POCL),
+            place(CacheHome, &["pocl", "kcache"], POCL),
+            place(Temporary, &["pocl", "kcache"], POCL),
         ],
         // It writes to the disk nevertheless, and removes what it wrote when a program is released (using.rst).
         off: "POCL_KERNEL_CACHE=0 removes what was compiled when the program is released",
@@ -113,36 +115,28 @@ pub const CACHES: [OtherCache; 13] = [
         // src/util/disk_cache_os.c, disk_cache_generate_cache_dir; docs/envvars.rst. The old names are those before 22.3.
         places: &[
             place(
-                CacheRoot::Variable("MESA_SHADER_CACHE_DIR"),
+                Variable("MESA_SHADER_CACHE_DIR"),
                 &["mesa_shader_cache"],
                 MESA,
             ),
             place(
-                CacheRoot::Variable("MESA_SHADER_CACHE_DIR"),
+                Variable("MESA_SHADER_CACHE_DIR"),
                 &["mesa_shader_cache_db"],
                 MESA_DB,
             ),
             place(
-                CacheRoot::Variable("MESA_SHADER_CACHE_DIR"),
+                Variable("MESA_SHADER_CACHE_DIR"),
                 &["mesa_shader_cache_sf"],
                 MESA_SF,
             ),
             place(
-                CacheRoot::Variable("MESA_GLSL_CACHE_DIR"),
+                Variable("MESA_GLSL_CACHE_DIR"),
                 &["mesa_shader_cache"],
                 MESA,
             ),
-            place(CacheRoot::PasswdCacheHome, &["mesa_shader_cache"], MESA),
-            place(
-                CacheRoot::PasswdCacheHome,
-                &["mesa_shader_cache_db"],
-                MESA_DB,
-            ),
-            place(
-                CacheRoot::PasswdCacheHome,
-                &["mesa_shader_cache_sf"],
-                MESA_SF,
-            ),
+            place(PasswdCacheHome, &["mesa_shader_cache"], MESA),
+            place(PasswdCacheHome, &["mesa_shader_cache_db"], MESA_DB),
+            place(PasswdCacheHome, &["mesa_shader_cache_sf"], MESA_SF),
         ],
         off: "MESA_SHADER_CACHE_DISABLE=true",
         moved: "MESA_SHADER_CACHE_DIR",
@@ -167,8 +161,8 @@ pub const CACHES: [OtherCache; 13] = [
         what: "NVIDIA: machine code of PTX, of OpenCL and CUDA",
         // CUDA C++ Programming Guide, "Environment Variables". The names of its files as strace shows them.
         places: &[
-            place(CacheRoot::Variable("CUDA_CACHE_PATH"), &[], NVIDIA),
-            place(CacheRoot::Home, &[".nv", "ComputeCache"], NVIDIA),
+            place(Variable("CUDA_CACHE_PATH"), &[], NVIDIA),
+            place(Home, &[".nv", "ComputeCache"], NVIDIA),
         ],
         off: "CUDA_CACHE_DISABLE=1",
         moved: "CUDA_CACHE_PATH",
@@ -185,8 +179,8 @@ pub const CACHES: [OtherCache; 13] = [
         // compute-runtime, programmers-guide/COMPILER_CACHE.md; os_compiler_cache_helper.cpp and compiler_cache_linux.cpp. IGC
         // has no cache of its own.
         places: &[
-            place(CacheRoot::Variable("NEO_CACHE_DIR"), &[], INTEL),
-            place(CacheRoot::CacheHome, &["neo_compiler_cache"], INTEL),
+            place(Variable("NEO_CACHE_DIR"), &[], INTEL),
+            place(CacheHome, &["neo_compiler_cache"], INTEL),
         ],
         off: "NEO_CACHE_PERSISTENT=0",
         moved: "NEO_CACHE_DIR, which must exist: otherwise there is no cache",
@@ -202,9 +196,9 @@ pub const CACHES: [OtherCache; 13] = [
         what: "AMD COMGR: what ROCm's OpenCL and HIP compile at run time",
         // ROCm/llvm-project, amd/comgr/README.md; the names are those of llvm::localCache and llvm::CachePruning.
         places: &[
-            place(CacheRoot::Variable("AMD_COMGR_CACHE_DIR"), &[], COMGR),
-            place(CacheRoot::CacheHome, &["comgr"], COMGR),
-            place(CacheRoot::CacheHome, &["comgr_cache"], COMGR),
+            place(Variable("AMD_COMGR_CACHE_DIR"), &[], COMGR),
+            place(CacheHome, &["comgr"], COMGR),
+            place(CacheHome, &["comgr_cache"], COMGR),
         ],
         off: "AMD_COMGR_CACHE=0",
         moved: "AMD_COMGR_CACHE_DIR",
@@ -219,7 +213,7 @@ pub const CACHES: [OtherCache; 13] = [
         name: "pyopencl",
         what: "PyOpenCL: programs, if the driver has no cache of its own",
         // pyopencl/cache.py and __init__.py (2026.1).
-        places: &[shared(CacheRoot::CacheHome, &["pyopencl"], PYOPENCL)],
+        places: &[shared(CacheHome, &["pyopencl"], PYOPENCL)],
         off: "PYOPENCL_NO_CACHE=1",
         moved: "XDG_CACHE_HOME, or the argument cache_dir of a program",
         variables: &["PYOPENCL_NO_CACHE"],
@@ -229,7 +223,7 @@ pub const CACHES: [OtherCache; 13] = [
         name: "pytools",
         what: "pytools: what PyOpenCL generates to call kernels, and what loopy generates",
         // pytools/persistent_dict.py (2026.1); loopy/__init__.py and loopy/codegen.
-        places: &[place(CacheRoot::CacheHome, &["pytools"], PYTOOLS)],
+        places: &[place(CacheHome, &["pytools"], PYTOOLS)],
         off: "LOOPY_NO_CACHE=1 and CG_NO_CACHE=1 for loopy, PYOPENCL_NO_CACHE=1 for PyOpenCL",
         moved: "XDG_CACHE_HOME",
         variables: &["LOOPY_NO_CACHE", "CG_NO_CACHE", "PYOPENCL_NO_CACHE"],
@@ -244,8 +238,8 @@ pub const CACHES: [OtherCache; 13] = [
         what: "MIOpen: AMD's kernels of neural networks",
         // MIOpen, docs/conceptual/cache.rst; src/binary_cache.cpp, src/kern_db.cpp.
         places: &[
-            place(CacheRoot::Variable("MIOPEN_CUSTOM_CACHE_DIR"), &[], MIOPEN),
-            place(CacheRoot::HomeCache, &["miopen"], MIOPEN),
+            place(Variable("MIOPEN_CUSTOM_CACHE_DIR"), &[], MIOPEN),
+            place(HomeCache, &["miopen"], MIOPEN),
         ],
         off: "MIOPEN_DISABLE_CACHE=1",
         moved: "MIOPEN_CUSTOM_CACHE_DIR",
@@ -257,13 +251,9 @@ pub const CACHES: [OtherCache; 13] = [
         what: "Triton: kernels of Python programs, after each step of their compilation",
         // python/triton/knobs.py and runtime/cache.py.
         places: &[
-            place(CacheRoot::Variable("TRITON_CACHE_DIR"), &[], TRITON),
-            place(
-                CacheRoot::Variable("TRITON_HOME"),
-                &[".triton", "cache"],
-                TRITON,
-            ),
-            place(CacheRoot::Home, &[".triton", "cache"], TRITON),
+            place(Variable("TRITON_CACHE_DIR"), &[], TRITON),
+            place(Variable("TRITON_HOME"), &[".triton", "cache"], TRITON),
+            place(Home, &[".triton", "cache"], TRITON),
         ],
         off: "TRITON_ALWAYS_COMPILE=1 turns reading off",
         moved: "TRITON_CACHE_DIR",
@@ -274,7 +264,7 @@ pub const CACHES: [OtherCache; 13] = [
         name: "tilus",
         what: "Tilus: programs, their sources and libraries",
         // python/tilus/drivers.py.
-        places: &[shared(CacheRoot::HomeCache, &["tilus"], TILUS)],
+        places: &[shared(HomeCache, &["tilus"], TILUS)],
         off: "cannot be turned off",
         moved: "the option cache_dir of a program",
         variables: &[],
@@ -285,8 +275,8 @@ pub const CACHES: [OtherCache; 13] = [
         what: "hashcat: its kernels for each device",
         // src/folder.c and src/backend.c; `~/.hashcat` is used if it is there. Seen with 6.2.6.
         places: &[
-            place(CacheRoot::CacheHome, &["hashcat", "kernels"], HASHCAT),
-            place(CacheRoot::Home, &[".hashcat", "kernels"], HASHCAT),
+            place(CacheHome, &["hashcat", "kernels"], HASHCAT),
+            place(Home, &[".hashcat", "kernels"], HASHCAT),
         ],
         off: "cannot be turned off",
         moved: "XDG_CACHE_HOME, where there is no ~/.hashcat",
@@ -298,8 +288,8 @@ pub const CACHES: [OtherCache; 13] = [
         what: "OpenCV: programs of its transparent API",
         // modules/core/src/ocl.cpp, OpenCLBinaryCacheConfigurator; utils/filesystem.cpp, getCacheDirectory. Seen with 5.0.
         places: &[
-            place(CacheRoot::Variable("OPENCV_OPENCL_CACHE_DIR"), &[], OPENCV),
-            shared(CacheRoot::CacheHome, &["opencv"], OPENCV_VERSIONS),
+            place(Variable("OPENCV_OPENCL_CACHE_DIR"), &[], OPENCV),
+            shared(CacheHome, &["opencv"], OPENCV_VERSIONS),
         ],
         off: "OPENCV_OPENCL_CACHE_ENABLE=0",
         moved: "OPENCV_OPENCL_CACHE_DIR",
@@ -314,7 +304,7 @@ pub const CACHES: [OtherCache; 13] = [
         name: "darktable",
         what: "darktable: its kernels for each device",
         // src/common/opencl.c, dt_opencl_load_program. Its pictures are in the same directory.
-        places: &[shared(CacheRoot::CacheHome, &["darktable"], DARKTABLE)],
+        places: &[shared(CacheHome, &["darktable"], DARKTABLE)],
         off: "cannot be turned off, except with --disable-opencl",
         moved: "XDG_CACHE_HOME, or darktable --cachedir",
         variables: &[],

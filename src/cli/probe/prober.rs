@@ -112,7 +112,7 @@ impl Prober<'_> {
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("doctor-worker")
-            .args(["--builds", name(builds)]);
+            .args(["--builds", builds.name()]);
         let opened = Directory::create_all(root.path()).map_err(other)?;
         let run = opened.create("run").map_err(other)?;
         command
@@ -153,13 +153,5 @@ impl Prober<'_> {
         }
         command.stderr(Stdio::null());
         Worker::start(&mut command, root)
-    }
-}
-
-fn name(builds: ProbeBuilds) -> &'static str {
-    match builds {
-        ProbeBuilds::None => "none",
-        ProbeBuilds::First => "first",
-        ProbeBuilds::All => "all",
     }
 }

@@ -1,14 +1,12 @@
 //! The page of the report: the most important numbers, then the details.
 
-use std::collections::BTreeMap;
-
 use sha2::{Digest, Sha256};
 
 use super::charts::{Bar, bars, part};
 use super::content::{CostlyEntry, MissedProgram, ReportContent, Space};
 use super::html::{Cell, base64, escaped, name, number, table};
 use crate::cli::output::{ago, noun, seconds, size};
-use crate::cli::summary::{CacheSummary, Grouping, day, hit_rate};
+use crate::cli::summary::{self, CacheSummary, Grouping, Reasons, day, hit_rate};
 use crate::log::path;
 use crate::store::stats::{Counter, Totals, date};
 
@@ -429,37 +427,27 @@ fn space(found: &ReportContent) -> String {
 /// Misses, bypasses and materialized hits by reason.
 fn reasons(all: &CacheSummary) -> String {
     let total = all.counted.rows.total();
-    let list = |title: &str, reasons: Vec<(&str, u64, &str)>| {
+    let list = |title: &str, reasons: Reasons| {
         if reasons.is_empty() {
             return String::new();
         }
-        let reasons: BTreeMap<_, _> = reasons
-            .into_iter()
-            .map(|(of, times, help)| ((std::cmp::Reverse(times), of), help))
-            .collect();
-        let rows = reasons.into_iter().map(|((times, of), help)| {
+        let rows = reasons.into_iter().map(|(of, times, help)| {
             let help = match help {
                 "" => String::new(),
                 help => format!("<small>{}</small>", escaped(help.as_bytes())),
             };
-            format!("<dt>{of}{help}</dt><dd>{}</dd>\n", count(of, times.0))
+            format!("<dt>{of}{help}</dt><dd>{}</dd>\n", count(of, times))
         });
         format!(
             "<div><h3>{title}</h3><dl>{}</dl></div>\n",
             rows.collect::<String>()
         )
     };
-    let missed = total
-        .missed()
-        .map(|(of, count)| (of.name(), count, of.help()));
-    let bypassed = total
-        .bypasses()
-        .map(|(of, count)| (of.name(), count, of.help()));
-    let queries = total.queries().map(|(of, count)| (of.name(), count, ""));
+    let [missed, bypassed, queries] = summary::reasons(&total);
     let lists = [
-        list("Misses", missed.collect()),
-        list("Bypasses", bypassed.collect()),
-        list("Hits that were built for real later", queries.collect()),
+        list("Misses", missed),
+        list("Bypasses", bypassed),
+        list("Hits that were built for real later", queries),
     ];
     match lists.concat() {
         lists if lists.is_empty() => lists,

@@ -27,7 +27,7 @@ fn spawn(command: &mut Command, name: &OsStr) -> Result<Child, Failure> {
             _ => (126, "check that it is a program and that you may run it"),
         };
         Failure {
-            words: format!("cannot run `{name}`: {error}; {step}"),
+            message: format!("cannot run `{name}`: {error}; {step}"),
             code,
         }
     })

@@ -1,7 +1,7 @@
 //! The text of `oclcache stats`: a summary, then the details.
 
 use crate::cli::output::{Column, TextTable, faint, good, heading, seconds, size, width};
-use crate::cli::summary::{CacheSummary, Grouping, day, hit_rate};
+use crate::cli::summary::{CacheSummary, Grouping, Reasons, day, hit_rate, reasons};
 use crate::log::{path, text};
 use crate::store::stats::{Counter, Totals};
 
@@ -29,31 +29,14 @@ pub fn render(
             shown += &format!("\n{}\n{}", heading(title), table.render(2, width()));
         }
     };
-    section("Misses by reason", {
-        let reasons = total.missed();
-        reasons_table(
-            reasons.map(|(reason, count)| (reason.name(), count, reason.help())),
-            verbose,
-        )
-    });
-    section("Bypasses by reason", {
-        let reasons = total.bypasses();
-        reasons_table(
-            reasons.map(|(reason, count)| (reason.name(), count, reason.help())),
-            verbose,
-        )
-    });
-    section(
+    let titles = [
+        "Misses by reason",
+        "Bypasses by reason",
         "Hits that were built for real later, by the query that needed it",
-        {
-            reasons_table(
-                total
-                    .queries()
-                    .map(|(query, count)| (query.name(), count, "")),
-                verbose,
-            )
-        },
-    );
+    ];
+    for (title, reasons) in titles.into_iter().zip(reasons(&total)) {
+        section(title, reasons_table(reasons, verbose));
+    }
     section("Also", rare(&total, verbose));
     let most = |most: usize| if verbose { usize::MAX } else { most };
     if total.builds() > 0 {
@@ -145,13 +128,8 @@ fn rate(totals: &Totals, is_headline: bool) -> String {
     }
 }
 
-fn reasons_table<'a>(
-    reasons: impl Iterator<Item = (&'a str, u64, &'a str)>,
-    verbose: bool,
-) -> TextTable {
+fn reasons_table(reasons: Reasons, verbose: bool) -> TextTable {
     let mut table = TextTable::new(&[Column::Left, Column::Right, Column::Cut]);
-    let mut reasons: Vec<_> = reasons.collect();
-    reasons.sort_by_key(|(_, count, _)| std::cmp::Reverse(*count));
     for (name, count, help) in reasons {
         let help = if verbose { faint(help) } else { String::new() };
         table.row([name.to_owned(), count.to_string(), help]);
