@@ -447,7 +447,7 @@ fn reasons(all: &CacheSummary) -> String {
     let lists = [
         list("Misses", missed),
         list("Bypasses", bypassed),
-        list("Hits that were built for real later", queries),
+        list("Hits materialized", queries),
     ];
     match lists.concat() {
         lists if lists.is_empty() => lists,

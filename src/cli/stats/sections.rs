@@ -32,7 +32,7 @@ pub fn render(
     let titles = [
         "Misses by reason",
         "Bypasses by reason",
-        "Hits that were built for real later, by the query that needed it",
+        "Hits materialized, by the query that needed it",
     ];
     for (title, reasons) in titles.into_iter().zip(reasons(&total)) {
         section(title, reasons_table(reasons, verbose));
