@@ -84,15 +84,7 @@ impl ConfigArgs {
 }
 
 fn parse(key: &OsStr) -> Result<SettingName, Failure> {
-    SettingName::parse(key).map_err(wrong)
-}
-
-/// A failure with exit code 2: wrong usage.
-fn wrong(words: String) -> Failure {
-    Failure {
-        message: words,
-        code: 2,
-    }
+    SettingName::parse(key).map_err(Failure::usage)
 }
 
 /// The value of a setting, or why the cache is off.
@@ -184,18 +176,18 @@ fn file(system: bool) -> Result<PathBuf, Failure> {
 
 fn set(key: &SettingName, value: &OsStr, system: bool) -> Result<ExitCode, Failure> {
     if key.is_of_system() && !system {
-        return Err(wrong(format!(
+        return Err(Failure::usage(format_args!(
             "`{}` is read from the system's configuration file only; use --system",
             key.shown()
         )));
     }
     let typed = value.to_str().ok_or_else(|| {
         let value = os(value);
-        wrong(format!(
+        Failure::usage(format_args!(
             "`{value}` is not UTF-8, but a configuration file must be"
         ))
     })?;
-    let value = key.value(typed).map_err(wrong)?;
+    let value = key.value(typed).map_err(Failure::usage)?;
     let file = file(system)?;
     editor::make_place(&file)?;
     let mut edited = ConfigEditor::open(&file)?;

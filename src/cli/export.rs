@@ -57,17 +57,11 @@ impl ExportArgs {
         let is_stream = self.file == OsStr::new("-");
         if is_stream && self.json && !self.dry_run {
             let words = "standard output cannot be both the archive and JSON; name a file";
-            return Err(Failure {
-                message: words.into(),
-                code: 2,
-            });
+            return Err(Failure::usage(words));
         }
         if is_stream && !self.dry_run && io::stdout().is_terminal() {
             let words = "an archive cannot be written to a terminal; name a file";
-            return Err(Failure {
-                message: words.into(),
-                code: 2,
-            });
+            return Err(Failure::usage(words));
         }
         if !is_stream {
             check_target(&self.file)?;

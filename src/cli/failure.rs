@@ -25,6 +25,14 @@ impl Failure {
         }
     }
 
+    /// A failure with exit code 2: wrong usage.
+    pub fn usage(message: impl fmt::Display) -> Failure {
+        Failure {
+            message: message.to_string(),
+            code: 2,
+        }
+    }
+
     /// A failure with exit code 3: no entry matches.
     pub fn no_such_entry(message: impl fmt::Display) -> Failure {
         Failure {

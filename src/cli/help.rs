@@ -93,33 +93,12 @@ pub fn in_groups(command: &Command, groups: &[Group], width: usize) -> String {
         for verb in verbs {
             let about = verb.get_about().map(ToString::to_string);
             let about = about.unwrap_or_default();
-            let mut name = verb.get_name();
-            for line in wrapped(&about, width.saturating_sub(longest + 4)) {
-                text += &format!("  {literal}{name:<longest$}{literal:#}  {line}\n");
-                name = "";
-            }
+            let start = format!("  {literal}{:<longest$}{literal:#}  ", verb.get_name());
+            text += &output::wrapped(start, about.split(' '), width);
         }
         text.push('\n');
     }
     text
-}
-
-/// Wraps words in lines of this width, or of a minimum.
-fn wrapped(words: &str, width: usize) -> Vec<String> {
-    const MIN_WIDTH: usize = 20;
-    let width = width.clamp(MIN_WIDTH, MAX_WIDTH);
-    let mut lines = vec![String::new()];
-    for word in words.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.len() + 1 + word.len() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 /// Prints an error in the arguments, or the help or version that they ask for.

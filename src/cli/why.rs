@@ -233,41 +233,35 @@ impl BuildHistory {
         };
         let age = ago(record.time_ms.saturating_sub(before.time_ms)).replace("ago", "earlier");
         let began = record.time_ms.saturating_sub(record.compile_ns / 1_000_000);
-        Some(match before.ended {
-            _ if before.time_ms >= began => MissExplanation::plain(
+        if before.time_ms >= began {
+            return Some(MissExplanation::plain(
                 "concurrent",
                 "another process or thread compiled the same program at the same time",
-            ),
-            BuildResult::Miss {
-                kept: Kept::Recipe, ..
-            } if self.store.given_up(key).is_some() => MissExplanation::plain(
-                "not_stored",
-                format!("compiled {age}, but it could not be stored"),
-            ),
-            BuildResult::Miss {
-                kept: Kept::Recipe, ..
-            } => MissExplanation::plain(
-                "not_baked",
-                format!("compiled {age}, not stored yet; run `oclcache bake`"),
-            ),
+            ));
+        }
+        let kept = match before.ended {
+            BuildResult::Miss { kept, .. } => kept,
+            _ => Kept::Entry,
+        };
+        let (reason, words) = match kept {
+            Kept::Recipe if self.store.given_up(key).is_none() => {
+                ("not_baked", "not stored yet; run `oclcache bake`")
+            }
             // The explanation of this build says why.
-            BuildResult::Miss { kept, .. } if !kept.is_something() => MissExplanation::plain(
-                "not_stored",
-                format!("compiled {age}, but it could not be stored"),
-            ),
-            _ if aside => MissExplanation::plain(
+            Kept::Recipe | Kept::Nothing | Kept::NotBakeable(_) => {
+                ("not_stored", "but it could not be stored")
+            }
+            Kept::Entry if aside => (
                 "set_aside",
-                format!(
-                    "compiled {age}, but its entry was damaged, refused by the driver or found wrong by OCLCACHE_VERIFY, and was set aside"
-                ),
+                "but its entry was damaged, refused by the driver or found wrong by OCLCACHE_VERIFY, and was set aside",
             ),
-            _ => MissExplanation::plain(
+            Kept::Entry => (
                 "gone",
-                format!(
-                    "compiled {age}, but its entry was removed, or its texts name other include directories"
-                ),
+                "but its entry was removed, or its texts name other include directories",
             ),
-        })
+        };
+        let words = format!("compiled {age}, {words}");
+        Some(MissExplanation::plain(reason, words))
     }
 
     /// The records of the journal before this one.

@@ -115,10 +115,9 @@ fn plan(chosen: &[Chosen]) -> (String, u64, u64) {
 /// Asks for confirmation.
 fn ask(files: u64, bytes: u64) -> Result<(), Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(Failure {
-            message: "nothing was removed: without a terminal, confirm with --yes".to_owned(),
-            code: 2,
-        });
+        return Err(Failure::usage(
+            "nothing was removed: without a terminal, confirm with --yes",
+        ));
     }
     let question = format!(
         "Remove {} ({})? [y/N] ",

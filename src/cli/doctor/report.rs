@@ -145,7 +145,7 @@ impl DoctorReport {
                 Severity::Wrong => output::bad(word),
             };
             let start = format!("{word}  {:<longest$}  ", found.about);
-            shown += &wrapped(start, found.text.split(' '), width);
+            shown += &output::wrapped(start, found.text.split(' '), width);
             let Some(fix) = &found.fix else {
                 continue;
             };
@@ -158,7 +158,7 @@ impl DoctorReport {
             };
             let words = words.split(' ').filter(|word| !word.is_empty());
             let pieces = words.chain(command.as_deref());
-            shown += &wrapped(format!("{:9}-> ", ""), pieces, width);
+            shown += &output::wrapped(format!("{:9}-> ", ""), pieces, width);
         }
         shown
     }
@@ -202,51 +202,4 @@ impl DoctorReport {
 pub fn is_writable(directory: &Path) -> bool {
     let access = Access::WRITE_OK | Access::EXEC_OK;
     accessat(CWD, directory, access, AtFlags::EACCESS).is_ok()
-}
-
-/// Pieces after their start, wrapped at this width and aligned with the first piece.
-fn wrapped<'a>(start: String, pieces: impl Iterator<Item = &'a str>, width: usize) -> String {
-    /// With less room than this, lines are aligned further to the left.
-    const MIN_WIDTH: usize = 40;
-    const LEFT: usize = 9;
-    let first = console::measure_text_width(&start);
-    let indent = if width < first + MIN_WIDTH {
-        LEFT
-    } else {
-        first
-    };
-    let (mut text, mut column, mut is_first) = (start, first, true);
-    for piece in pieces {
-        let long = console::measure_text_width(piece);
-        if !is_first && column + 1 + long > width {
-            text += &format!("\n{:indent$}", "");
-            column = indent;
-        } else if !is_first {
-            text.push(' ');
-            column += 1;
-        }
-        text += piece;
-        column += long;
-        is_first = false;
-    }
-    text + "\n"
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_end_where_the_terminal_does_and_commands_stay_whole() {
-        let pieces = || ["one", "two", "rm -r /a path"].into_iter();
-        let shown = |width| wrapped("ok  ".to_owned(), pieces(), width);
-        assert_eq!(shown(usize::MAX), "ok  one two rm -r /a path\n");
-        assert_eq!(shown(20), "ok  one two\n         rm -r /a path\n", "narrow");
-        let wide = wrapped("x ".repeat(10), "12345678 ".repeat(6).trim().split(' '), 62);
-        let line = "12345678 12345678 12345678 12345678";
-        assert!(
-            wide.starts_with(&format!("{}{line}\n{:20}1", "x ".repeat(10), "")),
-            "{wide}"
-        );
-    }
 }

@@ -371,30 +371,23 @@ const MESA: &[Node] = &[
             common(|name| between(name, "", ".tmp").is_some_and(|digest| hex(digest, 38))),
         ],
     ),
-    common(|name| name == b"index" || name == b"marker"),
+    MESA_COMMON,
 ];
-const MESA_DB_FILES: &[Node] = &[
-    own(|name| name == b"mesa_cache.db" || name == b"mesa_cache.idx"),
-    common(|name| name == b"marker" || name == b"index"),
-];
+const MESA_COMMON: Node = common(|name| name == b"marker" || name == b"index");
+const MESA_DB_FILE: Node = own(|name| name == b"mesa_cache.db" || name == b"mesa_cache.idx");
 const MESA_DB: &[Node] = &[
     directory(
         |name| between(name, "part", "").is_some_and(|part| part.iter().all(u8::is_ascii_digit)),
-        MESA_DB_FILES,
+        &[MESA_DB_FILE, MESA_COMMON],
     ),
-    own(|name| name == b"mesa_cache.db" || name == b"mesa_cache.idx"),
-    common(|name| name == b"marker" || name == b"index"),
+    MESA_DB_FILE,
+    MESA_COMMON,
 ];
-const MESA_SF_FILES: &[Node] = &[
-    own(|name| like(name, "foz_cache", ".foz")),
-    own(|name| name == b"foz_cache.foz"),
-    common(|name| name == b"marker" || name == b"index"),
-];
+const MESA_SF_FILE: Node = own(|name| between(name, "foz_cache", ".foz").is_some());
 const MESA_SF: &[Node] = &[
-    directory(is_hex, &[directory(any, MESA_SF_FILES)]),
-    own(|name| like(name, "foz_cache", ".foz")),
-    own(|name| name == b"foz_cache.foz"),
-    common(|name| name == b"marker" || name == b"index"),
+    directory(is_hex, &[directory(any, &[MESA_SF_FILE, MESA_COMMON])]),
+    MESA_SF_FILE,
+    MESA_COMMON,
 ];
 
 const NVIDIA: &[Node] = &[

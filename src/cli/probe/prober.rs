@@ -112,7 +112,7 @@ impl Prober<'_> {
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("doctor-worker")
-            .args(["--builds", builds.name()]);
+            .args(["--builds", &format!("{builds:?}").to_lowercase()]);
         let opened = Directory::create_all(root.path()).map_err(other)?;
         let run = opened.create("run").map_err(other)?;
         command

@@ -53,17 +53,6 @@ pub enum ProbeBuilds {
     All,
 }
 
-impl ProbeBuilds {
-    /// The value of the option.
-    pub fn name(self) -> &'static str {
-        match self {
-            ProbeBuilds::None => "none",
-            ProbeBuilds::First => "first",
-            ProbeBuilds::All => "all",
-        }
-    }
-}
-
 /// A message of a probe, one line. All texts are plain (`log::text`).
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ProbeMessage {
