@@ -205,7 +205,7 @@ class Sides:
 
     def bake(self):
         environment = self.environment({}, "baked")
-        subprocess.run([str(self.built.command), "bake", "--pending"], env=environment, capture_output=True, timeout=10 * PATIENCE)
+        subprocess.run([str(self.built.command), "bake"], env=environment, capture_output=True, timeout=10 * PATIENCE)
 
     def differences(self, case, mode, bare, times=None):
         """Its runs behind the cache, one after the other, up to the first that differs: the run, and the difference."""

@@ -170,7 +170,7 @@ class Bench:
     def bake(self, home, *options, **more):
         """Bakes what is pending, in the environment of the program that left it."""
         (self.folder / "spy.log").write_text("")
-        run = self.wait(self.start([str(COMMAND), "bake", "--pending", *options], self.variables(home, **more), home))
+        run = self.wait(self.start([str(COMMAND), "bake", *options], self.variables(home, **more), home))
         return run._replace(built=self.compiled() if self.spied else None)
 
     def compiled(self):

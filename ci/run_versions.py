@@ -51,7 +51,7 @@ def side_by_side(ours, theirs):
     for place, other in (ours, theirs), (theirs, ours):
         before = entries(other)
         place.heal()
-        for arguments in ("gc",), ("stats",), ("list",), ("bake", "--pending"):
+        for arguments in ("gc",), ("stats",), ("list",), ("bake",):
             place.oclcache(*arguments)
             unchanged(before, other, f"`oclcache {' '.join(arguments)}` of {place.folder.name}")
         served(other, f"all that {place.folder.name} does")
@@ -81,10 +81,10 @@ def recipes(ours, theirs):
         place.finish(place.build(OCLCACHE_RECORD="bake"))
         before = entries(place)
         for _ in range(2):
-            other.oclcache("bake", "--pending")
+            other.oclcache("bake")
         if ours.version != theirs.version:
             unchanged(before, place, f"the baker of {other.folder.name}")
-        place.oclcache("bake", "--pending")
+        place.oclcache("bake")
         served(place, f"the bakers of both, {other.folder.name} first")
 
 

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Adds what this node has compiled to the directory that all nodes read: once on each node, when the job has ended.
+# Adds what this node has compiled to the directory that all nodes read. Run it once on each node, when the job has ended.
 #
 #   mpirun -n NODES --map-by node publish.sh
 #
-# SHARED and NODE_LOCAL as for rank.sh.
+# SHARED and NODE_LOCAL have the meaning that they have for rank.sh.
 set -eu
 : "${SHARED:?is not set: the directory of entries that all nodes see}"
 export OCLCACHE_DIR=${NODE_LOCAL:-${TMPDIR:-/tmp}}/oclcache-$(id -u)
@@ -14,5 +14,5 @@ if [ -z "$(oclcache list)" ]; then exit 0; fi
 archive=$OCLCACHE_DIR/kernels.tar.zst
 trap 'rm -f "$archive"' EXIT
 oclcache export "$archive"
-# One that this node's cache has exported needs no --trust.
+# An archive that this cache exported needs no --trust.
 oclcache import --system "$SHARED" "$archive"

@@ -1,10 +1,10 @@
 #!/bin/sh
-# One rank of a job: a cache on this node's disk, over a directory that all nodes read.
+# Runs one rank of a job, with a cache on the node's disk and a directory that all nodes read.
 #
 #   mpirun -n 64 rank.sh PROGRAM ARGUMENTS...
 #
-# SHARED names that directory; nobody but you and root may write it or a directory above it. NODE_LOCAL names the local disk where
-# TMPDIR does not.
+# SHARED is that directory; only you and root may write it and the directories above it. NODE_LOCAL is a directory on the local disk;
+# set it if TMPDIR is not on one.
 set -eu
 : "${SHARED:?is not set: the directory of entries that all nodes see}"
 export OCLCACHE_DIR=${NODE_LOCAL:-${TMPDIR:-/tmp}}/oclcache-$(id -u)

@@ -1,16 +1,15 @@
-//! `oclcache bake`: makes entries of what misses have left as recipes, and of what was made by an older driver.
+//! `oclcache bake`: compiles pending recipes into entries, and recompiles entries of an older driver.
 //!
-//! Each recipe is baked in a process of its own place (`supervise`): one driver, one environment. That process does the calls of
-//! the recipe again (`replay`), through our own hooks, so that they are planned and recorded as an application's; the key that
-//! comes out must be the recipe's.
+//! Worker processes compile the recipes (`supervise`), each for one driver and one environment. A worker repeats the API calls of a
+//! recipe (`replayer`) through our own hooks, so that they are planned and recorded as those of an application. The resulting key must
+//! be that of the recipe.
 //!
 //! It also audits hits that programs have chosen (`audit`).
 
 mod audit;
 mod collect;
-pub(super) mod environment;
 mod headers;
-mod replay;
+mod replayer;
 mod supervise;
 mod worker;
 mod worker_args;
@@ -22,65 +21,56 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::json;
 
+use super::entry_view::{SHOWN_DIGITS, kernels};
 use super::failure::Failure;
+use super::find::find_key;
 use super::interrupt::Interrupt;
-use super::keys::find_key;
-use super::list;
 use super::open::directory;
 use super::output::{print_json, say, seconds};
+use super::parse::parse_age;
+use super::progress::bar;
+use super::worker::private_directory;
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::priority;
-use crate::store::entry::Meta;
 use crate::store::lock::{LockAttempt, Purpose};
 use crate::store::{Limits, Store};
-use collect::{Item, Work, collect, collect_audits};
-use replay::{ReplayResult, Task};
+use collect::{BakeFilter, BakeItem, Work, collect, collect_audits};
+use replayer::{BakeTask, ReplayResult};
 use supervise::{Supervisor, WorkerEvent};
 use worker_args::WorkerArgs;
 
-/// What is to be baked, and how.
+/// Compile pending recipes into entries, or recompile entries of an older driver
 #[derive(Args)]
+#[command(after_help = "Example: oclcache bake --stale")]
 pub struct BakeArgs {
-    /// What missed and was not baked yet; the default
-    #[arg(long)]
-    pending: bool,
-    /// Also what could not be baked earlier, and entries that lack what the driver makes when kernels run
-    #[arg(long, conflicts_with = "stale")]
-    pub all: bool,
-    /// What another version of the driver has made, for the one that is there now
-    #[arg(long)]
-    pub stale: bool,
-    /// Also recipes that came with an archive; else only those that this user's own programs have left
-    #[arg(long)]
-    imported: bool,
-    /// How many processes work at once; otherwise half as many as there are processors
+    #[command(flatten)]
+    filter: BakeFilter,
+    /// How many processes compile at once; by default half as many as there are processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// Also compile this entry again and compare it, as is done with one hit in OCLCACHE_AUDIT; if it differs, the cache is off for its driver
+    /// Also compile this entry again and compare it, as OCLCACHE_AUDIT does with some hits; if it differs, the cache is turned off for its driver
     #[arg(long, value_name = "KEY", conflicts_with = "stale")]
     audit: Vec<String>,
-    /// Only for drivers of this family, as `pocl`
-    #[arg(long, value_name = "NAME")]
-    driver: Option<String>,
-    /// Give each recipe up after this time, as 90s or 10m, instead of a multiple of what its compilation took
-    #[arg(long, value_name = "TIME", value_parser = super::parse::parse_age)]
+    /// Give up on a recipe after this time, such as 90s or 10m; by default a multiple of what its compilation took
+    #[arg(long, value_name = "TIME", value_parser = parse_age)]
     timeout: Option<Duration>,
     /// List what was skipped and what failed
     #[arg(short, long)]
     verbose: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     handed: WorkerArgs,
 }
 
-/// What a worker is told by its arguments.
+/// Internal.
 #[derive(Args)]
+#[command(hide = true)]
 pub struct BakeWorkerArgs {
     #[arg(long)]
     library: PathBuf,
@@ -92,159 +82,142 @@ pub struct BakeWorkerArgs {
     stale: bool,
 }
 
+impl BakeWorkerArgs {
+    /// Compiles recipes as a worker process.
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        worker::work(&self.library, &self.root, self.own_cache, self.stale)
+    }
+}
+
 impl BakeArgs {
-    /// Whether an entry may be wanted, by what is known without reading the whole.
-    fn may_want(&self, meta: &Meta) -> bool {
-        let is_pending = meta.is_pending();
-        let of_driver = self.driver.as_ref();
-        of_driver.is_none_or(|family| *family == meta.driver_family)
-            && (self.imported || !meta.imported)
-            && match (self.stale, self.all) {
-                (true, _) => true,
-                (false, true) => is_pending || !meta.variants,
-                (false, false) => is_pending,
-            }
-    }
-}
-
-/// One worker.
-pub fn work(arguments: BakeWorkerArgs) -> Result<ExitCode, Failure> {
-    let BakeWorkerArgs {
-        library,
-        root,
-        own_cache,
-        stale,
-    } = arguments;
-    worker::work(&library, &root, own_cache, stale)
-}
-
-pub fn bake(wanted: &BakeArgs) -> Result<ExitCode, Failure> {
-    if wanted.handed.detached {
-        priority::lower();
-    }
-    let config = wanted.handed.config();
-    if config.readonly() || config.disables_all() {
-        let setting = if config.disables_all() {
-            "disable"
-        } else {
-            "readonly"
-        };
-        return Err(Failure::new(format_args!(
-            "nothing is baked: `{setting}` is set, so nothing is written; `oclcache config` shows where"
-        )));
-    }
-    let path = directory(&config)?;
-    if Store::open_existing(&path)?.is_none() {
-        return finish(wanted, &Report::default());
-    }
-    // Limits count what is stored, which the workers do: here no use of an entry is to be noted.
-    drop(Store::open(&path, Limits::of(&config))?);
-    let Some(store) = Store::open_existing(&path)? else {
-        return finish(wanted, &Report::default());
-    };
-    let audited: Vec<Key> = (wanted.audit.iter())
-        .map(|digits| Key::from_hex(digits).map_or_else(|| find_key(&store, digits), Ok))
-        .collect::<Result<_, _>>()?;
-    let _lock = match store.locks().try_lock(Purpose::Bake) {
-        LockAttempt::Got(lock) => Some(lock),
-        LockAttempt::Unavailable => None,
-        LockAttempt::Taken => {
-            let report = Report {
-                is_busy: true,
-                ..Report::default()
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        if self.handed.detached {
+            priority::lower();
+        }
+        let config = self.handed.config();
+        if config.readonly() || config.disables_all() {
+            let setting = if config.disables_all() {
+                "disable"
+            } else {
+                "readonly"
             };
-            return finish(wanted, &report);
+            return Err(Failure::new(format_args!(
+                "nothing is baked: `{setting}` is set; run `oclcache config` to see where"
+            )));
         }
-    };
-    super::worker::root::clear_leftovers();
-    let report = Mutex::new(Report::default());
-    let interrupt = Interrupt::listen()?;
-    let supervisor = Supervisor {
-        store: &store,
-        config: &config,
-        timeout: wanted.timeout,
-        is_stale: wanted.stale,
-        stop: interrupt.flag(),
-    };
-    let run = |work: Work| {
-        let bar = Bar::new(&work);
-        supervisor.run(work, jobs(wanted), &|event| match event {
-            WorkerEvent::Begun(item) => bar.begun(item),
-            WorkerEvent::Ended(item, verdict) => {
-                bar.ended(&item);
-                let verdict = match verdict {
-                    // It was pending: another recipe is made from it, or somebody else was faster.
-                    ReplayResult::Known if !wanted.stale => ReplayResult::Baked,
-                    verdict => verdict,
+        let path = directory(&config)?;
+        if Store::open_existing(&path)?.is_none() {
+            return finish(&self, &Report::default());
+        }
+        // Enforce the limits. The second store has none, so that reading an entry here does not count as a use of it.
+        drop(Store::open(&path, Limits::of(&config))?);
+        let Some(store) = Store::open_existing(&path)? else {
+            return finish(&self, &Report::default());
+        };
+        let audited: Vec<Key> = (self.audit.iter())
+            .map(|digits| Key::from_hex(digits).map_or_else(|| find_key(&store, digits), Ok))
+            .collect::<Result<_, _>>()?;
+        let _lock = match store.locks().try_lock(Purpose::Bake) {
+            LockAttempt::Got(lock) => Some(lock),
+            LockAttempt::Unavailable => None,
+            LockAttempt::Taken => {
+                let report = Report {
+                    is_busy: true,
+                    ..Report::default()
                 };
-                locked(&report).add(&store, item, verdict);
+                return finish(&self, &report);
             }
-            WorkerEvent::Trouble(why) => locked(&report).trouble = Some(why),
-        });
-        bar.bar.finish_and_clear();
-    };
-    let mut tried = BTreeSet::new();
-    loop {
-        let mut work = collect(&store, &config, wanted)?;
-        // Programs that ended meanwhile have started nobody: they found this one.
-        let is_more = work.retain_new(&mut tried);
-        locked(&report).skipped.append(&mut work.skipped);
-        if !is_more {
-            break;
+        };
+        private_directory::clear_leftovers();
+        let report = Mutex::new(Report::default());
+        let interrupt = Interrupt::listen()?;
+        let supervisor = Supervisor {
+            store: &store,
+            config: &config,
+            timeout: self.timeout,
+            is_stale: self.filter.stale,
+            stop: interrupt.flag(),
+        };
+        let run = |work: Work| {
+            let bar = BakeProgress::new(&work);
+            supervisor.run(work, jobs(&self), &|event| match event {
+                WorkerEvent::Begun(item) => bar.begun(item),
+                WorkerEvent::Ended(item, verdict) => {
+                    bar.ended(&item);
+                    let verdict = match verdict {
+                        // The recipe was pending: the worker needed it for another one, or another process was faster.
+                        ReplayResult::Known if !self.filter.stale => ReplayResult::Baked,
+                        verdict => verdict,
+                    };
+                    locked(&report).add(&store, item, verdict);
+                }
+                WorkerEvent::Trouble(why) => locked(&report).trouble = Some(why),
+            });
+            bar.bar.finish_and_clear();
+        };
+        let mut tried = BTreeSet::new();
+        loop {
+            let mut work = collect(&store, &config, &self.filter)?;
+            // Programs that ended meanwhile have started no other baker: they found this one.
+            let is_more = work.retain_new(&mut tried);
+            locked(&report).skipped.append(&mut work.skipped);
+            if !is_more {
+                break;
+            }
+            run(work);
+            if interrupt.came() {
+                finish(&self, &locked(&report))?;
+                return Err(interrupt
+                    .failure("interrupted; what was baked is stored, the rest is still pending"));
+            }
+            if self.filter.stale || self.filter.all {
+                break;
+            }
         }
-        run(work);
-        if interrupt.came() {
-            finish(wanted, &locked(&report))?;
-            return Err(interrupt
-                .failure("stopped; what was baked is stored, the rest is still to be baked"));
+        let mut audits = collect_audits(&store, &config, &self.filter, &audited);
+        for (item, why) in audits.skipped.drain(..) {
+            locked(&report).add(&store, item, ReplayResult::Skipped(why));
         }
-        if wanted.stale || wanted.all {
-            break;
-        }
+        run(audits);
+        finish(&self, &locked(&report))
     }
-    let mut audits = collect_audits(&store, &config, wanted, &audited);
-    for (item, why) in audits.skipped.drain(..) {
-        locked(&report).add(&store, item, ReplayResult::Skipped(why));
-    }
-    run(audits);
-    finish(wanted, &locked(&report))
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|error| error.into_inner())
 }
 
-fn jobs(wanted: &BakeArgs) -> usize {
+fn jobs(arguments: &BakeArgs) -> usize {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let half = (processors / 2).max(1);
-    wanted.jobs.map_or(half, usize::from)
+    arguments.jobs.map_or(half, usize::from)
 }
 
-/// What has become of everything.
+/// The results.
 #[derive(Default)]
 struct Report {
-    baked: Vec<Item>,
-    known: Vec<Item>,
-    skipped: Vec<(Item, String)>,
-    failed: Vec<(Item, String)>,
+    baked: Vec<BakeItem>,
+    known: Vec<BakeItem>,
+    skipped: Vec<(BakeItem, String)>,
+    failed: Vec<(BakeItem, String)>,
     audited: Audited,
-    /// What went wrong on our own side.
+    /// A failure that no recipe or driver caused.
     trouble: Option<String>,
     /// Another process is baking, so nothing was tried.
     is_busy: bool,
 }
 
-/// What audits said.
+/// The results of audits.
 #[derive(Default)]
 struct Audited {
-    agreed: Vec<Item>,
-    differed: Vec<(Item, String)>,
-    unstable: Vec<Item>,
-    skipped: Vec<(Item, String)>,
+    agreed: Vec<BakeItem>,
+    differed: Vec<(BakeItem, String)>,
+    unstable: Vec<BakeItem>,
+    skipped: Vec<(BakeItem, String)>,
 }
 
 impl Audited {
-    fn add(&mut self, item: Item, verdict: ReplayResult) {
+    fn add(&mut self, item: BakeItem, verdict: ReplayResult) {
         match verdict {
             ReplayResult::Differed(what) => self.differed.push((item, what)),
             ReplayResult::Unstable => self.unstable.push(item),
@@ -265,7 +238,7 @@ impl Audited {
     fn words(&self) -> String {
         let (agreed, unstable) = (self.agreed.len(), self.unstable.len());
         format!(
-            "audits: {agreed} agreed, {}, {unstable} unstable, {}",
+            "audits: {agreed} agreed, {}, {unstable} not reproducible, {}",
             with_reasons("differed", &self.differed),
             with_reasons("not possible", &self.skipped)
         )
@@ -273,8 +246,8 @@ impl Audited {
 }
 
 impl Report {
-    fn add(&mut self, store: &Store, item: Item, verdict: ReplayResult) {
-        if item.task == Task::Audit {
+    fn add(&mut self, store: &Store, item: BakeItem, verdict: ReplayResult) {
+        if item.task == BakeTask::Audit {
             audit::count(store, &item, &verdict);
             return self.audited.add(item, verdict);
         }
@@ -297,7 +270,7 @@ impl Report {
         }
         let mut words = format!("{} baked", self.baked.len());
         if !self.known.is_empty() {
-            words += &format!(", {} were there", self.known.len());
+            words += &format!(", {} already stored", self.known.len());
         }
         words += &format!(", {}", with_reasons("skipped", &self.skipped));
         words += &format!(", {}", with_reasons("failed", &self.failed));
@@ -308,8 +281,8 @@ impl Report {
     }
 }
 
-/// How many there are, with their reasons.
-fn with_reasons(what: &str, items: &[(Item, String)]) -> String {
+/// The number of items, with their reasons.
+fn with_reasons(what: &str, items: &[(BakeItem, String)]) -> String {
     let mut reasons = BTreeMap::new();
     for (_, why) in items {
         *reasons.entry(why).or_insert(0) += 1;
@@ -324,12 +297,14 @@ fn with_reasons(what: &str, items: &[(Item, String)]) -> String {
     }
 }
 
-fn finish(wanted: &BakeArgs, report: &Report) -> Result<ExitCode, Failure> {
-    if wanted.json {
-        let keys =
-            |items: &[Item]| -> Vec<String> { items.iter().map(|item| item.key.hex()).collect() };
-        let reasons = |items: &[(Item, String)]| -> Vec<serde_json::Value> {
-            let item = |(item, why): &(Item, String)| json!({ "key": item.key.hex(), "why": why });
+fn finish(arguments: &BakeArgs, report: &Report) -> Result<ExitCode, Failure> {
+    if arguments.json {
+        let keys = |items: &[BakeItem]| -> Vec<String> {
+            items.iter().map(|item| item.key.hex()).collect()
+        };
+        let reasons = |items: &[(BakeItem, String)]| -> Vec<serde_json::Value> {
+            let item =
+                |(item, why): &(BakeItem, String)| json!({ "key": item.key.hex(), "why": why });
             items.iter().map(item).collect()
         };
         print_json(&json!({
@@ -352,7 +327,7 @@ fn finish(wanted: &BakeArgs, report: &Report) -> Result<ExitCode, Failure> {
             ("not audited", &report.audited.skipped),
             ("differs", &report.audited.differed),
         ];
-        let listed = listed.into_iter().filter(|_| wanted.verbose);
+        let listed = listed.into_iter().filter(|_| arguments.verbose);
         for (what, items) in listed {
             for (item, why) in items {
                 let why = text(why.as_bytes());
@@ -365,48 +340,45 @@ fn finish(wanted: &BakeArgs, report: &Report) -> Result<ExitCode, Failure> {
         None if report.audited.differed.is_empty() => Ok(ExitCode::SUCCESS),
         None => Err(audit::failure(report.audited.differed.len())),
         Some(why) => Err(Failure::new(format_args!(
-            "not everything was tried: {why}"
+            "not all recipes were tried: {why}"
         ))),
     }
 }
 
-/// An item as a list has it.
-fn named(item: &Item) -> String {
-    let key = &item.key.hex()[..list::SHOWN_DIGITS];
+/// An item as a row of a list.
+fn named(item: &BakeItem) -> String {
+    let key = &item.key.hex()[..SHOWN_DIGITS];
     let program = text(item.program.as_bytes());
-    format!("{key}  {program}  {}", list::kernels(&item.kernels))
+    format!("{key}  {program}  {}", kernels(&item.kernels))
 }
 
-/// What people see who watch.
-struct Bar {
+/// The progress bar.
+struct BakeProgress {
     bar: ProgressBar,
-    /// How long it took the applications to compile what is left, in nanoseconds.
+    /// The time that applications took to compile what is left, in nanoseconds.
     left_ns: Mutex<u64>,
 }
 
-impl Bar {
-    fn new(work: &Work) -> Bar {
+impl BakeProgress {
+    fn new(work: &Work) -> BakeProgress {
         let items = || work.places.values().flatten();
-        let bar = ProgressBar::new(items().count() as u64);
-        if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {msg}") {
-            bar.set_style(style);
-        }
+        let bar = bar(items().count() as u64, "");
         let left = items().fold(0u64, |sum, item| sum.saturating_add(item.compile_ns));
-        Bar {
+        BakeProgress {
             bar,
             left_ns: Mutex::new(left),
         }
     }
 
-    fn begun(&self, item: &Item) {
+    fn begun(&self, item: &BakeItem) {
         let left = seconds(*locked(&self.left_ns));
         let program = text(item.program.as_bytes());
-        let kernels = list::kernels(&item.kernels);
+        let kernels = kernels(&item.kernels);
         self.bar
             .set_message(format!("about {left} left: {program}: {kernels}"));
     }
 
-    fn ended(&self, item: &Item) {
+    fn ended(&self, item: &BakeItem) {
         let mut left = locked(&self.left_ns);
         *left = left.saturating_sub(item.compile_ns);
         self.bar.inc(1);

@@ -1,160 +1,62 @@
-//! `oclcache caches`: the other caches of compiled kernels on this machine.
+//! `oclcache caches`: lists other caches of compiled kernels on this machine.
 
 mod clear;
-mod place;
-mod structure;
-pub mod table;
+mod present;
 mod walk;
 
-use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
-use super::output::{
-    Column, TextTable, ago, doubtful, faint, heading, plural, print, print_json, size, width,
-};
+use super::other_caches::environment::CacheEnvironment;
+use super::other_caches::table::{CACHES, CacheRoot, OtherCache};
+use super::output::{Column, TextTable, doubtful, faint, heading, print, print_json, size, width};
+use super::progress;
 use crate::log::{os, path};
-pub use place::Surroundings;
-use place::{Opened, open};
-use table::{CACHES, CachePath, CacheRoot, OtherCache};
-use walk::{Action, WalkResult, through};
+use present::{PresentCache, present, summary};
 
-/// What is wanted of the other caches.
+/// Show or clear the other caches of compiled kernels on this machine
 #[derive(Args)]
+#[command(after_help = "Example: oclcache caches\nExample: oclcache caches clear pocl mesa")]
 pub struct CachesArgs {
     #[command(subcommand)]
     what: Option<What>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Subcommand)]
 enum What {
-    /// Remove what other caches have stored, and nothing else
-    #[command(
-        after_help = "Example: oclcache caches clear pocl pyopencl\nExample: oclcache caches clear --all --dry-run"
-    )]
     Clear(clear::CachesClearArgs),
 }
 
-pub fn caches(wanted: CachesArgs) -> Result<ExitCode, Failure> {
-    match wanted.what {
-        Some(What::Clear(wanted)) => clear::clear(&wanted),
-        None => list(wanted.json),
-    }
-}
-
-/// A directory of a cache that is there.
-struct Present {
-    place: &'static CachePath,
-    path: PathBuf,
-    /// What is in it, or why nobody looks.
-    found: Result<(Opened, WalkResult), String>,
-}
-
-impl Present {
-    /// Whether it is a directory of the user's choice that has nothing in it, which he may have made himself.
-    fn is_empty_elsewhere(&self) -> bool {
-        let is_empty = |(_, found): &(Opened, WalkResult)| found.files == 0;
-        matches!(self.place.base, CacheRoot::Variable(_)) && self.found.as_ref().is_ok_and(is_empty)
-    }
-
-    /// Why nothing is to be removed here, for people; None: the cache may be removed.
-    fn refusal(&self, cache: &OtherCache, precious: &[PathBuf]) -> Option<String> {
-        let found = match &self.found {
-            Ok((_, found)) => found,
-            Err(why) => return Some(why.clone()),
-        };
-        let CacheRoot::Variable(variable) = self.place.base else {
-            return None; // what is at its own place is the cache's
-        };
-        let is_same = |other: &PathBuf| is_same_file(&self.path, other);
-        if self.place.below.is_empty() && precious.iter().any(is_same) {
-            return Some(format!(
-                "{variable} names a directory that holds more than a cache"
-            ));
+impl CachesArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        match self.what {
+            Some(What::Clear(arguments)) => arguments.run(),
+            None => list(self.json),
         }
-        (!found.is_recognized && found.files + found.foreign.len() as u64 > 0).then(|| {
-            format!(
-                "{variable} names it, but nothing in it is as {} names its files",
-                cache.name
-            )
-        })
     }
-}
-
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let id = |path: &Path| {
-        let metadata = path.metadata().ok()?;
-        Some((metadata.dev(), metadata.ino()))
-    };
-    id(one).is_some_and(|found| id(other) == Some(found))
-}
-
-/// The directories of a cache that are there, each once.
-fn present(
-    cache: &'static OtherCache,
-    surroundings: &Surroundings,
-    bar: &ProgressBar,
-) -> Vec<Present> {
-    let mut seen = HashSet::new();
-    let mut present = Vec::new();
-    for place in cache.places {
-        let Some((base, path)) = surroundings.base(place.base).zip(surroundings.path(place)) else {
-            continue;
-        };
-        let found = match open(&base, place.below) {
-            Ok(None) => continue,
-            Ok(Some(opened)) => {
-                let stat = rustix::fs::fstat(&opened.fd);
-                if stat.is_ok_and(|stat| !seen.insert((stat.st_dev, stat.st_ino))) {
-                    continue;
-                }
-                through(&opened.fd, &path, place, Action::Look, bar).map(|found| (opened, found))
-            }
-            Err(why) => Err(why),
-        };
-        present.push(Present { place, path, found });
-    }
-    present
 }
 
 /// The variables of a cache that are set, with their values.
-fn set_now(cache: &OtherCache, surroundings: &Surroundings) -> Vec<(&'static str, OsString)> {
+fn set_now(cache: &OtherCache, surroundings: &CacheEnvironment) -> Vec<(&'static str, OsString)> {
     let variables = cache.variables.iter();
     variables
         .filter_map(|name| Some((*name, (surroundings.variable)(name)?)))
         .collect()
 }
 
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
-}
-
-/// How many files were seen, for people who wait.
-fn looking() -> ProgressBar {
-    let bar = ProgressBar::new_spinner();
-    if let Ok(style) = ProgressStyle::with_template("{spinner} files: {pos}") {
-        bar.set_style(style);
-    }
-    bar
-}
-
 fn list(json: bool) -> Result<ExitCode, Failure> {
-    let surroundings = Surroundings::read();
+    let surroundings = CacheEnvironment::read();
     let precious = surroundings.precious();
-    let bar = looking();
-    let all: Vec<(&'static OtherCache, Vec<Present>)> = CACHES
+    let bar = progress::counter();
+    let all: Vec<(&'static OtherCache, Vec<PresentCache>)> = CACHES
         .iter()
         .map(|cache| (cache, present(cache, &surroundings, &bar)))
         .collect();
@@ -184,7 +86,7 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
         }
         shown += &format!("{}  {}\n", heading(cache.name), cache.what);
         if present.is_empty() {
-            shown += "    there is none\n";
+            shown += "    not found\n";
         }
         for one in present {
             shown += &format!("    {}\n", path(&one.path));
@@ -215,51 +117,22 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
         }
     }
     if !absent.is_empty() {
-        shown += &format!("{}\n", heading("not there"));
+        shown += &format!("{}\n", heading("not found"));
         shown += &absent.render(4, width());
     }
-    shown += &format!("all together: {}\n", size(total));
-    // Many look at it; that is said once.
+    shown += &format!("total: {}\n", size(total));
+    // Many caches read this variable.
     if let Some(cache_home) = (surroundings.variable)("XDG_CACHE_HOME") {
         shown += &format!("set now: XDG_CACHE_HOME={}\n", os(&cache_home));
     }
     print(shown.as_bytes())
 }
 
-/// How much there is and how old it is.
-fn summary(found: &WalkResult) -> String {
-    let mut words = format!(
-        "{} in {}",
-        size(found.bytes),
-        plural(found.files, "file", "files")
-    );
-    let now = now_ms();
-    if let (Some(newest), Some(oldest)) = (found.newest, found.oldest) {
-        let since = |written: u64| ago(now.saturating_sub(written));
-        words += &format!(", written {}", since(newest));
-        if since(oldest) != since(newest) {
-            words += &format!(" to {}", since(oldest));
-        }
-    }
-    let foreign = found.foreign.len() as u64;
-    if foreign > 0 {
-        words += &format!("; {} of others", plural(foreign, "thing", "things"));
-    }
-    let unread = found.failed.len() as u64;
-    if unread > 0 {
-        words += &format!(
-            "; {} cannot be read",
-            plural(unread, "directory", "directories")
-        );
-    }
-    words
-}
-
 fn as_json(
     cache: &OtherCache,
-    present: &[Present],
+    present: &[PresentCache],
     precious: &[PathBuf],
-    surroundings: &Surroundings,
+    surroundings: &CacheEnvironment,
 ) -> Value {
     let places: Vec<Value> = present
         .iter()
@@ -301,18 +174,5 @@ fn as_json(
         "moved": cache.moved,
         "variables": cache.variables,
         "set": set,
-    })
-}
-
-/// The cache of a name.
-fn named(name: &OsStr) -> Result<&'static OtherCache, Failure> {
-    let known = CACHES.iter().find(|cache| name == cache.name);
-    known.ok_or_else(|| {
-        let names: Vec<&str> = CACHES.iter().map(|cache| cache.name).collect();
-        let (name, names) = (os(name), names.join(", "));
-        Failure {
-            words: format!("`{name}` is no cache that is known; there are {names}"),
-            code: 2,
-        }
     })
 }

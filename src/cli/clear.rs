@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::entry_view::row_as_text;
 use super::failure::Failure;
-use super::keys::{find_key, no_entry};
-use super::list::row_as_text;
+use super::find::{find_key, no_entry};
 use super::open::store;
 use super::output::{plural, print, say, size};
 use super::parse::parse_age;
@@ -18,10 +18,13 @@ use crate::store::Store;
 use crate::store::directory::FileFacts;
 use crate::store::entry::Meta;
 
-/// Which entries go. An entry goes that all of this is true of.
+/// Remove all entries, or some of them
 #[derive(Args, Default)]
+#[command(
+    after_help = "Example: oclcache clear --program darktable --older-than 30d\nIn ccache: -C, --evict-older-than"
+)]
 pub struct ClearArgs {
-    /// Only this entry: the key, or as many of its first digits as make it clear
+    /// Only this entry: the key, or enough of its first digits
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
     /// Only entries that this program made: its file name, as `list` shows it
@@ -30,16 +33,16 @@ pub struct ClearArgs {
     /// Only entries of this driver, as `list` shows it
     #[arg(long, value_name = "NAME")]
     driver: Option<String>,
-    /// Only entries that were not used for this time, as 12h or 30d
+    /// Only entries unused for this time, such as 12h or 30d
     #[arg(long, value_name = "TIME", value_parser = parse_age)]
     older_than: Option<Duration>,
-    /// Remove nothing, but list what would go
+    /// List what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
 }
 
 impl ClearArgs {
-    fn is_of_all(&self) -> bool {
+    fn takes_all(&self) -> bool {
         let ClearArgs {
             key,
             program,
@@ -51,65 +54,67 @@ impl ClearArgs {
     }
 }
 
-pub fn clear(wanted: &ClearArgs) -> Result<ExitCode, Failure> {
-    let Some(store) = store()? else {
-        if let Some(digits) = &wanted.key {
-            return Err(no_entry(digits));
-        }
-        say("oclcache: the cache is empty");
-        return Ok(ExitCode::SUCCESS);
-    };
-    if wanted.is_of_all() && !wanted.dry_run {
-        return clear_all(&store);
-    }
-    let chosen = choose(&store, wanted)?;
-    let count = plural(chosen.len() as u64, "entry", "entries");
-    let bytes: u64 = chosen.iter().map(|(_, file, _)| file.taken()).sum();
-    if wanted.dry_run {
-        let row = |(key, file, meta): &(Key, FileFacts, Option<Meta>)| {
-            row_as_text(key, file.taken(), meta.as_ref(), false)
+impl ClearArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let Some(store) = store()? else {
+            if let Some(digits) = &self.key {
+                return Err(no_entry(digits));
+            }
+            say("oclcache: the cache is empty");
+            return Ok(ExitCode::SUCCESS);
         };
-        let rows: String = chosen.iter().map(row).collect();
-        let done = print(rows.as_bytes())?;
-        say(&format!("oclcache: would remove {count} ({})", size(bytes)));
-        return Ok(done);
-    }
-    let (mut removed, mut freed) = (0, 0);
-    for (key, file, _) in &chosen {
-        // Another process may have removed it meanwhile.
-        if store.remove(key)? {
-            removed += 1;
-            freed += file.taken();
+        if self.takes_all() && !self.dry_run {
+            return clear_all(&store);
         }
+        let chosen = choose(&store, &self)?;
+        let count = plural(chosen.len() as u64, "entry", "entries");
+        let bytes: u64 = chosen.iter().map(|(_, file, _)| file.taken()).sum();
+        if self.dry_run {
+            let row = |(key, file, meta): &(Key, FileFacts, Option<Meta>)| {
+                row_as_text(key, file.taken(), meta.as_ref(), false)
+            };
+            let rows: String = chosen.iter().map(row).collect();
+            let done = print(rows.as_bytes())?;
+            say(&format!("oclcache: would remove {count} ({})", size(bytes)));
+            return Ok(done);
+        }
+        let (mut removed, mut freed) = (0, 0);
+        for (key, file, _) in &chosen {
+            // Another process may have removed it meanwhile.
+            if store.remove(key)? {
+                removed += 1;
+                freed += file.taken();
+            }
+        }
+        match (&self.key, chosen.as_slice()) {
+            (Some(_), [(key, ..)]) => say(&format!(
+                "oclcache: removed {} ({})",
+                key.hex(),
+                size(freed)
+            )),
+            _ => say(&format!(
+                "oclcache: removed {} ({})",
+                plural(removed, "entry", "entries"),
+                size(freed)
+            )),
+        }
+        Ok(ExitCode::SUCCESS)
     }
-    match (&wanted.key, chosen.as_slice()) {
-        (Some(_), [(key, ..)]) => say(&format!(
-            "oclcache: removed {} ({})",
-            key.hex(),
-            size(freed)
-        )),
-        _ => say(&format!(
-            "oclcache: removed {} ({})",
-            plural(removed, "entry", "entries"),
-            size(freed)
-        )),
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
-/// The entries that everything is true of that was said.
+/// The entries that match all filters.
 fn choose(
     store: &Store,
-    wanted: &ClearArgs,
+    arguments: &ClearArgs,
 ) -> Result<Vec<(Key, FileFacts, Option<Meta>)>, Failure> {
-    let only = wanted.key.as_deref();
+    let only = arguments.key.as_deref();
     let only = only.map(|digits| find_key(store, digits)).transpose()?;
     let (mut chosen, mut programs, mut drivers) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
     for (key, file) in store.entries()? {
         if only.is_some_and(|only| only != key) {
             continue;
         }
-        if let Some(age) = wanted.older_than
+        if let Some(age) = arguments.older_than
             && u128::from(store.unused_ms(&file)) <= age.as_millis()
         {
             continue;
@@ -123,27 +128,27 @@ fn choose(
             *programs.entry(meta.executable.clone()).or_insert(0u64) += 1;
             *drivers.entry(meta.driver_family.clone()).or_insert(0u64) += 1;
         }
-        if wanted.program.as_ref().is_none_or(is_of_program)
-            && wanted.driver.as_ref().is_none_or(is_of_driver)
+        if arguments.program.as_ref().is_none_or(is_of_program)
+            && arguments.driver.as_ref().is_none_or(is_of_driver)
         {
             chosen.push((key, file, meta));
         }
     }
     for (what, name, known) in [
-        ("program", &wanted.program, &programs),
-        ("driver", &wanted.driver, &drivers),
+        ("program", &arguments.program, &programs),
+        ("driver", &arguments.driver, &drivers),
     ] {
         if let Some(name) = name
             && !known.keys().any(|known| known.eq_ignore_ascii_case(name))
         {
-            say_what_there_is(what, name, known);
+            say_known_names(what, name, known);
         }
     }
     Ok(chosen)
 }
 
-/// Names what could have been meant.
-fn say_what_there_is(what: &str, name: &str, known: &BTreeMap<String, u64>) {
+/// Lists the names that entries have.
+fn say_known_names(what: &str, name: &str, known: &BTreeMap<String, u64>) {
     const SHOWN: usize = 8;
     let mut known: Vec<(&String, &u64)> = known.iter().collect();
     known.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
@@ -153,15 +158,15 @@ fn say_what_there_is(what: &str, name: &str, known: &BTreeMap<String, u64>) {
         .collect();
     let name = text(name.as_bytes());
     let there = match shown.as_slice() {
-        [] => "there is none".to_owned(),
-        shown => format!("there are those of {}", shown.join(", ")),
+        [] => "the cache has no entries".to_owned(),
+        shown => format!("there are entries of {}", shown.join(", ")),
     };
     say(&format!(
-        "oclcache: of the {what} `{name}` there is no entry; {there}"
+        "oclcache: no entry is of the {what} `{name}`; {there}"
     ));
 }
 
-/// Removes all that the cache has made, entries and what belongs to them.
+/// Removes everything that the cache made.
 fn clear_all(store: &Store) -> Result<ExitCode, Failure> {
     let cleared = store.clear()?;
     let files = |files| plural(files, "file", "files");
@@ -173,7 +178,7 @@ fn clear_all(store: &Store) -> Result<ExitCode, Failure> {
     if cleared.foreign > 0 {
         let path = crate::log::path(store.root().path()).to_string();
         return Err(Failure::new(format_args!(
-            "left {} in `{path}` that the cache did not make",
+            "did not remove {} in `{path}`: the cache did not make them",
             files(cleared.foreign)
         )));
     }

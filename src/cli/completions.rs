@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use clap_complete::Shell;
 
 use super::failure::Failure;
-use super::help;
+use super::help::{self, CommandDefinition};
 use super::output::print;
 
-/// A shell that can be told what there is to be typed.
+/// A shell that has completions.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum ShellName {
     /// In ~/.bashrc: source <(oclcache completions bash)
@@ -20,18 +20,30 @@ pub enum ShellName {
     Fish,
 }
 
-pub fn completions(wanted: ShellName) -> Result<ExitCode, Failure> {
-    let shell = match wanted {
-        ShellName::Bash => Shell::Bash,
-        ShellName::Zsh => Shell::Zsh,
-        ShellName::Fish => Shell::Fish,
-    };
-    let mut script = Vec::new();
-    clap_complete::generate(
-        shell,
-        &mut help::for_people(&help::definition()),
-        "oclcache",
-        &mut script,
-    );
-    print(&script)
+/// Print the completions for a shell
+#[derive(Args)]
+#[command(
+    after_help = "Example: oclcache completions bash > ~/.local/share/bash-completion/completions/oclcache"
+)]
+pub struct CompletionsArgs {
+    /// The shell
+    shell: ShellName,
+}
+
+impl CompletionsArgs {
+    pub fn run(self, definition: CommandDefinition) -> Result<ExitCode, Failure> {
+        let shell = match self.shell {
+            ShellName::Bash => Shell::Bash,
+            ShellName::Zsh => Shell::Zsh,
+            ShellName::Fish => Shell::Fish,
+        };
+        let mut script = Vec::new();
+        clap_complete::generate(
+            shell,
+            &mut help::for_people(&definition.command),
+            "oclcache",
+            &mut script,
+        );
+        print(&script)
+    }
 }

@@ -1,7 +1,7 @@
 //! `oclcache config`.
 
-mod edit;
-mod key;
+mod editor;
+mod setting_name;
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -22,15 +22,16 @@ use crate::log::{os, path, text};
 use crate::store::Store;
 use crate::store::driver_costs;
 use crate::store::filesystem::FileSystem;
-use edit::Edited;
-use key::SettingName;
+use editor::ConfigEditor;
+use setting_name::SettingName;
 
-/// What is wanted of the settings.
+/// Show all settings with their values and sources, or change one
 #[derive(Args, Default)]
+#[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
 pub struct ConfigArgs {
     #[command(subcommand)]
     what: Option<What>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -40,56 +41,53 @@ enum What {
     /// Print the value of one setting
     #[command(after_help = "Example: oclcache config get max_size\nIn ccache: -k")]
     Get {
-        /// The setting, as `max_size` or `program.NAME.cache`
+        /// The setting, such as `max_size` or `program.NAME.cache`
         key: OsString,
-        /// As JSON, with where it comes from
+        /// Print JSON, with the source of the value
         #[arg(long)]
         json: bool,
     },
-    /// Write a setting into the configuration file
+    /// Write a setting to the configuration file
     #[command(
         after_help = "Example: oclcache config set max_size 20Gi\nExample: oclcache config set program.darktable.store_source false\nIn ccache: -o"
     )]
     Set {
-        /// The setting, as `max_size` or `program.NAME.cache`
+        /// The setting, such as `max_size` or `program.NAME.cache`
         key: OsString,
-        /// Its value
+        /// The value
         #[arg(allow_hyphen_values = true)]
         value: OsString,
-        /// Into the system's file, for all users
+        /// Write the system's file, for all users
         #[arg(long)]
         system: bool,
     },
-    /// Take a setting out of the configuration file
+    /// Remove a setting from the configuration file
     #[command(after_help = "Example: oclcache config unset max_size")]
     Unset {
-        /// The setting, as `max_size` or `program.NAME.cache`
+        /// The setting, such as `max_size` or `program.NAME.cache`
         key: OsString,
-        /// Out of the system's file
+        /// Change the system's file
         #[arg(long)]
         system: bool,
     },
 }
 
-pub fn config(wanted: ConfigArgs) -> Result<ExitCode, Failure> {
-    match wanted.what {
-        None => show(wanted.json),
-        Some(What::Get { key, json }) => get(&parse(&key)?, json || wanted.json),
-        Some(What::Set { key, value, system }) => set(&parse(&key)?, &value, system),
-        Some(What::Unset { key, system }) => unset(&parse(&key)?, system),
+impl ConfigArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        match self.what {
+            None => show(self.json),
+            Some(What::Get { key, json }) => get(&parse(&key)?, json || self.json),
+            Some(What::Set { key, value, system }) => set(&parse(&key)?, &value, system),
+            Some(What::Unset { key, system }) => unset(&parse(&key)?, system),
+        }
     }
 }
 
 fn parse(key: &OsStr) -> Result<SettingName, Failure> {
-    SettingName::parse(key).map_err(wrong)
+    SettingName::parse(key).map_err(Failure::usage)
 }
 
-/// Wrong usage.
-fn wrong(words: String) -> Failure {
-    Failure { words, code: 2 }
-}
-
-/// The value of a setting as it is used, or why the cache is off.
+/// The value of a setting, or why the cache is off.
 fn value_of(config: &Config, setting: &Setting) -> Result<OsString, String> {
     match setting.name {
         Name::Dir => config.directory().map(PathBuf::into_os_string),
@@ -97,7 +95,7 @@ fn value_of(config: &Config, setting: &Setting) -> Result<OsString, String> {
     }
 }
 
-/// Where a value comes from, for people.
+/// The source of a value, as a message.
 fn source_of(setting: &Setting, source: &ValueSource) -> String {
     match source {
         ValueSource::Default => "default".to_owned(),
@@ -141,7 +139,7 @@ fn get(key: &SettingName, json: bool) -> Result<ExitCode, Failure> {
             let rule = rule.ok_or_else(|| {
                 let program = text(program.as_bytes());
                 Failure::no_such_entry(format_args!(
-                    "no configuration file says `{key}` of `{program}`: what holds for all programs holds for it"
+                    "no configuration file sets `{key}` for `{program}`: the setting for all programs applies"
                 ))
             })?;
             if json {
@@ -159,11 +157,11 @@ fn get(key: &SettingName, json: bool) -> Result<ExitCode, Failure> {
     print(format!("{}\n", os(&value)).as_bytes())
 }
 
-/// The file that is written.
+/// The file to write.
 fn file(system: bool) -> Result<PathBuf, Failure> {
     if system {
         return of_system()
-            .ok_or_else(|| Failure::new("this build has no configuration file of the system"));
+            .ok_or_else(|| Failure::new("this build has no system configuration file"));
     }
     let directory = |name| {
         let value = std::env::var_os(name).map(PathBuf::from);
@@ -171,60 +169,60 @@ fn file(system: bool) -> Result<PathBuf, Failure> {
     };
     of_user(directory("XDG_CONFIG_HOME"), directory("HOME")).ok_or_else(|| {
         Failure::new(
-            "there is no place for a user's configuration file: set HOME or XDG_CONFIG_HOME, or write the system's with --system",
+            "the place of the user's configuration file is unknown; set HOME or XDG_CONFIG_HOME, or write the system's with --system",
         )
     })
 }
 
 fn set(key: &SettingName, value: &OsStr, system: bool) -> Result<ExitCode, Failure> {
     if key.is_of_system() && !system {
-        return Err(wrong(format!(
-            "`{}` is taken from the system's configuration file only: use --system",
+        return Err(Failure::usage(format_args!(
+            "`{}` is read from the system's configuration file only; use --system",
             key.shown()
         )));
     }
     let typed = value.to_str().ok_or_else(|| {
         let value = os(value);
-        wrong(format!(
-            "`{value}` is not UTF-8, as a configuration file must be"
+        Failure::usage(format_args!(
+            "`{value}` is not UTF-8, but a configuration file must be"
         ))
     })?;
-    let value = key.value(typed).map_err(wrong)?;
+    let value = key.value(typed).map_err(Failure::usage)?;
     let file = file(system)?;
-    edit::make_place(&file)?;
-    let mut edited = Edited::open(&file)?;
+    editor::make_place(&file)?;
+    let mut edited = ConfigEditor::open(&file)?;
     let shown = value.to_string();
     edited.set(&key.path(), value)?;
     edited.write()?;
     let (name, shown) = (key.shown(), text(shown.as_bytes()));
     say(&format!("oclcache: {name} = {shown} in `{}`", path(&file)));
-    say_what_stands_above(key, &file);
+    say_what_overrides(key, &file);
     Ok(ExitCode::SUCCESS)
 }
 
 fn unset(key: &SettingName, system: bool) -> Result<ExitCode, Failure> {
     let file = file(system)?;
-    let mut edited = Edited::open(&file)?;
+    let mut edited = ConfigEditor::open(&file)?;
     let (name, shown) = (key.shown(), path(&file));
     if !edited.unset(&key.path()) {
         say(&format!("oclcache: {name} is not in `{shown}`"));
         return Ok(ExitCode::SUCCESS);
     }
     edited.write()?;
-    say(&format!("oclcache: {name} is no more in `{shown}`"));
+    say(&format!("oclcache: {name} is removed from `{shown}`"));
     if let SettingName::Setting(setting) = key {
         let config = Config::read();
         let (value, source) = config.value(setting.name);
         let (value, source) = (os(value), source_of(setting, source));
         say(&format!(
-            "oclcache: {name} is `{value}` now, from: {source}"
+            "oclcache: {name} is now `{value}`, from: {source}"
         ));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says where another value is taken than the one that was written, or that the file is not read.
-fn say_what_stands_above(key: &SettingName, file: &Path) {
+/// Says if another value overrides the one that was written, or if the file is not read.
+fn say_what_overrides(key: &SettingName, file: &Path) {
     let config = Config::read();
     let is_written = |source: &ValueSource| matches!(source, ValueSource::File(from) | ValueSource::SystemFile(from) if from == file);
     let shown = path(file).to_string();
@@ -241,7 +239,7 @@ fn say_what_stands_above(key: &SettingName, file: &Path) {
             if !is_written(source) {
                 let (value, source) = (os(value), source_of(setting, source));
                 say(&format!(
-                    "oclcache: but `{value}` is what is used here, from: {source}"
+                    "oclcache: but `{value}` is used here, from: {source}"
                 ));
             }
         }
@@ -250,18 +248,16 @@ fn say_what_stands_above(key: &SettingName, file: &Path) {
             let rule = rules.find(|rule| rule.program == *program && rule.key == *key);
             if std::env::var_os(disabling).is_some_and(|value| !value.is_empty()) {
                 say(&format!(
-                    "oclcache: but {disabling} is set here, which stands above it"
+                    "oclcache: but {disabling} is set here and overrides it"
                 ));
             } else if rule.is_some_and(|rule| !is_written(&rule.source)) {
-                say(
-                    "oclcache: but the user's configuration file says otherwise, which stands above it",
-                );
+                say("oclcache: but the user's configuration file overrides it");
             }
         }
     }
 }
 
-/// All settings, as JSON.
+/// All settings as JSON.
 fn all_as_json(config: &Config) -> Value {
     let settings = SETTINGS.iter();
     let settings: Map<String, Value> = settings
@@ -275,7 +271,7 @@ fn all_as_json(config: &Config) -> Value {
     json!({ "settings": settings, "programs": programs, "complaints": config.complaints })
 }
 
-/// What the configuration files say of single programs.
+/// The settings for single programs.
 fn programs(config: &Config) -> String {
     let mut shown = String::new();
     for rule in config.rules() {
@@ -306,7 +302,7 @@ fn show(json: bool) -> Result<ExitCode, Failure> {
     }
     let opened = match config.directory() {
         Ok(directory) => Store::open_existing(&directory),
-        Err(_) => Ok(None), // said below
+        Err(_) => Ok(None), // shown below
     };
     let store = opened.unwrap_or_else(|error| {
         say(&format!("oclcache: the cache is off: {error}"));
@@ -345,7 +341,7 @@ fn show(json: bool) -> Result<ExitCode, Failure> {
     print(shown.as_bytes())
 }
 
-/// Each driver that was used with the cache, and when what it builds is recorded. Of one that was updated the latest counts.
+/// The drivers that were used with the cache, and when their builds are recorded. Only the latest version of a driver is listed.
 fn drivers(config: &Config, store: &Store) -> String {
     let mut shown = String::new();
     let now_ms = store.root().now_ms();

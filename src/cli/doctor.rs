@@ -1,12 +1,11 @@
-//! `oclcache doctor`: everything that must be true for the cache to work, one line each, and how to mend what is not.
+//! `oclcache doctor`: checks everything the cache needs, one line each, and tells how to fix what is wrong.
 //!
-//! What may crash or hang, which is a loader or a driver, is loaded in processes of their own (`children`, `worker`). Nothing is made
-//! that stays, and the user's cache is not written.
+//! Loaders and drivers may crash or hang, so that child processes load them (`cli::probe`). Nothing is left behind, and the user's
+//! cache is not written.
 
 mod audit;
 mod baker;
 mod builds;
-mod children;
 mod content;
 mod directory;
 mod door;
@@ -15,12 +14,10 @@ mod loader;
 mod program;
 mod report;
 mod settings;
-mod worker;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
@@ -28,109 +25,107 @@ use indicatif::ProgressBar;
 
 use super::failure::Failure;
 use super::interrupt::Interrupt;
+use super::library;
 use super::output::{print, print_json, say};
-use super::run;
-use super::worker::root::Root;
+use super::probe::prober::{ProbeTarget, Prober};
+use super::probe::worker::ProbeBuilds;
+use super::probe::{self, LIMIT, ProbedLibrary};
+use super::worker::private_directory::PrivateDirectory;
 use crate::config::Config;
-use crate::front::vendors;
 use crate::log::path;
-use children::{Children, Way};
-pub use door::LAYER_DIRECTORY;
-use drivers::Told;
-pub use report::quoted;
-use report::{DoctorReport, Mend};
-use worker::Builds;
-pub use worker::{DoctorWorkerArgs, work};
+use report::{DoctorReport, Fix};
 
-/// How long a driver may take for one step.
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// What is to be looked at.
+/// Check everything the cache needs, and tell how to fix what is wrong
 #[derive(Args)]
+#[command(
+    after_help = "Example: oclcache doctor --driver pocl\nExit code: 0 if nothing is wrong, 1 if something is"
+)]
 pub struct DoctorArgs {
-    /// Also whether this program can come through the cache
+    /// Also check whether this program can use the cache
     program: Option<OsString>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Build nothing
+    /// Build no program
     #[arg(long)]
     no_build: bool,
-    /// Only drivers with this in their names, as `pocl`
+    /// Only check drivers with this in their names, such as `pocl`
     #[arg(long, value_name = "NAME")]
     driver: Option<String>,
-    /// Give a driver up after this time, as 10s or 5m, instead of a minute
+    /// Give up on a driver after this time, such as 10s or 5m; by default a minute
     #[arg(long, value_name = "TIME", value_parser = super::parse::parse_age)]
     timeout: Option<Duration>,
 }
 
-pub fn doctor(wanted: &DoctorArgs) -> Result<ExitCode, Failure> {
-    let interrupt = Interrupt::listen()?;
-    let bar = ProgressBar::new_spinner();
-    let children = Children {
-        limit: wanted.timeout.unwrap_or(LIMIT),
-        stop: interrupt.flag(),
-    };
-    let mut report = DoctorReport::default();
-    let config = Config::read();
-    if let Some(program) = &wanted.program {
-        program::examine(program, &mut report);
-        let name = Path::new(program).file_name().unwrap_or_default();
-        settings::examine_rules(&config, &name.to_string_lossy(), &mut report);
-    }
-    let library = match Root::new() {
-        Ok(kept) => examine(wanted, &config, &children, &kept, &bar, &mut report)?,
-        Err(error) => {
-            let mend = Mend::command("unset TMPDIR")
-                .because("let TMPDIR name a directory that you can write");
-            let text =
-                format!("no temporary directory can be made, so no driver is looked at: {error}");
-            report.wrong("temporary", text, mend);
-            None
+impl DoctorArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let interrupt = Interrupt::listen()?;
+        let bar = ProgressBar::new_spinner();
+        let prober = Prober {
+            limit: self.timeout.unwrap_or(LIMIT),
+            stop: interrupt.flag(),
+        };
+        let mut report = DoctorReport::default();
+        let config = Config::read();
+        if let Some(program) = &self.program {
+            program::examine(program, &mut report);
+            let name = Path::new(program).file_name().unwrap_or_default();
+            settings::examine_rules(&config, &name.to_string_lossy(), &mut report);
         }
-    };
-    directory::examine(&config, &mut report);
-    settings::examine(&config, &mut report);
-    baker::examine(&config, library.as_deref(), &mut report);
-    audit::examine(&config, &interrupt, &mut report);
-    bar.finish_and_clear();
-    if interrupt.came() {
-        return Err(interrupt.failure("stopped"));
+        let library = match PrivateDirectory::new() {
+            Ok(kept) => examine(&self, &config, &prober, &kept, &bar, &mut report)?,
+            Err(error) => {
+                let fix = Fix::command("unset TMPDIR")
+                    .because("set TMPDIR to a directory that you can write");
+                let text =
+                    format!("no temporary directory can be made, so no driver is checked: {error}");
+                report.wrong("temporary", text, fix);
+                None
+            }
+        };
+        directory::examine(&config, &mut report);
+        settings::examine(&config, &mut report);
+        baker::examine(&config, library.as_deref(), &mut report);
+        audit::examine(&config, &interrupt, &mut report);
+        bar.finish_and_clear();
+        if interrupt.came() {
+            return Err(interrupt.failure("stopped"));
+        }
+        match self.json {
+            true => print_json(&report.json())?,
+            false => print(report.shown().as_bytes())?,
+        };
+        if !self.json {
+            say(&format!("oclcache: {}", report.summary()));
+        }
+        Ok(ExitCode::from(u8::from(report.is_wrong())))
     }
-    match wanted.json {
-        true => print_json(&report.json())?,
-        false => print(report.shown().as_bytes())?,
-    };
-    if !wanted.json {
-        say(&format!("oclcache: {}", report.summary()));
-    }
-    Ok(ExitCode::from(u8::from(report.is_wrong())))
 }
 
-/// What takes processes of their own. Gives the library of this command.
+/// The checks that need child processes. Returns the library of this command.
 fn examine(
-    wanted: &DoctorArgs,
+    arguments: &DoctorArgs,
     config: &Config,
-    children: &Children,
-    kept: &Root,
+    prober: &Prober,
+    kept: &PrivateDirectory,
     bar: &ProgressBar,
     report: &mut DoctorReport,
 ) -> Result<Option<PathBuf>, Failure> {
     bar.set_message("the library");
-    let library = examine_library(children, kept, report)?;
+    let library = examine_library(prober, kept, report)?;
     bar.set_message("the loader");
-    let builds = match wanted.no_build {
-        true => Builds::None,
-        false => Builds::First,
+    let builds = match arguments.no_build {
+        true => ProbeBuilds::None,
+        false => ProbeBuilds::First,
     };
-    let heard = children.hear(&Way::Shell, builds, kept);
-    let features = loader::examine(&heard, report);
+    let probed = prober.probe(&ProbeTarget::Shell, builds, kept);
+    let features = loader::examine(&probed, report);
     bar.set_message("the drivers");
     let registered = drivers::examine(
         config,
         features.as_ref(),
-        wanted.driver.as_deref(),
-        children,
+        arguments.driver.as_deref(),
+        prober,
         kept,
         report,
     );
@@ -138,104 +133,56 @@ fn examine(
         return Ok(library);
     };
     let known = door::Known {
-        heard: &heard,
+        probed: &probed,
         features: &features,
         registered: &registered,
         library: library.as_deref(),
     };
-    door::examine(&known, children, kept, report);
-    if let Some(library) = library.as_deref().filter(|_| !wanted.no_build) {
+    door::examine(&known, prober, kept, report);
+    if let Some(library) = library.as_deref().filter(|_| !arguments.no_build) {
         bar.set_message("builds");
-        builds::examine(library, &registered, children, report).map_err(Failure::new)?;
+        builds::examine(library, &registered, prober, report).map_err(Failure::new)?;
     }
     Ok(library)
 }
 
-/// The library that belongs to this command, if it can be loaded.
+/// Checks the library that belongs to this command. Returns it if it can be loaded.
 fn examine_library(
-    children: &Children,
-    kept: &Root,
+    prober: &Prober,
+    kept: &PrivateDirectory,
     report: &mut DoctorReport,
 ) -> Result<Option<PathBuf>, Failure> {
     const ABOUT: &str = "library";
     let version = env!("CARGO_PKG_VERSION");
-    let command = run::own_path()?;
+    let command = library::own_path()?;
     let again = || {
-        Mend::words("install the command and the library together, from one build or one package")
+        Fix::words("install the command and the library together, from one build or one package")
     };
-    let library = match run::library(&command) {
+    let library = match library::library(&command) {
         Ok(library) => library,
         Err(failure) => {
-            report.wrong(ABOUT, failure.words, again());
+            report.wrong(ABOUT, failure.message, again());
             return Ok(None);
         }
     };
     let shown = path(&library).to_string();
-    match drivers::ask(&library, children, kept) {
-        Told::Us(copy) if copy.version == version => {
+    match probe::library(&library, prober, kept) {
+        ProbedLibrary::Us(copy) if copy.version == version => {
             report.good(ABOUT, format!("oclcache {version}, {shown}"));
             return Ok(Some(library));
         }
-        Told::Us(copy) => {
+        ProbedLibrary::Us(copy) => {
             let text = format!(
-                "{shown} is version {}, and this command is {version}",
+                "{shown} is version {}, but this command is version {version}",
                 copy.version
             );
             report.wrong(ABOUT, text, again());
             return Ok(Some(library));
         }
-        Told::Driver { .. } => {
+        ProbedLibrary::Driver { .. } => {
             report.wrong(ABOUT, format!("{shown} is a driver, not oclcache"), again())
         }
-        Told::Broken(why, _) => report.wrong(ABOUT, format!("{shown}: {why}"), again()),
+        ProbedLibrary::Broken(why, _) => report.wrong(ABOUT, format!("{shown}: {why}"), again()),
     }
     Ok(None)
-}
-
-/// What `oclcache install` has to know of this machine.
-#[derive(Default)]
-pub struct Machine {
-    /// The loader takes layers by a variable.
-    pub layers: bool,
-    /// And from a directory.
-    pub layer_directory: bool,
-    /// It calls a driver through a table of its own.
-    pub needs_layer: bool,
-}
-
-/// Looks at this machine's loader and drivers.
-///
-/// # Errors
-/// No process can be started for that.
-pub fn look(stop: &AtomicBool) -> std::io::Result<Machine> {
-    let kept = Root::new()?;
-    let children = Children { limit: LIMIT, stop };
-    let heard = children.hear(&Way::Shell, Builds::None, &kept);
-    let Some(features) = loader::examine(&heard, &mut DoctorReport::default()) else {
-        return Ok(Machine::default());
-    };
-    let sources = vendors::loader_sources(&|name| std::env::var_os(name));
-    let mut libraries = sources
-        .iter()
-        .flat_map(|source| vendors::listed(source))
-        .filter_map(|listed| listed.library.ok());
-    let is_icd2 = |library: PathBuf| {
-        let told = drivers::ask(&library, &children, &kept);
-        matches!(told, Told::Driver { platforms, is_icd2: true } if !platforms.is_empty())
-    };
-    Ok(Machine {
-        layers: features.layers,
-        layer_directory: features.layer_directory,
-        needs_layer: features.icd2 && libraries.any(is_icd2),
-    })
-}
-
-/// Whether a library, by its name or path, is a copy of ours.
-pub fn is_ours(library: &Path) -> bool {
-    let stop = AtomicBool::new(false);
-    let children = Children {
-        limit: LIMIT,
-        stop: &stop,
-    };
-    Root::new().is_ok_and(|kept| matches!(drivers::ask(library, &children, &kept), Told::Us(_)))
 }

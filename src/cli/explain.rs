@@ -1,65 +1,77 @@
-//! `oclcache explain`.
-
-mod difference;
-mod include;
-mod options;
-mod why;
+//! `oclcache explain`: why builds were not hits.
 
 use std::fmt::Write;
 use std::process::ExitCode;
 
+use clap::Args;
 use serde_json::{Value, json};
 
+use super::entry_view::{SHOWN_DIGITS, kernels};
 use super::failure::Failure;
-use super::keys::{choose_key, no_entry};
-use super::list::{SHOWN_DIGITS, kernels};
+use super::find::{choose_key, no_entry};
 use super::open::store;
 use super::output::{ago, print, print_json, say};
+use super::why::{self, BuildHistory, MissExplanation, words};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::outcome::{FormerName, NotBakeable};
 use crate::store::journal::{self, BuildResult, JournalRecord, Kept};
-use difference::Difference;
-pub(super) use why::Past;
-use why::Why;
 
 /// How many differences of one kind are shown in a list.
 const SHOWN_OF_A_KIND: usize = 4;
 
-pub fn explain(key: Option<&str>, last: usize, json: bool) -> Result<ExitCode, Failure> {
-    let past = store()?.map(Past::read).transpose()?;
-    match (past, key) {
-        (None, Some(digits)) => Err(no_entry(digits)),
-        (Some(past), Some(digits)) => {
-            let key = choose_key(past.keys(), digits, "explain")?;
-            of_key(&past, &key, json)
-        }
-        (past, None) => {
-            let records = past.iter().flat_map(|past| {
-                let newest = past.records.iter().rev().take(last);
-                newest.map(move |record| (record, past.why(record)))
-            });
-            if json {
-                let rows = records.map(|(record, why)| as_json(record, &why));
-                return print_json(&rows.collect());
+/// Explain the latest misses, bypasses and failures, or those of one key
+#[derive(Args)]
+#[command(
+    after_help = "Example: oclcache explain --last 1\nIn ccache: CCACHE_DEBUG, but nothing needs to be set in advance"
+)]
+pub struct ExplainArgs {
+    /// Only this key, or enough of its first digits
+    key: Option<String>,
+    /// How many to list
+    #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "key")]
+    last: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl ExplainArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let past = store()?.map(BuildHistory::read).transpose()?;
+        match (past, &self.key) {
+            (None, Some(digits)) => Err(no_entry(digits)),
+            (Some(past), Some(digits)) => {
+                let key = choose_key(past.keys(), digits, "explain")?;
+                of_key(&past, &key, self.json)
             }
-            let rows = records.map(|(record, why)| as_text(record, &why, SHOWN_OF_A_KIND));
-            let rows: Vec<String> = rows.collect();
-            if rows.is_empty() {
-                say("oclcache: the journal is empty: no program was compiled since it began");
+            (past, None) => {
+                let records = past.iter().flat_map(|past| {
+                    let newest = past.records.iter().rev().take(self.last);
+                    newest.map(move |record| (record, past.why(record)))
+                });
+                if self.json {
+                    let rows = records.map(|(record, why)| as_json(record, &why));
+                    return print_json(&rows.collect());
+                }
+                let rows = records.map(|(record, why)| as_text(record, &why, SHOWN_OF_A_KIND));
+                let rows: Vec<String> = rows.collect();
+                if rows.is_empty() {
+                    say("oclcache: the journal is empty: no program was compiled yet");
+                }
+                print(rows.concat().as_bytes())
             }
-            print(rows.concat().as_bytes())
         }
     }
 }
 
-/// All that is known of one key.
-fn of_key(past: &Past, key: &Key, json: bool) -> Result<ExitCode, Failure> {
+/// Everything known about one key.
+fn of_key(past: &BuildHistory, key: &Key, json: bool) -> Result<ExitCode, Failure> {
     let is_its =
         |record: &&JournalRecord| record.build.as_ref().is_some_and(|build| build.key == *key);
     let mut records: Vec<&JournalRecord> = past.records.iter().rev().filter(is_its).collect();
     let entry = past.entry(key);
-    // An entry that is older than the journal.
+    // The entry may be older than the journal.
     let first = entry.map(|meta| why::record_of_entry(key, meta));
     if records.is_empty() {
         records.extend(&first);
@@ -83,7 +95,7 @@ fn outcome(ended: &BuildResult) -> &'static str {
     }
 }
 
-fn as_json(record: &JournalRecord, why: &Why) -> Value {
+fn as_json(record: &JournalRecord, why: &MissExplanation) -> Value {
     let shown = |bytes: &[u8]| text(bytes).to_string();
     let differences = why.differences.iter().map(|difference| {
         json!({
@@ -131,8 +143,8 @@ fn as_json(record: &JournalRecord, why: &Why) -> Value {
     })
 }
 
-/// A head line, and what there is to say, a line each.
-fn as_text(record: &JournalRecord, why: &Why, of_a_kind: usize) -> String {
+/// A head line, and the explanation in lines below it.
+fn as_text(record: &JournalRecord, why: &MissExplanation, of_a_kind: usize) -> String {
     let now = journal::now_ms();
     let age = ago(now.saturating_sub(record.time_ms));
     let process = match record.process {
@@ -168,33 +180,4 @@ fn as_text(record: &JournalRecord, why: &Why, of_a_kind: usize) -> String {
         row(&words);
     }
     shown
-}
-
-/// What there is to say; at most so many differences of each kind.
-pub(super) fn words(why: &Why, of_a_kind: usize) -> Vec<String> {
-    let mut said: Vec<String> = Vec::new();
-    if !why.words.is_empty() {
-        said.push(why.words.clone());
-    }
-    let mut rest: &[Difference] = &why.differences;
-    while let Some(first) = rest.first() {
-        let end = rest.iter().position(|other| other.kind != first.kind);
-        let (kind, others) = rest.split_at(end.unwrap_or(rest.len()));
-        rest = others;
-        // Another device answers everything else otherwise as well.
-        let of_a_kind = match first.name.as_str() {
-            "device name" if of_a_kind < usize::MAX => 1,
-            _ => of_a_kind,
-        };
-        let mut all: Vec<&str> = kind.iter().map(|one| one.words.as_str()).collect();
-        all.dedup();
-        let more = all.len().saturating_sub(of_a_kind);
-        all.truncate(of_a_kind);
-        said.extend(all.into_iter().map(str::to_owned));
-        if more > 0 {
-            said.push(format!("and {more} more differences of the {}", first.kind));
-        }
-    }
-    said.extend(why.not_stored.iter().map(|why| why.words.clone()));
-    said
 }

@@ -1,11 +1,11 @@
-//! `oclcache export`: entries as an archive.
+//! `oclcache export`: writes entries into an archive.
 //!
-//! Entries are read once, into a file without a name, so that what the manifest says of them is what follows it, whatever other
-//! processes store meanwhile. The archive gets its name when it is whole.
+//! Entries are read once, into a file without a name, so that the manifest matches them, whatever other processes store meanwhile.
+//! The archive gets its name when it is complete.
 
-mod chosen;
 mod disclosure;
 mod private;
+mod selection;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,7 +13,6 @@ use std::io::{self, BufWriter, IsTerminal, Read, Seek, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
@@ -21,125 +20,113 @@ use tar::{Builder, EntryType, Header};
 use tempfile::NamedTempFile;
 use zstd::stream::write::Encoder;
 
+use super::archive::manifest::{FORMAT, ListedMember, MANIFEST, Manifest, SEAL, member};
 use super::archive::read::MAGIC;
 use super::archive::seal::Seal;
-use super::archive::{FORMAT, ListedMember, MANIFEST, Manifest, SEAL, bar, go_on, member};
 use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::open::store;
 use super::output::{plain, plural, print_json, say, size};
+use super::progress::bar;
 use crate::config::Config;
 use crate::key::ingredients::Key;
 use crate::store::Store;
-use chosen::Chosen;
+use selection::{ExportFilter, ExportSelection, cannot, place};
 
-/// zstd's own default: a higher level takes ten times as long for a tenth of the size.
+/// The default of zstd. A higher level takes ten times as long and saves a tenth of the size.
 const LEVEL: i32 = 3;
 
-/// What is exported, and whereto.
+/// Write entries into an archive for another machine, user or container
 #[derive(Args)]
+#[command(after_help = "Example: oclcache export --driver pocl --no-source kernels.tar.zst")]
 pub struct ExportArgs {
-    /// Only entries of drivers of this family, as `pocl`
-    #[arg(long, value_name = "NAME")]
-    driver: Option<String>,
-    /// Only entries for devices with this in their name
-    #[arg(long, value_name = "TEXT")]
-    device: Option<String>,
-    /// Only entries that this program has left
-    #[arg(long, value_name = "NAME")]
-    program: Option<String>,
-    /// Only entries that are not older, as 12h or 30d
-    #[arg(long, value_name = "TIME", value_parser = super::parse::parse_age)]
-    since: Option<Duration>,
-    /// Without sources, headers, build logs, paths, and values of options and variables; what cannot be without stays out
-    #[arg(long)]
-    no_source: bool,
-    /// Only tell what would be disclosed
+    #[command(flatten)]
+    filter: ExportFilter,
+    /// Show what the archive would disclose, and write nothing
     #[arg(long)]
     dry_run: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The archive, as kernels.tar.zst; `-` is standard output
+    /// The archive, such as kernels.tar.zst, or `-` for standard output
     file: PathBuf,
 }
 
-pub fn export(wanted: &ExportArgs) -> Result<ExitCode, Failure> {
-    let is_stream = wanted.file == OsStr::new("-");
-    if is_stream && wanted.json && !wanted.dry_run {
-        let words = "standard output cannot be both the archive and JSON; name a file";
-        return Err(Failure {
-            words: words.into(),
-            code: 2,
-        });
+impl ExportArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let is_stream = self.file == OsStr::new("-");
+        if is_stream && self.json && !self.dry_run {
+            let words = "standard output cannot be both the archive and JSON; name a file";
+            return Err(Failure::usage(words));
+        }
+        if is_stream && !self.dry_run && io::stdout().is_terminal() {
+            let words = "an archive cannot be written to a terminal; name a file";
+            return Err(Failure::usage(words));
+        }
+        if !is_stream {
+            check_target(&self.file)?;
+        }
+        let Some(store) = store()? else {
+            return Err(Failure::new(
+                "there is nothing to export: the cache is empty",
+            ));
+        };
+        let interrupt = Interrupt::listen()?;
+        let chosen = {
+            let spool = (!self.dry_run).then(|| place(&self.file));
+            ExportSelection::read(&store, &self.filter, spool.as_deref(), &interrupt)?
+        };
+        if !chosen.listed.is_empty() {
+            say(&format!("oclcache: {}", chosen.disclosure.words()));
+        }
+        for (what, count) in &chosen.left_out {
+            say(&format!("oclcache: left out: {count} {what}"));
+        }
+        if chosen.damaged > 0 {
+            say(&format!(
+                "oclcache: left out: {}",
+                plural(chosen.damaged, "damaged entry", "damaged entries")
+            ));
+        }
+        if chosen.listed.is_empty() {
+            return Err(Failure::new(
+                "there is nothing to export: no entries match; run `oclcache list` to see what there is",
+            ));
+        }
+        let written = match self.dry_run {
+            true => None,
+            false if is_stream => Some(to_standard_output(
+                &store,
+                chosen.spool.as_ref(),
+                &chosen.listed,
+                &interrupt,
+            )?),
+            false => Some(to_file(&store, &self, &chosen, &interrupt)?),
+        };
+        let shown = crate::log::path(&self.file).to_string();
+        if let Some(bytes) = written {
+            let count = plural(chosen.listed.len() as u64, "entry", "entries");
+            say(&format!(
+                "oclcache: {count} exported to `{shown}`, {}",
+                size(bytes)
+            ));
+        }
+        if self.json {
+            return print_json(&json!({
+                "file": self.file.to_string_lossy(),
+                "written": written.is_some(),
+                "bytes": written,
+                "keys": chosen.listed.iter().map(|(key, _)| key.hex()).collect::<Vec<_>>(),
+                "discloses": chosen.disclosure.json(),
+                "left_out": chosen.left_out.iter().map(|(what, count)| json!({ "what": what, "count": count })).collect::<Vec<_>>(),
+                "damaged": chosen.damaged,
+            }));
+        }
+        Ok(ExitCode::SUCCESS)
     }
-    if is_stream && !wanted.dry_run && io::stdout().is_terminal() {
-        let words = "an archive is nothing for a terminal; name a file";
-        return Err(Failure {
-            words: words.into(),
-            code: 2,
-        });
-    }
-    if !is_stream {
-        check_target(&wanted.file)?;
-    }
-    let Some(store) = store()? else {
-        return Err(Failure::new(
-            "there is nothing to export: the cache is empty",
-        ));
-    };
-    let interrupt = Interrupt::listen()?;
-    let chosen = Chosen::read(&store, wanted, &interrupt)?;
-    if !chosen.listed.is_empty() {
-        say(&format!("oclcache: {}", chosen.disclosure.words()));
-    }
-    for (what, count) in &chosen.left_out {
-        say(&format!("oclcache: left out: {count} {what}"));
-    }
-    if chosen.damaged > 0 {
-        say(&format!(
-            "oclcache: left out: {}",
-            plural(chosen.damaged, "damaged entry", "damaged entries")
-        ));
-    }
-    if chosen.listed.is_empty() {
-        return Err(Failure::new(
-            "there is nothing to export: no entry is what was asked for; see `oclcache list`",
-        ));
-    }
-    let written = match wanted.dry_run {
-        true => None,
-        false if is_stream => Some(to_standard_output(
-            &store,
-            chosen.spool.as_ref(),
-            &chosen.listed,
-            &interrupt,
-        )?),
-        false => Some(to_file(&store, wanted, &chosen, &interrupt)?),
-    };
-    let shown = crate::log::path(&wanted.file).to_string();
-    if let Some(bytes) = written {
-        let count = plural(chosen.listed.len() as u64, "entry", "entries");
-        say(&format!(
-            "oclcache: {count} exported to `{shown}`, {}",
-            size(bytes)
-        ));
-    }
-    if wanted.json {
-        return print_json(&json!({
-            "file": wanted.file.to_string_lossy(),
-            "written": written.is_some(),
-            "bytes": written,
-            "keys": chosen.listed.iter().map(|(key, _)| key.hex()).collect::<Vec<_>>(),
-            "discloses": chosen.disclosure.json(),
-            "left_out": chosen.left_out.iter().map(|(what, count)| json!({ "what": what, "count": count })).collect::<Vec<_>>(),
-            "damaged": chosen.damaged,
-        }));
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
-/// What is there is replaced if it is an archive, and is nobody else's affair.
+/// Fails if the target exists and is not an archive, which may be replaced.
 fn check_target(file: &Path) -> Result<(), Failure> {
     let shown = crate::log::path(file).to_string();
     let Ok(metadata) = std::fs::metadata(file) else {
@@ -147,13 +134,13 @@ fn check_target(file: &Path) -> Result<(), Failure> {
     };
     if metadata.is_dir() {
         return Err(Failure::new(format_args!(
-            "`{shown}` is a directory; name a file in it, as `{shown}/kernels.tar.zst`"
+            "`{shown}` is a directory; name a file in it, such as `{shown}/kernels.tar.zst`"
         )));
     }
     let kind = metadata.file_type();
     if kind.is_fifo() || kind.is_char_device() || kind.is_block_device() || kind.is_socket() {
         return Err(Failure::new(format_args!(
-            "`{shown}` is no regular file; write to standard output instead: oclcache export - > {shown}"
+            "`{shown}` is not a regular file; write to standard output: oclcache export - > {shown}"
         )));
     }
     let mut start = Vec::new();
@@ -162,43 +149,25 @@ fn check_target(file: &Path) -> Result<(), Failure> {
     match read {
         Ok(_) if start.is_empty() || start == MAGIC => Ok(()),
         Ok(_) => Err(Failure::new(format_args!(
-            "`{shown}` is there and is no archive; it is not replaced"
+            "`{shown}` exists and is not an archive, so it is not replaced; name another file"
         ))),
         Err(error) => Err(Failure::new(format_args!(
-            "cannot read `{shown}`: {error}; it is not replaced"
+            "cannot read `{shown}`: {error}; name another file"
         ))),
     }
 }
 
-fn place(file: &Path) -> PathBuf {
-    if file == OsStr::new("-") {
-        #[allow(clippy::disallowed_methods)] // the file has no name
-        return std::env::temp_dir();
-    }
-    match file.parent() {
-        Some(parent) if parent != Path::new("") => parent.to_owned(),
-        _ => PathBuf::from("."),
-    }
-}
-
-fn cannot(action: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::new(format_args!(
-        "cannot {action} `{}`: {error}",
-        crate::log::path(path)
-    ))
-}
-
-/// Writes beside the file, and gives it the name when it is whole. Tells its size.
+/// Writes a temporary file and renames it when it is complete. Returns its size.
 fn to_file(
     store: &Store,
-    wanted: &ExportArgs,
-    chosen: &Chosen,
+    arguments: &ExportArgs,
+    chosen: &ExportSelection,
     interrupt: &Interrupt,
 ) -> Result<u64, Failure> {
-    let failed = |error: io::Error| cannot("write", &wanted.file, &error);
+    let failed = |error: io::Error| cannot("write", &arguments.file, &error);
     let made = tempfile::Builder::new()
         .prefix(".oclcache-export-")
-        .tempfile_in(place(&wanted.file));
+        .tempfile_in(place(&arguments.file));
     let temporary: NamedTempFile = made.map_err(failed)?;
     let output = BufWriter::new(temporary.as_file());
     write(
@@ -209,12 +178,12 @@ fn to_file(
         interrupt,
         &failed,
     )?;
-    // A name for something that a power cut may empty is none: the next machine cannot make it again.
+    // A power cut must not leave an empty archive.
     temporary.as_file().sync_all().map_err(failed)?;
     let bytes = temporary.as_file().metadata().map_err(failed)?.len();
-    go_on(interrupt)?;
+    interrupt.go_on()?;
     temporary
-        .persist(&wanted.file)
+        .persist(&arguments.file)
         .map_err(|error| failed(error.error))?;
     Ok(bytes)
 }
@@ -276,7 +245,7 @@ fn write(
         manifest.as_bytes(),
     )
     .map_err(failed)?;
-    // A cache that is only read gets no key; then its archives are anybody's.
+    // A read-only cache gets no key. Without a key, importing needs `--trust`.
     let config = Config::read();
     let seal = match config.readonly() {
         true => Seal::of(store),
@@ -300,7 +269,7 @@ fn write(
     spool.rewind().map_err(failed)?;
     let bar = bar(listed.len() as u64, "writing");
     for (key, listed) in listed {
-        go_on(interrupt)?;
+        interrupt.go_on()?;
         bar.inc(1);
         append(
             &mut archive,

@@ -1,7 +1,7 @@
-//! `oclcache extract`: one entry as files.
+//! `oclcache extract`: writes one entry as files.
 //!
-//! They are written beside the directory that was named, into one of a name that nobody knows, which gets the name when all is
-//! there. What programs have called things becomes the name of a file only as far as that is harmless (`names`).
+//! They are written to a temporary directory beside the target, which is renamed when it is complete. Names that programs chose become
+//! names of files only if they are harmless (`names`).
 
 mod headers;
 mod names;
@@ -17,52 +17,58 @@ use std::process::ExitCode;
 use clap::Args;
 use opencl_sys::{CL_KERNEL_ARG_NAME, CL_KERNEL_ARG_TYPE_NAME, CL_PROGRAM_BUILD_LOG};
 
-use super::archive::{devices, go_on};
+use super::entry_view::{devices, kind, value};
 use super::failure::Failure;
+use super::find::find_entry;
 use super::interrupt::Interrupt;
 use super::output::say;
-use super::show::{find_entry, kind, value};
 use crate::key::ingredients::{Key, Kind, digest_of};
 use crate::log::text;
 use crate::store::entry::{Answer, Answers, Entry, KernelFacts, Meta};
 use crate::store::recipe::{RecipeBase, StoredRecipe};
 
-/// Which entry, and whereto.
+/// Write one entry as files, with a script that compiles it again
 #[derive(Args)]
+#[command(
+    after_help = "Example: oclcache extract 4f1d2a blur && blur/rebuild.sh\nIn ccache: --inspect"
+)]
 pub struct ExtractArgs {
-    /// The key, or as many of its first digits as make it clear
+    /// The key, or enough of its first digits
     key: String,
-    /// A directory that is new or empty
+    /// A new or empty directory
     directory: PathBuf,
 }
 
-pub fn extract(wanted: &ExtractArgs) -> Result<ExitCode, Failure> {
-    let (key, _, entry) = find_entry(&wanted.key)?;
-    let target = std::path::absolute(&wanted.directory).map_err(Failure::new)?;
-    let shown = crate::log::path(&wanted.directory).to_string();
-    check_target(&target, &shown)?;
-    let cannot = |error: io::Error| Failure::new(format_args!("cannot write `{shown}`: {error}"));
-    let interrupt = Interrupt::listen()?;
-    let parent = target.parent().unwrap_or(Path::new("/"));
-    let made = tempfile::Builder::new()
-        .prefix(".oclcache-extract-")
-        .permissions(fs::Permissions::from_mode(0o700))
-        .tempdir_in(parent);
-    let made = made.map_err(cannot)?;
-    let lacking = write(made.path(), &key, &entry).map_err(cannot)?;
-    go_on(&interrupt)?;
-    // One that is there must be empty, and no link.
-    fs::rename(made.path(), &target).map_err(cannot)?;
-    let _ = made.keep();
-    for words in &lacking {
-        say(&format!("oclcache: {words}"));
+impl ExtractArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let (key, _, entry) = find_entry(&self.key)?;
+        let target = std::path::absolute(&self.directory).map_err(Failure::new)?;
+        let shown = crate::log::path(&self.directory).to_string();
+        check_target(&target, &shown)?;
+        let cannot =
+            |error: io::Error| Failure::new(format_args!("cannot write `{shown}`: {error}"));
+        let interrupt = Interrupt::listen()?;
+        let parent = target.parent().unwrap_or(Path::new("/"));
+        let made = tempfile::Builder::new()
+            .prefix(".oclcache-extract-")
+            .permissions(fs::Permissions::from_mode(0o700))
+            .tempdir_in(parent);
+        let made = made.map_err(cannot)?;
+        let lacking = write(made.path(), &key, &entry).map_err(cannot)?;
+        interrupt.go_on()?;
+        // Fails if the target exists and is not an empty directory.
+        fs::rename(made.path(), &target).map_err(cannot)?;
+        let _ = made.keep();
+        for words in &lacking {
+            say(&format!("oclcache: {words}"));
+        }
+        let count = names_in(&target);
+        say(&format!(
+            "oclcache: wrote {} to `{shown}`: {count}",
+            &key.hex()[..16]
+        ));
+        Ok(ExitCode::SUCCESS)
     }
-    let count = names_in(&target);
-    say(&format!(
-        "oclcache: {} is in `{shown}`: {count}",
-        &key.hex()[..16]
-    ));
-    Ok(ExitCode::SUCCESS)
 }
 
 fn check_target(target: &Path, shown: &str) -> Result<(), Failure> {
@@ -74,7 +80,7 @@ fn check_target(target: &Path, shown: &str) -> Result<(), Failure> {
     match fs::symlink_metadata(target) {
         Err(_) => Ok(()),
         Ok(metadata) if metadata.is_symlink() => refused("is a link"),
-        Ok(metadata) if !metadata.is_dir() => refused("is no directory"),
+        Ok(metadata) if !metadata.is_dir() => refused("is not a directory"),
         Ok(_) => match fs::read_dir(target) {
             Ok(mut names) => match names.next() {
                 None => Ok(()),
@@ -85,7 +91,7 @@ fn check_target(target: &Path, shown: &str) -> Result<(), Failure> {
     }
 }
 
-/// What stands at the top of the tree.
+/// The names at the top of the tree.
 fn names_in(directory: &Path) -> String {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
@@ -95,7 +101,7 @@ fn names_in(directory: &Path) -> String {
     names.join(", ")
 }
 
-/// Writes all files, and tells what lacks.
+/// Writes all files. Returns messages about what is missing.
 fn write(top: &Path, key: &Key, entry: &Entry) -> io::Result<Vec<String>> {
     let meta = &entry.meta;
     let mut lacking = Vec::new();
@@ -124,12 +130,12 @@ fn write(top: &Path, key: &Key, entry: &Entry) -> io::Result<Vec<String>> {
     }
     if entry.is_pending() {
         lacking.push(
-            "there are no binaries: it is a recipe that `oclcache bake` makes an entry of"
+            "there are no binaries: this is a pending recipe; `oclcache bake` compiles it"
                 .to_owned(),
         );
     }
     let Some(recipe) = recipe else {
-        lacking.push("there is no source, so nothing compiles it again: it was stored without (OCLCACHE_STORE_SOURCE=0, or an archive without sources)".to_owned());
+        lacking.push("there is no source, so it cannot be compiled again: it was stored without (OCLCACHE_STORE_SOURCE=0, or an archive without sources)".to_owned());
         return Ok(lacking);
     };
     let file = match &recipe.base {
@@ -144,7 +150,7 @@ fn write(top: &Path, key: &Key, entry: &Entry) -> io::Result<Vec<String>> {
         RecipeBase::Linked(keys) => {
             let keys: Vec<String> = keys.iter().map(Key::hex).collect();
             fs::write(top.join("inputs.txt"), keys.join("\n") + "\n")?;
-            lacking.push("it has no source of its own, so nothing compiles it again: it was linked from the programs whose keys are in inputs.txt; extract those".to_owned());
+            lacking.push("it has no source, so it cannot be compiled again: it was linked from the programs whose keys are in inputs.txt; extract those".to_owned());
             return Ok(lacking);
         }
     };
@@ -153,11 +159,13 @@ fn write(top: &Path, key: &Key, entry: &Entry) -> io::Result<Vec<String>> {
     lacking.append(&mut written.lacking);
     if recipe.previous.is_some() {
         lacking.push(
-            "it was built for other devices before, which rebuild.sh does not do again".to_owned(),
+            "it was built for other devices before, which rebuild.sh does not repeat".to_owned(),
         );
     }
     if recipe.devices.iter().any(|device| device.is_part) {
-        lacking.push("it was for a part of a device; rebuild.sh takes one of that name".to_owned());
+        lacking.push(
+            "it was built for a sub-device; rebuild.sh uses a device of that name".to_owned(),
+        );
     }
     fs::write(
         top.join("rebuild.c"),
@@ -169,7 +177,7 @@ fn write(top: &Path, key: &Key, entry: &Entry) -> io::Result<Vec<String>> {
     Ok(lacking)
 }
 
-/// Where it was compiled: variables as `NAME=VALUE`, and all else behind `#`.
+/// Where it was compiled: variables as `NAME=VALUE`, and everything else in comments.
 fn environment(key: &Key, meta: &Meta, recipe: Option<&StoredRecipe>) -> String {
     let mut shown = String::new();
     let mut row = |name: &str, words: &str| {
@@ -218,7 +226,7 @@ fn environment(key: &Key, meta: &Meta, recipe: Option<&StoredRecipe>) -> String 
     shown
 }
 
-/// What the compiler said, for each device.
+/// The build logs of all devices.
 fn build_log(meta: &Meta, options: &[u8]) -> Vec<u8> {
     let mut all = Vec::new();
     for answers in &meta.facts.devices {
@@ -247,7 +255,7 @@ fn find(answers: &Answers, name: u32) -> Option<&Answer> {
         .map(|(_, answer)| answer)
 }
 
-/// Each kernel on a line, with its arguments as far as they are known.
+/// One line for each kernel, with its arguments if they are known.
 fn kernels(meta: &Meta) -> String {
     let mut shown = String::new();
     for name in &meta.facts.kernel_names {

@@ -8,7 +8,7 @@ use crate::store::StoreError;
 /// Why a verb failed.
 pub struct Failure {
     /// The message, without the command's name.
-    pub words: String,
+    pub message: String,
     /// The exit code. Codes above [`Failure::SIGNALED`] stand for the signal that ended the verb.
     pub code: u8,
 }
@@ -18,17 +18,25 @@ impl Failure {
     pub const SIGNALED: u8 = 128;
 
     /// A failure with exit code 1.
-    pub fn new(words: impl fmt::Display) -> Failure {
+    pub fn new(message: impl fmt::Display) -> Failure {
         Failure {
-            words: words.to_string(),
+            message: message.to_string(),
             code: 1,
         }
     }
 
-    /// A failure with exit code 3: no entry matches.
-    pub fn no_such_entry(words: impl fmt::Display) -> Failure {
+    /// A failure with exit code 2: wrong usage.
+    pub fn usage(message: impl fmt::Display) -> Failure {
         Failure {
-            words: words.to_string(),
+            message: message.to_string(),
+            code: 2,
+        }
+    }
+
+    /// A failure with exit code 3: no entry matches.
+    pub fn no_such_entry(message: impl fmt::Display) -> Failure {
+        Failure {
+            message: message.to_string(),
             code: 3,
         }
     }
@@ -43,9 +51,7 @@ impl From<StoreError> for Failure {
             ErrorKind::ReadOnlyFilesystem => {
                 "set OCLCACHE_READONLY=1 to use the cache as it is, or OCLCACHE_DIR to a directory elsewhere"
             }
-            _ => {
-                "`oclcache doctor` tells how to mend that, or set OCLCACHE_DIR to another directory"
-            }
+            _ => "run `oclcache doctor`, or set OCLCACHE_DIR to another directory",
         };
         Failure::new(format_args!("{error}; {step}"))
     }

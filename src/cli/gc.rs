@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use clap::Args;
+use indicatif::ProgressBar;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object};
 
@@ -13,8 +14,10 @@ use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::open::directory;
 use super::output::{plural, say, size};
-use super::worker::root;
-use super::{install, run};
+use super::parse::{parse_age, parse_size};
+use super::progress::bar;
+use super::worker::private_directory;
+use super::{home, vendors};
 use crate::config::Config;
 use crate::driver::{build_id_value, sha256_value};
 use crate::key::ingredients::{Kind, sha256};
@@ -23,74 +26,84 @@ use crate::store::entry::Meta;
 use crate::store::gc::Collector;
 use crate::store::{Limits, Store};
 
-pub fn gc(max_size: Option<u64>, max_age: Option<Duration>) -> Result<ExitCode, Failure> {
-    let config = Config::read();
-    let path = directory(&config)?;
-    let mut limits = Limits::of(&config);
-    if let Some(bytes) = max_size {
-        limits.max_size = (bytes > 0).then_some(bytes);
-    }
-    if let Some(age) = max_age {
-        limits.max_age = (!age.is_zero()).then_some(age);
-    }
-    root::clear_leftovers();
-    let places = install::data_directory().map(|place| Directory::open(&place));
-    if let Some(Ok(Some(place))) = places {
-        run::forget_vendors(&place);
-    }
-    if Store::open_existing(&path)?.is_none() {
-        say("oclcache: the cache is empty");
-        return Ok(ExitCode::SUCCESS);
-    }
-    let store = Store::open(&path, limits)?;
-    run::forget_vendors(store.root());
-    let interrupt = Interrupt::listen()?;
-    let mut watched = Watched::new(&interrupt);
-    let done = store.collect(&limits, &mut watched)?;
-    watched.bar.finish_and_clear();
-    let mut words = format!(
-        "oclcache: removed {} ({})",
-        plural(done.entries, "entry", "entries"),
-        size(done.bytes)
-    );
-    for (files, what) in [
-        (done.old_formats, "of formats that are not used any more"),
-        (done.leftovers, "that were left over"),
-    ] {
-        if files > 0 {
-            words += &format!(", {} {what}", plural(files, "file", "files"));
-        }
-    }
-    if done.stopped {
-        say(&words);
-        return Err(interrupt.failure("stopped"));
-    }
-    let left = plural(done.left, "entry", "entries");
-    say(&format!(
-        "{words}; left: {left} ({})",
-        size(done.left_bytes)
-    ));
-    Ok(ExitCode::SUCCESS)
+/// Shrink the cache to its limits, and remove what is no longer used
+#[derive(Args, Default)]
+#[command(after_help = "Example: oclcache gc --max-size 500M\nIn ccache: -c, --evict-older-than")]
+pub struct GcArgs {
+    /// The size limit, such as 500M or 5Gi, instead of OCLCACHE_MAX_SIZE
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_size: Option<u64>,
+    /// Remove entries unused for this time, such as 12h or 30d, instead of OCLCACHE_MAX_AGE
+    #[arg(long, value_name = "TIME", value_parser = parse_age)]
+    max_age: Option<Duration>,
 }
 
-/// What files of drivers are now, and a bar for people who watch.
+impl GcArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let config = Config::read();
+        let path = directory(&config)?;
+        let mut limits = Limits::of(&config);
+        if let Some(bytes) = self.max_size {
+            limits.max_size = (bytes > 0).then_some(bytes);
+        }
+        if let Some(age) = self.max_age {
+            limits.max_age = (!age.is_zero()).then_some(age);
+        }
+        private_directory::clear_leftovers();
+        let places = home::data_directory().map(|place| Directory::open(&place));
+        if let Some(Ok(Some(place))) = places {
+            vendors::forget_vendors(&place);
+        }
+        if Store::open_existing(&path)?.is_none() {
+            say("oclcache: the cache is empty");
+            return Ok(ExitCode::SUCCESS);
+        }
+        let store = Store::open(&path, limits)?;
+        vendors::forget_vendors(store.root());
+        let interrupt = Interrupt::listen()?;
+        let mut watched = Watched::new(&interrupt);
+        let done = store.collect(&limits, &mut watched)?;
+        watched.bar.finish_and_clear();
+        let mut words = format!(
+            "oclcache: removed {} ({})",
+            plural(done.entries, "entry", "entries"),
+            size(done.bytes)
+        );
+        for (files, what) in [
+            (done.old_formats, "of old formats"),
+            (done.leftovers, "left by killed processes"),
+        ] {
+            if files > 0 {
+                words += &format!(", {} {what}", plural(files, "file", "files"));
+            }
+        }
+        if done.stopped {
+            say(&words);
+            return Err(interrupt.failure("stopped"));
+        }
+        let left = plural(done.left, "entry", "entries");
+        say(&format!(
+            "{words}; left: {left} ({})",
+            size(done.left_bytes)
+        ));
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Tells the collector which drivers are still installed, and shows progress.
 struct Watched<'a> {
     interrupt: &'a Interrupt,
-    /// By path: how the library would stand in a key, by build-id or by content.
+    /// By path: the values that identify the library in keys, by build-id and by content; None if it is gone.
     libraries: HashMap<String, Option<Vec<Vec<u8>>>>,
     bar: ProgressBar,
 }
 
 impl Watched<'_> {
     fn new(interrupt: &Interrupt) -> Watched<'_> {
-        let bar = ProgressBar::new(0);
-        if let Ok(style) = ProgressStyle::with_template("{msg:9} {wide_bar} {pos}/{len}") {
-            bar.set_style(style);
-        }
         Watched {
             interrupt,
             libraries: HashMap::new(),
-            bar,
+            bar: bar(0, ""),
         }
     }
 }
@@ -99,7 +112,7 @@ impl Collector for Watched<'_> {
     fn is_installed(&mut self, meta: &Meta) -> bool {
         let path = meta.driver_library.as_str();
         if !Path::new(path).is_absolute() {
-            return true; // found by its name, nobody knows where
+            return true; // found by name: the path is not known
         }
         let known = self
             .libraries
@@ -122,7 +135,7 @@ impl Collector for Watched<'_> {
     }
 }
 
-/// How a library would stand in a key; None if it is gone.
+/// The values that identify a library in keys; None if it is gone.
 fn values_of(library: &Path) -> Option<Vec<Vec<u8>>> {
     let content = std::fs::read(library).ok()?;
     let elf = ElfFile64::<Endianness>::parse(content.as_slice()).ok();

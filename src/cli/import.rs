@@ -1,9 +1,8 @@
-//! `oclcache import`: takes entries from an archive, which anybody may have made.
+//! `oclcache import`: imports entries from an archive, which may be hostile.
 //!
-//! The archive is read twice: first it is judged, member by member, so that one that is not whole changes nothing; then what was
-//! found good is stored, if it still is what was judged.
+//! The archive is read twice: first every member is checked, so that a damaged archive changes nothing; then the accepted members
+//! are stored, if they are unchanged.
 
-mod drivers;
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,13 +14,15 @@ use std::process::ExitCode;
 use clap::Args;
 use indicatif::ProgressBar;
 
-use super::archive::read::{ArchiveSource, Head, Member, Visitor};
+use super::archive::manifest::{ListedMember, key_of, member};
+use super::archive::read::{ArchiveHead, ArchiveMember, ArchiveSource, ArchiveVisitor};
 use super::archive::seal::Seal;
-use super::archive::{ListedMember, bar, key_of, member};
 use super::failure::Failure;
 use super::interrupt::Interrupt;
-use super::open::directory;
+use super::open::{directory, usable_store};
 use super::output::say;
+use super::progress::bar;
+use super::registered_drivers::{RegisteredDrivers, purpose};
 use crate::config::Config;
 use crate::key::ingredients::{self, Key, hex, sha256};
 use crate::store::entry::{Entry, EntryContent, Meta};
@@ -29,155 +30,156 @@ use crate::store::recipe::StoredRecipe;
 use crate::store::tier::Tier;
 use crate::store::{Limits, Lookup, MAX_ENTRY_BYTES, Store};
 use crate::trust;
-use drivers::purpose;
-pub use drivers::{DriverArguments, Drivers, describe};
 use report::ImportReport;
 
-/// An archive with more members that are no entries is none, and each is remembered with its reason.
+/// An archive with more refused members is refused, since each reason is kept in memory.
 const MAX_REFUSED: usize = 10_000;
 
-/// What is imported, and whereto.
+/// Import the entries of an archive that fit a driver of this machine
 #[derive(Args)]
+#[command(
+    after_help = "Example: oclcache import --trust kernels.tar.zst\nExit code: 1 if something was refused, or nothing can be used here"
+)]
 pub struct ImportArgs {
-    /// Take it although it does not come from this cache: entries are code that programs will run
+    /// Import an archive of another cache: its entries are code that your programs will run
     #[arg(long)]
     trust: bool,
-    /// Also entries that no driver of this machine has made
+    /// Also import entries that fit no driver of this machine
     #[arg(long)]
     all: bool,
-    /// Only tell what would be imported
+    /// Show what would be imported, and import nothing
     #[arg(long)]
     dry_run: bool,
-    /// Into a directory for all users of this machine, otherwise the first of `system_dirs`
+    /// Import into this directory for all users of the machine; without DIR, into the first of `system_dirs`
     #[arg(long, value_name = "DIR", num_args = 0..=1)]
     system: Option<Option<PathBuf>>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// What `oclcache export` has written; `-` is standard input
+    /// An archive of `oclcache export`, or `-` for standard input
     file: PathBuf,
 }
 
 /// Where entries go.
 struct Target {
-    /// None: there is none yet, and nothing is to be made.
+    /// None if there is none yet.
     store: Option<Store>,
     is_system: bool,
 }
 
-pub fn import(wanted: &ImportArgs) -> Result<ExitCode, Failure> {
-    let config = Config::read();
-    let system = system_directory(wanted, &config)?;
-    if system.is_none() && (config.readonly() || config.disable()) {
-        return Err(Failure::new(
-            "nothing is imported: the cache is not to be written (OCLCACHE_READONLY, OCLCACHE_DISABLE)",
-        ));
-    }
-    let path = match &system {
-        Some(path) => path.clone(),
-        None => directory(&config)?,
-    };
-    // Whoever waits for standard input can be ended.
-    let mut source = ArchiveSource::open(&wanted.file)?;
-    let interrupt = Interrupt::listen()?;
-    let existing = match system.is_some() && !path.exists() {
-        true => None,
-        false => Store::open_existing(&path)?,
-    };
-    let own = Store::open_existing(&directory(&config).unwrap_or_default())
-        .ok()
-        .flatten();
-    let target = Target {
-        store: existing,
-        is_system: system.is_some(),
-    };
-    let mut judge = Judge {
-        wanted,
-        target: &target,
-        seal: own.as_ref().and_then(Seal::of),
-        archive: source.name().to_owned(),
-        listed: BTreeMap::new(),
-        seen: BTreeSet::new(),
-        drivers: Drivers::new(&config, &interrupt),
-        bar: bar(0, "checking"),
-        report: ImportReport {
+impl ImportArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let config = Config::read();
+        let system = system_directory(&self, &config)?;
+        if system.is_none() && (config.readonly() || config.disable()) {
+            return Err(Failure::new(
+                "nothing is imported: the cache is read-only or off (OCLCACHE_READONLY, OCLCACHE_DISABLE); run `oclcache config` to see where that is set",
+            ));
+        }
+        let path = match &system {
+            Some(path) => path.clone(),
+            None => directory(&config)?,
+        };
+        // Before the signals are handled, so that a signal ends a wait for standard input.
+        let mut source = ArchiveSource::open(&self.file)?;
+        let interrupt = Interrupt::listen()?;
+        let existing = match system.is_some() && !path.exists() {
+            true => None,
+            false => Store::open_existing(&path)?,
+        };
+        let own = usable_store(&config);
+        let target = Target {
+            store: existing,
+            is_system: system.is_some(),
+        };
+        let mut judge = Judge {
+            arguments: &self,
+            target: &target,
+            seal: own.as_ref().and_then(Seal::of),
             archive: source.name().to_owned(),
-            dry_run: wanted.dry_run,
-            system,
-            ..ImportReport::default()
-        },
-        good: Good::new(),
-    };
-    source.read(&interrupt, &mut judge)?;
-    let (good, report) = judge.finish();
-    if wanted.dry_run || good.is_empty() {
-        return report.finish(wanted.json, None);
+            listed: BTreeMap::new(),
+            seen: BTreeSet::new(),
+            drivers: RegisteredDrivers::new(&config, &interrupt),
+            bar: bar(0, "checking"),
+            report: ImportReport {
+                archive: source.name().to_owned(),
+                dry_run: self.dry_run,
+                system,
+                ..ImportReport::default()
+            },
+            accepted: Accepted::new(),
+        };
+        source.read(&interrupt, &mut judge)?;
+        let (accepted, report) = judge.finish();
+        if self.dry_run || accepted.is_empty() {
+            return report.finish(self.json, None);
+        }
+        let store = match target.is_system {
+            true => open_system(&path, &config)?,
+            false => Store::open(&path, Limits::of(&config))?,
+        };
+        let mut storing = Storing {
+            store: &store,
+            archive: source.name().to_owned(),
+            bar: bar(accepted.len() as u64, "storing"),
+            accepted,
+            report,
+        };
+        let stored = source.read(&interrupt, &mut storing);
+        storing.bar.finish_and_clear();
+        storing.report.finish(self.json, stored.err())
     }
-    let store = match target.is_system {
-        true => open_system(&path, &config)?,
-        false => Store::open(&path, Limits::of(&config))?,
-    };
-    let mut storing = Storing {
-        store: &store,
-        archive: source.name().to_owned(),
-        bar: bar(good.len() as u64, "storing"),
-        good,
-        report,
-    };
-    let stored = source.read(&interrupt, &mut storing);
-    storing.bar.finish_and_clear();
-    storing.report.finish(wanted.json, stored.err())
 }
 
-/// The directory of the system's that is meant; None: the user's own cache.
-fn system_directory(wanted: &ImportArgs, config: &Config) -> Result<Option<PathBuf>, Failure> {
-    let path = match &wanted.system {
+/// The system directory to import into; None for the user's own cache.
+fn system_directory(arguments: &ImportArgs, config: &Config) -> Result<Option<PathBuf>, Failure> {
+    let path = match &arguments.system {
         None => return Ok(None),
         Some(Some(path)) => path.clone(),
         Some(None) => config.system_dirs().into_iter().next().ok_or_else(|| {
-            Failure::new("no directory of the system is configured; name one: --system DIR")
+            Failure::new("no system directory is configured; name one with `--system DIR`")
         })?,
     };
     std::path::absolute(path).map(Some).map_err(Failure::new)
 }
 
-/// What was found good, by the number of its member.
-type Good = BTreeMap<u64, Fit>;
+/// The accepted entries, by the number of the member.
+type Accepted = BTreeMap<u64, AcceptedEntry>;
 
-/// How an entry is to be stored.
-struct Fit {
+/// An accepted entry.
+struct AcceptedEntry {
     key: Key,
     digest: [u8; 32],
-    /// The driver that it is for, as it is registered here.
+    /// The driver that it fits, as it is registered here.
     library: Option<PathBuf>,
 }
 
-/// An entry that can be believed: its key, itself, and the digest of its bytes.
-type Believed = (Key, Entry, [u8; 32]);
+/// A valid entry: its key, content, and the digest of its bytes.
+type ValidEntry = (Key, Entry, [u8; 32]);
 
-/// Goes through the archive, and changes nothing.
+/// Checks the members of an archive, and changes nothing.
 struct Judge<'a> {
-    wanted: &'a ImportArgs,
+    arguments: &'a ImportArgs,
     target: &'a Target,
-    /// By what the user's own archives are known.
+    /// Recognizes the archives of this cache.
     seal: Option<Seal>,
     archive: String,
     listed: BTreeMap<String, ListedMember>,
     seen: BTreeSet<Key>,
-    drivers: Drivers<'a>,
+    drivers: RegisteredDrivers<'a>,
     bar: ProgressBar,
     report: ImportReport,
-    good: Good,
+    accepted: Accepted,
 }
 
-impl Visitor for Judge<'_> {
-    fn head(&mut self, head: Head) -> Result<(), Failure> {
+impl ArchiveVisitor for Judge<'_> {
+    fn head(&mut self, head: ArchiveHead) -> Result<(), Failure> {
         if let (Some((manifest, signature)), Some(seal)) = (&head.sealed, &self.seal) {
             self.report.is_own = seal.is_of(manifest, signature);
         }
-        if !(self.report.is_own || self.wanted.trust || self.wanted.dry_run) {
+        if !(self.report.is_own || self.arguments.trust || self.arguments.dry_run) {
             return Err(Failure::new(format_args!(
-                "`{}` was not exported from this cache, and its entries are code that your programs will run; if you trust who made it, use --trust (--dry-run only looks)",
+                "`{}` was not exported from this cache, and its entries are code that your programs will run; if you trust its maker, import it with `--trust` (`--dry-run` shows what it has)",
                 self.archive
             )));
         }
@@ -188,13 +190,13 @@ impl Visitor for Judge<'_> {
         Ok(())
     }
 
-    fn member(&mut self, found: &mut Member) -> Result<(), Failure> {
+    fn member(&mut self, found: &mut ArchiveMember) -> Result<(), Failure> {
         self.bar.inc(1);
         match self.examine(found)? {
             Ok((key, entry, digest)) => self.decide(found.index, key, &entry, digest),
             Err(_) if self.report.refused.len() >= MAX_REFUSED => {
                 return Err(Failure::new(format_args!(
-                    "`{}` is no archive of entries: {MAX_REFUSED} of its members are none; nothing was imported",
+                    "`{}` is not an archive of entries: {MAX_REFUSED} of its members are not entries; nothing was imported",
                     self.archive
                 )));
             }
@@ -205,7 +207,7 @@ impl Visitor for Judge<'_> {
 }
 
 impl Judge<'_> {
-    /// What is to become of an entry that can be believed.
+    /// Decides whether a valid entry is imported.
     fn decide(&mut self, index: u64, key: Key, entry: &Entry, digest: [u8; 32]) {
         match self.target.holds(&key, entry) {
             Some(Ok(())) => return self.report.present.push(key),
@@ -213,33 +215,36 @@ impl Judge<'_> {
             None => {}
         }
         if entry.is_pending() && self.target.is_system {
-            let why = "a recipe, which nobody bakes in a directory of the system";
+            let why = "a recipe, which cannot be baked in a system directory";
             return self.report.unfit.push((key, why.to_owned()));
         }
-        let library = match self.wanted.all {
+        let library = match self.arguments.all {
             true => None,
             false => match self.drivers.fitting(&entry.meta) {
                 Some(library) => Some(library),
                 None => return self.report.unfit.push((key, purpose(&entry.meta))),
             },
         };
-        if self.wanted.dry_run {
+        if self.arguments.dry_run {
             self.report.taken.push(key);
             self.report.recipes += usize::from(entry.is_pending());
         }
-        let fit = Fit {
+        let fit = AcceptedEntry {
             key,
             digest,
             library,
         };
-        self.good.insert(index, fit);
+        self.accepted.insert(index, fit);
     }
 
-    /// Whether a member is an entry that can be believed: with its digest, or why it is refused.
-    fn examine(&mut self, found: &mut Member) -> Result<Result<Believed, String>, Failure> {
+    /// Checks a member. The inner error is why it is refused.
+    fn examine(
+        &mut self,
+        found: &mut ArchiveMember,
+    ) -> Result<Result<ValidEntry, String>, Failure> {
         let refused = |why: &str| Ok(Err(why.to_owned()));
         let Some(key) = key_of(&found.name) else {
-            return refused("its name is not that of an entry");
+            return refused("its name is not the name of an entry");
         };
         if self.seen.contains(&key) {
             return refused("it is in the archive twice");
@@ -253,7 +258,7 @@ impl Judge<'_> {
         match self.listed.get(&key.hex()) {
             None => return refused("the manifest does not list it"),
             Some(listed) if listed.sha256 != hex(&digest) => {
-                return refused("it is not what the manifest lists");
+                return refused("its digest is not the one in the manifest");
             }
             Some(_) => {}
         }
@@ -263,34 +268,34 @@ impl Judge<'_> {
         };
         let meta = &entry.meta;
         if ingredients::key(&meta.ingredients) != key {
-            return refused("its key is not that of what it says it was made of");
+            return refused("its key is not the key of its ingredients");
         }
         if meta.built.len() != entry.binaries().len() {
-            return refused("its binaries are not those that it lists");
+            return refused("its binaries do not match its list of them");
         }
         if entry.is_pending() && entry.recipe().is_none() {
-            return refused("it holds neither binaries nor a recipe");
+            return refused("it has neither binaries nor a recipe");
         }
         Ok(Ok((key, entry, digest)))
     }
 
-    /// What the archive lacks is known at its end.
-    fn finish(mut self) -> (Good, ImportReport) {
+    /// Adds the entries that the manifest lists and the archive lacks.
+    fn finish(mut self) -> (Accepted, ImportReport) {
         self.bar.finish_and_clear();
         let listed = self.listed.into_keys();
         let listed = listed.filter_map(|digits| Key::from_hex(&digits));
         let missing = listed.filter(|key| !self.seen.contains(key));
         self.report.refused.extend(missing.map(|key| {
-            let why = "the manifest lists it, and it is not there";
+            let why = "the manifest lists it, but the archive lacks it";
             (member(&key).into_bytes(), why.to_owned())
         }));
         self.report.silent = self.drivers.silent();
-        (self.good, self.report)
+        (self.accepted, self.report)
     }
 }
 
 impl Target {
-    /// Whether an entry as good as this is there; Err: that cannot be told.
+    /// Whether the store has an equally good entry; None if not, Err if that cannot be read.
     fn holds(&self, key: &Key, new: &Entry) -> Option<Result<(), String>> {
         match self.store.as_ref()?.look_up(key) {
             Lookup::Found(..) => Some(Ok(())),
@@ -301,22 +306,22 @@ impl Target {
     }
 }
 
-/// Goes through the archive again, and stores what was found good.
+/// Stores the accepted members of an archive.
 struct Storing<'a> {
     store: &'a Store,
     archive: String,
-    good: Good,
+    accepted: Accepted,
     bar: ProgressBar,
     report: ImportReport,
 }
 
-impl Visitor for Storing<'_> {
-    fn head(&mut self, _: Head) -> Result<(), Failure> {
+impl ArchiveVisitor for Storing<'_> {
+    fn head(&mut self, _: ArchiveHead) -> Result<(), Failure> {
         Ok(())
     }
 
-    fn member(&mut self, found: &mut Member) -> Result<(), Failure> {
-        let Some(fit) = self.good.remove(&found.index) else {
+    fn member(&mut self, found: &mut ArchiveMember) -> Result<(), Failure> {
+        let Some(fit) = self.accepted.remove(&found.index) else {
             return Ok(());
         };
         self.bar.inc(1);
@@ -343,11 +348,11 @@ impl Visitor for Storing<'_> {
 }
 
 fn changed(name: &str) -> Failure {
-    Failure::new(format_args!("`{name}` changed while it was imported"))
+    Failure::new(format_args!("`{name}` changed during the import"))
 }
 
-/// Stores an entry as one of this machine: marked, with the name that its driver has here and nobody else's directories.
-fn publish(store: &Store, fit: &Fit, entry: &Entry) -> Result<u64, String> {
+/// Stores an entry, marked as imported, with the library of its driver on this machine and without directories of the other one.
+fn publish(store: &Store, fit: &AcceptedEntry, entry: &Entry) -> Result<u64, String> {
     let recipe = entry.recipe().map(|recipe| StoredRecipe {
         own_cache: None,
         ..recipe
@@ -371,18 +376,17 @@ fn publish(store: &Store, fit: &Fit, entry: &Entry) -> Result<u64, String> {
         .map_err(|error| error.to_string())
 }
 
-/// Opens a directory of the system's to write, and makes it if it is missing: all users can read what is in it, and nobody else
-/// can write it.
+/// Opens a system directory for writing, and makes it if it is missing. All users can read it; only this one can write it.
 fn open_system(path: &Path, config: &Config) -> Result<Store, Failure> {
     let shown = crate::log::path(path).to_string();
     let cannot = |what: &str, error: std::io::Error| {
         let hint = match error.kind() {
-            std::io::ErrorKind::PermissionDenied => "; directories of the system are root's",
+            std::io::ErrorKind::PermissionDenied => "; run this as root",
             _ => "",
         };
         Failure::new(format_args!("cannot {what} `{shown}`: {error}{hint}"))
     };
-    // Others are to read what is made from here on, whatever this shell thinks.
+    // Other users must be able to read what is made from here on.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
     made.map_err(|error| cannot("make", error))?;
@@ -390,7 +394,7 @@ fn open_system(path: &Path, config: &Config) -> Result<Store, Failure> {
     owners.extend(config.trusted_owners());
     if let Err(why) = trust::open(path, trust::DIRECTORY, &owners) {
         return Err(Failure::new(format_args!(
-            "nobody would use `{shown}`: {why}"
+            "programs would not use `{shown}`: {why}"
         )));
     }
     let mode = std::fs::metadata(path)
@@ -398,12 +402,12 @@ fn open_system(path: &Path, config: &Config) -> Result<Store, Failure> {
         .mode();
     if mode & 0o055 != 0o055 {
         return Err(Failure::new(format_args!(
-            "`{shown}` cannot be read by others; `chmod a+rx` it if it is meant for them"
+            "other users cannot read `{shown}`; make it readable with `chmod a+rx {shown}`"
         )));
     }
     if !rustix::process::geteuid().is_root() {
         say(&format!(
-            "oclcache: `{shown}` will be yours: others use it only if the system's configuration file names you in trusted_owners"
+            "oclcache: `{shown}` will belong to you: other users use it only if the system's configuration file lists you in `trusted_owners`"
         ));
     }
     let limits = Limits {

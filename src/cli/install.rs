@@ -1,12 +1,12 @@
-//! `oclcache install` and `uninstall`: makes loaders find the library that belongs to this command, for one user or for all.
+//! `oclcache install` and `uninstall`: register the library that belongs to this command with loaders, for one user or for all.
 //!
-//! For all, one file beside those of the drivers, or in the loader's directory of layers. For one user, a directory of drivers that
-//! has nothing but us, and one file of variables that names it, which the session reads (environment.d(5)); the loader then sees
-//! only us, and we load what it would have. A shell that the session does not start is given a line, since no shell's file is
-//! touched. Loaders have no directory of drivers of a user's own, and both take one directory in OCL_ICD_VENDORS.
+//! For all users, this is one file beside those of the drivers, or in the loader's directory of layers. Loaders read no directory of
+//! drivers in a user's home. So for one user, it is a directory of drivers with only us in it, and a file that sets OCL_ICD_VENDORS to
+//! it for sessions (environment.d(5)). The loader then sees only us, and we load the drivers that it would have loaded. No file of a
+//! shell is changed: the line for a shell is printed.
 
-mod home;
 mod plan;
+mod session;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,48 +16,48 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 
-use super::doctor::{self, quoted};
 use super::failure::Failure;
-use super::output::{print, say, size};
-use super::run;
+use super::home::{Home, ICD};
+use super::library;
+use super::open::{bytes_taken, usable_store};
+use super::output::{print, quoted, say, size};
+use super::probe;
 use crate::config::Config;
 use crate::front::vendors::DEFAULT_DIRECTORY;
 use crate::log::path;
-use crate::store::Store;
 use crate::trust;
-pub use home::of_user;
-use home::{Home, drivers, of_session};
 use plan::{InstallPlan, registration};
+use session::{OWN_VENDORS, VENDORS, drivers, forget_directories, forget_runs, of_session};
 
-const ICD: &str = "oclcache.icd";
 const LAYER: &str = "oclcache.lay";
-const VENDORS: &str = "OCL_ICD_VENDORS";
 const LAYERS: &str = "OPENCL_LAYERS";
-const OWN_VENDORS: &str = "OCLCACHE_VENDORS";
 
-/// For whom, and how.
+/// Register the library, so that programs are cached without `oclcache run`
 #[derive(Args)]
+#[command(
+    after_help = "Example: oclcache install --dry-run\nExample: eval \"$(oclcache install --user)\""
+)]
 pub struct InstallArgs {
     #[command(flatten)]
-    whose: Whose,
-    /// As a layer of the loader instead of a driver
+    whose: InstallScope,
+    /// Register as a layer of the loader instead of a driver
     #[arg(long)]
     layer: bool,
 }
 
-/// For whom.
+/// For whom it is installed.
 #[derive(Args)]
-pub struct Whose {
-    /// For you only; the default, but for root
+struct InstallScope {
+    /// For you only; the default, except for root
     #[arg(long, conflicts_with = "system")]
     user: bool,
-    /// For everybody on this machine; root's default
+    /// For all users of this machine; the default for root
     #[arg(long)]
     system: bool,
     /// Show what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
-    /// For packagers: what stands before all paths that are written, but not in what is written, as DESTDIR
+    /// For packagers: the prefix of all paths that are written, such as DESTDIR; not used in the content of files
     #[arg(long, value_name = "DIR", hide = true, requires = "system")]
     root: Option<PathBuf>,
     /// For packagers: where loaders look for drivers
@@ -73,12 +73,12 @@ pub struct Whose {
         long,
         value_name = "DIR",
         hide = true,
-        default_value = doctor::LAYER_DIRECTORY
+        default_value = probe::LAYER_DIRECTORY
     )]
     layer_dir: PathBuf,
 }
 
-impl Whose {
+impl InstallScope {
     fn is_system(&self) -> bool {
         self.system || !self.user && rustix::process::geteuid().is_root()
     }
@@ -109,49 +109,51 @@ impl Whose {
         real.map(Some)
     }
 
-    /// What to do where something cannot be written.
+    /// What to do if something cannot be written.
     fn next(&self, verb: &str, own: &Path) -> String {
         match self.is_system() && !rustix::process::geteuid().is_root() {
             true => {
                 let own = quoted(own).unwrap_or_else(|| "oclcache".to_owned());
                 format!("run `sudo {own} {verb} --system`, or leave out --system")
             }
-            false => "see who may write there, and whether there is room".to_owned(),
+            false => "check who may write there, and whether there is room".to_owned(),
         }
     }
 }
 
-pub fn install(wanted: &InstallArgs) -> Result<ExitCode, Failure> {
-    let whose = &wanted.whose;
-    let root = whose.root()?;
-    let own = run::own_path()?;
-    let library = run::library(&own)?;
-    if whose.is_system() {
-        return install_for_all(wanted, root.as_deref(), &own, &library);
+impl InstallArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let whose = &self.whose;
+        let root = whose.root()?;
+        let own = library::own_path()?;
+        let library = library::library(&own)?;
+        if whose.is_system() {
+            return install_for_all(&self, root.as_deref(), &own, &library);
+        }
+        let registered = [whose.icd(), whose.layer()].into_iter().find(|file| {
+            std::fs::read(file).is_ok_and(|content| content == registration(&library))
+        });
+        if let Some(registered) = registered.filter(|_| !whose.user) {
+            let registered = path(&registered);
+            say(&format!(
+                "oclcache: already registered for all users by `{registered}`; nothing is written"
+            ));
+            return Ok(ExitCode::SUCCESS);
+        }
+        install_for_user(&self, &own, &library)
     }
-    let registered = [whose.icd(), whose.layer()]
-        .into_iter()
-        .find(|file| std::fs::read(file).is_ok_and(|content| content == registration(&library)));
-    if let Some(registered) = registered.filter(|_| !whose.user) {
-        let registered = path(&registered);
-        say(&format!(
-            "oclcache: `{registered}` registers it for everybody already; nothing is written"
-        ));
-        return Ok(ExitCode::SUCCESS);
-    }
-    install_for_user(wanted, &own, &library)
 }
 
 fn install_for_all(
-    wanted: &InstallArgs,
+    arguments: &InstallArgs,
     root: Option<&Path>,
     own: &Path,
     library: &Path,
 ) -> Result<ExitCode, Failure> {
-    let whose = &wanted.whose;
+    let whose = &arguments.whose;
     let mut plan = InstallPlan::new(root);
     let registered = match root {
-        // As it will be found.
+        // The path after the package is installed.
         Some(root) => match library.strip_prefix(root) {
             Ok(below) => Path::new("/").join(below),
             Err(_) => library.to_owned(),
@@ -161,58 +163,60 @@ fn install_for_all(
             library.to_owned()
         }
     };
-    let suited = match root {
-        Some(_) => Suited::of_choice(wanted.layer),
-        None => Suited::find(wanted.layer, true)?,
+    let chosen = match root {
+        Some(_) => Registration::of_choice(arguments.layer),
+        None => Registration::find(arguments.layer, true)?,
     };
-    let (file, other) = match suited.is_layer {
+    let (file, other) = match chosen.is_layer {
         true => (whose.layer(), whose.icd()),
         false => (whose.icd(), whose.layer()),
     };
     if !(root.is_none() && is_registered_by_name(&file, library)) {
         plan.write(&file, registration(&registered))?;
     }
-    // With both each call would come by twice.
+    // With both, we would see each call twice.
     plan.remove(&other)?;
     let done = finish(&plan, whose, "install", own)?;
-    let how = match suited.is_layer {
+    let how = match chosen.is_layer {
         true => "as a layer of the loader",
         false => "beside the drivers",
     };
     say(&format!(
-        "oclcache: {done}registered for everybody, {how}{}",
-        suited.why()
+        "oclcache: {done}registered for all users, {how}{}",
+        chosen.why()
     ));
     if root.is_none() {
-        say(
-            "oclcache: programs that start now are cached; `oclcache doctor` tells whether all is well",
-        );
+        say("oclcache: programs that start now use the cache; run `oclcache doctor` to check");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is registered for everybody is loaded by root's programs, too.
+/// Fails if another user than root can write the library: root's programs will load it, too.
 fn trusted_by_all(library: &Path) -> Result<(), Failure> {
     trust::open(library, trust::FILE, &[0]).map(drop).map_err(|why| {
         let library = path(library);
         Failure::new(format_args!(
-            "`{library}` is not registered for everybody: {why}; put the command and the library where only root can write, as `sudo icd/install` does, or use --user"
+            "`{library}` cannot be registered for all users: {why}; install the command and the library where only root can write, as `sudo icd/install` does, or use --user"
         ))
     })
 }
 
-/// Whether a file registers the library by its name alone, as packages do, and the dynamic linker finds it.
+/// Whether a file registers the library by name only, as packages do, and the dynamic linker finds it.
 fn is_registered_by_name(file: &Path, library: &Path) -> bool {
     let name = library.file_name().unwrap_or_default();
     let by_name = std::fs::read(file).is_ok_and(|content| content.trim_ascii() == name.as_bytes());
-    by_name && doctor::is_ours(Path::new(name))
+    by_name && probe::is_ours(Path::new(name))
 }
 
-fn install_for_user(wanted: &InstallArgs, own: &Path, library: &Path) -> Result<ExitCode, Failure> {
+fn install_for_user(
+    arguments: &InstallArgs,
+    own: &Path,
+    library: &Path,
+) -> Result<ExitCode, Failure> {
     let home = Home::find()?;
-    let suited = Suited::find(wanted.layer, false)?;
+    let chosen = Registration::find(arguments.layer, false)?;
     let mut plan = InstallPlan::new(None);
-    let variables: Vec<(&str, OsString)> = match suited.is_layer {
+    let variables: Vec<(&str, OsString)> = match chosen.is_layer {
         true => {
             let others = std::env::var_os(LAYERS).unwrap_or_default();
             let others = others.as_bytes().split(|byte| *byte == b':');
@@ -230,29 +234,29 @@ fn install_for_user(wanted: &InstallArgs, own: &Path, library: &Path) -> Result<
             variables
         }
     };
-    match suited.is_layer {
+    match chosen.is_layer {
         true => {
             plan.remove(&home.icd())?;
-            home.forget_directories(&mut plan);
+            forget_directories(&home, &mut plan);
         }
         false => plan.write(&home.icd(), registration(library))?,
     }
     plan.write(&home.variables, of_session(&variables)?)?;
-    let done = finish(&plan, &wanted.whose, "install", own)?;
+    let done = finish(&plan, &arguments.whose, "install", own)?;
     say(&format!(
         "oclcache: {done}registered for you, {}{}",
-        if suited.is_layer {
+        if chosen.is_layer {
             "as a layer of the loader"
         } else {
             "in front of the drivers"
         },
-        suited.why()
+        chosen.why()
     ));
-    if wanted.whose.dry_run {
+    if arguments.whose.dry_run {
         return Ok(ExitCode::SUCCESS);
     }
     say(&format!(
-        "oclcache: sessions read `{}` when they begin; a shell needs this, in its own file if it is to stay:",
+        "oclcache: new sessions read `{}`; run this in the current shell, or add it to the shell's own file:",
         path(&home.variables)
     ));
     for (name, value) in &variables {
@@ -262,40 +266,40 @@ fn install_for_user(wanted: &InstallArgs, own: &Path, library: &Path) -> Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// Which way suits this machine.
-struct Suited {
+/// Whether a driver or a layer suits this machine.
+struct Registration {
     is_layer: bool,
     why: Option<&'static str>,
 }
 
-impl Suited {
-    fn of_choice(is_layer: bool) -> Suited {
-        Suited {
+impl Registration {
+    fn of_choice(is_layer: bool) -> Registration {
+        Registration {
             is_layer,
             why: None,
         }
     }
 
-    /// Beside drivers that the loader calls through tables of its own, only a layer is called. In front of them all are reached.
-    fn find(is_layer: bool, is_system: bool) -> Result<Suited, Failure> {
+    /// Beside drivers that the loader calls through its own tables, only a layer is called. In front of drivers, all calls reach us.
+    fn find(is_layer: bool, is_system: bool) -> Result<Registration, Failure> {
         if !is_layer && !is_system {
-            return Ok(Suited::of_choice(false));
+            return Ok(Registration::of_choice(false));
         }
-        let machine = doctor::look(&AtomicBool::new(false)).map_err(Failure::new)?;
+        let machine = probe::machine(&AtomicBool::new(false)).map_err(Failure::new)?;
         let takes_layers = match is_system {
             true => machine.layer_directory,
             false => machine.layers,
         };
         match (is_layer, takes_layers) {
-            (true, true) => Ok(Suited::of_choice(true)),
+            (true, true) => Ok(Registration::of_choice(true)),
             (true, false) => Err(Failure::new(
-                "the loader of this machine reads no such layers (`oclcache doctor` tells what it supports); leave out --layer",
+                "the loader of this machine does not read such layers; leave out --layer (`oclcache doctor` shows what the loader supports)",
             )),
-            (false, true) if machine.needs_layer => Ok(Suited {
+            (false, true) if machine.needs_layer => Ok(Registration {
                 is_layer: true,
-                why: Some("since it calls drivers of ICD 2.0 through tables of its own"),
+                why: Some("since it calls drivers of ICD 2.0 through its own tables"),
             }),
-            (false, _) => Ok(Suited::of_choice(false)),
+            (false, _) => Ok(Registration::of_choice(false)),
         }
     }
 
@@ -304,10 +308,10 @@ impl Suited {
     }
 }
 
-/// Shows what is done and does it, unless it is only to be shown. Gives what stands before the last words.
+/// Shows the plan and carries it out, unless it is a dry run. Returns the beginning of the last message.
 fn finish(
     plan: &InstallPlan,
-    whose: &Whose,
+    whose: &InstallScope,
     verb: &str,
     own: &Path,
 ) -> Result<&'static str, Failure> {
@@ -316,76 +320,84 @@ fn finish(
         say(shown.trim_end());
     }
     if whose.dry_run {
-        return Ok("nothing is done; it would be ");
+        return Ok("nothing was done; it would be ");
     }
     plan.apply(&whose.next(verb, own))?;
     Ok(if plan.is_empty() { "already " } else { "" })
 }
 
-pub fn uninstall(whose: &Whose) -> Result<ExitCode, Failure> {
-    let root = whose.root()?;
-    let own = run::own_path()?;
-    let mut plan = InstallPlan::new(root.as_deref());
-    let mut vendors = None;
-    if whose.is_system() {
-        plan.remove(&whose.icd())?;
-        plan.remove(&whose.layer())?;
-        plan.remove_directory(&whose.layer_dir);
-    } else {
-        let home = Home::find()?;
-        plan.remove(&home.variables)?;
-        plan.remove(&home.icd())?;
-        home.forget_runs(&mut plan);
-        home.forget_directories(&mut plan);
-        if let Some(directory) = home.variables.parent() {
-            plan.remove_directory(directory);
+/// Undo `install`
+#[derive(Args)]
+#[command(after_help = "Example: oclcache uninstall --dry-run")]
+pub struct UninstallArgs {
+    #[command(flatten)]
+    whose: InstallScope,
+}
+
+impl UninstallArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let whose = &self.whose;
+        let root = whose.root()?;
+        let own = library::own_path()?;
+        let mut plan = InstallPlan::new(root.as_deref());
+        let mut vendors = None;
+        if whose.is_system() {
+            plan.remove(&whose.icd())?;
+            plan.remove(&whose.layer())?;
+            plan.remove_directory(&whose.layer_dir);
+        } else {
+            let home = Home::find()?;
+            plan.remove(&home.variables)?;
+            plan.remove(&home.icd())?;
+            forget_runs(&home, &mut plan);
+            forget_directories(&home, &mut plan);
+            if let Some(directory) = home.variables.parent() {
+                plan.remove_directory(directory);
+            }
+            vendors = Some(home.vendors);
         }
-        vendors = Some(home.vendors);
+        let is_empty = plan.is_empty();
+        finish(&plan, whose, "uninstall", &own)?;
+        let for_whom = if whose.is_system() {
+            "all users"
+        } else {
+            "you"
+        };
+        say(&match (is_empty, whose.dry_run) {
+            (true, _) => format!("oclcache: not registered for {for_whom}"),
+            (false, true) => "oclcache: nothing was done".to_owned(),
+            (false, false) => format!("oclcache: no longer registered for {for_whom}"),
+        });
+        if root.is_none() {
+            say_what_stays(whose);
+        }
+        let is_set = |name: &str, ours: &dyn Fn(&[u8]) -> bool| {
+            std::env::var_os(name).is_some_and(|value| ours(value.as_bytes()))
+        };
+        let of_vendors = |value: &[u8]| {
+            vendors
+                .as_ref()
+                .is_some_and(|own| own.as_os_str().as_bytes() == value)
+        };
+        if is_set(VENDORS, &of_vendors) {
+            say(
+                "oclcache: this session still searches that directory for drivers; run this in the shell:",
+            );
+            print(format!("unset {VENDORS} {OWN_VENDORS}\n").as_bytes())?;
+        }
+        if !whose.is_system()
+            && is_set(LAYERS, &|value| {
+                value.windows(11).any(|part| part == b"liboclcache")
+            })
+        {
+            say("oclcache: this session still has the layer; run this in the shell:");
+            print(format!("unset {LAYERS}\n").as_bytes())?;
+        }
+        Ok(ExitCode::SUCCESS)
     }
-    let is_empty = plan.is_empty();
-    finish(&plan, whose, "uninstall", &own)?;
-    let for_whom = if whose.is_system() {
-        "everybody"
-    } else {
-        "you"
-    };
-    say(&match (is_empty, whose.dry_run) {
-        (true, _) => format!("oclcache: nothing is registered for {for_whom}"),
-        (false, true) => "oclcache: nothing is done".to_owned(),
-        (false, false) => format!("oclcache: no longer registered for {for_whom}"),
-    });
-    if root.is_none() {
-        tell_what_stays(whose);
-    }
-    let is_set = |name: &str, ours: &dyn Fn(&[u8]) -> bool| {
-        std::env::var_os(name).is_some_and(|value| ours(value.as_bytes()))
-    };
-    let of_vendors = |value: &[u8]| {
-        vendors
-            .as_ref()
-            .is_some_and(|own| own.as_os_str().as_bytes() == value)
-    };
-    if is_set(VENDORS, &of_vendors) {
-        say("oclcache: this session still looks there for drivers; for this shell:");
-        print(format!("unset {VENDORS} {OWN_VENDORS}\n").as_bytes())?;
-    }
-    if !whose.is_system()
-        && is_set(LAYERS, &|value| {
-            value.windows(11).any(|part| part == b"liboclcache")
-        })
-    {
-        say("oclcache: this session still has the layer; for this shell:");
-        print(format!("unset {LAYERS}\n").as_bytes())?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
-/// The directory in which `--user` makes one of drivers, and `oclcache run` others. None: it is not known, or another user's.
-pub fn data_directory() -> Option<PathBuf> {
-    Some(Home::find().ok()?.vendors.parent()?.to_owned())
-}
-
-fn tell_what_stays(whose: &Whose) {
+fn say_what_stays(whose: &InstallScope) {
     let files = [whose.icd(), whose.layer()];
     for file in files
         .iter()
@@ -393,25 +405,21 @@ fn tell_what_stays(whose: &Whose) {
     {
         let file = path(file);
         say(&format!(
-            "oclcache: `{file}` still registers it for everybody: sudo oclcache uninstall --system"
+            "oclcache: `{file}` still registers it for all users; run `sudo oclcache uninstall --system`"
         ));
     }
-    let Ok(directory) = Config::read().directory() else {
+    let config = Config::read();
+    let Ok(directory) = config.directory() else {
         return;
     };
     if !directory.exists() {
         return;
     }
-    let entries = Store::open_existing(&directory).ok().flatten();
-    let entries = entries.and_then(|store| store.entries().ok());
-    let bytes = entries
-        .unwrap_or_default()
-        .iter()
-        .map(|(_, facts)| facts.taken())
-        .sum();
+    let store = usable_store(&config);
+    let bytes = store.map_or(0, |store| bytes_taken(&store));
     let shown = path(&directory);
     let remove = quoted(&directory).map_or_else(String::new, |quoted| {
-        format!("; `rm -r {quoted}` removes it")
+        format!("; remove it with `rm -r {quoted}`")
     });
     say(&format!(
         "oclcache: the cache stays, {} in `{shown}`{remove}",

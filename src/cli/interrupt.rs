@@ -1,5 +1,5 @@
-//! Work that a person may stop: it is told of the signal, ends where everything is whole, and the process then ends by that signal,
-//! so that a shell stops its loop as well.
+//! Long work that the user may interrupt: it stops at a consistent point, and the process then ends by the signal, so that a shell
+//! stops its loop as well.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,9 +8,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::failure::Failure;
-use super::run;
 
-/// Whether it is to stop.
+/// Notes SIGINT, SIGTERM and SIGHUP.
 #[derive(Clone)]
 pub struct Interrupt {
     stop: Arc<AtomicBool>,
@@ -18,7 +17,7 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// From now on a signal does not end this process, unless it comes twice. What is ignored, as under nohup, stays ignored.
+    /// From now on only a second signal ends this process. Ignored signals, as under nohup, stay ignored.
     ///
     /// # Errors
     /// The system refuses a handler.
@@ -27,35 +26,53 @@ impl Interrupt {
             stop: Arc::default(),
             signal: Arc::default(),
         };
-        let ignored = run::ignored_signals();
+        let ignored = ignored_signals();
         let signals = [SIGINT, SIGTERM, SIGHUP].into_iter();
         for signal in signals.filter(|signal| ignored >> (signal - 1) & 1 == 0) {
             let (stop, number) = (interrupt.stop.clone(), interrupt.signal.clone());
             let registered = flag::register_conditional_default(signal, stop.clone())
                 .and_then(|_| flag::register_usize(signal, number, signal as usize))
                 .and_then(|_| flag::register(signal, stop));
-            registered.map_err(|error| {
-                Failure::new(format_args!("cannot be told of signals: {error}"))
-            })?;
+            registered
+                .map_err(|error| Failure::new(format_args!("cannot handle signals: {error}")))?;
         }
         Ok(interrupt)
     }
 
-    /// Whether it is to stop.
+    /// Whether a signal came.
     pub fn came(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// The same for who asks often, or elsewhere.
+    /// Set when a signal has come.
     pub fn flag(&self) -> &AtomicBool {
         &self.stop
     }
 
-    /// What becomes of the process, with these words, after it was stopped.
+    /// Called before each step of long work.
+    ///
+    /// # Errors
+    /// A signal came.
+    pub fn go_on(&self) -> Result<(), Failure> {
+        match self.came() {
+            true => Err(self.failure("stopped")),
+            false => Ok(()),
+        }
+    }
+
+    /// A failure with this message, which ends the process by the signal.
     pub fn failure(&self, words: &str) -> Failure {
         Failure {
-            words: words.to_owned(),
+            message: words.to_owned(),
             code: Failure::SIGNALED + self.signal.load(Ordering::Relaxed) as u8,
         }
     }
+}
+
+/// The set of signals that this process ignores, as under nohup: bit N-1 for signal N.
+pub fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())
+        .unwrap_or(0)
 }

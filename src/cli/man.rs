@@ -1,69 +1,86 @@
-//! `oclcache man`: a page for the command and one for each verb, all made of their definitions and of the table of settings.
+//! `oclcache man`: a page for the command and one for each verb, made from their definitions and the table of settings.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Command;
+use clap::{Args, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use super::failure::Failure;
-use super::help;
+use super::help::{self, CommandDefinition, Group};
 use super::output::{print, say};
 use crate::config::SETTINGS;
 use crate::log::path;
 
-/// What is read and written, beside what the settings name.
+/// Files that the command reads and writes, in addition to those that settings name.
 const FILES: [(&str, &str); 4] = [
     ("~/.config/oclcache/config.toml", "The settings of a user"),
     ("/etc/oclcache/config.toml", "The settings of the system"),
     ("~/.cache/oclcache", "The cache"),
     (
         "/etc/OpenCL/vendors/oclcache.icd",
-        "What makes loaders find the library",
+        "Registers the library with loaders",
     ),
 ];
 
-/// Prints the command's own page, or writes all into a directory.
-pub fn man(directory: Option<&Path>) -> Result<ExitCode, Failure> {
-    let mut command = help::for_people(&help::definition());
-    command.build();
-    let Some(directory) = directory else {
-        return print(&page(&command, &command).map_err(Failure::new)?);
-    };
-    std::fs::create_dir_all(directory).map_err(|error| failed("make", directory, &error))?;
-    let written = write(&command, &command, directory)?;
-    say(&format!(
-        "oclcache: wrote {written} pages; read one with: man -l {}",
-        path(&directory.join("oclcache.1"))
-    ));
-    Ok(ExitCode::SUCCESS)
+/// Print the man page of the command, or write all man pages into a directory
+#[derive(Args)]
+#[command(
+    after_help = "Example: oclcache man ~/.local/share/man/man1\nExample: oclcache man | man -l -"
+)]
+pub struct ManArgs {
+    /// Where to write the pages; without it, the command's own page is printed
+    directory: Option<PathBuf>,
 }
 
-/// Writes the pages of a command and of the verbs below it, and tells how many.
-fn write(root: &Command, command: &Command, directory: &Path) -> Result<usize, Failure> {
+impl ManArgs {
+    /// Prints the command's own page, or writes all into a directory.
+    pub fn run(self, definition: CommandDefinition) -> Result<ExitCode, Failure> {
+        let mut command = help::for_people(&definition.command);
+        command.build();
+        let Some(directory) = self.directory.as_deref() else {
+            return print(&page(&command, &command, definition.groups).map_err(Failure::new)?);
+        };
+        std::fs::create_dir_all(directory).map_err(|error| failed("make", directory, &error))?;
+        let written = write(&command, &command, definition.groups, directory)?;
+        say(&format!(
+            "oclcache: wrote {written} pages; read one with: man -l {}",
+            path(&directory.join("oclcache.1"))
+        ));
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Writes the pages of a command and of the verbs below it. Returns how many.
+fn write(
+    root: &Command,
+    command: &Command,
+    groups: &[Group],
+    directory: &Path,
+) -> Result<usize, Failure> {
     let file: PathBuf = directory.join(Man::new(command.clone()).get_filename());
-    let page = page(root, command).map_err(Failure::new)?;
+    let page = page(root, command, groups).map_err(Failure::new)?;
     std::fs::write(&file, page).map_err(|error| failed("write", &file, &error))?;
     let below = command.get_subcommands();
-    let pages = below.map(|verb| write(root, verb, directory));
+    let pages = below.map(|verb| write(root, verb, groups, directory));
     Ok(1 + pages.sum::<Result<usize, Failure>>()?)
 }
 
 fn failed(what: &str, place: &Path, error: &io::Error) -> Failure {
     Failure::new(format_args!(
-        "cannot {what} `{}`: {error}; name a directory that you may write",
+        "cannot {what} `{}`: {error}; name a directory that you can write",
         path(place)
     ))
 }
 
-fn page(root: &Command, command: &Command) -> io::Result<Vec<u8>> {
+fn page(root: &Command, command: &Command, groups: &[Group]) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let man = Man::new(command.clone());
     let title = command.get_display_name().unwrap_or("oclcache");
     let version = root.get_version().unwrap_or_default();
-    // Not by `render_title`, which leaves out an empty date, so that what follows is taken for it (clap_mangen 0.3.3).
+    // `render_title` omits an empty date, so that the next argument takes its place (clap_mangen 0.3.3).
     writeln!(
         text,
         ".TH {} 1 \"\" \"oclcache {version}\" \"User Commands\"",
@@ -74,8 +91,11 @@ fn page(root: &Command, command: &Command) -> io::Result<Vec<u8>> {
     man.render_description_section(&mut text)?;
     let is_root = command.get_name() == root.get_name();
     if is_root {
-        for (heading, verbs) in help::groups(command) {
-            section(heading, verbs.into_iter().map(named)).to_writer(&mut text)?;
+        for group in groups {
+            let verbs = help::verbs(command, group);
+            if !verbs.is_empty() {
+                section(group.heading, verbs.into_iter().map(named)).to_writer(&mut text)?;
+            }
         }
     } else if command.has_subcommands() {
         section("VERBS", command.get_subcommands().map(named)).to_writer(&mut text)?;
@@ -86,7 +106,7 @@ fn page(root: &Command, command: &Command) -> io::Result<Vec<u8>> {
     if is_root {
         let settings = SETTINGS.iter().filter_map(|setting| {
             let words = format!(
-                "In the file: {}. Default: {}. What it means: {}.",
+                "In the file: {}. Default: {}. Meaning: {}.",
                 setting.key,
                 if setting.default.is_empty() {
                     "nothing"
@@ -134,12 +154,12 @@ fn page(root: &Command, command: &Command) -> io::Result<Vec<u8>> {
     };
     roff.text([roman(others)]);
     roff.to_writer(&mut text)?;
-    // Above a list of possible values clap_mangen leaves a line by two breaks, which mandoc complains of.
+    // clap_mangen puts two breaks above a list of possible values, and mandoc warns about them.
     let text = String::from_utf8_lossy(&text).replace("\n.br\n\n.br\n", "\n.sp\n");
     Ok(text.into_bytes())
 }
 
-/// The page of a verb, and what it is for.
+/// The name of a verb's page, and what the verb does.
 fn named(verb: &Command) -> (String, String) {
     let name = verb.get_display_name().unwrap_or_else(|| verb.get_name());
     let about = verb.get_about().map(ToString::to_string);
@@ -149,7 +169,7 @@ fn named(verb: &Command) -> (String, String) {
     )
 }
 
-/// A heading, and what stands below it: of each thing its name and what is to be said of it.
+/// A section with rows of name and description.
 fn section(heading: &str, rows: impl Iterator<Item = (String, String)>) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", [heading.to_uppercase().as_str()]);

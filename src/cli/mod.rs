@@ -1,7 +1,7 @@
-//! The `oclcache` command: parses, and gives each verb to a file of its own.
+//! The `oclcache` command: parses the arguments and runs a verb.
 //!
-//! Data goes to standard output, words go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such entry;
-//! `run` passes on the program's, and has 125 to 127 of its own.
+//! Data goes to standard output, messages go to standard error. Exit codes: 0 success, 1 failure, 2 wrong usage, 3 no such entry.
+//! `run` exits with its program's code, or with 125 to 127.
 
 mod archive;
 mod bake;
@@ -10,41 +10,48 @@ mod clear;
 mod completions;
 mod config;
 mod doctor;
+mod entry_view;
+mod executable;
 mod explain;
 mod export;
 mod extract;
 mod failure;
+mod find;
 mod gc;
 mod help;
+mod home;
 mod import;
 mod install;
 mod interrupt;
-mod keys;
+mod library;
 mod list;
 mod man;
 mod open;
+mod other_caches;
 mod output;
 mod parse;
+mod path;
+mod probe;
+mod progress;
+mod recipe_environment;
+mod registered_drivers;
+mod replace_file;
 mod report;
 mod run;
 mod show;
 mod stats;
+mod summary;
+mod vendors;
+mod why;
 mod worker;
 
-use std::ffi::OsString;
-use std::io::{self, IsTerminal};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use clap::{Args, FromArgMatches, Parser, Subcommand, ValueHint};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::config::Config;
 use failure::Failure;
-use open::directory;
-use output::{print, say};
-use parse::{parse_age, parse_size};
+use help::{CommandDefinition, Group};
+use output::say;
 
 /// A compiler cache for OpenCL: kernels are compiled once, not at every start.
 #[derive(Parser)]
@@ -55,7 +62,7 @@ use parse::{parse_age, parse_size};
     args_conflicts_with_subcommands = true
 )]
 #[command(
-    after_help = "New here: `oclcache run PROGRAM` needs no set-up, `oclcache install` makes it last, `oclcache stats` shows what it saved.\n`oclcache VERB --help` tells more of a verb, with an example.\n\nExample: oclcache run clpeak --kernel-latency\nExample: oclcache stats\nExit code: 0 done, 1 failed, 2 wrong usage, 3 no such entry; of `run` the program's"
+    after_help = "New here? `oclcache run PROGRAM` needs no installation, `oclcache install` makes it permanent, `oclcache stats` shows what it saved.\n`oclcache VERB --help` describes a verb, with an example.\n\nExample: oclcache run clpeak --kernel-latency\nExample: oclcache stats\nExit code: 0 success, 1 failure, 2 wrong usage, 3 no such entry; `run` exits as its program does"
 )]
 struct Arguments {
     #[command(flatten)]
@@ -64,7 +71,7 @@ struct Arguments {
     verb: Option<Verb>,
 }
 
-/// The letters that people know from ccache.
+/// The short options of ccache.
 #[derive(Args)]
 struct Short {
     /// The same as `stats`
@@ -87,217 +94,86 @@ struct Short {
     config: bool,
 }
 
-#[derive(Subcommand)]
-enum Verb {
-    /// Run a program through the cache, with no set-up
-    #[command(
-        after_help = "Example: oclcache run -- python3 program.py\nExit code: the program's; 126 or 127 if it cannot be run; with OCLCACHE_MUST_HIT=1, 125 if it ended well but something was compiled"
-    )]
-    Run {
-        /// Say nothing at the end
-        #[arg(short, long)]
-        quiet: bool,
-        /// Bake what the program leaves to be baked, and wait for it; otherwise it is baked behind the program
-        #[arg(long)]
-        bake: bool,
-        /// As if it had never run: neither this cache nor another one of compiled kernels is read or written
-        #[arg(long, conflicts_with = "bake")]
-        cold: bool,
-        /// The program and its arguments
-        #[arg(
-            required = true,
-            trailing_var_arg = true,
-            allow_hyphen_values = true,
-            value_name = "PROGRAM",
-            value_hint = ValueHint::CommandWithArguments
-        )]
-        command: Vec<OsString>,
-    },
-    /// Show what was served and what it saved
-    #[command(
-        after_help = "Example: oclcache stats --by program --since 7d\nIn ccache: -s, -sv, -z"
-    )]
-    Stats(stats::StatsArgs),
-    /// Write what was saved, by day, program and device, as a page to look at in a browser
-    #[command(after_help = "Example: oclcache report --open")]
-    Report(report::ReportArgs),
-    /// List the entries
-    #[command(after_help = "Example: oclcache list | head")]
-    List {
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Show one entry: what its key was made of, and what it holds
-    #[command(after_help = "Example: oclcache show 4f1d2a\nIn ccache: --inspect")]
-    Show {
-        /// The key, or as many of its first digits as make it clear
-        key: String,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-        /// Only the program's source
-        #[arg(long, conflicts_with = "json")]
-        source: bool,
-    },
-    /// Tell why programs were compiled: the latest misses, bypasses and failures, or those of one key
-    #[command(
-        after_help = "Example: oclcache explain --last 1\nIn ccache: CCACHE_DEBUG, but nothing needs to be set before"
-    )]
-    Explain {
-        /// Only this key, or as many of its first digits as make it clear
-        key: Option<String>,
-        /// How many are listed
-        #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "key")]
-        last: usize,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Print the cache directory
-    #[command(after_help = "Example: du -sh \"$(oclcache path)\"\nIn ccache: -k cache_dir")]
-    Path,
-    /// Remove all entries, or some
-    #[command(
-        after_help = "Example: oclcache clear --program darktable --older-than 30d\nIn ccache: -C, --evict-older-than"
-    )]
-    Clear(clear::ClearArgs),
-    /// Bring the cache within its limits, and clear away what nobody uses
-    #[command(
-        after_help = "Example: oclcache gc --max-size 500M\nIn ccache: -c, --evict-older-than"
-    )]
-    Gc {
-        /// The size that the entries may take, as 500M or 5Gi, instead of OCLCACHE_MAX_SIZE
-        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-        max_size: Option<u64>,
-        /// Entries go that were not used for this time, as 12h or 30d, instead of OCLCACHE_MAX_AGE
-        #[arg(long, value_name = "TIME", value_parser = parse_age)]
-        max_age: Option<Duration>,
-    },
-    /// Show the other caches of compiled kernels on this machine, or clear them
-    #[command(after_help = "Example: oclcache caches\nExample: oclcache caches clear pocl mesa")]
-    Caches(caches::CachesArgs),
-    /// Make entries of what programs have left to be compiled again later, and of what an older driver has made
-    #[command(after_help = "Example: oclcache bake --stale")]
-    Bake(bake::BakeArgs),
-    /// Write one entry as files to look at, and to compile again without its program
-    #[command(
-        after_help = "Example: oclcache extract 4f1d2a blur && blur/rebuild.sh\nIn ccache: --inspect"
-    )]
-    Extract(extract::ExtractArgs),
-    /// Write entries into an archive, for another machine, user or container
-    #[command(after_help = "Example: oclcache export --driver pocl --no-source kernels.tar.zst")]
-    Export(export::ExportArgs),
-    /// Take the entries of an archive into the cache, those that fit a driver of this machine
-    #[command(
-        after_help = "Example: oclcache import --trust kernels.tar.zst\nExit code: 1 if something was refused, or nothing of it can be used here"
-    )]
-    Import(import::ImportArgs),
-    /// Not for people
-    #[command(hide = true)]
-    DescribeDriver(import::DriverArguments),
-    /// Not for people
-    #[command(hide = true)]
-    BakeWorker(bake::BakeWorkerArgs),
-    /// Tell whether everything is as it must be for the cache to work, and how to mend what is not
-    #[command(
-        after_help = "Example: oclcache doctor --driver pocl\nExit code: 0 if nothing is wrong, 1 if something is"
-    )]
-    Doctor(doctor::DoctorArgs),
-    /// Not for people
-    #[command(hide = true)]
-    DoctorWorker(doctor::DoctorWorkerArgs),
-    /// Register the library, so that programs are cached without `oclcache run`
-    #[command(
-        after_help = "Example: oclcache install --dry-run\nExample: eval \"$(oclcache install --user)\""
-    )]
-    Install(install::InstallArgs),
-    /// Undo what `install` has done
-    #[command(after_help = "Example: oclcache uninstall --dry-run")]
-    Uninstall(install::Whose),
-    /// Print the completions of verbs and options for a shell
-    #[command(
-        after_help = "Example: oclcache completions bash > ~/.local/share/bash-completion/completions/oclcache"
-    )]
-    Completions {
-        /// The shell
-        shell: completions::ShellName,
-    },
-    /// Write the man pages of this command and its verbs, or print that of the command
-    #[command(
-        after_help = "Example: oclcache man ~/.local/share/man/man1\nExample: oclcache man | man -l -"
-    )]
-    Man {
-        /// Where the pages are written; without it, the command's own is printed
-        directory: Option<PathBuf>,
-    },
-    /// Show each setting, its value and where it comes from, or change one
-    #[command(after_help = "Example: OCLCACHE_READONLY=1 oclcache config\nIn ccache: -p")]
-    Config(config::ConfigArgs),
+/// Makes the enumeration of verbs, their dispatch and the groups of the help from one table. `with definition` passes the
+/// definition of the whole command to the verb.
+macro_rules! verbs {
+    ($($heading:literal { $($verb:ident($args:ty)$(with $definition:ident)?,)* })*) => {
+        #[derive(Subcommand)]
+        enum Verb {
+            $($($verb($args),)*)*
+        }
+
+        impl Verb {
+            fn run(self) -> Result<ExitCode, Failure> {
+                match self {
+                    $($(Verb::$verb(arguments) => arguments.run($($definition())?),)*)*
+                }
+            }
+        }
+
+        /// The verbs by purpose.
+        const GROUPS: &[Group] = &[$(Group {
+            heading: $heading,
+            verbs: &[$(stringify!($verb)),*],
+        }),*];
+    };
 }
 
-/// Parses the arguments of the process and does what they say.
+// A verb's file defines its arguments, with their help, and its `run`.
+verbs! {
+    "Run programs" {
+        Run(run::RunArgs),
+        Bake(bake::BakeArgs),
+    }
+    "Inspect" {
+        Stats(stats::StatsArgs),
+        Report(report::ReportArgs),
+        List(list::ListArgs),
+        Show(show::ShowArgs),
+        Explain(explain::ExplainArgs),
+        Extract(extract::ExtractArgs),
+    }
+    "Set up and repair" {
+        Install(install::InstallArgs),
+        Uninstall(install::UninstallArgs),
+        Doctor(doctor::DoctorArgs),
+        Config(config::ConfigArgs),
+        Completions(completions::CompletionsArgs) with definition,
+        Man(man::ManArgs) with definition,
+    }
+    "Make room" {
+        Gc(gc::GcArgs),
+        Clear(clear::ClearArgs),
+        Path(path::PathArgs),
+        Caches(caches::CachesArgs),
+    }
+    "Share" {
+        Export(export::ExportArgs),
+        Import(import::ImportArgs),
+    }
+    "Internal" {
+        BakeWorker(bake::BakeWorkerArgs),
+        DoctorWorker(probe::worker::ProbeArgs),
+        DescribeDriver(registered_drivers::DescribeDriverArgs),
+    }
+}
+
+/// The definition of the command, with the verbs in groups.
+fn definition() -> CommandDefinition {
+    help::define(Arguments::command(), GROUPS)
+}
+
+/// Parses the arguments of the process and runs the verb.
 pub fn main() -> ExitCode {
-    let matches = help::definition().try_get_matches();
+    let matches = definition().command.try_get_matches();
     let arguments = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
     let arguments = match arguments {
         Ok(arguments) => arguments,
         Err(error) => return help::refused(&error),
     };
-    let verb = arguments.verb.unwrap_or(match arguments.short {
-        Short { zero: true, .. } => Verb::Stats(stats::StatsArgs {
-            zero: true,
-            ..stats::StatsArgs::default()
-        }),
-        Short { clear: true, .. } => Verb::Clear(clear::ClearArgs::default()),
-        Short { cleanup: true, .. } => Verb::Gc {
-            max_size: None,
-            max_age: None,
-        },
-        Short { config: true, .. } => Verb::Config(config::ConfigArgs::default()),
-        Short { verbose, .. } => Verb::Stats(stats::StatsArgs {
-            verbose,
-            ..stats::StatsArgs::default()
-        }),
-    });
-    let done = match verb {
-        Verb::Run {
-            quiet,
-            cold: true,
-            command,
-            ..
-        } => run::cold::run(quiet, &command),
-        Verb::Run {
-            quiet,
-            bake,
-            command,
-            ..
-        } => run::run(quiet, bake, &command),
-        Verb::Stats(wanted) => stats::stats(&wanted),
-        Verb::Report(wanted) => report::report(&wanted),
-        Verb::List { json } => list::list(json),
-        Verb::Show { key, json, source } => show::show(&key, json, source),
-        Verb::Explain { key, last, json } => explain::explain(key.as_deref(), last, json),
-        Verb::Path => path(),
-        Verb::Clear(wanted) => clear::clear(&wanted),
-        Verb::Gc { max_size, max_age } => gc::gc(max_size, max_age),
-        Verb::Caches(wanted) => caches::caches(wanted),
-        Verb::Bake(wanted) => bake::bake(&wanted),
-        Verb::Extract(wanted) => extract::extract(&wanted),
-        Verb::Export(wanted) => export::export(&wanted),
-        Verb::Import(wanted) => import::import(&wanted),
-        Verb::DescribeDriver(arguments) => import::describe(&arguments),
-        Verb::BakeWorker(arguments) => bake::work(arguments),
-        Verb::Doctor(wanted) => doctor::doctor(&wanted),
-        Verb::DoctorWorker(arguments) => doctor::work(&arguments),
-        Verb::Install(wanted) => install::install(&wanted),
-        Verb::Uninstall(whose) => install::uninstall(&whose),
-        Verb::Config(wanted) => config::config(wanted),
-        Verb::Completions { shell } => completions::completions(shell),
-        Verb::Man { directory } => man::man(directory.as_deref()),
-    };
-    done.unwrap_or_else(|failure| {
-        say(&format!("oclcache: {}", failure.words));
+    let verb = arguments.verb.unwrap_or_else(|| arguments.short.verb());
+    verb.run().unwrap_or_else(|failure| {
+        say(&format!("oclcache: {}", failure.message));
         if let Some(signal @ 1..) = failure.code.checked_sub(Failure::SIGNALED) {
             let _ = signal_hook::low_level::emulate_default_handler(signal.into());
         }
@@ -305,22 +181,84 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// The bytes as they are for who reads them, and what a person can read on a terminal.
-fn path() -> Result<ExitCode, Failure> {
-    let path = directory(&Config::read())?;
-    if io::stdout().is_terminal() {
-        return print(format!("{}\n", crate::log::path(&path)).as_bytes());
+impl Short {
+    fn verb(&self) -> Verb {
+        match self {
+            Short { zero: true, .. } => Verb::Stats(stats::StatsArgs {
+                zero: true,
+                ..stats::StatsArgs::default()
+            }),
+            Short { clear: true, .. } => Verb::Clear(clear::ClearArgs::default()),
+            Short { cleanup: true, .. } => Verb::Gc(gc::GcArgs::default()),
+            Short { config: true, .. } => Verb::Config(config::ConfigArgs::default()),
+            Short { verbose, .. } => Verb::Stats(stats::StatsArgs {
+                verbose: *verbose,
+                ..stats::StatsArgs::default()
+            }),
+        }
     }
-    print(&[path.as_os_str().as_bytes(), b"\n"].concat())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// All visible verbs, and those below them.
+    fn verbs(command: &clap::Command) -> Vec<clap::Command> {
+        let below = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+        below
+            .flat_map(|verb| [vec![verb.clone()], verbs(verb)].concat())
+            .collect()
+    }
+
+    /// The arguments of the command in a line of shell.
+    fn arguments(example: &str) -> Option<Vec<&str>> {
+        let (_, command) = example.split_once("oclcache")?;
+        let end = command.find(['|', '>', ')', ';', '&']);
+        let command = &command[..end.unwrap_or(command.len())];
+        Some(command.split_whitespace().collect())
+    }
+
+    #[test]
+    fn each_verb_has_an_example_that_it_understands() {
+        let command = definition().command;
+        for verb in std::iter::once(command.clone()).chain(verbs(&command)) {
+            let name = verb.get_name();
+            let notes = help::notes(&verb);
+            let mut examples = notes.iter().filter(|(what, _)| what == "Example");
+            let mut seen = 0;
+            for (_, example) in &mut examples {
+                let given = arguments(example).unwrap_or_else(|| panic!("{name}: {example}"));
+                let all = ["oclcache"].into_iter().chain(given.iter().copied());
+                if let Err(error) = command.clone().try_get_matches_from(all) {
+                    panic!("{name}: {example}: {error}");
+                }
+                assert!(name == "oclcache" || given.contains(&name), "{example}");
+                seen += 1;
+            }
+            assert!(seen > 0, "{name} has no example");
+        }
+    }
+
+    #[test]
+    fn the_help_lists_each_verb_and_fits_a_terminal() {
+        let command = definition().command;
+        for width in [40, 80, 100] {
+            let text = help::in_groups(&command, GROUPS, width);
+            let text = console::strip_ansi_codes(&text).into_owned();
+            for line in text.lines() {
+                assert!(line.len() <= width, "{line}");
+            }
+            for verb in command.get_subcommands() {
+                let is_listed = text.contains(&format!("\n  {} ", verb.get_name()));
+                assert_eq!(is_listed, !verb.is_hide_set(), "{text}");
+            }
+        }
+        assert!(help::in_groups(&command, GROUPS, 0).contains("stats"));
+    }
+
     #[test]
     fn the_definitions_of_the_command_are_consistent() {
-        use clap::CommandFactory;
         Arguments::command().debug_assert();
     }
 }

@@ -1,4 +1,4 @@
-//! The cache that a verb works on.
+//! Opens the cache that a verb works on.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,18 @@ pub fn store() -> Result<Option<Store>, Failure> {
     Ok(Store::open_existing(&directory(&Config::read())?)?)
 }
 
-/// The system directories, which are only read.
+/// The store of the configured directory, if there is one that can be opened.
+pub fn usable_store(config: &Config) -> Option<Store> {
+    Store::open_existing(&config.directory().ok()?).ok()?
+}
+
+/// The disk space of all entries, in bytes.
+pub fn bytes_taken(store: &Store) -> u64 {
+    let entries = store.entries().unwrap_or_default();
+    entries.iter().map(|(_, file)| file.taken()).sum()
+}
+
+/// The system directories. They are only read.
 pub fn tiers(config: &Config) -> Tiers {
     Tiers::new(config.system_dirs(), &config.trusted_owners())
 }

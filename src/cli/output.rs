@@ -1,23 +1,24 @@
-//! What the command writes: data to standard output, words to standard error, and how numbers, tables and colors look.
+//! Writes data to standard output and messages to standard error; formats numbers, tables and colors.
 //!
-//! Colors stand on terminals only, and not where NO_COLOR is set or TERM is dumb.
+//! Colors are used on terminals only, and not if NO_COLOR is set or TERM is `dumb`.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use console::{Alignment, Style, Term};
 
 use super::failure::Failure;
 
-/// Writes data to standard output. That nobody reads it any more is not a failure.
+/// Writes data to standard output. A closed pipe is not a failure.
 pub fn print(data: &[u8]) -> Result<ExitCode, Failure> {
     let mut output = io::stdout().lock();
     printed(output.write_all(data).and_then(|()| output.flush()))
 }
 
-/// Writes a text of somebody else's to standard output: to a terminal, which would obey them, without its control characters and
-/// those that hide others, which are shown as escapes; elsewhere byte by byte.
+/// Writes a text from elsewhere to standard output. On a terminal, control characters and characters that hide others are escaped;
+/// otherwise the bytes are unchanged.
 pub fn print_foreign(text: &[u8]) -> Result<ExitCode, Failure> {
     match io::stdout().is_terminal() {
         true => print(crate::log::lines(text).as_bytes()),
@@ -38,7 +39,7 @@ pub fn print_json(value: &serde_json::Value) -> Result<ExitCode, Failure> {
     print(plain(value).as_bytes())
 }
 
-/// JSON in plain characters: those that a terminal would obey stand as escapes, which mean the same.
+/// JSON in which characters that could control a terminal are escaped.
 pub fn plain(json: &serde_json::Value) -> String {
     use fmt::Write;
     let mut shown = String::new();
@@ -54,12 +55,12 @@ pub fn plain(json: &serde_json::Value) -> String {
     shown
 }
 
-/// Writes words to standard error.
+/// Writes a message to standard error.
 pub fn say(words: &str) {
     let _ = writeln!(io::stderr().lock(), "{words}");
 }
 
-/// How long ago something was, in milliseconds, as people say it.
+/// Formats how long ago something was.
 pub fn ago(milliseconds: u64) -> String {
     match milliseconds / 1000 {
         seconds @ 0..120 => format!("{seconds} s ago"),
@@ -69,7 +70,7 @@ pub fn ago(milliseconds: u64) -> String {
     }
 }
 
-/// A duration as people read it.
+/// Formats a duration.
 pub fn seconds(nanoseconds: u64) -> String {
     let seconds = nanoseconds as f64 / 1e9;
     match seconds {
@@ -80,7 +81,7 @@ pub fn seconds(nanoseconds: u64) -> String {
     }
 }
 
-/// A size as people read it.
+/// Formats a size.
 pub fn size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
@@ -90,17 +91,17 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// A number of things, of which one has another name than many.
+/// A number with its noun.
 pub fn plural(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", noun(number, one, many))
 }
 
-/// What so many things are called.
+/// The singular or plural of a noun.
 pub fn noun<'a>(number: u64, one: &'a str, many: &'a str) -> &'a str {
     if number == 1 { one } else { many }
 }
 
-/// How many columns standard output has; None: it is no terminal, so nothing needs to fit.
+/// The columns of standard output; None if it is not a terminal.
 pub fn width() -> Option<usize> {
     let terminal = Term::stdout();
     let (_, columns) = terminal
@@ -110,52 +111,93 @@ pub fn width() -> Option<usize> {
     Some(columns.into())
 }
 
-/// What stands above others.
+/// Styles a heading.
 pub fn heading(text: impl fmt::Display) -> String {
     Style::new().bold().apply_to(text).to_string()
 }
 
-/// What is as it should be.
+/// Styles what is as it should be.
 pub fn good(text: impl fmt::Display) -> String {
     Style::new().green().apply_to(text).to_string()
 }
 
-/// What may be wrong.
+/// Styles what may be wrong.
 pub fn doubtful(text: impl fmt::Display) -> String {
     Style::new().yellow().apply_to(text).to_string()
 }
 
-/// What is wrong.
+/// Styles what is wrong.
 pub fn bad(text: impl fmt::Display) -> String {
     Style::new().red().bold().apply_to(text).to_string()
 }
 
-/// What is there for those who look for it.
+/// Styles what is less important.
 pub fn faint(text: impl fmt::Display) -> String {
     Style::new().dim().apply_to(text).to_string()
 }
 
-/// How a column of a table stands.
+/// A path quoted for a shell; None if it has characters that cannot be shown.
+pub fn quoted(path: &Path) -> Option<String> {
+    let text = path.to_str().filter(|text| !text.is_empty())?;
+    if !text.chars().all(crate::log::is_plain) {
+        return None;
+    }
+    let is_safe = |letter: char| letter.is_ascii_alphanumeric() || "/._-+,:=@%".contains(letter);
+    Some(match text.chars().all(is_safe) && !text.starts_with('-') {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    })
+}
+
+/// Pieces after their start, wrapped at this width and aligned with the first piece.
+pub fn wrapped<'a>(start: String, pieces: impl Iterator<Item = &'a str>, width: usize) -> String {
+    /// With less room than this, lines are aligned further to the left.
+    const MIN_WIDTH: usize = 40;
+    const LEFT: usize = 9;
+    let first = console::measure_text_width(&start);
+    let indent = if width < first + MIN_WIDTH {
+        LEFT
+    } else {
+        first
+    };
+    let (mut text, mut column, mut is_first) = (start, first, true);
+    for piece in pieces {
+        let long = console::measure_text_width(piece);
+        if !is_first && column + 1 + long > width {
+            text += &format!("\n{:indent$}", "");
+            column = indent;
+        } else if !is_first {
+            text.push(' ');
+            column += 1;
+        }
+        text += piece;
+        column += long;
+        is_first = false;
+    }
+    text + "\n"
+}
+
+/// How a column of a table is aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// As words.
+    /// Text.
     Left,
-    /// As numbers.
+    /// Numbers.
     Right,
-    /// As words, which are cut where all is too wide.
+    /// Text that is cut if the table is too wide.
     Cut,
 }
 
-/// Rows whose columns are as wide as the widest of what stands in them.
+/// A table whose columns are as wide as their widest cells.
 pub struct TextTable {
     columns: &'static [Column],
     rows: Vec<Vec<String>>,
 }
 
 impl TextTable {
-    /// Two blanks between columns.
+    /// Blanks between columns.
     const GAP: usize = 2;
-    /// Of a column that is cut, so many characters stay.
+    /// A cut column keeps this many characters.
     const MIN_WIDTH: usize = 8;
 
     pub fn new(columns: &'static [Column]) -> TextTable {
@@ -165,7 +207,7 @@ impl TextTable {
         }
     }
 
-    /// Adds a row. The texts are plain already (`log::text`), but for colors.
+    /// Adds a row. Its texts must be plain (`log::text`), except for colors.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.columns.len());
         self.rows.push(cells.into());
@@ -175,7 +217,7 @@ impl TextTable {
         self.rows.is_empty()
     }
 
-    /// All rows, each indented by so many blanks, in a terminal of this width.
+    /// All rows, indented, for a terminal of this width.
     pub fn render(&self, indent: usize, width: Option<usize>) -> String {
         let of = |index: usize| {
             let cells = self
@@ -255,6 +297,32 @@ mod tests {
                 seconds(9_000_000_000_000)
             ],
             ["1.5 ms", "41.2 s", "20.0 min", "2.5 h"]
+        );
+    }
+
+    #[test]
+    fn a_shell_gets_the_path_that_was_meant_or_none() {
+        for path in ["/a/b.icd", "/it's \"so\" $HOME `x`", "-rf", "/漢字 e"] {
+            let quoted = quoted(Path::new(path)).expect("it can be shown");
+            let mut echo = std::process::Command::new("sh");
+            let echo = echo.args(["-c", &format!("printf %s {quoted}")]).output();
+            assert_eq!(echo.expect("a shell").stdout, path.as_bytes());
+        }
+        assert_eq!(quoted(Path::new("/two\nlines")), None);
+        assert_eq!(quoted(Path::new("/\u{1b}[2J")), None);
+    }
+
+    #[test]
+    fn lines_end_where_the_terminal_does_and_commands_stay_whole() {
+        let pieces = || ["one", "two", "rm -r /a path"].into_iter();
+        let shown = |width| wrapped("ok  ".to_owned(), pieces(), width);
+        assert_eq!(shown(usize::MAX), "ok  one two rm -r /a path\n");
+        assert_eq!(shown(20), "ok  one two\n         rm -r /a path\n", "narrow");
+        let wide = wrapped("x ".repeat(10), "12345678 ".repeat(6).trim().split(' '), 62);
+        let line = "12345678 12345678 12345678 12345678";
+        assert!(
+            wide.starts_with(&format!("{}{line}\n{:20}1", "x ".repeat(10), "")),
+            "{wide}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Values of options.
+//! Parsers of option values.
 
 use std::time::Duration;
 
@@ -7,15 +7,25 @@ use crate::quantity;
 /// A size in bytes.
 ///
 /// # Errors
-/// The text is no size.
+/// The text is not a size.
 pub fn parse_size(text: &str) -> Result<u64, &'static str> {
-    quantity::bytes(text).ok_or("a size is wanted, as 500M or 5Gi")
+    quantity::bytes(text).ok_or("expected a size such as 500M or 5Gi")
 }
 
 /// A time, such as an age.
 ///
 /// # Errors
-/// The text is no time.
+/// The text is not a time.
 pub fn parse_age(text: &str) -> Result<Duration, &'static str> {
-    quantity::duration(text).ok_or("a time is wanted, as 12h or 30d")
+    quantity::duration(text).ok_or("expected a time such as 12h or 30d")
+}
+
+/// The bytes of hexadecimal digits.
+pub fn parse_hex(digits: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
+    let byte = |pair: &[u8]| match pair {
+        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        _ => None,
+    };
+    digits.chunks(2).map(byte).collect()
 }

@@ -1,15 +1,15 @@
-//! `oclcache report`: one HTML file that needs nothing else, holds no script, and may be looked at anywhere.
+//! `oclcache report`: writes one self-contained HTML file without scripts.
 //!
-//! It is written into a file of the user's own (mode 0600), since it has names of programs, kernels and options in it, in the
-//! working directory: browsers that are confined, as those of Snap, see neither `~/.cache` nor `/tmp`.
+//! The file has mode 0600, since it contains names of programs, kernels and options. It is written to the working directory, since
+//! confined browsers, such as those of Snap, cannot read `~/.cache` or `/tmp`.
 
 mod charts;
-mod found;
+mod content;
 mod html;
 mod page;
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -18,57 +18,61 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::output::{print, say};
-use super::stats::Gathered;
+use super::replace_file::replace;
+use super::summary::CacheSummary;
 use crate::log::path;
-use found::Findings;
+use content::ReportContent;
 
 const NAME: &str = "oclcache-report.html";
-/// With this each report begins, and nothing else: what does not is not written over.
+/// The beginning of each report. Other files are not overwritten.
 const MARK: &str = "<!DOCTYPE html>\n<!-- a report of oclcache -->\n";
-/// A browser that could not be started has said so by then.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// A browser that cannot be started fails within this time.
+const MAX_START_TIME: Duration = Duration::from_secs(2);
 
-/// Where the report goes.
+/// Write the statistics by day, program and device as an HTML page
 #[derive(Args)]
+#[command(after_help = "Example: oclcache report --open")]
 pub struct ReportArgs {
-    /// Show it in the browser: $BROWSER, or what `xdg-open` finds
+    /// Open it in the browser: $BROWSER, or the one that `xdg-open` finds
     #[arg(long)]
     open: bool,
-    /// The file, `-` is standard output; otherwise oclcache-report.html in the working directory
+    /// The file, or `-` for standard output; by default oclcache-report.html in the working directory
     #[arg(value_name = "FILE", default_value = NAME, hide_default_value = true)]
     file: PathBuf,
 }
 
-pub fn report(wanted: &ReportArgs) -> Result<ExitCode, Failure> {
-    let is_printed = wanted.file == Path::new("-");
-    if is_printed && wanted.open {
-        return Err(Failure::new("--open needs a file, and `-` is none"));
+impl ReportArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let is_printed = self.file == Path::new("-");
+        if is_printed && self.open {
+            return Err(Failure::new("--open needs a file; `-` is standard output"));
+        }
+        // Before the work, which may take long.
+        if !is_printed {
+            may_replace(&self.file)?;
+        }
+        let gathered = CacheSummary::read()?;
+        let found = ReportContent::read(&gathered)?;
+        let page = format!("{MARK}{}", page::render(&gathered, &found));
+        if is_printed {
+            return print(page.as_bytes());
+        }
+        replace(&self.file, page.as_bytes(), Some(0o600)).map_err(|error| {
+            let file = path(&self.file);
+            Failure::new(format_args!(
+                "cannot write `{file}`: {error}; name another file"
+            ))
+        })?;
+        let file = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
+        say(&format!("oclcache: written to `{}`", path(&file)));
+        if self.open {
+            open(&file)?;
+        }
+        Ok(ExitCode::SUCCESS)
     }
-    // Before the work: whose file it is does not change by it.
-    if !is_printed {
-        may_replace(&wanted.file)?;
-    }
-    let gathered = Gathered::read()?;
-    let found = Findings::read(&gathered)?;
-    let page = format!("{MARK}{}", page::render(&gathered, &found));
-    if is_printed {
-        return print(page.as_bytes());
-    }
-    write(&wanted.file, page.as_bytes()).map_err(|error| {
-        let file = path(&wanted.file);
-        Failure::new(format_args!(
-            "cannot write `{file}`: {error}; name another file"
-        ))
-    })?;
-    let file = std::path::absolute(&wanted.file).unwrap_or_else(|_| wanted.file.clone());
-    say(&format!("oclcache: written to `{}`", path(&file)));
-    if wanted.open {
-        open(&file)?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
-/// Whether there is nothing of the name, or an earlier report.
+/// Fails if the file exists and is not an earlier report.
 fn may_replace(file: &Path) -> Result<(), Failure> {
     let shown = path(file);
     let is_plain = match file.symlink_metadata() {
@@ -76,7 +80,7 @@ fn may_replace(file: &Path) -> Result<(), Failure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => {
             return Err(Failure::new(format_args!(
-                "cannot look at `{shown}`: {error}; name another file"
+                "cannot examine `{shown}`: {error}; name another file"
             )));
         }
     };
@@ -86,31 +90,16 @@ fn may_replace(file: &Path) -> Result<(), Failure> {
     match read {
         Some(Ok(_)) if start == MARK.as_bytes() => Ok(()),
         _ => Err(Failure::new(format_args!(
-            "`{shown}` exists and is no report of oclcache, so it is left alone; name another file"
+            "`{shown}` exists and is not a report of oclcache, so it is not overwritten; name another file"
         ))),
     }
 }
 
-/// By a new file that takes the name, so that nobody sees half a report, and no link is followed.
-fn write(file: &Path, content: &[u8]) -> io::Result<()> {
-    let directory = match file.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    // Made with mode 0600.
-    let mut temporary = tempfile::Builder::new()
-        .prefix(".oclcache-report-")
-        .tempfile_in(directory)?;
-    temporary.write_all(content)?;
-    temporary.persist(file).map_err(|failure| failure.error)?;
-    Ok(())
-}
-
-/// Shows a file in a browser.
+/// Opens a file in a browser.
 fn open(file: &Path) -> Result<(), Failure> {
     let by_hand = |why: String| {
         let file = path(file);
-        Failure::new(format_args!("{why}; open `{file}` in a browser yourself"))
+        Failure::new(format_args!("{why}; open `{file}` in a browser"))
     };
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let browser = variable("BROWSER");
@@ -119,9 +108,9 @@ fn open(file: &Path) -> Result<(), Failure> {
             .iter()
             .all(|name| variable(name).is_none())
     {
-        return Err(by_hand("there is no display here".into()));
+        return Err(by_hand("there is no display".into()));
     }
-    // A list of commands as xdg-open(1) has it, of which the first is taken.
+    // BROWSER is a list of commands, as in xdg-open(1). The first is used.
     let browser = browser.unwrap_or_else(|| "xdg-open".into());
     let first = std::env::split_paths(&browser).next().unwrap_or_default();
     let started = Command::new(&first)
@@ -133,15 +122,12 @@ fn open(file: &Path) -> Result<(), Failure> {
     let mut child =
         started.map_err(|error| by_hand(format!("cannot run `{}`: {error}", path(&first))))?;
     // Some browsers stay in the foreground.
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + MAX_START_TIME;
     while Instant::now() < until {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return Ok(()),
             Ok(Some(status)) => {
-                return Err(by_hand(format!(
-                    "`{}` showed nothing ({status})",
-                    path(&first)
-                )));
+                return Err(by_hand(format!("`{}` failed ({status})", path(&first))));
             }
             _ => std::thread::sleep(Duration::from_millis(20)),
         }

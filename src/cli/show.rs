@@ -1,150 +1,58 @@
 //! `oclcache show`.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::ExitCode;
 
+use clap::Args;
 use serde_json::{Value, json};
 
+use super::entry_view::{kind, value};
 use super::failure::Failure;
-use super::keys::{choose_key, no_entry};
-use super::open::{store, tiers};
+use super::find::find_entry;
 use super::output::{print, print_foreign, print_json, seconds, size};
-use crate::cl::info::Number;
-use crate::config::Config;
 use crate::driver::profile;
-use crate::key::ingredients::{Ingredient, Key, Kind, digest_of, hex};
 use crate::log::text;
-use crate::store::Lookup;
 use crate::store::entry::Entry;
-use crate::store::tier::Tier;
 
-pub fn show(digits: &str, json: bool, source: bool) -> Result<ExitCode, Failure> {
-    let (key, location, entry) = find_entry(digits)?;
-    if source {
-        let missing = || {
-            Failure::new(
-                "this entry was stored without its source; with OCLCACHE_STORE_SOURCE=1 the next ones have it",
-            )
-        };
-        let recipe = entry.recipe().ok_or_else(missing)?;
-        return print_foreign(recipe.text().unwrap_or_default());
-    }
-    if json {
-        let mut object = as_json(&entry);
-        object["key"] = key.hex().into();
-        object["path"] = location.into();
-        return print_json(&object);
-    }
-    let head = format!(
-        "key               {}\nfile              {}\n",
-        key.hex(),
-        crate::log::text(location.as_bytes())
-    );
-    print((head + &as_text(&entry)).as_bytes())
+/// Show one entry: the ingredients of its key, and what it holds
+#[derive(Args)]
+#[command(after_help = "Example: oclcache show 4f1d2a\nIn ccache: --inspect")]
+pub struct ShowArgs {
+    /// The key, or enough of its first digits
+    key: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print only the program's source
+    #[arg(long, conflicts_with = "json")]
+    source: bool,
 }
 
-/// The entry that some first digits name, verified, and where it is.
-pub(super) fn find_entry(digits: &str) -> Result<(Key, String, Entry), Failure> {
-    let (own, tiers) = (store()?, tiers(&Config::read()));
-    let own = own.iter().map(|store| store as &dyn Tier);
-    let (key, tier) = find(own.chain(tiers.used()), digits)?;
-    let entry = match tier.look_up(&key) {
-        Lookup::Found(entry, _) | Lookup::Pending(entry) => entry,
-        Lookup::Absent => return Err(no_entry(digits)),
-        Lookup::Unreadable(error) => {
-            let location = tier.location(&key);
-            let words = format!(
-                "cannot read `{}`: {error}; `oclcache doctor` looks at the directory",
-                crate::log::text(location.as_bytes())
-            );
-            return Err(Failure::new(words));
+impl ShowArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let (key, location, entry) = find_entry(&self.key)?;
+        if self.source {
+            let missing = || {
+                Failure::new(
+                    "this entry was stored without its source; set OCLCACHE_STORE_SOURCE=1 to store the sources of later entries",
+                )
+            };
+            let recipe = entry.recipe().ok_or_else(missing)?;
+            return print_foreign(recipe.text().unwrap_or_default());
         }
-        Lookup::Bad(defect) => {
-            let location = tier.location(&key);
-            let words = format!(
-                "`{}` is damaged ({defect}); the next build replaces it",
-                crate::log::text(location.as_bytes())
-            );
-            return Err(Failure::new(words));
+        if self.json {
+            let mut object = as_json(&entry);
+            object["key"] = key.hex().into();
+            object["path"] = location.into();
+            return print_json(&object);
         }
-    };
-    Ok((key, tier.location(&key), *entry))
-}
-
-/// The first of the tiers that has the key that some first digits name.
-fn find<'a>(
-    tiers: impl Iterator<Item = &'a dyn Tier>,
-    digits: &str,
-) -> Result<(Key, &'a dyn Tier), Failure> {
-    let mut found = BTreeMap::new();
-    for tier in tiers {
-        for key in tier.keys()? {
-            found.entry(key).or_insert(tier);
-        }
+        let head = format!(
+            "key               {}\nfile              {}\n",
+            key.hex(),
+            crate::log::text(location.as_bytes())
+        );
+        print((head + &as_text(&entry)).as_bytes())
     }
-    let key = choose_key(found.keys().copied(), digits, "list")?;
-    Ok((key, found[&key]))
-}
-
-/// What it is, as JSON and people have it.
-pub(super) fn kind(ingredient: &Ingredient) -> String {
-    format!("{:?}", ingredient.kind).to_lowercase()
-}
-
-/// Its value, as people read it.
-pub(super) fn value(ingredient: &Ingredient) -> String {
-    let bytes = &ingredient.value;
-    match ingredient.kind {
-        Kind::Source | Kind::Options | Kind::Header | Kind::Il => format!("sha256 {}", hex(bytes)),
-        Kind::Input | Kind::Previous | Kind::Constant => hex(bytes),
-        // The digest of the content, and which other place is the same file.
-        Kind::Include => match bytes.split_at_checked(32) {
-            Some((digest, same)) => format!("sha256 {}{}", hex(digest), text(same)),
-            None if bytes.is_empty() => "absent".to_owned(),
-            None => text(bytes).to_string(),
-        },
-        // "build-id " or "sha256 " and the digest.
-        Kind::Driver => match bytes.iter().position(|byte| *byte == b' ') {
-            Some(blank) => format!("{} {}", text(&bytes[..blank]), hex(&bytes[blank + 1..])),
-            None => hex(bytes),
-        },
-        // What the value is may be a password.
-        Kind::Environment if digest_of(bytes).is_some() => {
-            format!("sha256 {}", hex(&digest_of(bytes).unwrap_or_default()))
-        }
-        Kind::Device if ingredient.name.ends_with("features") => features(bytes),
-        _ => match str::from_utf8(bytes.strip_suffix(b"\0").unwrap_or(bytes)) {
-            Ok(words) if words.chars().all(|character| !character.is_control()) => {
-                text(words.as_bytes()).to_string()
-            }
-            _ => number(bytes).unwrap_or_else(|| hex(bytes)),
-        },
-    }
-}
-
-/// The names of features, each of which stands behind a version of 32 bits and before a NUL.
-fn features(bytes: &[u8]) -> String {
-    let mut names = Vec::new();
-    let mut rest = bytes;
-    while let Some((_, name)) = rest.split_at_checked(4) {
-        let end = name.iter().position(|byte| *byte == 0);
-        let end = end.unwrap_or(name.len());
-        names.push(text(&name[..end]).to_string());
-        rest = name.get(end + 1..).unwrap_or_default();
-    }
-    names.join(" ")
-}
-
-/// A number of a device, or the error code that it gave instead.
-fn number(bytes: &[u8]) -> Option<String> {
-    if let Some(long) = u64::from_value(bytes) {
-        return Some(long.to_string());
-    }
-    Some(match i32::from_value(bytes)? {
-        code @ -100..0 => format!("error {code}"),
-        _ => u32::from_value(bytes)?.to_string(),
-    })
 }
 
 fn as_json(entry: &Entry) -> Value {
@@ -171,13 +79,13 @@ fn as_json(entry: &Entry) -> Value {
     })
 }
 
-/// Whether there is what the driver makes when kernels run, if it keeps that.
+/// Whether the entry has the variants that the driver makes when kernels run, if the driver keeps them.
 fn variants(entry: &Entry) -> Option<&'static str> {
     let keeps = profile::named(&entry.meta.driver_family).keeps_a_cache();
     match entry.meta.variants {
         _ if entry.meta.is_pending() || !keeps => None,
-        true => Some("for the work-group sizes that the program used"),
-        false => Some("none: the driver compiles for each work-group size when that is used first"),
+        true => Some("stored for the work-group sizes that the program used"),
+        false => Some("none: the driver compiles for each work-group size at its first use"),
     }
 }
 
@@ -221,7 +129,7 @@ fn as_text(entry: &Entry) -> String {
         row("origin", "an archive".to_owned());
     }
     if meta.is_pending() {
-        let words = "pending: a recipe, which `oclcache bake` makes an entry of";
+        let words = "pending: `oclcache bake` compiles this recipe";
         row("state", words.to_owned());
     }
     for ingredient in &meta.ingredients {
@@ -236,8 +144,9 @@ fn as_text(entry: &Entry) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::list::{row_as_json, row_as_text};
+    use crate::cli::entry_view::{row_as_json, row_as_text};
     use crate::cli::output::plain;
+    use crate::key::ingredients::{Ingredient, Key, Kind};
     use crate::log::is_plain;
     use crate::store::entry::{EntryContent, Facts, Meta};
 

@@ -1,6 +1,5 @@
 //! `oclcache stats`.
 
-mod gathered;
 mod sections;
 
 use std::process::ExitCode;
@@ -10,36 +9,37 @@ use clap::Args;
 use super::failure::Failure;
 use super::open::store;
 use super::output::{print, print_json, say};
+use super::summary::{self, CacheSummary, Grouping};
 use crate::quantity;
 use crate::store::stats::DAY_MS;
-pub use gathered::{By, Gathered, day, hit_rate};
 
-/// What is to be shown, and how.
+/// Show hits, misses and the time saved
 #[derive(Args, Default)]
+#[command(after_help = "Example: oclcache stats --by program --since 7d\nIn ccache: -s, -sv, -z")]
 pub struct StatsArgs {
-    /// Also what is rare, all rows of each table, and what each reason means
+    /// Also show rare counters, all rows of each table, and what each reason means
     #[arg(short, long, conflicts_with = "json")]
     pub verbose: bool,
-    /// One table of all that was counted
+    /// Show one table, grouped by this
     #[arg(long, value_enum, conflicts_with = "json")]
-    pub by: Option<By>,
-    /// Only what was counted since then: a day as 2026-11-21, a month as 2026-11, or a time ago as 7d; days are those of UTC
+    pub by: Option<Grouping>,
+    /// Count only since this day (2026-11-21), month (2026-11) or time ago (7d); days are in UTC
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub since: Option<Since>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Begin to count from zero
+    /// Reset all counters
     #[arg(long, conflicts_with_all = ["verbose", "by", "since", "json"])]
     pub zero: bool,
 }
 
-/// From when on.
+/// The first day that counts.
 #[derive(Clone, Copy)]
 pub enum Since {
     /// This day.
     Day(u32),
-    /// So many days before today.
+    /// This many days before today.
     DaysAgo(u32),
 }
 
@@ -48,39 +48,42 @@ fn parse_since(text: &str) -> Result<Since, &'static str> {
         let days = ago.as_millis() / u128::from(DAY_MS);
         return Ok(Since::DaysAgo(u32::try_from(days).unwrap_or(u32::MAX)));
     }
-    // A day of the years that there can be, found by its date.
+    // The day is found by its date.
     let first = format!("{text}-01");
-    let is_it = |day: &u32| [text, &first].contains(&gathered::day(*day).as_str());
+    let is_it = |day: &u32| [text, &first].contains(&summary::day(*day).as_str());
     let day = (1..60_000).find(is_it);
-    day.map(Since::Day)
-        .ok_or("a day or month is wanted, as 2026-11-21 or 2026-11, or a time ago, as 7d")
+    day.map(Since::Day).ok_or(
+        "expected a day such as 2026-11-21, a month such as 2026-11, or a time ago such as 7d",
+    )
 }
 
-pub fn stats(wanted: &StatsArgs) -> Result<ExitCode, Failure> {
-    if wanted.zero {
-        return zero();
+impl StatsArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        if self.zero {
+            return zero();
+        }
+        let mut all = CacheSummary::read()?;
+        let since = self.since.map(|since| match since {
+            Since::Day(day) => day,
+            Since::DaysAgo(days) => all.counted.today.saturating_sub(days),
+        });
+        if let Some(day) = since {
+            all.since(day);
+        }
+        if self.json {
+            let mut json = all.to_json();
+            json["since"] = since.map(summary::day).into();
+            return print_json(&json);
+        }
+        if all.counted.rows.total().builds() == 0 {
+            let when = if since.is_some() { "since then" } else { "yet" };
+            say(&format!(
+                "oclcache: no build was counted {when}; run a program through the cache with `oclcache run PROGRAM`, \
+             or check the setup with `oclcache doctor`"
+            ));
+        }
+        print(sections::render(&all, self.by, since, self.verbose).as_bytes())
     }
-    let mut all = Gathered::read()?;
-    let since = wanted.since.map(|since| match since {
-        Since::Day(day) => day,
-        Since::DaysAgo(days) => all.counted.today.saturating_sub(days),
-    });
-    if let Some(day) = since {
-        all.since(day);
-    }
-    if wanted.json {
-        let mut json = all.to_json();
-        json["since"] = since.map(day).into();
-        return print_json(&json);
-    }
-    if all.counted.rows.total().builds() == 0 {
-        let when = if since.is_some() { "since then" } else { "yet" };
-        say(&format!(
-            "oclcache: no build was counted {when}; `oclcache run PROGRAM` runs a program through the cache, \
-             `oclcache doctor` tells whether it can work"
-        ));
-    }
-    print(sections::render(&all, wanted.by, since, wanted.verbose).as_bytes())
 }
 
 fn zero() -> Result<ExitCode, Failure> {
@@ -89,7 +92,7 @@ fn zero() -> Result<ExitCode, Failure> {
     {
         statistics.zero()?;
     }
-    say("oclcache: statistics zeroed");
+    say("oclcache: all counters are reset");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -197,6 +197,7 @@ mod tests {
 
     #[test]
     fn each_family_is_recognized_by_what_its_platform_answers() {
+        let mut recognized = std::collections::BTreeSet::new();
         for (name, vendor, suffix, family) in [
             (
                 "Portable Computing Language",
@@ -225,9 +226,14 @@ mod tests {
             ("NVIDIA CUDA", "NVIDIA Corporation", "NV", "nvidia"),
             ("rusticl", "Mesa/X.org", "MESA", "rusticl"),
             ("Oclgrind", "University of Bristol", "oclg", "oclgrind"),
+            ("clvk", "clvk", "clvk", "clvk"),
             ("Something new", "Somebody", "NEW", "unknown"),
         ] {
             assert_eq!(of(&platform(name, vendor, suffix)).family, family);
+            recognized.insert(family);
+        }
+        for profile in &PROFILES {
+            assert!(recognized.contains(profile.family), "{}", profile.family);
         }
     }
 

@@ -125,7 +125,7 @@ fn a_cache_that_was_exported_and_imported_is_the_same_and_makes_the_same_archive
     let count = sandbox.entries().len();
     assert_eq!(
         last(&ran),
-        format!("0 imported, {count} were there, 0 refused")
+        format!("0 imported, {count} already stored, 0 refused")
     );
 }
 

@@ -181,7 +181,7 @@ fn only_the_caches_that_are_named_are_cleared() {
     assert_eq!(ran.code, Some(2));
     assert!(
         ran.stderr
-            .contains("`photos` is no cache that is known; there are pocl, mesa")
+            .contains("`photos` is not a known cache; the known ones are pocl, mesa")
     );
     assert!(sandbox.path("home/.cache/mesa_shader_cache/index").exists());
     assert_eq!(caches(&sandbox, &["clear", "--yes"]).code, Some(2));
@@ -211,7 +211,7 @@ fn on_a_terminal_it_is_asked_first() {
     for no in ["\n", "n\n", "no\n"] {
         let ran = answer(no);
         assert!(ran.stdout.contains("Remove 1 file ("), "{}", ran.stdout);
-        assert!(ran.stdout.contains("nothing is removed"), "{}", ran.stdout);
+        assert!(ran.stdout.contains("nothing was removed"), "{}", ran.stdout);
         assert_eq!((ran.code, kernels.exists()), (Some(1), true));
     }
     let ran = answer("y\n");
@@ -260,9 +260,9 @@ fn a_variable_that_names_what_is_no_cache_loses_nothing() {
         for (directory, why) in [
             (&home, "holds more than a cache"),
             (&sandbox.path(""), "holds more than a cache"),
-            (&PathBuf::from("/"), "it is no cache's directory"),
+            (&PathBuf::from("/"), "it is not the directory of a cache"),
             (&sandbox.path("home/.cache"), "holds more than a cache"),
-            (&photos, "but nothing in it is as"),
+            (&photos, "but no file in it has a name of"),
         ] {
             fs::create_dir_all(directory).expect("there");
             sandbox.set(variable, directory);
@@ -376,9 +376,9 @@ fn nothing_foreign_is_followed_or_removed_whatever_its_name() {
     fs::set_permissions(&locked, PermissionsExt::from_mode(0o700)).expect("changed");
     // The cache's own directory.
     for (put, words) in [
-        ("a link", "is a link or no directory"),
-        ("a file", "is a link or no directory"),
-        ("a FIFO", "is a link or no directory"),
+        ("a link", "is a link or not a directory"),
+        ("a file", "is a link or not a directory"),
+        ("a FIFO", "is a link or not a directory"),
     ] {
         fs::rename(&mesa, sandbox.path("away")).ok();
         match put {
@@ -442,7 +442,7 @@ fn what_is_mounted_in_a_cache_stays() {
     assert!(mine.join(shader).exists(), "{}", ran.stderr);
     assert!(
         ran.stderr
-            .contains("mesa_shader_cache/11`: it is not of mesa"),
+            .contains("mesa_shader_cache/11`: it does not belong to mesa"),
         "{}",
         ran.stderr
     );

@@ -121,7 +121,7 @@ fn what_stands_above_the_file_is_said() {
     let mut sandbox = stub();
     sandbox.set("OCLCACHE_RECORD", "bake");
     let ran = config(&sandbox, &["set", "record", "off"]).ok();
-    let above = "but `bake` is what is used here, from: environment, OCLCACHE_RECORD";
+    let above = "but `bake` is used here, from: environment, OCLCACHE_RECORD";
     assert!(ran.stderr.contains(above), "{}", ran.stderr);
     assert_eq!(config(&sandbox, &["get", "record"]).ok().stdout, "bake\n");
     let ran = config(&sandbox, &["set", "verify", "3"]).ok();
@@ -141,25 +141,21 @@ fn nonsense_is_refused_and_what_is_wanted_is_named() {
     let text = "max_size = \"1Gi\"\n";
     let file = file(&sandbox, text);
     for (key, value, wanted) in [
-        ("max_size", "lots", "a size such as 500M or 5Gi is wanted"),
-        (
-            "min_free",
-            "10%",
-            "auto or a size such as 500M or 5Gi is wanted",
-        ),
-        ("max_age", "7", "a time such as 12h or 30d, or 0 is wanted"),
-        ("verify", "101", "a whole number from 0 to 100 is wanted"),
-        ("readonly", "maybe", "true or false is wanted"),
-        ("autobake", "sometimes", "true, false or auto is wanted"),
-        ("mode", "layer", "one of auto, icd, beside is wanted"),
-        ("dir", "cache", "an absolute path is wanted"),
+        ("max_size", "lots", "expected a size such as 500M or 5Gi"),
+        ("min_free", "10%", "expected auto or a size such as 500M or 5Gi"),
+        ("max_age", "7", "expected a time such as 12h or 30d, or 0"),
+        ("verify", "101", "expected a whole number from 0 to 100"),
+        ("readonly", "maybe", "expected true or false"),
+        ("autobake", "sometimes", "expected true, false or auto"),
+        ("mode", "layer", "expected one of auto, icd, beside"),
+        ("dir", "cache", "expected an absolute path"),
         ("trusted_owners", "1000", "use --system"),
-        ("program.x.cache", "auto", "true or false is wanted"),
-        ("program.x.dir", "/x", "`dir` is no setting of a program"),
-        ("program.a/b.cache", "true", "`a/b` is no file's name"),
+        ("program.x.cache", "auto", "expected true or false"),
+        ("program.x.dir", "/x", "`dir` is not a setting of a program"),
+        ("program.a/b.cache", "true", "`a/b` is not a file name"),
         ("max-size", "1Gi", "did you mean `max_size`?"),
-        ("program", "true", "is no setting"),
-        ("", "true", "is no setting"),
+        ("program", "true", "is not a setting"),
+        ("", "true", "is not a setting"),
     ] {
         let ran = config(&sandbox, &["set", key, value]);
         assert_eq!((ran.code, &*ran.stdout), (Some(2), ""), "{key}");
@@ -187,7 +183,7 @@ fn a_file_that_cannot_be_changed_is_named_and_left_as_it_is() {
     fs::write(&path, "verify = 1\nprogram = 3\n").expect("written");
     let ran = config(&sandbox, &["set", "program.x.cache", "false"]);
     assert!(
-        ran.stderr.contains("`program` is no table"),
+        ran.stderr.contains("`program` is not a table"),
         "{}",
         ran.stderr
     );
@@ -199,7 +195,7 @@ fn a_file_that_cannot_be_changed_is_named_and_left_as_it_is() {
     refused("is not a regular file");
     fs::remove_file(&path).expect("removed");
     symlink("/missing/anywhere", &path).expect("linked");
-    refused("is a link to nothing");
+    refused("is a broken link");
     fs::remove_file(&path).expect("removed");
     fs::write(&path, "").expect("written");
     if is_root() {
@@ -299,7 +295,7 @@ fn run_says_that_a_rule_has_turned_the_cache_off() {
     };
     let off = ran("[program.client]\ncache = false\n");
     assert!(
-        off.contains("says `cache = false` of the program `client`"),
+        off.contains("sets `cache = false` for the program `client`"),
         "{off}"
     );
     let off = ran("disable = true\n");
@@ -348,7 +344,7 @@ fn the_systems_file_is_written_for_all_users_and_a_users_stands_above_it() {
         ran.stderr
     );
     assert!(
-        ran.stderr.contains("but `3` is what is used here, from: "),
+        ran.stderr.contains("but `3` is used here, from: "),
         "{}",
         ran.stderr
     );

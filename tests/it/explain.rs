@@ -168,7 +168,7 @@ fn a_header_is_named_by_what_became_of_it_and_where() {
         sandbox.write("here/h.h", "#define M 3\n");
         assert_eq!(
             run(&options),
-            ["header h.h now stands in the working directory, where it was absent"]
+            ["header h.h is new in the working directory"]
         );
         // The nearest is the one before that.
         fs::rename(sandbox.path("here/h.h"), inc.join("h.h")).expect("moved");
@@ -181,8 +181,8 @@ fn a_header_is_named_by_what_became_of_it_and_where() {
         fs::remove_file(sandbox.path("inc/common.h")).expect("removed");
         sandbox.write("here/common.h", "#define N 2\n");
         let expected = [
-            "header common.h now stands in the working directory, where it was absent".to_owned(),
-            format!("header common.h is gone from the include directory {inc}"),
+            "header common.h is new in the working directory".to_owned(),
+            format!("header common.h was removed from the include directory {inc}"),
         ];
         assert_eq!(run(&options), expected);
         fs::create_dir(sandbox.path("more")).expect("made");

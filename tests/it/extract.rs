@@ -165,7 +165,7 @@ fn only_a_new_or_empty_directory_is_filled() {
     let before = tree(&sandbox.path(""));
     for (to, why) in [
         (&full, "is not empty"),
-        (&file, "is no directory"),
+        (&file, "is not a directory"),
         (&link, "is a link"),
         (&missing, "No such file"),
     ] {

@@ -211,7 +211,7 @@ fn a_preloaded_library_that_answers_is_in_the_key_however_it_is_named() {
         );
     }
     let shown = sandbox.oclcache(&["explain", "--last", "1"]).ok().stdout;
-    let words = "libplain.so.1 answers for functions of the driver: getenv";
+    let words = "libplain.so.1 replaces functions of the driver: getenv";
     assert!(shown.contains(words), "{shown}");
 }
 
@@ -315,7 +315,7 @@ fn a_program_with_mathematics_of_its_own_is_told_from_others() {
         ));
     }
     let shown = sandbox.oclcache(&["explain", "--last", "1"]).ok().stdout;
-    let words = "libexp.so.1 answers for functions of the driver: exp";
+    let words = "libexp.so.1 replaces functions of the driver: exp";
     assert!(shown.contains(words), "{shown}");
 }
 

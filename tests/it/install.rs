@@ -88,7 +88,7 @@ fn for_one_user_a_shell_that_does_what_it_prints_is_cached_until_it_is_undone() 
     assert!(world.sandbox.path("cache").exists() && world.sandbox.entries().len() == 1);
     let nothing = shell(&world, "oclcache uninstall --user").ok();
     assert!(
-        nothing.stderr.contains("nothing is registered for you"),
+        nothing.stderr.contains("not registered for you"),
         "{}",
         nothing.stderr
     );
@@ -166,10 +166,10 @@ fn what_is_not_ours_is_neither_replaced_nor_removed() {
         ("names `/usr/lib/libother.so`", &|| {
             fs::write(&icd, "/usr/lib/libother.so\n").expect("written");
         }),
-        ("is no regular file", &|| {
+        ("is not a regular file", &|| {
             symlink("pocl.icd", &icd).expect("linked");
         }),
-        ("is no regular file", &|| {
+        ("is not a regular file", &|| {
             fs::create_dir(&icd).expect("made")
         }),
     ];
@@ -229,7 +229,7 @@ fn where_nothing_can_be_written_the_path_and_the_next_step_are_told() {
         &world,
         "chmod o+w bin && oclcache install --system --dry-run",
     );
-    let words = "is not registered for everybody: ";
+    let words = "cannot be registered for all users: ";
     assert!(
         refused.code == Some(1) && refused.stderr.contains(words),
         "{}",

@@ -212,9 +212,9 @@ fn gc_removes_old_formats_and_leftovers_and_nothing_else() {
         Some(10 * DAY),
     );
     let ran = sandbox.oclcache(&["gc"]).ok();
-    let words = "3 files that were left over";
+    let words = "3 files left by killed processes";
     assert!(ran.stderr.contains(words), "{}", ran.stderr);
-    let words = "7 files of formats that are not used any more";
+    let words = "7 files of old formats";
     assert!(ran.stderr.contains(words), "{}", ran.stderr);
     // A process that only builds removes no more.
     assert!(!build(&sandbox, 0));

@@ -25,7 +25,8 @@ fn shown(sandbox: &Sandbox, arguments: &[&str]) -> String {
     // Columns are as wide as what stands in them, which another machine's paths and times change.
     let squeeze = |text: String| {
         let lines = text.lines().map(|line| {
-            let words: Vec<&str> = line.split("  ").filter(|word| !word.is_empty()).collect();
+            let words = line.split("  ").map(str::trim);
+            let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
             let indent = if line.starts_with("  ") { "  " } else { "" };
             format!("{indent}{}\n", words.join("  "))
         });

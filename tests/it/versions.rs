@@ -65,7 +65,7 @@ fn use_all(sandbox: &Sandbox) {
         &["list"][..],
         &["stats"],
         &["gc"],
-        &["bake", "--pending"],
+        &["bake"],
         &["bake", "--all"],
         &["bake", "--stale"],
         &["explain"],
@@ -96,15 +96,15 @@ fn a_recipe_of_another_version_is_baked_or_left_and_never_tried_for_ever() {
     assert_eq!(misses(&sandbox), 1);
     let ours = sandbox.entries()[0].clone();
     of_another_version(&ours, None);
-    let first = sandbox.oclcache(&["bake", "--pending"]);
+    let first = sandbox.oclcache(&["bake"]);
     assert_eq!(first.signal, None, "{}", first.stderr);
     assert_eq!(misses(&sandbox), 0, "{}", first.stderr);
     // What it could not bake stays said, and costs no compilation at each start of the baker.
     for _ in 0..3 {
-        sandbox.oclcache(&["bake", "--pending"]);
+        sandbox.oclcache(&["bake"]);
     }
     let before = sandbox.compilations();
-    let last = sandbox.oclcache(&["bake", "--pending"]);
+    let last = sandbox.oclcache(&["bake"]);
     assert_eq!(sandbox.compilations(), before, "{}", last.stderr);
     assert_eq!(misses(&sandbox), 0);
 }

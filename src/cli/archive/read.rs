@@ -1,5 +1,4 @@
-//! Reads archives, which anybody may have made: members come one after the other, none is written anywhere by its name, and nothing
-//! grows without bounds.
+//! Reads archives, which may be hostile: names of members are never used as paths, and memory and output are bounded.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -12,72 +11,71 @@ use std::rc::Rc;
 use tar::{Archive, EntryType};
 use zstd::stream::read::Decoder;
 
-use super::super::failure::Failure;
-use super::super::interrupt::Interrupt;
-use super::{FORMAT, MANIFEST, Manifest, SEAL, go_on};
+use super::manifest::{FORMAT, MANIFEST, Manifest, SEAL};
+use crate::cli::failure::Failure;
+use crate::cli::interrupt::Interrupt;
 use crate::log::text;
 use crate::store::MAX_ENTRY_BYTES;
 
 /// The first bytes of a zstd frame (RFC 8878, 3.1.1).
 pub const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// What is decompressed of anything, in bytes, and how much more for each byte of the archive: sources shrink to a tenth, binaries
+/// The most that is decompressed: this many bytes, and this many for each byte of the archive. Sources shrink to a tenth, binaries
 /// with many zeros to a hundredth.
-const ALWAYS: u64 = 64 << 20;
-const TIMES: u64 = 400;
+const MAX_BYTES: u64 = 64 << 20;
+const MAX_RATIO: u64 = 400;
 /// The largest manifest, in bytes.
 const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 const MAX_SEAL_BYTES: u64 = 1024;
-/// How much may stand between two members, in bytes: headers, and names that are longer than a header has room for. The tar crate
-/// keeps these in memory, whatever their length.
-const BETWEEN: u64 = 64 << 10;
-/// Of a name so many bytes are kept.
+/// The most between two members, in bytes: headers, and long names. The tar crate keeps these in memory, whatever their length.
+const MAX_HEADER_BYTES: u64 = 64 << 10;
+/// Longer names of members are cut.
 const MAX_NAME_BYTES: usize = 256;
 
 /// An archive that can be read more than once.
 pub struct ArchiveSource {
-    /// As people know it.
+    /// Its name in messages.
     name: String,
     file: File,
 }
 
-/// What stands at the head of an archive.
-pub struct Head {
+/// The head of an archive.
+pub struct ArchiveHead {
     pub manifest: Manifest,
-    /// The bytes of the manifest, and the seal.
+    /// The bytes of the manifest and the seal.
     pub sealed: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Who goes through an archive.
-pub trait Visitor {
-    /// What stands first.
+/// Receives the members of an archive.
+pub trait ArchiveVisitor {
+    /// The head, first.
     ///
     /// # Errors
-    /// Nothing more is read.
-    fn head(&mut self, head: Head) -> Result<(), Failure>;
+    /// Reading stops.
+    fn head(&mut self, head: ArchiveHead) -> Result<(), Failure>;
 
-    /// All else, in order.
+    /// The other members, in order.
     ///
     /// # Errors
-    /// Nothing more is read.
-    fn member(&mut self, member: &mut Member) -> Result<(), Failure>;
+    /// Reading stops.
+    fn member(&mut self, member: &mut ArchiveMember) -> Result<(), Failure>;
 }
 
-/// One member behind the head.
-pub struct Member<'a> {
-    /// Its number.
+/// One member after the head.
+pub struct ArchiveMember<'a> {
+    /// The number of the member.
     pub index: u64,
-    /// Its name, which means nothing to the file system.
+    /// The name. It is never used as a path.
     pub name: Vec<u8>,
     kind: EntryType,
     size: u64,
     content: &'a mut dyn Read,
-    /// How much of the content is left, at most.
+    /// The most that is left of the content.
     unread: &'a mut u64,
 }
 
 impl ArchiveSource {
-    /// Opens a file, or standard input for `-`, which is kept in a file without a name.
+    /// Opens a file, or for `-` standard input, which is copied to a file without a name.
     pub fn open(path: &Path) -> Result<ArchiveSource, Failure> {
         if path == OsStr::new("-") {
             return ArchiveSource::of_standard_input();
@@ -87,7 +85,7 @@ impl ArchiveSource {
             |error: io::Error| Failure::new(format_args!("cannot read `{shown}`: {error}"));
         let kind = std::fs::metadata(path).map_err(cannot)?.file_type();
         if kind.is_fifo() || kind.is_char_device() {
-            let words = "is not a regular file; give it as standard input: oclcache import - <";
+            let words = "is not a regular file; use standard input: oclcache import - <";
             return Err(Failure::new(format_args!("`{shown}` {words} {shown}")));
         }
         let file = File::open(path).map_err(cannot)?;
@@ -111,12 +109,12 @@ impl ArchiveSource {
             io::copy(&mut input, &mut file)?;
             Ok(file)
         });
-        #[allow(clippy::disallowed_methods)] // only named here
+        #[allow(clippy::disallowed_methods)] // only for the message
         let temporary = std::env::temp_dir();
         let file = kept.map_err(|error| {
             let place = crate::log::path(&temporary).to_string();
             Failure::new(format_args!(
-                "cannot keep {name} in `{place}`: {error}; TMPDIR names another place"
+                "cannot store {name} in `{place}`: {error}; set TMPDIR to another directory"
             ))
         })?;
         ArchiveSource::checked(name, file)
@@ -134,19 +132,19 @@ impl ArchiveSource {
         }
     }
 
-    /// As people know it.
+    /// Its name in messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Reads from the beginning to the end.
+    /// Reads the whole archive.
     ///
     /// # Errors
-    /// It is no archive, or not whole, or the visitor says so.
+    /// It is not an archive or is damaged, or the visitor fails.
     pub fn read(
         &mut self,
         interrupt: &Interrupt,
-        visitor: &mut dyn Visitor,
+        visitor: &mut dyn ArchiveVisitor,
     ) -> Result<(), Failure> {
         let name = self.name.clone();
         let broken = |error| broken(&name, &error);
@@ -169,26 +167,26 @@ impl ArchiveSource {
         let mut members = archive.entries().map_err(broken)?.enumerate();
         let mut unread = 0_u64;
         loop {
-            between.set(Some(unread.saturating_add(BETWEEN)));
+            between.set(Some(unread.saturating_add(MAX_HEADER_BYTES)));
             let next = members.next();
             between.set(None);
             let Some((index, member)) = next else { break };
-            go_on(interrupt)?;
+            interrupt.go_on()?;
             let mut content = member.map_err(|error| match is_begun {
-                // What is not even the beginning of a tar.
+                // Not even the beginning of a tar.
                 false if too_much(&error).is_none() && !is_cut(&error) => no_archive(&name),
                 _ => broken(error),
             })?;
             let kind = content.header().entry_type();
             let size = content.size();
-            // What a sparse file has in the archive is less than its size.
+            // A sparse file takes less in the archive than its size.
             unread = match kind {
                 EntryType::GNUSparse => content.header().entry_size().map_err(broken)?,
                 _ => size,
             };
             let mut path = content.path_bytes().into_owned();
             path.truncate(MAX_NAME_BYTES);
-            let mut member = Member {
+            let mut member = ArchiveMember {
                 index: index as u64,
                 name: path,
                 kind,
@@ -215,7 +213,7 @@ impl ArchiveSource {
             if let Some((manifest, bytes)) = pending.take() {
                 let is_seal = member.name == SEAL.as_bytes();
                 let seal = is_seal.then(|| member.bytes(MAX_SEAL_BYTES).unwrap_or_default());
-                visitor.head(Head {
+                visitor.head(ArchiveHead {
                     manifest,
                     sealed: seal.map(|seal| (bytes, seal)),
                 })?;
@@ -226,27 +224,27 @@ impl ArchiveSource {
             visitor.member(&mut member)?;
         }
         match pending {
-            Some((manifest, _)) => visitor.head(Head {
+            Some((manifest, _)) => visitor.head(ArchiveHead {
                 manifest,
                 sealed: None,
             })?,
             None if !is_begun => return Err(no_archive(&name)),
             None => {}
         }
-        // The frame has an end of its own, and a checksum.
+        // The end of the frame has a checksum.
         io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(broken)?;
         Ok(())
     }
 }
 
-/// Why an archive cannot be read to its end.
+/// A failure to read an archive to its end.
 fn broken(name: &str, error: &io::Error) -> Failure {
     match too_much(error) {
         Some(TooMuch { read, made }) => Failure::new(format_args!(
-            "`{name}` becomes {made} bytes and more of {read}, which no archive of `oclcache export` does; nothing of it was imported"
+            "`{name}` expands from {read} to more than {made} bytes, so `oclcache export` did not write it; nothing was imported"
         )),
         None => Failure::new(format_args!(
-            "`{name}` is truncated or damaged ({}); get it again from where it was exported",
+            "`{name}` is truncated or damaged ({}); copy it again from where it was exported",
             text(error.to_string().as_bytes())
         )),
     }
@@ -254,7 +252,7 @@ fn broken(name: &str, error: &io::Error) -> Failure {
 
 fn no_archive(name: &str) -> Failure {
     Failure::new(format_args!(
-        "`{name}` is no archive that `oclcache export` has made"
+        "`{name}` is not an archive of `oclcache export`"
     ))
 }
 
@@ -266,7 +264,7 @@ fn manifest(name: &str, bytes: &[u8]) -> Result<Manifest, Failure> {
     let version: Version = serde_json::from_slice(bytes).map_err(|_| no_archive(name))?;
     if version.format != FORMAT {
         return Err(Failure::new(format_args!(
-            "`{name}` has format {}, and this oclcache reads format {FORMAT}; use the same version of oclcache at both ends",
+            "`{name}` has format {}, but this oclcache reads format {FORMAT}; use the same version of oclcache for export and import",
             version.format
         )));
     }
@@ -279,31 +277,31 @@ fn manifest(name: &str, bytes: &[u8]) -> Result<Manifest, Failure> {
     })
 }
 
-/// Why the content of a member is not read.
-pub enum Trouble {
-    /// It is nothing that an archive of ours has.
+/// Why the content of a member is not used.
+pub enum MemberError {
+    /// An archive of ours has no such member.
     Unfit(String),
-    /// The archive ends, or cannot be read.
+    /// The archive cannot be read.
     Broken(io::Error),
 }
 
-impl Trouble {
-    /// What it means for one member.
+impl MemberError {
+    /// The reason, if only this member is affected.
     ///
     /// # Errors
-    /// The whole is lost.
+    /// The archive cannot be read.
     pub fn of_member(self, archive: &str) -> Result<String, Failure> {
         match self {
-            Trouble::Unfit(why) => Ok(why),
-            Trouble::Broken(error) => Err(broken(archive, &error)),
+            MemberError::Unfit(why) => Ok(why),
+            MemberError::Broken(error) => Err(broken(archive, &error)),
         }
     }
 }
 
-impl Member<'_> {
-    /// The content of a regular member that is smaller than this.
-    pub fn bytes(&mut self, limit: u64) -> Result<Vec<u8>, Trouble> {
-        let unfit = |why: &str| Err(Trouble::Unfit(why.to_owned()));
+impl ArchiveMember<'_> {
+    /// The content of a regular member below this size.
+    pub fn bytes(&mut self, limit: u64) -> Result<Vec<u8>, MemberError> {
+        let unfit = |why: &str| Err(MemberError::Unfit(why.to_owned()));
         match self.kind {
             EntryType::Regular => {}
             EntryType::Symlink | EntryType::Link => return unfit("is a link"),
@@ -311,20 +309,20 @@ impl Member<'_> {
             EntryType::Fifo => return unfit("is a FIFO"),
             EntryType::Directory => return unfit("is a directory"),
             EntryType::GNUSparse => return unfit("is a sparse file"),
-            _ => return unfit("is no regular file"),
+            _ => return unfit("is not a regular file"),
         }
         if self.size >= limit.min(MAX_ENTRY_BYTES) {
             return unfit("is too large");
         }
-        // As much as there is, whatever is said: what is read is counted.
+        // No allocation by the claimed size: the bytes that are read are limited.
         let mut bytes = Vec::new();
         self.content
             .read_to_end(&mut bytes)
-            .map_err(Trouble::Broken)?;
+            .map_err(MemberError::Broken)?;
         *self.unread = 0;
         match bytes.len() as u64 == self.size {
             true => Ok(bytes),
-            false => Err(Trouble::Broken(io::ErrorKind::UnexpectedEof.into())),
+            false => Err(MemberError::Broken(io::ErrorKind::UnexpectedEof.into())),
         }
     }
 }
@@ -361,7 +359,7 @@ fn is_cut(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::UnexpectedEof
 }
 
-/// Readers wrap errors in their own.
+/// Finds the error below those of other readers.
 fn too_much(error: &io::Error) -> Option<&TooMuch> {
     let mut next: Option<&(dyn std::error::Error + 'static)> =
         error.get_ref().map(|inner| inner as _);
@@ -381,7 +379,7 @@ struct Capped<R> {
     inner: R,
     read: Rc<Cell<u64>>,
     made: u64,
-    /// How much may be read until the next member; None: in a member, which has limits of its own.
+    /// The most to read before the next member; None within a member, which has its own limits.
     between: Rc<Cell<Option<u64>>>,
 }
 
@@ -390,13 +388,13 @@ impl<R: Read> Read for Capped<R> {
         let length = self.inner.read(buffer)?;
         self.made += length as u64;
         let read = self.read.get();
-        if self.made > ALWAYS + TIMES * read {
+        if self.made > MAX_BYTES + MAX_RATIO * read {
             let made = self.made;
             return Err(io::Error::other(TooMuch { read, made }));
         }
         if let Some(left) = self.between.get() {
             let Some(left) = left.checked_sub(length as u64) else {
-                return Err(io::Error::other("what names a member is too long"));
+                return Err(io::Error::other("the name of a member is too long"));
             };
             self.between.set(Some(left));
         }

@@ -1,10 +1,11 @@
-//! By what a cache knows its own archives again: a key of its own, with which it authenticates their manifests.
+//! Each cache has a key with which it authenticates the manifests of its own archives.
 //!
-//! Who has the key can read and write the cache anyway. `oclcache clear` leaves it where it is; it goes with the directory.
+//! Whoever can read the key can also read and write the cache. `oclcache clear` keeps the key.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use crate::cli::parse::parse_hex;
 use crate::key::ingredients::hex;
 use crate::store::{ARCHIVE_KEY, Store, StoreError};
 
@@ -14,16 +15,16 @@ const LENGTH: usize = 32;
 pub struct Seal([u8; LENGTH]);
 
 impl Seal {
-    /// That of a cache; None if it has none.
+    /// The key of a cache; None if it has none.
     pub fn of(store: &Store) -> Option<Seal> {
         let bytes = store.root().read(ARCHIVE_KEY, LENGTH as u64 + 1).ok()??;
         Some(Seal(bytes.try_into().ok()?))
     }
 
-    /// That of a cache, made if there is none.
+    /// The key of a cache, made if there is none.
     ///
     /// # Errors
-    /// It cannot be written, or there is no random number.
+    /// The key cannot be written, or random numbers cannot be read.
     pub fn make(store: &Store) -> Result<Option<Seal>, StoreError> {
         if let Some(seal) = Seal::of(store) {
             return Ok(Some(seal));
@@ -38,25 +39,18 @@ impl Seal {
             error,
         })?;
         store.write_archive_key(&key)?;
-        // Another process may have been faster, or slower: what stands there is the key.
+        // Another process may have written its key first or last: the stored one counts.
         Ok(Seal::of(store))
     }
 
-    /// In hexadecimal digits.
+    /// The signature in hexadecimal digits.
     pub fn sign(&self, manifest: &[u8]) -> String {
         hex(&self.mac(manifest).finalize().into_bytes())
     }
 
-    /// Compares in constant time.
+    /// Whether a signature is that of a manifest. Compares in constant time.
     pub fn is_of(&self, manifest: &[u8], signature: &[u8]) -> bool {
-        let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
-        let pairs = signature.trim_ascii().chunks(2);
-        let bytes: Option<Vec<u8>> = pairs
-            .map(|pair| match pair {
-                [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-                _ => None,
-            })
-            .collect();
+        let bytes = parse_hex(signature.trim_ascii());
         bytes.is_some_and(|bytes| self.mac(manifest).verify_slice(&bytes).is_ok())
     }
 

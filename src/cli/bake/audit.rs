@@ -1,16 +1,15 @@
-//! Audits: compares an entry with what its driver compiles now. The entry stays as it is, whatever comes out.
+//! Audits: compares an entry with what its driver compiles now. The entry is never changed.
 //!
-//! A false alarm would turn a user's cache off, so a difference counts only if it is one to three compilations that agree on it: two
-//! of one worker, where a driver may number its builds, and one of another process with another program name and directory, where
-//! nothing is copied out of a cache. A worker compiles nothing unless all that is in the key is what it was. A compilation that fails
-//! proves nothing: there may be no room on the disk.
+//! A false alarm would turn a user's cache off, so a difference counts only if three compilations agree on it: two in one worker,
+//! since a driver may number its builds, and one in another process with another program name and directory. A worker compiles only
+//! if all ingredients of the key are unchanged. A failed compilation proves nothing: the disk may be full.
 
 use std::collections::BTreeSet;
 
 use super::super::failure::Failure;
-use super::super::worker::process::{Silence, Worker};
-use super::collect::{Item, WorkerSettings};
-use super::replay::{RESULT, ReplayResult, Task};
+use super::super::worker::process::{NoAnswer, Worker};
+use super::collect::{BakeItem, WorkerSettings};
+use super::replayer::{BakeTask, RESULT, ReplayResult};
 use super::supervise::{NotStarted, Supervisor};
 use crate::cache::audit::differences;
 use crate::key::ingredients::Key;
@@ -22,16 +21,16 @@ use crate::store::stats::{Counter, CounterEvent, Labels};
 use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 
-/// The name of the program that confirms a difference, where the driver does not look at that.
-const ELSEWHERE: &str = "oclcache-audit";
+/// The name of the program that confirms a difference, unless the driver reads that name.
+const CONFIRMING_PROGRAM: &str = "oclcache-audit";
 
-/// Why there is nothing to compare.
+/// Why there is no result to compare.
 enum NotCompiled {
-    /// The worker goes on.
+    /// The worker is still usable.
     Verdict(ReplayResult),
-    /// The worker is gone.
+    /// The worker has ended.
     Gone(ReplayResult),
-    /// The user wants no more.
+    /// The user has interrupted the work.
     Stopped,
 }
 
@@ -40,11 +39,11 @@ fn skip<T>(why: impl Into<String>) -> Result<T, NotCompiled> {
 }
 
 impl Supervisor<'_> {
-    /// Audits an entry; None: the user has stopped it. Gives the worker back, unless that is gone.
+    /// Audits an entry. Returns the result, unless the user interrupted it, and the worker, unless it has ended.
     pub(super) fn audit(
         &self,
         mut worker: Worker,
-        item: &Item,
+        item: &BakeItem,
         place: &WorkerSettings,
     ) -> (Option<ReplayResult>, Option<Worker>) {
         match self.compare(&mut worker, item, place) {
@@ -57,11 +56,11 @@ impl Supervisor<'_> {
     fn compare(
         &self,
         worker: &mut Worker,
-        item: &Item,
+        item: &BakeItem,
         place: &WorkerSettings,
     ) -> Result<ReplayResult, NotCompiled> {
         let Some(stored) = self.stored(&item.key) else {
-            return skip("it is gone");
+            return skip("it was removed");
         };
         let (identity, first) = self.compile(worker, item)?;
         if differences(&stored, &first).is_empty() {
@@ -81,7 +80,7 @@ impl Supervisor<'_> {
             return skip("it was replaced meanwhile");
         }
         let what = found.iter().cloned().collect::<Vec<_>>().join(", ");
-        // The first finding is the one that a report is about.
+        // The first finding stays: a bug report is about it.
         if !self.store.is_marked(&identity) {
             let mark = mark(item, &stored, found);
             let marked = self
@@ -89,7 +88,7 @@ impl Supervisor<'_> {
                 .mark(&identity, &mark, stored.bytes(), compiled[0].bytes());
             if let Err(error) = marked {
                 return skip(format!(
-                    "it differs ({what}), and that cannot be written down: {error}"
+                    "it differs ({what}), but that cannot be recorded: {error}"
                 ));
             }
         }
@@ -103,19 +102,19 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Has a recipe compiled: the driver's identity, and the entry that would be stored.
-    fn compile(&self, worker: &mut Worker, item: &Item) -> Result<(Key, Entry), NotCompiled> {
+    /// Compiles a recipe. Returns the driver's identity and the entry that would be stored.
+    fn compile(&self, worker: &mut Worker, item: &BakeItem) -> Result<(Key, Entry), NotCompiled> {
         let limit = self.limit(item);
-        let answer = worker.ask(&Task::Audit.line(&item.key), limit, self.stop);
+        let answer = worker.ask(&BakeTask::Audit.line(&item.key), limit, self.stop);
         let identity = match answer.map(|line| ReplayResult::parse(&line)) {
             Ok(Some(ReplayResult::Compiled(identity))) => identity,
             Ok(Some(verdict)) => return Err(NotCompiled::Verdict(verdict)),
             Ok(None) => {
                 worker.kill();
-                let why = "the worker answers nonsense".to_owned();
+                let why = "the worker's answer is invalid".to_owned();
                 return Err(NotCompiled::Gone(ReplayResult::Failed(why)));
             }
-            Err(Silence::Stopped) => return Err(NotCompiled::Stopped),
+            Err(NoAnswer::Stopped) => return Err(NotCompiled::Stopped),
             Err(silence) => {
                 return Err(NotCompiled::Gone(ReplayResult::Failed(
                     silence.words(limit),
@@ -131,15 +130,21 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The same in a process of its own.
-    fn compile_elsewhere(&self, item: &Item, place: &WorkerSettings) -> Result<Entry, NotCompiled> {
+    /// Compiles a recipe in another process.
+    fn compile_elsewhere(
+        &self,
+        item: &BakeItem,
+        place: &WorkerSettings,
+    ) -> Result<Entry, NotCompiled> {
         let mut place = place.clone();
-        place.executable.get_or_insert_with(|| ELSEWHERE.into());
+        place
+            .executable
+            .get_or_insert_with(|| CONFIRMING_PROGRAM.into());
         let mut worker = match self.start(&place) {
             Ok(worker) => worker,
             Err(NotStarted::Driver(why) | NotStarted::Trouble(why)) => {
                 return skip(format!(
-                    "it differs, and no other process can confirm it: {why}"
+                    "it differs, but no other process can confirm it: {why}"
                 ));
             }
         };
@@ -148,7 +153,7 @@ impl Supervisor<'_> {
                 worker.end();
                 Ok(entry)
             }
-            // Its own end says nothing of the first worker.
+            // The first worker is still usable.
             Err(NotCompiled::Verdict(verdict) | NotCompiled::Gone(verdict)) => {
                 worker.kill();
                 Err(NotCompiled::Verdict(verdict))
@@ -158,7 +163,7 @@ impl Supervisor<'_> {
     }
 }
 
-/// In what an entry differs from all compilations, and no two of those from each other.
+/// The differences between an entry and all compilations that do not also occur between two compilations.
 fn confirmed(stored: &Entry, compiled: &[Entry]) -> BTreeSet<String> {
     let mut found = differences(stored, &compiled[0]);
     for one in compiled {
@@ -173,7 +178,7 @@ fn confirmed(stored: &Entry, compiled: &[Entry]) -> BTreeSet<String> {
     found
 }
 
-fn mark(item: &Item, stored: &Entry, found: BTreeSet<String>) -> AuditMark {
+fn mark(item: &BakeItem, stored: &Entry, found: BTreeSet<String>) -> AuditMark {
     let kernels = String::from_utf8_lossy(&item.kernels.join(&b' ')).into_owned();
     AuditMark {
         family: stored.meta.driver_family.clone(),
@@ -187,8 +192,8 @@ fn mark(item: &Item, stored: &Entry, found: BTreeSet<String>) -> AuditMark {
     }
 }
 
-/// Counts an audit for the program and device of its entry. What is not counted is of no account to the audit.
-pub(super) fn count(store: &Store, item: &Item, verdict: &ReplayResult) {
+/// Counts an audit for the program and device of its entry. A failure to count is ignored.
+pub(super) fn count(store: &Store, item: &BakeItem, verdict: &ReplayResult) {
     let counters: &[Counter] = match verdict {
         ReplayResult::Agreed => &[Counter::Audited],
         ReplayResult::Differed(_) => &[Counter::Audited, Counter::AuditDiffered],
@@ -206,13 +211,13 @@ pub(super) fn count(store: &Store, item: &Item, verdict: &ReplayResult) {
     Recorder::new(item.program.as_bytes(), None, Some(statistics)).record(labels, &events);
 }
 
-/// What is said to the one who has bakes done by hand.
+/// The failure of a command that found differences.
 pub(super) fn failure(count: usize) -> Failure {
     let entries = match count {
-        1 => "an entry is".to_owned(),
-        count => format!("{count} entries are"),
+        1 => "1 entry differs".to_owned(),
+        count => format!("{count} entries differ"),
     };
     Failure::new(format_args!(
-        "{entries} not what the driver compiles, so the cache is off for that driver; `oclcache doctor` says what to do"
+        "{entries} from what the driver compiles, so the cache is off for that driver; run `oclcache doctor`"
     ))
 }

@@ -1,13 +1,16 @@
-//! What is to be baked, and where.
+//! Collects the recipes to compile, grouped by the settings of their workers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::environment::{self, VariableMap};
-use super::replay::Task;
-use super::{BakeArgs, Failure, headers};
+use clap::Args;
+
+use super::headers;
+use super::replayer::BakeTask;
+use crate::cli::failure::Failure;
+use crate::cli::recipe_environment::{self, VariableMap};
 use crate::config::Config;
 use crate::driver::device;
 use crate::front::driver_probe;
@@ -18,28 +21,60 @@ use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 use crate::trust;
 
-/// One recipe, as people and the clock see it.
-#[derive(Clone, Debug)]
-pub struct Item {
-    /// Its key.
-    pub key: Key,
-    /// The program that left it.
-    pub program: String,
-    /// Its kernels.
-    pub kernels: Vec<Vec<u8>>,
-    /// How long it took to compile, in nanoseconds.
-    pub compile_ns: u64,
-    /// The driver's family, and its device, as they are counted.
-    pub driver: String,
-    /// See `driver`.
-    pub device: Vec<u8>,
-    /// What it is compiled for.
-    pub task: Task,
+/// Which recipes are compiled.
+#[derive(Args)]
+pub struct BakeFilter {
+    /// Also retry recipes that failed, and recompile entries without the variants that the driver makes when kernels run
+    #[arg(long, conflicts_with = "stale")]
+    pub all: bool,
+    /// Recompile entries of another version of the driver for the current one
+    #[arg(long)]
+    pub stale: bool,
+    /// Also compile recipes that came with an archive, not only those of this user's programs
+    #[arg(long)]
+    imported: bool,
+    /// Only for drivers of this family, such as `pocl`
+    #[arg(long, value_name = "NAME")]
+    driver: Option<String>,
 }
 
-impl Item {
-    fn of(key: Key, meta: &Meta, task: Task) -> Item {
-        Item {
+impl BakeFilter {
+    /// Whether an entry may match, by its metadata alone.
+    fn may_take(&self, meta: &Meta) -> bool {
+        let is_pending = meta.is_pending();
+        let of_driver = self.driver.as_ref();
+        of_driver.is_none_or(|family| *family == meta.driver_family)
+            && (self.imported || !meta.imported)
+            && match (self.stale, self.all) {
+                (true, _) => true,
+                (false, true) => is_pending || !meta.variants,
+                (false, false) => is_pending,
+            }
+    }
+}
+
+/// One recipe, with what progress, results and statistics need.
+#[derive(Clone, Debug)]
+pub struct BakeItem {
+    /// The key.
+    pub key: Key,
+    /// The program that was built.
+    pub program: String,
+    /// The kernels.
+    pub kernels: Vec<Vec<u8>>,
+    /// How long the application took to compile it, in nanoseconds.
+    pub compile_ns: u64,
+    /// The driver's family, for the statistics.
+    pub driver: String,
+    /// The device's name, for the statistics.
+    pub device: Vec<u8>,
+    /// Why it is compiled.
+    pub task: BakeTask,
+}
+
+impl BakeItem {
+    fn of(key: Key, meta: &Meta, task: BakeTask) -> BakeItem {
+        BakeItem {
             key,
             program: meta.executable.clone(),
             kernels: meta.facts.kernel_names.clone(),
@@ -51,41 +86,41 @@ impl Item {
     }
 }
 
-/// What recipes must have in common to be baked by one process.
+/// What the recipes of one worker have in common.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WorkerSettings {
     /// The driver's library, as it is registered.
     pub library: PathBuf,
-    /// All variables.
+    /// All environment variables.
     pub environment: VariableMap,
-    /// The name of the program, if the driver looks at it.
+    /// The file name of the program, if the driver reads it.
     pub executable: Option<OsString>,
     /// The directory of the driver's own cache.
     pub own_cache: OwnCache,
-    /// Nothing is to come out of any cache of a driver: what is compiled is compared.
+    /// For an audit: no cache of a driver may supply what is compared.
     pub is_private: bool,
 }
 
 /// The directory of a driver's own cache.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OwnCache {
-    /// An empty one is made: nothing is known of theirs, or it is off or not to be trusted.
+    /// An empty one: that of the applications is unknown, off or not trusted.
     Empty,
     /// That of the applications.
     Theirs(PathBuf),
 }
 
-/// Everything that is to be done, and what cannot be.
+/// The recipes to compile, and those that cannot be compiled.
 #[derive(Default)]
 pub struct Work {
-    /// Recipes by place, the latest first.
-    pub places: BTreeMap<WorkerSettings, Vec<Item>>,
-    /// What is skipped, and why.
-    pub skipped: Vec<(Item, String)>,
+    /// Recipes by worker settings, the latest first.
+    pub places: BTreeMap<WorkerSettings, Vec<BakeItem>>,
+    /// Skipped recipes, with the reasons.
+    pub skipped: Vec<(BakeItem, String)>,
 }
 
 impl Work {
-    /// Keeps what was not tried before, and tells whether there is anything to do.
+    /// Drops what was tried before. Returns whether anything is left.
     pub fn retain_new(&mut self, tried: &mut BTreeSet<Key>) -> bool {
         self.skipped.retain(|(item, _)| tried.insert(item.key));
         for items in self.places.values_mut() {
@@ -95,15 +130,15 @@ impl Work {
     }
 }
 
-/// Looks at all entries.
-pub fn collect(store: &Store, config: &Config, wanted: &BakeArgs) -> Result<Work, Failure> {
+/// Collects the recipes that match.
+pub fn collect(store: &Store, config: &Config, filter: &BakeFilter) -> Result<Work, Failure> {
     let own: VariableMap = std::env::vars_os().collect();
     let registered = driver_probe::registered(config);
     let mut work = Work::default();
     let mut found: Vec<(Key, Meta)> = Vec::new();
     for (key, _) in store.entries()? {
         if let Some(meta) = store.read_meta(&key)
-            && wanted.may_want(&meta)
+            && filter.may_take(&meta)
         {
             found.push((key, meta));
         }
@@ -111,18 +146,18 @@ pub fn collect(store: &Store, config: &Config, wanted: &BakeArgs) -> Result<Work
     found.sort_by_key(|(key, meta)| (std::cmp::Reverse(meta.created), *key));
     for (key, meta) in found {
         let task = match meta.is_pending() {
-            true => Task::Bake,
-            false => Task::Again,
+            true => BakeTask::Bake,
+            false => BakeTask::Again,
         };
-        let item = Item::of(key, &meta, task);
-        if let Some(attempts) = store.attempts(&key).filter(|_| !wanted.all)
+        let item = BakeItem::of(key, &meta, task);
+        if let Some(attempts) = store.attempts(&key).filter(|_| !filter.all)
             && attempts.given_up().is_some()
         {
             let why = format!("it failed {} times ({})", attempts.count, attempts.reason);
             work.skipped.push((item, why));
             continue;
         }
-        match place(store, &key, &meta, wanted, &own, &registered) {
+        match place(store, &key, &meta, filter, &own, &registered) {
             Ok(Some(place)) => work.places.entry(place).or_default().push(item),
             Ok(None) => {}
             Err(why) => work.skipped.push((item, why)),
@@ -131,18 +166,18 @@ pub fn collect(store: &Store, config: &Config, wanted: &BakeArgs) -> Result<Work
     Ok(work)
 }
 
-/// What is to be audited of these entries.
-pub fn collect_audits(store: &Store, config: &Config, wanted: &BakeArgs, keys: &[Key]) -> Work {
+/// Collects the entries that can be audited.
+pub fn collect_audits(store: &Store, config: &Config, filter: &BakeFilter, keys: &[Key]) -> Work {
     let own: VariableMap = std::env::vars_os().collect();
     let registered = driver_probe::registered(config);
     let mut work = Work::default();
     let keys: BTreeSet<&Key> = keys.iter().collect();
     for key in keys {
         let meta = store.read_meta(key);
-        let item = Item::of(*key, &meta.clone().unwrap_or_default(), Task::Audit);
+        let item = BakeItem::of(*key, &meta.clone().unwrap_or_default(), BakeTask::Audit);
         let place = match &meta {
-            None => Err("it is gone".to_owned()),
-            Some(meta) => audit_place(store, key, meta, wanted, &own, &registered),
+            None => Err("it was removed".to_owned()),
+            Some(meta) => audit_place(store, key, meta, filter, &own, &registered),
         };
         match place {
             Ok(place) => work.places.entry(place).or_default().push(item),
@@ -152,29 +187,29 @@ pub fn collect_audits(store: &Store, config: &Config, wanted: &BakeArgs, keys: &
     work
 }
 
-/// Where an entry is compiled for an audit.
+/// The settings for the audit of an entry.
 fn audit_place(
     store: &Store,
     key: &Key,
     meta: &Meta,
-    wanted: &BakeArgs,
+    filter: &BakeFilter,
     own: &VariableMap,
     registered: &[PathBuf],
 ) -> Result<WorkerSettings, String> {
     if meta.is_pending() {
-        return Err("it is not baked yet".to_owned());
+        return Err("it is pending".to_owned());
     }
     if meta.imported {
-        return Err("it came with an archive, so its recipe is somebody else's".to_owned());
+        return Err("it came with an archive, so its recipe is not trusted".to_owned());
     }
     let Lookup::Found(entry, _) = store.look_up(key) else {
-        return Err("it is gone or damaged".to_owned());
+        return Err("it was removed or is damaged".to_owned());
     };
     if entry.recipe().is_none() {
-        return Err("it was stored without its source (store_source)".to_owned());
+        return Err("it was stored without its source (`store_source`)".to_owned());
     }
     Ok(WorkerSettings {
-        library: library(meta, wanted, registered)?,
+        library: library(meta, filter, registered)?,
         environment: environment(meta, own)?,
         executable: executable(meta)?,
         own_cache: OwnCache::Empty,
@@ -182,39 +217,39 @@ fn audit_place(
     })
 }
 
-/// All variables of the process that compiles a recipe.
+/// All environment variables of the process that compiles a recipe.
 fn environment(meta: &Meta, own: &VariableMap) -> Result<VariableMap, String> {
-    let recorded = environment::recorded(&meta.driver_family, &meta.ingredients, own)?;
-    let mut all = environment::neutral(&meta.driver_family, own);
+    let recorded = recipe_environment::recorded(&meta.driver_family, &meta.ingredients, own)?;
+    let mut all = recipe_environment::neutral(&meta.driver_family, own);
     all.extend(recorded);
     Ok(all)
 }
 
-/// Where a recipe is baked; None: it is not wanted after all.
+/// The settings for baking a recipe; None if it need not be baked.
 fn place(
     store: &Store,
     key: &Key,
     meta: &Meta,
-    wanted: &BakeArgs,
+    filter: &BakeFilter,
     own: &VariableMap,
     registered: &[PathBuf],
 ) -> Result<Option<WorkerSettings>, String> {
-    let library = library(meta, wanted, registered)?;
+    let library = library(meta, filter, registered)?;
     let mut is_moved = false;
-    let own_cache = match wanted.stale {
+    let own_cache = match filter.stale {
         true => None,
         false => {
             let (Lookup::Found(entry, _) | Lookup::Pending(entry)) = store.look_up(key) else {
-                return Err("it is gone or damaged".to_owned());
+                return Err("it was removed or is damaged".to_owned());
             };
             let recipe = entry.recipe();
-            let recipe = recipe.ok_or("it was stored without its source (store_source)")?;
+            let recipe = recipe.ok_or("it was stored without its source (`store_source`)")?;
             is_moved = headers::moves_options(&recipe, &meta.ingredients, meta.imported);
             recipe.own_cache
         }
     };
     let own_cache = match own_cache {
-        // It has nothing of a program with other options, which would only be left there.
+        // With other options, the driver's cache has nothing of the program, and would keep what is compiled here.
         Some(path) if !is_moved => {
             match trust::own_directory(Path::new(OsStr::from_bytes(&path))) {
                 Some(real) => OwnCache::Theirs(real),
@@ -224,7 +259,7 @@ fn place(
         _ => OwnCache::Empty,
     };
     let adds_something = matches!(own_cache, OwnCache::Theirs(_));
-    if !(meta.is_pending() || wanted.stale || adds_something) {
+    if !(meta.is_pending() || filter.stale || adds_something) {
         return Ok(None);
     }
     Ok(Some(WorkerSettings {
@@ -236,8 +271,8 @@ fn place(
     }))
 }
 
-/// The registered library that a recipe means. A newer version may have another directory.
-fn library(meta: &Meta, wanted: &BakeArgs, registered: &[PathBuf]) -> Result<PathBuf, String> {
+/// The registered library of a recipe's driver. A newer version may be in another directory.
+fn library(meta: &Meta, filter: &BakeFilter, registered: &[PathBuf]) -> Result<PathBuf, String> {
     let named = meta.driver_library.as_str();
     let is_it = |library: &&PathBuf| library.to_string_lossy() == named;
     if let Some(library) = registered.iter().find(is_it) {
@@ -247,15 +282,15 @@ fn library(meta: &Meta, wanted: &BakeArgs, registered: &[PathBuf]) -> Result<Pat
     let mut alike = registered.iter();
     let mut alike = alike.by_ref().filter(|library| library.file_name() == name);
     match (alike.next(), alike.next()) {
-        (Some(only), None) if wanted.stale && name.is_some() => Ok(only.clone()),
+        (Some(only), None) if filter.stale && name.is_some() => Ok(only.clone()),
         _ => Err(format!(
-            "its driver {} is not registered",
+            "its driver `{}` is not registered",
             text(named.as_bytes())
         )),
     }
 }
 
-/// The name that the worker must have.
+/// The file name that the worker must have.
 fn executable(meta: &Meta) -> Result<Option<OsString>, String> {
     let mut names = meta.ingredients.iter();
     let Some(name) = names.find(|one| one.kind == Kind::Executable) else {
@@ -265,5 +300,5 @@ fn executable(meta: &Meta) -> Result<Option<OsString>, String> {
     let is_name = Path::new(name).file_name() == Some(name);
     is_name
         .then(|| Some(name.to_owned()))
-        .ok_or_else(|| "the name of its program is not known".to_owned())
+        .ok_or_else(|| "the name of its program is unknown".to_owned())
 }

@@ -1,14 +1,14 @@
-//! Finds the directory in which a recipe is compiled: the application's own, while the headers there are what they were, with the
-//! application's own options. So the driver finds its own cache of the program as the application filled it, and logs name the
-//! same directories.
+//! Finds the directory in which a recipe is compiled. It is the application's own, with the application's own options, if the headers
+//! there are unchanged: then the driver finds what the application left in the driver's own cache, and logs name the same
+//! directories.
 //!
-//! What came with an archive was compiled on another machine, and a directory may be gone, or be one that nobody should work in
-//! ([`trust::can_be_entered`]). Then the headers are laid out in a private directory, so that a compiler finds there what it found
-//! for the application, and nothing at the paths that the recipe tells.
+//! A recipe from an archive was compiled on another machine; a directory may be gone or unsafe to work in
+//! ([`trust::can_be_entered`]). Then the headers are written to a private directory, in which a compiler finds what it found for the
+//! application. Nothing is read or written at the paths in the recipe.
 //!
-//! Each directory of the options becomes one of its own, deep enough for names that begin with `..`, unless it is the same as an
-//! earlier one, which a link stands for then: compilers pass over a directory that they have searched, and so does the key.
-//! Whether all of this is right is judged by the key, which must come out as the application's.
+//! Each directory of the options becomes a directory of its own, deep enough for names that begin with `..`. A directory that is the
+//! same as an earlier one becomes a link to that: compilers skip a directory that they have searched, and so does the key. The
+//! resulting key proves that the layout is right: it must be that of the application.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -24,7 +24,7 @@ use crate::log::text;
 use crate::store::recipe::{HeaderContent, HeaderFile, StoredRecipe, is_outside};
 use crate::trust;
 
-/// Above each directory, so that `..` leads nowhere else: deeper than names that are not [`is_outside`] have `..`.
+/// The path above each directory. It is deeper than the number of `..` in names that are not [`is_outside`], so that no name leads out.
 const DEPTH: &str = "0/1/2/3/4/5/6/7/8/9";
 
 /// Where a recipe is to be compiled.
@@ -33,21 +33,21 @@ pub struct Layout {
     pub working_directory: PathBuf,
     /// The options; None is NULL.
     pub options: Option<Vec<u8>>,
-    /// They are not the application's own.
+    /// Whether the options are not the application's own.
     pub is_moved: bool,
 }
 
-/// A directory in which headers were looked for.
-struct StoredBase {
-    /// How places in it begin.
+/// A directory in which the compiler looked for headers.
+struct HeaderDirectory {
+    /// The beginning of places in it.
     name: Vec<u8>,
-    /// Where the application had it.
+    /// Its path for the application.
     theirs: PathBuf,
-    /// Where it is here; None: it is the driver's own, and the same.
+    /// Its path here; None if it belongs to the driver and is the same.
     ours: Option<PathBuf>,
 }
 
-/// Whether a recipe is compiled in the directory of its application. Those `from_elsewhere` are not of this machine.
+/// Whether a recipe is compiled in the directory of its application. `from_elsewhere`: it came with an archive.
 pub fn is_in_place(
     recipe: &StoredRecipe,
     ingredients: &[Ingredient],
@@ -57,8 +57,7 @@ pub fn is_in_place(
     directory.is_some_and(|directory| directory.is_dir() && trust::can_be_entered(&directory))
 }
 
-/// Whether a recipe is compiled with other options than the application's: those that name directories where it looked for
-/// headers.
+/// Whether a recipe is compiled with other options than the application's, since they name include directories that are moved.
 pub fn moves_options(
     recipe: &StoredRecipe,
     ingredients: &[Ingredient],
@@ -72,11 +71,11 @@ pub fn moves_options(
         && (recipe.options.as_ref()).is_some_and(|options| names_directories(options))
 }
 
-/// The application's directory, or an empty one below which the headers are laid out. Those of a recipe `from_elsewhere` are not on this machine: they are what it says,
-/// and all its directories exist.
+/// The application's directory, or a new one with the headers. For a recipe `from_elsewhere`, headers are taken from the recipe
+/// only.
 ///
 /// # Errors
-/// Why it cannot be compiled as it was, for people.
+/// Why it cannot be compiled as it was.
 pub fn lay_out(
     root: &Path,
     recipe: &StoredRecipe,
@@ -84,7 +83,7 @@ pub fn lay_out(
     driver_dirs: &[PathBuf],
     from_elsewhere: bool,
 ) -> Result<Layout, String> {
-    let failed = |error: io::Error| format!("its headers cannot be laid out: {error}");
+    let failed = |error: io::Error| format!("its headers cannot be written: {error}");
     let working_directory = root.join("cwd").join(DEPTH);
     fs::create_dir_all(&working_directory).map_err(failed)?;
     let options = recipe.options.as_ref().map(|options| options.to_vec());
@@ -96,16 +95,17 @@ pub fn lay_out(
         });
     };
     let parsed = options.as_deref().map(options::parse).transpose();
-    let parsed = parsed.map_err(|reason| format!("its options: {}", reason.name()))?;
+    let parsed =
+        parsed.map_err(|reason| format!("its options cannot be parsed: {}", reason.name()))?;
     let dirs = parsed
         .iter()
         .flat_map(|parsed| parsed.include_dirs.iter().enumerate());
-    let mut bases = vec![StoredBase {
+    let mut bases = vec![HeaderDirectory {
         name: b"cwd".to_vec(),
         theirs: theirs.clone(),
         ours: Some(working_directory.clone()),
     }];
-    bases.extend(dirs.map(|(index, directory)| StoredBase {
+    bases.extend(dirs.map(|(index, directory)| HeaderDirectory {
         name: format!("-I{index}").into_bytes(),
         theirs: theirs.join(OsStr::from_bytes(directory)),
         ours: Some(root.join(format!("I{index}")).join(DEPTH)),
@@ -119,7 +119,7 @@ pub fn lay_out(
         let ours = directory
             .is_relative()
             .then(|| working_directory.join(directory));
-        StoredBase {
+        HeaderDirectory {
             name: format!("driver{index}").into_bytes(),
             theirs: theirs.join(directory),
             ours,
@@ -170,7 +170,7 @@ pub fn lay_out(
     })
 }
 
-/// The places that were looked at, and what was found there.
+/// The places where the compiler looked, and what it found.
 fn places(ingredients: &[Ingredient]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let places = ingredients.iter().filter(|one| one.kind == Kind::Include);
     places.map(|one| (one.name.as_bytes(), one.value.as_slice()))
@@ -180,8 +180,8 @@ fn is_parent(part: &Component) -> bool {
     *part == Component::ParentDir
 }
 
-/// Where a place was; None: in no directory that is known.
-fn their_path(place: &[u8], bases: &[StoredBase]) -> Option<PathBuf> {
+/// The path of a place for the application; None if its directory is unknown.
+fn their_path(place: &[u8], bases: &[HeaderDirectory]) -> Option<PathBuf> {
     if place.starts_with(b"/") {
         return Some(OsStr::from_bytes(place).into());
     }
@@ -189,28 +189,31 @@ fn their_path(place: &[u8], bases: &[StoredBase]) -> Option<PathBuf> {
     Some(base.theirs.join(below))
 }
 
-/// Where a place is here, or would be: nothing if it is the driver's own. None: it could be outside of our directory.
-fn our_path(place: &[u8], bases: &[StoredBase]) -> Option<Option<PathBuf>> {
+/// The path of a place here: Some(None) if the driver's own is used, None if the place could be outside our directory.
+fn our_path(place: &[u8], bases: &[HeaderDirectory]) -> Option<Option<PathBuf>> {
     let (base, below) = split(place, bases).filter(|_| !is_outside(place))?;
     Some(base.ours.as_ref().map(|ours| ours.join(below)))
 }
 
-fn split<'a, 'b>(place: &'a [u8], bases: &'b [StoredBase]) -> Option<(&'b StoredBase, &'a Path)> {
+fn split<'a, 'b>(
+    place: &'a [u8],
+    bases: &'b [HeaderDirectory],
+) -> Option<(&'b HeaderDirectory, &'a Path)> {
     let slash = place.iter().position(|byte| *byte == b'/')?;
     let base = bases.iter().find(|base| base.name == place[..slash])?;
     Some((base, Path::new(OsStr::from_bytes(&place[slash + 1..]))))
 }
 
-/// Nobody can hit what is made from headers that have changed since. Nothing is done with what is read but to compare it.
+/// Fails if a header has changed: no program could hit the entry. The files are only compared.
 fn check_disk(
     recipe: &StoredRecipe,
     ingredients: &[Ingredient],
-    bases: &[StoredBase],
+    bases: &[HeaderDirectory],
 ) -> Result<(), String> {
     let changed = |place: &[u8]| {
         let place = text(place);
         Err(format!(
-            "the header {place} is another now, so nobody could hit it"
+            "the header `{place}` has changed, so no program could hit the entry"
         ))
     };
     for file in &recipe.files {
@@ -227,10 +230,10 @@ fn check_disk(
     Ok(())
 }
 
-/// SHA-256 of a file; None: it is none, or too large for a header.
+/// SHA-256 of a file; None if it is not a file or is too large for a header.
 fn digest(path: &Path) -> Option<[u8; 32]> {
     const MAX_BYTES: u64 = 64 << 20;
-    // To open anything else could wait for ever, or do something.
+    // Opening a FIFO or device could block or have effects.
     if !fs::metadata(path).ok()?.is_file() {
         return None;
     }
@@ -245,17 +248,17 @@ fn digest(path: &Path) -> Option<[u8; 32]> {
     Some(sha256(&bytes))
 }
 
-/// What is laid out.
+/// The private directories.
 #[derive(Default)]
 struct Tree {
-    /// Nothing of this machine's stands for what was there.
+    /// The recipe came with an archive, so directories of this machine do not matter.
     from_elsewhere: bool,
-    /// The directories of the application that have one here.
+    /// The private directory for each of the application's, by device and inode.
     directories: HashMap<(u64, u64), PathBuf>,
 }
 
 impl Tree {
-    /// Makes a directory that stands for one of the application's. What does not exist there does not here.
+    /// Makes the private directory for one of the application's, unless that does not exist.
     fn directory(&mut self, theirs: &Path, ours: &Path) -> io::Result<()> {
         if self.from_elsewhere {
             return fs::create_dir_all(ours);
@@ -285,29 +288,29 @@ impl Tree {
         }
     }
 
-    /// Makes a file; gives where it is, unless it is one of the driver's own.
+    /// Writes a header. Returns its path, or None if the driver's own is used.
     fn file(
         &mut self,
         file: &HeaderFile,
-        bases: &[StoredBase],
+        bases: &[HeaderDirectory],
         laid: &[Option<PathBuf>],
     ) -> Result<Option<PathBuf>, String> {
         let place = text(&file.place);
-        let failed = |error: io::Error| format!("the header {place} cannot be laid out: {error}");
+        let failed = |error: io::Error| format!("the header `{place}` cannot be written: {error}");
         let (Some(theirs), Some(ours)) =
             (their_path(&file.place, bases), our_path(&file.place, bases))
         else {
             return Err(format!(
-                "it includes {place}, which is not in a directory of its own"
+                "it includes `{place}`, which is in no known directory"
             ));
         };
         let Some(ours) = ours else {
             return Ok(None);
         };
         let (Some(their_parent), Some(parent)) = (theirs.parent(), ours.parent()) else {
-            return Err(format!("it includes {place}, which is no name of a file"));
+            return Err(format!("it includes `{place}`, which is not a file name"));
         };
-        // Directories on the way there, which `..` in its name may need.
+        // `..` in the name needs the directories before it.
         if !parent.components().any(|part| is_parent(&part)) {
             self.directory(their_parent, parent).map_err(failed)?;
         } else {
@@ -317,7 +320,7 @@ impl Tree {
             return match digest(&ours) == Some(file.digest) {
                 true => Ok(Some(ours)),
                 false => Err(format!(
-                    "the header {place} cannot be laid out beside others"
+                    "the header `{place}` conflicts with another header"
                 )),
             };
         }
@@ -325,13 +328,12 @@ impl Tree {
             HeaderContent::Text(content) if sha256(content) == file.digest => {
                 fs::write(&ours, &**content).map_err(failed)?;
             }
-            HeaderContent::Text(_) => {
-                return Err(format!("the header {place} is not what it should be"));
-            }
+            HeaderContent::Text(_) => return Err(format!("the header `{place}` is damaged")),
             HeaderContent::SameAs { file, .. } => {
                 let first = laid.get(*file as usize).and_then(Option::as_ref);
-                let first =
-                    first.ok_or(format!("the header {place} is one of the driver's own"))?;
+                let first = first.ok_or(format!(
+                    "the header `{place}` is the same file as one of the driver's own"
+                ))?;
                 fs::hard_link(first, &ours).map_err(failed)?;
             }
         }
@@ -344,8 +346,7 @@ mod tests {
     use super::*;
     use crate::store::recipe::{RecipeBase, RecipeOperation, Text};
 
-    /// A recipe with these headers that came with an archive; the directory of this machine that it names, and that in which it is
-    /// laid out.
+    /// Lays out a recipe with these headers as if it came with an archive.
     fn laid_out(places: &[&str]) -> (tempfile::TempDir, Result<Layout, String>) {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (work, root) = (

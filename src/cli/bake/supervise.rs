@@ -1,67 +1,64 @@
-//! Worker processes: as many as may run at once, each for recipes of one place, one recipe at a time.
+//! Starts worker processes, up to a number at once. Each compiles recipes that need the same settings, one at a time.
 //!
-//! A driver that crashes or hangs costs the recipe that it was given, and the worker. That it was given is written down before.
+//! A driver that crashes or hangs costs one recipe and the worker. Each attempt is recorded before it begins, so that a recipe that
+//! ends the baker itself is not tried for ever.
 
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::super::worker::process::{Silence, Worker};
-use super::super::worker::root::Root;
+use super::super::worker::private_directory::PrivateDirectory;
+use super::super::worker::process::{NoAnswer, Worker};
 use super::super::worker::{CLOSED, READY};
-use super::collect::{Item, OwnCache, Work, WorkerSettings};
-use super::replay::{ReplayResult, Task};
+use super::collect::{BakeItem, OwnCache, Work, WorkerSettings};
+use super::replayer::{BakeTask, ReplayResult};
 use crate::cache::RUN_VARIABLE;
 use crate::config::{Config, Name, SETTINGS};
 use crate::store::Store;
 
-/// How long a worker may take for a recipe: so many times as long as it took the application, and no less or more than this. On
-/// a busy machine a worker gets little of the processor.
+/// How long a worker may take for a recipe: a multiple of the time that the application took, within limits. On a busy machine a
+/// worker gets little processor time.
 const TIMES: u32 = 30;
 const MIN_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How often the name of a program that was just copied is tried: a child that another thread forked meanwhile may still have it
-/// open for writing.
-const BUSY: u32 = 50;
-
-/// Where PoCL keeps a cache of its own, the only driver of which that is known, and whether it does. Nothing else hangs on them.
+/// Variables of PoCL: the directory of its own cache, and whether it keeps one. They change nothing else. No other driver is known to
+/// have such a variable.
 const OWN_CACHE: &str = "POCL_CACHE_DIR";
 const KEEPS_CACHE: &str = "POCL_KERNEL_CACHE";
-/// Where other drivers have their caches (Mesa, Intel's for GPUs).
+/// Moves the caches of other drivers (Mesa, Intel's for GPUs).
 const CACHES: &str = "XDG_CACHE_HOME";
 
-/// What all workers have in common.
+/// Starts and supervises workers.
 pub struct Supervisor<'a> {
     /// The cache.
     pub store: &'a Store,
     /// The settings.
     pub config: &'a Config,
-    /// How long each recipe may take, if the user has said that.
+    /// The user's time limit for a recipe.
     pub timeout: Option<Duration>,
-    /// Whether entries are made anew for a newer driver.
+    /// Whether entries of an older driver are recompiled.
     pub is_stale: bool,
-    /// Set when the user wants no more.
+    /// Set when the user has interrupted the work.
     pub stop: &'a AtomicBool,
 }
 
-/// What is told while workers work.
+/// What the workers report.
 pub enum WorkerEvent<'e> {
-    /// A recipe is being baked.
-    Begun(&'e Item),
-    /// What has become of it.
-    Ended(Item, ReplayResult),
-    /// What has gone wrong on our own side.
+    /// A recipe is being compiled.
+    Begun(&'e BakeItem),
+    /// The result of a recipe.
+    Ended(BakeItem, ReplayResult),
+    /// A failure that no recipe or driver caused.
     Trouble(String),
 }
 
 impl Supervisor<'_> {
-    /// Has everything baked, by at most so many workers at once.
+    /// Compiles everything, with at most `jobs` workers at once.
     pub fn run(&self, work: Work, jobs: usize, tell: &(dyn Fn(WorkerEvent) + Sync)) {
-        let mut queues: Vec<(WorkerSettings, Vec<Item>)> = work.places.into_iter().collect();
+        let mut queues: Vec<(WorkerSettings, Vec<BakeItem>)> = work.places.into_iter().collect();
         for (_, items) in &mut queues {
             items.reverse(); // taken from the end
         }
@@ -74,10 +71,10 @@ impl Supervisor<'_> {
         });
     }
 
-    /// Bakes what is left of one place after the other.
+    /// Compiles what is left, one group of recipes after the other.
     fn work(
         &self,
-        queues: &Mutex<Vec<(WorkerSettings, Vec<Item>)>>,
+        queues: &Mutex<Vec<(WorkerSettings, Vec<BakeItem>)>>,
         tell: &(dyn Fn(WorkerEvent) + Sync),
     ) {
         let lock = || queues.lock().unwrap_or_else(|error| error.into_inner());
@@ -106,7 +103,7 @@ impl Supervisor<'_> {
                 let running = match worker.take().map_or_else(|| self.start(&place), Ok) {
                     Ok(running) => running,
                     Err(_) if self.is_stopped() => return,
-                    // Nor would it be for the others of this place.
+                    // The others of this group need the same driver.
                     Err(NotStarted::Driver(why)) => {
                         let items = [item].into_iter().chain(std::iter::from_fn(next));
                         let why =
@@ -121,8 +118,8 @@ impl Supervisor<'_> {
                     }
                 };
                 let (verdict, still_running) = match item.task {
-                    Task::Audit => self.audit(running, &item, &place),
-                    Task::Bake | Task::Again => self.bake(running, &item, tell),
+                    BakeTask::Audit => self.audit(running, &item, &place),
+                    BakeTask::Bake | BakeTask::Again => self.bake(running, &item, tell),
                 };
                 worker = still_running;
                 if let Some(verdict) = verdict {
@@ -140,28 +137,28 @@ impl Supervisor<'_> {
     }
 
     /// How long a recipe may take.
-    pub(super) fn limit(&self, item: &Item) -> Duration {
+    pub(super) fn limit(&self, item: &BakeItem) -> Duration {
         self.timeout.unwrap_or_else(|| {
             let took = Duration::from_nanos(item.compile_ns);
             took.saturating_mul(TIMES).clamp(MIN_TIMEOUT, MAX_TIMEOUT)
         })
     }
 
-    /// Has one recipe baked; None: the user has stopped it. Gives the worker back, unless that is gone.
+    /// Bakes a recipe. Returns the result, unless the user interrupted it, and the worker, unless it has ended.
     fn bake(
         &self,
         mut worker: Worker,
-        item: &Item,
+        item: &BakeItem,
         tell: &(dyn Fn(WorkerEvent) + Sync),
     ) -> (Option<ReplayResult>, Option<Worker>) {
         let limit = self.limit(item);
         if let Err(error) = self.store.begin_attempt(&item.key) {
             tell(WorkerEvent::Trouble(error.to_string()));
-            let why = "attempts cannot be written down".to_owned();
+            let why = "attempts cannot be recorded".to_owned();
             return (Some(ReplayResult::Skipped(why)), Some(worker));
         }
         let task = match self.is_stale {
-            true => Task::Bake,
+            true => BakeTask::Bake,
             false => item.task,
         };
         let answer = worker.ask(&task.line(&item.key), limit, self.stop);
@@ -171,11 +168,11 @@ impl Supervisor<'_> {
             Ok(None) => {
                 worker.kill();
                 (
-                    ReplayResult::Failed("the worker answers nonsense".to_owned()),
+                    ReplayResult::Failed("the worker's answer is invalid".to_owned()),
                     None,
                 )
             }
-            Err(Silence::Stopped) => {
+            Err(NoAnswer::Stopped) => {
                 self.store.forget_attempts(&item.key);
                 return (None, None);
             }
@@ -196,23 +193,23 @@ impl Supervisor<'_> {
 
     pub(super) fn start(&self, place: &WorkerSettings) -> Result<Worker, NotStarted> {
         let trouble =
-            |error: io::Error| NotStarted::Trouble(format!("no worker can be started: {error}"));
-        let root = Root::new().map_err(trouble)?;
-        let child = self.spawn(place, root.path()).map_err(trouble)?;
-        let mut worker = Worker::new(child, root);
+            |error: io::Error| NotStarted::Trouble(format!("cannot start a worker: {error}"));
+        let root = PrivateDirectory::new().map_err(trouble)?;
+        let mut command = self.command(place, root.path()).map_err(trouble)?;
+        let mut worker = Worker::start(&mut command, root).map_err(trouble)?;
         let limit = self.timeout.unwrap_or(MIN_TIMEOUT).max(MIN_TIMEOUT);
         match worker.answer(limit, self.stop) {
             Ok(line) if line == READY => Ok(worker),
             Ok(line) => {
                 worker.end();
-                let why = line.strip_prefix(CLOSED).unwrap_or("it answers nonsense");
+                let why = line.strip_prefix(CLOSED).unwrap_or("its answer is invalid");
                 Err(NotStarted::Driver(why.to_owned()))
             }
             Err(silence) => Err(NotStarted::Driver(silence.words(limit))),
         }
     }
 
-    fn spawn(&self, place: &WorkerSettings, root: &Path) -> io::Result<Child> {
+    fn command(&self, place: &WorkerSettings, root: &Path) -> io::Result<Command> {
         let mut program = std::env::current_exe()?;
         if let Some(name) = &place.executable {
             let directory = root.join("bin");
@@ -256,22 +253,11 @@ impl Supervisor<'_> {
         let log = self.config.log().is_some();
         command
             .current_dir(root)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(if log { Stdio::inherit() } else { Stdio::null() })
-            .process_group(0);
-        for _ in 0..BUSY {
-            match command.spawn() {
-                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                spawned => return spawned,
-            }
-        }
-        command.spawn()
+            .stderr(if log { Stdio::inherit() } else { Stdio::null() });
+        Ok(command)
     }
 
-    /// The worker's settings: this command's, and what would keep it from its work is off.
+    /// The worker's settings: those of this command, with all off that would prevent baking.
     fn settings(&self) -> Vec<(&'static str, std::ffi::OsString)> {
         let variable = |name: Name| SETTINGS[name as usize].variable.unwrap_or_default();
         let mut settings = Vec::new();
@@ -289,7 +275,7 @@ impl Supervisor<'_> {
         for name in [Name::MaxSize, Name::MinFree, Name::MaxAge] {
             settings.push((variable(name), self.config.value(name).0.clone()));
         }
-        // Entries of the system have nothing of the user's own.
+        // Entries of system directories must not replace the user's own.
         settings.push((variable(Name::SystemDirs), "none".into()));
         let directory = self.config.directory().unwrap_or_default();
         settings.push((variable(Name::Dir), directory.into()));
@@ -301,6 +287,6 @@ impl Supervisor<'_> {
 pub(super) enum NotStarted {
     /// The driver cannot be opened.
     Driver(String),
-    /// Nothing of the driver's.
+    /// A failure that the driver did not cause.
     Trouble(String),
 }

@@ -1,19 +1,17 @@
-//! One worker of the baker: an application of one driver, which does the calls of the recipes that it is told of.
+//! A worker of the baker: an application of one driver that repeats the calls of recipes.
 //!
-//! It is told a key on each line of its standard input, with `again` behind it if there may be an entry, or `audit` if it is compiled
-//! only to be compared, and answers with a line each: `ready` or `closed WHY` first, then `baked`, `known`, `current`, `compiled
-//! IDENTITY`, `skipped WHY` or `failed WHY`. What it is in the middle
-//! of when it ends is not answered. Drivers print, so it answers where its standard output was, and has none.
+//! Each line of its standard input is a request: a key, followed by `again` if there may be an entry, or by `audit` if the result is
+//! only compared. Each answer is a line: first `ready` or `closed WHY`, then for each request `baked`, `known`, `current`,
+//! `compiled IDENTITY`, `skipped WHY` or `failed WHY`. A request that ends the worker gets no answer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use rustix::process::{Resource, Rlimit, Signal};
-
 use super::super::failure::Failure;
+use super::super::open::directory;
 use super::super::worker::{CLOSED, READY, streams};
-use super::replay::{Player, ReplayResult, Task};
+use super::replayer::{BakeTask, ReplayResult, Replayer};
 use crate::cache::bake;
 use crate::config::Config;
 use crate::front::driver_probe;
@@ -21,31 +19,34 @@ use crate::key::ingredients::Key;
 use crate::priority;
 use crate::store::Store;
 
-/// What a worker begins with, and what it says.
+/// What follows the key in a request.
 const AGAIN: &str = " again";
 const AUDIT: &str = " audit";
 
-impl Task {
-    /// The line that tells a worker to do it.
+impl BakeTask {
+    /// The request for this task.
     pub fn line(self, key: &Key) -> String {
         let words = match self {
-            Task::Bake => "",
-            Task::Again => AGAIN,
-            Task::Audit => AUDIT,
+            BakeTask::Bake => "",
+            BakeTask::Again => AGAIN,
+            BakeTask::Audit => AUDIT,
         };
         format!("{}{words}", key.hex())
     }
 
-    fn parse(line: &str) -> Option<(Key, Task)> {
-        let named = [(AGAIN, Task::Again), (AUDIT, Task::Audit)];
+    fn parse(line: &str) -> Option<(Key, BakeTask)> {
+        let named = [(AGAIN, BakeTask::Again), (AUDIT, BakeTask::Audit)];
         let of = |(words, task)| Some((line.strip_suffix(words)?, task));
-        let (digits, task) = named.into_iter().find_map(of).unwrap_or((line, Task::Bake));
+        let (digits, task) = named
+            .into_iter()
+            .find_map(of)
+            .unwrap_or((line, BakeTask::Bake));
         Some((Key::from_hex(digits)?, task))
     }
 }
 
 impl ReplayResult {
-    /// What a worker answers. The verdicts of audits are not its own, and nobody reads those as answers.
+    /// The answer for this result. A worker does not give the results of audits, and `parse` does not accept them.
     fn line(&self) -> String {
         let (word, why) = match self {
             ReplayResult::Baked => ("baked", String::new()),
@@ -75,7 +76,7 @@ impl ReplayResult {
     }
 }
 
-/// Works until there is nothing more to read. `root` is a private directory.
+/// Handles requests until the end of standard input. `root` is a private directory.
 pub fn work(
     library: &Path,
     root: &Path,
@@ -84,17 +85,10 @@ pub fn work(
 ) -> Result<ExitCode, Failure> {
     let (keys, mut answers) = streams().map_err(Failure::new)?;
     priority::lower();
-    // Who started it is gone if it is, and a crash of the driver's is nobody's business.
-    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    let none = Rlimit {
-        current: Some(0),
-        maximum: Some(0),
-    };
-    let _ = rustix::process::setrlimit(Resource::Core, none);
     let mut answer = |line: &str| writeln!(answers, "{line}").map_err(Failure::new);
     bake::be_baker();
     let config = Config::read();
-    let store = Store::open_existing(&super::super::directory(&config)?)?;
+    let store = Store::open_existing(&directory(&config)?)?;
     let Some(store) = store else {
         answer(&format!("{CLOSED}the cache is empty"))?;
         return Ok(ExitCode::SUCCESS);
@@ -107,7 +101,7 @@ pub fn work(
         }
     };
     answer(READY)?;
-    let player = Player {
+    let player = Replayer {
         store: &store,
         platforms: &platforms,
         root,
@@ -117,8 +111,8 @@ pub fn work(
     };
     for line in BufReader::new(keys).lines() {
         let line = line.map_err(Failure::new)?;
-        let asked = Task::parse(&line);
-        let (key, task) = asked.ok_or_else(|| Failure::new("this is no key"))?;
+        let asked = BakeTask::parse(&line);
+        let (key, task) = asked.ok_or_else(|| Failure::new("a request is not a key"))?;
         answer(&player.bake(&key, task).line())?;
     }
     Ok(ExitCode::SUCCESS)

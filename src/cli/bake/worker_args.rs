@@ -1,6 +1,6 @@
-//! What `oclcache bake` is told by those who start it behind a program, see `cache::autobake`.
+//! The hidden arguments by which a program starts `oclcache bake` in the background (see `cache::autobake`).
 //!
-//! They have left it nothing of the program: it leads no session, stands in `/`, and has /dev/null for all streams.
+//! The process keeps nothing of the program: it leads no session, works in `/`, and has /dev/null for all streams.
 
 use std::ffi::OsString;
 
@@ -9,10 +9,10 @@ use clap::Args;
 use crate::cache::autobake::HANDED;
 use crate::config::{Config, SETTINGS};
 
-/// Not for people.
+/// Internal.
 #[derive(Args)]
 pub struct WorkerArgs {
-    /// Nobody waits for this process, or reads what it says
+    /// Nobody waits for this process or reads its messages
     #[arg(long, hide = true)]
     pub detached: bool,
     #[arg(long, hide = true)]
@@ -28,7 +28,7 @@ pub struct WorkerArgs {
 }
 
 impl WorkerArgs {
-    /// The settings of this process, with those that were handed over above the environment.
+    /// The settings of this process. Those in its arguments override the environment.
     pub fn config(&self) -> Config {
         let values = [
             &self.dir,

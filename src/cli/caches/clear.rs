@@ -1,97 +1,104 @@
 //! `oclcache caches clear`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::AtFlags;
 
-use super::super::failure::Failure;
-use super::super::output::{plural, print, say, size};
-use super::place::{Opened, Surroundings};
-use super::table::{CACHES, CacheRoot, OtherCache};
-use super::walk::{Action, WalkResult, through};
-use super::{Present, looking, named, present, summary};
-use crate::log::path;
+use super::present::{PresentCache, present, summary};
+use super::walk::{WalkAction, WalkResult, through};
+use crate::cli::failure::Failure;
+use crate::cli::other_caches::environment::{CacheEnvironment, OpenedCache};
+use crate::cli::other_caches::table::{CACHES, CacheRoot, OtherCache};
+use crate::cli::output::{plural, print, say, size};
+use crate::cli::progress;
+use crate::log::{os, path};
 
-/// Of foreign files so many are named.
-const NAMED: usize = 10;
+/// How many foreign files are listed.
+const MAX_LISTED: usize = 10;
 
-/// Which caches are cleared.
+/// Remove the files of other caches, and nothing else
 #[derive(Args)]
+#[command(
+    after_help = "Example: oclcache caches clear pocl pyopencl\nExample: oclcache caches clear --all --dry-run"
+)]
 pub struct CachesClearArgs {
     /// The caches, by the names that `oclcache caches` shows
     #[arg(value_name = "NAME", required_unless_present = "all")]
     names: Vec<OsString>,
-    /// All that are known
+    /// All known caches
     #[arg(long, conflicts_with = "names")]
     all: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
-    /// Remove nothing, but tell what would go
+    /// List what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
 }
 
-/// A directory that is going to be cleared.
+/// A directory to clear.
 struct Chosen {
     cache: &'static OtherCache,
-    present: Present,
+    present: PresentCache,
 }
 
-pub fn clear(wanted: &CachesClearArgs) -> Result<ExitCode, Failure> {
-    let surroundings = Surroundings::read();
-    let precious = surroundings.precious();
-    let caches: Vec<&'static OtherCache> = match wanted.all {
-        true => CACHES.iter().collect(),
-        false => wanted
-            .names
-            .iter()
-            .map(|name| named(name))
-            .collect::<Result<_, _>>()?,
-    };
-    let (mut chosen, mut refused) = (Vec::new(), 0);
-    let bar = looking();
-    for cache in caches {
-        for present in present(cache, &surroundings, &bar) {
-            let shown = path(&present.path).to_string();
-            if let Some(why) = present.refusal(cache, &precious) {
-                bar.suspend(|| say(&format!("oclcache: `{shown}` is left: {why}")));
-                refused += 1;
-            } else if !present.is_empty_elsewhere() {
-                chosen.push(Chosen { cache, present });
+impl CachesClearArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let surroundings = CacheEnvironment::read();
+        let precious = surroundings.precious();
+        let caches: Vec<&'static OtherCache> = match self.all {
+            true => CACHES.iter().collect(),
+            false => self
+                .names
+                .iter()
+                .map(|name| named(name))
+                .collect::<Result<_, _>>()?,
+        };
+        let (mut chosen, mut refused) = (Vec::new(), 0);
+        let bar = progress::counter();
+        for cache in caches {
+            for present in present(cache, &surroundings, &bar) {
+                let shown = path(&present.path).to_string();
+                if let Some(why) = present.refusal(cache, &precious) {
+                    bar.suspend(|| say(&format!("oclcache: `{shown}` is not cleared: {why}")));
+                    refused += 1;
+                } else if !present.is_empty_elsewhere() {
+                    chosen.push(Chosen { cache, present });
+                }
             }
         }
-    }
-    bar.finish_and_clear();
-    let (plan, files, bytes) = plan(&chosen);
-    if wanted.dry_run {
-        print(plan.as_bytes())?;
-        say(&format!(
-            "oclcache: would remove {} ({})",
-            plural(files, "file", "files"),
-            size(bytes)
-        ));
-    } else if chosen.is_empty() {
-        say("oclcache: there is nothing to remove");
-    } else {
-        if !wanted.yes {
-            say(plan.trim_end());
-            ask(files, bytes)?;
+        bar.finish_and_clear();
+        let (plan, files, bytes) = plan(&chosen);
+        if self.dry_run {
+            print(plan.as_bytes())?;
+            say(&format!(
+                "oclcache: would remove {} ({})",
+                plural(files, "file", "files"),
+                size(bytes)
+            ));
+        } else if chosen.is_empty() {
+            say("oclcache: there is nothing to remove");
+        } else {
+            if !self.yes {
+                say(plan.trim_end());
+                ask(files, bytes)?;
+            }
+            refused += remove(&chosen, files);
         }
-        refused += remove(&chosen, files);
-    }
-    match refused {
-        0 => Ok(ExitCode::SUCCESS),
-        _ => Err(Failure::new("not all was removed, as said above")),
+        match refused {
+            0 => Ok(ExitCode::SUCCESS),
+            _ => Err(Failure::new(
+                "not everything was removed; see the messages above",
+            )),
+        }
     }
 }
 
-/// What would go, for people, and how much that is.
+/// What would be removed, as a message, with the number of files and their size.
 fn plan(chosen: &[Chosen]) -> (String, u64, u64) {
     let (mut words, mut files, mut bytes) = (String::new(), 0, 0);
     for one in chosen {
@@ -105,13 +112,12 @@ fn plan(chosen: &[Chosen]) -> (String, u64, u64) {
     (words, files, bytes)
 }
 
-/// Asks whether to go on.
+/// Asks for confirmation.
 fn ask(files: u64, bytes: u64) -> Result<(), Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(Failure {
-            words: "nothing is removed: say --yes where nobody can be asked".to_owned(),
-            code: 2,
-        });
+        return Err(Failure::usage(
+            "nothing was removed: without a terminal, confirm with --yes",
+        ));
     }
     let question = format!(
         "Remove {} ({})? [y/N] ",
@@ -123,16 +129,13 @@ fn ask(files: u64, bytes: u64) -> Result<(), Failure> {
     let read = asked.and_then(|()| io::stdin().lock().read_line(&mut answer));
     match read {
         Ok(_) if matches!(answer.trim(), "y" | "Y" | "yes") => Ok(()),
-        _ => Err(Failure::new("nothing is removed")),
+        _ => Err(Failure::new("nothing was removed")),
     }
 }
 
-/// Removes what was chosen. Returns how often something could not be removed.
+/// Clears the directories. Returns the number of failures.
 fn remove(chosen: &[Chosen], files: u64) -> u64 {
-    let bar = ProgressBar::new(files);
-    if let Ok(style) = ProgressStyle::with_template("{msg:10} {wide_bar} {pos}/{len}") {
-        bar.set_style(style);
-    }
+    let bar = progress::bar(files, "");
     let mut failures = 0;
     for one in chosen {
         let Ok((opened, _)) = &one.present.found else {
@@ -141,7 +144,7 @@ fn remove(chosen: &[Chosen], files: u64) -> u64 {
         bar.set_message(one.cache.name);
         let place = one.present.place;
         let path = &one.present.path;
-        let removed = through(&opened.fd, path, place, Action::Remove, &bar);
+        let removed = through(&opened.fd, path, place, WalkAction::Remove, &bar);
         bar.suspend(|| match removed {
             Ok(found) => {
                 failures += found.failed.len() as u64;
@@ -150,7 +153,7 @@ fn remove(chosen: &[Chosen], files: u64) -> u64 {
             Err(why) => {
                 failures += 1;
                 let path = crate::log::path(path);
-                say(&format!("oclcache: `{path}` is left: {why}"));
+                say(&format!("oclcache: `{path}` is not cleared: {why}"));
             }
         });
     }
@@ -158,8 +161,8 @@ fn remove(chosen: &[Chosen], files: u64) -> u64 {
     failures
 }
 
-/// Removes a cache's directory and those that were made for it, if they are empty. Tells whether the former is gone.
-fn remove_directories(opened: &Opened) -> bool {
+/// Removes a cache's directory and those above it that belong to it, if they are empty. Returns whether the cache's directory is gone.
+fn remove_directories(opened: &OpenedCache) -> bool {
     let mut gone = opened.above.iter().rev().map(|(above, name)| {
         rustix::fs::unlinkat(above, name.as_os_str(), AtFlags::REMOVEDIR).is_ok()
     });
@@ -179,22 +182,38 @@ fn report(one: &Chosen, found: &WalkResult, is_gone: bool) {
         size(found.bytes)
     ));
     let left = |paths: &[PathBuf], why: &str| {
-        for path in paths.iter().take(NAMED) {
+        for path in paths.iter().take(MAX_LISTED) {
             let path = crate::log::path(path);
             say(&format!("oclcache: left `{path}`: {why}"));
         }
-        if let more @ 1.. = paths.len().saturating_sub(NAMED) {
+        if let more @ 1.. = paths.len().saturating_sub(MAX_LISTED) {
             say(&format!("oclcache: left {more} more there: {why}"));
         }
     };
-    left(&found.foreign, &format!("it is not of {}", one.cache.name));
-    for (path, error) in found.failed.iter().take(NAMED) {
+    left(
+        &found.foreign,
+        &format!("it does not belong to {}", one.cache.name),
+    );
+    for (path, error) in found.failed.iter().take(MAX_LISTED) {
         let path = crate::log::path(path);
         say(&format!("oclcache: cannot remove `{path}`: {error}"));
     }
     if is_gone && let CacheRoot::Variable(variable @ "NEO_CACHE_DIR") = one.present.place.base {
         say(&format!(
-            "oclcache: make `{shown}` again or unset {variable}: the driver has no cache while it is missing"
+            "oclcache: make `{shown}` again or unset {variable}: without the directory, the driver has no cache"
         ));
     }
+}
+
+/// The cache with a name.
+fn named(name: &OsStr) -> Result<&'static OtherCache, Failure> {
+    let known = CACHES.iter().find(|cache| name == cache.name);
+    known.ok_or_else(|| {
+        let names: Vec<&str> = CACHES.iter().map(|cache| cache.name).collect();
+        let (name, names) = (os(name), names.join(", "));
+        Failure {
+            message: format!("`{name}` is not a known cache; the known ones are {names}"),
+            code: 2,
+        }
+    })
 }

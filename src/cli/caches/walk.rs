@@ -1,7 +1,7 @@
-//! Goes through a cache's directory: counts what is the cache's, names what is not, and removes the former if that is wanted.
+//! Walks through a cache's directory: counts or removes the files of the cache, and lists foreign files.
 //!
-//! Everything is done to names in directories that are open, none of which was reached by a link. What is on another file system
-//! or mounted there, and what belongs to another user, is foreign, whatever its name.
+//! All operations are on names in open directories, none of which was reached by a link. What is on another file system or belongs to
+//! another user is foreign, whatever its name.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -10,54 +10,50 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, Statx, StatxAttributes, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::structure::{FileKind, Node};
-use super::table::CachePath;
+use crate::cli::other_caches::environment::DIRECTORY;
+use crate::cli::other_caches::structure::{FileKind, Node};
+use crate::cli::other_caches::table::CachePath;
 
-const DIRECTORY: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
-
-/// What was found, and what became of it.
+/// The result of a walk.
 #[derive(Default)]
 pub struct WalkResult {
     /// Files and links of the cache.
     pub files: u64,
-    /// What they take on the disk, in bytes.
+    /// Their disk space, in bytes.
     pub bytes: u64,
     /// When the latest of them was written, in milliseconds since 1970.
     pub newest: Option<u64>,
-    /// And the earliest.
+    /// When the earliest of them was written.
     pub oldest: Option<u64>,
-    /// Whether one of them is of a name that only this cache gives.
+    /// Whether one of them has a name that only this cache uses.
     pub is_recognized: bool,
-    /// What is not the cache's.
+    /// What does not belong to the cache.
     pub foreign: Vec<PathBuf>,
     /// What could not be listed or removed.
     pub failed: Vec<(PathBuf, io::Error)>,
 }
 
-/// What is done to what is found.
+/// What to do with the files of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Nothing.
+pub enum WalkAction {
+    /// Count them.
     Look,
-    /// It is removed.
+    /// Remove them.
     Remove,
 }
 
-/// Goes through a directory. The bar moves with each file.
+/// Walks through a directory. The bar moves with each file.
 ///
 /// # Errors
-/// Why it is not gone through, for people.
+/// Why the directory cannot be used.
 pub fn through(
     directory: &OwnedFd,
     path: &Path,
     place: &CachePath,
-    action: Action,
+    action: WalkAction,
     bar: &ProgressBar,
 ) -> Result<WalkResult, String> {
     let user = rustix::process::geteuid().as_raw();
@@ -82,9 +78,9 @@ pub fn through(
 }
 
 struct Walk<'a> {
-    action: Action,
+    action: WalkAction,
     user: u32,
-    /// Foreign things at the top are nobody's business.
+    /// Foreign files at the top are not listed.
     is_shared: bool,
     /// The file system.
     device: (u32, u32),
@@ -134,14 +130,14 @@ impl Walk<'_> {
     ) {
         let opened =
             retry_on_intr(|| rustix::fs::openat(directory, name, DIRECTORY, Mode::empty()));
-        // What was examined may have been replaced since.
+        // It may have been replaced since it was examined.
         let opened = opened.and_then(|fd| Ok((examine(fd.as_fd(), OsStr::new(""))?, fd)));
         match opened {
             Ok((stat, fd)) if self.is_ours(&stat) => {
                 self.directory(&fd, path, nodes, depth + 1);
-                if self.action == Action::Remove {
+                if self.action == WalkAction::Remove {
                     match rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR) {
-                        // What is foreign stays, and what another process has just made.
+                        // Foreign files stay, and those that another process has just made.
                         Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT) => {}
                         Err(error) => self.fail(path.to_owned(), error),
                     }
@@ -154,7 +150,7 @@ impl Walk<'_> {
     }
 
     fn file(&mut self, directory: &OwnedFd, name: &OsStr, path: PathBuf, stat: &Statx) {
-        if self.action == Action::Remove {
+        if self.action == WalkAction::Remove {
             match retry_on_intr(|| rustix::fs::unlinkat(directory, name, AtFlags::empty())) {
                 Ok(()) => {}
                 Err(Errno::NOENT) => return,
@@ -171,11 +167,11 @@ impl Walk<'_> {
         found.oldest = Some(found.oldest.map_or(written, |oldest| oldest.min(written)));
     }
 
-    /// Whether something belongs to the user and is where the cache is.
+    /// Whether something belongs to the user and is on the cache's file system.
     fn is_ours(&self, stat: &Statx) -> bool {
         stat.stx_uid == self.user
             && (stat.stx_dev_major, stat.stx_dev_minor) == self.device
-            // Of the same file system something may be mounted as well (Linux 5.8).
+            // The same file system may be mounted here again (Linux 5.8).
             && !stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
     }
 
@@ -184,7 +180,7 @@ impl Walk<'_> {
     }
 }
 
-/// What a name may stand for.
+/// The node for a name.
 fn choose<'a>(nodes: &'a [Node], name: &OsStr, file_type: FileType) -> Option<&'a Node> {
     nodes.iter().find(|node| {
         let is_kind = match node.kind {
@@ -196,7 +192,7 @@ fn choose<'a>(nodes: &'a [Node], name: &OsStr, file_type: FileType) -> Option<&'
     })
 }
 
-/// What stands under a name, or what a descriptor is.
+/// Examines a name in a directory, or the directory itself if the name is empty.
 fn examine(directory: BorrowedFd<'_>, name: &OsStr) -> Result<Statx, Errno> {
     let flags = match name.is_empty() {
         true => AtFlags::EMPTY_PATH,

@@ -1,48 +1,45 @@
-//! What audits found, and for which drivers the cache is off therefore.
+//! Differences that audits found, and the drivers for which the cache is off because of them.
 
-use super::super::import::Drivers;
-use super::super::interrupt::Interrupt;
-use super::report::{DoctorReport, Mend};
+use super::report::{DoctorReport, Fix};
 use crate::cache::autobake;
+use crate::cli::interrupt::Interrupt;
+use crate::cli::open::usable_store;
+use crate::cli::registered_drivers::RegisteredDrivers;
 use crate::config::Config;
-use crate::store::Store;
 
 const ABOUT: &str = "audits";
 
 pub fn examine(config: &Config, interrupt: &Interrupt, report: &mut DoctorReport) {
-    let store = config.directory().ok();
-    let store = store.and_then(|directory| Store::open_existing(&directory).ok().flatten());
-    let marks = store.map_or(Ok(Vec::new()), |store| store.marks());
+    let marks = usable_store(config).map_or(Ok(Vec::new()), |store| store.marks());
     let marks = match marks {
         Ok(marks) => marks,
         Err(error) => {
-            let words = "let yourself read it, or `oclcache clear`";
-            return report.doubtful(ABOUT, error.to_string(), Mend::words(words));
+            let words = "make it readable for you, or run `oclcache clear`";
+            return report.doubtful(ABOUT, error.to_string(), Fix::words(words));
         }
     };
     if marks.is_empty() {
         let audited = match config.audit() {
             Some(_) if autobake::refusal(config, autobake::is_of_init()).is_some() => {
-                "no hit is audited, since programs start no baker here".to_owned()
+                "no hit is audited, since programs do not start the baker here".to_owned()
             }
             Some(count) => format!("one hit in {count} is audited"),
             None => "no hit is audited".to_owned(),
         };
         return report.good(ABOUT, format!("no difference was found; {audited}"));
     }
-    let mut drivers = Drivers::new(config, interrupt);
+    let mut drivers = RegisteredDrivers::new(config, interrupt);
     for marked in marks {
         if drivers.has(&marked.identity) {
-            let mend = Mend::command("oclcache clear").because(
-                "please report it with the files that are named; an update of the driver ends it, and so does",
+            let fix = Fix::command("oclcache clear").because(
+                "please report this with the files named above; an update of the driver turns the cache on again, and so does",
             );
             let text = format!("the cache is off for this driver: {marked}");
-            report.wrong(ABOUT, text, mend);
+            report.wrong(ABOUT, text, fix);
         } else {
-            let mend =
-                Mend::command("oclcache clear").because("please report it; it is forgotten by");
-            let text = format!("{marked}; that driver is not registered any more");
-            report.doubtful(ABOUT, text, mend);
+            let fix = Fix::command("oclcache clear").because("please report this; to forget it");
+            let text = format!("{marked}; that driver is no longer registered");
+            report.doubtful(ABOUT, text, fix);
         }
     }
 }

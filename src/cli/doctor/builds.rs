@@ -1,13 +1,13 @@
-//! A real build on each device, through us: cold and warm. Where one fails, it is tried without us, so that the blame is right.
+//! Builds a program on each device through us, cold and warm. If a build fails, it is tried without us to find the cause.
 
 use std::path::Path;
 
-use super::super::output::seconds;
-use super::super::worker::root::Root;
-use super::children::{Children, Heard, Way};
-use super::drivers::{Is, Registered};
-use super::report::{DoctorReport, Mend};
-use super::worker::{Builds, Built, Said};
+use super::drivers::{Registered, RegisteredAs};
+use super::report::{DoctorReport, Fix};
+use crate::cli::output::seconds;
+use crate::cli::probe::prober::{ProbeOutput, ProbeTarget, Prober};
+use crate::cli::probe::worker::{ProbeBuild, ProbeBuilds, ProbeMessage};
+use crate::cli::worker::private_directory::PrivateDirectory;
 use crate::log::path;
 
 const ABOUT: &str = "build";
@@ -15,13 +15,15 @@ const ABOUT: &str = "build";
 pub fn examine(
     us: &Path,
     registered: &[Registered],
-    children: &Children,
+    prober: &Prober,
     report: &mut DoctorReport,
 ) -> std::io::Result<()> {
     let mut seen = std::collections::BTreeSet::new();
     for one in registered {
-        if matches!(one.is, Is::Driver(devices) if devices > 0) && seen.insert(&one.library) {
-            examine_driver(us, one, children, report)?;
+        if matches!(one.is, RegisteredAs::Driver(devices) if devices > 0)
+            && seen.insert(&one.library)
+        {
+            examine_driver(us, one, prober, report)?;
         }
     }
     Ok(())
@@ -30,22 +32,22 @@ pub fn examine(
 fn examine_driver(
     us: &Path,
     one: &Registered,
-    children: &Children,
+    prober: &Prober,
     report: &mut DoctorReport,
 ) -> std::io::Result<()> {
     let driver = one.library.as_path();
-    let kept = Root::new()?;
-    let through = Way::Through { us, driver };
-    let [cold, warm] = [(); 2].map(|()| children.hear(&through, Builds::All, &kept));
-    let built = |heard: &Heard| {
-        let failed = built(heard).find_map(|built| built.took_ns.as_ref().err().cloned());
-        heard.silence.clone().or(failed).or_else(|| {
-            let is_empty = built_any(heard);
-            (!is_empty).then(|| "no platform is listed".to_owned())
+    let kept = PrivateDirectory::new()?;
+    let through = ProbeTarget::Through { us, driver };
+    let [cold, warm] = [(); 2].map(|()| prober.probe(&through, ProbeBuilds::All, &kept));
+    let built = |probed: &ProbeOutput| {
+        let failed = built(probed).find_map(|built| built.took_ns.as_ref().err().cloned());
+        probed.silence.clone().or(failed).or_else(|| {
+            let is_empty = built_any(probed);
+            (!is_empty).then(|| "the driver lists no platform".to_owned())
         })
     };
     if let Some(why) = built(&cold).or_else(|| built(&warm)) {
-        let bare = children.hear(&Way::Bare { driver }, Builds::All, &kept);
+        let bare = prober.probe(&ProbeTarget::Bare { driver }, ProbeBuilds::All, &kept);
         blame(one, &why, built(&bare), report);
         return Ok(());
     }
@@ -61,49 +63,48 @@ fn examine_driver(
         let mut bypassed = cold.counted.bypassed.iter().chain(&warm.counted.bypassed);
         let why = match bypassed.next() {
             Some(reason) => format!("it was bypassed ({reason})"),
-            None if cold.counted.misses == 0 => "it did not come through oclcache".to_owned(),
-            None => "the driver gives no binary, or none that it takes back".to_owned(),
+            None if cold.counted.misses == 0 => "it did not reach oclcache".to_owned(),
+            None => "the driver gives no binary, or does not accept its own binary".to_owned(),
         };
-        let words = "run a program with `OCLCACHE_LOG=debug oclcache run PROGRAM`, which says why; nothing is lost but time";
+        let words = "run a program with `OCLCACHE_LOG=debug oclcache run PROGRAM` to see why; only time is lost";
         report.doubtful(
             ABOUT,
-            format!("{text}; the second was no hit: {why}"),
-            Mend::words(words),
+            format!("{text}; the second build was not a hit: {why}"),
+            Fix::words(words),
         );
     }
     Ok(())
 }
 
-fn built(heard: &Heard) -> impl Iterator<Item = &Built> {
-    heard.said.iter().filter_map(|said| match said {
-        Said::Built(built) => Some(built),
+fn built(probed: &ProbeOutput) -> impl Iterator<Item = &ProbeBuild> {
+    probed.messages.iter().filter_map(|message| match message {
+        ProbeMessage::Built(built) => Some(built),
         _ => None,
     })
 }
 
-fn built_any(heard: &Heard) -> bool {
-    built(heard).next().is_some()
+fn built_any(probed: &ProbeOutput) -> bool {
+    built(probed).next().is_some()
 }
 
 fn blame(one: &Registered, why: &str, bare: Option<String>, report: &mut DoctorReport) {
     let place = path(&one.place).to_string();
     match bare {
         Some(bare) => {
-            let text = format!(
-                "with the driver of {place} nothing can be built, without oclcache either: {bare}"
-            );
-            let words = "it is the driver's own fault: mend or update that";
-            report.wrong(ABOUT, text, Mend::words(words));
+            let text =
+                format!("the driver of {place} can build nothing, even without oclcache: {bare}");
+            let words = "this is a fault of the driver: repair or update it";
+            report.wrong(ABOUT, text, Fix::words(words));
         }
         None => {
             let text = format!(
-                "with the driver of {place} nothing can be built through oclcache, and without it all is well: {why}"
+                "the driver of {place} can build nothing through oclcache, but works without it: {why}"
             );
-            let mend = Mend::command("export OCLCACHE_DISABLE=1");
+            let fix = Fix::command("export OCLCACHE_DISABLE=1");
             report.wrong(
                 ABOUT,
                 text,
-                mend.because("this is a fault of oclcache's, please report it; until then"),
+                fix.because("this is a fault of oclcache, please report it; until then"),
             );
         }
     }

@@ -1,20 +1,20 @@
-//! What stands in the cache directory: whether all of it is this user's, who alone may write it, and can. One file that root has
-//! left there, or a directory that an archive has restored with another mode, and the cache is off or stores nothing.
+//! Checks that the content of the cache directory belongs to this user, and that only this user can write it. One file that root has
+//! left there, or a directory restored with another mode, turns the cache off or keeps it from storing.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::super::output::{plural, size};
-use super::report::{DoctorReport, Mend};
+use super::report::{DoctorReport, Fix};
+use crate::cli::output::{plural, size};
 use crate::log::path;
 use crate::store::{Store, VERSION_DIRECTORY};
 
 const ABOUT: &str = "entries";
-/// Directories stand in each other no deeper: those of the entries are in one of the format's.
+/// The depth of directories in the cache directory.
 const MAX_DEPTH: u32 = 4;
 
-/// What is the matter with a file or directory.
+/// What is wrong with a file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Foreign,
@@ -26,16 +26,16 @@ enum Fault {
 pub fn examine(directory: &Path, is_readonly: bool, report: &mut DoctorReport) {
     let own = directory.join(VERSION_DIRECTORY);
     if let Some((fault, at)) = fault_below(&own, is_readonly, 0) {
-        let (words, mend) = told(fault, &at, directory);
-        return report.wrong(ABOUT, format!("cannot use `{}`: {words}", path(&at)), mend);
+        let (words, fix) = described(fault, &at, directory);
+        return report.wrong(ABOUT, format!("cannot use `{}`: {words}", path(&at)), fix);
     }
     let readable = readable_below(directory, 0);
     if readable > 0 {
         let files = plural(readable, "file", "files");
-        let text = format!("others can read {files} in `{}`", path(directory));
-        let mend = Mend::on("chmod -R go-rwx", directory)
-            .because("sources and options are in entries; unless they are meant for others");
-        report.doubtful(ABOUT, text, mend);
+        let text = format!("other users can read {files} in `{}`", path(directory));
+        let fix = Fix::on("chmod -R go-rwx", directory)
+            .because("entries contain sources and options; unless others should read them");
+        report.doubtful(ABOUT, text, fix);
     }
     let entries = match Store::open_existing(directory) {
         Ok(Some(store)) => store.entries(),
@@ -48,39 +48,39 @@ pub fn examine(directory: &Path, is_readonly: bool, report: &mut DoctorReport) {
             report.good(ABOUT, format!("{}, {}", entries.len(), size(bytes)));
         }
         Err(error) => {
-            let mend = Mend::command("export OCLCACHE_DIR=/path/to/a/directory")
-                .because("look after its file system, or name a directory elsewhere");
-            report.wrong(ABOUT, error.to_string(), mend);
+            let fix = Fix::command("export OCLCACHE_DIR=/path/to/a/directory")
+                .because("check its file system, or use another directory");
+            report.wrong(ABOUT, error.to_string(), fix);
         }
     }
 }
 
-/// What a person reads of a fault, and what mends it.
-fn told(fault: Fault, at: &Path, directory: &Path) -> (&'static str, Mend) {
+/// A description of a fault, and how to fix it.
+fn described(fault: Fault, at: &Path, directory: &Path) -> (&'static str, Fix) {
     match fault {
         Fault::Foreign => {
             let own = rustix::process::geteuid().as_raw();
-            let words = "all that is in the cache must be yours, and yours alone to write; take it over if you trust it";
-            let mend = Mend::on(&format!("sudo chown -R {own}"), directory);
-            ("it belongs to another user", mend.because(words))
+            let words = "only you may own and write the content of the cache; take ownership if you trust it";
+            let fix = Fix::on(&format!("sudo chown -R {own}"), directory);
+            ("it belongs to another user", fix.because(words))
         }
         Fault::Writable => {
-            let words = "remove the directory if you do not trust those who could write it, or";
-            let mend = Mend::on("chmod -R go-w", directory);
-            ("others may write it", mend.because(words))
+            let words = "remove the directory if you do not trust the users who could write it, or";
+            let fix = Fix::on("chmod -R go-w", directory);
+            ("others may write it", fix.because(words))
         }
         Fault::Closed => (
             "you may not read or write it",
-            Mend::on("chmod -R u+rwX", directory),
+            Fix::on("chmod -R u+rwX", directory),
         ),
         Fault::Link => {
-            let words = "a link may stand for the cache directory as a whole only; take it away, and move the whole, or set `dir`";
-            ("it is a link", Mend::on("rm", at).because(words))
+            let words = "only the cache directory itself may be a link; remove the link, and move the whole directory instead, or set `dir`";
+            ("it is a link", Fix::on("rm", at).because(words))
         }
     }
 }
 
-/// The first file or directory with which something is the matter. What is removed meanwhile was well.
+/// The first file or directory with a fault. Files that are removed meanwhile are ignored.
 fn fault_below(at: &Path, is_readonly: bool, depth: u32) -> Option<(Fault, PathBuf)> {
     let metadata = at.symlink_metadata().ok()?;
     if let Some(fault) = fault_of(&metadata, is_readonly) {
@@ -93,7 +93,7 @@ fn fault_below(at: &Path, is_readonly: bool, depth: u32) -> Option<(Fault, PathB
     names.find_map(|name| fault_below(&name.path(), is_readonly, depth + 1))
 }
 
-/// How many files below a directory other users can read, if they can come to the directory itself.
+/// The number of files below a directory that other users can reach and read.
 fn readable_below(at: &Path, depth: u32) -> u64 {
     let Ok(metadata) = at.symlink_metadata() else {
         return 0;
@@ -101,7 +101,7 @@ fn readable_below(at: &Path, depth: u32) -> u64 {
     if metadata.is_file() {
         return u64::from(metadata.mode() & 0o044 != 0);
     }
-    // The cache directory itself may be a link to one.
+    // The cache directory itself may be a link.
     let is_directory = metadata.is_dir() || depth == 0 && at.is_dir();
     let mode = at.metadata().map_or(0, |metadata| metadata.mode());
     if !is_directory || mode & 0o011 == 0 || depth > MAX_DEPTH + 1 {
@@ -126,7 +126,7 @@ fn fault_of(metadata: &Metadata, is_readonly: bool) -> Option<Fault> {
     if metadata.mode() & 0o022 != 0 {
         return Some(Fault::Writable);
     }
-    // An entry that a driver has loaded is not written, even by its owner.
+    // Entries need not be writable, even by their owner.
     let least = match (metadata.is_dir(), is_readonly) {
         (true, false) => 0o700,
         (true, true) => 0o500,

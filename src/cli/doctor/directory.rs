@@ -1,16 +1,17 @@
-//! The cache directory: whose it is, who may write it, and whether anything can be stored there. Nothing is made that stays.
+//! Checks the cache directory: its owner, who may write it, and whether anything can be stored there. Leaves nothing behind.
 
 use std::fs::Metadata;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use rustix::fs::{Access, AtFlags, CWD, accessat, statvfs};
+use rustix::fs::statvfs;
 use rustix::io::Errno;
 
-use super::super::output::size;
 use super::content;
-use super::report::{DoctorReport, Mend};
+use super::report::{DoctorReport, Fix, is_writable};
+use crate::cli::open::bytes_taken;
+use crate::cli::output::size;
 use crate::config::Config;
 use crate::log::path;
 use crate::store::directory::Directory;
@@ -18,22 +19,16 @@ use crate::store::filesystem::FileSystem;
 use crate::store::{Limits, Store};
 
 const ABOUT: &str = "directory";
-/// What is written to see whether that can be done, in bytes: more than file systems keep beside a file's name.
-const PROBE: usize = 1 << 16;
-
-/// Whether this user may make files in a directory.
-pub fn is_writable(directory: &Path) -> bool {
-    let access = Access::WRITE_OK | Access::EXEC_OK;
-    accessat(CWD, directory, access, AtFlags::EACCESS).is_ok()
-}
+/// The size of a test file, in bytes: more than file systems keep in the inode.
+const PROBE_BYTES: usize = 1 << 16;
 
 pub fn examine(config: &Config, report: &mut DoctorReport) {
     let directory = match config.directory() {
         Ok(directory) => directory,
         Err(why) => {
-            let mend = Mend::command("export OCLCACHE_DIR=/path/to/a/directory")
-                .because("name a directory of yours");
-            return report.wrong(ABOUT, format!("there is none: {why}"), mend);
+            let fix = Fix::command("export OCLCACHE_DIR=/path/to/a/directory")
+                .because("use a directory of yours");
+            return report.wrong(ABOUT, format!("there is no cache directory: {why}"), fix);
         }
     };
     let shown = path(&directory).to_string();
@@ -43,25 +38,25 @@ pub fn examine(config: &Config, report: &mut DoctorReport) {
             return examine_missing(config, &directory, report);
         }
         Err(error) => {
-            let mend = match error.kind() {
+            let fix = match error.kind() {
                 ErrorKind::PermissionDenied => {
-                    Mend::words(format!("let yourself into the parents of `{shown}`"))
+                    Fix::words(format!("make the parents of `{shown}` accessible for you"))
                 }
-                _ => Mend::command("export OCLCACHE_DIR=/path/to/a/directory")
-                    .because("name another directory"),
+                _ => Fix::command("export OCLCACHE_DIR=/path/to/a/directory")
+                    .because("use another directory"),
             };
-            return report.wrong(ABOUT, format!("{shown} cannot be examined: {error}"), mend);
+            return report.wrong(ABOUT, format!("{shown} cannot be examined: {error}"), fix);
         }
     };
     let mode = metadata.permissions().mode() & 0o7777;
     let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
     if metadata.is_dir() && is_own && mode & 0o500 != 0o500 {
         let text = format!("{shown} has mode {mode:04o}: its owner may not read it");
-        return report.wrong(ABOUT, text, Mend::on("chmod u+rwx", &directory));
+        return report.wrong(ABOUT, text, Fix::on("chmod u+rwx", &directory));
     }
     if let Err(error) = Directory::open(&directory) {
         let error = error.to_string();
-        return report.wrong(ABOUT, error, mend(&directory, &metadata));
+        return report.wrong(ABOUT, error, fix(&directory, &metadata));
     }
     let file_system = FileSystem::at(&directory).described();
     let whose = format!("{shown}: yours, mode {mode:04o}, on {file_system}");
@@ -73,25 +68,25 @@ pub fn examine(config: &Config, report: &mut DoctorReport) {
         let text = format!(
             "{shown} has mode {mode:04o}: its owner may not write it, so nothing is stored"
         );
-        return report.wrong(ABOUT, text, Mend::on("chmod u+w", &directory));
+        return report.wrong(ABOUT, text, Fix::on("chmod u+w", &directory));
     }
     if let Err(error) = write_something(&directory) {
-        let mend = match Errno::from_io_error(&error) {
+        let fix = match Errno::from_io_error(&error) {
             Some(Errno::NOSPC | Errno::DQUOT) => full(&directory),
-            Some(Errno::ROFS) => Mend::words(
-                "its file system is mounted read-only: mount it for writing, or set OCLCACHE_DIR to another directory, or `readonly = true`",
+            Some(Errno::ROFS) => Fix::words(
+                "its file system is read-only: mount it for writing, set OCLCACHE_DIR to another directory, or set `readonly = true`",
             ),
-            _ => Mend::on("chmod u+rwx", &directory),
+            _ => Fix::on("chmod u+rwx", &directory),
         };
         let text = format!("{shown}: nothing can be written there: {error}");
-        return report.wrong(ABOUT, text, mend);
+        return report.wrong(ABOUT, text, fix);
     }
     report.good(ABOUT, whose);
     examine_room(config, &directory, &directory, report);
     content::examine(&directory, config.readonly(), report);
 }
 
-/// It is made at the first miss, if it can be.
+/// Checks whether the first miss can make the directory.
 fn examine_missing(config: &Config, directory: &Path, report: &mut DoctorReport) {
     let shown = path(directory);
     let parent = directory.ancestors().skip(1).find(|parent| parent.exists());
@@ -103,58 +98,53 @@ fn examine_missing(config: &Config, directory: &Path, report: &mut DoctorReport)
         return examine_room(config, directory, parent, report);
     }
     let text = format!(
-        "{shown} is not there and cannot be made: `{}` cannot be written",
+        "{shown} does not exist and cannot be made: `{}` is not writable",
         path(parent)
     );
-    let mend = Mend::command("export OCLCACHE_DIR=/path/to/a/directory")
-        .because("name another directory, or let yourself write there");
-    report.wrong(ABOUT, text, mend);
+    let fix = Fix::command("export OCLCACHE_DIR=/path/to/a/directory")
+        .because("use another directory, or make this one writable for you");
+    report.wrong(ABOUT, text, fix);
 }
 
-fn mend(directory: &Path, metadata: &Metadata) -> Mend {
+fn fix(directory: &Path, metadata: &Metadata) -> Fix {
     let own = rustix::process::geteuid().as_raw();
     if !metadata.is_dir() {
-        return Mend::on("rm", directory)
-            .because("remove what stands in its place, or set OCLCACHE_DIR to another directory");
+        return Fix::on("rm", directory)
+            .because("remove what is there, or set OCLCACHE_DIR to another directory");
     }
     if metadata.uid() != own {
-        let mend = Mend::on(&format!("sudo chown -R {own}"), directory);
-        return mend.because(
-            "take it over if you trust what is in it, or set OCLCACHE_DIR to a directory of yours",
+        let fix = Fix::on(&format!("sudo chown -R {own}"), directory);
+        return fix.because(
+            "take ownership if you trust its content, or set OCLCACHE_DIR to a directory of yours",
         );
     }
-    Mend::on("chmod go-w", directory)
+    Fix::on("chmod go-w", directory)
 }
 
-/// A file without a name, which is gone when it is closed.
+/// Writes a file without a name, which is removed when it is closed.
 fn write_something(directory: &Path) -> std::io::Result<()> {
     let mut file = tempfile::tempfile_in(directory)?;
-    file.write_all(&vec![b'o'; PROBE])?;
+    file.write_all(&vec![b'o'; PROBE_BYTES])?;
     file.sync_data()
 }
 
-fn full(directory: &Path) -> Mend {
+fn full(directory: &Path) -> Fix {
     let words = format!(
-        "make room on the file system of `{}`, or set OCLCACHE_DIR to a directory on another",
+        "make room on the file system of `{}`, or set OCLCACHE_DIR to a directory on another one",
         path(directory)
     );
     let store = Store::open_existing(directory).ok().flatten();
-    let entries = store.and_then(|store| store.entries().ok());
-    let taken: u64 = entries.map_or(0, |entries| {
-        entries.iter().map(|(_, file)| file.taken()).sum()
-    });
-    match (taken / 2) >> 20 {
-        0 => Mend::words(words),
-        half => Mend::command(format!("oclcache gc --max-size {half}Mi")).because(format!(
-            "{words}; half of what the cache itself takes goes by"
-        )),
+    match store.map_or(0, |store| bytes_taken(&store) / 2) >> 20 {
+        0 => Fix::words(words),
+        half => Fix::command(format!("oclcache gc --max-size {half}Mi"))
+            .because(format!("{words}; to remove half of the cache")),
     }
 }
 
 fn examine_room(config: &Config, directory: &Path, existing: &Path, report: &mut DoctorReport) {
     const ABOUT: &str = "room";
     let Ok(found) = statvfs(existing) else {
-        return; // some file systems do not tell
+        return; // some file systems do not say
     };
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
     let (free, all) = (bytes(found.f_bavail), bytes(found.f_blocks));
@@ -167,13 +157,14 @@ fn examine_room(config: &Config, directory: &Path, existing: &Path, report: &mut
         return report.good(ABOUT, text);
     }
     let text = format!(
-        "{text}, less than the {} that `min_free` leaves to others, so nothing is stored",
+        "{text}, less than the {} that `min_free` requires, so nothing is stored",
         size(least)
     );
-    let mend = match config.min_free() {
-        Some(_) => Mend::command("export OCLCACHE_MIN_FREE=auto")
-            .because("make room, or say that less is to stay free"),
+    let fix = match config.min_free() {
+        Some(_) => {
+            Fix::command("export OCLCACHE_MIN_FREE=auto").because("make room, or require less")
+        }
         None => full(directory),
     };
-    report.wrong(ABOUT, text, mend);
+    report.wrong(ABOUT, text, fix);
 }

@@ -1,17 +1,18 @@
-//! Whether a program that is started from this shell comes through us, and by which door.
+//! Checks whether a program started from this shell uses the cache, and by which door.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::super::install;
-use super::super::worker::root::Root;
-use super::children::{Children, Heard};
-use super::drivers::{self, Is, Registered, Told};
-use super::loader::Features;
-use super::report::{DoctorReport, Mend};
-use super::worker::{OurCopy, Said};
+use super::drivers::{Registered, RegisteredAs};
+use super::report::{DoctorReport, Fix};
+use crate::cli::home;
+use crate::cli::probe::prober::{ProbeOutput, Prober};
+use crate::cli::probe::worker::{OurCopy, ProbeMessage};
+use crate::cli::probe::{self, Features, LAYER_DIRECTORY, ProbedLibrary, is_named_as_us};
+use crate::cli::worker::private_directory::PrivateDirectory;
+
 use crate::cache::RUN_VARIABLE;
 use crate::front::vendors::DEFAULT_DIRECTORY;
 use crate::log::path;
@@ -19,12 +20,10 @@ use crate::log::path;
 const ABOUT: &str = "programs";
 const LAYERS: &str = "OPENCL_LAYERS";
 const MODE: &str = "OCLCACHE_MODE";
-/// Where loaders that have a directory of layers look for them.
-pub const LAYER_DIRECTORY: &str = "/etc/OpenCL/layers";
 
-/// Where a copy of us is registered as a layer.
+/// A registration of a copy of us as a layer.
 struct Layer {
-    /// The `.lay` file; None: by the variable.
+    /// The `.lay` file; None if the variable registers it.
     file: Option<PathBuf>,
     library: PathBuf,
 }
@@ -37,63 +36,67 @@ impl Layer {
         }
     }
 
-    fn removal(&self) -> Mend {
+    fn removal(&self) -> Fix {
         match &self.file {
-            Some(file) => Mend::on("rm", file).by_who_may(file),
-            None => Mend::command(format!("unset {LAYERS}")),
+            Some(file) => Fix::on("rm", file).by_who_may(file),
+            None => Fix::command(format!("unset {LAYERS}")),
         }
     }
 }
 
-/// What is known before.
+/// The results of earlier checks.
 pub struct Known<'a> {
-    /// What a worker in this shell's environment said.
-    pub heard: &'a Heard,
-    /// What the loader can do.
+    /// What a probe found in this shell's environment.
+    pub probed: &'a ProbeOutput,
+    /// The features of the loader.
     pub features: &'a Features,
-    /// What is registered.
+    /// The registered libraries.
     pub registered: &'a [Registered],
     /// The library beside this command.
     pub library: Option<&'a Path>,
 }
 
-pub fn examine(known: &Known, children: &Children, kept: &Root, report: &mut DoctorReport) {
-    let layers = examine_layers(known.features, children, kept, report);
+pub fn examine(known: &Known, prober: &Prober, kept: &PrivateDirectory, report: &mut DoctorReport) {
+    let layers = examine_layers(known.features, prober, kept, report);
     let ours: Vec<&Registered> = known
         .registered
         .iter()
-        .filter(|one| one.by_loader && matches!(one.is, Is::Us))
+        .filter(|one| one.by_loader && matches!(one.is, RegisteredAs::Us))
         .collect();
     for more in ours.iter().skip(1) {
         let text = format!(
-            "{} registers oclcache once more, beside {}",
+            "{} registers oclcache again, in addition to {}",
             path(&more.place),
             path(&ours[0].place)
         );
-        let mend = Mend::on("rm", &more.place)
+        let fix = Fix::on("rm", &more.place)
             .by_who_may(&more.place)
-            .because("one is enough");
-        report.doubtful(ABOUT, text, mend);
+            .because("one registration is enough");
+        report.doubtful(ABOUT, text, fix);
     }
     if let (Some(icd), Some(layer)) = (ours.first(), layers.first()) {
         let text = format!(
-            "oclcache is registered as a driver ({}) and as a layer ({}): each call comes by twice",
+            "oclcache is registered as a driver ({}) and as a layer ({}): it sees each call twice",
             path(&icd.place),
             layer.place()
         );
-        report.doubtful(ABOUT, text, layer.removal().because("one is enough"));
+        report.doubtful(
+            ABOUT,
+            text,
+            layer.removal().because("one registration is enough"),
+        );
     }
-    // Later it was building, of which more is said.
-    let lists = |said: &Said| matches!(said, Said::Platforms(_));
-    if let Some(why) = &known.heard.silence
-        && !known.heard.said.iter().any(lists)
+    // After this message the probe builds, which another check reports.
+    let lists = |message: &ProbeMessage| matches!(message, ProbeMessage::Platforms(_));
+    if let Some(why) = &known.probed.silence
+        && !known.probed.messages.iter().any(lists)
     {
         let words =
-            "see what is said of the drivers; until then name one that works in OCL_ICD_VENDORS";
-        let text = format!("a program that lists the platforms does not live: {why}");
-        return report.wrong(ABOUT, text, Mend::words(words));
+            "see the findings about drivers; until then set OCL_ICD_VENDORS to a driver that works";
+        let text = format!("a program that lists the platforms fails: {why}");
+        return report.wrong(ABOUT, text, Fix::words(words));
     }
-    let copies = copies(known.heard);
+    let copies = copies(known.probed);
     match copies.first() {
         None => outside(&ours, report),
         Some(copy) => inside(copy, &ours, &layers, known, report),
@@ -101,9 +104,9 @@ pub fn examine(known: &Known, children: &Children, kept: &Root, report: &mut Doc
     examine_platforms(known, !copies.is_empty(), report);
 }
 
-fn copies(heard: &Heard) -> Vec<OurCopy> {
-    let copies = heard.said.iter().find_map(|said| match said {
-        Said::Copies(copies) => Some(copies.clone()),
+fn copies(probed: &ProbeOutput) -> Vec<OurCopy> {
+    let copies = probed.messages.iter().find_map(|message| match message {
+        ProbeMessage::Copies(copies) => Some(copies.clone()),
         _ => None,
     });
     copies.unwrap_or_default()
@@ -119,7 +122,7 @@ fn inside(
     let is_alone = !known
         .registered
         .iter()
-        .any(|one| one.by_loader && matches!(one.is, Is::Driver(_)));
+        .any(|one| one.by_loader && matches!(one.is, RegisteredAs::Driver(_)));
     let door = match (ours.first(), layers.first()) {
         _ if std::env::var_os(RUN_VARIABLE).is_some() => "inside `oclcache run`".to_owned(),
         (Some(icd), _) if is_alone => format!(
@@ -132,34 +135,35 @@ fn inside(
     };
     report.good(
         ABOUT,
-        format!("a program that is started from this shell comes through oclcache, {door}"),
+        format!("a program started from this shell uses oclcache, {door}"),
     );
     let version = env!("CARGO_PKG_VERSION");
     if copy.version != version {
         let text = format!(
-            "programs load {}, which is version {}, and this command is {version}",
+            "programs load {}, which is version {}, but this command is version {version}",
             path(&copy.path),
             copy.version
         );
         report.wrong(
             "library",
             text,
-            Mend::command("oclcache install")
+            Fix::command("oclcache install")
                 .because("register the library that belongs to this command"),
         );
     } else if let Some(library) = known.library
         && copy.path.canonicalize().ok().as_deref() != Some(library)
     {
         let text = format!(
-            "programs load {}, and {} belongs to this command",
+            "programs load {}, but {} belongs to this command",
             path(&copy.path),
             path(library)
         );
         report.doubtful(
             "library",
             text,
-            Mend::command("oclcache install")
-                .because("register that one, or use the command that belongs to the other"),
+            Fix::command("oclcache install").because(
+                "register the library of this command, or use the command of the other library",
+            ),
         );
     }
 }
@@ -169,51 +173,51 @@ fn outside(ours: &[&Registered], report: &mut DoctorReport) {
     let registered = elsewhere.into_iter().find(|one| {
         one.library
             .as_ref()
-            .is_ok_and(|library| drivers::is_named_as_us(library))
+            .is_ok_and(|library| is_named_as_us(library))
     });
     let variable = ["OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"]
         .into_iter()
         .find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
-    let text = "a program that is started from this shell does not come through oclcache";
-    if let Some(vendors) = install::of_user().filter(|_| ours.is_empty()) {
+    let text = "a program started from this shell does not use oclcache";
+    if let Some(vendors) = home::of_user().filter(|_| ours.is_empty()) {
         let text = format!(
-            "{text}: it is registered for you, and OCL_ICD_VENDORS is not {} here",
+            "{text}: it is registered for you, but OCL_ICD_VENDORS is not {} here",
             path(&vendors)
         );
-        let mend = Mend::command("eval \"$(oclcache install --user)\"");
+        let fix = Fix::command("eval \"$(oclcache install --user)\"");
         return report.wrong(
             ABOUT,
             text,
-            mend.because("begin a new session, or for this shell"),
+            fix.because("begin a new session, or run this in the shell"),
         );
     }
     match (registered, variable, ours.first()) {
         (_, _, Some(ours)) => {
             let text = format!("{text}, though {} registers it", path(&ours.place));
-            let mend = Mend::command("oclcache install").because("register it anew");
-            report.wrong(ABOUT, text, mend);
+            let fix = Fix::command("oclcache install").because("register it again");
+            report.wrong(ABOUT, text, fix);
         }
         (Some(registered), Some(name), None) => {
             let text = format!(
                 "{text}: {} registers it, but {name} points elsewhere",
                 path(&registered.place)
             );
-            report.wrong(ABOUT, text, Mend::command(format!("unset {name}")));
+            report.wrong(ABOUT, text, Fix::command(format!("unset {name}")));
         }
         _ => report.doubtful(
             ABOUT,
-            format!("{text}: it is registered nowhere that the loader reads"),
-            Mend::command("oclcache install")
-                .because("start programs with `oclcache run PROGRAM`, or register it"),
+            format!("{text}: it is not installed for this shell"),
+            Fix::command("oclcache install")
+                .because("start programs with `oclcache run PROGRAM`, or install it"),
         ),
     }
 }
 
-/// The layers of ours that the loader is told of, and what keeps it from taking them.
+/// The registrations of us as a layer that the loader accepts. Reports the others.
 fn examine_layers(
     features: &Features,
-    children: &Children,
-    kept: &Root,
+    prober: &Prober,
+    kept: &PrivateDirectory,
     report: &mut DoctorReport,
 ) -> Vec<Layer> {
     let mut layers = Vec::new();
@@ -242,19 +246,19 @@ fn examine_layers(
             });
         }
     }
-    layers.retain(|layer| match drivers::ask(&layer.library, children, kept) {
-        Told::Us(copy) => takes(features, layer, &copy, report),
-        // Others' layers are no drivers either.
-        Told::Driver { .. } => false,
-        Told::Broken(why, is_fatal) => {
-            if is_fatal || drivers::is_named_as_us(&layer.library) {
+    layers.retain(|layer| match probe::library(&layer.library, prober, kept) {
+        ProbedLibrary::Us(copy) => accepts(features, layer, &copy, report),
+        // A layer of somebody else's.
+        ProbedLibrary::Driver { .. } => false,
+        ProbedLibrary::Broken(why, is_fatal) => {
+            if is_fatal || is_named_as_us(&layer.library) {
                 let text = format!("{} names {}: {why}", layer.place(), path(&layer.library));
                 report.wrong(
                     ABOUT,
                     text,
                     layer
                         .removal()
-                        .because("take it out, or put the library there"),
+                        .because("remove it, or put the library there"),
                 );
             }
             false
@@ -263,20 +267,21 @@ fn examine_layers(
     layers
 }
 
-/// Whether the loader takes a copy of ours as a layer.
-fn takes(features: &Features, layer: &Layer, copy: &OurCopy, report: &mut DoctorReport) -> bool {
+/// Whether the loader accepts a copy of ours as a layer.
+fn accepts(features: &Features, layer: &Layer, copy: &OurCopy, report: &mut DoctorReport) -> bool {
     let place = layer.place();
-    let instead = Mend::command("oclcache install").because("register it as a driver instead");
+    let instead = Fix::command("oclcache install").because("register it as a driver instead");
     if !features.layers || layer.file.is_some() && !features.layer_directory {
-        let text =
-            format!("{place} registers oclcache as a layer, and this loader reads no such layers");
+        let text = format!(
+            "{place} registers oclcache as a layer, but this loader does not read such layers"
+        );
         report.wrong(ABOUT, text, instead);
         return false;
     }
     let [old, new] = copy.is_layer;
     if features.needs_properties && !new || !features.needs_properties && !old {
         let text = format!(
-            "{place} registers {} (version {}), which this loader refuses as a layer: it lacks what the loader asks layers for",
+            "{place} registers {} (version {}), which this loader refuses as a layer: it lacks a function that the loader needs",
             path(&copy.path),
             copy.version
         );
@@ -285,38 +290,42 @@ fn takes(features: &Features, layer: &Layer, copy: &OurCopy, report: &mut Doctor
             text,
             layer
                 .removal()
-                .because("take it out, and put the library of this command there"),
+                .because("remove it, and register the library of this command"),
         );
         return false;
     }
     true
 }
 
-/// Drivers work, and a program sees none of them.
+/// Reports that drivers work but programs see none of them.
 fn none_is_listed(report: &mut DoctorReport) {
     let set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let vendors = ["OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"];
     let is_missing =
         |name: &&str| std::env::var_os(name).is_some_and(|at| !Path::new(&at).exists());
     if vendors.iter().filter(|name| set(name)).any(is_missing) {
-        return; // said where it is read
+        return; // reported where it is read
     }
     let mut names = [MODE].into_iter().chain(vendors);
-    let mend = match names.find(set) {
-        Some(name) => Mend::command(format!("unset {name}")),
-        None => Mend::words(
-            "`mode = beside` lists none where the loader opens oclcache alone; else see what is said of the drivers",
+    let fix = match names.find(set) {
+        Some(name) => Fix::command(format!("unset {name}")),
+        None => Fix::words(
+            "`mode = beside` lists none if the loader opens only oclcache; otherwise see the findings about drivers",
         ),
     };
-    let text = "a program that is started from this shell finds none, though there are drivers";
-    report.wrong("platforms", text, mend);
+    let text = "a program started from this shell finds no platform, although there are drivers";
+    report.wrong("platforms", text, fix);
 }
 
 fn examine_platforms(known: &Known, is_inside: bool, report: &mut DoctorReport) {
-    let platforms = known.heard.said.iter().find_map(|said| match said {
-        Said::Platforms(platforms) => Some(platforms),
-        _ => None,
-    });
+    let platforms = known
+        .probed
+        .messages
+        .iter()
+        .find_map(|message| match message {
+            ProbeMessage::Platforms(platforms) => Some(platforms),
+            _ => None,
+        });
     let is_told = platforms.is_some();
     let platforms = platforms.map_or(&[][..], Vec::as_slice);
     let again: BTreeSet<&str> = platforms
@@ -325,11 +334,11 @@ fn examine_platforms(known: &Known, is_inside: bool, report: &mut DoctorReport) 
         .map(|platform| platform.name.as_str())
         .collect();
     for name in &again {
-        let mend = match std::env::var_os(MODE) {
-            Some(_) => Mend::command(format!("unset {MODE}")),
-            None => Mend::words("take out one of the two registrations of its driver"),
+        let fix = match std::env::var_os(MODE) {
+            Some(_) => Fix::command(format!("unset {MODE}")),
+            None => Fix::words("remove one of the two registrations of its driver"),
         };
-        report.wrong("platforms", format!("`{name}` is listed twice"), mend);
+        report.wrong("platforms", format!("`{name}` is listed twice"), fix);
     }
     let names: Vec<&str> = platforms
         .iter()
@@ -338,15 +347,16 @@ fn examine_platforms(known: &Known, is_inside: bool, report: &mut DoctorReport) 
     if !names.is_empty() && again.is_empty() {
         report.good(
             "platforms",
-            format!("each is listed once: {}", names.join(", ")),
+            format!("each platform is listed once: {}", names.join(", ")),
         );
     }
-    let is_usable = |one: &Registered| matches!(one.is, Is::Driver(devices) if devices > 0);
+    let is_usable =
+        |one: &Registered| matches!(one.is, RegisteredAs::Driver(devices) if devices > 0);
     if is_told && names.is_empty() && known.registered.iter().any(is_usable) {
         none_is_listed(report);
     }
-    for said in &known.heard.said {
-        let Said::Built(built) = said else {
+    for message in &known.probed.messages {
+        let ProbeMessage::Built(built) = message else {
             continue;
         };
         let counted = &built.counted;
@@ -356,17 +366,17 @@ fn examine_platforms(known: &Known, is_inside: bool, report: &mut DoctorReport) 
             && counted.bypassed.is_empty()
         {
             let text = format!(
-                "builds on `{}` do not come through oclcache: the loader calls its driver through a table of its own",
+                "builds on `{}` do not reach oclcache: the loader calls its driver through its own table",
                 built.platform
             );
-            let mend = match known.features.layer_directory {
-                true => Mend::command("sudo oclcache install --system --layer"),
-                false => Mend::command("oclcache install --user"),
+            let fix = match known.features.layer_directory {
+                true => Fix::command("sudo oclcache install --system --layer"),
+                false => Fix::command("oclcache install --user"),
             };
             report.wrong(
                 ABOUT,
                 text,
-                mend.because("register oclcache so that the loader reaches drivers through it"),
+                fix.because("register oclcache so that the loader reaches drivers through it"),
             );
         }
     }

@@ -1,15 +1,15 @@
-//! Which drivers are registered, and whether each loads and can be hooked.
+//! Checks which drivers are registered, and whether each loads and can be hooked.
 
 use std::env;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::super::worker::root::Root;
-use super::children::{Children, Way};
-use super::loader::Features;
-use super::report::{DoctorReport, Mend};
+use super::report::{DoctorReport, Fix};
 use super::settings::{policy, unset};
-use super::worker::{Builds, OfDriver, OurCopy, Said};
+use crate::cli::output::plural;
+use crate::cli::probe::prober::Prober;
+use crate::cli::probe::worker::ProbedPlatform;
+use crate::cli::probe::{self, Features, ProbedLibrary, is_named_as_us};
+use crate::cli::worker::private_directory::PrivateDirectory;
 use crate::config::{Config, Name};
 use crate::front::vendors::{self, DEFAULT_DIRECTORY, is_bare_name};
 use crate::log::path;
@@ -19,59 +19,46 @@ const VARIABLES: [&str; 3] = ["OCL_ICD_FILENAMES", "OCL_ICD_VENDORS", "OPENCL_VE
 
 /// One registration.
 pub struct Registered {
-    /// The `.icd` file, or what else a variable names.
+    /// The `.icd` file, or what a variable names.
     pub place: PathBuf,
-    /// What it names.
+    /// The library that it names.
     pub library: PathBuf,
-    /// What that is.
-    pub is: Is,
-    /// Whether the loader reads it, not only we.
+    /// What the library is.
+    pub is: RegisteredAs,
+    /// Whether the loader reads it, or only we.
     pub by_loader: bool,
 }
 
 /// What a library is.
 #[derive(Clone)]
-pub enum Is {
+pub enum RegisteredAs {
     /// A copy of ours.
     Us,
-    /// A driver with so many devices.
+    /// A driver, with the number of its devices.
     Driver(usize),
     /// Not usable.
     Broken,
 }
 
-/// What one child tells of a library.
-pub enum Told {
-    Us(OurCopy),
-    Driver {
-        platforms: Vec<OfDriver>,
-        is_icd2: bool,
-    },
-    /// Why it cannot be used, and whether that ends every program that tries.
-    Broken(String, bool),
-}
-
-impl Told {
-    /// In short. What the user does not want to know of counts for nothing.
-    fn is(&self, is_wanted: bool) -> Is {
-        match self {
-            Told::Us(_) => Is::Us,
-            Told::Driver { platforms, .. } if is_wanted => {
-                Is::Driver(platforms.iter().map(|one| one.devices).sum())
-            }
-            Told::Driver { .. } => Is::Driver(0),
-            Told::Broken(..) => Is::Broken,
+/// The result in short. A driver that the user has not asked about counts as one without devices.
+fn is(told: &ProbedLibrary, is_wanted: bool) -> RegisteredAs {
+    match told {
+        ProbedLibrary::Us(_) => RegisteredAs::Us,
+        ProbedLibrary::Driver { platforms, .. } if is_wanted => {
+            RegisteredAs::Driver(platforms.iter().map(|one| one.devices).sum())
         }
+        ProbedLibrary::Driver { .. } => RegisteredAs::Driver(0),
+        ProbedLibrary::Broken(..) => RegisteredAs::Broken,
     }
 }
 
-/// Looks at everything that is registered. `wanted` is part of the name of the drivers that are told of.
+/// Checks everything that is registered. Reports drivers with `wanted` in their names.
 pub fn examine(
     config: &Config,
     features: Option<&Features>,
     wanted: Option<&str>,
-    children: &Children,
-    kept: &Root,
+    prober: &Prober,
+    kept: &PrivateDirectory,
     report: &mut DoctorReport,
 ) -> Vec<Registered> {
     let environment = |name: &str| std::env::var_os(name);
@@ -93,19 +80,19 @@ pub fn examine(
             let is_known = |known: &&Registered| is_same(&known.library, &library);
             let is = match registered.iter().find(is_known) {
                 Some(known) => {
-                    if by_loader && known.by_loader && matches!(known.is, Is::Driver(_)) {
+                    if by_loader && known.by_loader && matches!(known.is, RegisteredAs::Driver(_)) {
                         listed_twice(&listed.place, &known.place, report);
                     }
                     known.is.clone()
                 }
                 None => {
-                    let told = ask(&library, children, kept);
+                    let told = probe::library(&library, prober, kept);
                     let is_wanted = wanted
                         .is_none_or(|wanted| is_named(&told, &listed.place, &library, wanted));
                     if is_wanted {
                         tell(config, &listed.place, &library, &told, report);
                     }
-                    told.is(is_wanted)
+                    is(&told, is_wanted)
                 }
             };
             registered.push(Registered {
@@ -115,52 +102,33 @@ pub fn examine(
                 by_loader,
             });
         }
-        registered.iter().all(|one| matches!(one.is, Is::Us))
+        registered
+            .iter()
+            .all(|one| matches!(one.is, RegisteredAs::Us))
     };
     let mut only_us = true;
     for (source, by_loader) in sources {
         only_us = one(source, by_loader);
     }
-    // As the library does where the loader sees nothing but it.
+    // The library does the same if the loader sees nothing else.
     if only_us && config.vendors().is_none() {
         one(Path::new(DEFAULT_DIRECTORY), false);
     }
-    let is_used = |one: &Registered| matches!(one.is, Is::Driver(devices) if devices > 0);
+    let is_used = |one: &Registered| matches!(one.is, RegisteredAs::Driver(devices) if devices > 0);
     if !registered.iter().any(is_used) {
         let text = match wanted {
-            Some(_) => "none of that name has a device",
-            None => "none that is registered has a device, so OpenCL programs find nothing",
+            Some(_) => "no driver of that name has a device",
+            None => "no registered driver has a device, so OpenCL programs find nothing",
         };
-        let install = "install the driver of your device, or one for every processor (pocl-opencl-icd in Debian and Ubuntu)";
+        let install = "install the driver of your device, or one for any processor (pocl-opencl-icd in Debian and Ubuntu)";
         let mut choosing = ["OCLCACHE_VENDORS"].into_iter().chain(VARIABLES);
         let words = match choosing.find(|name| env::var_os(name).is_some()) {
-            Some(name) => format!("see whether {name} leaves your driver out; else {install}"),
+            Some(name) => format!("check whether {name} excludes your driver; otherwise {install}"),
             None => install.to_owned(),
         };
-        report.wrong(ABOUT, text, Mend::words(words));
+        report.wrong(ABOUT, text, Fix::words(words));
     }
     registered
-}
-
-/// What a library is, as a process of its own finds it.
-pub fn ask(library: &Path, children: &Children, kept: &Root) -> Told {
-    let heard = children.hear(&Way::Itself { driver: library }, Builds::None, kept);
-    for said in heard.said {
-        match said {
-            Said::Driver { platforms, is_icd2 } => return Told::Driver { platforms, is_icd2 },
-            Said::Copies(copies) => {
-                if let Some(copy) = copies.into_iter().next() {
-                    return Told::Us(copy);
-                }
-            }
-            Said::Failed(why) => return Told::Broken(why, false),
-            _ => {}
-        }
-    }
-    let why = heard
-        .silence
-        .unwrap_or_else(|| "it says nothing".to_owned());
-    Told::Broken(why, true)
 }
 
 fn is_same(one: &Path, other: &Path) -> bool {
@@ -168,72 +136,81 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one == other || !is_bare_name(one) && real(one).is_some() && real(one) == real(other)
 }
 
-fn is_named(told: &Told, place: &Path, library: &Path, wanted: &str) -> bool {
+fn is_named(told: &ProbedLibrary, place: &Path, library: &Path, wanted: &str) -> bool {
     let wanted = wanted.to_lowercase();
     let in_path = |path: &Path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.to_lowercase().contains(&wanted)
     };
     let in_platform =
-        |one: &OfDriver| one.family == wanted || one.name.to_lowercase().contains(&wanted);
+        |one: &ProbedPlatform| one.family == wanted || one.name.to_lowercase().contains(&wanted);
     in_path(place)
         || in_path(library)
-        || matches!(told, Told::Driver { platforms, .. } if platforms.iter().any(in_platform))
+        || matches!(told, ProbedLibrary::Driver { platforms, .. } if platforms.iter().any(in_platform))
 }
 
-fn tell(config: &Config, place: &Path, library: &Path, told: &Told, report: &mut DoctorReport) {
+fn tell(
+    config: &Config,
+    place: &Path,
+    library: &Path,
+    told: &ProbedLibrary,
+    report: &mut DoctorReport,
+) {
     let shown = path(place).to_string();
     let (platforms, is_icd2) = match told {
-        Told::Us(_) => return, // a door
-        Told::Broken(why, _) if is_named_as_us(library) => {
+        ProbedLibrary::Us(_) => return, // reported as a door
+        ProbedLibrary::Broken(why, _) if is_named_as_us(library) => {
             let text = format!("{shown} registers oclcache as {}: {why}", path(library));
-            let words = "register it anew with `oclcache install`, or take it out";
+            let words = "register it again with `oclcache install`, or remove it";
             return report.wrong("programs", text, removal(place, words));
         }
-        Told::Broken(why, is_fatal) => {
+        ProbedLibrary::Broken(why, is_fatal) => {
             let text = format!("{shown} names {}: {why}", path(library));
-            let mend = removal(place, "install the driver's package again, or take it out");
+            let fix = removal(place, "install the driver's package again, or remove it");
             return match is_fatal {
-                true => report.wrong(ABOUT, format!("{text}; so does every OpenCL program"), mend),
-                false => report.doubtful(ABOUT, text, mend),
+                true => report.wrong(
+                    ABOUT,
+                    format!("{text}; every OpenCL program fails the same way"),
+                    fix,
+                ),
+                false => report.doubtful(ABOUT, text, fix),
             };
         }
-        Told::Driver { platforms, is_icd2 } => (platforms, is_icd2),
+        ProbedLibrary::Driver { platforms, is_icd2 } => (platforms, is_icd2),
     };
     if platforms.is_empty() {
         return report.good(
             ABOUT,
-            format!("{shown} loads, and has no platform: there is no device for it"),
+            format!("{shown} loads but has no platform: it has no device"),
         );
     }
     let kind = if *is_icd2 { ", ICD 2.0" } else { "" };
     for platform in platforms {
         let devices = match platform.devices {
             0 => "no device".to_owned(),
-            1 => "1 device".to_owned(),
-            count => format!("{count} devices"),
+            count => plural(count as u64, "device", "devices"),
         };
         let text = format!(
             "{} ({}), {devices}{kind}, {shown}",
             platform.name, platform.family
         );
-        let nothing = "the driver is used as it is, without the cache; nothing but another version of it helps";
+        let nothing = "the driver works without the cache; only another version of the driver can change that";
         if !platform.has_version {
             let text = format!(
-                "{text}: it does not tell its version of OpenCL, so nothing is known of its table"
+                "{text}: it does not tell its version of OpenCL, so its table of functions is unknown"
             );
-            report.doubtful(ABOUT, text, Mend::words(nothing));
+            report.doubtful(ABOUT, text, Fix::words(nothing));
         } else if !platform.is_hooked {
             let text = format!("{text}: its table of functions cannot be written");
-            report.doubtful(ABOUT, text, Mend::words(nothing));
+            report.doubtful(ABOUT, text, Fix::words(nothing));
         } else if platform.is_refused {
             let text = format!(
-                "{text}: it says that it is of ICD 2.0 and is not, so loaders that know that leave it out"
+                "{text}: it claims ICD 2.0 but lacks a part of it, so loaders that check that ignore it"
             );
-            report.doubtful(ABOUT, text, Mend::words(nothing));
+            report.doubtful(ABOUT, text, Fix::words(nothing));
         } else {
             if platform.devices == 0 {
-                report.good(ABOUT, format!("{text}: nothing to be cached"));
+                report.good(ABOUT, format!("{text}: nothing to cache"));
                 continue;
             }
             report.good(ABOUT, format!("{text}: can be cached"));
@@ -251,13 +228,7 @@ fn tell(config: &Config, place: &Path, library: &Path, told: &Told, report: &mut
     }
 }
 
-/// Whether a library has the name of ours.
-pub fn is_named_as_us(library: &Path) -> bool {
-    let name = library.file_name().unwrap_or_default().as_bytes();
-    name.starts_with(b"liboclcache")
-}
-
-/// Loaders differ in what they take.
+/// Checks the variables that loaders read. Loaders differ in what they accept.
 fn examine_variables(features: Option<&Features>, report: &mut DoctorReport) {
     let takes_files = features.is_none_or(|features| features.takes_files);
     for name in VARIABLES {
@@ -266,29 +237,25 @@ fn examine_variables(features: Option<&Features>, report: &mut DoctorReport) {
         };
         let place = Path::new(&value);
         let shown = crate::log::os(&value);
-        let unset = Mend::command(format!("unset {name}"));
+        let unset = Fix::command(format!("unset {name}"));
         let text = format!("{name} = {shown}");
         match name {
             "OCL_ICD_VENDORS" if !takes_files && place.exists() && !place.is_dir() => {
-                let text = format!("{text}, and this loader takes only a directory there");
+                let text = format!("{text}, but this loader accepts only a directory there");
                 report.wrong("variable", text, unset);
             }
-            "OCL_ICD_FILENAMES" if takes_files => {
-                report.doubtful(
-                    "variable",
-                    format!("{text}, which this loader does not read"),
-                    unset,
-                );
-            }
-            "OPENCL_VENDOR_PATH" if !takes_files => {
-                report.doubtful(
-                    "variable",
-                    format!("{text}, which this loader does not read"),
-                    unset,
-                );
+            _ if name
+                == if takes_files {
+                    "OCL_ICD_FILENAMES"
+                } else {
+                    "OPENCL_VENDOR_PATH"
+                } =>
+            {
+                let text = format!("{text}, but this loader does not read it");
+                report.doubtful("variable", text, unset);
             }
             _ if place.exists() || is_bare_name(place) => report.good("variable", text),
-            _ => {} // said where it is read
+            _ => {} // reported where it is read
         }
     }
 }
@@ -301,33 +268,33 @@ fn unusable(place: &Path, source: &Path, why: &str, report: &mut DoctorReport) {
     match of_variable {
         Some(name) if place == source => {
             let text = format!("{name} names {shown}: {why}, so programs find no driver");
-            report.wrong("variable", text, Mend::command(format!("unset {name}")));
+            report.wrong("variable", text, Fix::command(format!("unset {name}")));
         }
-        _ if place == Path::new(DEFAULT_DIRECTORY) => {} // said where there is no driver
+        _ if place == Path::new(DEFAULT_DIRECTORY) => {} // reported if there is no driver
         _ => {
             let is_there = place.symlink_metadata().is_ok();
-            let mend = match place.extension().is_some_and(|end| end == "icd") && is_there {
+            let fix = match place.extension().is_some_and(|end| end == "icd") && is_there {
                 true => removal(
                     place,
-                    "put the path of the driver's library into it, or remove it",
+                    "write the path of the driver's library to it, or remove it",
                 ),
-                false => Mend::words(
-                    "correct the setting that names it; `oclcache config` shows `vendors` and where it is set",
+                false => Fix::words(
+                    "correct the setting that names it; run `oclcache config` to see where `vendors` is set",
                 ),
             };
-            report.doubtful(ABOUT, format!("{shown}: {why}"), mend);
+            report.doubtful(ABOUT, format!("{shown}: {why}"), fix);
         }
     }
 }
 
-fn removal(place: &Path, words: &str) -> Mend {
+fn removal(place: &Path, words: &str) -> Fix {
     let is_registration = place
         .extension()
         .is_some_and(|extension| extension == "icd");
     match (is_registration, place.is_dir()) {
-        (false, _) => Mend::words(format!("{words}; a variable or a setting names it")),
-        (true, true) => Mend::on("rmdir", place).by_who_may(place).because(words),
-        (true, false) => Mend::on("rm", place).by_who_may(place).because(words),
+        (false, _) => Fix::words(format!("{words}; a variable or a setting names it")),
+        (true, true) => Fix::on("rmdir", place).by_who_may(place).because(words),
+        (true, false) => Fix::on("rm", place).by_who_may(place).because(words),
     }
 }
 
@@ -337,5 +304,5 @@ fn listed_twice(place: &Path, before: &Path, report: &mut DoctorReport) {
         path(place),
         path(before)
     );
-    report.doubtful(ABOUT, text, removal(place, "one is enough"));
+    report.doubtful(ABOUT, text, removal(place, "one registration is enough"));
 }

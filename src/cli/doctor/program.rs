@@ -1,4 +1,4 @@
-//! Whether a program can have us in it at all.
+//! Checks whether a program can load the library.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
@@ -7,8 +7,8 @@ use std::path::Path;
 use object::elf::{EM_386, EM_AARCH64, EM_ARM, EM_RISCV, EM_X86_64};
 use object::read::elf::FileHeader;
 
-use super::super::run::{find_program, is_raised, is_static};
-use super::report::{DoctorReport, Mend};
+use super::report::{DoctorReport, Fix};
+use crate::cli::executable::{find_program, is_raised, is_static};
 use crate::log::path;
 
 const ABOUT: &str = "program";
@@ -17,10 +17,13 @@ pub fn examine(program: &OsStr, report: &mut DoctorReport) {
     let Some(file) = find_program(program).filter(|file| file.is_file()) else {
         let shown = crate::log::os(program);
         let (what, words) = match Path::new(program).is_dir() {
-            true => ("is a directory", "give the program in it"),
-            false => ("is not found", "give its path, or a name that PATH knows"),
+            true => ("is a directory", "name a program in it"),
+            false => (
+                "is not found",
+                "give its path, or the name of a program in PATH",
+            ),
         };
-        return report.wrong(ABOUT, format!("{shown} {what}"), Mend::words(words));
+        return report.wrong(ABOUT, format!("{shown} {what}"), Fix::words(words));
     };
     let shown = path(&file).to_string();
     if is_raised(&file) {
@@ -29,18 +32,18 @@ pub fn examine(program: &OsStr, report: &mut DoctorReport) {
         );
         let has_bits = std::fs::metadata(&file).is_ok_and(|file| file.mode() & 0o6000 != 0);
         let command = if has_bits { "chmod ug-s" } else { "setcap -r" };
-        let mend = Mend::on(command, &file)
-            .by_owner(is_own(&file))
-            .because("it gets no cache as long as it has them; if it needs none, take them away");
-        return report.wrong(ABOUT, text, mend);
+        let fix = Fix::on(command, &file).by_owner(is_own(&file)).because(
+            "such a program gets no cache; if it does not need the privileges, remove them",
+        );
+        return report.wrong(ABOUT, text, fix);
     }
     if is_static(&file) {
         let text =
             format!("{shown} is statically linked, so it can load neither drivers nor the cache");
-        let mend = Mend::words(
-            "link it with libOpenCL.so (`-lOpenCL`, without `-static`), or take a build that is",
+        let fix = Fix::words(
+            "link it with libOpenCL.so (`-lOpenCL`, without `-static`), or use a build that is",
         );
-        return report.wrong(ABOUT, text, mend);
+        return report.wrong(ABOUT, text, fix);
     }
     let bytes = std::fs::read(&file).unwrap_or_default();
     let is_runnable = std::fs::metadata(&file).is_ok_and(|file| file.mode() & 0o111 != 0);
@@ -51,33 +54,33 @@ pub fn examine(program: &OsStr, report: &mut DoctorReport) {
             let interpreter = interpreter.trim();
             let command = interpreter.split_whitespace().next().unwrap_or_default();
             if !Path::new(command).exists() {
-                let text = format!("{shown} is a script of `{interpreter}`, which is not there");
-                let mend = Mend::words("correct its first line, or install what that names");
-                return report.wrong(ABOUT, text, mend);
+                let text = format!("{shown} is a script of `{interpreter}`, which does not exist");
+                let fix = Fix::words("correct its first line, or install that program");
+                return report.wrong(ABOUT, text, fix);
             }
             report.good(
                 ABOUT,
-                format!("{shown} is a script of `{interpreter}`: what that loads counts"),
+                format!("{shown} is a script of `{interpreter}`, which loads OpenCL"),
             );
         }
         None => {
-            let mend = Mend::words("give the program that uses OpenCL");
-            report.doubtful(ABOUT, format!("{shown} is no ELF program"), mend);
+            let fix = Fix::words("name the program that uses OpenCL");
+            report.doubtful(ABOUT, format!("{shown} is not an ELF program"), fix);
         }
         Some(false) => {
-            let mend = Mend::words(
-                "take a build of the program for this machine, or build oclcache for that of the program",
+            let fix = Fix::words(
+                "use a build of the program for this machine, or build oclcache for the program's",
             );
             report.wrong(
                 ABOUT,
                 format!("{shown} is built for another kind of machine than oclcache"),
-                mend,
+                fix,
             );
         }
         Some(true) if !is_runnable => report.wrong(
             ABOUT,
-            format!("{shown} may be run by nobody"),
-            Mend::on("chmod +x", &file).by_owner(is_own(&file)),
+            format!("{shown} is not executable"),
+            Fix::on("chmod +x", &file).by_owner(is_own(&file)),
         ),
         Some(true) => report.good(
             ABOUT,
@@ -92,7 +95,7 @@ fn is_own(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|file| [0, file.uid()].contains(&own))
 }
 
-/// Whether a program is for the kind of machine that we are built for; None: it is no program.
+/// Whether a program is for the machine that we are built for; None if it is not an ELF file.
 fn machine(bytes: &[u8]) -> Option<bool> {
     use object::elf::{FileHeader32, FileHeader64};
     let own = match std::env::consts::ARCH {

@@ -1,20 +1,21 @@
-//! What the doctor found, and how it is shown.
+//! The findings of the doctor, and how they are shown.
 
 use std::path::Path;
 
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use serde_json::{Value, json};
 
-use super::super::output;
+use crate::cli::output::{self, quoted};
 use crate::log;
 
-/// How well something is.
+/// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// As it should be.
     Good,
-    /// The cache works, but less than it could, or not as one would expect.
+    /// The cache works, but not as well or as one might expect.
     Doubtful,
-    /// The cache cannot work for somebody who expects it to.
+    /// The cache does not work.
     Wrong,
 }
 
@@ -28,53 +29,53 @@ impl Severity {
     }
 }
 
-/// What makes something well again.
+/// How to fix what a finding is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mend {
-    /// A sentence; empty if the command says it all.
+pub struct Fix {
+    /// A sentence; empty if the command is enough.
     words: String,
     /// A command for a shell.
     command: Option<String>,
 }
 
-impl Mend {
-    /// What a person has to do.
-    pub fn words(words: impl Into<String>) -> Mend {
-        Mend {
+impl Fix {
+    /// A fix without a command.
+    pub fn words(words: impl Into<String>) -> Fix {
+        Fix {
             words: words.into(),
             command: None,
         }
     }
 
-    /// What a shell has to do.
-    pub fn command(command: impl Into<String>) -> Mend {
-        Mend {
+    /// A command that fixes it.
+    pub fn command(command: impl Into<String>) -> Fix {
+        Fix {
             words: String::new(),
             command: Some(command.into()),
         }
     }
 
-    /// What a shell has to do with a path, if the path can be written there; in words otherwise.
-    pub fn on(command: &str, path: &Path) -> Mend {
+    /// A command on a path; in words if the path cannot be quoted.
+    pub fn on(command: &str, path: &Path) -> Fix {
         match quoted(path) {
-            Some(quoted) => Mend::command(format!("{command} {quoted}")),
-            None => Mend::words(format!("{command} `{}`", log::path(path))),
+            Some(quoted) => Fix::command(format!("{command} {quoted}")),
+            None => Fix::words(format!("{command} `{}`", log::path(path))),
         }
     }
 
-    /// With a sentence before the command.
-    pub fn because(mut self, words: impl Into<String>) -> Mend {
+    /// Adds a sentence before the command.
+    pub fn because(mut self, words: impl Into<String>) -> Fix {
         self.words = words.into();
         self
     }
 
-    /// By root, if this user may not change what is in the directory of a path.
-    pub fn by_who_may(self, path: &Path) -> Mend {
-        self.by_owner(super::directory::is_writable(path.parent().unwrap_or(path)))
+    /// With `sudo`, if this user cannot write to the directory of a path.
+    pub fn by_who_may(self, path: &Path) -> Fix {
+        self.by_owner(is_writable(path.parent().unwrap_or(path)))
     }
 
-    /// By root, if it is not this user's to do.
-    pub fn by_owner(mut self, is_own: bool) -> Mend {
+    /// With `sudo`, unless this user may do it.
+    pub fn by_owner(mut self, is_own: bool) -> Fix {
         if !is_own {
             self.command = self.command.map(|command| format!("sudo {command}"));
         }
@@ -82,41 +83,41 @@ impl Mend {
     }
 }
 
-/// One thing that was looked at.
+/// One finding.
 #[derive(Clone, Debug)]
 pub struct Finding {
     about: &'static str,
     state: Severity,
     text: String,
-    mend: Option<Mend>,
+    fix: Option<Fix>,
 }
 
-/// All of them, in their order.
+/// All findings, in order.
 #[derive(Default)]
 pub struct DoctorReport {
     findings: Vec<Finding>,
 }
 
 impl DoctorReport {
-    /// The text, here and below, is plain already.
+    /// The text, here and below, must be plain (`log::text`).
     pub fn good(&mut self, about: &'static str, text: impl Into<String>) {
         self.add(about, Severity::Good, text.into(), None);
     }
 
-    pub fn doubtful(&mut self, about: &'static str, text: impl Into<String>, mend: Mend) {
-        self.add(about, Severity::Doubtful, text.into(), Some(mend));
+    pub fn doubtful(&mut self, about: &'static str, text: impl Into<String>, fix: Fix) {
+        self.add(about, Severity::Doubtful, text.into(), Some(fix));
     }
 
-    pub fn wrong(&mut self, about: &'static str, text: impl Into<String>, mend: Mend) {
-        self.add(about, Severity::Wrong, text.into(), Some(mend));
+    pub fn wrong(&mut self, about: &'static str, text: impl Into<String>, fix: Fix) {
+        self.add(about, Severity::Wrong, text.into(), Some(fix));
     }
 
-    fn add(&mut self, about: &'static str, state: Severity, text: String, mend: Option<Mend>) {
+    fn add(&mut self, about: &'static str, state: Severity, text: String, fix: Option<Fix>) {
         self.findings.push(Finding {
             about,
             state,
             text,
-            mend,
+            fix,
         });
     }
 
@@ -130,7 +131,7 @@ impl DoctorReport {
         of_state.count()
     }
 
-    /// One line each, with the mend below.
+    /// One line for each finding, with the fix below it.
     pub fn shown(&self) -> String {
         let mut shown = String::new();
         let longest = self.findings.iter().map(|found| found.about.len()).max();
@@ -144,36 +145,37 @@ impl DoctorReport {
                 Severity::Wrong => output::bad(word),
             };
             let start = format!("{word}  {:<longest$}  ", found.about);
-            shown += &wrapped(start, found.text.split(' '), width);
-            let Some(mend) = &found.mend else {
+            shown += &output::wrapped(start, found.text.split(' '), width);
+            let Some(fix) = &found.fix else {
                 continue;
             };
-            // A command is one piece, as it is to be typed.
-            let command = mend.command.as_ref().map(output::heading);
-            let words = match (&command, mend.words.as_str()) {
+            // A command is not broken into lines, so that it can be copied.
+            let command = fix.command.as_ref().map(output::heading);
+            let words = match (&command, fix.words.as_str()) {
                 (Some(_), "") => String::new(),
                 (Some(_), words) => format!("{words}:"),
                 (None, words) => words.to_owned(),
             };
             let words = words.split(' ').filter(|word| !word.is_empty());
             let pieces = words.chain(command.as_deref());
-            shown += &wrapped(format!("{:9}-> ", ""), pieces, width);
+            shown += &output::wrapped(format!("{:9}-> ", ""), pieces, width);
         }
         shown
     }
 
-    /// In one line.
+    /// All findings in one line.
     pub fn summary(&self) -> String {
         let warnings = match self.count(Severity::Doubtful) {
             0 => "no warnings".to_owned(),
-            1 => "1 warning".to_owned(),
-            count => format!("{count} warnings"),
+            count => output::plural(count as u64, "warning", "warnings"),
         };
         match self.count(Severity::Wrong) {
-            0 if self.count(Severity::Doubtful) == 0 => "all is well".to_owned(),
+            0 if self.count(Severity::Doubtful) == 0 => "everything is fine".to_owned(),
             0 => format!("nothing is wrong, {warnings}"),
-            1 => format!("1 thing is wrong, {warnings}"),
-            count => format!("{count} things are wrong, {warnings}"),
+            count => {
+                let wrong = output::plural(count as u64, "thing is", "things are");
+                format!("{wrong} wrong, {warnings}")
+            }
         }
     }
 
@@ -183,9 +185,9 @@ impl DoctorReport {
                 "about": found.about,
                 "state": found.state.word(),
                 "text": found.text,
-                "mend": found.mend.as_ref().map(|mend| json!({
-                    "words": (!mend.words.is_empty()).then_some(&mend.words),
-                    "command": mend.command,
+                "mend": found.fix.as_ref().map(|fix| json!({
+                    "words": (!fix.words.is_empty()).then_some(&fix.words),
+                    "command": fix.command,
                 })),
             })
         };
@@ -196,74 +198,8 @@ impl DoctorReport {
     }
 }
 
-/// Pieces behind their start, in lines of this width, those after the first below the first piece.
-fn wrapped<'a>(start: String, pieces: impl Iterator<Item = &'a str>, width: usize) -> String {
-    /// Where fewer columns are left of a line, the next one begins further to the left.
-    const MIN_WIDTH: usize = 40;
-    const LEFT: usize = 9;
-    let first = console::measure_text_width(&start);
-    let indent = if width < first + MIN_WIDTH {
-        LEFT
-    } else {
-        first
-    };
-    let (mut text, mut column, mut is_first) = (start, first, true);
-    for piece in pieces {
-        let long = console::measure_text_width(piece);
-        if !is_first && column + 1 + long > width {
-            text += &format!("\n{:indent$}", "");
-            column = indent;
-        } else if !is_first {
-            text.push(' ');
-            column += 1;
-        }
-        text += piece;
-        column += long;
-        is_first = false;
-    }
-    text + "\n"
-}
-
-/// A path as a shell takes it; None if it cannot be shown as it is.
-pub fn quoted(path: &Path) -> Option<String> {
-    let text = path.to_str().filter(|text| !text.is_empty())?;
-    if !text.chars().all(log::is_plain) {
-        return None;
-    }
-    let is_safe = |letter: char| letter.is_ascii_alphanumeric() || "/._-+,:=@%".contains(letter);
-    Some(match text.chars().all(is_safe) && !text.starts_with('-') {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_end_where_the_terminal_does_and_commands_stay_whole() {
-        let pieces = || ["one", "two", "rm -r /a path"].into_iter();
-        let shown = |width| wrapped("ok  ".to_owned(), pieces(), width);
-        assert_eq!(shown(usize::MAX), "ok  one two rm -r /a path\n");
-        assert_eq!(shown(20), "ok  one two\n         rm -r /a path\n", "narrow");
-        let wide = wrapped("x ".repeat(10), "12345678 ".repeat(6).trim().split(' '), 62);
-        let line = "12345678 12345678 12345678 12345678";
-        assert!(
-            wide.starts_with(&format!("{}{line}\n{:20}1", "x ".repeat(10), "")),
-            "{wide}"
-        );
-    }
-
-    #[test]
-    fn a_shell_gets_the_path_that_was_meant_or_none() {
-        for path in ["/a/b.icd", "/it's \"so\" $HOME `x`", "-rf", "/漢字 e"] {
-            let quoted = quoted(Path::new(path)).expect("it can be shown");
-            let mut echo = std::process::Command::new("sh");
-            let echo = echo.args(["-c", &format!("printf %s {quoted}")]).output();
-            assert_eq!(echo.expect("a shell").stdout, path.as_bytes());
-        }
-        assert_eq!(quoted(Path::new("/two\nlines")), None);
-        assert_eq!(quoted(Path::new("/\u{1b}[2J")), None);
-    }
+/// Whether this user can make files in a directory.
+pub fn is_writable(directory: &Path) -> bool {
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    accessat(CWD, directory, access, AtFlags::EACCESS).is_ok()
 }

@@ -1,35 +1,35 @@
-//! The configuration: what its files are refused for, where each value that is not the default comes from, and what is turned off.
+//! Checks the configuration: errors in its files, the source of each value, and settings that limit the cache.
 
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::open::tiers;
-use super::report::{DoctorReport, Mend, quoted};
+use super::report::{DoctorReport, Fix};
 use crate::cache::RUN_VARIABLE;
 use crate::cache::policy::{Decision, decide};
+use crate::cli::open::{tiers, usable_store};
+use crate::cli::output::quoted;
 use crate::config::{Config, IGNORED, Name, RecordMode, SETTINGS, ValueSource, meant};
 use crate::driver::profile;
 use crate::log::{os, path, text};
-use crate::store::Store;
 use crate::store::driver_costs;
 
 const ABOUT: &str = "setting";
-/// What is less holds no program's kernels, in bytes: a number without its `G` is meant otherwise.
+/// A smaller limit, in bytes, is probably a number without its `G`.
 const MIN_SIZE: u64 = 1 << 20;
-/// When an entry was last used is written at most once in this time.
+/// The time of an entry's last use is updated at most once in this time.
 const MIN_AGE: Duration = Duration::from_secs(3600);
 
 pub fn examine(config: &Config, report: &mut DoctorReport) {
     for complaint in &config.complaints {
         let is_unread = complaint.starts_with("cannot read") || complaint.contains("is not read:");
-        let mend = Mend::words(if is_unread {
-            "until it is a file that you can read and nobody else can write, nothing of it holds"
+        let fix = Fix::words(if is_unread {
+            "the file is ignored until you can read it and nobody else can write it"
         } else if complaint.contains(IGNORED) {
-            "what names code, files or directories is taken only from a file that is yours or root's, and that nobody else can write, nor a directory above it"
+            "a setting that names code, files or directories is read only from a file of yours or root's that nobody else can write, in directories that nobody else can write"
         } else {
-            "correct it there, or take it out; the names are those of `oclcache config`"
+            "correct or remove it; run `oclcache config` to list the settings"
         });
-        report.doubtful("configuration", complaint.clone(), mend);
+        report.doubtful("configuration", complaint.clone(), fix);
     }
     examine_names(report);
     let mut is_default = true;
@@ -42,55 +42,44 @@ pub fn examine(config: &Config, report: &mut DoctorReport) {
         };
         is_default = false;
         let text = format!("{} = {} (from {from})", setting.key, os(value));
-        match hindrance(config, setting.name) {
+        match limitation(config, setting.name) {
             None => report.good(ABOUT, text),
-            Some((what, true)) => {
-                report.wrong(
-                    ABOUT,
-                    format!("{text}: {what}"),
-                    unset(setting.name, source),
-                );
-            }
-            Some((what, false)) => {
-                report.doubtful(
-                    ABOUT,
-                    format!("{text}: {what}"),
-                    unset(setting.name, source),
-                );
+            Some((what, is_off)) => {
+                let (text, fix) = (format!("{text}: {what}"), unset(setting.name, source));
+                match is_off {
+                    true => report.wrong(ABOUT, text, fix),
+                    false => report.doubtful(ABOUT, text, fix),
+                }
             }
         }
     }
     if is_default && config.complaints.is_empty() {
-        report.good(
-            "configuration",
-            "nothing is set, all is as it is by default",
-        );
+        report.good("configuration", "all settings have their defaults");
     }
     for tier in tiers(config).all() {
         let shown = path(&tier.path);
         match &tier.tier {
             Ok(_) => report.good("system_dirs", format!("{shown} is read")),
             Err(why) => {
-                let words =
-                    "let only root write it and its parents, or leave it out of `system_dirs`";
+                let words = "make it and its parents writable for root only, or remove it from `system_dirs`";
                 report.doubtful(
                     "system_dirs",
                     format!("{shown} is not used: {why}"),
-                    Mend::words(words),
+                    Fix::words(words),
                 );
             }
         }
     }
 }
 
-/// Variables that are named as ours, and that nobody reads.
+/// Reports variables that look like settings but are not.
 fn examine_names(report: &mut DoctorReport) {
     let known = || SETTINGS.iter().filter_map(|setting| setting.variable);
     for (name, _) in std::env::vars_os() {
         let Some(name) = name.to_str().filter(|name| name.starts_with("OCLCACHE_")) else {
             continue;
         };
-        // Of `run`, and of those who build or test it.
+        // Variables of `run`, of builds and of tests.
         let is_other = name == RUN_VARIABLE
             || ["OCLCACHE_DEFAULT_", "OCLCACHE_TEST_"]
                 .iter()
@@ -99,17 +88,17 @@ fn examine_names(report: &mut DoctorReport) {
             continue;
         }
         let hint = meant(name, known());
-        let shown = format!("`{}` is no setting{hint}", text(name.as_bytes()));
-        let mend = match quoted(Path::new(name)) {
-            Some(name) => Mend::command(format!("unset {name}")),
-            None => Mend::words("unset it"),
+        let shown = format!("`{}` is not a setting{hint}", text(name.as_bytes()));
+        let fix = match quoted(Path::new(name)) {
+            Some(name) => Fix::command(format!("unset {name}")),
+            None => Fix::words("unset it"),
         };
-        report.doubtful("variable", shown, mend);
+        report.doubtful("variable", shown, fix);
     }
 }
 
-/// What a setting keeps from the cache, and whether that is all of it.
-fn hindrance(config: &Config, name: Name) -> Option<(&'static str, bool)> {
+/// How a setting limits the cache, and whether it turns the cache off.
+fn limitation(config: &Config, name: Name) -> Option<(&'static str, bool)> {
     match name {
         Name::Disable if config.disable() => Some(("the cache does nothing", true)),
         Name::ReadOnly if config.readonly() => Some(("nothing new is stored", false)),
@@ -118,31 +107,31 @@ fn hindrance(config: &Config, name: Name) -> Option<(&'static str, bool)> {
             Some(("nothing new is stored", false))
         }
         Name::MaxSize if config.max_size().is_some_and(|most| most < MIN_SIZE) => {
-            Some(("hardly an entry fits", false))
+            Some(("hardly any entry fits", false))
         }
         Name::MaxAge if config.max_age().is_some_and(|most| most < MIN_AGE) => {
-            Some(("entries that are in use go as well", false))
+            Some(("entries in use are removed as well", false))
         }
-        Name::Verify if config.verify() > 0 => Some(("hits are compiled as well", false)),
+        Name::Verify if config.verify() > 0 => Some(("hits are also compiled", false)),
         _ => None,
     }
 }
 
-pub(super) fn unset(name: Name, source: &ValueSource) -> Mend {
+pub(super) fn unset(name: Name, source: &ValueSource) -> Fix {
     let setting = &SETTINGS[name as usize];
     match source {
         ValueSource::Default | ValueSource::Environment => {
-            Mend::command(format!("unset {}", setting.variable.unwrap_or_default()))
+            Fix::command(format!("unset {}", setting.variable.unwrap_or_default()))
         }
-        ValueSource::SystemFile(_) => Mend::command(format!(
+        ValueSource::SystemFile(_) => Fix::command(format!(
             "sudo oclcache config unset {} --system",
             setting.key
         )),
-        ValueSource::File(_) => Mend::command(format!("oclcache config unset {}", setting.key)),
+        ValueSource::File(_) => Fix::command(format!("oclcache config unset {}", setting.key)),
     }
 }
 
-/// What the configuration files say of a program.
+/// Reports the settings for one program.
 pub fn examine_rules(config: &Config, program: &str, report: &mut DoctorReport) {
     for rule in config.rules().filter(|rule| rule.program == program) {
         let from = match &rule.source {
@@ -155,25 +144,20 @@ pub fn examine_rules(config: &Config, program: &str, report: &mut DoctorReport) 
             report.good("rule", text);
             continue;
         }
-        let mend = match (quoted(Path::new(program)), &rule.source) {
-            (None, _) => Mend::words(format!("take it out of `{from}`")),
-            (Some(name), ValueSource::SystemFile(_)) => Mend::command(format!(
+        let fix = match (quoted(Path::new(program)), &rule.source) {
+            (None, _) => Fix::words(format!("remove it from `{from}`")),
+            (Some(name), ValueSource::SystemFile(_)) => Fix::command(format!(
                 "sudo oclcache config unset program.{name}.cache --system"
             )),
-            (Some(name), _) => Mend::command(format!("oclcache config unset program.{name}.cache")),
+            (Some(name), _) => Fix::command(format!("oclcache config unset program.{name}.cache")),
         };
-        report.wrong(
-            "rule",
-            format!("{text}: the cache does nothing for it"),
-            mend,
-        );
+        report.wrong("rule", format!("{text}: the cache is off for it"), fix);
     }
 }
 
-/// When what a driver of this family builds is recorded, and why.
+/// When builds of this driver are recorded, and why.
 pub fn policy(config: &Config, family: &str, library: &str) -> Decision {
-    let store = config.directory().ok();
-    let store = store.and_then(|directory| Store::open_existing(&directory).ok().flatten());
+    let store = usable_store(config);
     let known = store.as_ref().map(driver_costs::list).unwrap_or_default();
     let measured = known
         .iter()

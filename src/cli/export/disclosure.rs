@@ -1,4 +1,4 @@
-//! What an archive tells whoever gets it, by what its entries really hold.
+//! What an archive discloses, by the content of its entries.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,10 +15,10 @@ use crate::store::entry::{Answer, Entry, Meta};
 use crate::store::recipe::{HeaderContent, StoredRecipe};
 use opencl_sys::CL_PROGRAM_BUILD_LOG;
 
-/// So many of each are shown.
+/// How many examples of each kind are shown.
 const EXAMPLES: usize = 3;
 
-/// Everything of one kind, and how often it is there.
+/// Values of one kind, with their counts.
 type Found = BTreeMap<Vec<u8>, u64>;
 
 #[derive(Default)]
@@ -108,7 +108,7 @@ impl Disclosure {
                 recipe.options.as_deref().map_or(&[][..], |options| options),
             );
         }
-        // PoCL's binaries name it, with or without the recipe.
+        // PoCL's binaries contain the path of its cache, with or without the recipe.
         let theirs = entry.recipe().and_then(|recipe| recipe.own_cache);
         if let Some(own) = theirs.as_deref() {
             let is_named = |binary: &[u8]| memmem::find(binary, own).is_some();
@@ -122,10 +122,10 @@ impl Disclosure {
         }
     }
 
-    /// For people.
+    /// The disclosure as a message.
     pub fn words(&self) -> String {
         let mut shown = format!(
-            "what is in {}, for whoever gets the archive:\n",
+            "everyone who gets the archive can read this from {}:\n",
             plural(self.entries, "entry", "entries")
         );
         let mut row = |name: &str, words: String| {
@@ -146,15 +146,15 @@ impl Disclosure {
         );
         let names = match self.binaries.0 {
             0 => "",
-            _ => "; names in the source may stand in them",
+            _ => "; they may contain names of the source",
         };
         row("binaries", texts(self.binaries) + names);
         row("build options", examples(&self.options));
         row("paths", examples(&self.paths));
         row("user names", examples(&self.users));
         row("variables", examples(&self.variables));
-        row("names of programs", examples(&self.programs));
-        row("names of kernels", examples(&self.kernels));
+        row("program names", examples(&self.programs));
+        row("kernel names", examples(&self.kernels));
         shown.pop();
         shown
     }
@@ -182,7 +182,7 @@ impl Disclosure {
     }
 }
 
-/// The first of them, and how many there are.
+/// The first values, and the number of the others.
 fn examples(found: &Found) -> String {
     if found.is_empty() {
         return "none".to_owned();
@@ -201,7 +201,7 @@ fn examples(found: &Found) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-/// Whose home a path is in.
+/// The user whose home a path is in.
 fn user(path: &[u8]) -> &[u8] {
     let mut parts = Path::new(OsStr::from_bytes(path)).iter().skip(1);
     match (parts.next().map(OsStr::as_bytes), parts.next()) {

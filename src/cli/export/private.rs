@@ -1,4 +1,4 @@
-//! Entries without what their programs' authors and users may want to keep to themselves (`--no-source`).
+//! Entries without texts that authors or users of programs may want to keep private (`--no-source`).
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,37 +11,37 @@ use crate::key::options;
 use crate::store::entry::{Entry, Meta};
 use crate::store::recipe::{HeaderContent, StoredRecipe};
 
-/// Of a text, so many of its longest lines are looked for.
+/// How many of the longest lines of a text are searched for.
 const MAX_LINES: usize = 32;
-/// Shorter lines stand anywhere.
+/// Shorter lines occur anywhere.
 const MIN_LINE_BYTES: usize = 20;
-/// Directories in which a path tells of nobody's own.
+/// Directories in which a path tells nothing about a user.
 const SHARED: [&[u8]; 4] = [b"/tmp/", b"/var/tmp/", b"/var/cache/", b"/dev/shm/"];
 
-/// The metadata that may be given away, or why the entry has to stay.
+/// The metadata without private texts.
 ///
 /// # Errors
-/// What its key or its binaries would disclose, for people.
+/// Why the entry cannot be exported: what its key or binaries would disclose.
 pub fn without_secrets(entry: &Entry) -> Result<Meta, &'static str> {
     if entry.is_pending() {
-        return Err("recipes, which are nothing without their source");
+        return Err("recipes, which need their source");
     }
     let ingredients = &entry.meta.ingredients;
     for one in ingredients {
         match one.kind {
-            Kind::Environment => return Err("entries whose key has the value of a variable"),
-            Kind::WorkingDirectory => return Err("entries whose key has a directory (option -g)"),
-            // A place in a directory of the options begins with the number of that.
+            Kind::Environment => return Err("entries whose keys contain the value of a variable"),
+            Kind::WorkingDirectory => {
+                return Err("entries whose keys contain a directory (option `-g`)");
+            }
+            // A place in an include directory begins with the number of the directory.
             Kind::Include | Kind::Header if one.name.starts_with('/') => {
-                return Err("entries that include a file by its whole path");
+                return Err("entries that include a file by its absolute path");
             }
             _ => {}
         }
     }
     let Some(recipe) = entry.recipe() else {
-        return Err(
-            "entries that were stored without their source: nobody knows what of it their binaries quote",
-        );
+        return Err("entries that were stored without their source: their binaries may quote it");
     };
     let secrets = secrets(&entry.meta, &recipe);
     let library = Path::new(&entry.meta.driver_library).file_name();
@@ -58,18 +58,18 @@ pub fn without_secrets(entry: &Entry) -> Result<Meta, &'static str> {
     if secrets.iter().any(|secret| is_quoted(secret)) {
         return Err("entries whose binaries quote their source or name its directories");
     }
-    // PoCL's binaries name the file of its own cache that it has compiled.
+    // PoCL's binaries contain the path of a file in its own cache.
     let own = recipe.own_cache.as_deref();
     let is_anybodys = |own: &[u8]| SHARED.iter().any(|place| own.starts_with(place));
     if own.is_some_and(|own| !is_anybodys(own) && is_quoted(own)) {
         return Err(
-            "entries whose binaries name the driver's own cache, which is in a place of yours; with that below /tmp (PoCL: POCL_CACHE_DIR) they can be compiled anew",
+            "entries whose binaries name the driver's own cache in a directory of yours; move it below /tmp (PoCL: POCL_CACHE_DIR) and compile them again",
         );
     }
     Ok(meta)
 }
 
-/// What must not be found in what is given away.
+/// Texts that must not occur in what is exported.
 fn secrets(meta: &Meta, recipe: &StoredRecipe) -> BTreeSet<Vec<u8>> {
     let mut secrets = BTreeSet::new();
     for directory in meta.include_dirs.iter().flatten() {
@@ -94,7 +94,7 @@ fn secrets(meta: &Meta, recipe: &StoredRecipe) -> BTreeSet<Vec<u8>> {
     secrets
 }
 
-/// A path that tells something of a user.
+/// A path that tells something about a user.
 fn path(bytes: &[u8]) -> Option<Vec<u8>> {
     let parts = bytes
         .split(|byte| *byte == b'/')
@@ -103,7 +103,7 @@ fn path(bytes: &[u8]) -> Option<Vec<u8>> {
         .then(|| bytes.to_vec())
 }
 
-/// The values of macros by which options are known again. Short ones, as names of types, stand anywhere.
+/// The values of macros that would disclose options. Short ones, such as names of types, occur anywhere.
 fn values(options: &[u8]) -> BTreeSet<Vec<u8>> {
     let Ok(parsed) = options::parse(options) else {
         return BTreeSet::new();
@@ -120,7 +120,7 @@ fn values(options: &[u8]) -> BTreeSet<Vec<u8>> {
     told.map(<[u8]>::to_vec).collect()
 }
 
-/// The lines by which a text is known again.
+/// The longest lines of a text, which would disclose it.
 fn lines(text: &[u8]) -> Vec<Vec<u8>> {
     let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     let mut lines: Vec<&[u8]> = lines.filter(|line| line.len() >= MIN_LINE_BYTES).collect();

@@ -1,8 +1,8 @@
-//! The headers of an entry as a tree, in which a compiler finds them again.
+//! Writes the headers of an entry as a tree in which a compiler finds them.
 //!
 //! ```text
-//! headers/files/home/u/src/a.h    a file, by the path that it had
-//! headers/embedded/a.h            what the program gave to clCompileProgram, by the name that it is included by
+//! headers/files/home/u/src/a.h    a file, by its original path
+//! headers/embedded/a.h            a header for clCompileProgram, by the name in #include
 //! ```
 
 use std::ffi::OsStr;
@@ -19,15 +19,15 @@ use crate::store::recipe::{Header, HeaderContent, StoredRecipe};
 const FILES: &str = "headers/files";
 const EMBEDDED: &str = "headers/embedded";
 
-/// Where a program is compiled again, and with what.
+/// How a program is compiled in the tree.
 pub struct Headers {
-    /// The working directory, from the tree's top.
+    /// The working directory, relative to the top of the tree.
     pub working_directory: PathBuf,
     /// The options; None is NULL.
     pub options: Option<Vec<u8>>,
-    /// Embedded headers: name and file, from the tree's top.
+    /// Embedded headers: name, and file relative to the top of the tree.
     pub embedded: Vec<(Vec<u8>, PathBuf)>,
-    /// What is not as it was, for people.
+    /// Messages about what differs.
     pub lacking: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ pub fn write(top: &Path, recipe: &StoredRecipe) -> io::Result<Headers> {
     for (index, file) in recipe.files.iter().enumerate() {
         if file.place.starts_with(b"/") {
             let words = format!(
-                "`{}` is included by its whole path, so that of this machine is read",
+                "`{}` is included by its absolute path, so the file of this machine is read",
                 text(&file.place)
             );
             headers.lacking.push(words);
@@ -83,7 +83,7 @@ pub fn write(top: &Path, recipe: &StoredRecipe) -> io::Result<Headers> {
     if parsed.include_dirs.is_empty() {
         return Ok(headers);
     }
-    // From the working directory, so that the tree can stand anywhere.
+    // Relative to the working directory, so that the tree can be moved.
     let depth = below(theirs).components().count();
     let up = "../".repeat(depth);
     let mut ours = Vec::new();
@@ -97,13 +97,13 @@ pub fn write(top: &Path, recipe: &StoredRecipe) -> io::Result<Headers> {
     match parsed.respelled(&ours).filter(|_| !has_blanks) {
         Some(options) => headers.options = Some(options),
         None => headers.lacking.push(
-            "the include directories of the options cannot be replaced, so those of this machine are read".to_owned(),
+            "the include directories in the options cannot be replaced, so those of this machine are read".to_owned(),
         ),
     }
     Ok(headers)
 }
 
-/// What stands in a header.
+/// The content of a header.
 fn content(recipe: &StoredRecipe, index: usize) -> Option<&[u8]> {
     match &recipe.files.get(index)?.content {
         HeaderContent::Text(text) => Some(text),
@@ -114,7 +114,7 @@ fn content(recipe: &StoredRecipe, index: usize) -> Option<&[u8]> {
     }
 }
 
-/// Two that get one name are there once.
+/// Writes a file, unless its name is in use.
 fn write_file(
     top: &Path,
     file: &Path,
@@ -134,7 +134,7 @@ fn write_file(
             ) =>
         {
             lacking.push(format!(
-                "`{}` is not there, since another has its name",
+                "`{}` is missing, since another file has its name",
                 crate::log::path(file)
             ));
             Ok(())

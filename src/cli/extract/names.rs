@@ -1,14 +1,13 @@
-//! Names of files by what others have called things.
+//! Makes names of files from names that programs chose.
 
 use std::path::PathBuf;
 
 use crate::log::is_plain;
 
-/// Longer ones no file system takes, in bytes.
+/// The length of a name, in bytes; file systems allow 255.
 const MAX_BYTES: usize = 200;
 
-/// A name for a file or directory that is what was named, if that is harmless; else with `%` and two hexadecimal digits for each byte
-/// that is not.
+/// A name for a file or directory: the given one if it is harmless, otherwise with `%` and two hexadecimal digits for each other byte.
 pub fn safe(name: &[u8]) -> String {
     let is_special = matches!(name, b"" | b"." | b"..");
     let text = String::from_utf8_lossy(name);
@@ -43,7 +42,7 @@ pub fn safe(name: &[u8]) -> String {
     text.into_owned()
 }
 
-/// Where a path of another machine stands below a directory: its parts, and none that leads out.
+/// A path of another machine as a path below a directory. It never leads out.
 pub fn below(path: &[u8]) -> PathBuf {
     let mut parts: Vec<String> = Vec::new();
     for part in path.split(|byte| *byte == b'/') {

@@ -1,5 +1,5 @@
 
-/* What stands above was generated of one entry; what follows is the same in all of them. */
+/* The lines above were generated for one entry; the following ones are always the same. */
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #define PROGRAM_BINARY_SIZES 0x1165u
 #define PROGRAM_BINARIES 0x1166u
 #define PROGRAM_BUILD_LOG 0x1183u
-#define MOST 64
+#define MAX_COUNT 64
 
 typedef void *handle;
 typedef unsigned long long bits;
@@ -68,19 +68,19 @@ static unsigned find(handle *platforms, unsigned count, int any, handle *found, 
     int (*get_info)(handle, unsigned, size_t, void *, size_t *) = function("clGetDeviceInfo");
     unsigned each, device, wanted, here;
     for (each = 0; each < count; each++) {
-        handle devices[MOST];
-        char taken[MOST] = { 0 };
+        handle devices[MAX_COUNT];
+        char taken[MAX_COUNT] = { 0 };
         here = 0;
-        if (get_devices(platforms[each], ALL_DEVICES, MOST, devices, &here) != 0)
+        if (get_devices(platforms[each], ALL_DEVICES, MAX_COUNT, devices, &here) != 0)
             continue;
-        if (here > MOST)
-            here = MOST;
+        if (here > MAX_COUNT)
+            here = MAX_COUNT;
         *platform = platforms[each];
         if (any && here > 0) {
             found[0] = devices[0];
             return 1;
         }
-        for (wanted = 0; device_names[wanted] != NULL && wanted < MOST; wanted++) {
+        for (wanted = 0; device_names[wanted] != NULL && wanted < MAX_COUNT; wanted++) {
             for (device = 0; device < here; device++) {
                 char name[4096] = "";
                 get_info(devices[device], DEVICE_NAME, sizeof name - 1, name, NULL);
@@ -106,7 +106,7 @@ static handle from_source(handle context, const char *text, size_t size)
     int code = 0;
     handle program = create(context, 1, &text, &size, &code);
     if (program == NULL)
-        fail("the driver does not take the source", code);
+        fail("the driver does not accept the source", code);
     return program;
 }
 
@@ -117,12 +117,12 @@ static handle from_il(handle context, const char *text, size_t size)
     int code = 0;
     handle program = create(context, text, size, &code);
     if (program == NULL)
-        fail("the driver does not take the intermediate language", code);
+        fail("the driver does not accept the intermediate language", code);
     for (each = 0; constants[each].value != NULL; each++) {
         int (*set)(handle, unsigned, size_t, const void *) = function("clSetProgramSpecializationConstant");
         code = set(program, constants[each].id, constants[each].size, constants[each].value);
         if (code != 0)
-            fail("the driver does not take a specialisation constant", code);
+            fail("the driver does not accept a specialization constant", code);
     }
     return program;
 }
@@ -135,17 +135,17 @@ int main(int count, char **arguments)
     handle (*create_context)(const void *, unsigned, const handle *, void *, void *, int *);
     int (*build_info)(handle, handle, unsigned, size_t, void *, size_t *);
     int (*program_info)(handle, unsigned, size_t, void *, size_t *);
-    handle platforms[MOST], platform = NULL, devices[MOST], chosen[MOST], context, program;
-    handle header_programs[MOST * 4];
-    const char *header_names[MOST * 4];
+    handle platforms[MAX_COUNT], platform = NULL, devices[MAX_COUNT], chosen[MAX_COUNT], context, program;
+    handle header_programs[MAX_COUNT * 4];
+    const char *header_names[MAX_COUNT * 4];
     unsigned platform_count = 0, device_count, each, header_count = 0, chosen_count = 0;
-    size_t size, sizes[MOST] = { 0 };
-    unsigned char *binaries[MOST] = { 0 };
+    size_t size, sizes[MAX_COUNT] = { 0 };
+    unsigned char *binaries[MAX_COUNT] = { 0 };
     char *text, start[4096];
     int code = 0;
 
     if (count > 1 && !any) {
-        fprintf(stderr, "usage: rebuild.sh [--any]\n  --any: for the first device that there is, not the one that it was compiled for\n");
+        fprintf(stderr, "usage: rebuild.sh [--any]\n  --any: use the first device, not the one that it was compiled for\n");
         return 2;
     }
     library = dlopen(named != NULL ? named : "libOpenCL.so.1", RTLD_NOW);
@@ -157,26 +157,26 @@ int main(int count, char **arguments)
     create_context = function("clCreateContext");
     build_info = function("clGetProgramBuildInfo");
     program_info = function("clGetProgramInfo");
-    code = get_platforms(MOST, platforms, &platform_count);
+    code = get_platforms(MAX_COUNT, platforms, &platform_count);
     if (code != 0 || platform_count == 0)
         fail("there is no OpenCL platform", code);
-    device_count = find(platforms, platform_count < MOST ? platform_count : MOST, any, devices, &platform);
+    device_count = find(platforms, platform_count < MAX_COUNT ? platform_count : MAX_COUNT, any, devices, &platform);
     if (device_count == 0)
-        fail("the device that it was compiled for is not there; --any takes another", 0);
+        fail("the device that it was compiled for does not exist; use another with --any", 0);
     context = create_context(NULL, device_count, devices, NULL, NULL, &code);
     if (context == NULL)
-        fail("there is no context", code);
+        fail("the driver creates no context", code);
 
     text = load(program_file, &size);
     program = is_il ? from_il(context, text, size) : from_source(context, text, size);
-    for (; headers[header_count].name != NULL && header_count < MOST * 4; header_count++) {
+    for (; headers[header_count].name != NULL && header_count < MAX_COUNT * 4; header_count++) {
         text = load(headers[header_count].file, &size);
         header_names[header_count] = headers[header_count].name;
         header_programs[header_count] = from_source(context, text, size);
     }
     for (each = 0; listed_count > 0 && !any && each < (unsigned)listed_count; each++) {
-        if (each >= MOST || listed[each] >= device_count)
-            fail("the recipe lists a device that there is not", 0);
+        if (each >= MAX_COUNT || listed[each] >= device_count)
+            fail("the recipe lists a device that does not exist", 0);
         chosen[chosen_count++] = devices[listed[each]];
     }
 
@@ -192,7 +192,7 @@ int main(int count, char **arguments)
         code = build(program, chosen_count, chosen_count ? chosen : NULL, options, NULL, NULL);
     }
     if (chdir(start) != 0)
-        fail("the directory is gone", 0);
+        fail("the directory was removed", 0);
 
     for (each = 0; each < device_count; each++) {
         if (build_info(program, devices[each], PROGRAM_BUILD_LOG, 0, NULL, &size) != 0 || size < 2)

@@ -1,11 +1,11 @@
-//! What compiles an extracted program again: a C program of one file, which needs a compiler and the OpenCL loader, and neither
-//! their headers nor oclcache.
+//! Makes the C program that compiles an extracted program again. It needs a C compiler and an OpenCL loader, but no headers of OpenCL
+//! and not oclcache.
 
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 
-use super::super::bake::environment::is_harmless;
 use super::headers::Headers;
+use crate::cli::recipe_environment::is_harmless;
 use crate::key::ingredients::{Kind, digest_of};
 use crate::store::entry::Meta;
 use crate::store::recipe::{RecipeBase, RecipeOperation, StoredRecipe};
@@ -13,8 +13,8 @@ use crate::store::recipe::{RecipeBase, RecipeOperation, StoredRecipe};
 const PROGRAM: &str = include_str!("rebuild.c");
 
 const SCRIPT_HEAD: &str = "#!/bin/sh
-# Compiles this program again, with the OpenCL driver of this machine and not from a cache of oclcache. It needs a C compiler (cc,
-# or what CC names) and an OpenCL loader (libOpenCL.so.1, or what OPENCL_LIBRARY names). --any takes any device.
+# Compiles this program again with the OpenCL driver of this machine, without oclcache. It needs a C compiler (cc, or what CC names)
+# and an OpenCL loader (libOpenCL.so.1, or what OPENCL_LIBRARY names). With --any it uses any device.
 set -eu
 cd -- \"$(dirname -- \"$0\")\"
 work=$(mktemp -d)
@@ -25,8 +25,7 @@ export OCLCACHE_DISABLE
 ";
 const SCRIPT_TAIL: &str = "\"$work/rebuild\" \"$@\"\n";
 
-/// The script. Variables that the entry was compiled with are set as far as they cannot make anybody run or read something; the
-/// others are named in what is lacking.
+/// The script. It sets the variables that the entry was compiled with, if they are harmless; messages name the others.
 pub fn script(meta: &Meta, lacking: &mut Vec<String>) -> String {
     let mut script = SCRIPT_HEAD.to_owned();
     for one in meta
@@ -37,7 +36,7 @@ pub fn script(meta: &Meta, lacking: &mut Vec<String>) -> String {
         let value = str::from_utf8(&one.value).ok();
         if digest_of(&one.value).is_some() {
             lacking.push(format!(
-                "the variable {} is not set by rebuild.sh: only its digest is stored",
+                "rebuild.sh does not set the variable {}: only its digest is stored",
                 crate::log::text(one.name.as_bytes())
             ));
             continue;
@@ -48,7 +47,7 @@ pub fn script(meta: &Meta, lacking: &mut Vec<String>) -> String {
                 let _ = write!(script, "{0}='{quoted}'\nexport {0}\n", one.name);
             }
             None => lacking.push(format!(
-                "the variable {} is not set by rebuild.sh; environment.txt has what it was",
+                "rebuild.sh does not set the variable {}: environment.txt has its value",
                 crate::log::text(one.name.as_bytes())
             )),
         }
@@ -105,7 +104,7 @@ pub fn program(recipe: &StoredRecipe, headers: &Headers, file: &str) -> String {
     text + "{0, 0, NULL}};\n" + PROGRAM
 }
 
-/// A string of C, whatever its bytes are.
+/// A string literal of C with any bytes.
 fn literal(bytes: &[u8]) -> String {
     let mut text = String::from("\"");
     for byte in bytes {

@@ -1,4 +1,4 @@
-//! What has become of each member of an archive.
+//! The result for each member of an archive.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,31 +11,31 @@ use super::super::output::{print_json, say};
 use crate::key::ingredients::Key;
 use crate::log::text;
 
-/// So many of each kind are listed for people.
+/// How many of each kind are listed without `--json`.
 const SHOWN: usize = 20;
 
-/// What is known before anything is stored, and after.
+/// The results of an import.
 #[derive(Default)]
 pub struct ImportReport {
     pub archive: String,
-    /// The archive is this cache's own.
+    /// Whether this cache exported the archive.
     pub is_own: bool,
     pub dry_run: bool,
     pub taken: Vec<Key>,
-    /// Of them, recipes.
+    /// How many of them are recipes.
     pub recipes: usize,
-    /// Were there already.
+    /// Entries that were stored already.
     pub present: Vec<Key>,
-    /// For no driver of this machine, and for which.
+    /// Entries that fit no driver of this machine, and what they are for.
     pub unfit: Vec<(Key, String)>,
-    /// By the name of the member, and why.
+    /// Names of refused members, and why.
     pub refused: Vec<(Vec<u8>, String)>,
     pub failed: Vec<(Key, String)>,
-    /// Entries that had to make room.
+    /// The number of other entries that were evicted.
     pub removed: u64,
-    /// Drivers that could not be asked.
+    /// Drivers that could not be opened, and why.
     pub silent: Vec<(PathBuf, String)>,
-    /// Where it was stored, if not in the user's cache.
+    /// The system directory, if not the user's cache.
     pub system: Option<PathBuf>,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for ImportReport {
             )?;
         }
         if !self.present.is_empty() {
-            write!(f, ", {} were there", self.present.len())?;
+            write!(f, ", {} already stored", self.present.len())?;
         }
         if !self.unfit.is_empty() {
             write!(f, ", {} fit no driver of this machine", self.unfit.len())?;
@@ -72,12 +72,12 @@ impl fmt::Display for ImportReport {
 }
 
 impl ImportReport {
-    /// Says it, and gives the exit code; `stopped` is why it did not come to its end.
+    /// Prints the results and returns the exit code; `stopped` is why the import was not completed.
     pub fn finish(&self, as_json: bool, stopped: Option<Failure>) -> Result<ExitCode, Failure> {
         for (library, why) in &self.silent {
             let (library, why) = (crate::log::path(library), text(why.as_bytes()));
             say(&format!(
-                "oclcache: the driver `{library}` cannot be asked: {why}"
+                "oclcache: cannot open the driver `{library}`: {why}"
             ));
         }
         list(
@@ -107,7 +107,7 @@ impl ImportReport {
         }
         if self.taken.is_empty() && self.present.is_empty() && !self.unfit.is_empty() {
             return Err(Failure::new(
-                "nothing of it was made by a driver that is registered here; `--all` takes it in any case",
+                "no entry fits a driver of this machine; import them anyway with `--all`",
             ));
         }
         match self.refused.is_empty() && self.failed.is_empty() {
@@ -148,6 +148,6 @@ fn list<'a>(what: &str, items: impl ExactSizeIterator<Item = (String, &'a String
         say(&format!("{what}: {name}: {}", text(why.as_bytes())));
     }
     if more > 0 {
-        say(&format!("{what}: and {more} more; `--json` names all"));
+        say(&format!("{what}: and {more} more; list all with `--json`"));
     }
 }

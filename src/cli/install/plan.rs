@@ -1,22 +1,21 @@
-//! What is written and removed, shown before it is done. Nothing that is not ours is replaced or removed.
+//! The files to write and remove, which are shown first. Files that are not ours are never replaced or removed.
 
 use std::fmt::Write as _;
-use std::fs::Permissions;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::super::failure::Failure;
+use crate::cli::failure::Failure;
+use crate::cli::replace_file::{directory_of, replace};
 use crate::log::{path, text};
 
-/// With this the name of each copy of our library begins.
+/// How the name of each copy of our library begins.
 const LIBRARY: &[u8] = b"liboclcache";
-/// The first line of a file of variables that is ours.
+/// The first line of our file of variables.
 pub const HEADER: &str = "# Written by `oclcache install`; `oclcache uninstall` removes it.";
-/// A larger file is none of ours, in bytes.
+/// Larger files are not ours: we never write them.
 const MAX_BYTES: u64 = 1 << 16;
-/// Everybody reads what is registered.
+/// All users read a registration, whatever the umask of the installing one.
 const MODE: u32 = 0o644;
 
 /// One step.
@@ -28,11 +27,11 @@ enum Step {
     RemoveDirectory(PathBuf),
 }
 
-/// All steps, in order.
+/// The steps, in order.
 #[derive(Default)]
 pub struct InstallPlan {
     steps: Vec<Step>,
-    /// Before each path that is written, for packagers.
+    /// A prefix of each path that is written, for packagers.
     root: Option<PathBuf>,
 }
 
@@ -44,7 +43,7 @@ impl InstallPlan {
         }
     }
 
-    /// A path as it is on this machine now.
+    /// A path with the prefix.
     fn place(&self, path: &Path) -> PathBuf {
         match &self.root {
             Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),
@@ -52,16 +51,16 @@ impl InstallPlan {
         }
     }
 
-    /// The file is to have this content.
+    /// Plans to write a file, unless it has this content.
     ///
     /// # Errors
-    /// There is something else.
+    /// The file exists and is not ours.
     pub fn write(&mut self, file: &Path, content: Vec<u8>) -> Result<(), Failure> {
         let file = self.place(file);
         match read(&file)? {
             Some(known) if known == content => {}
             Some(known) => {
-                ours(&file, &known)?;
+                check_ours(&file, &known)?;
                 self.steps.push(Step::Write(file, content));
             }
             None => self.steps.push(Step::Write(file, content)),
@@ -69,20 +68,20 @@ impl InstallPlan {
         Ok(())
     }
 
-    /// The file is to be gone.
+    /// Plans to remove a file, if it exists.
     ///
     /// # Errors
-    /// It is not ours, or a package's.
+    /// It is not ours, or belongs to a package.
     pub fn remove(&mut self, file: &Path) -> Result<(), Failure> {
         let file = self.place(file);
         let Some(known) = read(&file)? else {
             return Ok(());
         };
-        ours(&file, &known)?;
-        // A package manager would take it for what somebody has changed.
+        check_ours(&file, &known)?;
+        // The package manager would consider it changed.
         if is_of_package(&known) {
             return Err(Failure::new(format_args!(
-                "`{}` is of a package, by the place of the library: remove the package, or the file if there is none",
+                "`{}` belongs to a package, by the path of the library; remove the package, or the file if there is no package",
                 path(&file)
             )));
         }
@@ -90,13 +89,13 @@ impl InstallPlan {
         Ok(())
     }
 
-    /// The file, which is known to be ours, is to be gone.
+    /// Plans to remove a file that is known to be ours.
     pub fn remove_known(&mut self, file: &Path) {
         let file = self.place(file);
         self.steps.push(Step::Remove(file));
     }
 
-    /// The directory is to be gone, if it is empty then.
+    /// Plans to remove a directory, if it is empty then.
     pub fn remove_directory(&mut self, directory: &Path) {
         let directory = self.place(directory);
         if directory.is_dir() {
@@ -104,13 +103,13 @@ impl InstallPlan {
         }
     }
 
-    /// Whether nothing is to be written or removed.
+    /// Whether no file is written or removed.
     pub fn is_empty(&self) -> bool {
         let is_done = |step: &Step| matches!(step, Step::RemoveDirectory(_));
         self.steps.iter().all(is_done)
     }
 
-    /// For people, before it is done.
+    /// The plan as a message.
     pub fn shown(&self) -> String {
         let mut shown = String::new();
         for step in &self.steps {
@@ -129,17 +128,17 @@ impl InstallPlan {
         shown
     }
 
-    /// Does it. Each file is whole or as it was.
+    /// Carries out the plan. Each file is written completely or not at all.
     ///
     /// # Errors
-    /// The first that cannot be done; `next` is what to do then.
+    /// The first step that fails; `next` is what to do then.
     pub fn apply(&self, next: &str) -> Result<(), Failure> {
         for step in &self.steps {
             let (done, action, at) = match step {
                 Step::Write(file, content) => (write(file, content), "write", file),
                 Step::Remove(file) => (std::fs::remove_file(file), "remove", file),
                 Step::RemoveDirectory(directory) => {
-                    // It may have what others have put there.
+                    // It may contain files of others.
                     let _ = std::fs::remove_dir(directory);
                     continue;
                 }
@@ -155,12 +154,12 @@ impl InstallPlan {
     }
 }
 
-/// What a file has, if there is one.
+/// The content of a file; None if there is none.
 fn read(file: &Path) -> Result<Option<Vec<u8>>, Failure> {
     let not_ours = |why: &str| {
         let file = path(file);
         Err(Failure::new(format_args!(
-            "`{file}` {why}, so it is not of oclcache and is left as it is; take it away if you do not need it"
+            "`{file}` {why}, so it is not from oclcache and is not changed; remove it if you do not need it"
         )))
     };
     match file.symlink_metadata() {
@@ -171,7 +170,7 @@ fn read(file: &Path) -> Result<Option<Vec<u8>>, Failure> {
             "cannot examine `{}`: {error}",
             path(file)
         ))),
-        Ok(metadata) if !metadata.is_file() => not_ours("is no regular file"),
+        Ok(metadata) if !metadata.is_file() => not_ours("is not a regular file"),
         Ok(metadata) if metadata.len() > MAX_BYTES => not_ours("is too large"),
         Ok(_) => std::fs::read(file)
             .map(Some)
@@ -179,8 +178,8 @@ fn read(file: &Path) -> Result<Option<Vec<u8>>, Failure> {
     }
 }
 
-/// Whether a file's content is such as we write.
-fn ours(file: &Path, content: &[u8]) -> Result<(), Failure> {
+/// Fails if the content of a file is not ours.
+fn check_ours(file: &Path, content: &[u8]) -> Result<(), Failure> {
     let line = content.split(|byte| *byte == b'\n').next();
     let line = line.unwrap_or_default();
     let name = line.rsplit(|byte| *byte == b'/').next();
@@ -188,35 +187,25 @@ fn ours(file: &Path, content: &[u8]) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(format_args!(
-        "`{}` names `{}`, so it is not of oclcache and is left as it is; take it away if you do not need it",
+        "`{}` names `{}`, so it is not from oclcache and is not changed; remove it if you do not need it",
         path(file),
         text(line)
     )))
 }
 
-/// Whether a registration names a library where package managers put them (Filesystem Hierarchy Standard 3.0, 4.1 and 4.9), or
-/// by its name alone.
+/// Whether a registration names a library where package managers install libraries (Filesystem Hierarchy Standard 3.0, 4.1 and 4.9),
+/// or by name only.
 fn is_of_package(content: &[u8]) -> bool {
     content.starts_with(LIBRARY)
         || content.starts_with(b"/usr/") && !content.starts_with(b"/usr/local/")
 }
 
 fn write(file: &Path, content: &[u8]) -> io::Result<()> {
-    let directory = file.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(directory)?;
-    let mut new = tempfile::Builder::new()
-        .prefix(".oclcache-")
-        .tempfile_in(directory)?;
-    new.write_all(content)?;
-    // The umask of who installs is not that of who reads.
-    new.as_file()
-        .set_permissions(Permissions::from_mode(MODE))?;
-    new.as_file().sync_all()?;
-    new.persist(file)?;
-    Ok(())
+    std::fs::create_dir_all(directory_of(file))?;
+    replace(file, content, Some(MODE))
 }
 
-/// What a registration says.
+/// The content of a registration.
 pub fn registration(library: &Path) -> Vec<u8> {
     [library.as_os_str().as_bytes(), b"\n"].concat()
 }

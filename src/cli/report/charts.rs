@@ -1,24 +1,24 @@
-//! Plots as SVG: what is drawn only; what is to be read stands beside it as text, which keeps its size on a phone.
+//! Charts as SVG. They contain no text; labels are HTML, which keeps its size on a phone.
 
 use std::fmt::Write;
 
 use super::html::escaped;
 
-/// One bar: what it is, its height, and what is said of it. None: there is nothing to say.
+/// One bar of a chart.
 pub struct Bar {
-    /// Of the day or month.
+    /// The day or month.
     pub name: String,
-    /// In the chart's own unit.
+    /// The height, in the unit of the chart; None if nothing was counted.
     pub value: Option<f64>,
-    /// As people read it.
+    /// The value as text.
     pub words: String,
 }
 
 const HEIGHT: f64 = 100.0;
-/// Of the place of a bar, so much is left free.
+/// The free part of the width of a bar.
 const GAP: f64 = 0.22;
 
-/// Bars over time. `most` is the top of the chart, in words `top`.
+/// A bar chart over time. `most` is the top of the chart, `top` its label.
 pub fn bars(id: &str, title: &str, bars: &[Bar], most: f64, top: &str) -> String {
     let count = bars.len().max(1) as f64;
     let mut shown = format!(
@@ -33,14 +33,14 @@ pub fn bars(id: &str, title: &str, bars: &[Bar], most: f64, top: &str) -> String
     for (index, bar) in bars.iter().enumerate() {
         let name = escaped(bar.name.as_bytes());
         let words = escaped(bar.words.as_bytes());
-        // Over its full height, so that it is easily pointed at.
+        // Over the full height, so that it is easy to point at.
         let _ = write!(
             shown,
             "<g><title>{name}: {words}</title><rect class=\"area\" x=\"{index}\" y=\"0\" width=\"1\" height=\"{HEIGHT}\"/>"
         );
         if let Some(value) = bar.value {
             let part = if most > 0.0 { value / most } else { 0.0 };
-            // What is there is seen.
+            // A small value is still visible.
             let height = if value > 0.0 {
                 (part * HEIGHT).clamp(1.0, HEIGHT)
             } else {
@@ -66,14 +66,14 @@ pub fn bars(id: &str, title: &str, bars: &[Bar], most: f64, top: &str) -> String
         let (name, words) = (escaped(bar.name.as_bytes()), escaped(bar.words.as_bytes()));
         let _ = write!(shown, "<li>{name}: {words}</li>");
     }
-    // A list without anything is none.
+    // HTML requires an item.
     if bars.iter().all(|bar| bar.value.is_none()) {
         shown += "<li>nothing yet</li>";
     }
     shown + "</ul></details></figure>\n"
 }
 
-/// A bar inside of a table's cell: a part of the largest.
+/// A bar in a cell of a table, relative to the largest value.
 pub fn part(value: f64, most: f64) -> String {
     let width = if most > 0.0 {
         (value / most * 100.0).clamp(0.0, 100.0)

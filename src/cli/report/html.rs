@@ -1,10 +1,10 @@
-//! Text as HTML shows it. The page is well-formed XML as well, so that a parser of either kind finds each mistake.
+//! HTML elements. The page is also well-formed XML, so that tests can parse it strictly.
 
 use std::fmt::Write;
 
 use crate::log::text;
 
-/// Any bytes, which mean nothing to a browser: neither as HTML nor as characters that turn, hide or move others.
+/// Escapes any bytes: the result has no markup, and no characters that reverse, hide or move others.
 pub fn escaped(bytes: &[u8]) -> String {
     let mut shown = String::new();
     for character in text(bytes).to_string().chars() {
@@ -22,15 +22,15 @@ pub fn escaped(bytes: &[u8]) -> String {
     shown
 }
 
-/// A name that somebody chose, which turns nothing beside it around.
+/// A name from elsewhere, isolated so that its direction does not affect the text beside it.
 pub fn name(name: &str) -> String {
     match name {
-        "" => "<i>not known</i>".to_owned(),
+        "" => "<i>unknown</i>".to_owned(),
         name => format!("<bdi>{}</bdi>", escaped(name.as_bytes())),
     }
 }
 
-/// A number as `stats --json` has it behind what people read. `of` tells which it is.
+/// A number with its exact value, as in `stats --json`. `of` is its name there.
 pub fn number(of: &str, value: u64, shown: &str) -> String {
     format!(
         "<data class=\"{}\" value=\"{value}\">{}</data>",
@@ -39,16 +39,16 @@ pub fn number(of: &str, value: u64, shown: &str) -> String {
     )
 }
 
-/// How the columns of a table stand.
+/// How a column of a table is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
     /// A name.
     Name,
     /// A number.
     Number,
-    /// A number that phones have no room for.
+    /// A number that is hidden on phones.
     Wide,
-    /// A bar that phones have no room for.
+    /// A bar that is hidden on phones.
     Plot,
 }
 
@@ -63,7 +63,7 @@ impl Cell {
     }
 }
 
-/// A table with these heads; the cells are HTML.
+/// A table with these headings. The cells are HTML.
 pub fn table<const N: usize>(
     id: &str,
     heads: [(&str, Cell); N],
@@ -84,7 +84,7 @@ pub fn table<const N: usize>(
     shown + "</tbody></table>\n"
 }
 
-/// RFC 4648, section 4.
+/// Base64 (RFC 4648, section 4).
 pub fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut shown = String::new();

@@ -1,14 +1,12 @@
-//! The page: numbers that matter first, then where they come from.
-
-use std::collections::BTreeMap;
+//! The page of the report: the most important numbers, then the details.
 
 use sha2::{Digest, Sha256};
 
 use super::charts::{Bar, bars, part};
-use super::found::{Costly, Findings, MissedProgram, Space};
+use super::content::{CostlyEntry, MissedProgram, ReportContent, Space};
 use super::html::{Cell, base64, escaped, name, number, table};
 use crate::cli::output::{ago, noun, seconds, size};
-use crate::cli::stats::{By, Gathered, day, hit_rate};
+use crate::cli::summary::{self, CacheSummary, Grouping, Reasons, day, hit_rate};
 use crate::log::path;
 use crate::store::stats::{Counter, Totals, date};
 
@@ -16,11 +14,11 @@ const STYLE: &str = include_str!("style.css");
 /// How many days and months are drawn.
 const DAYS: u32 = 30;
 const MONTHS: u32 = 12;
-/// How many rows a table has.
+/// The most rows of a table.
 const ROWS: usize = 12;
 
-/// All of it but the first lines.
-pub fn render(all: &Gathered, found: &Findings) -> String {
+/// The page without its first lines.
+pub fn render(all: &CacheSummary, found: &ReportContent) -> String {
     let style = base64(&Sha256::digest(STYLE));
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
@@ -45,8 +43,8 @@ pub fn render(all: &Gathered, found: &Findings) -> String {
          <title>oclcache: what was saved</title>\n<style>{STYLE}</style></head>\n<body><main>\n\
          <header><h1>What oclcache saved</h1><p>{today}, <bdi>{directory}</bdi></p></header>\n\
          {sections}\
-         <footer><p>Days are those of UTC; what is older than five weeks is kept by month.</p>\n\
-         <p>This page has names of programs, kernels and options in it, and neither scripts nor anything from elsewhere. Written by oclcache {version}.</p></footer>\n\
+         <footer><p>Days are those of UTC; older than five weeks is counted by month.</p>\n\
+         <p>This page contains names of programs, kernels and options. It has no scripts and loads nothing. Written by oclcache {version}.</p></footer>\n\
          </main></body></html>\n",
         today = day(all.counted.today),
         sections = sections.concat(),
@@ -54,7 +52,7 @@ pub fn render(all: &Gathered, found: &Findings) -> String {
     )
 }
 
-/// Nothing where there is nothing to tell.
+/// A section; empty if it has no content.
 fn section(title: &str, content: String) -> String {
     match content.is_empty() {
         true => String::new(),
@@ -82,8 +80,8 @@ fn bytes(of: &str, bytes: u64) -> String {
     number(of, bytes, &size(bytes))
 }
 
-/// The numbers that matter.
-fn cards(all: &Gathered) -> String {
+/// The most important numbers.
+fn cards(all: &CacheSummary) -> String {
     let total = all.counted.rows.total();
     let today = all.latest(0);
     let card = |class: &str, title: &str, big: String, more: String| {
@@ -92,7 +90,7 @@ fn cards(all: &Gathered) -> String {
         )
     };
     let since = match all.counted.zeroed_ms {
-        Some(_) => "since the statistics were zeroed",
+        Some(_) => "since the counters were reset",
         None => "since the cache was made",
     };
     let taken = all.bytes();
@@ -149,8 +147,8 @@ fn cards(all: &Gathered) -> String {
     )
 }
 
-/// What audits compared, and what they found.
-fn audits(all: &Gathered) -> String {
+/// The results of audits.
+fn audits(all: &CacheSummary) -> String {
     let total = all.counted.rows.total();
     let [audited, differed, unstable, skipped] = [
         ("audited", Counter::Audited),
@@ -175,13 +173,13 @@ fn audits(all: &Gathered) -> String {
         format!("<div class=\"miss\"><p>The cache is off for a driver: {found}</p></div>\n")
     });
     format!(
-        "<p>{audited} hits were compiled again by the baker and compared: {differed} differed, {unstable} are compiled otherwise each time. {skipped} could not be compiled again.</p>\n{}",
+        "<p>The baker compiled {audited} hits again and compared them: {differed} differed, {unstable} were not reproducible. {skipped} could not be compiled again.</p>\n{}",
         found.collect::<String>()
     )
 }
 
-/// By day, and by month where there is more than the days show.
-fn over_time(all: &Gathered) -> String {
+/// Charts by day, and by month if there are older counters.
+fn over_time(all: &CacheSummary) -> String {
     let today = all.counted.today;
     let by_day = all.counted.rows.by(|tag| tag.day);
     let days = (0..DAYS).rev().map(|age| {
@@ -207,13 +205,13 @@ fn over_time(all: &Gathered) -> String {
     shown
 }
 
-/// Months since the year 0; nothing of what is long ago.
+/// Months since the year 0; None for day 0, which stands for older days.
 fn month(day: u32) -> Option<u32> {
     let (year, month, _) = date(day);
     (day > 0).then(|| year * 12 + month - 1)
 }
 
-/// What was saved, and the hit rate, side by side.
+/// Charts of the time saved and of the hit rate.
 fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
     let saved = |totals: &Totals| totals.saved_ns() as f64;
     let most = of
@@ -269,9 +267,9 @@ fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
     )
 }
 
-/// What each program saved, from the most on.
-fn programs(all: &Gathered) -> String {
-    let mut groups = By::Program.groups(&all.counted);
+/// The programs, those with the most time saved and spent first.
+fn programs(all: &CacheSummary) -> String {
+    let mut groups = Grouping::Program.groups(&all.counted);
     groups.retain(|(_, totals)| totals.builds() > 0);
     groups.sort_by_key(|(_, totals)| {
         std::cmp::Reverse(totals.saved_ns().saturating_add(totals.compiled_ns()))
@@ -317,8 +315,8 @@ fn and_more(more: usize, command: &str) -> String {
     }
 }
 
-fn devices(all: &Gathered) -> String {
-    let mut groups = By::Device.groups(&all.counted);
+fn devices(all: &CacheSummary) -> String {
+    let mut groups = Grouping::Device.groups(&all.counted);
     groups.retain(|(_, totals)| totals.builds() > 0);
     if groups.is_empty() {
         return String::new();
@@ -352,7 +350,7 @@ fn devices(all: &Gathered) -> String {
     shown + &and_more(more, "oclcache stats --by device")
 }
 
-fn costliest(entries: &[Costly]) -> String {
+fn costliest(entries: &[CostlyEntry]) -> String {
     let Some(first) = entries.first() else {
         return String::new();
     };
@@ -374,7 +372,7 @@ fn costliest(entries: &[Costly]) -> String {
     table(
         "costliest",
         [
-            ("kernels, and who had them built", Cell::Name),
+            ("kernels and program", Cell::Name),
             ("size", Cell::Wide),
             ("compile time", Cell::Number),
             ("", Cell::Plot),
@@ -383,7 +381,7 @@ fn costliest(entries: &[Costly]) -> String {
     )
 }
 
-/// From the largest on.
+/// The rows, the largest first.
 fn largest(space: &Space) -> Vec<(&str, (u64, u64))> {
     let rows = space.iter().map(|(name, sum)| (name.as_str(), *sum));
     let mut rows: Vec<_> = rows.collect();
@@ -391,7 +389,7 @@ fn largest(space: &Space) -> Vec<(&str, (u64, u64))> {
     rows
 }
 
-fn space(found: &Findings) -> String {
+fn space(found: &ReportContent) -> String {
     if found.by_driver.is_empty() {
         return String::new();
     }
@@ -426,40 +424,30 @@ fn space(found: &Findings) -> String {
     )
 }
 
-/// Misses, bypasses and programs built for real, by why.
-fn reasons(all: &Gathered) -> String {
+/// Misses, bypasses and materialized hits by reason.
+fn reasons(all: &CacheSummary) -> String {
     let total = all.counted.rows.total();
-    let list = |title: &str, reasons: Vec<(&str, u64, &str)>| {
+    let list = |title: &str, reasons: Reasons| {
         if reasons.is_empty() {
             return String::new();
         }
-        let reasons: BTreeMap<_, _> = reasons
-            .into_iter()
-            .map(|(of, times, help)| ((std::cmp::Reverse(times), of), help))
-            .collect();
-        let rows = reasons.into_iter().map(|((times, of), help)| {
+        let rows = reasons.into_iter().map(|(of, times, help)| {
             let help = match help {
                 "" => String::new(),
                 help => format!("<small>{}</small>", escaped(help.as_bytes())),
             };
-            format!("<dt>{of}{help}</dt><dd>{}</dd>\n", count(of, times.0))
+            format!("<dt>{of}{help}</dt><dd>{}</dd>\n", count(of, times))
         });
         format!(
             "<div><h3>{title}</h3><dl>{}</dl></div>\n",
             rows.collect::<String>()
         )
     };
-    let missed = total
-        .missed()
-        .map(|(of, count)| (of.name(), count, of.help()));
-    let bypassed = total
-        .bypasses()
-        .map(|(of, count)| (of.name(), count, of.help()));
-    let queries = total.queries().map(|(of, count)| (of.name(), count, ""));
+    let [missed, bypassed, queries] = summary::reasons(&total);
     let lists = [
-        list("Misses", missed.collect()),
-        list("Bypasses", bypassed.collect()),
-        list("Served, then built for real to answer", queries.collect()),
+        list("Misses", missed),
+        list("Bypasses", bypassed),
+        list("Hits materialized", queries),
     ];
     match lists.concat() {
         lists if lists.is_empty() => lists,
@@ -467,7 +455,7 @@ fn reasons(all: &Gathered) -> String {
     }
 }
 
-/// The first ones, and the others for those who want them.
+/// The first misses, and the others in a section to unfold.
 fn misses(misses: &[MissedProgram]) -> String {
     if misses.is_empty() {
         return String::new();

@@ -1,7 +1,7 @@
-//! `oclcache run --cold`: one program as if it had never run: no cache of compiled kernels is read or written, ours or another's.
+//! `oclcache run --cold`: runs a program as if for the first time. It uses no cache of compiled kernels, ours or another.
 //!
-//! What can be turned off is. Of the others an empty directory takes the place, which goes with the run. What only XDG_CACHE_HOME
-//! moves gets another one, in which all is linked that is no cache of kernels: models that were downloaded are still there.
+//! Caches are turned off where possible; others are replaced with an empty directory that is removed after the run. For caches that
+//! only XDG_CACHE_HOME moves, that is set to a directory of links to everything else, such as downloaded models.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,14 +12,14 @@ use std::process::{Command, ExitCode};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use tempfile::TempDir;
 
-use super::{exit_as, run_to_end};
-use crate::cli::caches::Surroundings;
-use crate::cli::caches::table::{CACHES, CacheRoot, Cold, OtherCache};
+use super::child::{exit_as, run_to_end};
 use crate::cli::failure::Failure;
+use crate::cli::other_caches::environment::CacheEnvironment;
+use crate::cli::other_caches::table::{CACHES, CacheRoot, Cold, OtherCache};
 use crate::cli::output::say;
 
 pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
-    let surroundings = Surroundings::read();
+    let surroundings = CacheEnvironment::read();
     let cannot = |error| Failure::new(format_args!("cannot make an empty cache: {error}"));
     let temporary = temporary(&surroundings).map_err(cannot)?;
     let mut program = Command::new(&command[0]);
@@ -45,7 +45,7 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
         match cache.cold {
             [] if is_there(cache, &surroundings) => left.push(cache.name),
             [] => {}
-            // hashcat's, where there is a ~/.hashcat.
+            // The cache of hashcat in ~/.hashcat.
             cold if is_hidden(cold) && is_in_home(cache, &surroundings) => left.push(cache.name),
             cold if cold.iter().all(is_emptied) => emptied.push(cache.name),
             _ => off.push(cache.name),
@@ -58,12 +58,12 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
     }
     if !quiet {
         let mut words = format!(
-            "oclcache: cold run: off are the caches of {}; empty those of {}",
+            "oclcache: cold run: turned off the caches of {}; emptied those of {}",
             off.join(", "),
             emptied.join(", ")
         );
         if !left.is_empty() {
-            words += &format!("; nothing turns off {}", left.join(", "));
+            words += &format!("; cannot turn off {}", left.join(", "));
         }
         say(&words);
     }
@@ -72,8 +72,8 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
     exit_as(&ended?, false)
 }
 
-/// Whether a cache has a directory.
-fn is_there(cache: &OtherCache, surroundings: &Surroundings) -> bool {
+/// Whether a cache exists.
+fn is_there(cache: &OtherCache, surroundings: &CacheEnvironment) -> bool {
     let mut places = cache.places.iter();
     places.any(|place| surroundings.path(place).is_some_and(|path| path.exists()))
 }
@@ -82,8 +82,8 @@ fn is_hidden(cold: &[Cold]) -> bool {
     cold.iter().all(|cold| matches!(cold, Cold::Hide(_)))
 }
 
-/// Whether a cache has a directory that no XDG_CACHE_HOME moves.
-fn is_in_home(cache: &OtherCache, surroundings: &Surroundings) -> bool {
+/// Whether a cache exists that XDG_CACHE_HOME does not move.
+fn is_in_home(cache: &OtherCache, surroundings: &CacheEnvironment) -> bool {
     let mut places = cache.places.iter();
     places.any(|place| {
         let path = surroundings
@@ -93,8 +93,8 @@ fn is_in_home(cache: &OtherCache, surroundings: &Surroundings) -> bool {
     })
 }
 
-/// A directory that goes with the run, from which programs can be loaded: PoCL loads kernels from its cache.
-fn temporary(surroundings: &Surroundings) -> std::io::Result<TempDir> {
+/// A directory for this run on a file system that allows execution: PoCL loads kernels from its cache.
+fn temporary(surroundings: &CacheEnvironment) -> std::io::Result<TempDir> {
     let is_executable = |place: &PathBuf| {
         let found = statvfs(place);
         found.is_ok_and(|found| !found.f_flag.contains(StatVfsMountFlags::NOEXEC))
@@ -109,10 +109,10 @@ fn temporary(surroundings: &Surroundings) -> std::io::Result<TempDir> {
         .tempdir_in(place)
 }
 
-/// Makes a directory of links to what is in another one, but for some names.
+/// Makes a directory of links to the content of another one, except for some names.
 fn link_all_but(of: &Path, directory: &Path, hidden: &[&str]) -> std::io::Result<()> {
     fs::create_dir(directory)?;
-    // Where there is none or it cannot be read, there is nothing that a program would miss.
+    // If it does not exist or cannot be read, the program would find nothing either.
     for entry in fs::read_dir(of).into_iter().flatten().flatten() {
         let name = entry.file_name();
         if !hidden.iter().any(|hidden| name == *hidden) {

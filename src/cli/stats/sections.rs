@@ -1,19 +1,24 @@
-//! What `oclcache stats` shows to people: at a glance first, then where it comes from.
+//! The text of `oclcache stats`: a summary, then the details.
 
-use super::{By, Gathered, day, hit_rate};
 use crate::cli::output::{Column, TextTable, faint, good, heading, seconds, size, width};
+use crate::cli::summary::{CacheSummary, Grouping, Reasons, day, hit_rate, reasons};
 use crate::log::{path, text};
 use crate::store::stats::{Counter, Totals};
 
-/// How many rows a table has unless all are wanted.
+/// Rows of a table without `--verbose`.
 const PROGRAMS: usize = 8;
 const DAYS: usize = 7;
-/// A terminal with fewer columns has no room for four numbers in a row.
+/// A terminal with fewer columns shows two numbers in a row, not four.
 const NARROW: usize = 66;
 const WIDEST_NAME: &str = "compile time spent";
 
-/// All that is wanted, in sections.
-pub fn render(all: &Gathered, by: Option<By>, since: Option<u32>, verbose: bool) -> String {
+/// The text.
+pub fn render(
+    all: &CacheSummary,
+    by: Option<Grouping>,
+    since: Option<u32>,
+    verbose: bool,
+) -> String {
     if let Some(by) = by {
         return table(by, all, usize::MAX).render(0, width());
     }
@@ -24,48 +29,37 @@ pub fn render(all: &Gathered, by: Option<By>, since: Option<u32>, verbose: bool)
             shown += &format!("\n{}\n{}", heading(title), table.render(2, width()));
         }
     };
-    section("Misses by reason", {
-        let reasons = total.missed();
-        reasons_table(
-            reasons.map(|(reason, count)| (reason.name(), count, reason.help())),
-            verbose,
-        )
-    });
-    section("Bypasses by reason", {
-        let reasons = total.bypasses();
-        reasons_table(
-            reasons.map(|(reason, count)| (reason.name(), count, reason.help())),
-            verbose,
-        )
-    });
-    section("Built for real after all, by what asked for it", {
-        reasons_table(
-            total
-                .queries()
-                .map(|(query, count)| (query.name(), count, "")),
-            verbose,
-        )
-    });
+    let titles = [
+        "Misses by reason",
+        "Bypasses by reason",
+        "Hits materialized, by the query that needed it",
+    ];
+    for (title, reasons) in titles.into_iter().zip(reasons(&total)) {
+        section(title, reasons_table(reasons, verbose));
+    }
     section("Also", rare(&total, verbose));
     let most = |most: usize| if verbose { usize::MAX } else { most };
     if total.builds() > 0 {
-        section("By driver and device", table(By::Device, all, usize::MAX));
-        section("By program", table(By::Program, all, most(PROGRAMS)));
-        section("By day, in UTC", table(By::Day, all, most(DAYS)));
+        section(
+            "By driver and device",
+            table(Grouping::Device, all, usize::MAX),
+        );
+        section("By program", table(Grouping::Program, all, most(PROGRAMS)));
+        section("By day, in UTC", table(Grouping::Day, all, most(DAYS)));
     }
     shown.push('\n');
     shown + &places(all).render(0, width())
 }
 
-/// Numbers that matter most, of today and of ever.
-fn glance(all: &Gathered, total: &Totals, since: Option<u32>) -> String {
+/// The most important numbers, of today and in total.
+fn glance(all: &CacheSummary, total: &Totals, since: Option<u32>) -> String {
     let ever = match (since, all.counted.zeroed_ms) {
         (Some(since), _) => format!("since {}", day(since)),
-        (None, Some(_)) => "since zeroed".to_owned(),
-        (None, None) => "ever".to_owned(),
+        (None, Some(_)) => "since reset".to_owned(),
+        (None, None) => "total".to_owned(),
     };
     let mut columns = vec![("today".to_owned(), all.latest(0))];
-    // On a narrow terminal the first and the last fit.
+    // Only the first and the last fit a narrow terminal.
     if since.is_none() && width().is_none_or(|width| width >= NARROW) {
         columns.push(("7 days".to_owned(), all.latest(6)));
         columns.push(("30 days".to_owned(), all.latest(29)));
@@ -101,8 +95,8 @@ fn glance(all: &Gathered, total: &Totals, since: Option<u32>) -> String {
     table.render(0, None) + &format!("{:<1$}  {2}\n", "cache size", WIDEST_NAME.len(), taken(all))
 }
 
-/// What the cache takes, of what it may.
-fn taken(all: &Gathered) -> String {
+/// The size of the cache and its limit.
+fn taken(all: &CacheSummary) -> String {
     let (bytes, entries) = (all.bytes(), all.entries.len());
     let taken = match all.max_size {
         Some(most) => {
@@ -117,7 +111,7 @@ fn taken(all: &Gathered) -> String {
     )
 }
 
-/// A time, which may be none.
+/// A time, which may be zero.
 fn time(nanoseconds: u64) -> String {
     match nanoseconds {
         0 => "0 s".to_owned(),
@@ -125,7 +119,7 @@ fn time(nanoseconds: u64) -> String {
     }
 }
 
-/// The share of hits, where anything was looked up.
+/// The share of hits, if anything was looked up.
 fn rate(totals: &Totals, is_headline: bool) -> String {
     match hit_rate(totals) {
         None => faint("-"),
@@ -134,13 +128,8 @@ fn rate(totals: &Totals, is_headline: bool) -> String {
     }
 }
 
-fn reasons_table<'a>(
-    reasons: impl Iterator<Item = (&'a str, u64, &'a str)>,
-    verbose: bool,
-) -> TextTable {
+fn reasons_table(reasons: Reasons, verbose: bool) -> TextTable {
     let mut table = TextTable::new(&[Column::Left, Column::Right, Column::Cut]);
-    let mut reasons: Vec<_> = reasons.collect();
-    reasons.sort_by_key(|(_, count, _)| std::cmp::Reverse(*count));
     for (name, count, help) in reasons {
         let help = if verbose { faint(help) } else { String::new() };
         table.row([name.to_owned(), count.to_string(), help]);
@@ -148,7 +137,7 @@ fn reasons_table<'a>(
     table
 }
 
-/// What most caches never count; with `verbose` all of it.
+/// Counters that are usually zero; `verbose` shows those as well.
 fn rare(totals: &Totals, verbose: bool) -> TextTable {
     let mut table = TextTable::new(&[Column::Left, Column::Right]);
     let number = |counter| totals.get(counter);
@@ -184,7 +173,7 @@ fn rare(totals: &Totals, verbose: bool) -> TextTable {
     );
     for (name, counter) in [
         (
-            "hits audited that drivers do not repeat",
+            "audited hits whose compilation is not reproducible",
             Counter::AuditUnstable,
         ),
         ("hits that could not be audited", Counter::NotAudited),
@@ -193,7 +182,7 @@ fn rare(totals: &Totals, verbose: bool) -> TextTable {
     }
     let (waits, took) = (number(Counter::Waited), time(number(Counter::WaitNs)));
     row(
-        "waits for another's build",
+        "waits for a build of another process",
         waits,
         format!("{waits} ({took})"),
     );
@@ -208,11 +197,11 @@ fn rare(totals: &Totals, verbose: bool) -> TextTable {
     table
 }
 
-/// A row for each day, program or device: those with the most builds, or the latest days.
-fn table(by: By, all: &Gathered, most: usize) -> TextTable {
+/// A row for each day, program or device: the latest days, or those with the most builds.
+fn table(by: Grouping, all: &CacheSummary, most: usize) -> TextTable {
     let mut groups = by.groups(&all.counted);
     let more = groups.len().saturating_sub(most);
-    if by == By::Day {
+    if by == Grouping::Day {
         groups.reverse();
     }
     groups.truncate(most);
@@ -236,8 +225,8 @@ fn table(by: By, all: &Gathered, most: usize) -> TextTable {
             .collect();
         let name = match (names.is_empty(), by) {
             (false, _) => names.join("  "),
-            (true, By::Day) => "before".to_owned(),
-            (true, _) => "(not known)".to_owned(),
+            (true, Grouping::Day) => "earlier".to_owned(),
+            (true, _) => "(unknown)".to_owned(),
         };
         table.row([
             name,
@@ -257,8 +246,8 @@ fn table(by: By, all: &Gathered, most: usize) -> TextTable {
     table
 }
 
-/// What there is now, and where.
-fn places(all: &Gathered) -> TextTable {
+/// The directories of the cache.
+fn places(all: &CacheSummary) -> TextTable {
     let mut table = TextTable::new(&[Column::Left, Column::Left]);
     let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
     row("cache directory", path(&all.directory).to_string());

@@ -1,36 +1,40 @@
-//! One worker process, as it is talked to.
+//! The parent's side of a worker process.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ExitStatus};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use super::super::output::seconds;
-use super::root::Root;
+use super::private_directory::PrivateDirectory;
 use crate::store::bake_attempts::CRASHED;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// How long it may take to end when there is nothing more to do.
-const ENDING: Duration = Duration::from_secs(10);
-/// How long it may be without a processor beside that.
+/// How long a worker may take to exit. Drivers clean up at exit, and some hang.
+const MAX_EXIT_TIME: Duration = Duration::from_secs(10);
+/// How long a worker may wait for a processor, in addition to its time limit.
 const MAX_STARVED: Duration = Duration::from_secs(3600);
-/// How often it is looked whether the user wants no more.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often to check whether the user has interrupted the work.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often the start of a program that was just copied is tried: a child that another thread forked meanwhile may still have the
+/// file open for writing.
+const MAX_BUSY_TRIES: u32 = 50;
 
 /// A worker process.
 pub struct Worker {
     child: Child,
     keys: Option<ChildStdin>,
     answers: Receiver<String>,
-    /// Removed with it.
-    root: Root,
+    /// Removed when the worker is dropped.
+    root: PrivateDirectory,
 }
 
-/// Why there is no answer.
-pub enum Silence {
+/// Why a worker did not answer.
+pub enum NoAnswer {
     TooLong,
     Stopped,
     Ended(ExitStatus),
@@ -38,8 +42,16 @@ pub enum Silence {
 }
 
 impl Worker {
-    /// Of a process that was just started; `root` is its directory.
-    pub fn new(mut child: Child, root: Root) -> Worker {
+    /// Starts a worker in a process group of its own; `root` is its private directory.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    pub fn start(command: &mut Command, root: PrivateDirectory) -> io::Result<Worker> {
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0);
+        let mut child = spawn(command)?;
         let (tell, answers) = channel();
         let output = child.stdout.take();
         std::thread::spawn(move || {
@@ -50,51 +62,51 @@ impl Worker {
                 }
             }
         });
-        Worker {
+        Ok(Worker {
             keys: child.stdin.take(),
             child,
             answers,
             root,
-        }
+        })
     }
 
-    /// Its directory.
+    /// The private directory.
     pub fn root(&self) -> &Path {
         self.root.path()
     }
 
-    /// Gives it a line, and waits for its answer. It is gone if there is none.
+    /// Sends a request and waits for the answer. Without an answer the worker has been killed.
     pub fn ask(
         &mut self,
         line: &str,
         limit: Duration,
         stop: &AtomicBool,
-    ) -> Result<String, Silence> {
-        // One that has ended is found by its answer.
+    ) -> Result<String, NoAnswer> {
+        // A worker that has ended is detected by its answer.
         let _ = self.keys.as_mut().map(|keys| writeln!(keys, "{line}"));
         self.answer(limit, stop)
     }
 
-    /// Waits for an answer, as [`Worker::ask`] does. What the worker waits for a processor is not held against it: on a busy
-    /// machine it gets next to nothing, and a driver that hangs wants none.
-    pub fn answer(&mut self, limit: Duration, stop: &AtomicBool) -> Result<String, Silence> {
+    /// Waits for an answer, as [`Worker::ask`] does. Time that the worker waits for a processor does not count: on a busy machine it
+    /// waits long, and a hanging driver does not wait for a processor.
+    pub fn answer(&mut self, limit: Duration, stop: &AtomicBool) -> Result<String, NoAnswer> {
         let started = Instant::now();
         let before = self.starved();
         let silence = loop {
             let starved = self.starved().saturating_sub(before).min(MAX_STARVED);
             let left = (limit.saturating_add(starved)).saturating_sub(started.elapsed());
-            match self.answers.recv_timeout(left.min(LOOK)) {
+            match self.answers.recv_timeout(left.min(POLL_INTERVAL)) {
                 Ok(line) => return Ok(line),
                 Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => {
-                    break Silence::Stopped;
+                    break NoAnswer::Stopped;
                 }
-                Err(RecvTimeoutError::Timeout) if left <= LOOK => break Silence::TooLong,
+                Err(RecvTimeoutError::Timeout) if left <= POLL_INTERVAL => break NoAnswer::TooLong,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    // What it has started goes with it.
+                    // Also kill the processes that it started.
                     self.kill_group();
                     let ended = self.child.wait();
-                    return Err(ended.map_or_else(Silence::Unknown, Silence::Ended));
+                    return Err(ended.map_or_else(NoAnswer::Unknown, NoAnswer::Ended));
                 }
             }
         };
@@ -102,7 +114,7 @@ impl Worker {
         Err(silence)
     }
 
-    /// How long its thread that has waited longest was ready to run and got no processor.
+    /// The longest time that one of its threads was ready to run and got no processor.
     fn starved(&self) -> Duration {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
         let waits = tasks.into_iter().flatten().flatten().filter_map(|task| {
@@ -119,17 +131,17 @@ impl Worker {
         }
     }
 
-    /// It is done for.
+    /// Kills the worker and its process group.
     pub fn kill(&mut self) {
         self.kill_group();
         let _ = self.child.wait();
     }
 
-    /// There is nothing more to do. Drivers clear away when a process ends, and some hang then.
+    /// Lets the worker exit, and kills it if it takes too long.
     pub fn end(mut self) {
         self.keys = None;
         let started = Instant::now();
-        while started.elapsed() < ENDING {
+        while started.elapsed() < MAX_EXIT_TIME {
             match self.child.try_wait() {
                 Ok(None) => std::thread::sleep(Duration::from_millis(5)),
                 _ => return,
@@ -139,26 +151,39 @@ impl Worker {
     }
 }
 
-/// The second of three numbers: nanoseconds in a run queue (Linux, Documentation/scheduler/sched-stats.rst).
+/// Starts a command, and tries again while its file is busy.
+fn spawn(command: &mut Command) -> io::Result<Child> {
+    for _ in 0..MAX_BUSY_TRIES {
+        match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            spawned => return spawned,
+        }
+    }
+    command.spawn()
+}
+
+/// The second of three numbers is nanoseconds in a run queue (Linux, Documentation/scheduler/sched-stats.rst).
 fn starved(schedstat: &str) -> Option<Duration> {
     let number = schedstat.split_ascii_whitespace().nth(1)?;
     number.parse().ok().map(Duration::from_nanos)
 }
 
-impl Silence {
-    /// For people.
+impl NoAnswer {
+    /// The reason as a message.
     pub fn words(&self, limit: Duration) -> String {
         match self {
-            Silence::TooLong => {
+            NoAnswer::TooLong => {
                 let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
                 format!("it took longer than {}", seconds(limit))
             }
-            Silence::Stopped => "it was stopped".to_owned(),
-            Silence::Ended(status) => match status.signal() {
+            NoAnswer::Stopped => "it was interrupted".to_owned(),
+            NoAnswer::Ended(status) => match status.signal() {
                 Some(signal) => format!("{CRASHED} (signal {signal})"),
                 None => format!("the driver ended the process ({status})"),
             },
-            Silence::Unknown(error) => format!("the worker is gone: {error}"),
+            NoAnswer::Unknown(error) => format!("the worker process ended: {error}"),
         }
     }
 }

@@ -47,22 +47,26 @@ fn what_is_no_whole_archive_changes_nothing_and_is_named() {
     };
     let newer = br#"{"format": 2, "entries": "other"}"#;
     let cases: Vec<(&str, Vec<u8>, &str)> = vec![
-        ("empty", Vec::new(), "is no archive"),
+        ("empty", Vec::new(), "is not an archive"),
         (
             "text",
             b"a text of no consequence".to_vec(),
-            "is no archive",
+            "is not an archive",
         ),
         (
             "zstd-of-text",
             zstd::encode_all(&b"a text"[..], 1).expect("a frame"),
-            "is no archive",
+            "is not an archive",
         ),
-        ("other-tar", foreign("README", b"hello"), "is no archive"),
+        (
+            "other-tar",
+            foreign("README", b"hello"),
+            "is not an archive",
+        ),
         (
             "other-json",
             foreign("manifest.json", b"{}"),
-            "is no archive",
+            "is not an archive",
         ),
         ("newer", foreign("manifest.json", newer), "format 2"),
         (
@@ -80,8 +84,8 @@ fn what_is_no_whole_archive_changes_nothing_and_is_named() {
             [&whole[..], b"garbage"].concat(),
             "truncated or damaged",
         ),
-        ("bomb", bomb, "becomes"),
-        ("long-name", long_name, "what names a member is too long"),
+        ("bomb", bomb, "expands from"),
+        ("long-name", long_name, "the name of a member is too long"),
     ];
     for (name, bytes, words) in cases {
         let file = to.write(name, bytes);
@@ -210,7 +214,7 @@ fn an_entry_is_believed_only_as_far_as_it_proves_itself() {
             "other key",
             with_checksum(renamed),
             Some(other),
-            "its key is not that of what it says it was made of",
+            "its key is not the key of its ingredients",
         ),
     ];
     for (what, bytes, key, why) in cases {
@@ -242,7 +246,7 @@ fn an_entry_is_believed_only_as_far_as_it_proves_itself() {
     let ran = import(&to, &["--trust"], &made.pack(&to, "archive"));
     assert!(
         ran.stderr
-            .contains("the manifest lists it, and it is not there"),
+            .contains("the manifest lists it, but the archive lacks it"),
         "{}",
         ran.stderr
     );

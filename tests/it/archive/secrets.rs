@@ -132,10 +132,10 @@ fn what_cannot_be_without_stays_out_and_is_counted() {
     assert_eq!(
         left,
         [
-            "\"entries that were stored without their source: nobody knows what of it their binaries quote\"",
-            "\"entries whose key has a directory (option -g)\"",
-            "\"entries whose key has the value of a variable\"",
-            "\"recipes, which are nothing without their source\""
+            "\"entries that were stored without their source: their binaries may quote it\"",
+            "\"entries whose keys contain a directory (option `-g`)\"",
+            "\"entries whose keys contain the value of a variable\"",
+            "\"recipes, which need their source\""
         ]
     );
     assert_eq!(json["discloses"]["sources"]["count"], 0);

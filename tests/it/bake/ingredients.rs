@@ -43,7 +43,7 @@ fn a_header_that_is_named_by_its_path_is_read_there_while_it_is_what_it_was() {
         fs::write(&header, "#define V 8\n").expect("written");
         let said = bake(&sandbox, &[]);
         assert!(
-            said.contains("is another now, so nobody could hit it"),
+            said.contains("has changed, so no program could hit the entry"),
             "{said}"
         );
         fs::write(&header, "#define V 7\n").expect("written");

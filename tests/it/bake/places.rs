@@ -73,14 +73,14 @@ fn what_nobody_could_hit_is_not_baked() {
     let work = tree(&sandbox);
     assert_eq!(in_directory(&sandbox, &work, OPTIONS).source_builds(), 1);
     fs::write(work.join("other/c.h"), "#define C 4\n").expect("written");
-    let changed = "the header -I2/sub/../c.h is another now, so nobody could hit it";
+    let changed = "the header `-I2/sub/../c.h` has changed, so no program could hit the entry";
     let skipped = |why: &str| format!("0 baked, 1 skipped (1: {why}), 0 failed");
     assert_eq!(bake(&sandbox, &[]), skipped(changed));
     fs::write(work.join("other/c.h"), "#define C 300\n").expect("written");
     // One that would be found first.
     fs::create_dir(work.join("sub")).expect("made");
     fs::write(work.join("sub/b.h"), "#define B 5\n").expect("written");
-    let new = "the header cwd/sub/b.h is another now, so nobody could hit it";
+    let new = "the header `cwd/sub/b.h` has changed, so no program could hit the entry";
     assert_eq!(bake(&sandbox, &[]), skipped(new));
     fs::remove_dir_all(work.join("sub")).expect("removed");
     assert_eq!(bake(&sandbox, &[]), "1 baked, 0 skipped, 0 failed");
@@ -94,7 +94,7 @@ fn a_variable_that_may_name_a_program_or_file_is_not_set_because_a_recipe_says_s
     sandbox.variables.remove("STUB_CODE");
     let said = bake(&sandbox, &[]);
     assert!(
-        said.starts_with("0 baked, 1 skipped (1: STUB_CODE is not what it was"),
+        said.starts_with("0 baked, 1 skipped (1: STUB_CODE has another value"),
         "{said}"
     );
     sandbox.set("STUB_CODE", "other");
@@ -121,7 +121,7 @@ fn a_driver_that_is_not_registered_is_not_opened() {
     sandbox.set("OCLCACHE_VENDORS", vendors.as_os_str());
     sandbox.set("OCL_ICD_VENDORS", vendors.as_os_str());
     let said = bake(&sandbox, &[]);
-    assert!(said.contains("libspy.so is not registered"), "{said}");
+    assert!(said.contains("libspy.so` is not registered"), "{said}");
     for name in ["OCLCACHE_VENDORS", "OCL_ICD_VENDORS"] {
         sandbox.variables.remove(name);
     }

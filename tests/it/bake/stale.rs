@@ -28,6 +28,6 @@ fn after_an_update_of_the_driver_everything_is_there_once_it_was_baked_again() {
     assert_eq!(bake(&sandbox, &["--stale"]), "1 baked, 0 skipped, 0 failed");
     assert_eq!(sandbox.entries().len(), 2);
     assert_eq!(misses(&sandbox), 0);
-    let again = "0 baked, 1 were there, 0 skipped, 0 failed";
+    let again = "0 baked, 1 already stored, 0 skipped, 0 failed";
     assert_eq!(bake(&sandbox, &["--stale"]), again);
 }

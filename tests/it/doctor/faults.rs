@@ -201,7 +201,7 @@ const FAULTS: [Fault; 47] = [
     Fault {
         about: "driver",
         state: WARNING,
-        says: "it says that it is of ICD 2.0 and is not",
+        says: "it claims ICD 2.0 but lacks a part of it",
         plant: |world| world.sandbox.set("STUB_ICD2", "tag"),
         by_hand: Some(|_| "unset STUB_ICD2".into()),
     },
@@ -335,14 +335,14 @@ const FAULTS: [Fault; 47] = [
     Fault {
         about: "setting",
         state: WARNING,
-        says: "max_size = 5 (from OCLCACHE_MAX_SIZE): hardly an entry fits",
+        says: "max_size = 5 (from OCLCACHE_MAX_SIZE): hardly any entry fits",
         plant: |world| world.sandbox.set("OCLCACHE_MAX_SIZE", "5"),
         by_hand: None,
     },
     Fault {
         about: "setting",
         state: WARNING,
-        says: "max_age = 30m (from OCLCACHE_MAX_AGE): entries that are in use go as well",
+        says: "max_age = 30m (from OCLCACHE_MAX_AGE): entries in use are removed as well",
         plant: |world| world.sandbox.set("OCLCACHE_MAX_AGE", "30m"),
         by_hand: None,
     },
@@ -356,7 +356,7 @@ const FAULTS: [Fault; 47] = [
     Fault {
         about: "variable",
         state: WARNING,
-        says: "`OCLCACHE_DISABEL` is no setting; did you mean `OCLCACHE_DISABLE`?",
+        says: "`OCLCACHE_DISABEL` is not a setting; did you mean `OCLCACHE_DISABLE`?",
         plant: |world| world.sandbox.set("OCLCACHE_DISABEL", "1"),
         by_hand: None,
     },
@@ -377,14 +377,14 @@ const FAULTS: [Fault; 47] = [
     Fault {
         about: "programs",
         state: WARNING,
-        says: "registers oclcache once more",
+        says: "registers oclcache again",
         plant: |world| drop(world.register("us", &library().display().to_string())),
         by_hand: None,
     },
     Fault {
         about: "programs",
         state: WARNING,
-        says: "each call comes by twice",
+        says: "it sees each call twice",
         plant: |world| {
             world
                 .sandbox
@@ -410,7 +410,7 @@ const FAULTS: [Fault; 47] = [
     Fault {
         about: "programs",
         state: WARNING,
-        says: "it is registered nowhere that the loader reads",
+        says: "it is not installed for this shell",
         plant: |world| {
             fs::remove_file(world.sandbox.path("drivers/oclcache.icd")).expect("removed")
         },
@@ -419,7 +419,7 @@ const FAULTS: [Fault; 47] = [
     Fault {
         about: "programs",
         state: WRONG,
-        says: "it is registered for you, and OCL_ICD_VENDORS is not",
+        says: "it is registered for you, but OCL_ICD_VENDORS is not",
         plant: |world| {
             fs::remove_file(world.sandbox.path("drivers/oclcache.icd")).expect("removed");
             world.shell("oclcache install --user >&2", &["--no-build"]);
@@ -443,7 +443,7 @@ const FAULTS: [Fault; 47] = [
     Fault {
         about: "platforms",
         state: WRONG,
-        says: "finds none, though there are drivers",
+        says: "finds no platform, although there are drivers",
         plant: |world| {
             let registration = world.sandbox.path("drivers/stub.icd");
             let library = fs::read_to_string(&registration).expect("read");
@@ -494,7 +494,7 @@ const FAULTS: [Fault; 47] = [
     Fault {
         about: "program",
         state: WRONG,
-        says: "may be run by nobody",
+        says: "is not executable",
         plant: |world| {
             let program = world.compile("program", PROGRAM, &[]);
             fs::set_permissions(&program, PermissionsExt::from_mode(0o644)).expect("changed");
@@ -505,7 +505,7 @@ const FAULTS: [Fault; 47] = [
     Fault {
         about: "program",
         state: WRONG,
-        says: "a script of `/nowhere/sh`, which is not there",
+        says: "a script of `/nowhere/sh`, which does not exist",
         plant: |world| {
             let script = world.sandbox.write("script", "#!/nowhere/sh\n");
             world.arguments = vec![script.display().to_string()];
@@ -574,7 +574,7 @@ fn faults_are_shown_with_their_mends() {
         "names no library",
         "others may write it",
         "OCLCACHE_DISABLE",
-        "once more",
+        "oclcache again",
     ] {
         let fault = FAULTS.iter().find(|fault| fault.says.contains(says));
         (fault.expect("one of them").plant)(&mut world);
@@ -584,7 +584,9 @@ fn faults_are_shown_with_their_mends() {
     let shown = super::without(&ran.stdout, &["loader", "baker"]);
     // Directories are listed in the order of the file system.
     let mut lines: Vec<&str> = shown.lines().collect();
-    lines.retain(|line| !line.contains("once more") && !line.contains("one is enough"));
+    lines.retain(|line| {
+        !line.contains("oclcache again") && !line.contains("one registration is enough")
+    });
     let shown = format!("{}\n\n{}", lines.join("\n"), ran.stderr);
     assert_shown(&world.sandbox, "doctor-faults", &shown);
 }

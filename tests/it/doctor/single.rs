@@ -15,7 +15,7 @@ fn files_that_others_can_read_are_told() {
     let readable = Fault {
         about: "entries",
         state: WARNING,
-        says: "others can read 1 file in `",
+        says: "other users can read 1 file in `",
         plant: |world| {
             let below = cache(world, 0o755).join("v1");
             fs::create_dir(&below).expect("made");
@@ -97,7 +97,7 @@ fn a_library_that_is_not_there_or_of_another_version_is_told() {
     };
     examine(&mut World::new(), &missing);
     let other = Fault {
-        says: "is version 0.0.1, and this command is",
+        says: "is version 0.0.1, but this command is",
         plant: |world| {
             let beside = world.sandbox.path("bin/liboclcache.so");
             fs::remove_file(&beside).expect("removed");
@@ -229,7 +229,7 @@ fn a_driver_that_the_loader_calls_through_a_table_of_its_own_is_told_and_reached
     symlink(example("libloader.so"), directory.join("libOpenCL.so.1")).expect("linked");
     world.sandbox.set("LD_LIBRARY_PATH", directory);
     world.sandbox.set("STUB_ICD2", "1");
-    let says = "the loader calls its driver through a table of its own";
+    let says = "the loader calls its driver through its own table";
     let told = world.shell("", &[]);
     assert!(
         told.code == Some(1) && told.stdout.contains(says),

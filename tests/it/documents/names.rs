@@ -296,3 +296,98 @@ fn every_setting_is_explained_and_no_other_variable_is_named() {
         }
     }
 }
+
+/// The names behind `start` in the lines of a source file, up to `end`.
+fn declared(file: &str, start: &str, end: char) -> Vec<String> {
+    let text = fs::read_to_string(top().join(file)).expect("a source file");
+    let names = text.lines().filter_map(|line| {
+        let (name, _) = line.trim().strip_prefix(start)?.split_once(end)?;
+        Some(name.to_owned())
+    });
+    names.collect()
+}
+
+#[test]
+fn every_driver_profile_is_described() {
+    let page = fs::read_to_string(top().join("docs/drivers.md")).expect("docs/drivers.md");
+    let families = declared("src/driver/profile/table.rs", "family: \"", '"');
+    assert!(families.len() >= 8, "the table is not read: {families:?}");
+    for family in families {
+        let is_named = page.contains(&format!("(`{family}`)"));
+        assert!(
+            is_named,
+            "docs/drivers.md does not name the family `{family}`"
+        );
+    }
+}
+
+#[test]
+fn every_ingredient_of_the_key_is_explained() {
+    let page = fs::read_to_string(top().join("docs/key.md")).expect("docs/key.md");
+    let text = fs::read_to_string(top().join("src/key/ingredients.rs")).expect("the source");
+    let (_, kinds) = text.split_once("pub enum Kind {").expect("the kinds");
+    let kinds = kinds.split('}').next().unwrap_or_default();
+    let kinds: Vec<String> = kinds
+        .lines()
+        .filter_map(|line| Some(line.trim().split_once(" = ")?.0.to_lowercase()))
+        .collect();
+    assert!(kinds.len() >= 17, "the kinds are not read: {kinds:?}");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| "));
+    let explained: Vec<&str> = rows
+        .filter_map(|row| row.split('|').next())
+        .flat_map(|names| names.split(", ").map(str::trim))
+        .collect();
+    for kind in kinds {
+        let is_explained = explained.contains(&kind.as_str());
+        assert!(is_explained, "docs/key.md has no row for `{kind}`");
+    }
+}
+
+/// The terms of the glossary that no other project uses so, with the words that mean them.
+const TERMS: [(&str, &[&str]); 7] = [
+    ("bake", &["bake", "bakes", "baked", "baker", "baking"]),
+    ("bypass", &["bypass", "bypasses", "bypassed"]),
+    ("recipe", &["recipe", "recipes"]),
+    (
+        "materialize",
+        &["materialize", "materializes", "materialized"],
+    ),
+    ("tier", &["tier", "tiers"]),
+    ("shadow", &["shadow", "shadows"]),
+    ("p-and-p", &["P"]),
+];
+
+#[test]
+fn a_page_links_the_projects_own_terms_where_it_first_uses_them() {
+    for page in pages::all() {
+        // They list pages by their titles, and define the terms.
+        if ["README.md", "docs/glossary.md"].contains(&&*page.name) {
+            continue;
+        }
+        let prose = page.prose();
+        // Headings and captions hold no links.
+        let lines = prose
+            .iter()
+            .filter(|(_, line)| !line.starts_with(['#', '!']));
+        for (term, forms) in TERMS {
+            let uses = lines.clone().find(|(_, line)| {
+                let words = line.split('`').step_by(2).flat_map(|part| {
+                    let texts = part.split("](").enumerate();
+                    texts.map(|(index, text)| match index {
+                        0 => text,
+                        _ => text.split_once(')').map_or("", |(_, text)| text),
+                    })
+                });
+                let mut words = words.flat_map(|text| {
+                    text.split(|character: char| !(character.is_alphanumeric() || character == '_'))
+                });
+                words.any(|word| forms.contains(&word) || forms.contains(&&*word.to_lowercase()))
+            });
+            let Some((number, line)) = uses else {
+                continue;
+            };
+            let is_linked = line.contains(&format!("glossary.md#{term})"));
+            assert!(is_linked, "{}:{number} does not link `{term}`", page.name);
+        }
+    }
+}

@@ -42,7 +42,7 @@ pub fn all() -> Vec<Page> {
     let docs = fs::read_dir(top().join("docs")).expect("docs");
     let docs = docs.map(|file| PathBuf::from("docs").join(file.expect("listed").file_name()));
     let mut names: Vec<PathBuf> = docs
-        .chain(["README.md".into()])
+        .chain(["README.md", "CONTRIBUTING.md"].map(PathBuf::from))
         .filter(|name| name.extension().is_some_and(|end| end == "md"))
         .collect();
     names.sort();

@@ -1,4 +1,4 @@
-//! Keys of settings as people type them, and values as a configuration file has them.
+//! Names of settings on the command line, and their values in a configuration file.
 
 use std::ffi::OsStr;
 
@@ -7,32 +7,32 @@ use toml_edit::Value;
 use crate::config::{ObeyedFrom, RULES, SETTINGS, Setting, ValueKind, is_file_name, meant, truth};
 use crate::log::{os, text};
 
-/// Which line of a configuration file.
+/// The name of a setting.
 #[derive(Clone, Debug)]
 pub enum SettingName {
     /// A setting.
     Setting(&'static Setting),
-    /// A setting of one program.
+    /// A setting for one program.
     Rule {
-        /// Its file name.
+        /// The file name of the program.
         program: String,
-        /// Which.
+        /// The setting.
         key: &'static str,
     },
 }
 
 impl SettingName {
-    /// Which one was typed.
+    /// Parses a name.
     ///
     /// # Errors
-    /// There is none, and which may have been meant.
+    /// There is no such setting. The message suggests one.
     pub fn parse(typed: &OsStr) -> Result<SettingName, String> {
         let shown = os(typed);
         let typed = typed.to_str().unwrap_or_default();
         if let Some(setting) = SETTINGS.iter().find(|setting| setting.key == typed) {
             return Ok(SettingName::Setting(setting));
         }
-        // Names of programs have dots themselves.
+        // Names of programs may contain dots.
         if let Some((program, last)) = typed
             .strip_prefix("program.")
             .and_then(|rest| rest.rsplit_once('.'))
@@ -44,9 +44,9 @@ impl SettingName {
                     program: program.to_owned(),
                     key,
                 }),
-                Some(_) => Err(format!("`{}` is no file's name", text(program.as_bytes()))),
+                Some(_) => Err(format!("`{}` is not a file name", text(program.as_bytes()))),
                 None => Err(format!(
-                    "`{}` is no setting of a program{}",
+                    "`{}` is not a setting of a program{}",
                     text(last.as_bytes()),
                     meant(last, keys())
                 )),
@@ -54,13 +54,13 @@ impl SettingName {
         }
         let keys = SETTINGS.iter().map(|setting| setting.key);
         let meant = match meant(typed, keys) {
-            meant if meant.is_empty() => "; `oclcache config` shows all".to_owned(),
+            meant if meant.is_empty() => "; run `oclcache config` to list all".to_owned(),
             meant => meant,
         };
-        Err(format!("`{shown}` is no setting{meant}"))
+        Err(format!("`{shown}` is not a setting{meant}"))
     }
 
-    /// The tables of a file and the key in the last of them.
+    /// The tables in the file, and the key in the last one.
     pub fn path(&self) -> Vec<&str> {
         match self {
             SettingName::Setting(setting) => vec![setting.key],
@@ -68,15 +68,15 @@ impl SettingName {
         }
     }
 
-    /// For messages.
+    /// The name in messages.
     pub fn shown(&self) -> String {
         text(self.path().join(".").as_bytes()).to_string()
     }
 
-    /// A value as it stands in a file.
+    /// A value as it is written to a file.
     ///
     /// # Errors
-    /// What is wanted.
+    /// The value is not valid. The message says what is expected.
     pub fn value(&self, typed: &str) -> Result<Value, String> {
         let kind = match self {
             SettingName::Setting(setting) => setting.kind,
@@ -84,7 +84,7 @@ impl SettingName {
         };
         if !kind.accepts(OsStr::new(typed)) {
             return Err(format!(
-                "`{}` is no value of `{}`: {} is wanted",
+                "`{}` is not a value of `{}`: expected {}",
                 text(typed.as_bytes()),
                 self.shown(),
                 kind.wanted()
@@ -104,7 +104,7 @@ impl SettingName {
         })
     }
 
-    /// Whether it is taken from the system's file only.
+    /// Whether it is read from the system's file only.
     pub fn is_of_system(&self) -> bool {
         matches!(self, SettingName::Setting(setting) if setting.obeyed_from == ObeyedFrom::System)
     }

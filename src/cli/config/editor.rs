@@ -1,39 +1,40 @@
-//! Changes one line of a configuration file and leaves all else as it is: comments, order and blanks.
+//! Changes one line of a configuration file and keeps everything else: comments, order and blanks.
 //!
-//! The file is written anew beside the old one and renamed, so that a program that starts meanwhile reads the one or the other.
-//! Where a link stands for it, as managers of such files make it, the file that it leads to is written, and the link stays.
+//! A new file is written and renamed, so that a program that starts meanwhile reads the old file or the new one. If the file is a link,
+//! as dotfile managers make it, the target is written and the link stays.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use toml_edit::{DocumentMut, Item, Table, Value};
 
-use super::super::failure::Failure;
+use crate::cli::failure::Failure;
+use crate::cli::replace_file::replace;
 use crate::log::{path, text};
 use crate::trust;
 
-/// A larger file is no configuration; the reader has the same limit.
+/// The limit that the reader has, too.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// A configuration file that is being changed.
-pub struct Edited {
-    /// As it was named.
+pub struct ConfigEditor {
+    /// The path as the caller named it.
     named: PathBuf,
-    /// Without links.
+    /// The path without links.
     file: PathBuf,
     document: DocumentMut,
-    /// Of the file that is there.
+    /// The mode of the existing file.
     mode: Option<u32>,
-    /// Held until it is written, so that of two changes at once none is lost.
+    /// Held until the file is written, so that no change of two at once is lost.
     _lock: Option<File>,
 }
 
-impl Edited {
-    /// Reads a file; one that is not there is empty.
-    pub fn open(named: &Path) -> Result<Edited, Failure> {
+impl ConfigEditor {
+    /// Reads a file; a missing one counts as empty.
+    pub fn open(named: &Path) -> Result<ConfigEditor, Failure> {
         let shown = path(named);
         let cannot =
             |error: io::Error| Failure::new(format_args!("cannot read `{shown}`: {error}"));
@@ -46,11 +47,11 @@ impl Edited {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if named.is_symlink() {
                     return Err(Failure::new(format_args!(
-                        "`{shown}` is a link to nothing; remove it, or make what it leads to"
+                        "`{shown}` is a broken link; remove it, or make its target"
                     )));
                 }
                 own_place(named)?;
-                return Ok(Edited {
+                return Ok(ConfigEditor {
                     named: named.to_owned(),
                     file: named.to_owned(),
                     document: DocumentMut::new(),
@@ -60,7 +61,7 @@ impl Edited {
             }
             Err(error) => return Err(cannot(error)),
         };
-        // A FIFO would block.
+        // Opening a FIFO would block.
         let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
         let opened = File::options().read(true).custom_flags(flags).open(&file);
         let opened = opened.map_err(cannot)?;
@@ -76,7 +77,7 @@ impl Edited {
         let mut content = String::new();
         let read = opened.take(MAX_BYTES).read_to_string(&mut content);
         if read.map_err(cannot)? as u64 == MAX_BYTES {
-            return Err(Failure::new(format_args!("`{shown}` is too large")));
+            return Err(Failure::new(format_args!("`{shown}` is larger than 1 MiB")));
         }
         let document: DocumentMut = content.parse().map_err(|error: toml_edit::TomlError| {
             let before = error.span().and_then(|span| content.get(..span.start));
@@ -86,17 +87,17 @@ impl Edited {
                 "`{shown}` is not TOML: line {line}: {why}; correct it first"
             ))
         })?;
-        Ok(Edited {
+        Ok(ConfigEditor {
             named: named.to_owned(),
             file,
             document,
-            // A user who can write this file chooses which libraries are run.
+            // Others must not write it: a user who can write this file chooses which libraries are loaded.
             mode: Some(metadata.mode() & 0o755),
             _lock: lock,
         })
     }
 
-    /// Gives a key a value.
+    /// Sets a key.
     pub fn set(&mut self, keys: &[&str], mut value: Value) -> Result<(), Failure> {
         let Some((key, tables)) = keys.split_last() else {
             return Ok(());
@@ -112,12 +113,12 @@ impl Edited {
             table = below.ok_or_else(|| {
                 let (file, name) = (path(&self.named), text(name.as_bytes()));
                 Failure::new(format_args!(
-                    "`{name}` is no table in `{file}`; correct it first"
+                    "`{name}` is not a table in `{file}`; correct it first"
                 ))
             })?;
         }
         match table.get_mut(key) {
-            // What is said beside the value stays.
+            // Keep the comment beside the value.
             Some(Item::Value(old)) => {
                 *value.decor_mut() = old.decor().clone();
                 *old = value;
@@ -129,7 +130,7 @@ impl Edited {
         Ok(())
     }
 
-    /// Takes a key out. Tells whether it was there. Tables that have become empty go with it.
+    /// Removes a key, and tables that become empty. Returns whether the key existed.
     pub fn unset(&mut self, keys: &[&str]) -> bool {
         fn remove(table: &mut dyn toml_edit::TableLike, keys: &[&str]) -> bool {
             match keys {
@@ -151,29 +152,11 @@ impl Edited {
         remove(self.document.as_table_mut(), keys)
     }
 
-    /// Puts it into its place.
+    /// Writes the file.
     pub fn write(&self) -> Result<(), Failure> {
-        let failed = |error| failed(&self.named, error);
-        let directory = self.file.parent().unwrap_or(Path::new("/"));
-        let temporary = tempfile::Builder::new()
-            .prefix(".config.toml-")
-            .permissions(fs::Permissions::from_mode(0o644))
-            .tempfile_in(directory);
-        let mut temporary = temporary.map_err(failed)?;
-        if let Some(mode) = self.mode {
-            let permissions = fs::Permissions::from_mode(mode);
-            let changed = temporary.as_file().set_permissions(permissions);
-            changed.map_err(failed)?;
-        }
         let content = self.document.to_string();
-        let written = temporary.write_all(content.as_bytes());
-        // What a power cut leaves is the old file or the new one.
-        written
-            .and_then(|()| temporary.as_file().sync_all())
-            .map_err(failed)?;
-        let put = temporary.persist(&self.file);
-        put.map_err(|error| failed(error.error))?;
-        Ok(())
+        let written = replace(&self.file, content.as_bytes(), self.mode);
+        written.map_err(|error| failed(&self.named, error))
     }
 }
 
@@ -181,13 +164,13 @@ fn failed(named: &Path, error: io::Error) -> Failure {
     let file = path(named);
     Failure::new(match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            format!("cannot write `{file}`: {error}; run this as the user whose file it is")
+            format!("cannot write `{file}`: {error}; run this as the owner of the file")
         }
         _ => format!("cannot write `{file}`: {error}"),
     })
 }
 
-/// Makes the directory in which the file is to stand.
+/// Makes the directory of the file.
 pub fn make_place(named: &Path) -> Result<(), Failure> {
     let directory = named.parent().unwrap_or(Path::new("/"));
     if !directory.exists() {
@@ -199,7 +182,7 @@ pub fn make_place(named: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Locks the directory in which the file really stands. None where that cannot be, as on some network file systems.
+/// Locks the directory of the file, links resolved. None if that is not possible, as on some network file systems.
 fn lock(named: &Path) -> Option<File> {
     let real = named.canonicalize();
     let file = real.as_deref().unwrap_or(named);
@@ -208,7 +191,7 @@ fn lock(named: &Path) -> Option<File> {
     Some(directory)
 }
 
-/// Under sudo HOME may still be the caller's, in whose directories root must leave no files.
+/// Fails if the directory belongs to another user: under sudo, HOME may be the caller's, and root must leave no files there.
 fn own_place(file: &Path) -> Result<(), Failure> {
     let exists = |place: &&Path| place.metadata().is_ok();
     let Some(place) = file.ancestors().skip(1).find(exists) else {
@@ -222,7 +205,7 @@ fn own_place(file: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Fails if another user owns a directory or link on the path: that user would choose which file is written.
+/// Fails if another user owns a directory or link on the path and could choose which file is written.
 fn own_parts(path: &Path) -> Result<(), Failure> {
     let foreign = trust::foreign_part(path);
     foreign.map_or(Ok(()), |place| Err(of_another_user(&place)))
@@ -230,7 +213,7 @@ fn own_parts(path: &Path) -> Result<(), Failure> {
 
 fn of_another_user(place: &Path) -> Failure {
     Failure::new(format_args!(
-        "`{}` belongs to another user than the one who runs this command; run it as that user",
+        "`{}` belongs to another user; run this command as that user",
         path(place)
     ))
 }

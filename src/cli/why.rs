@@ -1,46 +1,52 @@
-//! Why a build was no hit: which entry it is nearest to, and what keeps it from being that.
+//! Explains why a build was not a hit: finds the nearest entry and the differences from it.
+
+mod compare;
+pub mod difference;
+mod include;
+mod options;
 
 use std::cmp::Reverse;
 use std::fmt::Write;
 
-use super::difference::{Difference, Side, differences};
-use crate::cli::output::ago;
+use super::output::ago;
 use crate::key::ingredients::{Ingredient, Key, Kind};
 use crate::outcome::{Bypass, NotBakeable};
 use crate::store::entry::Meta;
 use crate::store::journal::{self, Build, BuildResult, JournalRecord, Kept};
 use crate::store::{Store, StoreError};
+use compare::differences;
+use difference::{Difference, Side};
 
-/// So many entries are compared with, those that were used last: of a large cache all would take minutes.
+/// How many entries are compared, those used last: comparing all entries of a large cache would take minutes.
 const MAX_COMPARED: usize = 10_000;
 
-/// All that a build can be compared with.
-pub struct Past {
+/// The journal and the entries that builds are compared with.
+pub struct BuildHistory {
     store: Store,
     /// The journal, oldest first.
     pub records: Vec<JournalRecord>,
     entries: Vec<(Key, Meta)>,
 }
 
-/// Why one build was no hit.
-pub struct Why<'a> {
-    /// In one word; stable.
+/// Why one build was not a hit.
+pub struct MissExplanation<'a> {
+    /// The reason in one word, which never changes its meaning.
     pub reason: &'static str,
-    /// In a sentence; nothing where the differences say it.
+    /// The reason in a sentence; empty if the differences explain it.
     pub words: String,
-    /// The nearest entry that existed before.
+    /// The nearest entry that existed before the build.
     pub nearest: Option<&'a (Key, Meta)>,
-    /// What differs from that.
+    /// The differences from that entry.
     pub differences: Vec<Difference>,
-    /// Why the next equal build cannot be a hit either; None also of what is never stored.
+    /// Why an equal build cannot be a hit later; None for what is never stored.
     pub not_stored: Option<NotStored>,
 }
 
-/// Why a miss has left nothing that could ever be a hit.
+/// Why a miss was not stored.
 pub struct NotStored {
-    /// In one word, if it is known.
+    /// The reason in one word, if it is known.
     pub reason: Option<NotBakeable>,
-    /// In a sentence.
+    /// The reason in a sentence.
     pub words: String,
 }
 
@@ -53,9 +59,9 @@ impl NotStored {
     }
 }
 
-impl Why<'_> {
-    fn plain(reason: &'static str, words: impl Into<String>) -> Why<'static> {
-        Why {
+impl MissExplanation<'_> {
+    fn plain(reason: &'static str, words: impl Into<String>) -> MissExplanation<'static> {
+        MissExplanation {
             reason,
             words: words.into(),
             nearest: None,
@@ -65,12 +71,12 @@ impl Why<'_> {
     }
 }
 
-impl Past {
+impl BuildHistory {
     /// Reads the journal, and the entries that were used last.
     ///
     /// # Errors
     /// A directory or the journal cannot be read.
-    pub fn read(store: Store) -> Result<Past, StoreError> {
+    pub fn read(store: Store) -> Result<BuildHistory, StoreError> {
         let records = journal::read(store.root())?;
         let mut files = store.entries()?;
         files.sort_by_key(|(_, file)| Reverse(file.modified_ms));
@@ -78,14 +84,14 @@ impl Past {
         let entries = files.into_iter();
         let entries = entries.filter_map(|(key, _)| Some((key, store.read_meta(&key)?)));
         let entries = entries.collect();
-        Ok(Past {
+        Ok(BuildHistory {
             store,
             records,
             entries,
         })
     }
 
-    /// The keys of all entries and of all that is in the journal.
+    /// The keys of all entries and of the builds in the journal.
     pub fn keys(&self) -> impl Iterator<Item = Key> {
         let builds = self
             .records
@@ -104,8 +110,8 @@ impl Past {
         found.map(|(_, meta)| meta)
     }
 
-    /// Why a build was no hit. It need not stand in the journal.
-    pub fn why(&self, record: &JournalRecord) -> Why<'_> {
+    /// Explains a build. It need not be in the journal.
+    pub fn why(&self, record: &JournalRecord) -> MissExplanation<'_> {
         let mut why = self.reason(record);
         why.not_stored = match (record.ended.clone(), &record.build) {
             (BuildResult::Miss { kept, .. }, build) => self.not_stored(kept, build.as_ref()),
@@ -114,7 +120,7 @@ impl Past {
         why
     }
 
-    /// Why nothing comes of a miss that has left this.
+    /// Why a miss was not stored, by what it left.
     fn not_stored(&self, kept: Kept, build: Option<&Build>) -> Option<NotStored> {
         match kept {
             Kept::Entry => None,
@@ -126,7 +132,7 @@ impl Past {
                 let mut not_stored = NotStored::by(attempts.verdict());
                 let tries = match reason {
                     Some(_) => "",
-                    None => ", which is tried once more",
+                    None => ", which will be tried once more",
                 };
                 let _ = write!(not_stored.words, " ({}{tries})", attempts.reason);
                 Some(not_stored)
@@ -135,38 +141,37 @@ impl Past {
                 Some(reason) => NotStored::by(reason),
                 None => NotStored {
                     reason: None,
-                    words: "not stored, so it will be compiled again; OCLCACHE_LOG=warn says why"
-                        .to_owned(),
+                    words:
+                        "not stored, so it will be compiled again; set OCLCACHE_LOG=warn to see why"
+                            .to_owned(),
                 },
             }),
         }
     }
 
-    fn reason(&self, record: &JournalRecord) -> Why<'_> {
+    fn reason(&self, record: &JournalRecord) -> MissExplanation<'_> {
         match (&record.ended, &record.build) {
-            (BuildResult::Failed, _) => Why::plain(
-                "failed",
-                "the build failed; the driver gives its errors itself, so nothing is stored",
-            ),
+            (BuildResult::Failed, _) => {
+                MissExplanation::plain("failed", "the build failed, so nothing is stored")
+            }
             (BuildResult::Bypassed(number), _) => match record.ended.reason() {
-                Some(reason) => Why::plain(reason.name(), bypassed(reason)),
-                None => Why::plain(
+                Some(reason) => MissExplanation::plain(reason.name(), bypassed(reason)),
+                None => MissExplanation::plain(
                     "unknown",
                     format!(
-                        "bypassed for reason {number}, which a later version of oclcache tells"
+                        "bypassed for reason {number}, which a later version of oclcache knows"
                     ),
                 ),
             },
-            (BuildResult::Miss { recache: true, .. }, _) => Why::plain(
-                "recache",
-                "OCLCACHE_RECACHE is set, so nothing is looked up",
-            ),
+            (BuildResult::Miss { recache: true, .. }, _) => {
+                MissExplanation::plain("recache", "OCLCACHE_RECACHE is set, so no entry is used")
+            }
             (BuildResult::Miss { .. }, Some(build)) => self.why_missed(record, build),
             (BuildResult::Miss { .. }, None) => unlisted(),
         }
     }
 
-    fn why_missed(&self, record: &JournalRecord, build: &Build) -> Why<'_> {
+    fn why_missed(&self, record: &JournalRecord, build: &Build) -> MissExplanation<'_> {
         if let Some(why) = self.why_gone(record, &build.key) {
             return why;
         }
@@ -191,22 +196,22 @@ impl Past {
         let nearest =
             near.min_by_key(|(_, stored, differences)| (distance(differences), Reverse(*stored)));
         match nearest {
-            Some((nearest, _, differences)) => Why {
+            Some((nearest, _, differences)) => MissExplanation {
                 reason: "changed",
                 words: String::new(),
                 nearest: Some(nearest),
                 differences,
                 not_stored: None,
             },
-            None => Why::plain(
+            None => MissExplanation::plain(
                 "never_seen",
                 "never seen: no entry has this source or these kernels",
             ),
         }
     }
 
-    /// Whether an equal build was there before, and what became of that.
-    fn why_gone(&self, record: &JournalRecord, key: &Key) -> Option<Why<'static>> {
+    /// Whether an equal build came before, and what happened to its entry.
+    fn why_gone(&self, record: &JournalRecord, key: &Key) -> Option<MissExplanation<'static>> {
         let before = self.earlier(record).rfind(|earlier| {
             let same = earlier
                 .build
@@ -214,13 +219,13 @@ impl Past {
                 .is_some_and(|build| build.key == *key);
             same && matches!(earlier.ended, BuildResult::Miss { .. })
         });
-        // A later one says nothing of this build.
+        // One that was set aside later does not explain this build.
         let aside = self.store.set_aside_at(key);
         let since = before.map_or(0, |before| before.time_ms);
         let aside = aside.is_some_and(|at| (since..=record.time_ms).contains(&at));
         let Some(before) = before else {
             return aside.then(|| {
-                Why::plain(
+                MissExplanation::plain(
                     "set_aside",
                     "its entry was damaged, refused by the driver or found wrong by OCLCACHE_VERIFY, and was set aside",
                 )
@@ -228,44 +233,38 @@ impl Past {
         };
         let age = ago(record.time_ms.saturating_sub(before.time_ms)).replace("ago", "earlier");
         let began = record.time_ms.saturating_sub(record.compile_ns / 1_000_000);
-        Some(match before.ended {
-            _ if before.time_ms >= began => Why::plain(
+        if before.time_ms >= began {
+            return Some(MissExplanation::plain(
                 "concurrent",
-                "the same was compiled elsewhere at the same time",
-            ),
-            BuildResult::Miss {
-                kept: Kept::Recipe, ..
-            } if self.store.given_up(key).is_some() => Why::plain(
-                "not_stored",
-                format!("compiled {age} as well, but it could not be stored"),
-            ),
-            BuildResult::Miss {
-                kept: Kept::Recipe, ..
-            } => Why::plain(
-                "not_baked",
-                format!("compiled {age} as well, and not baked since: `oclcache bake` does that"),
-            ),
-            // What is said of this build says why.
-            BuildResult::Miss { kept, .. } if !kept.is_something() => Why::plain(
-                "not_stored",
-                format!("compiled {age} as well, but it could not be stored"),
-            ),
-            _ if aside => Why::plain(
+                "another process or thread compiled the same program at the same time",
+            ));
+        }
+        let kept = match before.ended {
+            BuildResult::Miss { kept, .. } => kept,
+            _ => Kept::Entry,
+        };
+        let (reason, words) = match kept {
+            Kept::Recipe if self.store.given_up(key).is_none() => {
+                ("not_baked", "not stored yet; run `oclcache bake`")
+            }
+            // The explanation of this build says why.
+            Kept::Recipe | Kept::Nothing | Kept::NotBakeable(_) => {
+                ("not_stored", "but it could not be stored")
+            }
+            Kept::Entry if aside => (
                 "set_aside",
-                format!(
-                    "compiled {age} as well, but its entry was damaged, refused by the driver or found wrong by OCLCACHE_VERIFY, and was set aside"
-                ),
+                "but its entry was damaged, refused by the driver or found wrong by OCLCACHE_VERIFY, and was set aside",
             ),
-            _ => Why::plain(
+            Kept::Entry => (
                 "gone",
-                format!(
-                    "compiled {age} as well, but its entry was removed, or its texts name other include directories"
-                ),
+                "but its entry was removed, or its texts name other include directories",
             ),
-        })
+        };
+        let words = format!("compiled {age}, {words}");
+        Some(MissExplanation::plain(reason, words))
     }
 
-    /// What stands in the journal before a record.
+    /// The records of the journal before this one.
     fn earlier<'a>(
         &'a self,
         record: &'a JournalRecord,
@@ -278,8 +277,8 @@ impl Past {
             .filter(move |other| other.time_ms <= until)
     }
 
-    /// When an entry that was there before a build was stored, in milliseconds. Its own time has seconds only, so the journal
-    /// is asked first.
+    /// When an entry was stored, in milliseconds, if that was before a build. The journal is more precise than the entry, which has
+    /// seconds.
     fn stored_before(&self, key: &Key, meta: &Meta, record: &JournalRecord) -> Option<u64> {
         let is_its = |other: &&JournalRecord| {
             let same = other.build.as_ref().is_some_and(|build| build.key == *key);
@@ -294,7 +293,36 @@ impl Past {
     }
 }
 
-/// The miss that an entry began with, as far as the entry tells.
+/// The explanation in lines, with at most `of_a_kind` differences of each kind.
+pub fn words(why: &MissExplanation, of_a_kind: usize) -> Vec<String> {
+    let mut said: Vec<String> = Vec::new();
+    if !why.words.is_empty() {
+        said.push(why.words.clone());
+    }
+    let mut rest: &[Difference] = &why.differences;
+    while let Some(first) = rest.first() {
+        let end = rest.iter().position(|other| other.kind != first.kind);
+        let (kind, others) = rest.split_at(end.unwrap_or(rest.len()));
+        rest = others;
+        // On another device, everything else differs, too.
+        let of_a_kind = match first.name.as_str() {
+            "device name" if of_a_kind < usize::MAX => 1,
+            _ => of_a_kind,
+        };
+        let mut all: Vec<&str> = kind.iter().map(|one| one.words.as_str()).collect();
+        all.dedup();
+        let more = all.len().saturating_sub(of_a_kind);
+        all.truncate(of_a_kind);
+        said.extend(all.into_iter().map(str::to_owned));
+        if more > 0 {
+            said.push(format!("and {more} more differences of the {}", first.kind));
+        }
+    }
+    said.extend(why.not_stored.iter().map(|why| why.words.clone()));
+    said
+}
+
+/// The miss that made an entry, reconstructed from the entry.
 pub fn record_of_entry(key: &Key, meta: &Meta) -> JournalRecord {
     JournalRecord {
         time_ms: meta.created.saturating_mul(1000),
@@ -322,10 +350,10 @@ fn bypassed(reason: Bypass) -> String {
     format!("{}: {}", reason.name(), reason.help())
 }
 
-fn unlisted() -> Why<'static> {
-    Why::plain(
+fn unlisted() -> MissExplanation<'static> {
+    MissExplanation::plain(
         "unlisted",
-        "what its key was made of is too long for the journal",
+        "the ingredients of its key are too long for the journal",
     )
 }
 
@@ -338,7 +366,7 @@ fn of_entry(meta: &Meta) -> Side<'_> {
     }
 }
 
-/// Whether two programs are made from the same text or programs, or have the same kernels.
+/// Whether two builds have the same source, inputs or kernels.
 fn is_near(one: &Side, other: &Side) -> bool {
     let of_kind = |side: &Side, kind: Kind| -> Vec<Ingredient> {
         let all = side.ingredients.iter();
@@ -355,7 +383,7 @@ fn is_near(one: &Side, other: &Side) -> bool {
     same_text || !one.kernel_names.is_empty() && one.kernel_names == other.kernel_names
 }
 
-/// What the application asks for counts first: of an equal call on an older driver, the driver is what changed.
+/// The distance of two builds. What the application asks for counts first, so that an equal call on an older driver is nearest.
 fn distance(differences: &[Difference]) -> (usize, usize, usize) {
     let of_application = |difference: &&Difference| {
         !matches!(
@@ -365,7 +393,7 @@ fn distance(differences: &[Difference]) -> (usize, usize, usize) {
     };
     let asked = differences.iter().filter(of_application);
     let asked = asked.map(|difference| match difference.kind.as_str() {
-        "source" | "il" => 2, // one option is nearer
+        "source" | "il" => 2, // a changed option is nearer
         _ => 1,
     });
     let other_family = differences

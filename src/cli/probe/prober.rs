@@ -1,23 +1,22 @@
-//! Starts the doctor's workers, and hears what they say. Each has a private directory for the cache and for what drivers keep, so
-//! that nothing of the user's is touched.
+//! Starts probes and collects their messages. Each probe has private directories for the cache and for drivers' caches, so that it
+//! changes nothing of the user's.
 
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::super::caches::table::{CACHES, Cold};
-use super::super::run::{LOADER_VARIABLES, vendors_directory};
-use super::super::worker::process::{Silence, Worker};
-use super::super::worker::root::Root;
-use super::worker::{Builds, Said};
+use super::super::other_caches::table::{CACHES, Cold};
+use super::super::vendors::{LOADER_VARIABLES, vendors_directory};
+use super::super::worker::private_directory::PrivateDirectory;
+use super::super::worker::process::{NoAnswer, Worker};
+use super::worker::{ProbeBuilds, ProbeMessage};
 use crate::cache::RUN_VARIABLE;
 use crate::config;
 use crate::store::directory::Directory;
 
-/// With these a worker's cache does what it can, whatever the user has set.
+/// With these settings a probe's cache works, whatever the user has set.
 const SETTINGS: [(&str, &str); 11] = [
     ("OCLCACHE_DISABLE", "0"),
     ("OCLCACHE_READONLY", "0"),
@@ -32,64 +31,69 @@ const SETTINGS: [(&str, &str); 11] = [
     ("OCLCACHE_LOG", "off"),
 ];
 
-/// How a worker comes to drivers.
-pub enum Way<'a> {
-    /// As a program that is started from this shell.
+/// How a probe reaches drivers.
+pub enum ProbeTarget<'a> {
+    /// As a program started from this shell does.
     Shell,
-    /// Through us, to this driver.
+    /// This driver, through us.
     Through { us: &'a Path, driver: &'a Path },
-    /// To this driver, without us.
+    /// This driver, without us.
     Bare { driver: &'a Path },
-    /// It opens a driver itself, without a loader.
+    /// This driver, without a loader.
     Itself { driver: &'a Path },
 }
 
-/// What a worker said.
-pub struct Heard {
-    /// In its order.
-    pub said: Vec<Said>,
-    /// Why it said no more: it has crashed, or hangs.
+/// What a probe found.
+pub struct ProbeOutput {
+    /// Its messages, in order.
+    pub messages: Vec<ProbeMessage>,
+    /// Why there are no more messages: it crashed or hangs.
     pub silence: Option<String>,
 }
 
-/// Those who start workers.
-pub struct Children<'a> {
-    /// How long a worker may take for one line.
+/// Starts probes.
+pub struct Prober<'a> {
+    /// How long a probe may take for one message.
     pub limit: Duration,
-    /// Set when the user wants no more.
+    /// Set when the user has interrupted the work.
     pub stop: &'a AtomicBool,
 }
 
-impl Children<'_> {
-    /// Has a worker do its work. `kept` has the cache of several.
-    pub fn hear(&self, way: &Way, builds: Builds, kept: &Root) -> Heard {
-        let mut said = Vec::new();
+impl Prober<'_> {
+    /// Runs a probe. `kept` holds the cache, which several probes may share.
+    pub fn probe(
+        &self,
+        way: &ProbeTarget,
+        builds: ProbeBuilds,
+        kept: &PrivateDirectory,
+    ) -> ProbeOutput {
+        let mut messages = Vec::new();
         let silence = match self.start(way, builds, kept) {
-            Ok(worker) => self.listen(worker, &mut said),
+            Ok(worker) => self.listen(worker, &mut messages),
             Err(error) => {
-                let why = format!("no process can be started for it: {error}");
-                said.push(Said::Failed(why));
+                let why = format!("cannot start a process: {error}");
+                messages.push(ProbeMessage::Failed(why));
                 None
             }
         };
-        Heard { said, silence }
+        ProbeOutput { messages, silence }
     }
 
-    fn listen(&self, mut worker: Worker, said: &mut Vec<Said>) -> Option<String> {
+    fn listen(&self, mut worker: Worker, messages: &mut Vec<ProbeMessage>) -> Option<String> {
         loop {
             match worker.answer(self.limit, self.stop) {
                 Ok(line) => match serde_json::from_str(&line) {
-                    Ok(Said::End) => {
+                    Ok(ProbeMessage::End) => {
                         worker.end();
                         return None;
                     }
-                    Ok(one) => said.push(one),
+                    Ok(one) => messages.push(one),
                     Err(_) => {
                         worker.kill();
-                        return Some("it answers nonsense".to_owned());
+                        return Some("its answer is invalid".to_owned());
                     }
                 },
-                Err(silence @ Silence::TooLong) => {
+                Err(silence @ NoAnswer::TooLong) => {
                     return Some(format!("it hangs: {}", silence.words(self.limit)));
                 }
                 Err(silence) => return Some(silence.words(self.limit)),
@@ -97,29 +101,34 @@ impl Children<'_> {
         }
     }
 
-    fn start(&self, way: &Way, builds: Builds, kept: &Root) -> io::Result<Worker> {
+    fn start(
+        &self,
+        way: &ProbeTarget,
+        builds: ProbeBuilds,
+        kept: &PrivateDirectory,
+    ) -> io::Result<Worker> {
         let other = |error: crate::store::StoreError| io::Error::other(error.to_string());
-        let root = Root::new()?;
+        let root = PrivateDirectory::new()?;
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("doctor-worker")
-            .args(["--builds", name(builds)]);
+            .args(["--builds", &format!("{builds:?}").to_lowercase()]);
         let opened = Directory::create_all(root.path()).map_err(other)?;
         let run = opened.create("run").map_err(other)?;
         command
             .env("OCLCACHE_DIR", kept.path().join("cache"))
             .env(RUN_VARIABLE, run.path())
             .envs(SETTINGS);
-        // A driver whose own cache answers compiles nothing that could be measured.
+        // With a cache of its own, a driver may compile nothing.
         for cold in CACHES.iter().flat_map(|cache| cache.cold) {
             match cold {
                 Cold::Set(variable, value) => command.env(variable, value),
                 Cold::Move(variable) => command.env(variable, root.path().join(variable)),
-                // Of programs, which are not run here.
+                // Caches of programs, which do not run here.
                 Cold::Hide(_) => &mut command,
             };
         }
-        if !matches!(way, Way::Shell) {
+        if !matches!(way, ProbeTarget::Shell) {
             for variable in LOADER_VARIABLES {
                 command.env_remove(variable);
             }
@@ -128,34 +137,21 @@ impl Children<'_> {
                 .env("OCLCACHE_MODE", "auto");
         }
         match way {
-            Way::Shell => {}
-            Way::Itself { driver } => {
+            ProbeTarget::Shell => {}
+            ProbeTarget::Itself { driver } => {
                 command.arg("--driver").arg(driver);
             }
-            Way::Through { us, driver } => {
+            ProbeTarget::Through { us, driver } => {
                 let vendors = vendors_directory(&opened, us).map_err(other)?;
                 command.env("OCL_ICD_VENDORS", vendors);
                 command.env("OCLCACHE_VENDORS", config::list(&[driver]));
             }
-            Way::Bare { driver } => {
+            ProbeTarget::Bare { driver } => {
                 let vendors = vendors_directory(&opened, driver).map_err(other)?;
                 command.env("OCL_ICD_VENDORS", vendors);
             }
         }
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .process_group(0);
-        let child: Child = command.spawn()?;
-        Ok(Worker::new(child, root))
-    }
-}
-
-fn name(builds: Builds) -> &'static str {
-    match builds {
-        Builds::None => "none",
-        Builds::First => "first",
-        Builds::All => "all",
+        command.stderr(Stdio::null());
+        Worker::start(&mut command, root)
     }
 }

@@ -1,24 +1,23 @@
-//! What the report tells beside the counters: of the entries' metadata, and of the journal.
+//! What the report shows in addition to the counters, from the metadata of entries and from the journal.
 
 use std::collections::BTreeMap;
 
-use indicatif::{ProgressBar, ProgressStyle};
-
-use crate::cli::explain::{Past, words};
+use crate::cli::entry_view::kernels;
 use crate::cli::failure::Failure;
-use crate::cli::list::kernels;
-use crate::cli::stats::Gathered;
+use crate::cli::progress::bar;
+use crate::cli::summary::CacheSummary;
+use crate::cli::why::{BuildHistory, words};
 use crate::store::Store;
 use crate::store::journal::{BuildResult, now_ms};
 use crate::store::stats::DAY_MS;
 
-/// How many of the costliest programs and of the latest misses are shown.
+/// How many of the costliest builds and latest misses are shown.
 const COSTLIEST: usize = 10;
 const MISSES: usize = 25;
-/// How many differences of one kind are told.
+/// How many differences of one kind are shown.
 const OF_A_KIND: usize = 3;
 
-/// Ages of entries, in days, and their names.
+/// The groups of ages, in days, with their names.
 const AGES: [(u64, &str); 6] = [
     (1, "less than a day"),
     (7, "less than a week"),
@@ -28,15 +27,15 @@ const AGES: [(u64, &str); 6] = [
     (u64::MAX, "older"),
 ];
 
-/// An entry that took long.
-pub struct Costly {
+/// An entry that took long to compile.
+pub struct CostlyEntry {
     /// Nanoseconds of compilation.
     pub compile_ns: u64,
-    /// On the disk.
+    /// The disk space.
     pub bytes: u64,
-    /// Its kernels, as far as they are shown.
+    /// The first kernels.
     pub kernels: String,
-    /// The program that had it built.
+    /// The program that built it.
     pub program: String,
     /// The driver's family.
     pub driver: String,
@@ -44,59 +43,59 @@ pub struct Costly {
     pub key: String,
 }
 
-/// A build that was no hit.
+/// A miss.
 pub struct MissedProgram {
-    /// When, in milliseconds ago.
+    /// How many milliseconds ago.
     pub ago_ms: u64,
-    /// In one word why.
+    /// The reason in one word.
     pub reason: &'static str,
-    /// What there is to say.
+    /// The explanation.
     pub words: Vec<String>,
-    /// The program that was running.
+    /// The program.
     pub program: String,
     /// The driver's family.
     pub driver: String,
-    /// Its kernels, as far as they are shown.
+    /// The first kernels.
     pub kernels: String,
-    /// Nanoseconds that the driver took.
+    /// Nanoseconds of compilation.
     pub compile_ns: u64,
 }
 
-/// Bytes and entries, by name.
+/// Bytes and number of entries, by name.
 pub type Space = BTreeMap<String, (u64, u64)>;
 
 /// What was found.
 #[derive(Default)]
-pub struct Findings {
-    /// The costliest entries, the first of them first.
-    pub costliest: Vec<Costly>,
-    /// Where the space goes.
+pub struct ReportContent {
+    /// The costliest entries, in order.
+    pub costliest: Vec<CostlyEntry>,
+    /// Disk space by driver.
     pub by_driver: Space,
-    /// By the program that had entries built.
+    /// Disk space by program.
     pub by_program: Space,
-    /// By age, from the youngest on.
+    /// Disk space by age, the youngest first.
     pub by_age: Vec<(&'static str, (u64, u64))>,
-    /// The latest misses, the last of them first.
+    /// The latest misses, the last one first.
     pub misses: Vec<MissedProgram>,
 }
 
-impl Findings {
+impl ReportContent {
     /// Reads the metadata of all entries, and the journal.
     ///
     /// # Errors
     /// A directory or the journal cannot be read.
-    pub fn read(gathered: &Gathered) -> Result<Findings, Failure> {
+    pub fn read(gathered: &CacheSummary) -> Result<ReportContent, Failure> {
         let Some(store) = &gathered.store else {
-            return Ok(Findings::default());
+            return Ok(ReportContent::default());
         };
-        let mut found = Findings {
+        let mut found = ReportContent {
             by_age: AGES.map(|(_, name)| (name, (0, 0))).to_vec(),
-            ..Findings::default()
+            ..ReportContent::default()
         };
-        let bar = bar(gathered.entries.len());
+        let bar = bar(gathered.entries.len() as u64, "reading");
         for (key, file) in &gathered.entries {
             bar.inc(1);
-            // What is damaged or was removed meanwhile takes room all the same.
+            // A damaged entry takes space, too.
             let meta = store.read_meta(key);
             let (driver, program) = meta.as_ref().map_or_else(
                 || ("(damaged)".to_owned(), "(damaged)".to_owned()),
@@ -112,7 +111,7 @@ impl Findings {
             let age = AGES.iter().position(|(most, _)| days < *most);
             add(&mut found.by_age[age.unwrap_or(AGES.len() - 1)].1);
             if let Some(meta) = meta {
-                found.costliest.push(Costly {
+                found.costliest.push(CostlyEntry {
                     compile_ns: meta.compile_ns,
                     bytes: file.allocated,
                     kernels: kernels(&meta.facts.kernel_names),
@@ -128,7 +127,7 @@ impl Findings {
         found.sort_costliest();
         bar.finish_and_clear();
         if let Some(store) = Store::open_existing(&gathered.directory)? {
-            found.misses = misses(&Past::read(store)?);
+            found.misses = misses(&BuildHistory::read(store)?);
         }
         Ok(found)
     }
@@ -140,7 +139,7 @@ impl Findings {
     }
 }
 
-fn misses(past: &Past) -> Vec<MissedProgram> {
+fn misses(past: &BuildHistory) -> Vec<MissedProgram> {
     let newest = past.records.iter().rev();
     let misses = newest.filter(|record| matches!(record.ended, BuildResult::Miss { .. }));
     let missed = misses.take(MISSES).map(|record| {
@@ -156,14 +155,4 @@ fn misses(past: &Past) -> Vec<MissedProgram> {
         }
     });
     missed.collect()
-}
-
-/// On a terminal, where there is something to wait for.
-fn bar(entries: usize) -> ProgressBar {
-    if entries < 20_000 {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} entries read");
-    let bar = ProgressBar::new(entries as u64);
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

@@ -1,52 +1,26 @@
-//! In what the parts of two keys differ, as people want to read it.
+//! Compares the ingredients of two keys and describes the differences.
 
 use std::collections::HashMap;
 
+use super::difference::{Difference, Side};
 use super::options::option_differences;
-use crate::cli::show::{kind, value};
+use crate::cli::entry_view::{kind, value};
 use crate::key::ingredients::{Ingredient, Kind};
 use crate::log::text;
 
-/// Longer values are cut where people read them.
+/// Longer values are cut.
 const MAX_VALUE_CHARS: usize = 160;
-/// Values of so many words are lists: what was added and taken away is told.
+/// Values of this many words are lists, of which only added and removed words are shown.
 const LIST: usize = 6;
 
-/// One difference.
-pub struct Difference {
-    /// The kind of the ingredients.
-    pub kind: String,
-    /// Their name.
-    pub name: String,
-    /// The value in the entry; None if it has no such ingredient.
-    pub before: Option<String>,
-    /// The value in the build that missed.
-    pub after: Option<String>,
-    /// All of it in a few words.
-    pub words: String,
-}
-
-/// One of the two that are compared.
-#[derive(Clone, Copy)]
-pub struct Side<'a> {
-    /// What the key was made of.
-    pub ingredients: &'a [Ingredient],
-    /// The options as they may be shown.
-    pub options: Option<&'a [u8]>,
-    /// The driver's family.
-    pub family: &'a str,
-    /// The kernels of the program.
-    pub kernel_names: &'a [Vec<u8>],
-}
-
-/// An ingredient of either side that the other has otherwise or not.
+/// An ingredient that differs or is missing on one side.
 struct Pair<'a> {
     before: Option<&'a Ingredient>,
     after: Option<&'a Ingredient>,
 }
 
 impl<'a> Pair<'a> {
-    /// One that is there.
+    /// The ingredient of either side.
     fn some(&self) -> &'a Ingredient {
         let either = self.after.or(self.before);
         either.expect("a pair has one ingredient at least")
@@ -67,12 +41,12 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// All differences, what the application changed first.
+/// All differences, those that the application made first.
 pub fn differences(before: Side, after: Side) -> Vec<Difference> {
     let mut pairs = pairs(before.ingredients, after.ingredients);
     let mut found = Vec::new();
     if before.family != after.family {
-        // All that is the driver's own differs then, and tells nothing more.
+        // Then all ingredients of the driver differ, which explains nothing more.
         pairs.retain(|pair| !is_drivers(pair.kind()));
         let [was, is] = [before.family, after.family].map(|name| text(name.as_bytes()).to_string());
         found.push(Difference {
@@ -98,7 +72,7 @@ pub fn differences(before: Side, after: Side) -> Vec<Difference> {
     found
 }
 
-/// What is the driver's, and not the program's.
+/// Whether an ingredient belongs to the driver, not to the program.
 fn is_drivers(kind: Kind) -> bool {
     use Kind::{Device, Driver, Environment, Executable, Functions, Processor};
     matches!(
@@ -107,7 +81,7 @@ fn is_drivers(kind: Kind) -> bool {
     )
 }
 
-/// What the application asks for stands before what it cannot change.
+/// The order of differences: what the application asks for comes first.
 fn rank(kind: Kind) -> usize {
     match kind {
         Kind::Source | Kind::Il | Kind::Input => 0,
@@ -124,7 +98,7 @@ fn rank(kind: Kind) -> usize {
     }
 }
 
-/// Pairs the ingredients of equal kind and name, and leaves out those that are equal.
+/// Pairs ingredients of equal kind and name that differ.
 fn pairs<'a>(before: &'a [Ingredient], after: &'a [Ingredient]) -> Vec<Pair<'a>> {
     let mut old: HashMap<(u8, &str), Vec<&Ingredient>> = HashMap::new();
     for ingredient in before {
@@ -164,7 +138,7 @@ fn pairs<'a>(before: &'a [Ingredient], after: &'a [Ingredient]) -> Vec<Pair<'a>>
     pairs
 }
 
-/// A library of another version often has another name: what has gone is paired with what is new and called alike.
+/// Pairs libraries that differ in the version in their names.
 fn rename_libraries(pairs: &mut Vec<Pair>) {
     let mut at = 0;
     while at < pairs.len() {
@@ -194,14 +168,14 @@ fn rename_libraries(pairs: &mut Vec<Pair>) {
     }
 }
 
-/// A file's name before its version.
+/// The name of a file without its version.
 fn stem(name: &str) -> &str {
     let end = name.find(|character: char| character.is_ascii_digit());
     let end = end.or_else(|| name.find(".so")).unwrap_or(name.len());
     name[..end].trim_end_matches(['-', '_', '.'])
 }
 
-/// Where a text has changed, other headers are looked for: places where none is tell nothing then.
+/// Drops changes of places without a header, unless these are the only changes: they follow from a changed text.
 fn forget_consequences(pairs: &mut Vec<Pair>) {
     let is_absence = |pair: &Pair| {
         let sides = [pair.before, pair.after];
@@ -218,7 +192,7 @@ fn words(pair: &Pair, same_kernels: bool, sides: [Side; 2]) -> String {
     let name = text(some.name.as_bytes()).to_string();
     let kernels = if same_kernels { " (same kernels)" } else { "" };
     let [before, after] = [pair.before, pair.after].map(|side| side.map(value));
-    // As variables and files are named that a process has made since the driver looked first.
+    // The name of variables and files that the process made after the driver was opened.
     if let Some(name) = name.strip_suffix(", not there when the driver was opened") {
         let what = match some.kind {
             Kind::Environment => "environment",
@@ -260,11 +234,9 @@ fn words(pair: &Pair, same_kernels: bool, sides: [Side; 2]) -> String {
                 key.map_or("none".to_owned(), |key| key.chars().take(16).collect())
             };
             let [was, is] = [before, after].map(digits);
-            format!(
-                "linked program {name} is another ({is}, was {was}; see `oclcache explain {is}`)"
-            )
+            format!("linked program {name} changed ({is}, was {was}; run `oclcache explain {is}`)")
         }
-        Kind::Previous => "what other devices keep of an earlier build differs".to_owned(),
+        Kind::Previous => "an earlier build for other devices differs".to_owned(),
         Kind::Processor | Kind::Device => {
             let whose = match some.kind {
                 Kind::Processor => format!("processor {name}"),
@@ -298,7 +270,7 @@ fn words(pair: &Pair, same_kernels: bool, sides: [Side; 2]) -> String {
     }
 }
 
-/// A library that answers for functions of the driver's: preloaded, or one that the program is linked with.
+/// A library that replaces functions of the driver: a preloaded one, or one that the program is linked with.
 fn functions(pair: &Pair, name: &str) -> String {
     let listed = |value: String| match value.split_once(": ") {
         Some((_, functions)) => {
@@ -311,14 +283,14 @@ fn functions(pair: &Pair, name: &str) -> String {
     };
     match (pair.before, pair.after) {
         (None, Some(after)) => format!(
-            "{name} answers for functions of the driver: {}",
+            "{name} replaces functions of the driver: {}",
             listed(value(after))
         ),
         (Some(before), None) => format!(
-            "{name} no longer answers for functions of the driver: {}",
+            "{name} no longer replaces functions of the driver: {}",
             listed(value(before))
         ),
-        _ => format!("{name}, which answers for functions of the driver, changed"),
+        _ => format!("{name}, which replaces functions of the driver, changed"),
     }
 }
 
@@ -352,7 +324,7 @@ fn driver(pair: &Pair, name: &str) -> String {
     }
 }
 
-/// The kind of a digest and its first digits.
+/// The kind of a digest, and its first digits.
 fn digest(value: &str) -> String {
     match value.split_once(' ') {
         Some((kind, digits)) if digits.len() > 8 && digits.is_char_boundary(8) => {
@@ -370,12 +342,12 @@ fn came_or_went(what: &str, name: &str, pair: &Pair, how: &str) -> String {
     }
 }
 
-/// From one value to the other; of lists, what came and what went.
+/// The change of a value; of a list, the words added and removed.
 fn became(before: Option<&str>, after: Option<&str>) -> String {
     let (before, after) = match (before, after) {
         (Some(before), Some(after)) => (before, after),
-        (None, after) => return format!("was not there, is {}", cut(after.unwrap_or_default())),
-        (Some(before), None) => return format!("was {}, is not there", cut(before)),
+        (None, after) => return format!("was missing, is {}", cut(after.unwrap_or_default())),
+        (Some(before), None) => return format!("was {}, is missing", cut(before)),
     };
     let lists = [before, after].map(|value| value.split_whitespace().collect::<Vec<_>>());
     let [old, new] = &lists;

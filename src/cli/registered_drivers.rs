@@ -1,10 +1,9 @@
-//! Which entries the drivers of this machine could be given: each registered driver is opened in a process of its own, which tells
-//! what stands in the keys of its programs.
+//! Finds out which entries fit a driver of this machine. A child process opens each registered driver and reports the ingredients
+//! that the driver adds to keys.
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -12,14 +11,15 @@ use std::time::Duration;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::super::archive::devices;
-use super::super::caches::table::{CACHES, Cold};
-use super::super::failure::Failure;
-use super::super::interrupt::Interrupt;
-use super::super::open::directory;
-use super::super::worker::process::Worker;
-use super::super::worker::root::Root;
-use super::super::worker::{CLOSED, streams};
+use super::entry_view::devices;
+use super::failure::Failure;
+use super::interrupt::Interrupt;
+use super::open::usable_store;
+use super::other_caches::table::{CACHES, Cold};
+use super::parse::parse_hex;
+use super::worker::private_directory::PrivateDirectory;
+use super::worker::process::Worker;
+use super::worker::{CLOSED, streams};
 use crate::config::Config;
 use crate::driver::OpenError;
 use crate::driver::identity::FileMemory;
@@ -30,42 +30,43 @@ use crate::store::digests::Digests;
 use crate::store::entry::Meta;
 use crate::store::library_facts;
 
-/// How long a driver may take to open; some hash hundreds of megabytes then.
+/// How long a driver may take to open. Some hash hundreds of megabytes.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Names of ingredients that tell which of several devices a call is for (`cache::devices`).
-const CHOICE: [&str; 2] = ["root of device", "only for device"];
+/// Ingredients that select one of several devices (`cache::devices`).
+const DEVICE_CHOICE: [&str; 2] = ["root of device", "only for device"];
 
-/// Not for people.
+/// Internal.
 #[derive(Args)]
-pub struct DriverArguments {
+#[command(hide = true)]
+pub struct DescribeDriverArgs {
     #[arg(long)]
     library: PathBuf,
 }
 
-/// One platform of a driver, as keys have it.
+/// The ingredients of one platform of a driver.
 #[derive(Debug, Serialize, Deserialize)]
 struct Platform {
     identity: Vec<Ingredient>,
-    /// Programs and configuration files that it would use from here.
+    /// Programs and configuration files that the driver would use here.
     files: Vec<Ingredient>,
     devices: Vec<Vec<Ingredient>>,
 }
 
-/// The registered drivers, of which each is asked when an entry may be for it.
-pub struct Drivers<'a> {
+/// The registered drivers. Each is probed when the first entry may fit it.
+pub struct RegisteredDrivers<'a> {
     interrupt: &'a Interrupt,
     libraries: Vec<Library>,
 }
 
 struct Library {
-    /// As it is registered.
+    /// The path, as it is registered.
     path: PathBuf,
-    /// Its platforms, or why it cannot be asked; None: it was not asked yet.
+    /// The platforms, or why the driver cannot be opened; None if it was not probed yet.
     answer: Option<Result<Vec<Platform>, String>>,
 }
 
-/// What is remembered of drivers in a store that is only read.
+/// What the store remembers about drivers. It is only read.
 struct StoredMemory {
     store: Option<Store>,
     digests: Digests,
@@ -83,70 +84,66 @@ impl FileMemory for StoredMemory {
     fn remember_facts(&self, _identity: &[u8; 32], _facts: &[u8]) {}
 }
 
-/// Tells what a driver is, in a process that it may crash.
-pub fn describe(arguments: &DriverArguments) -> Result<ExitCode, Failure> {
-    let (_, mut answers) = streams().map_err(Failure::new)?;
-    let mut answer = |line: &str| writeln!(answers, "{line}").map_err(Failure::new);
-    let platforms = match driver_probe::open(&arguments.library) {
-        Ok(platforms) => platforms,
-        Err(why) => {
-            answer(&format!("{CLOSED}{}", why.replace('\n', " ")))?;
-            return Ok(ExitCode::SUCCESS);
-        }
-    };
-    let store = directory(&Config::read())
-        .ok()
-        .and_then(|path| Store::open_existing(&path).ok()?);
-    let memory = StoredMemory {
-        store,
-        digests: Digests::new(),
-    };
-    let mut found = Vec::new();
-    for application in &platforms {
-        let driver = application.hooked();
-        let (Some(identity), Some(surroundings)) =
-            (driver.identity(&memory), driver.surroundings(true, &memory))
-        else {
-            continue;
+impl DescribeDriverArgs {
+    /// Tells what a driver is, in a process that it may crash.
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let (_, mut answers) = streams().map_err(Failure::new)?;
+        let mut answer = |line: &str| writeln!(answers, "{line}").map_err(Failure::new);
+        let platforms = match driver_probe::open(&self.library) {
+            Ok(platforms) => platforms,
+            Err(why) => {
+                answer(&format!("{CLOSED}{}", why.replace('\n', " ")))?;
+                return Ok(ExitCode::SUCCESS);
+            }
         };
-        let devices = application.devices().unwrap_or_default();
-        let devices = devices.into_iter().filter_map(|device| {
-            let identity = driver.device_identities(&[device])?;
-            Some(identity.first()?.to_vec())
-        });
-        let files = surroundings
-            .ingredients
-            .into_iter()
-            .filter(|one| one.kind == Kind::Driver);
-        found.push(Platform {
-            identity: identity.to_vec(),
-            files: files.collect(),
-            devices: devices.collect(),
-        });
+        let memory = StoredMemory {
+            store: usable_store(&Config::read()),
+            digests: Digests::new(),
+        };
+        let mut found = Vec::new();
+        for application in &platforms {
+            let driver = application.hooked();
+            let (Some(identity), Some(surroundings)) =
+                (driver.identity(&memory), driver.surroundings(true, &memory))
+            else {
+                continue;
+            };
+            let devices = application.devices().unwrap_or_default();
+            let devices = devices.into_iter().filter_map(|device| {
+                let identity = driver.device_identities(&[device])?;
+                Some(identity.first()?.to_vec())
+            });
+            let files = surroundings
+                .ingredients
+                .into_iter()
+                .filter(|one| one.kind == Kind::Driver);
+            found.push(Platform {
+                identity: identity.to_vec(),
+                files: files.collect(),
+                devices: devices.collect(),
+            });
+        }
+        answer(&hex(&postcard::to_stdvec(&found).map_err(Failure::new)?))?;
+        Ok(ExitCode::SUCCESS)
     }
-    answer(&hex(&postcard::to_stdvec(&found).map_err(Failure::new)?))?;
-    Ok(ExitCode::SUCCESS)
 }
 
 fn ask(library: &Path, interrupt: &Interrupt) -> Result<Vec<Platform>, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let root = Root::new().map_err(|error| error.to_string())?;
+    let root = PrivateDirectory::new().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command
         .args(["describe-driver", "--library"])
         .arg(library)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .process_group(0);
-    // PoCL writes into its own cache as soon as it is opened.
+        .stderr(Stdio::null());
+    // PoCL writes to its own cache as soon as it is opened.
     for cold in CACHES.iter().flat_map(|cache| cache.cold) {
         if let Cold::Move(variable) = cold {
             command.env(variable, root.path().join(variable));
         }
     }
-    let child = command.spawn().map_err(|error| error.to_string())?;
-    let mut worker = Worker::new(child, root);
+    let started = Worker::start(&mut command, root);
+    let mut worker = started.map_err(|error| error.to_string())?;
     let line = worker.answer(LIMIT, interrupt.flag());
     let line = line.map_err(|silence| silence.words(LIMIT))?;
     worker.end();
@@ -156,17 +153,13 @@ fn ask(library: &Path, interrupt: &Interrupt) -> Result<Vec<Platform>, String> {
             false => Err(why.to_owned()),
         };
     }
-    let bytes: Option<Vec<u8>> = line
-        .as_bytes()
-        .chunks(2)
-        .map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok())
-        .collect();
+    let bytes = parse_hex(line.as_bytes());
     let platforms = bytes.and_then(|bytes| postcard::from_bytes(&bytes).ok());
-    platforms.ok_or_else(|| "it answers nonsense".to_owned())
+    platforms.ok_or_else(|| "its answer is invalid".to_owned())
 }
 
 impl Platform {
-    /// Whether a key of these ingredients could be made with this driver.
+    /// Whether this driver could make a key of these ingredients.
     fn fits(&self, ingredients: &[Ingredient]) -> bool {
         let of_kinds = |kinds: &[Kind]| {
             let kinds = kinds.to_vec();
@@ -190,22 +183,22 @@ impl Platform {
         is_driver
             && !there.is_empty()
             && of_kinds(&[Kind::Device, Kind::Processor])
-                .filter(|one| !CHOICE.contains(&one.name.as_str()))
+                .filter(|one| !DEVICE_CHOICE.contains(&one.name.as_str()))
                 .all(|one| all.contains(&one))
     }
 }
 
-impl<'a> Drivers<'a> {
-    pub fn new(config: &Config, interrupt: &'a Interrupt) -> Drivers<'a> {
+impl<'a> RegisteredDrivers<'a> {
+    pub fn new(config: &Config, interrupt: &'a Interrupt) -> RegisteredDrivers<'a> {
         let libraries = driver_probe::registered(config).into_iter();
         let libraries = libraries.map(|path| Library { path, answer: None });
-        Drivers {
+        RegisteredDrivers {
             interrupt,
             libraries: libraries.collect(),
         }
     }
 
-    /// The registered library that an entry fits. Those are asked first that are called as the one that made it.
+    /// The registered library that an entry fits. Libraries with the name of the one that made it are probed first.
     pub fn fitting(&mut self, meta: &Meta) -> Option<PathBuf> {
         let made_by = Path::new(&meta.driver_library);
         self.libraries.sort_by_key(|library| {
@@ -237,7 +230,7 @@ impl<'a> Drivers<'a> {
         })
     }
 
-    /// Those that could not be asked, and why.
+    /// The drivers that could not be opened, and why.
     pub fn silent(self) -> Vec<(PathBuf, String)> {
         let libraries = self.libraries.into_iter();
         let silent = libraries.filter_map(|library| Some((library.path, library.answer?.err()?)));
@@ -245,7 +238,7 @@ impl<'a> Drivers<'a> {
     }
 }
 
-/// What an entry is for, for people.
+/// What an entry is for, as a message.
 pub fn purpose(meta: &Meta) -> String {
     format!(
         "made by {} ({}) for {}",

@@ -1,12 +1,12 @@
-//! What there is to tell: what was counted, and what the cache is now. `stats` and `report` tell the same.
+//! The statistics and the state of the cache, which `stats` and `report` show.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use crate::cli::failure::Failure;
-use crate::cli::open::{directory, tiers};
+use super::failure::Failure;
+use super::open::{directory, tiers};
 use crate::config::Config;
 use crate::key::ingredients::Key;
 use crate::outcome::{Bypass, FormerName, Missed};
@@ -17,25 +17,25 @@ use crate::store::journal::now_ms;
 use crate::store::stats::{BY_DAY, CountedRows, Counter, DAY_MS, RowTag, Totals, date};
 use crate::store::tiers::Tiers;
 
-/// What was counted, and what there is now.
-pub struct Gathered {
+/// The statistics and the state of the cache.
+pub struct CacheSummary {
     /// The counters.
     pub counted: CountedRows,
-    /// The cache; None if there is none yet.
+    /// The store; None if there is none yet.
     pub store: Option<Store>,
-    /// Where it is.
+    /// The cache directory.
     pub directory: PathBuf,
-    /// Its entries.
+    /// The entries of the store.
     pub entries: Vec<(Key, FileFacts)>,
-    /// What they take on the disk at most.
+    /// The size limit of the entries.
     pub max_size: Option<u64>,
     tiers: Tiers,
 }
 
-/// By what the counters are told apart.
+/// How counters are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum By {
-    /// By day, in UTC; what is older than five weeks by month
+pub enum Grouping {
+    /// By day, in UTC; by month if older than five weeks
     Day,
     /// By program
     Program,
@@ -45,38 +45,38 @@ pub enum By {
     Device,
 }
 
-impl By {
-    /// What a row is named by; an empty one is not known.
+impl Grouping {
+    /// The names of a row; empty ones are unknown.
     fn names(self, tag: &RowTag, today: u32) -> Vec<String> {
         match self {
-            By::Day => vec![period(tag.day, today)],
-            By::Program => vec![tag.program.clone()],
-            By::Driver => vec![tag.driver.clone()],
-            By::Device => vec![tag.driver.clone(), tag.device.clone()],
+            Grouping::Day => vec![period(tag.day, today)],
+            Grouping::Program => vec![tag.program.clone()],
+            Grouping::Driver => vec![tag.driver.clone()],
+            Grouping::Device => vec![tag.driver.clone(), tag.device.clone()],
         }
     }
 
     fn fields(self) -> &'static [&'static str] {
         match self {
-            By::Day => &["day"],
-            By::Program => &["program"],
-            By::Driver => &["driver"],
-            By::Device => &["driver", "device"],
+            Grouping::Day => &["day"],
+            Grouping::Program => &["program"],
+            Grouping::Driver => &["driver"],
+            Grouping::Device => &["driver", "device"],
         }
     }
 
-    /// The sums, by name; those of days from the earliest on, others from the most builds on.
+    /// The sums by name: days in order, others by number of builds.
     pub fn groups(self, counted: &CountedRows) -> Vec<(Vec<String>, Totals)> {
         let sums = counted.rows.by(|tag| self.names(tag, counted.today));
         let mut groups: Vec<_> = sums.into_iter().collect();
-        if self != By::Day {
+        if self != Grouping::Day {
             groups.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.builds()));
         }
         groups
     }
 }
 
-/// The date of a day; nothing of what is long ago.
+/// The date of a day; empty for day 0, which stands for older days.
 pub fn day(day: u32) -> String {
     let (year, month, of_month) = date(day);
     match day {
@@ -85,7 +85,7 @@ pub fn day(day: u32) -> String {
     }
 }
 
-/// The day, or the month where days are not told apart any more.
+/// The day, or the month if it is too old for days.
 fn period(of: u32, today: u32) -> String {
     let mut shown = day(of);
     if of > 0 && today.saturating_sub(of) > BY_DAY {
@@ -100,12 +100,12 @@ pub fn hit_rate(totals: &Totals) -> Option<f64> {
     (hits + misses > 0.0).then(|| hits / (hits + misses) * 100.0)
 }
 
-impl Gathered {
-    /// Reads it.
+impl CacheSummary {
+    /// Reads the statistics and lists the entries.
     ///
     /// # Errors
     /// The cache is off, or cannot be read.
-    pub fn read() -> Result<Gathered, Failure> {
+    pub fn read() -> Result<CacheSummary, Failure> {
         let config = Config::read();
         let directory = directory(&config)?;
         let store = Store::open_existing(&directory)?;
@@ -120,7 +120,7 @@ impl Gathered {
             }
             entries = store.entries()?;
         }
-        Ok(Gathered {
+        Ok(CacheSummary {
             counted,
             store,
             directory,
@@ -130,29 +130,29 @@ impl Gathered {
         })
     }
 
-    /// What was counted since this day.
+    /// Drops what was counted before this day.
     pub fn since(&mut self, day: u32) {
         self.counted.rows = self.counted.rows.of(|tag| tag.day >= day);
     }
 
-    /// What was counted today and on so many days before; not what a clock that was wrong has put behind today.
+    /// The counters of today and this many days before, without days in the future, which a wrong clock has made.
     pub fn latest(&self, days: u32) -> Totals {
         let first = self.counted.today.saturating_sub(days);
         let days = first..=self.counted.today;
         self.counted.rows.of(|tag| days.contains(&tag.day)).total()
     }
 
-    /// What the entries take on the disk, in bytes.
+    /// The disk space of the entries, in bytes.
     pub fn bytes(&self) -> u64 {
         self.entries.iter().map(|(_, file)| file.allocated).sum()
     }
 
-    /// What the cache is on.
+    /// The file system of the cache directory.
     pub fn file_system(&self) -> FileSystem {
         FileSystem::at(&self.directory)
     }
 
-    /// The directories of the system that are there: how many entries each has, or why it is not used.
+    /// The system directories, with the number of entries, or why the directory is not used.
     pub fn tiers(&self) -> impl Iterator<Item = (&Path, Result<usize, String>)> {
         self.tiers.all().iter().map(|tier| {
             let entries = tier.tier.as_ref().map_err(Clone::clone).and_then(|tier| {
@@ -163,11 +163,11 @@ impl Gathered {
         })
     }
 
-    /// All of it.
+    /// The statistics and the state as JSON.
     pub fn to_json(&self) -> Value {
         let (rows, today) = (&self.counted.rows, self.counted.today);
         let mut object = counters(&rows.total());
-        let by = |by: By| -> Value {
+        let by = |by: Grouping| -> Value {
             let groups = by.groups(&self.counted).into_iter();
             let groups = groups.map(|(names, totals)| {
                 let names = by.fields().iter().zip(names);
@@ -177,10 +177,10 @@ impl Gathered {
         };
         for (name, value) in [
             ("today", counters(&self.latest(0)).into()),
-            ("by_day", by(By::Day)),
-            ("by_driver", by(By::Driver)),
-            ("by_device", by(By::Device)),
-            ("by_program", by(By::Program)),
+            ("by_day", by(Grouping::Day)),
+            ("by_driver", by(Grouping::Driver)),
+            ("by_device", by(Grouping::Device)),
+            ("by_program", by(Grouping::Program)),
             (
                 "rows",
                 rows.iter()
@@ -210,7 +210,27 @@ impl Gathered {
     }
 }
 
-/// All counters of a sum, and what follows from them.
+/// Names of reasons, with their counts and what they mean.
+pub type Reasons = Vec<(&'static str, u64, &'static str)>;
+
+/// The reasons of misses and of bypasses, and the queries that materialized hits, each the most frequent first.
+pub fn reasons(totals: &Totals) -> [Reasons; 3] {
+    let missed = totals
+        .missed()
+        .map(|(of, count)| (of.name(), count, of.help()));
+    let bypassed = totals
+        .bypasses()
+        .map(|(of, count)| (of.name(), count, of.help()));
+    let queries = totals.queries().map(|(of, count)| (of.name(), count, ""));
+    let mut reasons = [missed.collect(), bypassed.collect(), queries.collect()];
+    for reasons in &mut reasons {
+        let reasons: &mut Reasons = reasons;
+        reasons.sort_by_key(|(name, count, _)| (std::cmp::Reverse(*count), *name));
+    }
+    reasons
+}
+
+/// All counters of a sum, and values derived from them.
 fn counters(totals: &Totals) -> Map<String, Value> {
     let numbers = totals.named();
     let mut object: Map<_, _> = numbers
@@ -218,19 +238,19 @@ fn counters(totals: &Totals) -> Map<String, Value> {
         .collect();
     object.insert("bypassed".into(), totals.bypassed().into());
     object.insert("saved_ns".into(), totals.saved_ns().into());
-    object.insert("bypass_reasons".into(), reasons(totals.bypasses()));
-    object.insert("miss_reasons".into(), reasons(totals.missed()));
-    object.insert("materialised_queries".into(), reasons(totals.queries()));
+    object.insert("miss_reasons".into(), by_name(totals.missed()));
+    object.insert("bypass_reasons".into(), by_name(totals.bypasses()));
+    object.insert("materialised_queries".into(), by_name(totals.queries()));
     object
 }
 
-/// Counts by name, and by the former name where there is one.
-fn reasons(counts: impl Iterator<Item = (impl FormerName, u64)>) -> Value {
+/// The counts of reasons by name, and by the former name if there is one.
+fn by_name(counts: impl Iterator<Item = (impl FormerName, u64)>) -> Value {
     let named = counts.flat_map(|(of, count)| of.names().map(move |name| (name, count)));
     json!(named.collect::<BTreeMap<_, _>>())
 }
 
-/// The names by former name. Who sums the counts of all reasons leaves the former names out.
+/// The names by former name. A sum over all reasons leaves the former names out.
 fn former_names() -> Value {
     fn of<T: FormerName>(all: &[T]) -> impl Iterator<Item = (&'static str, &'static str)> {
         all.iter()
@@ -240,7 +260,7 @@ fn former_names() -> Value {
     json!(names.collect::<BTreeMap<_, _>>())
 }
 
-/// The counters behind names; null is one that is not known.
+/// The counters with names; an unknown name is null.
 fn named(names: impl Iterator<Item = (&'static str, String)>, totals: &Totals) -> Value {
     let mut object = counters(totals);
     for (field, name) in names {
@@ -258,7 +278,7 @@ fn in_full(tag: &RowTag, totals: &Totals, today: u32) -> Value {
         ("device", tag.device.clone()),
     ];
     let mut value = named(names.into_iter(), totals);
-    // There are many rows, and most of what they could count they have not.
+    // There are many rows, and most of their counters are zero.
     if let Some(object) = value.as_object_mut() {
         object.retain(|_, value| !matches!(value.as_u64(), Some(0)) && value != &json!({}));
     }

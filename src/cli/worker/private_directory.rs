@@ -1,5 +1,5 @@
-//! The private directory of one worker. It is locked as long as it is in use, so that the next baker can tell and clear away what
-//! one that was killed has left.
+//! The private directory of one worker. It is locked while it is in use, so that a later command can tell which directories killed
+//! commands have left, and remove them.
 
 use std::fs::{File, Permissions};
 use std::io;
@@ -12,25 +12,25 @@ use tempfile::TempDir;
 use crate::trust;
 
 const PREFIX: &str = "oclcache-bake-";
-/// A file in each, which tells it from what others may have called so.
+/// A file in each directory that marks it as ours.
 const MARK: &str = ".made-by-oclcache";
-/// How often one is made: another baker may clear it away before it is locked.
-const ATTEMPTS: u32 = 5;
+/// How often to try to make a directory: another command may remove it before it is locked.
+const MAX_ATTEMPTS: u32 = 5;
 
 /// A private directory, removed when it is dropped.
-pub struct Root {
+pub struct PrivateDirectory {
     directory: TempDir,
-    /// A child that is just being started has it as well, for a moment.
+    /// A child that is being started holds it as well, for a moment.
     _lock: File,
 }
 
-impl Root {
-    /// Makes one.
+impl PrivateDirectory {
+    /// Makes a private directory.
     ///
     /// # Errors
-    /// It cannot be made, or not be locked.
-    pub fn new() -> io::Result<Root> {
-        for _ in 0..ATTEMPTS {
+    /// It cannot be made or locked.
+    pub fn new() -> io::Result<PrivateDirectory> {
+        for _ in 0..MAX_ATTEMPTS {
             let directory = tempfile::Builder::new()
                 .prefix(PREFIX)
                 .permissions(Permissions::from_mode(0o700))
@@ -39,22 +39,22 @@ impl Root {
             if let Some(lock) = lock(directory.path())
                 && directory.path().exists()
             {
-                return Ok(Root {
+                return Ok(PrivateDirectory {
                     directory,
                     _lock: lock,
                 });
             }
         }
-        Err(io::Error::other("a directory for it is in use"))
+        Err(io::Error::other("the private directory is in use"))
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 }
 
-/// Opens and locks a directory; None: somebody uses it, or it is none.
+/// Opens and locks a directory; None if it is in use or is not a directory.
 fn lock(path: &Path) -> Option<File> {
     let flags = trust::FILE | rustix::fs::OFlags::DIRECTORY;
     let opened = openat(CWD, path, flags, Mode::empty()).ok()?;
@@ -62,8 +62,8 @@ fn lock(path: &Path) -> Option<File> {
     Some(opened.into())
 }
 
-/// Removes what bakers of this user have left that were killed.
-#[allow(clippy::disallowed_methods)] // where they were made, each for its owner only
+/// Removes the directories that this user's killed commands have left.
+#[allow(clippy::disallowed_methods)] // they were made in it, each for its owner only
 pub fn clear_leftovers() {
     let user = rustix::process::geteuid().as_raw();
     let entries = std::fs::read_dir(std::env::temp_dir());

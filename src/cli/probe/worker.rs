@@ -1,20 +1,15 @@
-//! A process of the doctor's that loads what may crash or hang it: a loader, or a driver. It tells what it sees in lines of JSON.
-//!
-//! Drivers print, so it answers where its standard output was, and has none.
+//! The child process of a probe: loads a loader or a driver, and reports what it finds in lines of JSON.
 
 use std::ffi::CStr;
-use std::fs::File;
 use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use rustix::io::fcntl_dupfd_cloexec;
-use rustix::process::{Resource, Rlimit, Signal};
 use serde::{Deserialize, Serialize};
 
 use super::super::failure::Failure;
+use super::super::worker::streams;
 use crate::cache::RUN_VARIABLE;
 use crate::front::driver_probe;
 use crate::front::loader::{self, Loader};
@@ -22,7 +17,7 @@ use crate::log;
 use crate::store::directory::Directory;
 use crate::store::stats::{Counter, Statistics, run_directory};
 
-/// Long enough that compiling it takes longer than loading it.
+/// A program that takes longer to compile than to load.
 const SOURCE: &CStr = c"
 __kernel void oclcache_doctor(__global float *out, int count)
 {
@@ -37,59 +32,60 @@ __kernel void oclcache_doctor(__global float *out, int count)
 ";
 const KERNEL: &CStr = c"oclcache_doctor";
 
-/// What a worker is told by its arguments.
+/// Internal.
 #[derive(Args)]
-pub struct DoctorWorkerArgs {
-    /// A driver to look at; otherwise the loader is used
+#[command(hide = true)]
+pub struct ProbeArgs {
+    /// The driver to probe; otherwise the loader is probed
     #[arg(long)]
     driver: Option<PathBuf>,
-    /// On which devices something is built
-    #[arg(long, value_enum, default_value_t = Builds::None)]
-    builds: Builds,
+    /// On which devices to build
+    #[arg(long, value_enum, default_value_t = ProbeBuilds::None)]
+    builds: ProbeBuilds,
 }
 
-/// On which devices something is built.
+/// On which devices to build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Builds {
+pub enum ProbeBuilds {
     None,
-    /// The first of each platform.
+    /// The first device of each platform.
     First,
     All,
 }
 
-/// What a worker says, a line each. All texts are plain.
+/// A message of a probe, one line. All texts are plain (`log::text`).
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Said {
-    /// The loader that a program gets.
+pub enum ProbeMessage {
+    /// The file of the loader.
     Loader(Option<PathBuf>),
-    /// Its name and version.
+    /// The loader's name and version.
     Words(String, String),
-    /// What the loader lists.
+    /// The platforms that the loader lists.
     Platforms(Vec<ListedDriver>),
     /// The copies of our library that were loaded.
     Copies(Vec<OurCopy>),
-    /// What became of a build.
-    Built(Built),
-    /// What the driver's platforms are.
+    /// The result of a build.
+    Built(ProbeBuild),
+    /// The driver's platforms.
     Driver {
-        platforms: Vec<OfDriver>,
+        platforms: Vec<ProbedPlatform>,
         is_icd2: bool,
     },
-    /// It cannot go on.
+    /// The probe cannot go on.
     Failed(String),
-    /// It is done.
+    /// The last message.
     End,
 }
 
-/// A platform of the loader's.
+/// A platform that the loader lists.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ListedDriver {
     pub name: String,
-    /// It stands in the list before.
+    /// It is in the list twice.
     pub is_again: bool,
 }
 
-/// See `front::loader::Copy`.
+/// A copy of our library (`front::loader::Copy`).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OurCopy {
     pub path: PathBuf,
@@ -99,15 +95,15 @@ pub struct OurCopy {
 
 /// A build on one device.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Built {
+pub struct ProbeBuild {
     pub platform: String,
     pub device: String,
-    /// How long it took, in nanoseconds; or what failed.
+    /// How long it took, in nanoseconds, or what failed.
     pub took_ns: Result<u64, String>,
     pub counted: BuildCounts,
 }
 
-/// What was counted by us of a build.
+/// What we counted for a build.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildCounts {
     pub hits: u64,
@@ -116,9 +112,9 @@ pub struct BuildCounts {
     pub bypassed: Vec<String>,
 }
 
-/// See `front::own::ExaminedPlatform`.
+/// A platform of a driver (`front::driver_probe::ExaminedPlatform`).
 #[derive(Debug, Serialize, Deserialize)]
-pub struct OfDriver {
+pub struct ProbedPlatform {
     pub name: String,
     pub family: String,
     pub devices: usize,
@@ -127,51 +123,38 @@ pub struct OfDriver {
     pub is_refused: bool,
 }
 
-pub fn work(arguments: &DoctorWorkerArgs) -> Result<ExitCode, Failure> {
-    let mut answers = answers().map_err(Failure::new)?;
-    // Who started it is gone if it is, and a crash of the driver's is nobody's business.
-    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    let none = Rlimit {
-        current: Some(0),
-        maximum: Some(0),
-    };
-    let _ = rustix::process::setrlimit(Resource::Core, none);
-    let mut say = |said: &Said| {
-        let line = serde_json::to_string(said).map_err(Failure::new)?;
-        writeln!(answers, "{line}").map_err(Failure::new)
-    };
-    match &arguments.driver {
-        Some(library) => say(&examine(library))?,
-        None => {
-            if let Err(why) = use_loader(arguments.builds, &mut say)? {
-                say(&Said::Failed(why))?;
+impl ProbeArgs {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let (_, mut answers) = streams().map_err(Failure::new)?;
+        let mut say = |message: &ProbeMessage| {
+            let line = serde_json::to_string(message).map_err(Failure::new)?;
+            writeln!(answers, "{line}").map_err(Failure::new)
+        };
+        match &self.driver {
+            Some(library) => say(&examine(library))?,
+            None => {
+                if let Err(why) = use_loader(self.builds, &mut say)? {
+                    say(&ProbeMessage::Failed(why))?;
+                }
             }
         }
+        say(&ProbeMessage::End)?;
+        Ok(ExitCode::SUCCESS)
     }
-    say(&Said::End)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// The stream for answers, which the driver does not have.
-fn answers() -> std::io::Result<File> {
-    let nothing = File::options().read(true).write(true).open("/dev/null")?;
-    let answers: OwnedFd = fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
-    rustix::stdio::dup2_stdout(&nothing)?;
-    Ok(answers.into())
 }
 
 fn plain(text: impl AsRef<[u8]>) -> String {
     log::text(text.as_ref()).to_string()
 }
 
-fn examine(library: &Path) -> Said {
+fn examine(library: &Path) -> ProbeMessage {
     match driver_probe::examine(library) {
-        Ok(Some(examined)) => Said::Driver {
+        Ok(Some(examined)) => ProbeMessage::Driver {
             is_icd2: examined.is_icd2,
             platforms: examined
                 .platforms
                 .into_iter()
-                .map(|platform| OfDriver {
+                .map(|platform| ProbedPlatform {
                     name: plain(platform.name),
                     family: platform.family.to_owned(),
                     devices: platform.devices,
@@ -182,30 +165,30 @@ fn examine(library: &Path) -> Said {
                 .collect(),
         },
         Ok(None) => copies(),
-        Err(why) => Said::Failed(plain(why)),
+        Err(why) => ProbeMessage::Failed(plain(why)),
     }
 }
 
-fn copies() -> Said {
+fn copies() -> ProbeMessage {
     let copies = loader::copies().into_iter().map(|copy| OurCopy {
         path: copy.path,
         version: plain(copy.version),
         is_layer: copy.is_layer,
     });
-    Said::Copies(copies.collect())
+    ProbeMessage::Copies(copies.collect())
 }
 
-/// Lists, and builds, by the loader that is there. The inner result says why that ends early.
+/// Lists platforms and builds through the loader. The inner result says why that ended early.
 fn use_loader(
-    builds: Builds,
-    say: &mut dyn FnMut(&Said) -> Result<(), Failure>,
+    builds: ProbeBuilds,
+    say: &mut dyn FnMut(&ProbeMessage) -> Result<(), Failure>,
 ) -> Result<Result<(), String>, Failure> {
     let loader = match Loader::open() {
         Ok(loader) => loader,
         Err(why) => return Ok(Err(plain(why))),
     };
-    // All else opens drivers.
-    say(&Said::Loader(loader.file()))?;
+    // First, since everything else loads drivers.
+    say(&ProbeMessage::Loader(loader.file()))?;
     let platforms = loader.platforms();
     let listed = platforms
         .iter()
@@ -214,24 +197,24 @@ fn use_loader(
             name: plain(loader.platform_name(*platform)),
             is_again: platforms[..index].contains(platform),
         });
-    say(&Said::Platforms(listed.collect()))?;
+    say(&ProbeMessage::Platforms(listed.collect()))?;
     say(&copies())?;
     if let Some((name, version)) = loader.words() {
-        say(&Said::Words(plain(name), plain(version)))?;
+        say(&ProbeMessage::Words(plain(name), plain(version)))?;
     }
     let run = std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
     let mut before = Counts::read(run.as_ref());
     for (index, platform) in platforms.iter().enumerate() {
         let wanted = match builds {
             _ if platforms[..index].contains(platform) => 0,
-            Builds::None => 0,
-            Builds::First => 1,
-            Builds::All => usize::MAX,
+            ProbeBuilds::None => 0,
+            ProbeBuilds::First => 1,
+            ProbeBuilds::All => usize::MAX,
         };
         for device in loader.devices(*platform).into_iter().take(wanted) {
             let took = loader.build(device, SOURCE, KERNEL);
             let now = Counts::read(run.as_ref());
-            say(&Said::Built(Built {
+            say(&ProbeMessage::Built(ProbeBuild {
                 platform: plain(loader.platform_name(*platform)),
                 device: plain(loader.device_name(device)),
                 took_ns: took.map(|took| u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)),
@@ -243,7 +226,7 @@ fn use_loader(
     Ok(Ok(()))
 }
 
-/// What was counted in the whole run.
+/// What we counted since the probe began.
 #[derive(Default)]
 struct Counts {
     hits: u64,

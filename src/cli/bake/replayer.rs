@@ -1,4 +1,4 @@
-//! Does the calls of recipes again, as an application that has one driver.
+//! Repeats the API calls of recipes, as an application of one driver.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -21,91 +21,90 @@ use crate::store::recipe::{DeviceName, Header, RecipeBase, RecipeOperation, Stor
 use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 
-/// How many calls one recipe may take, and how deep programs may be made from one another.
+/// Limits of calls in one recipe, and of the depth of programs that are made from programs.
 const MAX_CALLS: usize = 4096;
 const MAX_DEPTH: usize = 64;
 
-/// What has become of a recipe.
+/// The result for a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplayResult {
-    /// There is an entry now.
+    /// An entry was stored.
     Baked,
-    /// There was one.
+    /// An entry was stored already.
     Known,
-    /// Its driver is what it was.
+    /// Its driver has not changed.
     Current,
     /// It was compiled for an audit, by the driver of this identity; the result is in [`RESULT`].
     Compiled(Key),
-    /// An audit found that the entry is what the driver compiles.
+    /// Audit: the entry is what the driver compiles.
     Agreed,
-    /// An audit found that it is not, in these respects, so that the cache is off for the driver.
+    /// Audit: the entry differs in these respects, so the cache is now off for the driver.
     Differed(String),
-    /// An audit found that the driver compiles something else each time.
+    /// Audit: the driver's compilations differ from each other.
     Unstable,
-    /// It was not tried to the end, for this reason.
+    /// It was not completed, for this reason.
     Skipped(String),
-    /// The driver has failed, or what it makes is of no use.
+    /// The driver failed, or its result cannot be used.
     Failed(String),
 }
 
-/// The file in a worker's directory that has the result of the last compilation for an audit, as an entry.
+/// The file in a worker's directory with the result of the last compilation for an audit, as an entry.
 pub const RESULT: &str = "compiled";
 
-/// What a recipe is compiled for.
+/// Why a recipe is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
-    /// An entry, unless there is one.
+pub enum BakeTask {
+    /// To store an entry, unless there is one.
     Bake,
-    /// An entry in place of the one that there is.
+    /// To replace an entry.
     Again,
-    /// The comparison with the entry that there is.
+    /// To compare with an entry.
     Audit,
 }
 
-/// What is to be done with recipes.
-pub struct Player<'a> {
-    /// Where they are.
+/// Repeats the calls of recipes.
+pub struct Replayer<'a> {
+    /// The recipes.
     pub store: &'a Store,
     /// The driver's platforms.
     pub platforms: &'a [Application],
     /// A private directory.
     pub root: &'a Path,
-    /// The directory of the driver's own cache, if it is what the applications have.
+    /// The directory of the driver's own cache, if it is that of the applications.
     pub own_cache: Option<PathBuf>,
-    /// Whether entries are made anew of what another version of the driver has made.
+    /// Whether entries of another version of the driver are recompiled.
     pub is_stale: bool,
-    /// Numbers directories.
+    /// The number of the next directory.
     pub serial: Cell<u64>,
 }
 
-/// One recipe that is being made.
-struct Making<'a> {
+/// One recipe that is being compiled.
+struct Replay<'a> {
     application: &'a Application,
     context: Context,
     devices: Vec<Device>,
     names: Vec<DeviceName>,
-    /// Its own directory.
+    /// A directory for this recipe.
     root: PathBuf,
     calls: usize,
-    task: Task,
-    /// What is released at the end.
+    task: BakeTask,
+    /// Programs to release at the end.
     programs: Vec<Program>,
 }
 
-impl Drop for Making<'_> {
+impl Drop for Replay<'_> {
     fn drop(&mut self) {
         for program in self.programs.drain(..).rev() {
             self.application.release_program(program);
         }
         self.application.release_context(self.context);
-        // Never the working directory.
+        // The directory is removed, so it must not be the working directory.
         let _ = enter(Path::new("/"));
         let _ = fs::remove_dir_all(&self.root);
     }
 }
 
-/// The working directory is this process's own affair.
-#[allow(clippy::disallowed_methods)]
+#[allow(clippy::disallowed_methods)] // this process is no application
 fn enter(directory: &Path) -> std::io::Result<()> {
     std::env::set_current_dir(directory)
 }
@@ -114,13 +113,13 @@ fn skip<T>(why: impl Into<String>) -> Result<T, ReplayResult> {
     Err(ReplayResult::Skipped(why.into()))
 }
 
-impl Player<'_> {
+impl Replayer<'_> {
     /// Compiles a recipe.
-    pub fn bake(&self, key: &Key, task: Task) -> ReplayResult {
+    pub fn bake(&self, key: &Key, task: BakeTask) -> ReplayResult {
         self.try_bake(key, task).unwrap_or_else(|verdict| verdict)
     }
 
-    fn try_bake(&self, key: &Key, task: Task) -> Result<ReplayResult, ReplayResult> {
+    fn try_bake(&self, key: &Key, task: BakeTask) -> Result<ReplayResult, ReplayResult> {
         let (meta, recipe) = self.read(key)?;
         let (application, devices) = self.find_devices(&recipe.devices)?;
         if self.is_stale
@@ -130,9 +129,9 @@ impl Player<'_> {
         }
         let context = application
             .create_context(&devices)
-            .map_err(|code| failed("makes no context", code))?;
+            .map_err(|code| failed("creates no context", code))?;
         self.serial.set(self.serial.get() + 1);
-        let mut making = Making {
+        let mut replay = Replay {
             application,
             context,
             devices,
@@ -143,7 +142,7 @@ impl Player<'_> {
             programs: Vec::new(),
         };
         let was_pending = meta.is_pending();
-        let (_, done) = self.make(&mut making, key, meta, recipe, 0)?;
+        let (_, done) = self.make(&mut replay, key, meta, recipe, 0)?;
         let (verdict, new) = match done {
             Done::Stored(new) => (ReplayResult::Baked, new),
             Done::Known(new) => (ReplayResult::Known, new),
@@ -151,14 +150,14 @@ impl Player<'_> {
             Done::Left(why) => return skip(why),
             Done::Useless(why) => return Err(ReplayResult::Failed(why)),
         };
-        // A recipe that nobody can bake any more stands in the new entry as well.
+        // The recipe is also in the new entry, and nobody can bake it under the old key.
         if was_pending && new != *key {
             let _ = self.store.remove(key);
         }
         Ok(verdict)
     }
 
-    /// Writes the result of a compilation for an audit where the baker finds it.
+    /// Writes the result of a compilation for an audit to a file for the baker.
     fn keep_result(
         &self,
         application: &Application,
@@ -176,24 +175,24 @@ impl Player<'_> {
     fn read(&self, key: &Key) -> Result<(Meta, StoredRecipe), ReplayResult> {
         let entry = match self.store.look_up(key) {
             Lookup::Found(entry, _) | Lookup::Pending(entry) => entry,
-            Lookup::Absent => return skip("it, or a program that it is made from, is gone"),
+            Lookup::Absent => return skip("it, or a program that it is made from, was removed"),
             Lookup::Unreadable(error) => return skip(format!("it cannot be read: {error}")),
             Lookup::Bad(defect) => return skip(format!("its entry is damaged: {defect}")),
         };
         match entry.recipe() {
             Some(recipe) => Ok((entry.meta, recipe)),
-            None => skip("it was stored without its source (store_source)"),
+            None => skip("it was stored without its source (`store_source`)"),
         }
     }
 
-    /// The devices by their names: of several of one name, in the platform's order.
+    /// Finds the devices by name; those with equal names in the platform's order.
     fn find_devices(
         &self,
         names: &[DeviceName],
     ) -> Result<(&Application, Vec<Device>), ReplayResult> {
-        // A device compiles as its parts do, and a key of one device does not tell them apart.
+        // A single part compiles as the whole device does, and has the same key.
         if names.len() > 1 && names.iter().any(|device| device.is_part) {
-            return skip("it is for several devices, of which some are parts");
+            return skip("it is for several devices, some of which are sub-devices");
         }
         let find = |application: &Application| {
             let mut free: Vec<(Device, Vec<u8>)> = application
@@ -218,44 +217,44 @@ impl Player<'_> {
             None => {
                 let name = names.first().map_or(&[][..], |device| &device.name);
                 let name = name.strip_suffix(b"\0").unwrap_or(name);
-                skip(format!("the device {} is not there", text(name)))
+                skip(format!("the device `{}` does not exist", text(name)))
             }
         }
     }
 
-    /// Makes what a recipe makes: the program, and what has become of its last call.
+    /// Repeats the calls of a recipe. Returns the program and the result of the last call.
     fn make(
         &self,
-        making: &mut Making,
+        replay: &mut Replay,
         key: &Key,
         meta: Meta,
         recipe: StoredRecipe,
         depth: usize,
     ) -> Result<(Program, Done), ReplayResult> {
-        making.calls += 1;
-        if making.calls > MAX_CALLS || depth > MAX_DEPTH {
-            return skip("it takes too many calls");
+        replay.calls += 1;
+        if replay.calls > MAX_CALLS || depth > MAX_DEPTH {
+            return skip("it needs too many calls");
         }
         let names = |devices: &[DeviceName]| -> Vec<Vec<u8>> {
             devices.iter().map(|device| device.name.clone()).collect()
         };
-        if names(&recipe.devices) != names(&making.names) {
+        if names(&recipe.devices) != names(&replay.names) {
             return skip("it is made from programs for other devices");
         }
         let mut inputs = Vec::new();
         let before = match (&recipe.base, &recipe.previous) {
             (RecipeBase::Linked(keys), _) => {
                 for key in keys {
-                    inputs.push(self.part(making, key, depth)?);
+                    inputs.push(self.part(replay, key, depth)?);
                 }
                 None
             }
-            (_, Some(previous)) => Some(self.part(making, previous, depth)?),
+            (_, Some(previous)) => Some(self.part(replay, previous, depth)?),
             _ => None,
         };
-        let application = making.application;
+        let application = replay.application;
         let directories = application.hooked().include_dirs();
-        let root = making.root.join(making.calls.to_string());
+        let root = replay.root.join(replay.calls.to_string());
         let laid = lay_out(
             &root,
             &recipe,
@@ -268,18 +267,18 @@ impl Player<'_> {
             options,
             is_moved,
         } = laid.map_err(ReplayResult::Skipped)?;
-        if is_moved && making.task == Task::Audit {
-            return skip("its headers cannot be compiled where they were");
+        if is_moved && replay.task == BakeTask::Audit {
+            return skip("its headers cannot be compiled in their own directory");
         }
         if let Err(error) = enter(&working_directory) {
             return skip(format!("its working directory cannot be entered: {error}"));
         }
-        let device = |index: &u32| making.devices.get(*index as usize).copied();
+        let device = |index: &u32| replay.devices.get(*index as usize).copied();
         let listed = recipe.listed.as_ref();
         let listed = listed.map(|listed| listed.iter().map(device).collect::<Option<Vec<_>>>());
         let options = options.map(CString::new).transpose();
         let (Ok(options), None | Some(Some(_))) = (options, &listed) else {
-            return skip("its arguments cannot be given again");
+            return skip("its arguments cannot be repeated");
         };
         let arguments = BuildArguments {
             devices: listed.flatten(),
@@ -288,7 +287,7 @@ impl Player<'_> {
         let program = match (before, &recipe.base) {
             (Some(before), _) => Some(before),
             (None, RecipeBase::Linked(_)) => None,
-            (None, base) => Some(create(making, base)?),
+            (None, base) => Some(create(replay, base)?),
         };
         let operation = recipe.operation.clone();
         let float_state = FloatState::enter(&meta.ingredients);
@@ -296,8 +295,8 @@ impl Player<'_> {
             key: *key,
             meta,
             is_stale: self.is_stale,
-            again: making.task != Task::Bake && depth == 0,
-            is_audit: making.task == Task::Audit,
+            again: replay.task != BakeTask::Bake && depth == 0,
+            is_audit: replay.task == BakeTask::Audit,
             is_part: depth > 0,
             is_moved,
             has_variants: self.has_variants(&recipe),
@@ -305,7 +304,7 @@ impl Player<'_> {
         });
         let made = match (&operation, program) {
             (RecipeOperation::Link(()), _) => {
-                application.link_program(making.context, &arguments, &inputs)
+                application.link_program(replay.context, &arguments, &inputs)
             }
             (_, None) => Err(CL_SUCCESS),
             (RecipeOperation::Build, Some(program)) => {
@@ -313,20 +312,20 @@ impl Player<'_> {
                 verdict(program, code)
             }
             (RecipeOperation::Compile(headers), Some(program)) => {
-                compile(making, program, &arguments, headers)
+                compile(replay, program, &arguments, headers)
             }
         };
         let done = bake::end();
         drop(float_state);
         if matches!(operation, RecipeOperation::Link(())) {
-            making.programs.extend(made.iter().copied());
+            replay.programs.extend(made.iter().copied());
         }
         match (made, done) {
             (_, Some(Done::Left(why))) => skip(why),
-            // Each baker would make it again.
+            // Otherwise each baker would compile it again.
             (_, Some(Done::Useless(why))) => Err(ReplayResult::Failed(why)),
             (Ok(program), Some(done)) => Ok((program, done)),
-            // What is there already was not built again.
+            // An entry that exists was not built again.
             (Err(_), Some(done @ Done::Known(_))) if depth == 0 => {
                 Ok((Program::new(std::ptr::null_mut()), done))
             }
@@ -335,13 +334,13 @@ impl Player<'_> {
         }
     }
 
-    /// A program that another is made from.
-    fn part(&self, making: &mut Making, key: &Key, depth: usize) -> Result<Program, ReplayResult> {
+    /// Makes a program that another one is made from.
+    fn part(&self, replay: &mut Replay, key: &Key, depth: usize) -> Result<Program, ReplayResult> {
         let (meta, recipe) = self.read(key)?;
-        Ok(self.make(making, key, meta, recipe, depth + 1)?.0)
+        Ok(self.make(replay, key, meta, recipe, depth + 1)?.0)
     }
 
-    /// Whether the driver finds in its own cache what it made when kernels of the application ran.
+    /// Whether the driver's own cache has variants that it made when kernels of the application ran.
     fn has_variants(&self, recipe: &StoredRecipe) -> Box<dyn Fn() -> bool + Send> {
         let own = self
             .own_cache
@@ -368,23 +367,23 @@ fn verdict(program: Program, code: cl_int) -> Result<Program, cl_int> {
     }
 }
 
-/// The program before the call.
-fn create(making: &mut Making, base: &RecipeBase<Key>) -> Result<Program, ReplayResult> {
-    let application = making.application;
+/// Creates the program of the recipe.
+fn create(replay: &mut Replay, base: &RecipeBase<Key>) -> Result<Program, ReplayResult> {
+    let application = replay.application;
     let made = match base {
         RecipeBase::Source(source) => {
-            application.create_program_with_source(making.context, source)
+            application.create_program_with_source(replay.context, source)
         }
-        RecipeBase::Il(code, _) => application.create_program_with_il(making.context, code),
-        RecipeBase::Linked(_) => return skip("its recipe makes no sense"),
+        RecipeBase::Il(code, _) => application.create_program_with_il(replay.context, code),
+        RecipeBase::Linked(_) => return skip("its recipe is invalid"),
     };
-    let program = made.map_err(|code| failed("does not take it", code))?;
-    making.programs.push(program);
+    let program = made.map_err(|code| failed("does not accept it", code))?;
+    replay.programs.push(program);
     if let RecipeBase::Il(_, constants) = base {
         for (id, value) in constants {
             let code = application.set_specialization_constant(program, *id, value);
             if code != CL_SUCCESS {
-                return Err(failed("does not take a specialization constant", code));
+                return Err(failed("does not accept a specialization constant", code));
             }
         }
     }
@@ -392,27 +391,27 @@ fn create(making: &mut Making, base: &RecipeBase<Key>) -> Result<Program, Replay
 }
 
 fn compile(
-    making: &mut Making,
+    replay: &mut Replay,
     program: Program,
     arguments: &BuildArguments,
     headers: &[Header],
 ) -> Result<Program, cl_int> {
     let mut named: Vec<(&CStr, Program)> = Vec::new();
     for Header { name, source } in headers {
-        let made = making
+        let made = replay
             .application
-            .create_program_with_source(making.context, source)?;
-        making.programs.push(made);
+            .create_program_with_source(replay.context, source)?;
+        replay.programs.push(made);
         named.push((name, made));
     }
-    let code = making
+    let code = replay
         .application
         .compile_program(program, arguments, &named);
     verdict(program, code)
 }
 
-/// The programs in the driver's own cache, and when each was used (PoCL: a directory of two letters, one for each program in it,
-/// and a file in that which is touched by each build; measured on PoCL 3.1).
+/// The programs in the driver's own cache, and when each was last used. PoCL 3.1 (measured) has a directory of two letters, in that one
+/// for each program, and in that a file which each build touches.
 fn programs_in(cache: &Path) -> HashMap<PathBuf, SystemTime> {
     let short = below(cache).filter(|path| path.file_name().is_some_and(|name| name.len() == 2));
     let used = |program: PathBuf| {
@@ -425,8 +424,8 @@ fn programs_in(cache: &Path) -> HashMap<PathBuf, SystemTime> {
         .collect()
 }
 
-/// Whether a program has more than what each binary gets, which is for any work-group size (PoCL: a directory for each kernel,
-/// and in that one for each size and kind of range; measured on PoCL 3.1).
+/// Whether a program has variants for work-group sizes, in addition to the one for any size. PoCL 3.1 (measured) has a directory for
+/// each kernel, and in that one for each size and kind of range.
 fn has_variants(program: &Path) -> bool {
     let is_for_a_size = |path: PathBuf| {
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();

@@ -1,8 +1,8 @@
-//! The environment in which a recipe is baked: this command's own without what changes code, and with what the recipe recorded,
-//! as far as that cannot make anybody run or read something.
+//! The environment in which a recipe is compiled: this command's own without variables that change code, and with those that the
+//! recipe recorded, if they are harmless.
 //!
-//! Whoever can write into the cache, and nothing else of the user's, must not come to run a program of his choice through the
-//! baker. So a variable that names a program, a library or a path is never set because a recipe says so.
+//! An attacker who can write only to the cache must not be able to run a program through the baker. So a recipe never sets a variable
+//! that names a program, a library or a path.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ use crate::log::text;
 /// Variables, by name.
 pub type VariableMap = BTreeMap<OsString, OsString>;
 
-/// Parts of names of variables whose value is a path, a program, options for one, or a library.
+/// Parts of the names of variables whose values are paths, programs, libraries, or options of a program.
 const NAMING: [&str; 14] = [
     "PATH",
     "ARGS",
@@ -35,15 +35,15 @@ const NAMING: [&str; 14] = [
     "PRELOAD",
 ];
 
-/// The variables of the entry's driver family.
+/// The variables of a driver family.
 fn of_family(family: &str) -> &'static Environment {
     profile::named(family).environment
 }
 
-/// The variables that are to be set for what has these ingredients. `own` are this command's.
+/// The variables to set for a recipe with these ingredients. `own` are this command's.
 ///
 /// # Errors
-/// Why that cannot be, for people.
+/// Why the environment cannot be reproduced.
 pub fn recorded(
     family: &str,
     ingredients: &[Ingredient],
@@ -59,15 +59,15 @@ pub fn recorded(
         if !one.is_reproducible() {
             let name = text(one.name.as_bytes());
             return Err(match one.kind {
-                Kind::Functions => format!("{name} answered for functions of the driver"),
-                _ => format!("the floating-point state was another ({name})"),
+                Kind::Functions => format!("{name} replaced functions of the driver"),
+                _ => format!("the floating-point state differed ({name})"),
             });
         }
         if one.kind != Kind::Environment {
             continue;
         }
         let (name, value) = (OsStr::new(&one.name), OsStr::from_bytes(&one.value));
-        // A variable that no list names is known by its digest only, so it can be inherited and not set.
+        // Of a variable that no list names only the digest is known, so it can be inherited but not set.
         if let Some(digest) = digest_of(&one.value) {
             match own.get(name) {
                 Some(own) if sha256(own.as_bytes()) == digest => {
@@ -76,7 +76,7 @@ pub fn recorded(
                 }
                 _ => {
                     return Err(format!(
-                        "{} is not what it was, and only its digest is known",
+                        "{} has another value, and only the digest of the recorded one is known",
                         text(one.name.as_bytes())
                     ));
                 }
@@ -86,7 +86,7 @@ pub fn recorded(
         if !is_own && !may_be_set(environment, &one.name, &one.value) {
             let name = text(one.name.as_bytes());
             return Err(format!(
-                "{name} is not what it was, and what names programs, files or options is not set for a recipe"
+                "{name} has another value, and a recipe may not set variables that name programs, files or options"
             ));
         }
         wanted.insert(name.to_owned(), value.to_owned());
@@ -94,12 +94,12 @@ pub fn recorded(
     Ok(wanted)
 }
 
-/// Whether a variable that an entry names may be set because that says so.
+/// Whether an entry may set a variable.
 pub fn is_harmless(family: &str, name: &str, value: &[u8]) -> bool {
     may_be_set(of_family(family), name, value)
 }
 
-/// Whether a recipe may set a variable: one that is known by its full name, and names nothing that could be run or read.
+/// Whether a recipe may set a variable: its full name is known, and it cannot name anything to run or read.
 fn may_be_set(environment: &Environment, name: &str, value: &[u8]) -> bool {
     let mut known = environment.code.iter().chain(environment.identity);
     let upper = name.to_ascii_uppercase();
@@ -112,7 +112,7 @@ fn may_be_set(environment: &Environment, name: &str, value: &[u8]) -> bool {
         && !value.windows(3).any(|part| part == b".so")
 }
 
-/// This command's own variables without those that change code for any driver, which the recipe has where they were set.
+/// This command's own variables without those that change code for any driver. A recipe has those that were set.
 pub fn neutral(family: &str, own: &VariableMap) -> VariableMap {
     let of_family = of_family(family);
     let changes = |name: &str| match of_family.effect(name) {
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(recorded(&[("CPATH", "/opt/include")]), Ok(inherited));
         for other in [&[][..], &[("CPATH", "/tmp")]] {
             let refusal = recorded(other).expect_err("it cannot be set");
-            assert!(refusal.starts_with("CPATH is not what it was"), "{refusal}");
+            assert!(refusal.starts_with("CPATH has another value"), "{refusal}");
         }
     }
 

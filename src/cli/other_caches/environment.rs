@@ -1,4 +1,4 @@
-//! Where the caches are for this user, in this environment.
+//! The directories of other caches for this user and environment.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -10,22 +10,23 @@ use rustix::io::Errno;
 
 use super::table::{CachePath, CacheRoot};
 
-const DIRECTORY: OFlags = OFlags::RDONLY
+/// Opens a directory and follows no link.
+pub const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// The environment that caches look at.
-pub struct Surroundings {
+/// The environment that caches read.
+pub struct CacheEnvironment {
     /// A variable's value.
     pub variable: fn(&str) -> Option<OsString>,
     passwd_home: Option<PathBuf>,
 }
 
-impl Surroundings {
-    /// Those of this process.
-    pub fn read() -> Surroundings {
-        Surroundings {
+impl CacheEnvironment {
+    /// The environment of this process.
+    pub fn read() -> CacheEnvironment {
+        CacheEnvironment {
             variable: |name| std::env::var_os(name).filter(|value| !value.is_empty()),
             passwd_home: passwd_home(),
         }
@@ -41,13 +42,13 @@ impl Surroundings {
         self.directory("HOME")
     }
 
-    /// $XDG_CACHE_HOME, or where it is without.
+    /// $XDG_CACHE_HOME, or `.cache` in the home.
     pub fn cache_home(&self) -> Option<PathBuf> {
         let below_home = || Some(self.home()?.join(".cache"));
         self.directory("XDG_CACHE_HOME").or_else(below_home)
     }
 
-    /// What a path begins with; None: not in this environment.
+    /// The beginning of a path; None if it does not exist in this environment.
     pub fn base(&self, base: CacheRoot) -> Option<PathBuf> {
         match base {
             CacheRoot::Variable(name) => self.directory(name),
@@ -98,7 +99,7 @@ impl Surroundings {
     }
 }
 
-/// The home directory that the passwd file gives this user: what getpwuid says where no other service does.
+/// The home directory in the passwd file, which getpwuid returns if no other service is configured.
 fn passwd_home() -> Option<PathBuf> {
     let passwd = std::fs::read("/etc/passwd").ok()?;
     let user = rustix::process::getuid().as_raw().to_string();
@@ -111,24 +112,24 @@ fn passwd_home() -> Option<PathBuf> {
     home.is_absolute().then_some(home)
 }
 
-/// A directory of a cache, open, and those that are above it and were made for it: each with the name that the next one has.
-pub struct Opened {
+/// An open directory of a cache, with those above it that belong to the cache.
+pub struct OpenedCache {
     /// The directory.
     pub fd: OwnedFd,
-    /// The directories above, from the base on, each with the name below it.
+    /// The directories above, from the base on, each with the name of the next one.
     pub above: Vec<(OwnedFd, OsString)>,
 }
 
-/// Opens a cache's directory. The way to the base may have links, as `~/.cache` may be one; what is behind it has none. Ok(None):
-/// there is nothing.
+/// Opens a cache's directory; None if there is none. The path to the base may contain links, since `~/.cache` may be one; the path below
+/// may not.
 ///
 /// # Errors
-/// Why it cannot be opened, for people.
-pub fn open(base: &Path, below: &[&str]) -> Result<Option<Opened>, String> {
-    // Of a variable's value the last part belongs to the cache.
+/// Why the directory cannot be opened.
+pub fn open(base: &Path, below: &[&str]) -> Result<Option<OpenedCache>, String> {
+    // The last part of a variable's value belongs to the cache.
     let (base, first) = match (below, base.parent(), base.file_name()) {
         ([], Some(parent), Some(name)) => (parent, Some(name.to_owned())),
-        ([], ..) => return Err("it is no cache's directory".to_owned()),
+        ([], ..) => return Err("it is not the directory of a cache".to_owned()),
         _ => (base, None),
     };
     let names = first.into_iter().chain(below.iter().map(OsString::from));
@@ -146,12 +147,12 @@ pub fn open(base: &Path, below: &[&str]) -> Result<Option<Opened>, String> {
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::LOOP | Errno::NOTDIR) => {
                 return Err(format!(
-                    "`{}` is a link or no directory",
+                    "`{}` is a link or not a directory",
                     crate::log::os(&name)
                 ));
             }
             Err(error) => return Err(cannot(error)),
         }
     }
-    Ok(Some(Opened { fd, above }))
+    Ok(Some(OpenedCache { fd, above }))
 }

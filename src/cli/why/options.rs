@@ -1,4 +1,4 @@
-//! In what two texts of build options differ, word by word.
+//! Compares build options word by word.
 
 use sha2::{Digest, Sha256};
 
@@ -7,16 +7,16 @@ use crate::key::ingredients::hex;
 use crate::key::options;
 use crate::log::text;
 
-/// Stands for an include directory in what enters the key.
+/// Replaces an include directory in the options that enter the key.
 const MARK: &[u8] = b"\0I";
 
-/// The differences of options; None is NULL.
+/// The differences of options. None is NULL.
 pub fn option_differences(before: Option<&[u8]>, after: Option<&[u8]>) -> Vec<Difference> {
     let texts = [before, after].map(Option::unwrap_or_default);
     let marked = |word: &[u8]| word.windows(MARK.len()).any(|window| window == MARK);
     let mut pairs = changed_words(texts.map(keyed));
     if pairs.iter().flatten().flatten().any(|word| marked(word)) {
-        // There are more or fewer of them, and then it is better to see their names.
+        // The number of include directories changed, so show their names.
         pairs = changed_words(texts.map(<[u8]>::to_vec));
     }
     let words = pairs
@@ -28,7 +28,7 @@ pub fn option_differences(before: Option<&[u8]>, after: Option<&[u8]>) -> Vec<Di
     }
 }
 
-/// The words that one of the two texts has and the other has not, those of the same name together.
+/// The words that only one of the two texts has, paired by name.
 fn changed_words(texts: [Vec<u8>; 2]) -> Vec<[Option<Vec<u8>>; 2]> {
     let [mut old, mut new] = texts.map(|text| words(&text));
     let equal = |old: &[u8], new: &[u8]| old == new || digested(old) == digested(new);
@@ -49,7 +49,7 @@ fn changed_words(texts: [Vec<u8>; 2]) -> Vec<[Option<Vec<u8>>; 2]> {
     pairs
 }
 
-/// Where the words are the same: their order differs, or the blanks between them, or one text is empty and the other NULL.
+/// The difference if the words are the same: order, blanks, or an empty text and NULL.
 fn same_words(before: Option<&[u8]>, after: Option<&[u8]>) -> Difference {
     let shown = |options: Option<&[u8]>| match options {
         Some(options) => format!("`{}`", text(options)),
@@ -69,13 +69,13 @@ fn same_words(before: Option<&[u8]>, after: Option<&[u8]>) -> Difference {
     }
 }
 
-/// What enters the key, with a mark in place of each include directory.
+/// What enters the key, with a mark for each include directory.
 fn keyed(written: &[u8]) -> Vec<u8> {
     let parsed = options::parse(written);
     parsed.map_or_else(|_| written.to_vec(), |options| options.normalized)
 }
 
-/// The words, each letter that takes an argument with that.
+/// The words, each option together with its argument.
 fn words(text: &[u8]) -> Vec<Vec<u8>> {
     let blank = |byte: &u8| byte.is_ascii_whitespace();
     let words = text.split(blank).filter(|word| !word.is_empty());
@@ -91,12 +91,12 @@ fn words(text: &[u8]) -> Vec<Vec<u8>> {
     joined
 }
 
-/// What two words for the same thing have in common.
+/// The name of an option, without its value.
 fn name(word: &[u8]) -> &[u8] {
     word.split(|byte| *byte == b'=').next().unwrap_or(word)
 }
 
-/// A definition as it stands where texts are private, since only one of the two may be so.
+/// A definition with the digest of its value, since only one of two may be stored so (`store_source`).
 fn digested(word: &[u8]) -> Vec<u8> {
     match word.iter().position(|byte| *byte == b'=') {
         Some(at) if word.starts_with(b"-D") && !word[at + 1..].starts_with(b"sha256:") => {
@@ -112,7 +112,7 @@ fn difference(before: Option<&[u8]>, after: Option<&[u8]>) -> Difference {
     let [was, is] = [before, after].map(|word| word.map(shown));
     let words = match (&was, &is) {
         (Some(was), Some(is)) => format!("option {was} became {is}"),
-        (Some(was), None) => format!("option {was} was left out"),
+        (Some(was), None) => format!("option {was} was removed"),
         (None, is) => format!("option {} was added", is.as_deref().unwrap_or_default()),
     };
     let named = name(after.or(before).unwrap_or_default());

@@ -1,33 +1,33 @@
-//! What a cache's directory looks like: patterns of names, level by level. Only what matches is ever removed.
+//! The layout of a cache's directory: patterns of names for each level. Only what matches is ever removed.
 
-/// What may stand in a directory of a cache.
+/// A file or directory in a cache.
 pub struct Node {
-    /// Whether a name is one of those.
+    /// Whether a name matches.
     pub name: fn(&[u8]) -> bool,
-    /// What stands under it.
+    /// What such a name is.
     pub kind: FileKind,
 }
 
-/// What stands under a name.
+/// What a name is.
 #[derive(Clone, Copy)]
 pub enum FileKind {
-    /// A file by whose name the cache is recognized: no other program has such names.
+    /// A file whose name identifies the cache: no other program uses it.
     Own,
-    /// A file whose name others may have as well, as `index`. It is the cache's only where the directory is.
+    /// A file whose name other programs may use, such as `index`.
     Common,
     /// A link that the cache makes itself. It is removed, never followed.
     Link,
-    /// A directory in which this stands.
+    /// A directory with these nodes.
     Directory(&'static [Node]),
 }
 
-/// A file by whose name the cache is recognized.
+/// A file whose name identifies the cache.
 pub const fn own(name: fn(&[u8]) -> bool) -> Node {
     let kind = FileKind::Own;
     Node { name, kind }
 }
 
-/// A file whose name others may have as well.
+/// A file whose name other programs may use.
 pub const fn common(name: fn(&[u8]) -> bool) -> Node {
     let kind = FileKind::Common;
     Node { name, kind }
@@ -50,7 +50,7 @@ pub fn any(_: &[u8]) -> bool {
     true
 }
 
-/// A digest in hexadecimal digits, so many of them.
+/// A digest of this many hexadecimal digits.
 pub fn hex(name: &[u8], length: usize) -> bool {
     name.len() == length && is_hex(name)
 }
@@ -63,18 +63,18 @@ pub fn is_hex(name: &[u8]) -> bool {
             .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// What stands between a beginning and an end.
+/// The part of a name between a beginning and an end.
 pub fn between<'a>(name: &'a [u8], before: &str, after: &str) -> Option<&'a [u8]> {
     name.strip_prefix(before.as_bytes())?
         .strip_suffix(after.as_bytes())
 }
 
-/// A name that begins and ends so, with something in between.
+/// Whether a name has this beginning and end, with something in between.
 pub fn like(name: &[u8], before: &str, after: &str) -> bool {
     between(name, before, after).is_some_and(|middle| !middle.is_empty())
 }
 
-/// A name with one of these extensions.
+/// Whether a name has one of these extensions.
 pub fn has_extension(name: &[u8], extensions: &[&str]) -> bool {
     let dot = name.iter().rposition(|byte| *byte == b'.');
     dot.is_some_and(|dot| {
@@ -85,7 +85,7 @@ pub fn has_extension(name: &[u8], extensions: &[&str]) -> bool {
     })
 }
 
-/// What mkstemp and the like put in place of their Xs.
+/// Whether a name is one that mkstemp makes of `XXXXXX`.
 pub fn is_random(name: &[u8]) -> bool {
     name.len() >= 6 && name.iter().all(u8::is_ascii_alphanumeric)
 }

@@ -1,73 +1,101 @@
-//! Which entries go into an archive, and their bytes.
+//! Chooses the entries for an archive, and reads them.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Write;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
 
 use super::disclosure::Disclosure;
-use super::{ExportArgs, cannot, place, private};
-use crate::cli::archive::{ListedMember, bar, devices, go_on};
+use super::private;
+use crate::cli::archive::manifest::ListedMember;
+use crate::cli::entry_view::devices;
 use crate::cli::failure::Failure;
 use crate::cli::interrupt::Interrupt;
+use crate::cli::parse::parse_age;
+use crate::cli::progress::bar;
+use crate::cli::replace_file::directory_of;
 use crate::key::ingredients::Key;
 use crate::store::entry::{Entry, EntryContent, Meta};
 use crate::store::recipe::StoredRecipe;
 use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 
+/// Which entries are exported, and which of their parts.
+#[derive(Args)]
+pub struct ExportFilter {
+    /// Only entries of drivers of this family, such as `pocl`
+    #[arg(long, value_name = "NAME")]
+    driver: Option<String>,
+    /// Only entries for devices with this in their name
+    #[arg(long, value_name = "TEXT")]
+    device: Option<String>,
+    /// Only entries that this program made
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
+    /// Only entries compiled within this time, such as 12h or 30d
+    #[arg(long, value_name = "TIME", value_parser = parse_age)]
+    since: Option<Duration>,
+    /// Leave out sources, headers, build logs, paths, and values of options and variables; skip entries that contain them otherwise
+    #[arg(long)]
+    pub no_source: bool,
+}
+
 /// What goes into the archive.
 #[derive(Default)]
-pub struct Chosen {
-    /// The entries, in the order in which they go there.
+pub struct ExportSelection {
+    /// The entries, in order.
     pub listed: Vec<(Key, ListedMember)>,
-    /// Their bytes, one after the other.
+    /// The bytes of the entries, one after the other.
     pub spool: Option<File>,
-    /// What whoever reads the archive learns.
+    /// What the archive discloses.
     pub disclosure: Disclosure,
-    /// What was left out, and how many.
+    /// What was left out, and how many entries.
     pub left_out: Vec<(&'static str, u64)>,
-    /// Entries that are not whole.
+    /// The number of damaged entries.
     pub damaged: u64,
 }
 
-impl Chosen {
-    /// Reads what is wanted, and what that was made from, whoever has left it: a program that links asks for that first.
+impl ExportSelection {
+    /// Reads the matching entries, and those that they were linked from: a program that links needs these first.
     pub fn read(
         store: &Store,
-        wanted: &ExportArgs,
+        filter: &ExportFilter,
+        spool: Option<&Path>,
         interrupt: &Interrupt,
-    ) -> Result<Chosen, Failure> {
+    ) -> Result<ExportSelection, Failure> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |since| since.as_secs());
-        let mut chosen = Chosen::default();
-        if !wanted.dry_run {
-            let place = place(&wanted.file);
-            let made = tempfile::tempfile_in(&place);
-            chosen.spool = Some(made.map_err(|error| cannot("write into", &place, &error))?);
+        let mut chosen = ExportSelection::default();
+        if let Some(place) = spool {
+            let made = tempfile::tempfile_in(place);
+            chosen.spool = Some(made.map_err(|error| cannot("write into", place, &error))?);
         }
         let (mut read, mut needed) = (BTreeSet::new(), BTreeSet::new());
         let entries = store.entries()?;
         let bar = bar(entries.len() as u64, "reading");
         for (key, _) in entries {
-            go_on(interrupt)?;
+            interrupt.go_on()?;
             bar.inc(1);
-            let is_wanted = |meta: &Meta| wanted.wants(meta, now);
-            // Damaged ones have none, mostly.
+            let is_wanted = |meta: &Meta| filter.takes(meta, now);
+            // Damaged entries usually have no metadata.
             if store.read_meta(&key).as_ref().is_none_or(is_wanted)
                 && let Some(entry) = chosen.look_up(store, &key)
                 && is_wanted(&entry.meta)
             {
                 read.insert(key);
-                needed.extend(chosen.add(wanted, &key, &entry)?);
+                needed.extend(chosen.add(filter, &key, &entry, spool)?);
             }
         }
         while let Some(key) = needed.pop_first() {
-            go_on(interrupt)?;
+            interrupt.go_on()?;
             if read.insert(key)
                 && let Some(entry) = chosen.look_up(store, &key)
             {
-                needed.extend(chosen.add(wanted, &key, &entry)?);
+                needed.extend(chosen.add(filter, &key, &entry, spool)?);
             }
         }
         bar.finish_and_clear();
@@ -85,14 +113,20 @@ impl Chosen {
         }
     }
 
-    /// Adds an entry. Gives the keys of what it was made from.
-    fn add(&mut self, wanted: &ExportArgs, key: &Key, entry: &Entry) -> Result<Vec<Key>, Failure> {
+    /// Adds an entry. Returns the keys of the entries that it was linked from.
+    fn add(
+        &mut self,
+        filter: &ExportFilter,
+        key: &Key,
+        entry: &Entry,
+        place: Option<&Path>,
+    ) -> Result<Vec<Key>, Failure> {
         let recipe = entry.recipe();
         let needed = recipe
             .as_ref()
             .map(StoredRecipe::needed)
             .unwrap_or_default();
-        let (meta, recipe) = match wanted.no_source {
+        let (meta, recipe) = match filter.no_source {
             false => (entry.meta.clone(), recipe),
             true => match private::without_secrets(entry) {
                 Ok(meta) => (meta, None),
@@ -109,16 +143,16 @@ impl Chosen {
         let bytes = encoded(key, entry, &meta, recipe.as_ref());
         self.listed
             .push((*key, ListedMember::of(key, &meta, recipe.is_some(), &bytes)));
-        if let Some(spool) = &mut self.spool {
+        if let (Some(spool), Some(place)) = (&mut self.spool, place) {
             let written = spool.write_all(&bytes);
-            written.map_err(|error| cannot("write into", &place(&wanted.file), &error))?;
+            written.map_err(|error| cannot("write into", place, &error))?;
         }
         Ok(needed)
     }
 }
 
-impl ExportArgs {
-    fn wants(&self, meta: &Meta, now: u64) -> bool {
+impl ExportFilter {
+    fn takes(&self, meta: &Meta, now: u64) -> bool {
         let has = |device: &str| {
             let wanted = device.to_lowercase();
             let names = devices(&meta.ingredients);
@@ -140,7 +174,7 @@ impl ExportArgs {
     }
 }
 
-/// The entry's file in an archive. What depends on who has it, and not on the program, is as in any other.
+/// The bytes of the entry in the archive, without the mark that it was imported.
 fn encoded(key: &Key, entry: &Entry, meta: &Meta, recipe: Option<&StoredRecipe>) -> Vec<u8> {
     let content = EntryContent {
         meta: &Meta {
@@ -151,4 +185,20 @@ fn encoded(key: &Key, entry: &Entry, meta: &Meta, recipe: Option<&StoredRecipe>)
         binaries: entry.binaries().collect(),
     };
     content.encode(key).expect("memory for an entry")
+}
+
+/// The directory in which temporary files for this archive are made.
+pub fn place(file: &Path) -> PathBuf {
+    if file == OsStr::new("-") {
+        #[allow(clippy::disallowed_methods)] // the file has no name
+        return std::env::temp_dir();
+    }
+    directory_of(file).to_owned()
+}
+
+pub fn cannot(action: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::new(format_args!(
+        "cannot {action} `{}`: {error}",
+        crate::log::path(path)
+    ))
 }

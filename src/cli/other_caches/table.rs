@@ -1,6 +1,8 @@
 //! The other caches of compiled kernels: where each is, what is in it, and which variables move it or turn it off.
 //!
-//! Each fact names the source or document that it was read in, or says "seen" if it was observed.
+//! Each fact names its source or document, or says "seen" if it was observed.
+
+use CacheRoot::{CacheHome, Home, HomeCache, PasswdCacheHome, Temporary, Variable};
 
 use super::structure::{
     Node, any, between, common, directory, has_extension, hex, is_hex, is_random, like, link, own,
@@ -8,35 +10,35 @@ use super::structure::{
 
 /// One cache.
 pub struct OtherCache {
-    /// As people type it.
+    /// The name on the command line.
     pub name: &'static str,
-    /// What it is of.
+    /// What it contains.
     pub what: &'static str,
     /// Where it may be; the first that a variable names is used.
     pub places: &'static [CachePath],
-    /// How it is turned off, for people.
+    /// How to turn it off, as a message.
     pub off: &'static str,
-    /// How it is moved, for people.
+    /// How to move it, as a message.
     pub moved: &'static str,
-    /// The variables that it looks at.
+    /// The variables that it reads.
     pub variables: &'static [&'static str],
-    /// What makes it cold for one program.
+    /// How to make it cold for one program.
     pub cold: &'static [Cold],
 }
 
 /// Where a cache may be.
 pub struct CachePath {
-    /// What its path begins with.
+    /// The beginning of its path.
     pub base: CacheRoot,
-    /// What comes behind.
+    /// The rest of its path.
     pub below: &'static [&'static str],
-    /// What is there.
+    /// The layout.
     pub tree: &'static [Node],
-    /// Whether other things than the cache are there by right, which nobody needs to be told of.
+    /// Whether other files may be there, too, which are not reported.
     pub is_shared: bool,
 }
 
-/// What a path begins with.
+/// The beginning of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheRoot {
     /// The value of a variable.
@@ -47,20 +49,20 @@ pub enum CacheRoot {
     PasswdCacheHome,
     /// $HOME.
     Home,
-    /// .cache in $HOME, whatever XDG_CACHE_HOME says.
+    /// .cache in $HOME, even if XDG_CACHE_HOME is set.
     HomeCache,
-    /// /tmp, where there is no home.
+    /// /tmp, if there is no home.
     Temporary,
 }
 
-/// What makes a cache cold.
+/// How to make a cache cold.
 #[derive(Clone, Copy, Debug)]
 pub enum Cold {
-    /// A variable has a value.
+    /// Set a variable to a value.
     Set(&'static str, &'static str),
-    /// A variable names an empty directory that goes with the run. Where nothing turns the cache off, or not wholly.
+    /// Set a variable to an empty directory, if nothing turns the cache off completely.
     Move(&'static str),
-    /// What stands below the cache home is not there. For what only XDG_CACHE_HOME moves.
+    /// Hide this name below the cache home, for caches that only XDG_CACHE_HOME moves.
     Hide(&'static str),
 }
 
@@ -97,9 +99,9 @@ pub const CACHES: [OtherCache; 13] = [
         what: "PoCL: programs, and kernels for each size of work-group",
         // lib/CL/pocl_cache.c, pocl_cache_init_topdir; doc/sphinx/source/env_variables.rst. /tmp without a home.
         places: &[
-            place(CacheRoot::Variable("POCL_CACHE_DIR"), &[], POCL),
-            place(CacheRoot::CacheHome, &["pocl", "kcache"], POCL),
-            place(CacheRoot::Temporary, &["pocl", "kcache"], POCL),
+            place(Variable("POCL_CACHE_DIR"), &[], POCL),
+            place(CacheHome, &["pocl", "kcache"], POCL),
+            place(Temporary, &["pocl", "kcache"], POCL),
         ],
         // It writes to the disk nevertheless, and removes what it wrote when a program is released (using.rst).
         off: "POCL_KERNEL_CACHE=0 removes what was compiled when the program is released",
@@ -113,36 +115,28 @@ pub const CACHES: [OtherCache; 13] = [
         // src/util/disk_cache_os.c, disk_cache_generate_cache_dir; docs/envvars.rst. The old names are those before 22.3.
         places: &[
             place(
-                CacheRoot::Variable("MESA_SHADER_CACHE_DIR"),
+                Variable("MESA_SHADER_CACHE_DIR"),
                 &["mesa_shader_cache"],
                 MESA,
             ),
             place(
-                CacheRoot::Variable("MESA_SHADER_CACHE_DIR"),
+                Variable("MESA_SHADER_CACHE_DIR"),
                 &["mesa_shader_cache_db"],
                 MESA_DB,
             ),
             place(
-                CacheRoot::Variable("MESA_SHADER_CACHE_DIR"),
+                Variable("MESA_SHADER_CACHE_DIR"),
                 &["mesa_shader_cache_sf"],
                 MESA_SF,
             ),
             place(
-                CacheRoot::Variable("MESA_GLSL_CACHE_DIR"),
+                Variable("MESA_GLSL_CACHE_DIR"),
                 &["mesa_shader_cache"],
                 MESA,
             ),
-            place(CacheRoot::PasswdCacheHome, &["mesa_shader_cache"], MESA),
-            place(
-                CacheRoot::PasswdCacheHome,
-                &["mesa_shader_cache_db"],
-                MESA_DB,
-            ),
-            place(
-                CacheRoot::PasswdCacheHome,
-                &["mesa_shader_cache_sf"],
-                MESA_SF,
-            ),
+            place(PasswdCacheHome, &["mesa_shader_cache"], MESA),
+            place(PasswdCacheHome, &["mesa_shader_cache_db"], MESA_DB),
+            place(PasswdCacheHome, &["mesa_shader_cache_sf"], MESA_SF),
         ],
         off: "MESA_SHADER_CACHE_DISABLE=true",
         moved: "MESA_SHADER_CACHE_DIR",
@@ -167,8 +161,8 @@ pub const CACHES: [OtherCache; 13] = [
         what: "NVIDIA: machine code of PTX, of OpenCL and CUDA",
         // CUDA C++ Programming Guide, "Environment Variables". The names of its files as strace shows them.
         places: &[
-            place(CacheRoot::Variable("CUDA_CACHE_PATH"), &[], NVIDIA),
-            place(CacheRoot::Home, &[".nv", "ComputeCache"], NVIDIA),
+            place(Variable("CUDA_CACHE_PATH"), &[], NVIDIA),
+            place(Home, &[".nv", "ComputeCache"], NVIDIA),
         ],
         off: "CUDA_CACHE_DISABLE=1",
         moved: "CUDA_CACHE_PATH",
@@ -185,11 +179,11 @@ pub const CACHES: [OtherCache; 13] = [
         // compute-runtime, programmers-guide/COMPILER_CACHE.md; os_compiler_cache_helper.cpp and compiler_cache_linux.cpp. IGC
         // has no cache of its own.
         places: &[
-            place(CacheRoot::Variable("NEO_CACHE_DIR"), &[], INTEL),
-            place(CacheRoot::CacheHome, &["neo_compiler_cache"], INTEL),
+            place(Variable("NEO_CACHE_DIR"), &[], INTEL),
+            place(CacheHome, &["neo_compiler_cache"], INTEL),
         ],
         off: "NEO_CACHE_PERSISTENT=0",
-        moved: "NEO_CACHE_DIR, which must exist: without it there is no cache",
+        moved: "NEO_CACHE_DIR, which must exist: otherwise there is no cache",
         variables: &[
             "NEO_CACHE_DIR",
             "NEO_CACHE_PERSISTENT",
@@ -202,9 +196,9 @@ pub const CACHES: [OtherCache; 13] = [
         what: "AMD COMGR: what ROCm's OpenCL and HIP compile at run time",
         // ROCm/llvm-project, amd/comgr/README.md; the names are those of llvm::localCache and llvm::CachePruning.
         places: &[
-            place(CacheRoot::Variable("AMD_COMGR_CACHE_DIR"), &[], COMGR),
-            place(CacheRoot::CacheHome, &["comgr"], COMGR),
-            place(CacheRoot::CacheHome, &["comgr_cache"], COMGR),
+            place(Variable("AMD_COMGR_CACHE_DIR"), &[], COMGR),
+            place(CacheHome, &["comgr"], COMGR),
+            place(CacheHome, &["comgr_cache"], COMGR),
         ],
         off: "AMD_COMGR_CACHE=0",
         moved: "AMD_COMGR_CACHE_DIR",
@@ -217,9 +211,9 @@ pub const CACHES: [OtherCache; 13] = [
     },
     OtherCache {
         name: "pyopencl",
-        what: "PyOpenCL: programs, where the driver has no cache itself",
+        what: "PyOpenCL: programs, if the driver has no cache of its own",
         // pyopencl/cache.py and __init__.py (2026.1).
-        places: &[shared(CacheRoot::CacheHome, &["pyopencl"], PYOPENCL)],
+        places: &[shared(CacheHome, &["pyopencl"], PYOPENCL)],
         off: "PYOPENCL_NO_CACHE=1",
         moved: "XDG_CACHE_HOME, or the argument cache_dir of a program",
         variables: &["PYOPENCL_NO_CACHE"],
@@ -229,7 +223,7 @@ pub const CACHES: [OtherCache; 13] = [
         name: "pytools",
         what: "pytools: what PyOpenCL generates to call kernels, and what loopy generates",
         // pytools/persistent_dict.py (2026.1); loopy/__init__.py and loopy/codegen.
-        places: &[place(CacheRoot::CacheHome, &["pytools"], PYTOOLS)],
+        places: &[place(CacheHome, &["pytools"], PYTOOLS)],
         off: "LOOPY_NO_CACHE=1 and CG_NO_CACHE=1 for loopy, PYOPENCL_NO_CACHE=1 for PyOpenCL",
         moved: "XDG_CACHE_HOME",
         variables: &["LOOPY_NO_CACHE", "CG_NO_CACHE", "PYOPENCL_NO_CACHE"],
@@ -244,8 +238,8 @@ pub const CACHES: [OtherCache; 13] = [
         what: "MIOpen: AMD's kernels of neural networks",
         // MIOpen, docs/conceptual/cache.rst; src/binary_cache.cpp, src/kern_db.cpp.
         places: &[
-            place(CacheRoot::Variable("MIOPEN_CUSTOM_CACHE_DIR"), &[], MIOPEN),
-            place(CacheRoot::HomeCache, &["miopen"], MIOPEN),
+            place(Variable("MIOPEN_CUSTOM_CACHE_DIR"), &[], MIOPEN),
+            place(HomeCache, &["miopen"], MIOPEN),
         ],
         off: "MIOPEN_DISABLE_CACHE=1",
         moved: "MIOPEN_CUSTOM_CACHE_DIR",
@@ -254,18 +248,14 @@ pub const CACHES: [OtherCache; 13] = [
     },
     OtherCache {
         name: "triton",
-        what: "Triton: kernels of Python programs, of each step of their compilation",
+        what: "Triton: kernels of Python programs, after each step of their compilation",
         // python/triton/knobs.py and runtime/cache.py.
         places: &[
-            place(CacheRoot::Variable("TRITON_CACHE_DIR"), &[], TRITON),
-            place(
-                CacheRoot::Variable("TRITON_HOME"),
-                &[".triton", "cache"],
-                TRITON,
-            ),
-            place(CacheRoot::Home, &[".triton", "cache"], TRITON),
+            place(Variable("TRITON_CACHE_DIR"), &[], TRITON),
+            place(Variable("TRITON_HOME"), &[".triton", "cache"], TRITON),
+            place(Home, &[".triton", "cache"], TRITON),
         ],
-        off: "TRITON_ALWAYS_COMPILE=1 does not read it",
+        off: "TRITON_ALWAYS_COMPILE=1 turns reading off",
         moved: "TRITON_CACHE_DIR",
         variables: &["TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_ALWAYS_COMPILE"],
         cold: &[Cold::Move("TRITON_CACHE_DIR")],
@@ -274,8 +264,8 @@ pub const CACHES: [OtherCache; 13] = [
         name: "tilus",
         what: "Tilus: programs, their sources and libraries",
         // python/tilus/drivers.py.
-        places: &[shared(CacheRoot::HomeCache, &["tilus"], TILUS)],
-        off: "nothing turns it off",
+        places: &[shared(HomeCache, &["tilus"], TILUS)],
+        off: "cannot be turned off",
         moved: "the option cache_dir of a program",
         variables: &[],
         cold: &[],
@@ -285,10 +275,10 @@ pub const CACHES: [OtherCache; 13] = [
         what: "hashcat: its kernels for each device",
         // src/folder.c and src/backend.c; `~/.hashcat` is used if it is there. Seen with 6.2.6.
         places: &[
-            place(CacheRoot::CacheHome, &["hashcat", "kernels"], HASHCAT),
-            place(CacheRoot::Home, &[".hashcat", "kernels"], HASHCAT),
+            place(CacheHome, &["hashcat", "kernels"], HASHCAT),
+            place(Home, &[".hashcat", "kernels"], HASHCAT),
         ],
-        off: "nothing turns it off",
+        off: "cannot be turned off",
         moved: "XDG_CACHE_HOME, where there is no ~/.hashcat",
         variables: &[],
         cold: &[Cold::Hide("hashcat")],
@@ -298,8 +288,8 @@ pub const CACHES: [OtherCache; 13] = [
         what: "OpenCV: programs of its transparent API",
         // modules/core/src/ocl.cpp, OpenCLBinaryCacheConfigurator; utils/filesystem.cpp, getCacheDirectory. Seen with 5.0.
         places: &[
-            place(CacheRoot::Variable("OPENCV_OPENCL_CACHE_DIR"), &[], OPENCV),
-            shared(CacheRoot::CacheHome, &["opencv"], OPENCV_VERSIONS),
+            place(Variable("OPENCV_OPENCL_CACHE_DIR"), &[], OPENCV),
+            shared(CacheHome, &["opencv"], OPENCV_VERSIONS),
         ],
         off: "OPENCV_OPENCL_CACHE_ENABLE=0",
         moved: "OPENCV_OPENCL_CACHE_DIR",
@@ -314,8 +304,8 @@ pub const CACHES: [OtherCache; 13] = [
         name: "darktable",
         what: "darktable: its kernels for each device",
         // src/common/opencl.c, dt_opencl_load_program. Its pictures are in the same directory.
-        places: &[shared(CacheRoot::CacheHome, &["darktable"], DARKTABLE)],
-        off: "nothing turns it off but --disable-opencl",
+        places: &[shared(CacheHome, &["darktable"], DARKTABLE)],
+        off: "cannot be turned off, except with --disable-opencl",
         moved: "XDG_CACHE_HOME, or darktable --cachedir",
         variables: &[],
         cold: &[Cold::Hide("darktable")],
@@ -381,30 +371,23 @@ const MESA: &[Node] = &[
             common(|name| between(name, "", ".tmp").is_some_and(|digest| hex(digest, 38))),
         ],
     ),
-    common(|name| name == b"index" || name == b"marker"),
+    MESA_COMMON,
 ];
-const MESA_DB_FILES: &[Node] = &[
-    own(|name| name == b"mesa_cache.db" || name == b"mesa_cache.idx"),
-    common(|name| name == b"marker" || name == b"index"),
-];
+const MESA_COMMON: Node = common(|name| name == b"marker" || name == b"index");
+const MESA_DB_FILE: Node = own(|name| name == b"mesa_cache.db" || name == b"mesa_cache.idx");
 const MESA_DB: &[Node] = &[
     directory(
         |name| between(name, "part", "").is_some_and(|part| part.iter().all(u8::is_ascii_digit)),
-        MESA_DB_FILES,
+        &[MESA_DB_FILE, MESA_COMMON],
     ),
-    own(|name| name == b"mesa_cache.db" || name == b"mesa_cache.idx"),
-    common(|name| name == b"marker" || name == b"index"),
+    MESA_DB_FILE,
+    MESA_COMMON,
 ];
-const MESA_SF_FILES: &[Node] = &[
-    own(|name| like(name, "foz_cache", ".foz")),
-    own(|name| name == b"foz_cache.foz"),
-    common(|name| name == b"marker" || name == b"index"),
-];
+const MESA_SF_FILE: Node = own(|name| between(name, "foz_cache", ".foz").is_some());
 const MESA_SF: &[Node] = &[
-    directory(is_hex, &[directory(any, MESA_SF_FILES)]),
-    own(|name| like(name, "foz_cache", ".foz")),
-    own(|name| name == b"foz_cache.foz"),
-    common(|name| name == b"marker" || name == b"index"),
+    directory(is_hex, &[directory(any, &[MESA_SF_FILE, MESA_COMMON])]),
+    MESA_SF_FILE,
+    MESA_COMMON,
 ];
 
 const NVIDIA: &[Node] = &[
