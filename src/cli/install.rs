@@ -297,7 +297,7 @@ impl Registration {
             )),
             (false, true) if machine.needs_layer => Ok(Registration {
                 is_layer: true,
-                why: Some("since it calls drivers of ICD 2.0 through its own tables"),
+                why: Some("since it calls a driver through its own table"),
             }),
             (false, _) => Ok(Registration::of_choice(false)),
         }

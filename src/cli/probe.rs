@@ -24,6 +24,8 @@ pub enum ProbedLibrary {
     Driver {
         platforms: Vec<ProbedPlatform>,
         is_icd2: bool,
+        /// Loaders with ICD 2.0 call it through their own tables.
+        stays_tagged: bool,
     },
     /// Why it cannot be used, and whether it ends every program that loads it.
     Broken(String, bool),
@@ -38,8 +40,16 @@ pub fn library(library: &Path, prober: &Prober, kept: &PrivateDirectory) -> Prob
     );
     for message in probed.messages {
         match message {
-            ProbeMessage::Driver { platforms, is_icd2 } => {
-                return ProbedLibrary::Driver { platforms, is_icd2 };
+            ProbeMessage::Driver {
+                platforms,
+                is_icd2,
+                stays_tagged,
+            } => {
+                return ProbedLibrary::Driver {
+                    platforms,
+                    is_icd2,
+                    stays_tagged,
+                };
             }
             ProbeMessage::Copies(copies) => {
                 if let Some(copy) = copies.into_iter().next() {
@@ -123,7 +133,7 @@ pub struct Machine {
     pub layers: bool,
     /// The loader reads layers from a directory.
     pub layer_directory: bool,
-    /// The loader calls a driver through its own table.
+    /// The loader calls a driver through the loader's own table, in which nothing can be hooked.
     pub needs_layer: bool,
 }
 
@@ -143,14 +153,14 @@ pub fn machine(stop: &AtomicBool) -> std::io::Result<Machine> {
         .iter()
         .flat_map(|source| vendors::listed(source))
         .filter_map(|listed| listed.library.ok());
-    let is_icd2 = |library: PathBuf| {
+    let stays_tagged = |library: PathBuf| {
         let told = self::library(&library, &prober, &kept);
-        matches!(told, ProbedLibrary::Driver { platforms, is_icd2: true } if !platforms.is_empty())
+        matches!(told, ProbedLibrary::Driver { platforms, stays_tagged: true, .. } if !platforms.is_empty())
     };
     Ok(Machine {
         layers: features.layers,
         layer_directory: features.layer_directory,
-        needs_layer: features.icd2 && libraries.any(is_icd2),
+        needs_layer: features.icd2 && libraries.any(stays_tagged),
     })
 }
 

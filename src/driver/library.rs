@@ -264,10 +264,7 @@ impl DriverLibrary {
 
     /// Whether a loader has given the platform such a table already: the word after the pointer to the driver's own table.
     pub fn has_dispatch_data(&self, platform: Platform) -> bool {
-        self.is_dispatched_by_loader(platform) && {
-            // SAFETY: objects of a driver that is tagged have this word (cl_khr_icd 2.0).
-            unsafe { platform.raw().cast::<usize>().add(1).read() != 0 }
-        }
+        self.is_icd2() && has_dispatch_data(platform)
     }
 
     /// The platforms by dispatch table.
@@ -295,6 +292,12 @@ impl DriverLibrary {
         }
         groups
     }
+}
+
+/// Whether a platform is tagged and has the table of a loader, in the word behind that of the driver's own table.
+pub fn has_dispatch_data(platform: Platform) -> bool {
+    // SAFETY: objects of a driver that is tagged have this word (cl_khr_icd 2.0).
+    is_tagged(platform) && unsafe { platform.raw().cast::<usize>().add(1).read() != 0 }
 }
 
 fn is_tagged(platform: Platform) -> bool {

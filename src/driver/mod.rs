@@ -53,7 +53,7 @@ use environment::OpeningVariables;
 pub use float_state::FloatState;
 use identity::KnownIdentity;
 pub use identity::{build_id_value, sha256_value};
-pub use library::{DriverLibrary, OpenError};
+pub use library::{DriverLibrary, OpenError, has_dispatch_data};
 pub use loaded::{changes as loaded_changes, library_has, path_of, paths as loaded_paths};
 pub use loader_tables::StaysTagged;
 use loader_tables::Untagging;
@@ -314,7 +314,8 @@ impl Driver {
     ) -> Result<(), StaysTagged> {
         for group in library.tables() {
             let platform = group.platforms[0];
-            let Some(driver) = Driver::of_platform(platform).filter(|_| group.table.is_tagged())
+            let Some(driver) =
+                Driver::of_platform(platform).filter(|_| library.is_dispatched_by_loader(platform))
             else {
                 continue;
             };

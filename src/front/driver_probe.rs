@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::vendors;
 use crate::cl::Platform;
 use crate::config::Config;
-use crate::driver::{Application, Driver, DriverLibrary, OpenError, profile};
+use crate::driver::{Application, Driver, DriverLibrary, OpenError, has_dispatch_data, profile};
 use crate::hook;
 
 /// The libraries that are registered as drivers, as their `.icd` files name them. None is opened.
@@ -28,12 +28,19 @@ pub fn open(library: &Path) -> Result<Vec<Application>, String> {
     Ok(opened)
 }
 
+/// Whether a loader with ICD 2.0 calls a platform through its own table.
+pub fn is_called_through_a_loaders_table(platform: Platform) -> bool {
+    has_dispatch_data(platform)
+}
+
 /// What a driver's library turns out to be.
 pub struct Examined {
     /// Its platforms.
     pub platforms: Vec<ExaminedPlatform>,
-    /// Whether loaders that know of ICD 2.0 call it through tables of their own.
+    /// Whether it is a driver with ICD 2.0.
     pub is_icd2: bool,
+    /// Whether loaders with ICD 2.0 call it through their own tables all the same: see [`Driver::lead_loaders_through`].
+    pub stays_tagged: bool,
 }
 
 /// One platform of a driver's.
@@ -64,6 +71,8 @@ pub fn examine(path: &Path) -> Result<Option<Examined>, String> {
         Err(error) => return Err(error.to_string()),
     };
     Driver::hook(&library, hook::table);
+    let is_icd2 = library.is_icd2();
+    let stays_tagged = Driver::lead_loaders_through(&library, hook::table).is_err();
     let applications = Application::all_of(&library);
     let groups = library.tables();
     let one = |platform: &Platform| {
@@ -83,6 +92,7 @@ pub fn examine(path: &Path) -> Result<Option<Examined>, String> {
     };
     Ok(Some(Examined {
         platforms: library.platforms().iter().map(one).collect(),
-        is_icd2: library.is_icd2(),
+        is_icd2,
+        stays_tagged,
     }))
 }

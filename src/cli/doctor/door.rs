@@ -9,7 +9,7 @@ use super::drivers::{Registered, RegisteredAs};
 use super::report::{DoctorReport, Fix};
 use crate::cli::home;
 use crate::cli::probe::prober::{ProbeOutput, Prober};
-use crate::cli::probe::worker::{OurCopy, ProbeMessage};
+use crate::cli::probe::worker::{ListedDriver, OurCopy, ProbeMessage};
 use crate::cli::probe::{self, Features, LAYER_DIRECTORY, ProbedLibrary, is_named_as_us};
 use crate::cli::worker::private_directory::PrivateDirectory;
 
@@ -101,7 +101,7 @@ pub fn examine(known: &Known, prober: &Prober, kept: &PrivateDirectory, report: 
         None => outside(&ours, report),
         Some(copy) => inside(copy, &ours, &layers, known, report),
     }
-    examine_platforms(known, !copies.is_empty(), report);
+    examine_platforms(known, !copies.is_empty(), !layers.is_empty(), report);
 }
 
 fn copies(probed: &ProbeOutput) -> Vec<OurCopy> {
@@ -119,10 +119,7 @@ fn inside(
     known: &Known,
     report: &mut DoctorReport,
 ) {
-    let is_alone = !known
-        .registered
-        .iter()
-        .any(|one| one.by_loader && matches!(one.is, RegisteredAs::Driver(_)));
+    let is_alone = is_alone(known);
     let door = match (ours.first(), layers.first()) {
         _ if std::env::var_os(RUN_VARIABLE).is_some() => "inside `oclcache run`".to_owned(),
         (Some(icd), _) if is_alone => format!(
@@ -317,7 +314,7 @@ fn none_is_listed(report: &mut DoctorReport) {
     report.wrong("platforms", text, fix);
 }
 
-fn examine_platforms(known: &Known, is_inside: bool, report: &mut DoctorReport) {
+fn examine_platforms(known: &Known, is_inside: bool, is_layer: bool, report: &mut DoctorReport) {
     let platforms = known
         .probed
         .messages
@@ -355,19 +352,10 @@ fn examine_platforms(known: &Known, is_inside: bool, report: &mut DoctorReport) 
     if is_told && names.is_empty() && known.registered.iter().any(is_usable) {
         none_is_listed(report);
     }
-    for message in &known.probed.messages {
-        let ProbeMessage::Built(built) = message else {
-            continue;
-        };
-        let counted = &built.counted;
-        if is_inside
-            && built.took_ns.is_ok()
-            && counted.hits + counted.misses == 0
-            && counted.bypassed.is_empty()
-        {
+    if is_inside {
+        for name in unreached(known, platforms, is_layer) {
             let text = format!(
-                "builds on `{}` do not reach oclcache: the loader calls its driver through its own table",
-                built.platform
+                "builds on `{name}` do not reach oclcache: the loader calls its driver through its own table"
             );
             let fix = match known.features.layer_directory {
                 true => Fix::command("sudo oclcache install --system --layer"),
@@ -380,4 +368,35 @@ fn examine_platforms(known: &Known, is_inside: bool, report: &mut DoctorReport) 
             );
         }
     }
+}
+
+/// The platforms of which no call comes through us: by what the loader does with their drivers beside us, or because a build was
+/// counted nowhere.
+fn unreached<'a>(
+    known: &'a Known,
+    platforms: &'a [ListedDriver],
+    is_layer: bool,
+) -> BTreeSet<&'a str> {
+    let is_beside = !is_layer && !is_alone(known);
+    let called_past = platforms
+        .iter()
+        .filter(|platform| is_beside && platform.is_of_loaders_table)
+        .map(|platform| platform.name.as_str());
+    let uncounted = known.probed.messages.iter().filter_map(|message| {
+        let ProbeMessage::Built(built) = message else {
+            return None;
+        };
+        let counted = &built.counted;
+        let is_uncounted = built.took_ns.is_ok()
+            && counted.hits + counted.misses == 0
+            && counted.bypassed.is_empty();
+        is_uncounted.then_some(built.platform.as_str())
+    });
+    called_past.chain(uncounted).collect()
+}
+
+/// Whether the loader sees no driver but us.
+fn is_alone(known: &Known) -> bool {
+    let mut registered = known.registered.iter();
+    !registered.any(|one| one.by_loader && matches!(one.is, RegisteredAs::Driver(_)))
 }

@@ -176,7 +176,9 @@ fn tell(
                 false => report.doubtful(ABOUT, text, fix),
             };
         }
-        ProbedLibrary::Driver { platforms, is_icd2 } => (platforms, is_icd2),
+        ProbedLibrary::Driver {
+            platforms, is_icd2, ..
+        } => (platforms, is_icd2),
     };
     if platforms.is_empty() {
         return report.good(

@@ -70,6 +70,7 @@ pub enum ProbeMessage {
     Driver {
         platforms: Vec<ProbedPlatform>,
         is_icd2: bool,
+        stays_tagged: bool,
     },
     /// The probe cannot go on.
     Failed(String),
@@ -83,6 +84,8 @@ pub struct ListedDriver {
     pub name: String,
     /// It is in the list twice.
     pub is_again: bool,
+    /// The loader calls its driver through the loader's own table.
+    pub is_of_loaders_table: bool,
 }
 
 /// A copy of our library (`front::loader::Copy`).
@@ -151,6 +154,7 @@ fn examine(library: &Path) -> ProbeMessage {
     match driver_probe::examine(library) {
         Ok(Some(examined)) => ProbeMessage::Driver {
             is_icd2: examined.is_icd2,
+            stays_tagged: examined.stays_tagged,
             platforms: examined
                 .platforms
                 .into_iter()
@@ -196,6 +200,7 @@ fn use_loader(
         .map(|(index, platform)| ListedDriver {
             name: plain(loader.platform_name(*platform)),
             is_again: platforms[..index].contains(platform),
+            is_of_loaders_table: driver_probe::is_called_through_a_loaders_table(*platform),
         });
     say(&ProbeMessage::Platforms(listed.collect()))?;
     say(&copies())?;

@@ -221,26 +221,42 @@ fn a_full_file_system_and_one_that_is_only_read_are_told() {
     );
 }
 
-#[test]
-fn a_driver_that_the_loader_calls_through_a_table_of_its_own_is_told_and_reached() {
+/// A world whose loader has ICD 2.0, and the words about a driver that it calls through its own table.
+fn with_loaders_table() -> (World, &'static str) {
     let mut world = World::new();
     let directory = world.sandbox.path("loader");
     fs::create_dir(&directory).expect("made");
     symlink(example("libloader.so"), directory.join("libOpenCL.so.1")).expect("linked");
     world.sandbox.set("LD_LIBRARY_PATH", directory);
     world.sandbox.set("STUB_ICD2", "1");
-    let says = "the loader calls its driver through its own table";
-    let told = world.shell("", &[]);
-    assert!(
-        told.code == Some(1) && told.stdout.contains(says),
-        "{}",
-        told.stdout
-    );
-    assert!(
-        told.stdout.contains("oclcache install --user\n"),
-        "{}",
-        told.stdout
-    );
+    (world, "the loader calls its driver through its own table")
+}
+
+#[test]
+fn a_driver_of_icd_2_is_told_to_be_cached_beside_us() {
+    let (world, says) = with_loaders_table();
+    let told = world.shell("", &[]).ok();
+    assert!(!told.stdout.contains(says), "{}", told.stdout);
+    assert!(told.stdout.contains("ICD 2.0, "), "{}", told.stdout);
+}
+
+#[test]
+fn a_driver_that_the_loader_calls_through_a_table_of_its_own_is_told_and_reached() {
+    let (mut world, says) = with_loaders_table();
+    world.sandbox.set("STUB_SHORT_TABLE", "1");
+    for arguments in [&[][..], &["--no-build"]] {
+        let told = world.shell("", arguments);
+        assert!(
+            told.code == Some(1) && told.stdout.contains(says),
+            "{arguments:?}: {}",
+            told.stdout
+        );
+        assert!(
+            told.stdout.contains("oclcache install --user\n"),
+            "{}",
+            told.stdout
+        );
+    }
     let mended = world.shell("eval \"$(oclcache install --user)\"", &[]).ok();
     assert!(!mended.stdout.contains(says), "{}", mended.stdout);
 }
