@@ -15,7 +15,7 @@ use crate::cl::{Context, Device, Program};
 pub(super) use crate::config::executable;
 use crate::driver::environment::Reads;
 use crate::driver::profile::Rebuild;
-use crate::driver::{BuildArguments, Driver, device};
+use crate::driver::{BuildArguments, Driver, device, loaded_changes};
 use crate::key::include::Closure;
 use crate::key::ingredients::{Ingredient, Key, Kind, key, sha256};
 use crate::key::options::{self, Options};
@@ -50,6 +50,8 @@ pub struct Plan {
     pub targets: Vec<usize>,
     /// The key, and what the call does.
     pub recipe: Arc<Recipe>,
+    /// How many libraries had been loaded when the key was made.
+    pub loads: u64,
 }
 
 impl Plan {
@@ -316,6 +318,7 @@ impl Cache {
         let device_identities = driver
             .device_identities(&devices)
             .ok_or(Bypass::UnidentifiedDevice)?;
+        let loads = loaded_changes().loads;
         let driver_identity = driver.identity(self).ok_or(Bypass::UnidentifiedDriver)?;
         let surroundings = driver
             .surroundings(matches!(base, Base::Il(..)), self)
@@ -404,6 +407,7 @@ impl Cache {
             devices,
             targets,
             recipe: Arc::new(recipe),
+            loads,
         }))
     }
 }

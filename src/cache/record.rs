@@ -113,7 +113,7 @@ impl Cache {
             );
             return (names, Kept::Nothing);
         }
-        if !driver.is_unchanged(&plan.ingredients(), self) {
+        if !driver.is_unchanged(&plan.ingredients(), plan.loads, self) {
             self.not_stored(
                 plan,
                 &"the driver or its environment changed while it compiled",

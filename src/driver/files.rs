@@ -367,11 +367,12 @@ pub fn needed_by(files: &[PathBuf], real: &RealPaths, is_loaded: impl Fn(&Path) 
     found
 }
 
-const LINKER_CACHE: &str = "/etc/ld.so.cache";
+/// What the dynamic linker knows of where libraries are.
+pub const LINKER_CACHE: &str = "/etc/ld.so.cache";
 
 /// Where the dynamic linker looks for a library that is opened by its name (ld.so(8)): LD_LIBRARY_PATH, the directories in
 /// its cache, and the default ones.
-fn linker_directories() -> Vec<PathBuf> {
+pub fn linker_directories() -> Vec<PathBuf> {
     let variable = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let mut found: Vec<PathBuf> = std::env::split_paths(&variable).collect();
     // Paths of libraries as NUL-terminated strings stand at the end of the cache; whatever is not one names no directory.

@@ -24,8 +24,10 @@ use super::Driver;
 use super::environment::Around;
 use super::files::{FilesByPath, NamedFile, RealPaths, Search, matches, needed_by};
 use super::key_neutral::is_neutral;
-use super::loaded::{self, Changes, Mappings, Object};
+use super::late::Late;
+use super::loaded::{self, Mappings, Object};
 use super::names::{Names, Scanned};
+use super::opened_by_name;
 use super::profile::DriverFiles;
 use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
@@ -66,16 +68,17 @@ pub type DriverIdentity = Arc<[Ingredient]>;
 
 /// What was found at the first call, and what must stay as it was.
 pub struct KnownIdentity {
-    ingredients: DriverIdentity,
     files: Vec<Watched>,
+    /// The real paths of all that is in it or neutral.
+    paths: HashSet<PathBuf>,
+    /// What came into the process later, with the ingredients as they are by now.
+    late: Late,
     /// The names that occur in its libraries.
     names: DriverNames,
     /// The identities of libraries whose content was proven to be what is in memory, by what is added to the addresses in them.
     proven: HashMap<usize, Vec<u8>>,
     /// How many libraries had been unloaded before that.
     unloads: u64,
-    /// How many libraries had been loaded when they were last looked through.
-    loads: AtomicU64,
     taken: Instant,
     /// When the files were last looked at, in milliseconds after `taken`.
     checked: AtomicU64,
@@ -83,13 +86,46 @@ pub struct KnownIdentity {
     broken: AtomicBool,
 }
 
-struct Watched {
+#[derive(Clone)]
+pub(super) struct Watched {
     /// As the driver may name it: a link in it can be pointed elsewhere.
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// What that led to.
-    real: PathBuf,
+    pub(super) real: PathBuf,
     stamp: FileFingerprint,
-    digest: [u8; 32],
+    pub(super) digest: [u8; 32],
+}
+
+impl KnownIdentity {
+    /// Whether the library at this real path is in it from the start, or neutral.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        self.paths.contains(path)
+    }
+
+    pub(super) fn late(&self) -> &Late {
+        &self.late
+    }
+
+    pub(super) fn add_names(&self, library: Scanned, memory: &dyn FileMemory) {
+        self.names.add(vec![library], memory);
+    }
+}
+
+impl Watched {
+    /// The file at a real path; None: it cannot be read.
+    pub(super) fn of(path: &Path, memory: &dyn FileMemory) -> Option<Watched> {
+        Some(Watched {
+            path: path.to_owned(),
+            real: path.to_owned(),
+            stamp: FileFingerprint::at(path)?,
+            digest: memory.digest(path).ok()?,
+        })
+    }
+
+    pub(super) fn holds(&self, memory: &dyn FileMemory) -> bool {
+        FileFingerprint::at(&self.path) == Some(self.stamp)
+            || memory.digest(&self.path).ok() == Some(self.digest)
+    }
 }
 
 impl Driver {
@@ -108,8 +144,15 @@ impl Driver {
     }
 
     /// Whether the driver is what it was when a key was made of these ingredients, and what is around it: a variable or file that
-    /// is gone by now is as good a reason not to trust the key as a new one.
-    pub fn is_unchanged(&self, ingredients: &[Ingredient], memory: &dyn FileMemory) -> bool {
+    /// is gone by now is as good a reason not to trust the key as a new one. So is a library that came meanwhile.
+    ///
+    /// `loads`: how many libraries had been loaded when the key was made.
+    pub fn is_unchanged(
+        &self,
+        ingredients: &[Ingredient],
+        loads: u64,
+        memory: &dyn FileMemory,
+    ) -> bool {
         let is_il = ingredients.iter().any(|one| one.kind == Kind::Il);
         let (Some(identity), Some(surroundings)) = (
             self.identity_at_most(Duration::ZERO, memory),
@@ -118,6 +161,7 @@ impl Driver {
             return false;
         };
         is_same(ingredients, &identity, &surroundings.ingredients)
+            && !self.has_opened_unknown(loads, memory)
             && self.has_bindings(ingredients, memory)
     }
 
@@ -129,8 +173,8 @@ impl Driver {
         }
         let now = known.taken.elapsed().as_millis() as u64;
         let since = now.saturating_sub(known.checked.load(Ordering::Relaxed));
-        if u128::from(since) < age.as_millis() {
-            return Some(known.ingredients.clone());
+        if known.late.is_current() && u128::from(since) < age.as_millis() {
+            return Some(known.late.ingredients());
         }
         if let Err(path) = self.still_holds(known, memory) {
             let file = crate::log::path(&path);
@@ -139,10 +183,10 @@ impl Driver {
             return None;
         }
         known.checked.store(now, Ordering::Relaxed);
-        Some(known.ingredients.clone())
+        Some(known.late.ingredients())
     }
 
-    fn known_identity(&self, memory: &dyn FileMemory) -> Option<&KnownIdentity> {
+    pub(super) fn known_identity(&self, memory: &dyn FileMemory) -> Option<&KnownIdentity> {
         let known = match self.identity.get() {
             Some(known) => known,
             None => {
@@ -167,16 +211,12 @@ impl Driver {
     }
 
     fn still_holds(&self, known: &KnownIdentity, memory: &dyn FileMemory) -> Result<(), PathBuf> {
-        for file in &known.files {
-            if FileFingerprint::at(&file.path) != Some(file.stamp)
-                && memory.digest(&file.path).ok() != Some(file.digest)
-            {
-                return Err(file.path.clone());
-            }
+        if let Some(changed) = known.files.iter().find(|file| !file.holds(memory)) {
+            return Err(changed.path.clone());
         }
-        let loads = loaded::changes().loads;
-        if known.loads.load(Ordering::Relaxed) != loads {
-            let objects = loaded::objects();
+        known.late.still_holds(memory)?;
+        if !known.late.is_current() {
+            let objects = known.late.look();
             let is_of_the_driver = |object: &&Object| {
                 self.profile.files.iter().any(|files| match files {
                     DriverFiles::Library(pattern) => object.is_named(|name| matches(pattern, name)),
@@ -190,7 +230,6 @@ impl Driver {
                 }
             }
             self.add_names_of_late(known, objects, memory);
-            known.loads.store(loads, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -200,7 +239,7 @@ impl Driver {
         let own = |object: &Object| functions.iter().any(|function| object.contains(*function));
         let taken = Instant::now();
         // Counted first: what comes meanwhile is looked at later.
-        let Changes { loads, unloads } = loaded::changes();
+        let changes = loaded::changes();
         let objects = loaded::objects();
         let real = RealPaths::default();
         let places = objects.iter().map(|object| match object.is_in_a_file() {
@@ -262,53 +301,78 @@ impl Driver {
             ingredients.push(Ingredient::new(Kind::Driver, name, value));
         }
         let opened_later: Vec<PathBuf> = found.keys().cloned().collect();
-        for (path, file) in found {
-            let stamp = FileFingerprint::at(&path)?;
-            let content = match places.iter().position(|place| *place == path) {
-                Some(index) => {
-                    let object = &objects[index];
-                    let content = content(object, &path, &mappings, memory)?;
-                    proven.insert(object.base, sha256_value(&content));
-                    content
-                }
-                None => read(&path, memory)?,
-            };
-            ingredients.push(Ingredient::new(
-                Kind::Driver,
-                file.name,
-                sha256_value(&content),
-            ));
-            files.extend(file.paths.into_iter().map(|named| Watched {
-                path: named,
-                real: path.clone(),
-                stamp,
-                digest: content,
-            }));
+        let mut take = |found: FilesByPath| -> Option<()> {
+            for (path, file) in found {
+                let stamp = FileFingerprint::at(&path)?;
+                let content = match places.iter().position(|place| *place == path) {
+                    Some(index) => {
+                        let object = &objects[index];
+                        let content = content(object, &path, &mappings, memory)?;
+                        proven.insert(object.base, sha256_value(&content));
+                        content
+                    }
+                    None => read(&path, memory)?,
+                };
+                ingredients.push(Ingredient::new(
+                    Kind::Driver,
+                    file.name,
+                    sha256_value(&content),
+                ));
+                files.extend(file.paths.into_iter().map(|named| Watched {
+                    path: named,
+                    real: path.clone(),
+                    stamp,
+                    digest: content,
+                }));
+            }
+            Some(())
+        };
+        take(found)?;
+        let mut paths: HashSet<PathBuf> = closure
+            .iter()
+            .map(|(index, _)| places[*index].clone())
+            .collect();
+        let needed = needed_by(&opened_later, &real, |path| paths.contains(path));
+        for path in needed.files {
+            let identity = sha256_value(&read(&path, memory)?);
+            scanned.push(Scanned { identity, path });
+        }
+        paths.extend(opened_later);
+        let loaded: Vec<&Object> = closure.iter().map(|(index, _)| &objects[*index]).collect();
+        let is_known = |path: &Path| paths.contains(path);
+        // What these files need is opened with them.
+        let later =
+            opened_by_name::all(&scanned, &loaded, needed.libraries, &real, is_known, memory);
+        for (path, name) in later {
+            let identity = sha256_value(&read(&path, memory)?);
+            if !is_neutral(name.as_bytes()) {
+                let file = NamedFile {
+                    name,
+                    paths: [path.clone()].into(),
+                };
+                take([(path.clone(), file)].into())?;
+            }
+            paths.insert(path.clone());
+            scanned.push(Scanned { identity, path });
         }
         // The order of loading and of directory entries means nothing.
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
         ingredients.dedup();
-        let is_loaded: HashSet<&Path> = closure
-            .iter()
-            .map(|(index, _)| places[*index].as_path())
-            .collect();
-        let needed = needed_by(&opened_later, &real, |path| is_loaded.contains(path));
-        for path in needed.files.into_iter().chain(needed.libraries.into_keys()) {
-            let identity = sha256_value(&read(&path, memory)?);
-            scanned.push(Scanned { identity, path });
-        }
         let names = DriverNames::of(scanned, memory);
-        Some(KnownIdentity {
-            ingredients: ingredients.into(),
+        let late = Late::new(ingredients, changes, &objects);
+        let known = KnownIdentity {
             files,
+            paths,
+            late,
             names,
             proven,
-            unloads,
-            loads: AtomicU64::new(loads),
+            unloads: changes.unloads,
             taken,
             checked: AtomicU64::new(0),
             broken: AtomicBool::new(false),
-        })
+        };
+        known.late.recall(&known, memory);
+        Some(known)
     }
 
     /// Libraries of the driver may have been opened since: those that it opens itself, and what they need.

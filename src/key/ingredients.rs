@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The version of the encoding and of the choice of ingredients.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The key of a build: equal keys mean that the driver would make an equal program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -200,11 +200,11 @@ mod tests {
     fn the_key_of_a_given_list_never_changes_without_a_new_version() {
         assert_eq!(
             key(&list()).hex(),
-            "c1186074d2a9ca369fbe65dc66b84a36abc0608a8bf90931da8c54b6e3addde0"
+            "b94814d18feb43eb685b8f8e37121f684e8c380e17fb2b5a308581bef3453e23"
         );
         assert_eq!(
             key(&[]).hex(),
-            "8c60fa8c4ad65e2e7d07c4e2c715498ea89728c62e1065f5373fabf582415f52"
+            "9c76bc7f9dd389866bad9697d949868a7151024858f94d2a508b4e52bbe1d7d3"
         );
     }
 

@@ -10,9 +10,9 @@ use crate::key::ingredients::hex;
 
 /// Most of what is in it are names.
 pub(super) const DIRECTORY: &str = "names";
-/// A file of names has some 2 MB, one of slots some kB, and a machine a few drivers. Those of drivers that were replaced are
-/// removed as new ones come.
-const MAX_FILES: usize = 32;
+/// A file of names has some 2 MB, the others some kB, and a machine a few drivers with half a dozen files each. Those of drivers that
+/// were replaced are removed as new ones come.
+const MAX_FILES: usize = 64;
 
 /// The file of this identity.
 pub fn open(store: &Store, identity: &[u8; 32]) -> Option<File> {

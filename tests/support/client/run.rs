@@ -79,6 +79,11 @@ fn from_file(
 ) -> Result<(), String> {
     let source = read(path)?;
     let program = session.program(&source);
+    // A library of the program's own, which says nothing of the driver.
+    let opens = std::env::var_os("CLIENT_OPENS");
+    // SAFETY: a library of the tests, without constructors.
+    let opened = opens.map(|library| unsafe { libloading::Library::new(library) });
+    opened.transpose().map_err(|error| error.to_string())?;
     println!("build: code {}", cl::build(program, options));
     session.state("built", program);
     print_source(program, &source);
