@@ -32,13 +32,16 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Cache;
 use super::materialize::{Temporary, make};
 use super::plan::Plan;
-use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, binaries, facts, kernel_facts};
+use super::policy::Policy;
+use super::record::{ARGUMENT_QUERIES, BUILD_QUERIES, Binaries, binaries, facts, kernel_facts};
 use crate::cl::{Kernel, Program};
+use crate::driver::profile::RecordTime;
 use crate::driver::{self, Driver};
 use crate::key::ingredients::{Key, sha256};
 use crate::log::{say, text};
 use crate::outcome::Missed;
 use crate::shadow::CachedProgram;
+use crate::store::bake_attempts::Fetch;
 use crate::store::entry::{Answer, Answers, Defect, Facts, KernelFacts};
 use crate::store::stats::Counter;
 
@@ -105,7 +108,7 @@ impl Cache {
         if driver::is_ending() || !has_turn(percent, &plan.key(), hit, process) {
             return Some(inner);
         }
-        let Ok(differences) = differences(&inner, plan) else {
+        let Ok(differences) = self.differences(&inner, plan) else {
             tracing::info!(key = %plan.key_prefix(), "not verified: the driver cannot build it now");
             return Some(inner);
         };
@@ -137,21 +140,59 @@ impl Cache {
     }
 }
 
-/// What of an entry is not what the driver makes now, in words.
-///
-/// # Errors
-/// The driver cannot make it.
-fn differences(inner: &CachedProgram, plan: &Plan) -> Result<Vec<String>, cl_int> {
-    let copies = inner.driver().profile.copies_builds;
-    let recorded = recorded(inner);
-    let first = built(inner, plan)?;
-    let found = compare(copies, &recorded, &first);
-    if found.is_empty() {
-        return Ok(Vec::new());
+impl Cache {
+    /// What of an entry is not what the driver makes now, in words.
+    ///
+    /// # Errors
+    /// The driver cannot make it.
+    fn differences(&self, inner: &CachedProgram, plan: &Plan) -> Result<Vec<String>, cl_int> {
+        let copies = inner.driver().profile.copies_builds;
+        let recorded = recorded(inner);
+        let first = self.from_source(inner, plan)?;
+        let found = compare(copies, &recorded, &first);
+        if found.is_empty() {
+            return Ok(Vec::new());
+        }
+        let second = self.from_source(inner, plan)?;
+        let unrepeated = compare(copies, &second, &first);
+        Ok(found.difference(&unrepeated).cloned().collect())
     }
-    let second = built(inner, plan)?;
-    let unrepeated = compare(copies, &second, &first);
-    Ok(found.difference(&unrepeated).cloned().collect())
+
+    /// What a build from source shows. It is released again, before the application goes on.
+    fn from_source(&self, inner: &CachedProgram, plan: &Plan) -> Result<Shown, cl_int> {
+        let (driver, indices) = (inner.driver(), inner.built());
+        let program = make(driver, inner.context(), inner.recipe())?;
+        let _made = Temporary {
+            driver,
+            programs: vec![program],
+        };
+        let arguments = &inner.recipe().arguments;
+        let mut facts = facts(driver, program, inner.devices(), &indices, arguments);
+        let (live, kernels) = live(inner, program, &inner.facts());
+        facts.kernels = kernels;
+        let binaries = self.fetched(driver, program, plan);
+        Ok(Shown {
+            answers: answers(&facts),
+            live,
+            binaries: binaries
+                .filter(|binaries| binaries.built == indices)
+                .map(|binaries| binaries.bytes),
+        })
+    }
+
+    /// The binaries, where a miss would ask for them inside the application as well: the driver may compile then, and die of it.
+    fn fetched(&self, driver: &Driver, program: Program, plan: &Plan) -> Option<Binaries> {
+        if driver.profile.record == RecordTime::InMiss {
+            return binaries(driver, program, plan).ok();
+        }
+        if self.policy(driver).policy != Policy::InMiss {
+            return None;
+        }
+        match self.written_store()?.begin_fetch(&plan.key()) {
+            Ok(Fetch::Granted(_fetching)) => binaries(driver, program, plan).ok(),
+            _ => None,
+        }
+    }
 }
 
 /// What two programs answer otherwise. `copies`: the driver copies a build out of a cache of its own.
@@ -198,28 +239,6 @@ fn recorded(inner: &CachedProgram) -> Shown {
                 .collect(),
         ),
     }
-}
-
-/// What a build from source shows. It is released again, before the application goes on.
-fn built(inner: &CachedProgram, plan: &Plan) -> Result<Shown, cl_int> {
-    let (driver, indices) = (inner.driver(), inner.built());
-    let program = make(driver, inner.context(), inner.recipe())?;
-    let _made = Temporary {
-        driver,
-        programs: vec![program],
-    };
-    let arguments = &inner.recipe().arguments;
-    let mut facts = facts(driver, program, inner.devices(), &indices, arguments);
-    let (live, kernels) = live(inner, program, &inner.facts());
-    facts.kernels = kernels;
-    let binaries = binaries(driver, program, plan).ok();
-    Ok(Shown {
-        answers: answers(&facts),
-        live,
-        binaries: binaries
-            .filter(|binaries| binaries.built == indices)
-            .map(|binaries| binaries.bytes),
-    })
 }
 
 /// Asks a program's kernels of these names. What is not answered may be so because the program was made from a binary, so it
