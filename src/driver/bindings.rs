@@ -105,7 +105,7 @@ impl Driver {
                 DriverFiles::PlugIns(_, pattern) | DriverFiles::Library(pattern) => {
                     object.is_named(|name| matches(pattern, name))
                 }
-                DriverFiles::Beside(..) | DriverFiles::At(..) => false,
+                DriverFiles::Beside(..) | DriverFiles::At(..) | DriverFiles::Gcc(_) => false,
             };
             functions.iter().any(|function| object.contains(*function))
                 || self.profile.files.iter().any(is_opened_by_it)

@@ -90,6 +90,8 @@ pub enum DriverFiles {
     PlugIns(&'static str, &'static str),
     /// In this directory.
     At(&'static str, &'static str),
+    /// In the directory of the GCC whose libraries clang's driver takes.
+    Gcc(&'static str),
     /// A library that is opened by its name at the first build, so found where the dynamic linker looks.
     Library(&'static str),
 }

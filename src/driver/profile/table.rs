@@ -46,7 +46,7 @@ pub(super) static PROFILES: [Profile; 8] = [
             DriverFiles::Beside("../../share/pocl/include", "*"),
             DriverFiles::PlugIns("pocl", "*.so"),
             // Measured: kernels are linked with `ld` and the archive of GCC, which has arithmetic of its own.
-            DriverFiles::At("/usr/lib/gcc/*/*", "libgcc.a"),
+            DriverFiles::Gcc("libgcc.a"),
         ],
         tools: &["ld"], // measured
         configuration: &[],
