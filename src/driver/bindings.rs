@@ -481,6 +481,9 @@ impl<'a> Scopes<'a> {
             let functions = providers.entry(provider).or_default();
             functions.insert((slot.name, bound.wrapping_sub(objects[provider].base)));
         }
+        providers.retain(|provider, _| {
+            !objects[*provider].is_named(|name| memory.is_neutral_library(name))
+        });
         let ingredient = |(provider, functions): (usize, BTreeSet<(CString, usize)>)| {
             let provider = &objects[provider];
             let identity = identity(provider, memory)?;

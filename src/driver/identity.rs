@@ -47,6 +47,10 @@ pub trait FileMemory {
     fn facts(&self, identity: &[u8; 32]) -> Option<File>;
     /// Keeps what was found in a list of libraries.
     fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]);
+    /// Whether an administrator says that a library of this name may answer for functions of a driver's and changes nothing.
+    fn is_neutral_library(&self, _name: &str) -> bool {
+        false
+    }
 }
 
 /// Identifies what is looked for in a list of libraries, and the libraries by their identities.

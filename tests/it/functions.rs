@@ -243,6 +243,63 @@ fn a_library_that_answers_for_nothing_is_in_no_key() {
     }
 }
 
+/// One that passes everything on unchanged, as the tools of sites do.
+const PASSING: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+char *getenv(const char *name) {
+    static char *(*usual)(const char *);
+    if (!usual) usual = (char *(*)(const char *))dlsym(RTLD_NEXT, "getenv");
+    return usual(name);
+}
+"#;
+
+#[test]
+fn a_library_that_the_systems_file_calls_neutral_is_in_no_key() {
+    let Some(sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    let Some(passing) = shared(&sandbox, "passing", PASSING, &[]) else {
+        return;
+    };
+    let mut can = Command::new("unshare");
+    let can = can.args(["--mount", "true"]).output();
+    if !can.is_ok_and(|ran| ran.status.success()) {
+        return skipped("neutral_libraries of /etc/oclcache/config.toml (no mount namespace)");
+    }
+    let preloaded = [("LD_PRELOAD", passing.display().to_string())];
+    let misses = |state: &State| run(&sandbox, Way::Cached, state, OPTION).source_builds();
+    assert_eq!(misses(&client(&[])), 1);
+    // Nobody but the administrator may say it.
+    let line = "neutral_libraries = \"libpassing.so.1 libother.so\"\n";
+    std::fs::create_dir_all(sandbox.path("home/.config/oclcache")).expect("made");
+    sandbox.write("home/.config/oclcache/config.toml", line);
+    let by_variable = [
+        preloaded[0].clone(),
+        ("OCLCACHE_NEUTRAL_LIBRARIES", "libpassing.so.1".to_owned()),
+    ];
+    let ran = run(&sandbox, Way::Cached, &client(&by_variable), OPTION);
+    assert_eq!(ran.source_builds(), 1, "{}", ran.stderr);
+    let etc = sandbox.path("etc");
+    std::fs::create_dir(&etc).expect("made");
+    let source = sandbox.write("kernel.cl", OPTION);
+    let mut command = sandbox.command(Way::Cached, "unshare");
+    let script = "mount -t tmpfs -o mode=755 none \"$1\" && cp -a /etc/. \"$1\" && \
+        mkdir -p \"$1/oclcache\" && printf %s \"$2\" >\"$1/oclcache/config.toml\" && \
+        mount --bind \"$1\" /etc && shift 2 && LD_PRELOAD=$1 && shift && export LD_PRELOAD && exec \"$@\"";
+    command.args(["--mount", "sh", "-c", script, "sh"]);
+    command
+        .arg(&etc)
+        .arg(line)
+        .arg(&passing)
+        .arg(example("client"));
+    command
+        .args(["run", "--kernel", "f", "--source"])
+        .arg(source);
+    let ran = sandbox.run(&mut command).ok();
+    assert_eq!(ran.source_builds(), 0, "{}", ran.stderr);
+}
+
 /// Code in no library that the dynamic linker tells of, or that was bound by an auditor, may be any.
 #[test]
 fn where_nobody_knows_what_answers_nothing_is_cached() {
