@@ -146,6 +146,9 @@ pub struct Profile {
     pub implicit_includes: &'static [&'static str],
     /// Files that change the code of programs that are made from an intermediate language, and of no others.
     pub il_files: &'static [DriverFiles],
+    /// How CL_DRIVER_VERSION begins in those versions whose code for processors was measured not to depend on the size of local memory.
+    /// That is the size of a cache, which a hypervisor decides.
+    pub ignores_local_memory: &'static [&'static str],
     /// What of the processor is in the key, for devices that are one.
     pub processor: ProcessorFacts,
     /// Whether the compiler looks at the name of the running program.

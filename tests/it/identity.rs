@@ -304,6 +304,45 @@ fn another_linker_in_the_search_path_compiles_again() {
     assert_eq!(compilations(&sandbox), 1);
 }
 
+/// What a hypervisor, a kernel or an installed tool decides, and code does not depend on, is in no key.
+#[test]
+fn what_differs_between_equal_hosts_and_changes_nothing_is_in_no_key() {
+    for (driver, absent, present) in [
+        (
+            Driver::Pocl,
+            &[
+                "stepping",
+                "hypervisor",
+                "tsc_known_freq",
+                "local memory size",
+                "llvm-spirv",
+                "libLLVMSPIRVLib",
+            ][..],
+            &["processor", "libgcc.a"][..],
+        ),
+        (Driver::Rusticl, &["processor"], &["local memory size"]),
+        (
+            Driver::Intel,
+            &["hypervisor", "tsc_known_freq"],
+            &["stepping", "local memory size"],
+        ),
+    ] {
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        assert_eq!(misses(&sandbox), 1, "{driver:?}");
+        let entry = sandbox.entries().pop().expect("an entry");
+        let key = entry.file_stem().expect("a name").to_string_lossy();
+        let shown = sandbox.oclcache(&["show", &key]).ok().stdout;
+        for word in absent {
+            assert!(!shown.contains(word), "{driver:?}: {word}\n{shown}");
+        }
+        for word in present {
+            assert!(shown.contains(word), "{driver:?}: {word}\n{shown}");
+        }
+    }
+}
+
 /// Whether the processor of a library is the machine's plays no part: its name is one that the linker does not load.
 #[test]
 fn a_library_of_the_linker_for_another_processor_compiles_nothing() {

@@ -60,6 +60,9 @@ pub(super) static PROFILES: [Profile; 8] = [
             DriverFiles::At("/usr/bin", "llvm-spirv*"),
             DriverFiles::Library("libLLVMSPIRVLib.so*"),
         ],
+        // Measured with 0.5, 1 and 2 MiB by HWLOC_SYNTHETIC: machine code, logs and queries of kernels are the same, also with 640 KiB
+        // of local memory.
+        ignores_local_memory: &["3.1"],
         processor: ProcessorFacts::Model, // LLVM builds for the host
         looks_at_executable: false,
     },
@@ -99,6 +102,7 @@ pub(super) static PROFILES: [Profile; 8] = [
         ],
         implicit_includes: &[], // measured
         il_files: &[],
+        ignores_local_memory: &[],
         processor: ProcessorFacts::Stepping, // unverified that it does not matter
         looks_at_executable: false,
     },
@@ -132,6 +136,7 @@ pub(super) static PROFILES: [Profile; 8] = [
         include_dirs: CLANG_INCLUDE_DIRS,
         implicit_includes: CLANG_IMPLICIT_INCLUDES,
         il_files: &[],
+        ignores_local_memory: &[],
         processor: ProcessorFacts::Stepping, // unverified that it does not matter
         looks_at_executable: true, // ail_configuration.cpp: per-application code generation
     },
@@ -161,6 +166,7 @@ pub(super) static PROFILES: [Profile; 8] = [
         include_dirs: CLANG_INCLUDE_DIRS,
         implicit_includes: CLANG_IMPLICIT_INCLUDES,
         il_files: &[],
+        ignores_local_memory: &[],
         processor: ProcessorFacts::Stepping, // unverified that it does not matter
         looks_at_executable: true, // program.cpp: ParseAllOptions appends options per application
     },
@@ -193,6 +199,7 @@ pub(super) static PROFILES: [Profile; 8] = [
         include_dirs: CLANG_INCLUDE_DIRS,
         implicit_includes: CLANG_IMPLICIT_INCLUDES,
         il_files: &[],
+        ignores_local_memory: &[],
         processor: ProcessorFacts::Stepping, // unverified that it does not matter
         looks_at_executable: false,
     },
@@ -235,6 +242,7 @@ pub(super) static PROFILES: [Profile; 8] = [
         // Measured: looked for in the working directory and in each directory of the options before clang's own, in every build.
         implicit_includes: &["opencl-c-base.h"],
         il_files: &[],
+        ignores_local_memory: &[],
         processor: ProcessorFacts::None, // measured: the binary is SPIR-V
         looks_at_executable: false,
     },
@@ -269,6 +277,7 @@ pub(super) static PROFILES: [Profile; 8] = [
         include_dirs: CLANG_INCLUDE_DIRS,
         implicit_includes: CLANG_IMPLICIT_INCLUDES,
         il_files: &[],
+        ignores_local_memory: &[],
         processor: ProcessorFacts::Stepping, // unverified that it does not matter
         looks_at_executable: false,
     },
@@ -293,6 +302,7 @@ pub(super) static PROFILES: [Profile; 8] = [
         include_dirs: CLANG_INCLUDE_DIRS,
         implicit_includes: CLANG_IMPLICIT_INCLUDES,
         il_files: &[],
+        ignores_local_memory: &[],
         processor: ProcessorFacts::Stepping, // unverified that it does not matter
         looks_at_executable: false,
     },
@@ -318,6 +328,7 @@ pub(super) static UNKNOWN: Profile = Profile {
     include_dirs: CLANG_INCLUDE_DIRS,
     implicit_includes: CLANG_IMPLICIT_INCLUDES,
     il_files: &[],
+    ignores_local_memory: &[],
     processor: ProcessorFacts::Stepping, // unverified that it does not matter
     looks_at_executable: true,
 };
