@@ -59,11 +59,13 @@ pub enum Bypass {
     UnidentifiedFunction = 23,
     /// An audit found an entry of this driver that is not what the driver compiles.
     AuditDiffered = 24,
+    /// Contexts were made in different floating-point states.
+    FloatingPointState = 25,
 }
 
 impl Bypass {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Bypass; 25] = [
+    pub const ALL: [Bypass; 26] = [
         Bypass::ReadsFile,
         Bypass::UsesTimeOrFileName,
         Bypass::UnknownDirective,
@@ -89,6 +91,7 @@ impl Bypass {
         Bypass::NoMemory,
         Bypass::UnidentifiedFunction,
         Bypass::AuditDiffered,
+        Bypass::FloatingPointState,
     ];
 
     /// The name in statistics and logs; stable.
@@ -119,6 +122,7 @@ impl Bypass {
             Bypass::NoMemory => "no_memory",
             Bypass::UnidentifiedFunction => "unidentified_function",
             Bypass::AuditDiffered => "audit_differed",
+            Bypass::FloatingPointState => "floating_point_state",
         }
     }
 
@@ -193,6 +197,9 @@ impl Bypass {
             }
             Bypass::AuditDiffered => {
                 "an entry of this driver was compiled again for an audit and differed, so the cache is off for the driver; `oclcache doctor` says what to do"
+            }
+            Bypass::FloatingPointState => {
+                "contexts were made in threads that round or handle denormal numbers differently; make them all in the same state"
             }
         }
     }

@@ -328,9 +328,10 @@ impl Cache {
         let reads_unknown = match surroundings.reads {
             Reads::Nothing => false,
             Reads::HeadersElsewhere => !headers.is_empty() || closure.names_any(),
-            Reads::Files => true,
+            Reads::Files | Reads::Compilers => true,
         };
-        if matches!(base, Base::Source(_)) && reads_unknown {
+        let is_compiled = matches!(base, Base::Source(_)) || surroundings.reads == Reads::Compilers;
+        if is_compiled && reads_unknown {
             return Err(Bypass::OptionReadsFile);
         }
 
@@ -376,7 +377,7 @@ impl Cache {
                 .map(|previous| Ingredient::new(Kind::Previous, "", previous.key.0)),
         );
         ingredients.extend(surroundings.ingredients);
-        ingredients.extend(driver.float_state());
+        ingredients.extend(driver.float_state()?);
         if driver.profile.looks_at_executable {
             ingredients.push(Ingredient::new(Kind::Executable, "", executable()));
         }

@@ -31,6 +31,8 @@ macro_rules! slots {
 }
 
 slots! {
+    4 clCreateContext,
+    5 clCreateContextFromType,
     8 clGetContextInfo,
     26 clCreateProgramWithSource,
     27 clCreateProgramWithBinary,

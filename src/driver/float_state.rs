@@ -6,9 +6,13 @@
 //! happened are no part of it.
 
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use once_cell::sync::OnceCell;
 
 use super::Driver;
 use crate::key::ingredients::{Ingredient, Kind};
+use crate::outcome::Bypass;
 
 /// The control bits, by the register's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +42,11 @@ const ROUNDING: [u64; 2] = [0xe040, 0x0f00];
 const ROUNDING: [u64; 1] = [0x07c8_0000];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ROUNDING: [u64; 0] = [];
+
+/// In which state the first context of the process was made.
+static AT_FIRST_CONTEXT: OnceCell<FloatState> = OnceCell::new();
+/// Whether another was made in another state: nobody knows which of a driver's threads has which.
+static CONTEXTS_DIFFER: AtomicBool = AtomicBool::new(false);
 
 impl FloatState {
     /// That of this thread.
@@ -73,6 +82,15 @@ impl FloatState {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     pub fn of_thread() -> FloatState {
         FloatState([])
+    }
+
+    /// A context is made in this thread's state: drivers start threads then that compile later (measured: Intel's CPU runtime folds
+    /// `sqrt(2.0)` as the thread rounded that made the first context).
+    pub fn note_context() {
+        let now = FloatState::of_thread();
+        if *AT_FIRST_CONTEXT.get_or_init(|| now) != now {
+            CONTEXTS_DIFFER.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Gives this thread the state that a key was made in, until what is returned is dropped. Exceptions that would trap are left
@@ -141,10 +159,22 @@ impl Drop for Entered {
 }
 
 impl Driver {
-    /// The part of a key that the floating-point state is: that of the calling thread, and that in which the driver was opened.
-    pub fn float_state(&self) -> impl Iterator<Item = Ingredient> {
+    /// The part of a key that the floating-point state is: that of the calling thread, and those in which the driver was opened and
+    /// contexts were made.
+    ///
+    /// # Errors
+    /// Contexts were made in different ones.
+    pub fn float_state(&self) -> Result<impl Iterator<Item = Ingredient>, Bypass> {
+        if CONTEXTS_DIFFER.load(Ordering::Relaxed) {
+            return Err(Bypass::FloatingPointState);
+        }
         let opened = self.opened_with.ingredients(Ingredient::AT_OPENING);
-        FloatState::of_thread().ingredients("").chain(opened)
+        let context = AT_FIRST_CONTEXT.get().copied().unwrap_or(AT_START);
+        let context = context.ingredients(Ingredient::AT_CONTEXT);
+        Ok(FloatState::of_thread()
+            .ingredients("")
+            .chain(opened)
+            .chain(context))
     }
 }
 

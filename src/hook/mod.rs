@@ -5,11 +5,12 @@
 //! read here: it may be NULL, stale or foreign, and then the driver gets what it would have got without us.
 //!
 //! A hook that is entered from inside another of ours on the same thread goes straight to the function below. The
-//! application's callbacks run outside (`driver::notify`). Exceptions pass through the hooks of builds only (`unwinding`).
+//! application's callbacks run outside (`driver::notify`). Exceptions pass through the hooks of builds (`unwinding`) and contexts only.
 
 #![allow(unsafe_code)] // the C interface: pointers of the application's calls end here
 
 mod build;
+mod context;
 mod create;
 mod extension;
 mod kernel;
@@ -230,6 +231,7 @@ static LAYER_HOOKS: [fn() -> Vec<Hook>; MAX_LAYERS] = [
 
 fn hooks_of<const DRIVER: usize>() -> Vec<Hook> {
     let files = [
+        context::table::<DRIVER>,
         create::table::<DRIVER>,
         build::table::<DRIVER>,
         link::table::<DRIVER>,
@@ -245,6 +247,7 @@ fn hooks_of<const DRIVER: usize>() -> Vec<Hook> {
 /// All that are in a driver's table but clGetExtensionFunctionAddress, which does not tell of which driver.
 fn layer_hooks_of<const LAYER: usize>() -> Vec<Hook> {
     let files = [
+        context::in_layer::table::<LAYER>,
         create::in_layer::table::<LAYER>,
         build::in_layer::table::<LAYER>,
         link::in_layer::table::<LAYER>,

@@ -113,6 +113,8 @@ impl Ingredient {
     pub const VARIANTS: &str = "variants of ";
     /// Ends the name of a register as it was when the driver was opened.
     pub const AT_OPENING: &str = " when the driver was opened";
+    /// Ends the name of a register as it was when contexts were made.
+    pub const AT_CONTEXT: &str = " when contexts were made";
 
     /// Whether a process of our own on the same machine can have the same without being told to run another's code: not a library
     /// that answers for functions of the driver's, and not a floating-point state that the driver was opened in.
@@ -122,7 +124,9 @@ impl Ingredient {
             Kind::Functions => {
                 self.name.starts_with(Self::VARIANTS) || self.name.starts_with("libm.so")
             }
-            Kind::FloatingPoint => !self.name.ends_with(Self::AT_OPENING),
+            Kind::FloatingPoint => ![Self::AT_OPENING, Self::AT_CONTEXT]
+                .iter()
+                .any(|end| self.name.ends_with(end)),
             _ => true,
         }
     }
@@ -241,6 +245,7 @@ mod tests {
         assert!(!is(Kind::Functions, "libx.so"));
         assert!(is(Kind::FloatingPoint, "MXCSR"));
         assert!(!is(Kind::FloatingPoint, "MXCSR when the driver was opened"));
+        assert!(!is(Kind::FloatingPoint, "MXCSR when contexts were made"));
     }
 
     #[test]

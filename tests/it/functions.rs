@@ -431,7 +431,7 @@ fn how_the_thread_rounds_that_builds_is_in_the_key() {
         program: program.clone(),
         variables,
     };
-    let down = [("ROUND", "down".to_owned())];
+    let down = [("FOLDING_ROUND", "down".to_owned())];
     assert!(each_has_its_own(
         &sandbox,
         &state(&[]),
@@ -444,7 +444,64 @@ fn how_the_thread_rounds_that_builds_is_in_the_key() {
         cfg!(not(target_arch = "x86_64")) || shown.contains(words),
         "{shown}"
     );
+    // Flags of what has happened are no part of it.
+    let flags = [("FOLDING_ROUND", "flags".to_owned())];
+    let ran = run(&sandbox, Way::Cached, &state(&flags), FOLDED);
+    assert_eq!(ran.source_builds(), 0, "{}", ran.stderr);
     // Threads that the driver starts when it is opened may build.
-    let opening = [("ROUND", "opening".to_owned())];
+    let opening = [("FOLDING_ROUND", "opening".to_owned())];
     each_has_its_own(&sandbox, &state(&down), &state(&opening), OPTION);
+}
+
+/// Results that show how the thread rounded that folded a constant, or that executes.
+const ROUNDED: &str =
+    "__kernel void f(__global uint *out) { out[0] = (uint)as_ulong(sqrt(2.0)); }\n";
+
+/// Drivers start their threads where devices are asked for, contexts are made or a first program is built. Measured: those of Intel's
+/// CPU runtime fold constants, and round as the thread did that made the first context.
+#[test]
+fn how_the_threads_round_that_make_contexts_and_devices_is_in_the_key_where_code_depends_on_it() {
+    for driver in [Driver::Intel, Driver::Pocl] {
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let Some(program) = program(&sandbox, "folding", &[]) else {
+            return;
+        };
+        for [one, other] in [
+            ["none", "context"],
+            ["context", "none"],
+            ["devices", "none"],
+            ["none", "devices"],
+            ["none", "first"],
+        ] {
+            let _ = std::fs::remove_dir_all(sandbox.path("cache"));
+            for when in [one, other, one, other] {
+                let variables = [("FOLDING_ROUND", when.to_owned())];
+                let state = State {
+                    program: program.clone(),
+                    variables: &variables,
+                };
+                let [bare, cached] =
+                    [Way::Bare, Way::Cached].map(|way| run(&sandbox, way, &state, ROUNDED));
+                assert_eq!(
+                    cached.stdout, bare.stdout,
+                    "{driver:?} {when}: {}",
+                    cached.stderr
+                );
+            }
+        }
+        // Nobody knows which of the threads compiles.
+        let variables = [("FOLDING_ROUND", "second".to_owned())];
+        let state = State {
+            program,
+            variables: &variables,
+        };
+        let ran = run(&sandbox, Way::Cached, &state, ROUNDED);
+        assert!(
+            ran.stderr.contains("floating_point_state"),
+            "{}",
+            ran.stderr
+        );
+    }
 }
