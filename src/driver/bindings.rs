@@ -28,7 +28,7 @@ use std::sync::Arc;
 use libloading::os::unix::{Library, RTLD_LAZY};
 
 use super::Driver;
-use super::elf_image::{Bound, ElfImage, Unreadable};
+use super::elf_image::{Bound, ElfImage, IS_READ, Unreadable};
 use super::files::matches;
 use super::identity::{FileMemory, build_id_value, sha256_value};
 use super::key_neutral::is_neutral;
@@ -93,6 +93,9 @@ impl Driver {
     }
 
     fn find_bindings(&self, memory: &dyn FileMemory) -> Answer {
+        if !IS_READ {
+            return Err(Bypass::UnidentifiedFunction);
+        }
         if is_audited() {
             tracing::warn!(
                 "a library audits this program (LD_AUDIT), and may answer for any function: nothing is cached"

@@ -254,6 +254,35 @@ char *getenv(const char *name) {
 }
 "#;
 
+/// One that answers for what tells the time and the machine.
+const CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    static int (*usual)(clockid_t, struct timespec *);
+    if (!usual) usual = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    return usual(clock, now);
+}
+"#;
+
+#[test]
+fn a_library_that_answers_for_the_clock_is_in_the_key() {
+    let Some(sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    let Some(clock) = shared(&sandbox, "clock", CLOCK, &[]) else {
+        return;
+    };
+    let preloaded = [("LD_PRELOAD", clock.display().to_string())];
+    assert!(!each_has_its_own(
+        &sandbox,
+        &client(&[]),
+        &client(&preloaded),
+        OPTION
+    ));
+}
+
 #[test]
 fn a_library_that_the_systems_file_calls_neutral_is_in_no_key() {
     let Some(sandbox) = Sandbox::new(Driver::Pocl) else {

@@ -457,6 +457,12 @@ static NEUTRAL: &[&str] = &[
     "TZ",
     "EDITOR",
     "VISUAL",
+    "LESS",
+    "PS2",
+    "IFS",
+    // Of libraries that fetch files by HTTP, which libxml2 names.
+    "HTTP_PROXY",
+    "http_proxy",
     "CI",
     // Nothing of what they name is run: PoCL's linker and libraries are in the key by what PATH and LD_LIBRARY_PATH lead to.
     "PATH",
