@@ -148,18 +148,18 @@ impl Cache {
     fn differences(&self, inner: &CachedProgram, plan: &Plan) -> Result<Vec<String>, cl_int> {
         let copies = inner.driver().profile.copies_builds;
         let recorded = recorded(inner);
-        let first = self.from_source(inner, plan)?;
+        let first = self.build_again(inner, plan)?;
         let found = compare(copies, &recorded, &first);
         if found.is_empty() {
             return Ok(Vec::new());
         }
-        let second = self.from_source(inner, plan)?;
+        let second = self.build_again(inner, plan)?;
         let unrepeated = compare(copies, &second, &first);
         Ok(found.difference(&unrepeated).cloned().collect())
     }
 
     /// What a build from source shows. It is released again, before the application goes on.
-    fn from_source(&self, inner: &CachedProgram, plan: &Plan) -> Result<Shown, cl_int> {
+    fn build_again(&self, inner: &CachedProgram, plan: &Plan) -> Result<Shown, cl_int> {
         let (driver, indices) = (inner.driver(), inner.built());
         let program = make(driver, inner.context(), inner.recipe())?;
         let _made = Temporary {

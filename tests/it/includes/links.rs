@@ -183,7 +183,7 @@ fn header_map(name: &str, directory: &str, file: &str) -> Vec<u8> {
 fn a_map_that_takes_the_place_of_a_directory_between_compile_and_link() {
     // PoCL refuses these options of the linker.
     for tree in Tree::on(&[Driver::Intel]) {
-        tree.write("kernel.cl", &format!("#include <h.h>\n{KERNEL}"));
+        tree.write("kernel.cl", format!("#include <h.h>\n{KERNEL}"));
         tree.define("d1/h.h");
         tree.define("two.h");
         let directory = format!("{}/", tree.path("").display()).replace("//", "/");
