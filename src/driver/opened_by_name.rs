@@ -20,6 +20,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::elf::{Elf, replace_origin};
 use super::files::{LINKER_CACHE, RealPaths, linker_directories, needed_by};
 use super::identity::{FileMemory, list_identity, sha256_value};
+use super::key_neutral::is_neutral;
 use super::loaded::Object;
 use super::names::Scanned;
 use crate::file_fingerprint::FileFingerprint;
@@ -214,7 +215,16 @@ pub fn all(
         libraries: Vec::new(),
         watched,
     };
-    let mut fresh = scanned.to_vec();
+    // What the C library and its like open changes code as little as they do (measured: it names libidn2 and libnss_files).
+    let names_matter = |library: &Scanned| {
+        let name = library.path.file_name().unwrap_or_default();
+        !is_neutral(name.as_bytes())
+    };
+    let mut fresh: Vec<Scanned> = scanned
+        .iter()
+        .filter(|one| names_matter(one))
+        .cloned()
+        .collect();
     let mut later = needed;
     let mut paths: HashSet<PathBuf> = HashSet::new();
     while !fresh.is_empty() || !later.is_empty() {
@@ -240,6 +250,7 @@ pub fn all(
                 .push((path.clone(), FileFingerprint::at(&path)));
             found.libraries.push((path, name));
         }
+        fresh.retain(names_matter);
     }
     if found.is_settled()
         && let Ok(content) = postcard::to_stdvec(&found)
