@@ -224,6 +224,21 @@ need_intel() {
     export OCLCACHE_TEST_INTEL=$folder/vendors/intel.icd
 }
 
+# need_oclgrind: Oclgrind; sets OCLCACHE_TEST_OCLGRIND to an .icd file of it, which its package does not have.
+need_oclgrind() {
+    local folder=$top/target/oclgrind library
+    unset OCLCACHE_TEST_OCLGRIND
+    need_packages oclgrind || return 1
+    library=$(dpkg -L oclgrind 2>/dev/null | grep -m 1 'liboclgrind-rt-icd\.so$' || true)
+    if [ -z "$library" ]; then
+        skip Oclgrind 'its package has no driver for the loader'
+        return 1
+    fi
+    mkdir -p "$folder"
+    printf '%s\n' "$library" >"$folder/oclgrind.icd"
+    export OCLCACHE_TEST_OCLGRIND=$folder/oclgrind.icd
+}
+
 # need_python PACKAGE...: sets OCLCACHE_TEST_PYTHON to a Python that has them.
 need_python() {
     unset OCLCACHE_TEST_PYTHON

@@ -233,6 +233,10 @@ impl FileMemory for Cache {
             library_facts::save(store, identity, facts);
         }
     }
+
+    fn is_neutral_library(&self, name: &str) -> bool {
+        self.config.is_neutral_library(name)
+    }
 }
 
 impl Cache {

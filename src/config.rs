@@ -258,6 +258,12 @@ impl Config {
         ids.split(' ').filter_map(|id| id.parse().ok()).collect()
     }
 
+    /// Whether a library of this name may answer for functions of drivers without being in keys.
+    pub fn is_neutral_library(&self, name: &str) -> bool {
+        let names = self.value(Name::NeutralLibraries).0.to_string_lossy();
+        names.split_whitespace().any(|known| known == name)
+    }
+
     /// The drivers to load; None: the registered ones.
     pub fn vendors(&self) -> Option<Vec<PathBuf>> {
         self.text(Name::Vendors).map(|list| paths(list))

@@ -170,6 +170,9 @@ numbered! {
         /// An audit found an entry of this driver that differs from what the driver compiles.
         AuditDiffered = 24, "audit_differed",
             "an entry of this driver was compiled again for an audit and differed, so the cache is off for the driver; `oclcache doctor` says what to do";
+        /// Contexts were created in different floating-point states.
+        FloatingPointState = 25, "floating_point_state",
+            "contexts were created in threads that round or handle denormal numbers differently; create them all in the same state";
     }
 }
 

@@ -48,6 +48,8 @@ pub struct Plan {
     pub targets: Vec<usize>,
     /// The key, and the inputs of the call.
     pub recipe: Arc<Recipe>,
+    /// How many libraries had been loaded when the key was made.
+    pub loads: u64,
 }
 
 impl Plan {
@@ -261,6 +263,7 @@ impl Cache {
             targets,
             recipe: Arc::new(assembly::recipe(key, inputs, options.as_ref(), closure)),
             options,
+            loads: identity.loads,
         }))
     }
 }

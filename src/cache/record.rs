@@ -114,8 +114,10 @@ impl Cache {
         if !is_of_the_right_type(facts, &binaries.built, &plan.recipe.operation) {
             return Some("the driver does not call its binary what it should be");
         }
-        (!miss.driver.is_unchanged(&plan.ingredients(), self))
-            .then_some("the driver or its environment changed while it compiled")
+        (!miss
+            .driver
+            .is_unchanged(&plan.ingredients(), plan.loads, self))
+        .then_some("the driver or its environment changed while it compiled")
     }
 
     /// Publishes an entry. If the entry was pending, it keeps what its recipe's miss said of time and program.

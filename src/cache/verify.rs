@@ -33,13 +33,16 @@ use super::Cache;
 use super::facts::{ARGUMENT_QUERIES, BUILD_QUERIES, facts, kernel_facts};
 use super::materialize::{TemporaryPrograms, make};
 use super::plan::Plan;
-use super::program_binaries::binaries;
+use super::policy::Policy;
+use super::program_binaries::{ProgramBinaries, binaries};
 use crate::cl::{Kernel, Program};
+use crate::driver::profile::RecordTime;
 use crate::driver::{self, Driver};
 use crate::key::ingredients::{Key, sha256};
 use crate::log::{say, text};
 use crate::outcome::Missed;
 use crate::shadow::CachedProgram;
+use crate::store::bake_attempts::FetchAdmission;
 use crate::store::entry::{Answer, Answers, Defect, Facts, KernelFacts};
 use crate::store::stats::Counter;
 
@@ -106,7 +109,7 @@ impl Cache {
         if driver::is_ending() || !has_turn(percent, &plan.key(), hit, process) {
             return Some(inner);
         }
-        let Ok(differences) = differences(&inner, plan) else {
+        let Ok(differences) = self.differences(&inner, plan) else {
             tracing::info!(key = %plan.key_prefix(), "not verified: the driver cannot build it now");
             return Some(inner);
         };
@@ -138,21 +141,59 @@ impl Cache {
     }
 }
 
-/// The differences between an entry and the driver's build now, in words.
-///
-/// # Errors
-/// The driver cannot build the program.
-fn differences(inner: &CachedProgram, plan: &Plan) -> Result<Vec<String>, cl_int> {
-    let copies = inner.driver().profile.copies_builds;
-    let recorded = recorded(inner);
-    let first = built(inner, plan)?;
-    let found = compare(copies, &recorded, &first);
-    if found.is_empty() {
-        return Ok(Vec::new());
+impl Cache {
+    /// The differences between an entry and the driver's build now, in words.
+    ///
+    /// # Errors
+    /// The driver cannot build the program.
+    fn differences(&self, inner: &CachedProgram, plan: &Plan) -> Result<Vec<String>, cl_int> {
+        let copies = inner.driver().profile.copies_builds;
+        let recorded = recorded(inner);
+        let first = self.build_again(inner, plan)?;
+        let found = compare(copies, &recorded, &first);
+        if found.is_empty() {
+            return Ok(Vec::new());
+        }
+        let second = self.build_again(inner, plan)?;
+        let unrepeated = compare(copies, &second, &first);
+        Ok(found.difference(&unrepeated).cloned().collect())
     }
-    let second = built(inner, plan)?;
-    let unrepeated = compare(copies, &second, &first);
-    Ok(found.difference(&unrepeated).cloned().collect())
+
+    /// The answers of a build from source, which is released at once.
+    fn build_again(&self, inner: &CachedProgram, plan: &Plan) -> Result<ProgramAnswers, cl_int> {
+        let (driver, indices) = (inner.driver(), inner.built());
+        let program = make(driver, inner.context(), inner.recipe())?;
+        let _made = TemporaryPrograms {
+            driver,
+            programs: vec![program],
+        };
+        let arguments = &inner.recipe().arguments;
+        let mut facts = facts(driver, program, inner.devices(), &indices, arguments);
+        let (live, kernels) = live(inner, program, &inner.facts());
+        facts.kernels = kernels;
+        let binaries = self.fetched(driver, program, plan);
+        Ok(ProgramAnswers {
+            answers: answers(&facts),
+            live,
+            binaries: binaries
+                .filter(|binaries| binaries.built == indices)
+                .map(|binaries| binaries.bytes),
+        })
+    }
+
+    /// The binaries, if a miss would fetch them inside the application, too: the driver may compile for that, and crash.
+    fn fetched(&self, driver: &Driver, program: Program, plan: &Plan) -> Option<ProgramBinaries> {
+        if driver.profile.record == RecordTime::InMiss {
+            return binaries(driver, program, plan).ok();
+        }
+        if self.policy(driver).policy != Policy::InMiss {
+            return None;
+        }
+        match self.written_store()?.begin_fetch(&plan.key()) {
+            Ok(FetchAdmission::Granted(_fetching)) => binaries(driver, program, plan).ok(),
+            _ => None,
+        }
+    }
 }
 
 /// The queries that two programs answer differently. `copies`: the driver copies builds out of a cache of its own.
@@ -203,28 +244,6 @@ fn recorded(inner: &CachedProgram) -> ProgramAnswers {
                 .collect(),
         ),
     }
-}
-
-/// The answers of a build from source, which is released at once.
-fn built(inner: &CachedProgram, plan: &Plan) -> Result<ProgramAnswers, cl_int> {
-    let (driver, indices) = (inner.driver(), inner.built());
-    let program = make(driver, inner.context(), inner.recipe())?;
-    let _made = TemporaryPrograms {
-        driver,
-        programs: vec![program],
-    };
-    let arguments = &inner.recipe().arguments;
-    let mut facts = facts(driver, program, inner.devices(), &indices, arguments);
-    let (live, kernels) = live(inner, program, &inner.facts());
-    facts.kernels = kernels;
-    let binaries = binaries(driver, program, plan).ok();
-    Ok(ProgramAnswers {
-        answers: answers(&facts),
-        live,
-        binaries: binaries
-            .filter(|binaries| binaries.built == indices)
-            .map(|binaries| binaries.bytes),
-    })
 }
 
 /// Asks the program's kernels of these names. Queries without an answer are left out: a program from a binary may not know. Returns

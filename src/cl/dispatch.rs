@@ -104,7 +104,7 @@ macro_rules! constants {
 }
 
 constants! {
-    clGetPlatformIDs, clGetContextInfo, clCreateProgramWithSource, clCreateProgramWithBinary,
+    clGetPlatformIDs, clCreateContext, clCreateContextFromType, clGetContextInfo, clCreateProgramWithSource, clCreateProgramWithBinary,
     clRetainProgram, clReleaseProgram, clBuildProgram, clUnloadCompiler, clGetProgramInfo, clGetProgramBuildInfo,
     clCreateKernel, clCreateKernelsInProgram, clRetainKernel, clReleaseKernel, clGetKernelInfo,
     clGetExtensionFunctionAddress, clCreateProgramWithBuiltInKernels, clCompileProgram,

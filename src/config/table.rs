@@ -35,6 +35,8 @@ pub enum Name {
     SystemDirs,
     /// Who may own those directories.
     TrustedOwners,
+    /// Which libraries may answer for the C library's functions without being in keys.
+    NeutralLibraries,
     /// Which drivers to load.
     Vendors,
     /// Whether platforms are reported.
@@ -86,7 +88,7 @@ pub(super) const BUILT_SYSTEM_CONFIG_DIR: Option<&str> =
     option_env!("OCLCACHE_DEFAULT_SYSTEM_CONFIG_DIR");
 
 /// The table. Its order is that of [`Name`].
-pub const SETTINGS: [Setting; 19] = [
+pub const SETTINGS: [Setting; 20] = [
     Setting {
         name: Name::Dir,
         key: "dir",
@@ -224,6 +226,15 @@ pub const SETTINGS: [Setting; 19] = [
         variable: None,
         default: "",
         help: "ids of users who may own system_dirs, beside root and the user who runs the program; only in the system's file",
+    },
+    Setting {
+        name: Name::NeutralLibraries,
+        key: "neutral_libraries",
+        kind: ValueKind::Text,
+        obeyed_from: ObeyedFrom::System,
+        variable: None,
+        default: "",
+        help: "names of preloaded libraries that change nothing, with blanks between them; only in the system's file",
     },
     Setting {
         name: Name::Vendors,

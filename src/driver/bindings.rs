@@ -28,7 +28,7 @@ use std::sync::Arc;
 use libloading::os::unix::{Library, RTLD_LAZY};
 
 use super::Driver;
-use super::elf_image::{BoundSymbol, ElfImage, UnreadableImage};
+use super::elf_image::{BoundSymbol, ElfImage, IS_READ, UnreadableImage};
 use super::files::matches;
 use super::identity::{FileMemory, build_id_value, sha256_value};
 use super::key_neutral::is_neutral;
@@ -93,6 +93,9 @@ impl Driver {
     }
 
     fn find_bindings(&self, memory: &dyn FileMemory) -> Answer {
+        if !IS_READ {
+            return Err(Bypass::UnidentifiedFunction);
+        }
         if is_audited() {
             tracing::warn!(
                 "a library audits this program (LD_AUDIT), and may answer for any function: nothing is cached"
@@ -105,7 +108,7 @@ impl Driver {
                 DriverFiles::PlugIns(_, pattern) | DriverFiles::Library(pattern) => {
                     object.is_named(|name| matches(pattern, name))
                 }
-                DriverFiles::Beside(..) | DriverFiles::At(..) => false,
+                DriverFiles::Beside(..) | DriverFiles::At(..) | DriverFiles::Gcc(_) => false,
             };
             functions.iter().any(|function| object.contains(*function))
                 || self.profile.files.iter().any(is_opened_by_it)
@@ -483,6 +486,9 @@ impl<'a> Scopes<'a> {
             let functions = providers.entry(provider).or_default();
             functions.insert((slot.name, bound.wrapping_sub(objects[provider].base)));
         }
+        providers.retain(|provider, _| {
+            !objects[*provider].is_named(|name| memory.is_neutral_library(name))
+        });
         let ingredient = |(provider, functions): (usize, BTreeSet<(CString, usize)>)| {
             let provider = &objects[provider];
             let identity = identity(provider, memory)?;

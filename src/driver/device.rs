@@ -84,7 +84,17 @@ impl Driver {
 
     fn take_device_identity(&self, device: Device) -> Option<Vec<Ingredient>> {
         let mut ingredients = Vec::new();
+        let kind = self.device_info(device, CL_DEVICE_TYPE).ok()?;
+        let kind: cl_device_type = Number::from_value(&kind)?;
+        let is_processor = kind & CL_DEVICE_TYPE_CPU != 0;
+        let version = self.device_info(device, CL_DRIVER_VERSION).ok()?;
+        let is_measured = |known: &&str| version.starts_with(known.as_bytes());
+        let ignores_local_memory =
+            is_processor && self.profile.ignores_local_memory.iter().any(is_measured);
         for (name, query) in DEVICE_QUERIES {
+            if *query == CL_DEVICE_LOCAL_MEM_SIZE && ignores_local_memory {
+                continue;
+            }
             ingredients.push(Ingredient::new(
                 Kind::Device,
                 *name,
@@ -113,9 +123,7 @@ impl Driver {
                 self.platform_info(platform, *query).ok()?,
             ));
         }
-        let kind = self.device_info(device, CL_DEVICE_TYPE).ok()?;
-        let kind: cl_device_type = Number::from_value(&kind)?;
-        if kind & CL_DEVICE_TYPE_CPU != 0 {
+        if is_processor {
             ingredients.extend(processor::ingredients(self.profile.processor)?);
         }
         Some(ingredients)

@@ -23,6 +23,8 @@ const MAX_ROWS: u64 = 1 << 16;
 const MAX_TABLE: u64 = 64 << 20;
 /// A linker writes no longer string: names and lists of directories.
 const MAX_STRING: u64 = 1 << 20;
+/// How much of a file is read at once.
+const CHUNK: usize = 1 << 20;
 
 /// An ELF file of this machine's word size and byte order.
 pub struct Elf {
@@ -278,6 +280,33 @@ impl Elf {
         Ok(true)
     }
 
+    /// Calls the function for all data, a part at a time, behind the last `overlap` bytes of the part before: new bytes begin at
+    /// the number.
+    pub fn each_chunk(
+        &self,
+        data: &[Range<u64>],
+        overlap: usize,
+        mut each: impl FnMut(&[u8], usize) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(overlap + CHUNK)?;
+        for range in data {
+            let mut kept = 0;
+            let mut at = range.start;
+            while at < range.end {
+                let length = (range.end - at).min(CHUNK as u64) as usize;
+                buffer.resize(kept + length, 0);
+                self.read_at(&mut buffer[kept..], at)?;
+                each(&buffer, kept)?;
+                at += length as u64;
+                let rest = buffer.len().saturating_sub(overlap);
+                buffer.copy_within(rest.., 0);
+                kept = buffer.len() - rest;
+            }
+        }
+        Ok(())
+    }
+
     /// Comments of the compilers that made it.
     pub fn comment(&self, sections: &[Section]) -> Vec<u8> {
         let mut sections = sections.iter();
@@ -421,7 +450,7 @@ fn string(strings: &[u8], start: usize) -> Vec<u8> {
 }
 
 /// ld.so(8): `$ORIGIN` and `${ORIGIN}` are the directory of the file.
-fn replace_origin(text: &[u8], origin: &Path) -> PathBuf {
+pub(super) fn replace_origin(text: &[u8], origin: &Path) -> PathBuf {
     for token in [&b"$ORIGIN"[..], b"${ORIGIN}"] {
         if let Some(rest) = text.strip_prefix(token) {
             let rest = rest.strip_prefix(b"/").unwrap_or(rest);

@@ -27,6 +27,9 @@ const OF_SYMBOLS: [u32; 3] = [257, 1025, 1026];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const OF_SYMBOLS: [u32; 0] = [];
 
+/// Whether relocations are read on this processor.
+pub const IS_READ: bool = !OF_SYMBOLS.is_empty();
+
 /// The sizes of Elf64_Rela and Elf64_Sym. The processors above have 64 bits.
 const RELA: usize = 24;
 const SYMBOL: usize = 24;

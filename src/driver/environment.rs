@@ -16,7 +16,7 @@ use super::key_neutral;
 use super::names::ScannedLibrary;
 use super::process_variables;
 use super::profile::Profile;
-use super::profile::variables::{Effect, LAYERS, is_neutral};
+use super::profile::variables::{Effect, LAYERS, is_neutral_value};
 use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
@@ -114,6 +114,8 @@ pub enum Reads {
     HeadersElsewhere,
     /// Headers and other files that options name, whatever the program is.
     Files,
+    /// Code that compiles, whatever is compiled.
+    Compilers,
 }
 
 /// The facts that decide whether a variable is in the key.
@@ -250,7 +252,7 @@ impl Choice<'_> {
             return (!environment.is_default(name, value)).then_some(Enters::AsText);
         }
         let occurs = || self.libraries.has(name.as_bytes()) || self.tools.has(name.as_bytes());
-        (!is_neutral(name) && occurs()).then_some(Enters::AsDigest)
+        (!is_neutral_value(name, value) && occurs()).then_some(Enters::AsDigest)
     }
 }
 
@@ -432,6 +434,10 @@ impl Tools {
 /// Their meaning for a program is not followed.
 fn reads(name: &str, value: &[u8]) -> Reads {
     let name = name.to_ascii_uppercase();
+    // Measured: Intel's CPU runtime opens what OCLBACKEND_PLUGINS names, and ends the process if it is not there.
+    if name.contains("PLUGIN") && !value.is_empty() {
+        return Reads::Compilers;
+    }
     if name.ends_with("INCLUDE_PATH") || name.ends_with("CPATH") {
         // Clang and GCC treat an empty value as none.
         return match value {
@@ -519,6 +525,9 @@ mod tests {
                 "{name}={value}"
             );
         }
+        let plug_in = reads("OCLBACKEND_PLUGINS", b"/opt/plug_in.so");
+        assert_eq!(plug_in, Reads::Compilers);
+        assert_eq!(reads("OCLBACKEND_PLUGINS", b""), Reads::Nothing);
         for (name, value) in [
             ("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable -w -cl-std=CL1.2"),
             ("POCL_DEVICES", "cpu"),

@@ -5,9 +5,13 @@
 //! threads. The state is in the key if it differs from that of a new program. Exception flags are not in the key.
 
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use once_cell::sync::OnceCell;
 
 use super::Driver;
 use crate::key::ingredients::{Ingredient, Kind};
+use crate::outcome::Bypass;
 
 /// The control bits, by the register's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +41,11 @@ const ROUNDING: [u64; 2] = [0xe040, 0x0f00];
 const ROUNDING: [u64; 1] = [0x07c8_0000];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ROUNDING: [u64; 0] = [];
+
+/// In which state the first context of the process was made.
+static AT_FIRST_CONTEXT: OnceCell<FloatState> = OnceCell::new();
+/// Whether another was made in another state: nobody knows which of a driver's threads has which.
+static CONTEXTS_DIFFER: AtomicBool = AtomicBool::new(false);
 
 impl FloatState {
     /// That of this thread.
@@ -72,6 +81,15 @@ impl FloatState {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     pub fn of_thread() -> FloatState {
         FloatState([])
+    }
+
+    /// Remembers the state of the thread that creates a context: drivers start threads then that compile later (measured: Intel's CPU
+    /// runtime folds `sqrt(2.0)` by the rounding of the thread that created the first context).
+    pub fn note_context() {
+        let now = FloatState::of_thread();
+        if *AT_FIRST_CONTEXT.get_or_init(|| now) != now {
+            CONTEXTS_DIFFER.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Sets the state of a key on this thread until the result is dropped. All exceptions stay masked: stored ingredients must not
@@ -140,10 +158,22 @@ impl Drop for FloatStateGuard {
 }
 
 impl Driver {
-    /// The part of a key that tells the floating-point state: of the calling thread, and of the thread that opened the driver.
-    pub fn float_state(&self) -> impl Iterator<Item = Ingredient> {
+    /// The part of a key that tells the floating-point states: of the calling thread, of the thread that opened the driver, and of
+    /// those that created contexts.
+    ///
+    /// # Errors
+    /// Contexts were created in different states.
+    pub fn float_state(&self) -> Result<impl Iterator<Item = Ingredient>, Bypass> {
+        if CONTEXTS_DIFFER.load(Ordering::Relaxed) {
+            return Err(Bypass::FloatingPointState);
+        }
         let opened = self.opened_with.ingredients(Ingredient::AT_OPENING);
-        FloatState::of_thread().ingredients("").chain(opened)
+        let context = AT_FIRST_CONTEXT.get().copied().unwrap_or(AT_START);
+        let context = context.ingredients(Ingredient::AT_CONTEXT);
+        Ok(FloatState::of_thread()
+            .ingredients("")
+            .chain(opened)
+            .chain(context))
     }
 }
 

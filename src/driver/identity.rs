@@ -19,8 +19,10 @@ use super::Driver;
 use super::environment::DriverSurroundings;
 use super::files::{FileSearch, FilesByPath, NamedFile, RealPaths, matches, needed_by};
 use super::key_neutral::is_neutral;
-use super::loaded::{self, Changes, Mappings, Object};
+use super::late::Late;
+use super::loaded::{self, Mappings, Object};
 use super::names::{Names, ScannedLibrary};
+use super::opened_by_name;
 use super::profile::DriverFiles;
 use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
@@ -40,6 +42,10 @@ pub trait FileMemory {
     fn facts(&self, identity: &[u8; 32]) -> Option<File>;
     /// Keeps the facts about a list of libraries.
     fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]);
+    /// Whether an administrator says that a library of this name may answer for functions of a driver's and changes nothing.
+    fn is_neutral_library(&self, _name: &str) -> bool {
+        false
+    }
 }
 
 /// The digest of a search in a list of libraries, and of the identities of these libraries.
@@ -61,16 +67,17 @@ pub type DriverIdentity = Arc<[Ingredient]>;
 
 /// The identity from the first call, and the files that must not change.
 pub struct KnownIdentity {
-    ingredients: DriverIdentity,
     files: Vec<Watched>,
+    /// The real paths of all that is in it or neutral.
+    paths: HashSet<PathBuf>,
+    /// What came into the process later, with the ingredients as they are by now.
+    late: Late,
     /// The names that occur in its libraries.
     names: DriverNames,
     /// The identities of libraries whose files were proven to be what is in memory, by the load address of the library.
     proven: HashMap<usize, Vec<u8>>,
     /// The number of unloaded libraries before that.
     unloads: u64,
-    /// The number of loaded libraries at the last search.
-    loads: AtomicU64,
     taken: Instant,
     /// The time of the last look at the files, in milliseconds after `taken`.
     checked: AtomicU64,
@@ -78,13 +85,46 @@ pub struct KnownIdentity {
     broken: AtomicBool,
 }
 
-struct Watched {
+#[derive(Clone)]
+pub(super) struct Watched {
     /// The path by which the driver may name it: a link in it can be changed.
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// The file at this path.
-    real: PathBuf,
+    pub(super) real: PathBuf,
     stamp: FileFingerprint,
-    digest: [u8; 32],
+    pub(super) digest: [u8; 32],
+}
+
+impl KnownIdentity {
+    /// Whether the library at this real path is in it from the start, or neutral.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        self.paths.contains(path)
+    }
+
+    pub(super) fn late(&self) -> &Late {
+        &self.late
+    }
+
+    pub(super) fn add_names(&self, library: ScannedLibrary, memory: &dyn FileMemory) {
+        self.names.add(vec![library], memory);
+    }
+}
+
+impl Watched {
+    /// The file at a real path; None: it cannot be read.
+    pub(super) fn of(path: &Path, memory: &dyn FileMemory) -> Option<Watched> {
+        Some(Watched {
+            path: path.to_owned(),
+            real: path.to_owned(),
+            stamp: FileFingerprint::at(path)?,
+            digest: memory.digest(path).ok()?,
+        })
+    }
+
+    pub(super) fn holds(&self, memory: &dyn FileMemory) -> bool {
+        FileFingerprint::at(&self.path) == Some(self.stamp)
+            || memory.digest(&self.path).ok() == Some(self.digest)
+    }
 }
 
 impl Driver {
@@ -103,8 +143,15 @@ impl Driver {
     }
 
     /// Whether the driver and its surroundings are as when a key was made of these ingredients. A variable or file that is gone
-    /// makes the key as doubtful as a new one.
-    pub fn is_unchanged(&self, ingredients: &[Ingredient], memory: &dyn FileMemory) -> bool {
+    /// makes the key as doubtful as a new one, and so does a library that came meanwhile.
+    ///
+    /// `loads`: how many libraries had been loaded when the key was made.
+    pub fn is_unchanged(
+        &self,
+        ingredients: &[Ingredient],
+        loads: u64,
+        memory: &dyn FileMemory,
+    ) -> bool {
         let is_il = ingredients.iter().any(|one| one.kind == Kind::Il);
         let (Some(identity), Some(surroundings)) = (
             self.identity_at_most(Duration::ZERO, memory),
@@ -113,6 +160,7 @@ impl Driver {
             return false;
         };
         is_same(ingredients, &identity, &surroundings.ingredients)
+            && !self.has_opened_unknown(loads, memory)
             && self.has_bindings(ingredients, memory)
     }
 
@@ -124,8 +172,8 @@ impl Driver {
         }
         let now = known.taken.elapsed().as_millis() as u64;
         let since = now.saturating_sub(known.checked.load(Ordering::Relaxed));
-        if u128::from(since) < age.as_millis() {
-            return Some(known.ingredients.clone());
+        if known.late.is_current() && u128::from(since) < age.as_millis() {
+            return Some(known.late.ingredients());
         }
         if let Err(path) = self.still_holds(known, memory) {
             let file = crate::log::path(&path);
@@ -134,10 +182,10 @@ impl Driver {
             return None;
         }
         known.checked.store(now, Ordering::Relaxed);
-        Some(known.ingredients.clone())
+        Some(known.late.ingredients())
     }
 
-    fn known_identity(&self, memory: &dyn FileMemory) -> Option<&KnownIdentity> {
+    pub(super) fn known_identity(&self, memory: &dyn FileMemory) -> Option<&KnownIdentity> {
         let known = match self.identity.get() {
             Some(known) => known,
             None => {
@@ -162,16 +210,12 @@ impl Driver {
     }
 
     fn still_holds(&self, known: &KnownIdentity, memory: &dyn FileMemory) -> Result<(), PathBuf> {
-        for file in &known.files {
-            if FileFingerprint::at(&file.path) != Some(file.stamp)
-                && memory.digest(&file.path).ok() != Some(file.digest)
-            {
-                return Err(file.path.clone());
-            }
+        if let Some(changed) = known.files.iter().find(|file| !file.holds(memory)) {
+            return Err(changed.path.clone());
         }
-        let loads = loaded::changes().loads;
-        if known.loads.load(Ordering::Relaxed) != loads {
-            let objects = loaded::objects();
+        known.late.still_holds(memory)?;
+        if !known.late.is_current() {
+            let objects = known.late.look();
             let is_of_the_driver = |object: &&Object| {
                 self.profile.files.iter().any(|files| match files {
                     DriverFiles::Library(pattern) => object.is_named(|name| matches(pattern, name)),
@@ -185,7 +229,6 @@ impl Driver {
                 }
             }
             self.add_names_of_late(known, objects, memory);
-            known.loads.store(loads, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -195,7 +238,7 @@ impl Driver {
         let own = |object: &Object| functions.iter().any(|function| object.contains(*function));
         let taken = Instant::now();
         // Counted first: a library that is loaded meanwhile is looked at later.
-        let Changes { loads, unloads } = loaded::changes();
+        let changes = loaded::changes();
         let objects = loaded::objects();
         let real = RealPaths::default();
         let places = objects.iter().map(|object| match object.is_in_a_file() {
@@ -257,53 +300,78 @@ impl Driver {
             ingredients.push(Ingredient::new(Kind::Driver, name, value));
         }
         let opened_later: Vec<PathBuf> = found.keys().cloned().collect();
-        for (path, file) in found {
-            let stamp = FileFingerprint::at(&path)?;
-            let content = match places.iter().position(|place| *place == path) {
-                Some(index) => {
-                    let object = &objects[index];
-                    let content = content(object, &path, &mappings, memory)?;
-                    proven.insert(object.base, sha256_value(&content));
-                    content
-                }
-                None => read(&path, memory)?,
-            };
-            ingredients.push(Ingredient::new(
-                Kind::Driver,
-                file.name,
-                sha256_value(&content),
-            ));
-            files.extend(file.paths.into_iter().map(|named| Watched {
-                path: named,
-                real: path.clone(),
-                stamp,
-                digest: content,
-            }));
+        let mut take = |found: FilesByPath| -> Option<()> {
+            for (path, file) in found {
+                let stamp = FileFingerprint::at(&path)?;
+                let content = match places.iter().position(|place| *place == path) {
+                    Some(index) => {
+                        let object = &objects[index];
+                        let content = content(object, &path, &mappings, memory)?;
+                        proven.insert(object.base, sha256_value(&content));
+                        content
+                    }
+                    None => read(&path, memory)?,
+                };
+                ingredients.push(Ingredient::new(
+                    Kind::Driver,
+                    file.name,
+                    sha256_value(&content),
+                ));
+                files.extend(file.paths.into_iter().map(|named| Watched {
+                    path: named,
+                    real: path.clone(),
+                    stamp,
+                    digest: content,
+                }));
+            }
+            Some(())
+        };
+        take(found)?;
+        let mut paths: HashSet<PathBuf> = closure
+            .iter()
+            .map(|(index, _)| places[*index].clone())
+            .collect();
+        let needed = needed_by(&opened_later, &real, |path| paths.contains(path));
+        for path in needed.files {
+            let identity = sha256_value(&read(&path, memory)?);
+            scanned.push(ScannedLibrary { identity, path });
+        }
+        paths.extend(opened_later);
+        let loaded: Vec<&Object> = closure.iter().map(|(index, _)| &objects[*index]).collect();
+        let is_known = |path: &Path| paths.contains(path);
+        // What these files need is opened with them.
+        let later =
+            opened_by_name::all(&scanned, &loaded, needed.libraries, &real, is_known, memory);
+        for (path, name) in later {
+            let identity = sha256_value(&read(&path, memory)?);
+            if !is_neutral(name.as_bytes()) {
+                let file = NamedFile {
+                    name,
+                    paths: [path.clone()].into(),
+                };
+                take([(path.clone(), file)].into())?;
+            }
+            paths.insert(path.clone());
+            scanned.push(ScannedLibrary { identity, path });
         }
         // The order of loading and of directory entries has no meaning.
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
         ingredients.dedup();
-        let is_loaded: HashSet<&Path> = closure
-            .iter()
-            .map(|(index, _)| places[*index].as_path())
-            .collect();
-        let needed = needed_by(&opened_later, &real, |path| is_loaded.contains(path));
-        for path in needed.files.into_iter().chain(needed.libraries.into_keys()) {
-            let identity = sha256_value(&read(&path, memory)?);
-            scanned.push(ScannedLibrary { identity, path });
-        }
         let names = DriverNames::of(scanned, memory);
-        Some(KnownIdentity {
-            ingredients: ingredients.into(),
+        let late = Late::new(ingredients, changes, &objects);
+        let known = KnownIdentity {
             files,
+            paths,
+            late,
             names,
             proven,
-            unloads,
-            loads: AtomicU64::new(loads),
+            unloads: changes.unloads,
             taken,
             checked: AtomicU64::new(0),
             broken: AtomicBool::new(false),
-        })
+        };
+        known.late.recall(&known, memory);
+        Some(known)
     }
 
     /// The driver may have opened libraries since: its own and what those need.

@@ -31,7 +31,13 @@ impl Driver {
     pub fn own_cache(&self) -> Option<PathBuf> {
         let is_off = std::env::var_os("POCL_KERNEL_CACHE")
             .is_some_and(|value| !value.as_bytes().starts_with(b"1"));
-        (self.profile.keeps_a_cache() && !is_off)
+        self.program_dir().filter(|_| !is_off)
+    }
+
+    /// The directory where the driver writes programs that it opens as libraries, if it is known to do so. Where its cache is off,
+    /// they are there as well.
+    pub(super) fn program_dir(&self) -> Option<PathBuf> {
+        (self.profile.keeps_a_cache())
             .then(|| pocl_cache(|name| std::env::var_os(name).map(PathBuf::from)))
     }
 

@@ -9,8 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use object::elf::{
-    DT_NEEDED, DT_SONAME, DT_STRSZ, DT_STRTAB, DynamicTag, NT_GNU_BUILD_ID, NoteType, PF_R, PF_W,
-    PT_DYNAMIC, PT_LOAD, PT_NOTE, ProgramType,
+    DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_SONAME, DT_STRSZ, DT_STRTAB, DynamicTag, NT_GNU_BUILD_ID,
+    NoteType, PF_R, PF_W, PT_DYNAMIC, PT_LOAD, PT_NOTE, ProgramType,
 };
 
 use crate::cl::info::Number;
@@ -24,6 +24,8 @@ pub struct Object {
     /// DT_SONAME, or else the file's name.
     pub name: Vec<u8>,
     needed: Vec<Vec<u8>>,
+    /// DT_RPATH and DT_RUNPATH, separated by colons.
+    pub run_paths: Vec<u8>,
     /// The GNU build-id.
     pub build_id: Option<Vec<u8>>,
     /// The addresses of its segments.
@@ -370,6 +372,7 @@ unsafe fn read(info: &libc::dl_phdr_info) -> Object {
         path,
         name: Vec::new(),
         needed: Vec::new(),
+        run_paths: Vec::new(),
         build_id: None,
         ranges: Vec::new(),
         base,
@@ -446,6 +449,8 @@ unsafe fn dynamic(base: usize, start: usize, size: usize, object: &mut Object) {
         .map(|(_, offset)| string(offset))
         .collect();
     object.name = find(DT_SONAME).map(string).unwrap_or_default();
+    let run_paths = [DT_RPATH, DT_RUNPATH].into_iter().filter_map(find);
+    object.run_paths = run_paths.map(string).collect::<Vec<_>>().join(&b':');
 }
 
 /// The GNU build-id among the notes of a segment.

@@ -13,7 +13,6 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -38,7 +37,6 @@ const HEADER: usize = MAGIC.len() + size_of::<u32>();
 const ROW: usize = LENGTH + 8;
 /// A set with more names is not kept. 200,000 are usual.
 const MAX_NAMES: usize = 4 << 20;
-const CHUNK: usize = 1 << 20;
 /// Names that are remembered while they are gathered, so that most frequent names are kept once.
 const RECENT: usize = 1 << 14;
 
@@ -256,16 +254,26 @@ pub fn scan(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result
     for library in libraries {
         let elf = Elf::open(&library.path)?.ok_or(io::ErrorKind::InvalidData)?;
         gathered.scan(&elf)?;
-        // The file at the path may not be the one that was loaded.
-        let identity = match elf.build_id() {
-            Some(build_id) if library.identity == build_id_value(&build_id) => continue,
-            _ => sha256_value(&memory.digest(&library.path)?),
-        };
-        if identity != library.identity {
-            return Err(io::Error::other("it was replaced since it was loaded"));
-        }
+        library.is_in(&elf, memory)?;
     }
     gathered.finish(&identity(libraries))
+}
+
+impl ScannedLibrary {
+    /// What is at the path may not be what was loaded from there.
+    ///
+    /// # Errors
+    /// It is another library.
+    pub fn is_in(&self, elf: &Elf, memory: &dyn FileMemory) -> io::Result<()> {
+        let identity = match elf.build_id() {
+            Some(build_id) if self.identity == build_id_value(&build_id) => return Ok(()),
+            _ => sha256_value(&memory.digest(&self.path)?),
+        };
+        match identity == self.identity {
+            true => Ok(()),
+            false => Err(io::Error::other("it was replaced since it was loaded")),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -286,7 +294,7 @@ impl Gathered {
         let comment = elf.comment(&sections);
         let mut is_of_rust = memmem::find(&comment, b"rustc version").is_some();
         let [backtrace, sources] = OF_RUST.map(memmem::Finder::new);
-        self.each_chunk(elf, &data, |gathered, chunk, new| {
+        elf.each_chunk(&data, LENGTH, |chunk, new| {
             is_of_rust |= backtrace.find(chunk).is_some() || sources.find(chunk).is_some();
             let mut at = new;
             while let Some(length) = memchr(0, &chunk[at..]) {
@@ -297,13 +305,13 @@ impl Gathered {
                         .iter()
                         .all(|byte| is_in_a_name(*byte))
                 {
-                    gathered.add_end(&chunk[..end])?;
+                    self.add_end(&chunk[..end])?;
                 }
             }
             Ok(())
         })?;
         if is_of_rust {
-            self.each_chunk(elf, &data, |gathered, chunk, new| {
+            elf.each_chunk(&data, LENGTH, |chunk, new| {
                 let is_in_rust =
                     |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
                 let mut length = chunk[..new]
@@ -318,38 +326,11 @@ impl Gathered {
                     }
                     length += 1;
                     if length >= MIN_LENGTH {
-                        gathered.add(reversed(&chunk[end + 1 - length.min(LENGTH)..=end]))?;
+                        self.add(reversed(&chunk[end + 1 - length.min(LENGTH)..=end]))?;
                     }
                 }
                 Ok(())
             })?;
-        }
-        Ok(())
-    }
-
-    /// Calls the function for all data in parts. Each part begins with the last bytes of the one before; the number tells where new
-    /// bytes begin.
-    fn each_chunk(
-        &mut self,
-        elf: &Elf,
-        data: &[Range<u64>],
-        mut each: impl FnMut(&mut Gathered, &[u8], usize) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let mut buffer = Vec::new();
-        buffer.try_reserve_exact(LENGTH + CHUNK)?;
-        for range in data {
-            let mut kept = 0;
-            let mut at = range.start;
-            while at < range.end {
-                let length = (range.end - at).min(CHUNK as u64) as usize;
-                buffer.resize(kept + length, 0);
-                elf.read_at(&mut buffer[kept..], at)?;
-                each(self, &buffer, kept)?;
-                at += length as u64;
-                let rest = buffer.len().saturating_sub(LENGTH);
-                buffer.copy_within(rest.., 0);
-                kept = buffer.len() - rest;
-            }
         }
         Ok(())
     }

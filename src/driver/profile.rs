@@ -90,6 +90,8 @@ pub enum DriverFiles {
     PlugIns(&'static str, &'static str),
     /// In this directory.
     At(&'static str, &'static str),
+    /// In the directory of the GCC whose libraries clang's driver takes.
+    Gcc(&'static str),
     /// A library that is opened by name at the first build, and found where the dynamic linker looks.
     Library(&'static str),
 }
@@ -144,6 +146,9 @@ pub struct Profile {
     pub implicit_includes: &'static [&'static str],
     /// Files that change the code of programs that are made from an intermediate language, and of no others.
     pub il_files: &'static [DriverFiles],
+    /// How CL_DRIVER_VERSION begins in those versions whose code for processors was measured not to depend on the size of local memory.
+    /// That is the size of a cache, which a hypervisor decides.
+    pub ignores_local_memory: &'static [&'static str],
     /// The facts of the processor in the key of CPU devices.
     pub processor: ProcessorFacts,
     /// Whether the compiler looks at the name of the running program.

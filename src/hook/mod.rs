@@ -5,11 +5,13 @@
 //! A handle may be NULL, stale or foreign; the driver then gets the same call as without us.
 //!
 //! A hook that is entered from inside another on the same thread calls the function below unchanged (`driver::reentrancy`). The
-//! application's callbacks run outside of hooks (`driver::notify`). Exceptions pass only through the hooks of builds (`unwinding`).
+//! application's callbacks run outside of hooks (`driver::notify`). Exceptions pass only through the hooks of builds
+//! (`unwinding`) and contexts.
 
 #![allow(unsafe_code)] // the C interface: pointers of the application's calls end here
 
 mod build;
+mod context;
 mod create;
 mod extension;
 mod kernel;
@@ -245,6 +247,7 @@ static LAYER_HOOKS: [fn() -> Vec<Hook>; MAX_LAYERS] = [
 
 fn hooks_of<const DRIVER: usize>() -> Vec<Hook> {
     let files = [
+        context::table::<DRIVER>,
         create::table::<DRIVER>,
         build::table::<DRIVER>,
         link::table::<DRIVER>,
@@ -260,6 +263,7 @@ fn hooks_of<const DRIVER: usize>() -> Vec<Hook> {
 /// The hooks of a layer: all hooks except clGetExtensionFunctionAddress, whose arguments do not tell the driver.
 fn layer_hooks_of<const LAYER: usize>() -> Vec<Hook> {
     let files = [
+        context::in_layer::table::<LAYER>,
         create::in_layer::table::<LAYER>,
         build::in_layer::table::<LAYER>,
         link::in_layer::table::<LAYER>,

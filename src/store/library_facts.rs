@@ -8,8 +8,9 @@ use crate::key::ingredients::hex;
 
 /// Most of its files have names of variables.
 pub(super) const DIRECTORY: &str = "names";
-/// A file of names has some 2 MB, one of slots some kB, and a machine has a few drivers. New files replace those of former drivers.
-const MAX_FILES: usize = 32;
+/// A file of names has some 2 MB, the others some kB, and a machine has a few drivers with half a dozen files each. New files replace
+/// those of former drivers.
+const MAX_FILES: usize = 64;
 
 /// The file of this identity.
 pub fn open(store: &Store, identity: &[u8; 32]) -> Option<File> {

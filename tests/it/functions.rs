@@ -243,6 +243,92 @@ fn a_library_that_answers_for_nothing_is_in_no_key() {
     }
 }
 
+/// One that passes everything on unchanged, as the tools of sites do.
+const PASSING: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+char *getenv(const char *name) {
+    static char *(*usual)(const char *);
+    if (!usual) usual = (char *(*)(const char *))dlsym(RTLD_NEXT, "getenv");
+    return usual(name);
+}
+"#;
+
+/// One that answers for what tells the time and the machine.
+const CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    static int (*usual)(clockid_t, struct timespec *);
+    if (!usual) usual = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    return usual(clock, now);
+}
+"#;
+
+#[test]
+fn a_library_that_answers_for_the_clock_is_in_the_key() {
+    let Some(sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    let Some(clock) = shared(&sandbox, "clock", CLOCK, &[]) else {
+        return;
+    };
+    let preloaded = [("LD_PRELOAD", clock.display().to_string())];
+    assert!(!each_has_its_own(
+        &sandbox,
+        &client(&[]),
+        &client(&preloaded),
+        OPTION
+    ));
+}
+
+#[test]
+fn a_library_that_the_systems_file_calls_neutral_is_in_no_key() {
+    let Some(sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    let Some(passing) = shared(&sandbox, "passing", PASSING, &[]) else {
+        return;
+    };
+    let mut can = Command::new("unshare");
+    let can = can.args(["--mount", "true"]).output();
+    if !can.is_ok_and(|ran| ran.status.success()) {
+        return skipped("neutral_libraries of /etc/oclcache/config.toml (no mount namespace)");
+    }
+    let preloaded = [("LD_PRELOAD", passing.display().to_string())];
+    let misses = |state: &State| run(&sandbox, Way::Cached, state, OPTION).source_builds();
+    assert_eq!(misses(&client(&[])), 1);
+    // Nobody but the administrator may say it.
+    let line = "neutral_libraries = \"libpassing.so.1 libother.so\"\n";
+    std::fs::create_dir_all(sandbox.path("home/.config/oclcache")).expect("made");
+    sandbox.write("home/.config/oclcache/config.toml", line);
+    let by_variable = [
+        preloaded[0].clone(),
+        ("OCLCACHE_NEUTRAL_LIBRARIES", "libpassing.so.1".to_owned()),
+    ];
+    let ran = run(&sandbox, Way::Cached, &client(&by_variable), OPTION);
+    assert_eq!(ran.source_builds(), 1, "{}", ran.stderr);
+    let etc = sandbox.path("etc");
+    std::fs::create_dir(&etc).expect("made");
+    let source = sandbox.write("kernel.cl", OPTION);
+    let mut command = sandbox.command(Way::Cached, "unshare");
+    let script = "mount -t tmpfs -o mode=755 none \"$1\" && cp -a /etc/. \"$1\" && \
+        mkdir -p \"$1/oclcache\" && printf %s \"$2\" >\"$1/oclcache/config.toml\" && \
+        mount --bind \"$1\" /etc && shift 2 && LD_PRELOAD=$1 && shift && export LD_PRELOAD && exec \"$@\"";
+    command.args(["--mount", "sh", "-c", script, "sh"]);
+    command
+        .arg(&etc)
+        .arg(line)
+        .arg(&passing)
+        .arg(example("client"));
+    command
+        .args(["run", "--kernel", "f", "--source"])
+        .arg(source);
+    let ran = sandbox.run(&mut command).ok();
+    assert_eq!(ran.source_builds(), 0, "{}", ran.stderr);
+}
+
 /// Code in no library that the dynamic linker tells of, or that was bound by an auditor, may be any.
 #[test]
 fn where_nobody_knows_what_answers_nothing_is_cached() {
@@ -374,7 +460,7 @@ fn how_the_thread_rounds_that_builds_is_in_the_key() {
         program: program.clone(),
         variables,
     };
-    let down = [("ROUND", "down".to_owned())];
+    let down = [("FOLDING_ROUND", "down".to_owned())];
     assert!(each_has_its_own(
         &sandbox,
         &state(&[]),
@@ -387,7 +473,64 @@ fn how_the_thread_rounds_that_builds_is_in_the_key() {
         cfg!(not(target_arch = "x86_64")) || shown.contains(words),
         "{shown}"
     );
+    // Flags of what has happened are no part of it.
+    let flags = [("FOLDING_ROUND", "flags".to_owned())];
+    let ran = run(&sandbox, Way::Cached, &state(&flags), FOLDED);
+    assert_eq!(ran.source_builds(), 0, "{}", ran.stderr);
     // Threads that the driver starts when it is opened may build.
-    let opening = [("ROUND", "opening".to_owned())];
+    let opening = [("FOLDING_ROUND", "opening".to_owned())];
     each_has_its_own(&sandbox, &state(&down), &state(&opening), OPTION);
+}
+
+/// Results that show how the thread rounded that folded a constant, or that executes.
+const ROUNDED: &str =
+    "__kernel void f(__global uint *out) { out[0] = (uint)as_ulong(sqrt(2.0)); }\n";
+
+/// Drivers start their threads where devices are asked for, contexts are made or a first program is built. Measured: those of Intel's
+/// CPU runtime fold constants, and round as the thread did that made the first context.
+#[test]
+fn how_the_threads_round_that_make_contexts_and_devices_is_in_the_key_where_code_depends_on_it() {
+    for driver in [Driver::Intel, Driver::Pocl] {
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let Some(program) = program(&sandbox, "folding", &[]) else {
+            return;
+        };
+        for [one, other] in [
+            ["none", "context"],
+            ["context", "none"],
+            ["devices", "none"],
+            ["none", "devices"],
+            ["none", "first"],
+        ] {
+            let _ = std::fs::remove_dir_all(sandbox.path("cache"));
+            for when in [one, other, one, other] {
+                let variables = [("FOLDING_ROUND", when.to_owned())];
+                let state = State {
+                    program: program.clone(),
+                    variables: &variables,
+                };
+                let [bare, cached] =
+                    [Way::Bare, Way::Cached].map(|way| run(&sandbox, way, &state, ROUNDED));
+                assert_eq!(
+                    cached.stdout, bare.stdout,
+                    "{driver:?} {when}: {}",
+                    cached.stderr
+                );
+            }
+        }
+        // Nobody knows which of the threads compiles.
+        let variables = [("FOLDING_ROUND", "second".to_owned())];
+        let state = State {
+            program,
+            variables: &variables,
+        };
+        let ran = run(&sandbox, Way::Cached, &state, ROUNDED);
+        assert!(
+            ran.stderr.contains("floating_point_state"),
+            "{}",
+            ran.stderr
+        );
+    }
 }

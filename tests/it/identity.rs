@@ -283,11 +283,7 @@ fn another_linker_in_the_search_path_compiles_again() {
     };
     assert_eq!(compilations(&sandbox), 1);
     let path = std::env::var("PATH").expect("a path");
-    let linker = std::env::split_paths(&path).map(|directory| directory.join("ld"));
-    let linker = linker
-        .into_iter()
-        .find(|linker| linker.exists())
-        .expect("a linker");
+    let linker = linker();
     std::fs::create_dir(sandbox.path("bin")).expect("made");
     let other = sandbox.path("bin/ld");
     copy_program(&linker, &other);
@@ -306,6 +302,136 @@ fn another_linker_in_the_search_path_compiles_again() {
     std::fs::set_permissions(&wrapped, executable).expect("changed");
     std::fs::rename(wrapped, sandbox.path("elsewhere/ld")).expect("moved");
     assert_eq!(compilations(&sandbox), 1);
+}
+
+/// What a hypervisor, a kernel or an installed tool decides, and code does not depend on, is in no key.
+#[test]
+fn what_differs_between_equal_hosts_and_changes_nothing_is_in_no_key() {
+    for (driver, absent, present) in [
+        (
+            Driver::Pocl,
+            &[
+                "stepping",
+                "hypervisor",
+                "tsc_known_freq",
+                "local memory size",
+                "llvm-spirv",
+                "libLLVMSPIRVLib",
+            ][..],
+            &["processor", "libgcc.a"][..],
+        ),
+        (Driver::Rusticl, &["processor"], &["local memory size"]),
+        (
+            Driver::Intel,
+            &["hypervisor", "tsc_known_freq"],
+            &["stepping", "local memory size"],
+        ),
+    ] {
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        assert_eq!(misses(&sandbox), 1, "{driver:?}");
+        let entry = sandbox.entries().pop().expect("an entry");
+        let key = entry.file_stem().expect("a name").to_string_lossy();
+        let shown = sandbox.oclcache(&["show", &key]).ok().stdout;
+        for word in absent {
+            assert!(!shown.contains(word), "{driver:?}: {word}\n{shown}");
+        }
+        for word in present {
+            assert!(shown.contains(word), "{driver:?}: {word}\n{shown}");
+        }
+    }
+}
+
+/// Whether the processor of a library is the machine's plays no part: its name is one that the linker does not load.
+#[test]
+fn a_library_of_the_linker_for_another_processor_compiles_nothing() {
+    let Some(mut sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    assert_eq!(compilations(&sandbox), 1);
+    let listed = std::process::Command::new("ldd").arg(linker()).output();
+    let listed = String::from_utf8(listed.expect("ldd").stdout).expect("UTF-8");
+    let library = listed
+        .split_whitespace()
+        .find(|word| word.starts_with("libbfd"));
+    let Some(library) = library else {
+        return skipped("a linker with libbfd");
+    };
+    let directory = other_build(&sandbox, library, "updated");
+    let other = library.replace(".so", "-arm64.so");
+    std::fs::rename(directory.join(library), directory.join(other)).expect("renamed");
+    sandbox.set("LD_LIBRARY_PATH", directory);
+    assert_eq!(misses(&sandbox), 0, "for another processor");
+    sandbox.set("LD_LIBRARY_PATH", other_build(&sandbox, library, "loaded"));
+    assert_eq!(misses(&sandbox), 1, "the one that is loaded");
+}
+
+/// Puts a directory in the place of another for one program.
+fn with_mounted(sandbox: &Sandbox, from: &Path, to: &str) -> usize {
+    let source = sandbox.write("kernel.cl", SOURCE);
+    let mut command = sandbox.command(Way::Cached, "unshare");
+    let script = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
+    command.args(["--mount", "sh", "-c", script, "sh"]);
+    command.arg(from).arg(to).arg(example("client"));
+    command
+        .args(["run", "--kernel", "f", "--source"])
+        .arg(source);
+    sandbox.run(&mut command).ok().source_builds()
+}
+
+/// A cross compiler or a second GCC has a `libgcc.a` as well.
+#[test]
+fn another_gcc_than_the_one_that_links_kernels_compiles_nothing() {
+    let Some(sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    let mut can = std::process::Command::new("unshare");
+    let can = can.args(["--mount", "true"]).output();
+    let own = Path::new("/usr/lib/gcc/x86_64-linux-gnu");
+    let newest = || {
+        let versions = std::fs::read_dir(own).ok()?.flatten();
+        let numbers = versions.filter_map(|one| one.file_name().to_str()?.parse::<u32>().ok());
+        numbers.max()
+    };
+    let (Some(newest), true) = (newest(), can.is_ok_and(|ran| ran.status.success())) else {
+        return skipped("another GCC: only Debian's is known here, and only root may mount it");
+    };
+    let tree = sandbox.path("gcc");
+    let copy = |to: &str| {
+        let to = tree.join(to);
+        std::fs::create_dir_all(&to).expect("made");
+        for entry in std::fs::read_dir(own.join(newest.to_string()))
+            .expect("listed")
+            .flatten()
+        {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if [".a", ".o", ".so"].iter().any(|end| name.ends_with(end)) && entry.path().is_file() {
+                std::fs::copy(entry.path(), to.join(name)).expect("copied");
+            }
+        }
+        to.join("libgcc.a")
+    };
+    copy(&format!("x86_64-linux-gnu/{newest}"));
+    let misses = || with_mounted(&sandbox, &tree, "/usr/lib/gcc");
+    assert_eq!(misses(), 1);
+    for other in [
+        "avr/99".to_owned(),
+        format!("x86_64-linux-gnu/{}", newest - 1),
+    ] {
+        change_last_byte(&copy(&other));
+        assert_eq!(misses(), 0, "{other}");
+    }
+    change_last_byte(&copy(&format!("x86_64-linux-gnu/{}", newest + 1)));
+    assert_eq!(misses(), 1, "a newer one");
+}
+
+/// The linker that PATH leads to.
+fn linker() -> PathBuf {
+    let path = std::env::var("PATH").expect("a path");
+    let linkers = std::env::split_paths(&path).map(|directory| directory.join("ld"));
+    let mut linkers = linkers.filter(|linker| linker.exists());
+    linkers.next().expect("a linker")
 }
 
 #[test]

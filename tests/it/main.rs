@@ -34,6 +34,7 @@ mod journal;
 mod limits;
 mod modes;
 mod neighbors;
+mod opened_later;
 mod opens;
 mod policy;
 mod privilege;

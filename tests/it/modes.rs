@@ -16,8 +16,13 @@ const OTHER_KERNELS: &str = "__kernel void f(__global uint *out) { out[get_globa
 
 /// Writes the entry of another program in a program's place, as a wrong key would have it: all else about it is right.
 fn plant(sandbox: &Sandbox, wrong: &str) {
-    let known = |entries: &[PathBuf], path: &Path| entries.iter().any(|known| known == path);
     sandbox.kernel(Way::Cached, RIGHT, "").ok();
+    plant_for(sandbox, wrong);
+}
+
+/// The same in place of the only entry.
+pub fn plant_for(sandbox: &Sandbox, wrong: &str) {
+    let known = |entries: &[PathBuf], path: &Path| entries.iter().any(|known| known == path);
     let [right] = <[PathBuf; 1]>::try_from(sandbox.entries()).expect("one entry");
     sandbox.kernel(Way::Cached, wrong, "").ok();
     let mut entries = sandbox.entries();

@@ -17,6 +17,8 @@ pub enum Driver {
     Pocl,
     Intel,
     Rusticl,
+    /// Not among [`Driver::ALL`]: an interpreter, whose variables alone are in question.
+    Oclgrind,
 }
 
 impl Driver {
@@ -29,6 +31,7 @@ impl Driver {
             Driver::Pocl => "OCLCACHE_TEST_POCL",
             Driver::Intel => "OCLCACHE_TEST_INTEL",
             Driver::Rusticl => "OCLCACHE_TEST_RUSTICL",
+            Driver::Oclgrind => "OCLCACHE_TEST_OCLGRIND",
         };
         let Some(icd) = given(variable) else {
             skipped(format_args!("{self:?} ({variable} is not set)"));

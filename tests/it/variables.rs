@@ -257,6 +257,50 @@ fn two_different_shells_share_their_entries() {
     }
 }
 
+/// Of shells, batch systems, desktops, compilers' surroundings and continuous integration.
+const USUAL: &str = "BASH_ENV BROWSER BUILD_ID CARGO_HOME CI_COMMIT_SHA CLICOLOR COLORFGBG COMPOSE_PROJECT_NAME CONDA_PREFIX \
+    CUDA_HOME DEBUG DEBIAN_FRONTEND DESKTOP_SESSION DOCKER_HOST EMAIL ENV FC GDMSESSION GITHUB_ACTIONS GITHUB_SHA GITHUB_TOKEN \
+    GIT_AUTHOR_NAME GLIBC_TUNABLES GOPATH GPG_AGENT_INFO GTK_MODULES HISTCONTROL HISTSIZE HOSTTYPE HTTP_PROXY ID IFS INFOPATH \
+    JAVA_HOME JOB_ID JUPYTER_TOKEN KEY KUBERNETES_PORT LESS LESSOPEN LOADEDMODULES LSB_JOBID MACHTYPE MAKEFLAGS MALLOC_ARENA_MAX \
+    MANPATH MODE MODULEPATH MPLBACKEND NODE NODE_ENV NVM_DIR NO_PROXY OMPI_COMM_WORLD_RANK OMP_PROC_BIND OSTYPE PAGER PBS_JOBID \
+    PERL5LIB PKG_CONFIG_PATH PMI_RANK PORT PROMPT_COMMAND PS2 PYENV_ROOT PYTHONPATH PYTHONUNBUFFERED QT_QPA_PLATFORM RUSTUP_HOME \
+    SESSION_MANAGER SGE_TASK_ID SIZE SSH_AUTH_SOCK SUDO_USER TERM_PROGRAM TMUX USERNAME VERSION VIRTUAL_ENV VTE_VERSION \
+    WAYLAND_DISPLAY XAUTHORITY XMODIFIERS ZDOTDIR http_proxy";
+
+/// A name of few letters may be the end of a text, so some of these are in keys that change nothing. More than now shall not be.
+#[test]
+fn few_usual_variables_are_in_keys() {
+    for (driver, most) in [
+        (Driver::Pocl, 12),
+        (Driver::Intel, 12),
+        (Driver::Rusticl, 12),
+    ] {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let names: Vec<&str> = USUAL.split_whitespace().collect();
+        for name in &names {
+            sandbox.set(name, "1");
+        }
+        assert_eq!(misses(&sandbox), 1, "{driver:?}");
+        let shown = shown(&sandbox);
+        let words = shown
+            .lines()
+            .map(|line| line.split_whitespace().take(2).collect::<Vec<_>>());
+        let keyed: Vec<&str> = words
+            .filter(|words| words[..] == ["environment", words.last().copied().unwrap_or_default()])
+            .map(|words| words[1])
+            .filter(|name| names.contains(name))
+            .collect();
+        assert!(
+            keyed.len() <= most,
+            "{driver:?}: {} of {}: {keyed:?}",
+            keyed.len(),
+            names.len()
+        );
+    }
+}
+
 /// What our list and those of the profiles call neutral, of what these drivers ask for.
 const NEUTRAL: [&str; 9] = [
     "HWLOC_PLUGINS_PATH",
@@ -294,6 +338,7 @@ fn is_one_of(list: &[&str], name: &str) -> bool {
 fn each_variable_that_a_driver_asks_for_is_in_the_key_or_neutral() {
     // Lists of their own decide about what begins so.
     let lists = [
+        "OCLGRIND_*",
         "POCL_*",
         "CL_CONFIG_*",
         "MESA_*",
@@ -305,7 +350,7 @@ fn each_variable_that_a_driver_asks_for_is_in_the_key_or_neutral() {
         "TBB_MALLOC_*",
         "SYCL_CPU_PLACES",
     ];
-    for driver in REAL {
+    for driver in REAL.into_iter().chain([Driver::Oclgrind]) {
         let Some(mut sandbox) = Sandbox::new(driver) else {
             continue;
         };

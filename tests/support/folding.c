@@ -1,7 +1,9 @@
 // Builds the kernel `f(global uint *)` of the file that is named, runs it, and prints its eight numbers.
 //
-// ROUND=down builds it while numbers are rounded downward, ROUND=opening loads the driver so; each other call is made as
-// programs start. With OWN_EXP the program has an `exp` of its own, as those have that are linked with another mathematics.
+// FOLDING_ROUND=down builds it while numbers are rounded downward, `opening` loads the driver so, `devices` asks for its devices so,
+// `context` makes context and queue so, `second` makes another context so, `first` builds another program so before; each other call
+// is made as programs start. `flags` sets the flags of what has happened. With OWN_EXP the program has an `exp` of its own, as those
+// have that are linked with another mathematics.
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
 #include <fenv.h>
@@ -17,7 +19,7 @@ double exp(double x) {
 #endif
 
 static void round_if(const char *when, int mode) {
-    const char *wanted = getenv("ROUND");
+    const char *wanted = getenv("FOLDING_ROUND");
     if (wanted && !strcmp(wanted, when))
         fesetround(mode);
 }
@@ -35,9 +37,29 @@ int main(int argc, char **argv) {
     round_if("opening", FE_DOWNWARD);
     code = clGetPlatformIDs(1, &platform, NULL);
     round_if("opening", FE_TONEAREST);
+    round_if("devices", FE_DOWNWARD);
     code |= clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, NULL);
+    round_if("devices", FE_TONEAREST);
+    round_if("context", FE_DOWNWARD);
     cl_context context = clCreateContext(NULL, 1, &device, NULL, NULL, &code);
     cl_command_queue queue = clCreateCommandQueue(context, device, 0, &code);
+    round_if("context", FE_TONEAREST);
+    const char *wanted = getenv("FOLDING_ROUND");
+    if (wanted && !strcmp(wanted, "first")) {
+        const char *other = "__kernel void g(__global float *out) { *out = exp(0.7f); }";
+        cl_program first = clCreateProgramWithSource(context, 1, &other, NULL, &code);
+        fesetround(FE_DOWNWARD);
+        clBuildProgram(first, 1, &device, "", NULL, NULL);
+        fesetround(FE_TONEAREST);
+        clReleaseProgram(first);
+    }
+    if (wanted && !strcmp(wanted, "second")) {
+        fesetround(FE_DOWNWARD);
+        clReleaseContext(clCreateContext(NULL, 1, &device, NULL, NULL, &code));
+        fesetround(FE_TONEAREST);
+    }
+    if (wanted && !strcmp(wanted, "flags"))
+        feraiseexcept(FE_ALL_EXCEPT);
     cl_program program = clCreateProgramWithSource(context, 1, &text, NULL, &code);
     round_if("down", FE_DOWNWARD);
     code = clBuildProgram(program, 1, &device, "", NULL, NULL);

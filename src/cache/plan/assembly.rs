@@ -40,7 +40,7 @@ pub(super) fn call_ingredients(
     let previous = inputs.previous.iter();
     all.extend(previous.map(|previous| Ingredient::new(Kind::Previous, "", previous.key.0)));
     all.extend(surroundings);
-    all.extend(driver.float_state());
+    all.extend(driver.float_state()?);
     if driver.profile.looks_at_executable {
         all.push(Ingredient::new(Kind::Executable, "", executable()));
     }

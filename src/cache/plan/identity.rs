@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::CallInputs;
 use crate::cache::Cache;
 use crate::driver::environment::Reads;
+use crate::driver::loaded_changes;
 use crate::key::include::Closure;
 use crate::key::ingredients::Ingredient;
 use crate::outcome::Bypass;
@@ -20,6 +21,8 @@ pub(super) struct CallIdentity {
     pub(super) bindings: Arc<[Ingredient]>,
     /// Variables and files that the driver may read.
     pub(super) surroundings: Vec<Ingredient>,
+    /// How many libraries had been loaded before.
+    pub(super) loads: u64,
 }
 
 impl Cache {
@@ -33,6 +36,7 @@ impl Cache {
         let devices = driver
             .device_identities(&inputs.devices)
             .ok_or(Bypass::UnidentifiedDevice)?;
+        let loads = loaded_changes().loads;
         let files = driver.identity(self).ok_or(Bypass::UnidentifiedDriver)?;
         let is_il = matches!(inputs.base, Base::Il(..));
         let surroundings = driver
@@ -45,9 +49,11 @@ impl Cache {
             Reads::HeadersElsewhere => {
                 !inputs.operation.headers().is_empty() || closure.names_any()
             }
-            Reads::Files => true,
+            Reads::Files | Reads::Compilers => true,
         };
-        if matches!(inputs.base, Base::Source(_)) && reads_unknown {
+        let is_compiled =
+            matches!(inputs.base, Base::Source(_)) || surroundings.reads == Reads::Compilers;
+        if is_compiled && reads_unknown {
             return Err(Bypass::OptionReadsFile);
         }
         Ok(CallIdentity {
@@ -55,6 +61,7 @@ impl Cache {
             driver: files,
             bindings,
             surroundings: surroundings.ingredients,
+            loads,
         })
     }
 }

@@ -460,6 +460,12 @@ static NEUTRAL: &[&str] = &[
     "TZ",
     "EDITOR",
     "VISUAL",
+    "LESS",
+    "PS2",
+    "IFS",
+    // Of libraries that fetch files by HTTP, which libxml2 names.
+    "HTTP_PROXY",
+    "http_proxy",
     "CI",
     // What they name is not run: PoCL's linker and libraries are in the key by what PATH and LD_LIBRARY_PATH lead to.
     "PATH",
@@ -470,6 +476,13 @@ static NEUTRAL: &[&str] = &[
     "LD_DEBUG_OUTPUT",
     "CC",
     "CXX",
+    // Of the C library: arenas and thresholds of its allocator. See also `is_neutral_value`.
+    "MALLOC_ARENA_MAX",
+    "MALLOC_ARENA_TEST",
+    "MALLOC_MMAP_MAX_",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "MALLOC_TRIM_THRESHOLD_",
     // The number of threads. Where a program can see it, the device's answers tell it.
     "OMP_NUM_THREADS",
     // Messages of compilers are not translated, and they read and write numbers without the locale.
@@ -493,8 +506,18 @@ static NEUTRAL: &[&str] = &[
 ];
 
 /// Whether a variable that no driver's list names changes nothing for any driver.
-pub fn is_neutral(name: &str) -> bool {
+fn is_neutral(name: &str) -> bool {
     NEUTRAL.iter().any(|known| fits(known, name))
+}
+
+/// Whether a variable with this value changes nothing for any driver.
+///
+/// GLIBC_TUNABLES acts through the variants of functions that the C library chooses, which are in the key; other values were measured
+/// as [`NEUTRAL`] was. What fills memory that nobody has written shows it to a compiler that reads it.
+pub fn is_neutral_value(name: &str, value: &[u8]) -> bool {
+    const FILLS: &[u8] = b"perturb";
+    is_neutral(name)
+        || name == "GLIBC_TUNABLES" && !value.windows(FILLS.len()).any(|part| part == FILLS)
 }
 
 #[cfg(test)]

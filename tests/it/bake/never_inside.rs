@@ -2,6 +2,7 @@
 //! others are not what they were.
 
 use super::{bake, sandbox};
+use crate::modes::plant_for;
 use crate::support::{Driver, Ran, Sandbox, Way};
 
 /// What the client says that PoCL computes.
@@ -41,11 +42,11 @@ fn says(sandbox: &Sandbox, words: &str) {
 
 pub const DIED: &str = "not stored: the driver died when it was asked for its binary";
 
+/// With a baker behind it: `autobake::a_driver_that_dies_behind_a_program_is_left_alone`.
 #[test]
 fn a_program_of_whose_binary_the_driver_dies_lives_whatever_is_set() {
     for variables in [
-        &[("OCLCACHE_RECORD", "auto"), ("OCLCACHE_AUTOBAKE", "auto")][..],
-        &[("OCLCACHE_RECORD", "auto"), ("OCLCACHE_AUTOBAKE", "0")],
+        &[("OCLCACHE_RECORD", "auto"), ("OCLCACHE_AUTOBAKE", "0")][..],
         &[("OCLCACHE_RECORD", "bake")],
         &[("OCLCACHE_RECORD", "auto"), ("OCLCACHE_STORE_SOURCE", "0")],
     ] {
@@ -106,6 +107,30 @@ fn a_driver_that_dies_inside_a_miss_dies_once() {
     let stored = || sandbox.kernel(Way::Cached, &other, "").ok().source_builds();
     assert_eq!((stored(), stored()), (1, 0));
     assert!(crate::support::tree(&sandbox.path("cache/v1/baking")).len() == 1);
+}
+
+/// A hit that is verified is built from source inside the application, and its binary must not be asked for either.
+#[test]
+fn a_driver_that_would_die_of_a_verification_lives() {
+    let Some(mut sandbox) = pocl(&[("OCLCACHE_RECORD", "auto")]) else {
+        return;
+    };
+    let bare = sandbox.kernel(Way::Bare, &deadly(), "").ok().stdout;
+    // The recipe of the deadly program makes room for an entry that loads well.
+    sandbox.kernel(Way::Cached, &deadly(), "").ok();
+    sandbox.set("OCLCACHE_RECORD", "inline");
+    plant_for(&sandbox, &deadly().replace(&"n".repeat(300), "n"));
+    for (record, died) in [("auto", [false; 3]), ("inline", [true, false, false])] {
+        sandbox.set("OCLCACHE_RECORD", record);
+        sandbox.set("OCLCACHE_VERIFY", "100");
+        for died in died {
+            let ran = sandbox.kernel(Way::Cached, &deadly(), "");
+            assert_eq!(ran.signal.is_some(), died, "{record}: {}", ran.stderr);
+            if !died {
+                assert_eq!(ran.ok().stdout, bare, "{record}");
+            }
+        }
+    }
 }
 
 fn linked(sandbox: &Sandbox, way: Way, parts: &[&str]) -> Ran {

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::{KERNEL, QUICK, Tree};
-use crate::support::{is_root, skipped};
+use crate::support::{Driver, Way, example, is_root, skipped};
 
 /// `#pragma once` goes by what file it is, not by its name and content.
 #[test]
@@ -176,6 +176,46 @@ fn header_map(name: &str, directory: &str, file: &str) -> Vec<u8> {
     }
     let words = words.into_iter().flat_map(u32::to_le_bytes);
     words.chain(strings).collect()
+}
+
+/// What was compiled holds, whatever stands in the place of the directory when it is linked.
+#[test]
+fn a_map_that_takes_the_place_of_a_directory_between_compile_and_link() {
+    // PoCL refuses these options of the linker.
+    for tree in Tree::on(&[Driver::Intel]) {
+        tree.write("kernel.cl", format!("#include <h.h>\n{KERNEL}"));
+        tree.define("d1/h.h");
+        tree.define("two.h");
+        let directory = format!("{}/", tree.path("").display()).replace("//", "/");
+        tree.write("a.map", header_map("h.h", &directory, "two.h"));
+        let between = format!(
+            "{}={}",
+            tree.path("map").display(),
+            tree.path("a.map").display()
+        );
+        let run = |way, link_options: &str| {
+            let _ = fs::remove_file(tree.path("map"));
+            fs::create_dir_all(tree.path("map")).expect("made");
+            let mut command = tree.sandbox.command(way, example("client"));
+            command.args(["linked", "--kernel", "f", "--source", "kernel.cl"]);
+            command.args(["--options", "-I map -I d1", "--between", &between]);
+            command.args(["--link-options", link_options]);
+            tree.sandbox
+                .run(command.current_dir(tree.path("")))
+                .ok()
+                .stdout
+        };
+        for options in ["", "-cl-denorms-are-zero", "-cl-fast-relaxed-math"] {
+            let bare = run(Way::Bare, options);
+            assert!(bare.contains("link: code 0"), "{bare}");
+            assert_eq!(
+                run(Way::Cached, options),
+                bare,
+                "{:?} {options}",
+                tree.driver
+            );
+        }
+    }
 }
 
 #[test]

@@ -79,6 +79,11 @@ fn from_file(
 ) -> Result<(), String> {
     let source = read(path)?;
     let program = session.program(&source);
+    // A library of the program's own, which says nothing of the driver.
+    let opens = std::env::var_os("CLIENT_OPENS");
+    // SAFETY: a library of the tests, without constructors.
+    let opened = opens.map(|library| unsafe { libloading::Library::new(library) });
+    opened.transpose().map_err(|error| error.to_string())?;
     println!("build: code {}", cl::build(program, options));
     session.state("built", program);
     print_source(program, &source);
@@ -103,7 +108,14 @@ pub fn linked(session: &Session, arguments: &[String]) -> Result<(), String> {
         session.state("compiled", program);
         objects.push(program);
     }
-    let (result, code) = cl::link(session.context, "", &objects);
+    if let Some(edit) = value(arguments, "--between") {
+        let (to, from) = edit.split_once('=').ok_or("--between needs FILE=FILE")?;
+        // Where a directory is empty, a file can take its place.
+        let _ = fs::remove_dir(to);
+        fs::copy(from, to).map_err(|error| format!("{to}: {error}"))?;
+    }
+    let link_options = value(arguments, "--link-options").unwrap_or("");
+    let (result, code) = cl::link(session.context, link_options, &objects);
     println!("link: code {code}");
     if code == CL_SUCCESS && !result.is_null() {
         session.try_kernel("linked", result, name);

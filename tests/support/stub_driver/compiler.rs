@@ -66,6 +66,21 @@ fn begin(kind: &str, source: u64, options: &[u8]) {
     config::log(&format!("done {kind} {source:016x}"));
 }
 
+/// What a library that is opened now adds to the code.
+fn helper_code() -> String {
+    let Some(name) = config::helper() else {
+        return String::new();
+    };
+    // SAFETY: the library of the tests, whose function takes nothing.
+    let added = unsafe {
+        let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
+        let function = libc::dlsym(library, c"helper_code".as_ptr());
+        assert!(!function.is_null(), "{name:?} is not there");
+        std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> u64>(function)()
+    };
+    added.to_string()
+}
+
 /// Compiles a source; an error is the build log.
 pub fn compile(
     kind: cl_program_binary_type,
@@ -87,7 +102,7 @@ pub fn compile(
     if hidden == "#error" {
         return Err("stub: an error that no source has".to_owned());
     }
-    let code = config::code() + &hidden;
+    let code = config::code() + &hidden + &helper_code();
     Ok(Code {
         kind,
         kernels: parse::kernels(&unit.text),

@@ -1,6 +1,7 @@
 //! The environment variables, read anew at each use: a test may set them before its first OpenCL call.
 
 use std::env;
+use std::ffi::CString;
 use std::fs::File;
 use std::io::Write;
 use std::time::Duration;
@@ -33,6 +34,15 @@ pub fn code() -> String {
 pub fn hidden_code() -> String {
     let file = env::var_os("STUB_CODE_FILE").map(std::fs::read_to_string);
     file.and_then(Result::ok).unwrap_or_default()
+}
+
+/// The library that a build opens: `text` takes a name that is in this library's text, `hidden` one that is not.
+pub fn helper() -> Option<CString> {
+    match env::var("STUB_HELPER").as_deref() {
+        Ok("text") => Some(c"libhelper.so".to_owned()),
+        Ok(name) => CString::new(format!("lib{name}.so")).ok(),
+        Err(_) => None,
+    }
 }
 
 /// Whether building over live kernels and linking executables is allowed.

@@ -1,0 +1,238 @@
+//! Libraries that came into the process after a driver's identity was taken, although nothing named them.
+//!
+//! What such a library does is in no key, so nothing is stored that was compiled while one came. It is added to the identity, and
+//! remembered in the cache directory with the identity, so that each later process has it in its keys from the start. This holds
+//! only for libraries that come between a key and the end of the compilation: a program opens libraries of its own at any time, and
+//! they say nothing of the driver. One of another thread that comes just then is taken for the driver's, which costs a compilation.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::Driver;
+use super::files::RealPaths;
+use super::identity::{
+    DriverIdentity, FileMemory, KnownIdentity, Watched, list_identity, sha256_value,
+};
+use super::key_neutral::is_neutral;
+use super::loaded::{self, Changes, Object};
+use super::names::ScannedLibrary;
+use super::opened_by_name::{checked, with_checksum};
+use crate::fork_safety::Mutex;
+use crate::key::ingredients::{Ingredient, Kind, key};
+
+const MAGIC: &[u8; 16] = b"oclcache late 01";
+/// A driver that opens more of them without naming them is not stored while it does. Programs that open libraries of their own in
+/// another thread must not change a driver's keys for ever.
+const MAX_LIBRARIES: usize = 16;
+
+/// What is known of libraries that came later.
+pub struct Late {
+    /// Which identity it is without them.
+    identity: [u8; 32],
+    state: Mutex<State>,
+}
+
+struct State {
+    ingredients: DriverIdentity,
+    files: Vec<Watched>,
+    seen: HashSet<(usize, PathBuf)>,
+    changes: Changes,
+    arrivals: Vec<Arrival>,
+}
+
+struct Arrival {
+    /// How many libraries had been loaded when it was seen.
+    loads: u64,
+    path: PathBuf,
+    name: Vec<u8>,
+    is_in_a_file: bool,
+}
+
+fn seen(objects: &[Object]) -> HashSet<(usize, PathBuf)> {
+    let place = |object: &Object| (object.base, object.path.clone());
+    objects.iter().map(place).collect()
+}
+
+impl Late {
+    /// Of an identity that was taken when these libraries were loaded.
+    pub fn new(ingredients: Vec<Ingredient>, changes: Changes, objects: &[Object]) -> Late {
+        Late {
+            identity: list_identity(MAGIC, [&key(&ingredients).0[..]].into_iter()),
+            state: Mutex::new(State {
+                ingredients: ingredients.into(),
+                files: Vec::new(),
+                seen: seen(objects),
+                changes,
+                arrivals: Vec::new(),
+            }),
+        }
+    }
+
+    /// The driver's part of the key.
+    pub fn ingredients(&self) -> DriverIdentity {
+        self.state.lock().ingredients.clone()
+    }
+
+    /// Whether no library came since [`Late::look`].
+    pub fn is_current(&self) -> bool {
+        self.state.lock().changes == loaded::changes()
+    }
+
+    /// Whether the files that came later are what they were; else the path of one that is not.
+    pub fn still_holds(&self, memory: &dyn FileMemory) -> Result<(), PathBuf> {
+        let files: Vec<Watched> = self.state.lock().files.clone();
+        let changed = files.iter().find(|file| !file.holds(memory));
+        changed.map_or(Ok(()), |file| Err(file.path.clone()))
+    }
+
+    /// Sees what came, and gives all that is loaded.
+    pub fn look(&self) -> Vec<Object> {
+        // Counted first: what comes meanwhile is looked at again.
+        let changes = loaded::changes();
+        let objects = loaded::objects();
+        let loads = loaded::changes().loads;
+        let mut state = self.state.lock();
+        if state.changes.loads <= changes.loads {
+            for object in &objects {
+                if !state.seen.contains(&(object.base, object.path.clone())) {
+                    state.arrivals.push(Arrival {
+                        loads,
+                        path: object.path.clone(),
+                        name: object.name.clone(),
+                        is_in_a_file: object.is_in_a_file(),
+                    });
+                }
+            }
+            state.seen = seen(&objects);
+            state.changes = changes;
+        }
+        objects
+    }
+
+    /// The libraries of unknown meaning that came since so many had been loaded. None: one came and went.
+    ///
+    /// `programs`: what the driver opens in this directory it has made of programs.
+    fn unknown(
+        &self,
+        loads: u64,
+        known: &KnownIdentity,
+        programs: Option<&Path>,
+    ) -> Option<Vec<PathBuf>> {
+        let real = RealPaths::default();
+        let programs = programs.and_then(|directory| real.of(directory));
+        let is_program = |path: &PathBuf| {
+            let directory = programs.as_ref();
+            directory.is_some_and(|directory| path.starts_with(directory))
+        };
+        let state = self.state.lock();
+        let arrivals = || state.arrivals.iter().filter(|one| one.loads > loads);
+        let gone = state.changes.loads.saturating_sub(loads) > arrivals().count() as u64;
+        if gone && programs.is_none() {
+            return None;
+        }
+        let is_unknown = |one: &&Arrival| one.is_in_a_file && !is_neutral(&one.name);
+        let paths = arrivals()
+            .filter(is_unknown)
+            .filter_map(|one| real.of(&one.path));
+        let is_late = |path: &PathBuf| state.files.iter().any(|file| file.real == *path);
+        let mut paths: Vec<PathBuf> = paths
+            .filter(|path| !known.has(path) && !is_late(path) && !is_program(path))
+            .collect();
+        paths.sort();
+        paths.dedup();
+        Some(paths)
+    }
+
+    fn has(&self, path: &PathBuf) -> bool {
+        self.state
+            .lock()
+            .files
+            .iter()
+            .any(|file| file.real == *path)
+    }
+
+    /// Adds libraries to the identity. Those that cannot be read are left out.
+    fn add(&self, paths: &[PathBuf], known: &KnownIdentity, memory: &dyn FileMemory) {
+        for path in paths {
+            if known.has(path) || self.has(path) {
+                continue;
+            }
+            let Some(file) = Watched::of(path, memory) else {
+                continue;
+            };
+            let identity = sha256_value(&file.digest);
+            known.add_names(
+                ScannedLibrary {
+                    identity: identity.clone(),
+                    path: path.clone(),
+                },
+                memory,
+            );
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let mut state = self.state.lock();
+            let mut ingredients = state.ingredients.to_vec();
+            ingredients.push(Ingredient::new(Kind::Driver, name, identity));
+            ingredients
+                .sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
+            ingredients.dedup();
+            state.ingredients = ingredients.into();
+            state.files.push(file);
+        }
+    }
+
+    /// Adds those that earlier processes saw.
+    pub fn recall(&self, known: &KnownIdentity, memory: &dyn FileMemory) {
+        self.add(&self.remembered(memory), known, memory);
+    }
+
+    fn remembered(&self, memory: &dyn FileMemory) -> Vec<PathBuf> {
+        let read = || {
+            let paths = checked(memory.facts(&self.identity)?, MAGIC, &self.identity)?;
+            let paths = paths
+                .split(|byte| *byte == 0)
+                .filter(|path| !path.is_empty());
+            let paths = paths.map(|path| OsStr::from_bytes(path).into());
+            Some(paths.collect::<Vec<PathBuf>>())
+        };
+        read().unwrap_or_default()
+    }
+
+    fn remember(&self, new: &[PathBuf], memory: &dyn FileMemory) {
+        let mut paths = self.remembered(memory);
+        paths.extend(new.iter().cloned());
+        paths.sort();
+        paths.dedup();
+        let paths: Vec<&[u8]> = paths
+            .iter()
+            .map(|path| path.as_os_str().as_bytes())
+            .collect();
+        let facts = with_checksum(MAGIC, &self.identity, &paths.join(&0));
+        memory.remember_facts(&self.identity, &facts);
+    }
+}
+
+impl Driver {
+    /// Whether a library of unknown meaning came since so many had been loaded. Later keys have it.
+    pub(super) fn has_opened_unknown(&self, loads: u64, memory: &dyn FileMemory) -> bool {
+        let Some(known) = self.known_identity(memory) else {
+            return true;
+        };
+        let late = known.late();
+        late.look();
+        let Some(paths) = late.unknown(loads, known, self.program_dir().as_deref()) else {
+            tracing::info!("a library was opened and closed while the driver compiled");
+            return true;
+        };
+        for path in &paths {
+            tracing::info!(library = %crate::log::path(path), "the driver opened a library that nothing names");
+        }
+        let all = late.remembered(memory).len() + paths.len();
+        if !paths.is_empty() && all <= MAX_LIBRARIES {
+            late.add(&paths, known, memory);
+            late.remember(&paths, memory);
+        }
+        !paths.is_empty()
+    }
+}
