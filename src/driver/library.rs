@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW};
@@ -9,6 +10,7 @@ use opencl_sys::{CL_INVALID_PLATFORM, CL_SUCCESS, cl_int, cl_uint};
 
 use crate::cl::dispatch::DispatchTable;
 use crate::cl::{Platform, info};
+use crate::driver::files::linker_directories;
 use crate::driver::profile::Recognition;
 use crate::fork_safety::Mutex;
 
@@ -292,6 +294,15 @@ impl DriverLibrary {
         }
         groups
     }
+}
+
+/// The file that the dynamic linker opens by this path, or by this name without a directory. None: there is none.
+pub fn file_of(library: &Path) -> Option<PathBuf> {
+    if library.as_os_str().as_bytes().contains(&b'/') {
+        return library.canonicalize().ok();
+    }
+    let mut directories = linker_directories().into_iter();
+    directories.find_map(|directory| directory.join(library).canonicalize().ok())
 }
 
 /// Whether a platform is tagged and has the table of a loader, in the word behind that of the driver's own table.

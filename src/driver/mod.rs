@@ -55,7 +55,7 @@ use environment::OpeningVariables;
 pub use float_state::FloatState;
 use identity::KnownIdentity;
 pub use identity::{build_id_value, sha256_value};
-pub use library::{DriverLibrary, OpenError, has_dispatch_data};
+pub use library::{DriverLibrary, OpenError, file_of, has_dispatch_data};
 pub use loaded::{changes as loaded_changes, library_has, path_of, paths as loaded_paths};
 pub use loader_tables::StaysTagged;
 use loader_tables::Untagging;

@@ -5,12 +5,19 @@ use std::path::{Path, PathBuf};
 use super::vendors;
 use crate::cl::Platform;
 use crate::config::Config;
-use crate::driver::{Application, Driver, DriverLibrary, OpenError, has_dispatch_data, profile};
+use crate::driver::{
+    Application, Driver, DriverLibrary, OpenError, file_of, has_dispatch_data, profile,
+};
 use crate::hook;
 
 /// The libraries that are registered as drivers, as their `.icd` files name them. None is opened.
 pub fn registered(config: &Config) -> Vec<PathBuf> {
     vendors::named(config, &|name| std::env::var_os(name))
+}
+
+/// Whether two paths or names are of one library: `.icd` files may have a name without a directory, and a link.
+pub fn is_same_library(one: &Path, other: &Path) -> bool {
+    one == other || file_of(one).is_some_and(|file| file_of(other) == Some(file))
 }
 
 /// Opens a driver's library.

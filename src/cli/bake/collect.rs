@@ -271,10 +271,11 @@ fn place(
     }))
 }
 
-/// The registered library of a recipe's driver. A newer version may be in another directory.
+/// The registered library of a recipe's driver, by whatever path or name. Through a layer, a driver is known by the path that the
+/// dynamic linker has found, while its `.icd` file may have a name without a directory. A newer version may be in another directory.
 fn library(meta: &Meta, filter: &BakeFilter, registered: &[PathBuf]) -> Result<PathBuf, String> {
     let named = meta.driver_library.as_str();
-    let is_it = |library: &&PathBuf| library.to_string_lossy() == named;
+    let is_it = |library: &&PathBuf| driver_probe::is_same_library(library, Path::new(named));
     if let Some(library) = registered.iter().find(is_it) {
         return Ok(library.clone());
     }

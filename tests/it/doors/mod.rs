@@ -1,5 +1,6 @@
 //! The doors: each way in, through each loader, with each kind of driver.
 
+mod baking;
 mod copies;
 mod kinds;
 mod listing;
