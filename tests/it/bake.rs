@@ -107,7 +107,7 @@ fn a_baked_program_has_what_the_driver_made_when_it_ran() {
     let marked = [&std::fs::read(&kernel).expect("read")[..], b"marked"].concat();
     std::fs::write(kernel, marked).expect("written");
     assert_eq!(bake(&sandbox, &[]), "1 baked, 0 skipped, 0 failed");
-    assert!(show(&sandbox).contains("variants          for the work-group sizes"));
+    assert!(show(&sandbox).contains("variants          stored for the work-group sizes"));
     sandbox.set("POCL_CACHE_DIR", second.as_os_str());
     assert_eq!(misses(&sandbox), 0);
     assert!(is_marked(&second), "compiled again");
@@ -125,7 +125,7 @@ fn a_baked_program_has_what_the_driver_made_when_it_ran() {
     // Once it has run again, there is.
     assert_eq!(misses(&sandbox), 0);
     assert_eq!(bake(&sandbox, &["--all"]), "1 baked, 0 skipped, 0 failed");
-    assert!(show(&sandbox).contains("variants          for the work-group sizes"));
+    assert!(show(&sandbox).contains("variants          stored for the work-group sizes"));
 }
 
 /// Who has turned the driver's own cache off finds nothing in it because of the baker.

@@ -65,7 +65,7 @@ fn options_that_name_directories_are_the_applications_own() {
     let options = super::places::OPTIONS;
     assert_eq!(in_directory(&sandbox, &work, options).source_builds(), 1);
     assert_eq!(bake(&sandbox, &[]), BAKED);
-    assert!(show(&sandbox).contains("variants          for the work-group sizes"));
+    assert!(show(&sandbox).contains("variants          stored for the work-group sizes"));
     assert_eq!(in_directory(&sandbox, &work, options).source_builds(), 0);
 }
 
