@@ -72,7 +72,7 @@ fn what_killed_the_baker_is_known_to_everybody() {
     let run = || sandbox.kernel(Way::Cached, &deadly(), "").ok();
     run();
     for tried in [
-        ", which is tried once more)",
+        ", which will be tried once more)",
         "(the driver crashed (signal 6))",
     ] {
         let crashed = "0 baked, 0 skipped, 1 failed (1: the driver crashed (signal 6))";
