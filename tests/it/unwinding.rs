@@ -37,6 +37,8 @@ fn program(sandbox: &Sandbox) -> Option<PathBuf> {
     let mut compiler = Command::new("c++");
     compiler.arg("-O1").arg("-o").arg(&program).arg(source);
     compiler.args(["-l:libOpenCL.so.1", "-lpthread"]);
+    let flags = std::env::var("OCLCACHE_TEST_CXXFLAGS").unwrap_or_default();
+    compiler.args(flags.split_whitespace());
     match compiler.status() {
         Ok(status) => assert!(status.success(), "unwinding.cpp does not compile"),
         Err(error) => {
@@ -47,8 +49,22 @@ fn program(sandbox: &Sandbox) -> Option<PathBuf> {
     Some(program)
 }
 
+/// The program, under the tool that `ci/sanitize` names.
+fn command(sandbox: &Sandbox, way: Way, program: &Path) -> Command {
+    let tool = std::env::var("OCLCACHE_TEST_UNDER").unwrap_or_default();
+    let mut words = tool.split_whitespace();
+    match words.next() {
+        None => sandbox.command(way, program),
+        Some(first) => {
+            let mut command = sandbox.command(way, first);
+            command.args(words).arg(program);
+            command
+        }
+    }
+}
+
 fn run(sandbox: &Sandbox, way: Way, program: &Path, how: &str, calls: &[&str]) -> Ran {
-    let mut command = sandbox.command(way, program);
+    let mut command = command(sandbox, way, program);
     sandbox.run(command.arg(how).args(calls)).ok()
 }
 
@@ -152,7 +168,7 @@ fn an_exception_passes_through_the_layer() {
     for how in LEFT {
         let bare = run(&sandbox, Way::Bare, &program, how, &calls);
         for _ in ["cold", "warm"] {
-            let mut command = sandbox.command(Way::Cached, &program);
+            let mut command = command(&sandbox, Way::Cached, &program);
             command
                 .env("OCL_ICD_VENDORS", sandbox.path("spy"))
                 .env("OPENCL_LAYERS", library());
