@@ -66,8 +66,15 @@ pub fn source_independent_closure(driver: &Driver, options: Option<&Options>) ->
 
 /// Whether all header files that led to a program are unchanged.
 pub fn are_unchanged(recipe: &Recipe) -> bool {
-    let mut earlier = recipe.base.inputs().iter().chain(&recipe.previous);
-    recipe.closure.is_unchanged() && earlier.all(|recipe| are_unchanged(recipe))
+    let mut all = vec![recipe];
+    while let Some(recipe) = all.pop() {
+        if !recipe.closure.is_unchanged() {
+            return false;
+        }
+        let earlier = recipe.base.inputs().iter().chain(&recipe.previous);
+        all.extend(earlier.map(|earlier| &**earlier));
+    }
+    true
 }
 
 /// The source as the driver shows it, without the NULs that end it: Intel's CPU runtime shows also those that the application

@@ -75,23 +75,45 @@ fn repeat(
     Ok(())
 }
 
-/// Makes the program of a recipe.
+/// Makes the program of a recipe. Libraries may be linked of libraries, and that is followed without recursion: the stack is the
+/// application's.
 pub(super) fn make(
+    driver: &'static Driver,
+    context: Context,
+    mut recipe: &Recipe,
+) -> Result<Program, cl_int> {
+    // The links that wait for their inputs, each with those that are made.
+    let mut links: Vec<(&Recipe, TemporaryPrograms)> = Vec::new();
+    loop {
+        while let Some(first) = recipe.base.inputs().first() {
+            let programs = Vec::new();
+            links.push((recipe, TemporaryPrograms { driver, programs }));
+            recipe = first;
+        }
+        let mut program = make_unlinked(driver, context, recipe)?;
+        recipe = loop {
+            let Some((link, mut made)) = links.pop() else {
+                return Ok(program);
+            };
+            made.programs.push(program);
+            if let Some(next) = link.base.inputs().get(made.programs.len()) {
+                links.push((link, made));
+                break next;
+            }
+            program = driver.link_program(context, &link.arguments, &made.programs)?;
+        };
+    }
+}
+
+/// Makes the program of a recipe that links nothing.
+#[inline(never)] // its frame is gone when the driver links
+fn make_unlinked(
     driver: &'static Driver,
     context: Context,
     recipe: &Recipe,
 ) -> Result<Program, cl_int> {
     let program = match &recipe.base {
-        Base::Linked(inputs) => {
-            let mut made = TemporaryPrograms {
-                driver,
-                programs: Vec::new(),
-            };
-            for input in inputs {
-                made.programs.push(make(driver, context, input)?);
-            }
-            return driver.link_program(context, &recipe.arguments, &made.programs);
-        }
+        Base::Linked(_) => return Err(CL_INVALID_OPERATION),
         Base::Source(source) => driver.create_program_with_source(context, source)?,
         Base::Il(code, _) => driver.create_program_with_il(context, code)?,
     };

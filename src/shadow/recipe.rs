@@ -37,7 +37,27 @@ pub type Base = RecipeBase<Arc<Recipe>>;
 /// A function that changes what a program holds, or makes one. A link has the devices of its context.
 pub type Operation = RecipeOperation<Vec<Device>>;
 
+/// Drops what it was made from without recursion: the stack is the application's.
+impl Drop for Recipe {
+    fn drop(&mut self) {
+        let mut earlier = Vec::new();
+        self.take_earlier(&mut earlier);
+        while let Some(one) = earlier.pop() {
+            if let Some(mut last) = Arc::into_inner(one) {
+                last.take_earlier(&mut earlier);
+            }
+        }
+    }
+}
+
 impl Recipe {
+    fn take_earlier(&mut self, earlier: &mut Vec<Arc<Recipe>>) {
+        if let Base::Linked(inputs) = &mut self.base {
+            earlier.append(inputs);
+        }
+        earlier.extend(self.previous.take());
+    }
+
     /// The longest chain of calls for one device after another. Longer chains are left to the driver.
     pub const MAX_CHAIN: usize = 64;
 
@@ -45,7 +65,7 @@ impl Recipe {
     /// the driver.
     pub const MAX_WEIGHT: usize = 4096;
 
-    /// The deepest nesting of libraries. Recipes are repeated and dropped by recursion, on the application's stack.
+    /// The deepest nesting of libraries.
     pub const MAX_DEPTH: usize = 64;
 
     /// The calls of the recipe, the first one first.

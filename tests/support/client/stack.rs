@@ -2,7 +2,9 @@
 
 use std::ffi::c_void;
 
-use crate::cl;
+use crate::cl::{self, call};
+use crate::inputs;
+use crate::queries::binary;
 use crate::session::Session;
 
 /// What the whole stack holds before the thread runs.
@@ -48,6 +50,27 @@ fn work(work: &mut Work) {
                 work.codes.push(cl::release_program(linked));
             }
             work.codes.push(cl::release_program(header));
+        }
+        // Libraries of libraries, whose inputs are all made again after a hit.
+        "nested" => {
+            let nested = inputs::nested(work.session, &["60".to_owned()]);
+            work.codes.push(nested.map_or(-1, |()| 0));
+        }
+        "kernel" => {
+            work.codes.push(cl::build(program, Some("-DX=1")));
+            let (kernel, code) = cl::kernel(program, "f");
+            work.codes.push(code);
+            // Nobody knows this query, so the program is built after a hit.
+            let (none, size_ret) = (std::ptr::null_mut(), std::ptr::null_mut());
+            let code = call!(clGetKernelArgInfo(kernel, 0, 0, 0, none, size_ret));
+            work.codes.extend([code, cl::release_kernel(kernel)]);
+        }
+        "binary" => {
+            work.codes.push(cl::build(program, Some("-DX=1")));
+            let binary = binary(program).unwrap_or_default();
+            let device = work.session.device();
+            let (other, _, code) = cl::program_from_binary(context, device, &binary);
+            work.codes.extend([code, cl::release_program(other)]);
         }
         _ => work.codes.push(cl::build(program, Some("-DX=1"))),
     }

@@ -196,10 +196,7 @@ unsafe fn start_build(
     notify: Option<NotifyFn>,
     user_data: *mut c_void,
 ) -> Outcome<(Outcome, Option<Notify>)> {
-    if config::logs_stack() {
-        let here = 0u8;
-        config::log(&format!("frame {:#x}", std::ptr::from_ref(&here) as usize));
-    }
+    config::log_frame("build");
     // SAFETY: the application's own string.
     let options = unsafe { abi::text(options) };
     let job = |program: &Program| {

@@ -147,9 +147,14 @@ pub fn short_table() -> bool {
     is("STUB_SHORT_TABLE", "1")
 }
 
-/// Whether builds say where the stack has come to.
-pub fn logs_stack() -> bool {
-    is("STUB_STACK", "1")
+/// Says where the stack has come to in a call of the driver, if that is wanted.
+#[inline(never)]
+pub fn log_frame(call: &str) {
+    if is("STUB_STACK", "1") {
+        let here = 0u8;
+        let here = std::ptr::from_ref(&here) as usize;
+        log(&format!("frame {call} {here:#x}"));
+    }
 }
 
 /// Whether a loader may close this library.

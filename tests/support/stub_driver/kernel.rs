@@ -7,6 +7,7 @@ use opencl_sys::*;
 
 use crate::abi::{self, Handle, Outcome, code};
 use crate::compiler::Code;
+use crate::config;
 use crate::fork_safety::Mutex;
 use crate::parse;
 use crate::program::{PROGRAMS, Program};
@@ -58,6 +59,7 @@ pub unsafe extern "C" fn create(
     name: *const c_char,
     errcode: *mut cl_int,
 ) -> cl_kernel {
+    config::log_frame("kernel");
     let outcome = match name.is_null() {
         true => Err(CL_INVALID_VALUE),
         false => {

@@ -34,14 +34,14 @@
 //! | `STUB_OWN_TABLES` | 0 | 1: each platform has a dispatch table of its own |
 //! | `STUB_ICD2` | 0 | 1: ICD 2.0: tagged tables, functions by name, a loader's data in the second word of each object; `tag`: the tags only |
 //! | `STUB_SHORT_TABLE` | 0 | 1: OpenCL 1.1, and a table of 93 slots behind which nothing can be read |
-//! | `STUB_STACK` | 0 | 1: each clBuildProgram logs an address of its frame |
+//! | `STUB_STACK` | 0 | 1: calls that make programs and kernels log an address of their frame |
 //! | `STUB_UNLOADABLE` | 0 | 1: cl_khr_icd_unloadable: loaders may close the library |
 //!
 //! A forked child can use it, whatever the parent's other threads do.
 //!
 //! Lines of the log: `compile KIND DIGEST OPTIONS` with KIND `build`, `compile` or `link` and the FNV-1a digest of
 //! the source, and when it has taken its time `done KIND DIGEST`; `load-binary DIGEST` with the digest of the code;
-//! `left-child PID`; `frame ADDRESS`.
+//! `left-child PID`; `frame CALL ADDRESS`.
 //!
 //! The language: `kernel void NAME(ARGUMENTS)` with attributes is a kernel, `#error` fails, `#ifdef` and its
 //! companions and `#include` (from `-I` directories or embedded headers) work, an option that begins with `-bad` is

@@ -109,6 +109,7 @@ pub unsafe extern "C-unwind" fn link_program(
     user_data: *mut c_void,
     errcode: *mut cl_int,
 ) -> cl_program {
+    config::log_frame("link");
     // SAFETY: the same contract.
     let (program, notify) = unsafe {
         start(

@@ -151,6 +151,7 @@ pub unsafe extern "C" fn create_with_source(
     lengths: *const usize,
     errcode: *mut cl_int,
 ) -> cl_program {
+    config::log_frame("source");
     let outcome = (|| {
         let context = CONTEXTS.hold(context).ok_or(CL_INVALID_CONTEXT)?;
         // SAFETY: the application's own arrays.
@@ -220,6 +221,7 @@ pub unsafe extern "C" fn create_with_binary(
     status: *mut cl_int,
     errcode: *mut cl_int,
 ) -> cl_program {
+    config::log_frame("binary");
     let count = count as usize;
     // SAFETY: the application's own arrays of `count` elements.
     let (devices, lengths, binaries) = unsafe {
