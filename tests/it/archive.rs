@@ -12,10 +12,6 @@ use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = (uint)get_global_id(0) * 3 + N; }\n";
 
-fn stub() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
-}
-
 /// Another home, cache and place for the same driver.
 fn elsewhere(sandbox: &Sandbox, driver: Driver) -> Sandbox {
     let mut other = Sandbox::new(driver).expect("it was there");
@@ -90,7 +86,7 @@ fn what_was_exported_here_is_a_hit_elsewhere_on_every_driver() {
 /// Programs made in any way, and recipes.
 #[test]
 fn a_cache_that_was_exported_and_imported_is_the_same_and_makes_the_same_archive() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     for section in ["ways", "compilelink", "il"] {
         sandbox.client(Way::Cached, &[section]).ok();
     }
@@ -131,7 +127,7 @@ fn a_cache_that_was_exported_and_imported_is_the_same_and_makes_the_same_archive
 
 #[test]
 fn a_pending_recipe_that_was_imported_is_baked_only_when_that_is_asked_for() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     sandbox.set("OCLCACHE_RECORD", "bake");
     sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     let file = export(&sandbox, &[]);
@@ -215,7 +211,7 @@ fn an_imported_recipe_is_baked_with_the_headers_that_came_with_it() {
 
 #[test]
 fn an_archive_of_ones_own_needs_no_trust_and_any_other_does() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     let file = export(&sandbox, &[]);
     sandbox.oclcache(&["clear"]).ok();
@@ -241,7 +237,7 @@ fn an_archive_of_ones_own_needs_no_trust_and_any_other_does() {
 
 #[test]
 fn entries_of_another_driver_are_taken_only_with_all() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     let file = export(&sandbox, &[]);
     let mut other = elsewhere(&sandbox, Driver::Stub);
@@ -291,7 +287,7 @@ fn with_a_linked_program_goes_what_it_was_linked_from_whoever_made_that() {
 
 #[test]
 fn what_is_exported_can_be_chosen() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     let count = |arguments: &[&str]| {
         let ran =

@@ -15,10 +15,6 @@ use crate::support::{Driver, Ran, Sandbox, Way, example, library, skipped, tree}
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = (uint)get_global_id(0) * 3 + 1; }\n";
 const BYPASSED: &str = "bypass_reasons/audit_differed";
 
-fn stub() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
-}
-
 #[track_caller]
 fn run(sandbox: &Sandbox) -> Ran {
     sandbox.kernel(Way::Cached, SOURCE, "").ok()
@@ -69,7 +65,7 @@ fn marks(sandbox: &Sandbox) -> Vec<PathBuf> {
 
 /// A sandbox whose only entry is not what the driver compiles: the content of a file that the key knows nothing of is another.
 fn wrong() -> Sandbox {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let file = sandbox.write("code", "then");
     sandbox.set("STUB_CODE_FILE", file);
     run(&sandbox);
@@ -190,7 +186,7 @@ fn a_difference_turns_the_cache_off_for_the_driver_and_keeps_both_results() {
     // An archive tells nobody.
     let archive = sandbox.path("archive").display().to_string();
     sandbox.oclcache(&["export", &archive]).ok();
-    let other = stub();
+    let other = Sandbox::stub();
     other.oclcache(&["import", "--trust", &archive]);
     assert_eq!((other.entries().len(), marks(&other).len()), (1, 0));
     // What is audited again is not compiled: the driver is not cached.
@@ -239,7 +235,7 @@ fn another_driver_is_served_as_before() {
 
 #[test]
 fn a_driver_that_compiles_something_else_each_time_is_no_finding() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     sandbox.set("STUB_VARY", "1");
     run(&sandbox);
     assert_eq!(counts(&sandbox), [0, 0, 1, 0]);
@@ -299,7 +295,7 @@ fn what_cannot_be_compiled_as_it_was_is_not_audited() {
         ),
     ];
     for (what, spoil, expected) in cases {
-        let mut sandbox = stub();
+        let mut sandbox = Sandbox::stub();
         let [code, word] = ["code", "word"].map(|name| sandbox.write(name, "nothing"));
         sandbox.set("STUB_CODE_FILE", code);
         sandbox.set("STUB_CRASH", word);
@@ -445,7 +441,7 @@ fn programs_that_are_made_in_any_way_are_audited() {
 /// A process that built before an audit found anything looks again.
 #[test]
 fn a_running_program_notices_and_starts_to_bypass() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let file = sandbox.write("code", "then");
     sandbox.set("STUB_CODE_FILE", file);
     let mut running = Turns::begin(&sandbox);

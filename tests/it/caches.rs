@@ -11,14 +11,14 @@ use std::process::Command;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 
+use crate::hostile_texts::{HOSTILE, assert_plain};
 use crate::snapshots::assert_shown;
-use crate::support::{Driver, Ran, Sandbox, Way, is_root, plain_command, skipped, tree};
-use crate::texts::{HOSTILE, assert_plain};
+use crate::support::{Ran, Sandbox, Way, is_root, plain_command, skipped, tree};
 use planted::{plant, planted};
 
 const NOBODY: u32 = 65534;
 fn stub() -> Sandbox {
-    let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let mut sandbox = Sandbox::stub();
     // Mesa asks the passwd file for the home directory, which is nobody's business here.
     sandbox.set("XDG_CACHE_HOME", sandbox.path("home/.cache"));
     sandbox.set("PYOPENCL_NO_CACHE", "");

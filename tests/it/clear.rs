@@ -4,13 +4,13 @@ use std::fs::File;
 use std::time::{Duration, SystemTime};
 
 use crate::snapshots::assert_shown;
-use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example};
+use crate::support::{Ran, Sandbox, Way, copy_program, example};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
 
 /// Two entries of `client`, of which the second was not used for ten days, and one of `other`.
 fn filled() -> Sandbox {
-    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let sandbox = Sandbox::stub();
     sandbox.kernel(Way::Cached, SOURCE, "-DN=0").ok();
     let old = SystemTime::now() - Duration::from_secs(10 * 86_400);
     for entry in sandbox.entries() {

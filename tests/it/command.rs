@@ -9,17 +9,13 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use crate::stats::counted_reasons;
-use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example, tree};
+use crate::support::{Ran, Sandbox, Way, copy_program, example, tree};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
 
-fn stub() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
-}
-
 /// A sandbox with so many entries.
 fn filled(entries: usize) -> Sandbox {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     for number in 0..entries {
         let options = format!("-DN={number}");
         sandbox.kernel(Way::Cached, SOURCE, &options).ok();
@@ -103,7 +99,7 @@ fn stats_counts_each_outcome_and_begins_anew_after_zero() {
 
 #[test]
 fn without_a_cache_every_verb_answers_and_makes_nothing() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let path = sandbox.path("cache").display().to_string();
     assert_eq!(sandbox.oclcache(&["path"]).ok().stdout, format!("{path}\n"));
     for verb in [
@@ -269,7 +265,7 @@ fn clear_removes_what_is_the_caches_and_says_what_it_leaves() {
 
 #[test]
 fn clear_leaves_a_directory_that_is_no_cache() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     fs::create_dir_all(sandbox.path("photos/v1/entries/ab")).expect("made");
     sandbox.write("photos/v1/entries/ab/notes.txt", "mine");
     sandbox.write(
@@ -285,7 +281,7 @@ fn clear_leaves_a_directory_that_is_no_cache() {
 
 #[test]
 fn config_tells_each_value_and_where_it_comes_from() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     fs::create_dir_all(sandbox.path("home/.config/oclcache")).expect("made");
     let text = "readonly = true\nlog_file = \"/x\\u001b[2J\"\nunheard_of = 1\n";
     let file = sandbox.write("home/.config/oclcache/config.toml", text);
@@ -390,7 +386,7 @@ fn a_reader_that_has_gone_is_no_failure_and_a_full_disk_is_one() {
 fn no_byte_of_a_program_forges_a_line_of_the_log_or_of_the_command() {
     let forged = "2026-01-01T00:00:00.000000Z  WARN oclcache: forged";
     let odd = format!("\x1b[2J\x07\n{forged}\r\u{202e}");
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let log = sandbox.path("log");
     sandbox.set("OCLCACHE_LOG", "trace");
     sandbox.set("OCLCACHE_LOG_FILE", &log);

@@ -9,16 +9,12 @@ use std::process::Command;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
+use crate::hostile_texts::{HOSTILE, assert_plain};
 use crate::snapshots::assert_shown;
 use crate::support::{Driver, Ran, Sandbox, Way, example, is_root, skipped};
-use crate::texts::{HOSTILE, assert_plain};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
 const NOBODY: u32 = 65534;
-
-fn stub() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
-}
 
 /// The user's file, with this text in it.
 fn file(sandbox: &Sandbox, text: &str) -> PathBuf {
@@ -36,7 +32,7 @@ fn config(sandbox: &Sandbox, arguments: &[&str]) -> Ran {
 
 #[test]
 fn of_changes_at_once_none_is_lost() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let keys = ["a", "b", "c", "d", "e", "f"].map(|name| format!("program.{name}.cache"));
     let running = keys.each_ref().map(|key| {
         let mut command = sandbox.command(Way::Bare, env!("CARGO_BIN_EXE_oclcache"));
@@ -58,7 +54,7 @@ fn of_changes_at_once_none_is_lost() {
 
 #[test]
 fn set_changes_one_line_and_leaves_the_rest_as_it_was() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let before = "# mine\nreadonly = true # always\n\nmax_age = \"30d\"\n\n# games\n\
         [program.\"a game\"]\ncache = false\n";
     let file = file(&sandbox, before);
@@ -102,7 +98,7 @@ fn set_changes_one_line_and_leaves_the_rest_as_it_was() {
 
 #[test]
 fn the_first_setting_makes_the_file_and_its_directory() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let ran = config(&sandbox, &["set", "program.client.cache", "true"]).ok();
     let file = sandbox.path("home/.config/oclcache/config.toml");
     assert_eq!(
@@ -118,7 +114,7 @@ fn the_first_setting_makes_the_file_and_its_directory() {
 
 #[test]
 fn what_stands_above_the_file_is_said() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     sandbox.set("OCLCACHE_RECORD", "bake");
     let ran = config(&sandbox, &["set", "record", "off"]).ok();
     let above = "but `bake` is used here, from: environment, OCLCACHE_RECORD";
@@ -137,7 +133,7 @@ fn what_stands_above_the_file_is_said() {
 
 #[test]
 fn nonsense_is_refused_and_what_is_wanted_is_named() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let text = "max_size = \"1Gi\"\n";
     let file = file(&sandbox, text);
     for (key, value, wanted) in [
@@ -172,7 +168,7 @@ fn nonsense_is_refused_and_what_is_wanted_is_named() {
 
 #[test]
 fn a_file_that_cannot_be_changed_is_named_and_left_as_it_is() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let path = file(&sandbox, "");
     let refused = |words: &str| {
         let ran = config(&sandbox, &["set", "verify", "1"]);
@@ -223,7 +219,7 @@ fn a_file_that_cannot_be_changed_is_named_and_left_as_it_is() {
 
 #[test]
 fn a_link_to_a_file_stays_and_the_file_is_written() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     fs::create_dir_all(sandbox.path("home/.config/oclcache")).expect("made");
     fs::create_dir(sandbox.path("dotfiles")).expect("made");
     let real = sandbox.write("dotfiles/oclcache.toml", "# shared\nverify = 1\n");
@@ -239,7 +235,7 @@ fn a_link_to_a_file_stays_and_the_file_is_written() {
 
 #[test]
 fn without_a_home_there_is_no_place_to_write_and_that_is_said() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let run = |arguments: &[&str]| {
         let mut command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
         sandbox.run(command.env_remove("HOME").arg("config").args(arguments))
@@ -257,7 +253,7 @@ fn without_a_home_there_is_no_place_to_write_and_that_is_said() {
 
 #[test]
 fn a_rule_turns_the_cache_off_for_its_program_and_the_environment_on_again() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let builds = |sandbox: &Sandbox| {
         let ran = sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
         ran.source_builds()
@@ -283,7 +279,7 @@ fn a_rule_turns_the_cache_off_for_its_program_and_the_environment_on_again() {
 
 #[test]
 fn run_says_that_a_rule_has_turned_the_cache_off() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let kernel = sandbox.write("kernel.cl", SOURCE);
     let client = example("client");
     let ran = |rule: &str| {
@@ -315,7 +311,7 @@ fn run_says_that_a_rule_has_turned_the_cache_off() {
 /// In a mount namespace, with an /etc of its own.
 #[test]
 fn the_systems_file_is_written_for_all_users_and_a_users_stands_above_it() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let etc = sandbox.path("etc");
     fs::create_dir(&etc).expect("made");
     let script = "set -e; mount -t tmpfs -o mode=755 none \"$1\"; cp -a /etc/. \"$1\"; \
@@ -362,7 +358,7 @@ fn the_systems_file_is_written_for_all_users_and_a_users_stands_above_it() {
 
 #[test]
 fn a_rule_keeps_the_sources_of_its_program_out_of_the_cache() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let secret = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; } // secret\n";
     let is_kept = || {
         sandbox.kernel(Way::Cached, secret, "-DN=1").ok();
@@ -383,7 +379,7 @@ fn a_rule_keeps_the_sources_of_its_program_out_of_the_cache() {
 
 #[test]
 fn an_unknown_key_is_said_with_the_nearest_one_by_the_log_and_the_command() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     file(
         &sandbox,
         "max_sise = \"1Gi\"\nunheard_of = 1\n[program.x]\nstore_sources = false\n",
@@ -403,7 +399,7 @@ fn an_unknown_key_is_said_with_the_nearest_one_by_the_log_and_the_command() {
 
 #[test]
 fn hostile_names_of_programs_are_written_as_they_are_and_shown_in_plain_characters() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let mut written = 0;
     for name in HOSTILE {
         let key = [b"program.", name, b".cache"].concat();
@@ -438,7 +434,7 @@ fn hostile_names_of_programs_are_written_as_they_are_and_shown_in_plain_characte
 
 #[test]
 fn what_config_shows() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     file(
         &sandbox,
         "max_sise = \"1Gi\"\nmax_size = \"1Gi\"\nmode = \"x\"\n[program.darktable]\ncache = false\n",
@@ -477,7 +473,7 @@ fn what_config_shows() {
 /// Under sudo, or with XDG_CONFIG_HOME set, the file may be anybody's: nothing is loaded or opened that such a one names.
 #[test]
 fn what_another_user_may_have_written_names_no_code_and_no_file() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let log = sandbox.path("log");
     let file = file(
         &sandbox,

@@ -8,9 +8,9 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::hostile_texts::{HOSTILE, assert_plain};
 use crate::snapshots::assert_shown;
-use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example, library};
-use crate::texts::{HOSTILE, assert_plain};
+use crate::support::{Ran, Sandbox, Way, copy_program, example, library};
 
 /// A machine on which all is well: the stub is registered, and we beside it.
 pub struct World {
@@ -21,7 +21,7 @@ pub struct World {
 
 impl World {
     pub fn new() -> World {
-        let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+        let mut sandbox = Sandbox::stub();
         std::fs::create_dir_all(sandbox.path("drivers")).expect("made");
         std::fs::create_dir_all(sandbox.path("bin")).expect("made");
         let world = |name: &str| sandbox.path(name);

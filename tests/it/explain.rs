@@ -11,10 +11,6 @@ use crate::support::{Driver, Sandbox, Way, example, skipped};
 
 pub const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N + 1; }\n";
 
-pub fn stub() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
-}
-
 /// The stub, PoCL and Intel's CPU runtime, as far as they are there.
 fn sandboxes() -> impl Iterator<Item = Sandbox> {
     let drivers = [Driver::Stub, Driver::Pocl, Driver::Intel];
@@ -108,7 +104,7 @@ fn a_changed_source_is_known_by_its_kernels() {
 
 #[test]
 fn a_variable_that_changes_code_is_named_with_its_value_and_without() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let run = |sandbox: &Sandbox| sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     run(&sandbox);
     sandbox.set("STUB_CODE", "vectorized");
@@ -196,7 +192,7 @@ fn a_header_is_named_by_what_became_of_it_and_where() {
 
 #[test]
 fn another_device_is_named_and_an_equal_call_on_it_is_nearer_than_another_call() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     sandbox.set("STUB_DEVICE_NAME", "another");
     sandbox.kernel(Way::Cached, SOURCE, "-DN=2").ok();
@@ -226,7 +222,7 @@ fn another_driver_is_one_line_and_not_a_hundred() {
 
 #[test]
 fn another_build_of_a_drivers_library_is_named_with_both_identities() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let library = fs::read(example("libstub_driver.so")).expect("the stub");
     let note = b"\x03\0\0\0GNU\0";
     let mut windows = library.windows(note.len());
@@ -329,7 +325,7 @@ fn a_bypass_says_its_reason_and_what_to_do_and_a_failure_that_it_failed() {
 
 #[test]
 fn what_was_there_before_and_is_gone_is_told_by_how_it_went() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let run = |sandbox: &Sandbox| sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     run(&sandbox);
     let key = latest(&sandbox)["key"].as_str().expect("a key").to_owned();
@@ -356,7 +352,7 @@ fn what_was_there_before_and_is_gone_is_told_by_how_it_went() {
 
 #[test]
 fn a_key_is_explained_by_its_first_digits_with_and_without_a_journal() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     for options in ["-DN=1", "-DN=2"] {
         sandbox.kernel(Way::Cached, SOURCE, options).ok();
     }

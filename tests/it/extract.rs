@@ -7,9 +7,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::hostile_texts::{HOSTILE, assert_plain};
 use crate::snapshots::assert_shown;
 use crate::support::{Driver, Ran, Sandbox, Way, skipped, tree};
-use crate::texts::{HOSTILE, assert_plain};
 
 const SOURCE: &str = "#include <part.h>\n#include \"../beside.h\"\n\
     __kernel void f(__global uint *out) { out[get_global_id(0)] = PART + BESIDE + N; }\n";

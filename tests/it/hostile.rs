@@ -11,14 +11,10 @@ use std::process::Command;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::support::{Driver, Ran, Sandbox, Way, example, is_root, skipped, tree};
+use crate::support::{Ran, Sandbox, Way, example, is_root, skipped, tree};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
 const NOBODY: u32 = 65534;
-
-fn stub() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
-}
 
 fn mode(bits: u32) -> fs::Permissions {
     PermissionsExt::from_mode(bits)
@@ -146,7 +142,7 @@ fn oclcache_run(sandbox: &Sandbox) -> Ran {
 
 #[test]
 fn nothing_in_place_of_anything_is_followed_written_or_waited_for() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let (cache, filled, mine) = (
         sandbox.path("cache"),
         sandbox.path("filled"),
@@ -249,7 +245,7 @@ fn nothing_in_place_of_anything_is_followed_written_or_waited_for() {
 /// A directory that others may read gives them nothing: what is made in it is its owner's alone.
 #[test]
 fn no_file_can_be_read_by_others_whatever_its_directory_and_the_umask_allow() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let cache = sandbox.path("cache");
     let source = sandbox.write("kernel.cl", SOURCE);
     for (directory, umask, entries, shards) in [
@@ -298,7 +294,7 @@ fn no_file_can_be_read_by_others_whatever_its_directory_and_the_umask_allow() {
 /// Who may write an entry can make its checksum right, and who may write a shard can put another entry into its place.
 #[test]
 fn what_others_may_write_below_is_not_read_and_the_log_says_so() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let builds = |log: Option<&str>| {
         let ran = client(&sandbox, Way::Cached).ok();
         assert!(
@@ -329,7 +325,7 @@ fn what_others_may_write_below_is_not_read_and_the_log_says_so() {
 /// The reason stands in the log, and the command says it to whoever asks.
 #[test]
 fn a_directory_that_is_not_ours_alone_is_refused_and_the_command_says_why() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let bare = client(&sandbox, Way::Bare).ok().stdout;
     let (cache, home) = (sandbox.path("cache"), sandbox.path("home"));
     fs::create_dir(&cache).expect("made");

@@ -114,7 +114,7 @@ fn an_update_of_what_cannot_change_code_compiles_nothing() {
 /// It may change what is compiled, whether it has functions of its own for that or not.
 #[test]
 fn another_layer_of_the_loader_compiles_again() {
-    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let sandbox = Sandbox::stub();
     let source = sandbox.write("kernel.cl", SOURCE);
     let misses = |layers: &[PathBuf]| {
         let mut command = sandbox.command(Way::Cached, example("client"));

@@ -19,7 +19,7 @@ fn last_is_bare(sandbox: &Sandbox, runs: &[&[&str]]) {
 
 /// A stub whose compiler is slow enough for others to come between.
 fn slow_stub() -> Sandbox {
-    let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let mut sandbox = Sandbox::stub();
     sandbox.set("STUB_BUILD_MS", "300");
     sandbox
 }
@@ -84,7 +84,7 @@ fn runs_on_a_stack(sandbox: &Sandbox, size: u32, arguments: &[&str]) {
 
 #[test]
 fn libraries_of_libraries_need_no_more_stack_than_there_is() {
-    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let sandbox = Sandbox::stub();
     for count in ["60", "5000"] {
         runs_on_a_stack(&sandbox, 512, &["input-nested", count]);
     }

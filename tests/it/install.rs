@@ -7,9 +7,9 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::doctor::{World, real_library};
+use crate::hostile_texts::{HOSTILE, assert_plain};
 use crate::snapshots::assert_shown;
 use crate::support::{Ran, Way, copy_program, example, is_root, library, skipped};
-use crate::texts::{HOSTILE, assert_plain};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 7; }\n";
 

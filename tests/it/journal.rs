@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Stdio;
 
-use crate::explain::{SOURCE, json, stub, words};
+use crate::explain::{SOURCE, json, words};
 use crate::support::{Sandbox, Way, copy_program, example};
 
 pub fn journal(sandbox: &Sandbox) -> Vec<u8> {
@@ -12,7 +12,7 @@ pub fn journal(sandbox: &Sandbox) -> Vec<u8> {
 
 #[test]
 fn clear_empties_the_journal_and_zeroed_statistics_leave_it() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     sandbox.oclcache(&["stats", "--zero"]).ok();
     assert_eq!(json(&sandbox, &[]).as_array().map(Vec::len), Some(1));
@@ -25,7 +25,7 @@ fn clear_empties_the_journal_and_zeroed_statistics_leave_it() {
 
 #[test]
 fn a_cache_that_is_only_read_or_off_has_no_journal() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     let before = journal(&sandbox);
     for variable in ["OCLCACHE_READONLY", "OCLCACHE_DISABLE"] {
@@ -38,7 +38,7 @@ fn a_cache_that_is_only_read_or_off_has_no_journal() {
 
 #[test]
 fn processes_that_write_at_once_lose_nothing() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let processes = 4;
     let children: Vec<_> = (0..processes)
         .map(|number| {
@@ -66,7 +66,7 @@ fn processes_that_write_at_once_lose_nothing() {
 
 #[test]
 fn a_damaged_journal_tells_what_is_left_and_is_written_on() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let run = |options: &str| sandbox.kernel(Way::Cached, SOURCE, options).ok();
     for options in ["-DN=1", "-DN=2", "-DN=3"] {
         run(options);
@@ -93,7 +93,7 @@ fn a_damaged_journal_tells_what_is_left_and_is_written_on() {
 
 #[test]
 fn the_journal_stays_bounded_and_keeps_the_latest() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let bound = 1 << 20;
     sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     let one = journal(&sandbox);
@@ -142,7 +142,7 @@ fn decompressed(journal: &[u8]) -> Vec<u8> {
 
 #[test]
 fn where_texts_are_private_the_journal_holds_none() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let has = |bytes: &[u8], word: &str| {
         let mut windows = bytes.windows(word.len());
         windows.any(|window| window == word.as_bytes())
@@ -183,7 +183,7 @@ fn where_texts_are_private_the_journal_holds_none() {
 
 #[test]
 fn no_name_of_a_program_or_kernel_writes_to_the_terminal() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let odd = "\x1b[2J\u{9b}31m\u{202e}";
     let program = sandbox.path(&format!("client{odd}"));
     copy_program(example("client"), &program);

@@ -14,10 +14,6 @@ const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)
 /// What an entry of these sources takes on the disk, in bytes.
 const ENTRY: u64 = 4096;
 
-fn stub() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
-}
-
 /// Builds the program of this number, and tells whether it was compiled.
 fn build(sandbox: &Sandbox, number: usize) -> bool {
     let before = sandbox.compilations();
@@ -35,7 +31,7 @@ const DAY: Duration = Duration::from_secs(86400);
 
 #[test]
 fn a_program_removes_what_was_not_used_for_longest_where_the_cache_is_full() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     sandbox.set("OCLCACHE_MAX_SIZE", (4 * ENTRY).to_string());
     sandbox.set("OCLCACHE_MIN_FREE", "0");
     for number in 0..4 {
@@ -58,7 +54,7 @@ fn a_program_removes_what_was_not_used_for_longest_where_the_cache_is_full() {
 
 #[test]
 fn a_program_stores_nothing_where_too_little_is_free_and_says_so() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     sandbox.set("OCLCACHE_MIN_FREE", "1000000T");
     let ran = sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     assert!(ran.stderr.contains("OCLCACHE_MIN_FREE"), "{}", ran.stderr);
@@ -68,7 +64,7 @@ fn a_program_stores_nothing_where_too_little_is_free_and_says_so() {
 
 #[test]
 fn limits_that_are_none_are_told_and_the_defaults_hold() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     sandbox.set("OCLCACHE_MAX_SIZE", "much");
     sandbox.set("OCLCACHE_MIN_FREE", "5 %");
     sandbox.set("OCLCACHE_MAX_AGE", "old");
@@ -87,7 +83,7 @@ fn limits_that_are_none_are_told_and_the_defaults_hold() {
 
 #[test]
 fn gc_removes_what_is_cheap_to_build_again_before_what_is_dear() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     for number in 0..4 {
         build(&sandbox, number);
     }
@@ -112,7 +108,7 @@ fn gc_removes_what_is_cheap_to_build_again_before_what_is_dear() {
 
 #[test]
 fn gc_removes_entries_of_drivers_that_are_gone_or_others_now_first() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let [gone, updated] = ["gone.so", "updated.so"].map(|name| sandbox.path(name));
     for (number, library) in [&gone, &updated].into_iter().enumerate() {
         copy_program(example("libstub_driver.so"), library);
@@ -132,7 +128,7 @@ fn gc_removes_entries_of_drivers_that_are_gone_or_others_now_first() {
 
 #[test]
 fn gc_removes_what_was_not_used_for_the_age() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     for number in 0..3 {
         build(&sandbox, number);
     }
@@ -147,7 +143,7 @@ fn gc_removes_what_was_not_used_for_the_age() {
 /// The cache may be in a directory that its user has other things in, also where the cache would have its own.
 #[test]
 fn gc_removes_old_formats_and_leftovers_and_nothing_else() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     build(&sandbox, 0);
     let cache = sandbox.path("cache");
     let leave = |name: &str, content: &str, old: Option<Duration>| {
@@ -246,7 +242,7 @@ fn gc_removes_old_formats_and_leftovers_and_nothing_else() {
 
 #[test]
 fn a_program_sweeps_now_and_then() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     build(&sandbox, 0);
     let leftover = sandbox.path("cache/v1/tmp/new-1-1");
     fs::write(&leftover, "oclcache").expect("written");
@@ -269,7 +265,7 @@ sys.stdin.read()
 
 #[test]
 fn nobody_waits_for_a_process_that_removes_entries_and_never_ends() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     sandbox.set("OCLCACHE_MAX_SIZE", (2 * ENTRY).to_string());
     sandbox.set("OCLCACHE_MIN_FREE", "0");
     build(&sandbox, 0);
@@ -295,7 +291,7 @@ fn nobody_waits_for_a_process_that_removes_entries_and_never_ends() {
 
 #[test]
 fn a_program_that_may_write_no_large_file_is_not_ended_for_ours() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let source = sandbox.write("f.cl", SOURCE);
     for blocks in ["2", "20", "200"] {
         let mut limited = sandbox.command(Way::Cached, "sh");

@@ -10,13 +10,13 @@ use std::time::{Duration, SystemTime};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use crate::support::{Driver, Sandbox, Way, example};
+use crate::support::{Sandbox, Way, example};
 
 const KEYS: &str = "60";
 
 /// A sandbox, and what its programs compute by the bare driver.
 fn stub(variables: &[(&str, &str)]) -> Sandbox {
-    let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let mut sandbox = Sandbox::stub();
     for (name, value) in variables {
         sandbox.set(name, *value);
     }

@@ -1,13 +1,13 @@
 //! Libraries that a driver opens inside a build, whatever names them: what they change compiles again.
 
 use crate::copies::change_last_byte;
-use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example};
+use crate::support::{Ran, Sandbox, Way, copy_program, example};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 3; }\n";
 
 /// The stub with a library beside nothing of its own, which it finds as the dynamic linker does.
 fn sandbox(helper: &str) -> Sandbox {
-    let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let mut sandbox = Sandbox::stub();
     std::fs::create_dir(sandbox.path("helpers")).expect("made");
     let name = if helper == "text" { "helper" } else { helper };
     let library = sandbox.path(&format!("helpers/lib{name}.so"));
@@ -51,7 +51,7 @@ fn what_is_compiled_while_an_unknown_library_comes_is_not_stored_and_later_keys_
 /// They say nothing of the driver.
 #[test]
 fn a_library_that_the_program_opens_itself_is_in_no_key() {
-    let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let mut sandbox = Sandbox::stub();
     assert_eq!(build(&sandbox).source_builds(), 1);
     let library = sandbox.path("libopened.so");
     copy_program(example("libhelper.so"), &library);

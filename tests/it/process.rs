@@ -56,7 +56,7 @@ fn children_of_a_fork_use_the_driver_as_they_can_without_us() {
 #[test]
 fn a_fork_while_other_threads_build_finds_no_lock_of_ours_taken_and_no_build_is_counted_twice_or_lost()
  {
-    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let sandbox = Sandbox::stub();
     let run = |way| {
         sandbox
             .client(way, &["forks", "4", "100", "50", "run"])
@@ -92,7 +92,7 @@ fn a_fork_while_other_threads_build_finds_no_lock_of_ours_taken_and_no_build_is_
 /// does it any more. (The driver refuses the child's build: to it, a build of P goes on, or kernels are alive.)
 #[test]
 fn a_child_does_not_wait_for_what_another_thread_had_begun() {
-    let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let mut sandbox = Sandbox::stub();
     sandbox.set("STUB_BUILD_MS", "1000");
     let bare = sandbox.client(Way::Bare, &["forks", "asked"]).ok();
     assert!(
@@ -110,7 +110,7 @@ fn a_child_does_not_wait_for_what_another_thread_had_begun() {
 
 #[test]
 fn nothing_is_written_to_what_has_the_number_of_a_descriptor_that_a_daemon_has_closed() {
-    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let sandbox = Sandbox::stub();
     let theirs = sandbox.path("theirs");
     std::fs::create_dir(&theirs).expect("made");
     let theirs = theirs.to_str().expect("UTF-8");
@@ -128,7 +128,7 @@ fn nothing_is_written_to_what_has_the_number_of_a_descriptor_that_a_daemon_has_c
 
 #[test]
 fn streams_that_a_program_has_closed_stay_closed() {
-    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let sandbox = Sandbox::stub();
     let log = sandbox.path("log");
     for way in [Way::Bare, Way::Cached] {
         let mut command = sandbox.command(way, example("client"));

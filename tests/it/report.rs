@@ -7,16 +7,12 @@ use std::path::Path;
 use roxmltree::{Document, Node, ParsingOptions};
 use serde_json::Value;
 
+use crate::hostile_texts::{HOSTILE, assert_plain};
 use crate::snapshots::assert_shown;
 use crate::stats::{build, counted_reasons, earlier, plant, stats};
-use crate::support::{Driver, Ran, Sandbox, Way, tree};
-use crate::texts::{HOSTILE, assert_plain};
+use crate::support::{Ran, Sandbox, Way, tree};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
-
-fn stub() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
-}
 
 /// The command in a working directory of its own.
 fn report(sandbox: &Sandbox, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
@@ -107,7 +103,7 @@ fn text(node: Node) -> String {
 
 #[test]
 fn its_numbers_are_those_of_stats() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     plant(&sandbox, &earlier());
     build(&sandbox, b"one", SOURCE, "-DN=1").ok();
     build(&sandbox, b"one", SOURCE, "-DN=1").ok();
@@ -177,7 +173,7 @@ fn its_numbers_are_those_of_stats() {
 
 #[test]
 fn names_chosen_to_do_harm_are_text_and_nothing_else() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     for name in HOSTILE.into_iter().filter(|name| *name != b"..") {
         build(&sandbox, name, SOURCE, "-DN=1").ok();
     }
@@ -200,7 +196,7 @@ fn names_chosen_to_do_harm_are_text_and_nothing_else() {
 
 #[test]
 fn of_an_empty_cache_or_none_there_is_a_report_as_well() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let page = page(&sandbox);
     let document = parsed(&page);
     assert_eq!(
@@ -213,7 +209,7 @@ fn of_an_empty_cache_or_none_there_is_a_report_as_well() {
 
 #[test]
 fn the_file_is_the_users_own_and_no_other_file_is_written_over() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let here = sandbox.path("here");
     let said = report(&sandbox, &[], &[]).ok();
     assert_eq!(said.stdout, "");
@@ -253,7 +249,7 @@ fn the_file_is_the_users_own_and_no_other_file_is_written_over() {
 
 #[test]
 fn it_is_opened_in_the_browser_or_it_is_said_what_to_do() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let browser = sandbox.write("browser", "#!/bin/sh\nprintf %s \"$1\" > \"$0.opened\"\n");
     fs::set_permissions(&browser, fs::Permissions::from_mode(0o755)).expect("set");
     let file = sandbox.path("here/oclcache-report.html");

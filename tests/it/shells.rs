@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{Driver, Sandbox, plain_command, skipped};
+use crate::support::{Sandbox, plain_command, skipped};
 
 fn sandbox() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
+    Sandbox::stub()
 }
 
 /// Whether this machine has a program; says by name if not.

@@ -5,16 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
+use crate::hostile_texts::{HOSTILE, assert_plain};
 use crate::snapshots::assert_shown;
-use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example};
-use crate::texts::{HOSTILE, assert_plain};
+use crate::support::{Ran, Sandbox, Way, copy_program, example};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
 const WITH_TIME: &str = "constant char t[] = __TIME__;\n";
-
-fn stub() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
-}
 
 /// Builds a kernel by a program of this name.
 pub fn build(sandbox: &Sandbox, program: &[u8], source: &str, options: &str) -> Ran {
@@ -107,7 +103,7 @@ fn number(value: &Value, name: &str) -> u64 {
 
 #[test]
 fn builds_are_told_apart_by_program_and_device_and_add_up() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     build(&sandbox, b"one", SOURCE, "-DN=1");
     build(&sandbox, b"one", SOURCE, "-DN=1");
     build(&sandbox, b"two", SOURCE, "-DN=1");
@@ -159,7 +155,7 @@ fn builds_are_told_apart_by_program_and_device_and_add_up() {
 
 #[test]
 fn each_miss_is_counted_with_its_reason() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let entry = |sandbox: &Sandbox| sandbox.entries().pop().expect("an entry");
     let missed = |sandbox: &Sandbox, reason: &str| {
         build(sandbox, b"app", SOURCE, "-DN=1");
@@ -194,7 +190,7 @@ fn each_miss_is_counted_with_its_reason() {
 
 #[test]
 fn earlier_days_are_shown_and_left_out_where_that_is_wanted() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     plant(&sandbox, &earlier()[1..]);
     build(&sandbox, b"one", SOURCE, "-DN=1");
     build(&sandbox, b"one", SOURCE, "-DN=1");
@@ -233,7 +229,7 @@ fn earlier_days_are_shown_and_left_out_where_that_is_wanted() {
 
 #[test]
 fn people_see_what_matters_first_and_then_where_it_comes_from() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let shown = |name: &str, arguments: &[&str]| {
         let shown = sandbox
             .oclcache(&[&["stats"], arguments].concat())
@@ -257,7 +253,7 @@ fn people_see_what_matters_first_and_then_where_it_comes_from() {
 
 #[test]
 fn names_chosen_to_do_harm_are_counted_as_they_are_and_shown_tame() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     for name in HOSTILE.into_iter().filter(|name| *name != b"..") {
         build(&sandbox, name, SOURCE, "-DN=1").ok();
     }

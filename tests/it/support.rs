@@ -220,6 +220,11 @@ impl Sandbox {
         Some(Sandbox::of_library(&driver.library()?))
     }
 
+    /// On the stub driver, which is built with the tests.
+    pub fn stub() -> Sandbox {
+        Sandbox::of_library(&example("libstub_driver.so").display().to_string())
+    }
+
     /// For a driver's library of the test's own.
     pub fn of_library(library: &str) -> Sandbox {
         let directory = tempfile::Builder::new()

@@ -13,10 +13,6 @@ use crate::support::{Driver, Ran, Sandbox, Way, example, is_root, skipped, tree}
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
 const NOBODY: u32 = 65534;
 
-fn stub() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
-}
-
 fn kernel(sandbox: &Sandbox, way: Way) -> Ran {
     sandbox.kernel(way, SOURCE, "-DN=3").ok()
 }
@@ -111,7 +107,7 @@ fn a_disabled_cache_touches_no_file_after_the_library_itself() {
 
 #[test]
 fn a_disabled_cache_hooks_nothing_also_in_the_configuration_file() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     kernel(&sandbox, Way::Cached);
     fs::create_dir_all(sandbox.path("home/.config/oclcache")).expect("made");
     sandbox.write("home/.config/oclcache/config.toml", "disable = true\n");
@@ -166,7 +162,7 @@ fn a_read_only_cache_serves_and_does_not_write_a_byte() {
 
 #[test]
 fn a_read_only_cache_that_is_not_there_is_not_made() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     sandbox.set("OCLCACHE_READONLY", "1");
     let bare = kernel(&sandbox, Way::Bare);
     let ran = kernel(&sandbox, Way::Cached);
@@ -177,7 +173,7 @@ fn a_read_only_cache_that_is_not_there_is_not_made() {
 
 #[test]
 fn a_read_only_cache_leaves_a_damaged_entry_where_it_is() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let bare = kernel(&sandbox, Way::Bare);
     kernel(&sandbox, Way::Cached);
     let entry = sandbox.entries().pop().expect("an entry");
@@ -191,7 +187,7 @@ fn a_read_only_cache_leaves_a_damaged_entry_where_it_is() {
 
 #[test]
 fn recache_builds_again_and_replaces_the_entry() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let bare = kernel(&sandbox, Way::Bare);
     kernel(&sandbox, Way::Cached);
     let entry = sandbox.entries().pop().expect("an entry");
@@ -310,7 +306,7 @@ fn is_off(sandbox: &Sandbox, words: &str, prepare: &dyn Fn(&mut Command)) {
 
 #[test]
 fn without_a_home_nothing_is_cached_and_one_warning_says_so() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     is_off(&sandbox, "HOME", &|command| {
         command.env_remove("HOME").env_remove("OCLCACHE_DIR");
     });
@@ -330,7 +326,7 @@ fn without_a_home_the_passwd_file_is_not_read() {
     if !has("strace", "a system-call trace without HOME") {
         return;
     }
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let bare = kernel(&sandbox, Way::Bare);
     let installed = sandbox.installed();
     let run = [installed.as_os_str(), "run".as_ref(), "--".as_ref()];
@@ -356,7 +352,7 @@ fn without_a_home_the_passwd_file_is_not_read() {
 
 #[test]
 fn a_directory_that_others_may_write_or_own_is_refused() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let cache = sandbox.path("cache");
     fs::create_dir(&cache).expect("made");
     for mode in [0o777, 0o1777, 0o720] {
@@ -372,7 +368,7 @@ fn a_directory_that_others_may_write_or_own_is_refused() {
     } else {
         skipped("a directory of another user (only root can give one away)");
     }
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     sandbox.write("cache", "a file");
     is_off(&sandbox, "cannot open", &|_| {});
 }

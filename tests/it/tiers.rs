@@ -14,10 +14,6 @@ use crate::support::{Driver, Ran, Sandbox, Way, example, given, is_root, library
 const DAY: Duration = Duration::from_secs(86_400);
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
 
-fn stub() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
-}
-
 /// A directory that nobody can write but who runs the tests and root, up to the root directory; None, said by name, without.
 pub fn trusted_place(test: &str) -> Option<TempDir> {
     let me = rustix::process::geteuid().as_raw();
@@ -78,7 +74,7 @@ struct Tiered {
 impl Tiered {
     fn new(test: &str, variables: &[(&str, &str)]) -> Option<Tiered> {
         let place = trusted_place(test)?;
-        let mut sandbox = stub();
+        let mut sandbox = Sandbox::stub();
         let bare = sandbox.kernel(Way::Bare, SOURCE, "-DN=3").ok().stdout;
         for (name, value) in variables {
             sandbox.set(name, *value);
@@ -295,7 +291,7 @@ fn what_is_learnt_of_a_tiers_entry_goes_into_the_users_cache() {
     let Some(place) = trusted_place("a tier without texts") else {
         return;
     };
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let bare = sandbox.client(Way::Bare, &["facts"]).ok();
     sandbox.set("OCLCACHE_STORE_SOURCE", "0");
     sandbox.client(Way::Cached, &["facts"]).ok();
@@ -369,7 +365,7 @@ impl Users {
         }
         let place = trusted_place(test)?;
         set_mode(place.path(), 0o755);
-        let sandbox = stub();
+        let sandbox = Sandbox::stub();
         for name in ["", "home"] {
             set_mode(&sandbox.path(name), 0o755);
         }

@@ -137,7 +137,7 @@ fn an_exception_and_the_end_of_a_thread_pass_through_a_callback_as_they_do_bare(
 #[test]
 fn a_build_that_never_returned_is_not_recorded_and_nobody_waits_for_it() {
     for how in LEFT {
-        let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+        let mut sandbox = Sandbox::stub();
         // It calls back for a build over a live kernel.
         sandbox.set("STUB_REBUILD", "permissive");
         let Some(program) = program(&sandbox) else {
@@ -160,7 +160,7 @@ fn a_build_that_never_returned_is_not_recorded_and_nobody_waits_for_it() {
 
 #[test]
 fn an_exception_passes_through_the_layer() {
-    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let sandbox = Sandbox::stub();
     let Some(program) = program(&sandbox) else {
         return;
     };

@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::support::{Driver, Sandbox, Way, copy_program, example, library, tree};
+use crate::support::{Sandbox, Way, copy_program, example, library, tree};
 
 const SOURCE: &str =
     "__kernel void f(__global uint *out) { out[get_global_id(0)] = (uint)get_global_id(0) + 5; }\n";
@@ -17,10 +17,6 @@ const SOURCE: &str =
 const VERSION: usize = 8;
 const KEY: std::ops::Range<usize> = 12..44;
 const CHECKSUM: usize = 16;
-
-fn stub() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
-}
 
 /// Runs the program, which must compute what it does bare, and tells how often the driver compiled.
 #[track_caller]
@@ -78,7 +74,7 @@ fn use_all(sandbox: &Sandbox) {
 #[test]
 fn entries_with_other_keys_and_of_another_grammar_stay_as_they_are() {
     for version in [None, Some(3), Some(200)] {
-        let sandbox = stub();
+        let sandbox = Sandbox::stub();
         assert_eq!((misses(&sandbox), misses(&sandbox)), (1, 0));
         let other = of_another_version(&sandbox.entries()[0], version);
         let before = fs::read(&other).expect("the entry");
@@ -91,7 +87,7 @@ fn entries_with_other_keys_and_of_another_grammar_stay_as_they_are() {
 
 #[test]
 fn a_recipe_of_another_version_is_baked_or_left_and_never_tried_for_ever() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     sandbox.set("OCLCACHE_RECORD", "bake");
     assert_eq!(misses(&sandbox), 1);
     let ours = sandbox.entries()[0].clone();
@@ -113,7 +109,7 @@ fn a_recipe_of_another_version_is_baked_or_left_and_never_tried_for_ever() {
 #[test]
 fn small_files_of_another_version_are_no_obstacle() {
     for kind in ["magic", "longer", "empty"] {
-        let sandbox = stub();
+        let sandbox = Sandbox::stub();
         assert_eq!((misses(&sandbox), misses(&sandbox)), (1, 0));
         let files: Vec<PathBuf> = tree(&sandbox.path("cache"))
             .into_keys()
@@ -138,7 +134,7 @@ fn small_files_of_another_version_are_no_obstacle() {
 
 #[test]
 fn a_directory_of_another_format_is_left_alone() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     assert_eq!((misses(&sandbox), misses(&sandbox)), (1, 0));
     let (ours, other) = (sandbox.path("cache/v1"), sandbox.path("cache/v2"));
     let copied = std::process::Command::new("cp")
@@ -182,7 +178,7 @@ impl Turns {
 /// An upgrade puts other files in the place of the library and the command while programs run.
 #[test]
 fn a_program_goes_on_while_it_is_upgraded() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let (bin, place) = (sandbox.path("lib"), sandbox.path("lib/liboclcache.so"));
     fs::create_dir(&bin).expect("made");
     copy_program(library(), &place);

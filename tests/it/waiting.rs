@@ -14,7 +14,7 @@ use crate::support::{Driver, Sandbox, Way, example, given, is_root, skipped};
 const FAR_TOO_LONG: Duration = Duration::from_secs(40);
 
 fn stub() -> Sandbox {
-    let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let mut sandbox = Sandbox::stub();
     // The stub's variables are in the key, so they are the same for all that shall have the same.
     sandbox.set("STUB_STUCK", sandbox.path("stuck"));
     sandbox

@@ -9,14 +9,14 @@ use tar::EntryType;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::made::{Tar, Unpacked};
-use super::{SOURCE, elsewhere, export, import, last, stub};
+use super::{SOURCE, elsewhere, export, import, last};
+use crate::hostile_texts::{HOSTILE, assert_plain};
 use crate::snapshots::assert_shown;
 use crate::support::{Driver, Sandbox, Way, tree};
-use crate::texts::{HOSTILE, assert_plain};
 
 /// An archive of one entry, and a sandbox that has nothing.
 fn given() -> (Sandbox, Sandbox, Unpacked) {
-    let from = stub();
+    let from = Sandbox::stub();
     from.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     let unpacked = Unpacked::of(&export(&from, &[]));
     let to = elsewhere(&from, Driver::Stub);
@@ -256,7 +256,7 @@ fn an_entry_is_believed_only_as_far_as_it_proves_itself() {
 #[test]
 fn hostile_texts_of_a_program_stand_plainly_in_what_export_says_and_writes() {
     for text in HOSTILE {
-        let sandbox = stub();
+        let sandbox = Sandbox::stub();
         // As a name of a directory, of which `..` is none.
         let name = sandbox
             .path("")
@@ -335,7 +335,7 @@ fn export_replaces_only_archives_and_leaves_nothing_behind() {
         .find(|path| path.to_string_lossy().contains(".oclcache-export"));
     assert_eq!(left, None);
     // An empty cache is no archive.
-    let empty = stub();
+    let empty = Sandbox::stub();
     let ran = empty.oclcache(&["export", "x.tar.zst"]);
     assert_eq!(ran.code, Some(1));
     assert!(ran.stderr.contains("the cache is empty"), "{}", ran.stderr);

@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use super::{SOURCE, elsewhere, export, import, last, stub};
-use crate::support::{Driver, Way, is_root, tree};
+use super::{SOURCE, elsewhere, export, import, last};
+use crate::support::{Driver, Sandbox, Way, is_root, tree};
 use crate::tiers::trusted_place;
 
 #[test]
@@ -11,7 +11,7 @@ fn an_archive_fills_a_directory_of_the_system_which_serves_everybody() {
     let Some(place) = trusted_place("an archive for all users") else {
         return;
     };
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let bare = sandbox.kernel(Way::Bare, SOURCE, "-DN=1").ok().stdout;
     sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     let file = export(&sandbox, &[]);
@@ -58,7 +58,7 @@ fn an_archive_fills_a_directory_of_the_system_which_serves_everybody() {
 
 #[test]
 fn a_directory_that_nobody_would_use_is_not_filled() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     let file = export(&sandbox, &[]);
     let open = sandbox.path("open");

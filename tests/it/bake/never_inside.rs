@@ -2,8 +2,8 @@
 //! others are not what they were.
 
 use super::{bake, sandbox};
-use crate::modes::plant_for;
 use crate::support::{Driver, Ran, Sandbox, Way};
+use crate::verify_and_must_hit::plant_for;
 
 /// What the client says that PoCL computes.
 pub const RESULT: &str = "run: result [7, 7,";

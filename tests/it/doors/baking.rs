@@ -38,7 +38,7 @@ fn each_door_bakes_what_it_missed_however_the_driver_is_named() {
     let directory = stub.parent().expect("a directory").to_owned();
     for way in Way::CACHED {
         for named in ["path", "name", "link"] {
-            let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+            let mut sandbox = Sandbox::stub();
             let driver = match named {
                 "name" => {
                     sandbox.set("LD_LIBRARY_PATH", &directory);
@@ -71,7 +71,7 @@ fn pocl_is_baked_through_each_door_by_its_own_registration() {
 /// Another library of the same name is another driver.
 #[test]
 fn a_library_of_the_same_name_elsewhere_is_not_taken_for_the_driver() {
-    let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let mut sandbox = Sandbox::stub();
     sandbox.set("OCLCACHE_RECORD", "bake");
     let stub = example("libstub_driver.so");
     let mut setup = Setup::new(sandbox, stub.to_str().expect("UTF-8"));

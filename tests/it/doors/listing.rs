@@ -10,7 +10,7 @@ use crate::support::{Driver, Ran, Sandbox, Way, example, given, library, python,
 
 /// A sandbox on the stub with a directory `drivers` in which the stub and all real drivers that are there are registered.
 fn registered() -> Sandbox {
-    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let sandbox = Sandbox::stub();
     fs::create_dir(sandbox.path("drivers")).expect("made");
     for driver in Driver::ALL {
         if let Some(library) = driver.library() {
@@ -306,7 +306,7 @@ fn a_driver_in_the_wheels_own_directory_is_listed_once_and_cached() {
     let Some(wheel) = loaders.find(|loader| loader.name == Name::Wheel) else {
         return;
     };
-    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let sandbox = Sandbox::stub();
     for name in ["package", "package/.libs", "none"] {
         fs::create_dir(sandbox.path(name)).expect("made");
     }

@@ -201,7 +201,7 @@ fn a_table_without_its_tag_has_a_function_in_each_slot_and_the_pages_their_prote
 /// A table of any length is taken, and no more of it is read.
 #[test]
 fn a_layers_table_has_the_functions_of_programs_and_leaves_the_others_to_those_below() {
-    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let sandbox = Sandbox::stub();
     for entries in [0, 65, 93, 149, 150, 200] {
         let tables = run(
             &sandbox,

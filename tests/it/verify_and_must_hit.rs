@@ -132,7 +132,7 @@ fn nothing_is_found_in_a_clean_cache_and_nothing_shows() {
 
 #[test]
 fn a_share_of_none_builds_nothing_and_what_is_no_share_is_a_mistake() {
-    let mut sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let mut sandbox = Sandbox::stub();
     plant(&sandbox, OTHER_CODE);
     for share in ["0", "-3", "most"] {
         sandbox.set("OCLCACHE_VERIFY", share);
@@ -170,7 +170,7 @@ fn reported(ran: &Ran) -> Vec<&str> {
 
 #[test]
 fn what_is_compiled_is_named_and_the_exit_code_of_a_run_says_so() {
-    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let sandbox = Sandbox::stub();
     let good = client(&sandbox, RIGHT, "-DN=1");
     let unset = run(&sandbox, "0", &good);
     assert_eq!((unset.code, reported(&unset).len()), (Some(0), 0));
@@ -193,7 +193,7 @@ fn what_is_compiled_is_named_and_the_exit_code_of_a_run_says_so() {
 
 #[test]
 fn a_bypass_that_compiles_is_named_and_a_build_that_fails_is_not() {
-    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let sandbox = Sandbox::stub();
     let timed = format!("{RIGHT}__constant char t[] = __TIME__;\n");
     let bypassed = run(&sandbox, "1", &client(&sandbox, &timed, ""));
     assert_eq!(bypassed.code, Some(125), "{}", bypassed.stderr);
@@ -216,7 +216,7 @@ fn a_bypass_that_compiles_is_named_and_a_build_that_fails_is_not() {
 
 #[test]
 fn a_programs_own_failure_is_what_its_exit_code_says() {
-    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let sandbox = Sandbox::stub();
     for (number, end, code, signal) in [
         (1, "exit 3", Some(3), None),
         (2, "exit 127", Some(127), None),
@@ -232,7 +232,7 @@ fn a_programs_own_failure_is_what_its_exit_code_says() {
 
 #[test]
 fn a_program_that_runs_without_the_cache_cannot_be_vouched_for() {
-    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let sandbox = Sandbox::stub();
     sandbox.write("cache", "a file");
     for (must_hit, code) in [("0", 0), ("1", 125)] {
         let ran = run(&sandbox, must_hit, "exit 0");
@@ -243,7 +243,7 @@ fn a_program_that_runs_without_the_cache_cannot_be_vouched_for() {
 
 #[test]
 fn a_run_whose_cache_was_removed_says_so_and_cannot_be_vouched_for() {
-    let sandbox = Sandbox::new(Driver::Stub).expect("the stub is built with the tests");
+    let sandbox = Sandbox::stub();
     let cache = sandbox.path("cache").display().to_string();
     for (must_hit, code) in [("0", 0), ("1", 125)] {
         let script = format!("{} && rm -rf '{cache}'", client(&sandbox, RIGHT, ""));

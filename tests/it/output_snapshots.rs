@@ -3,13 +3,9 @@
 use std::path::Path;
 
 use crate::snapshots::assert_shown;
-use crate::support::{Driver, Sandbox, Way, example};
+use crate::support::{Sandbox, Way, example};
 
 const SOURCE: &str = "__kernel void blur(__global uint *out) { out[get_global_id(0)] = N; }\n";
-
-fn stub() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
-}
 
 /// What stands on the terminal after a line, with that line and the exit code.
 fn shown(sandbox: &Sandbox, arguments: &[&str]) -> String {
@@ -49,7 +45,7 @@ fn build(sandbox: &Sandbox, options: &str) {
 /// The help of each verb that has a page, and of those below it.
 #[test]
 fn the_help_of_each_verb() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let pages = sandbox.path("man");
     sandbox
         .oclcache(&["man", pages.to_str().expect("UTF-8")])
@@ -73,7 +69,7 @@ fn the_help_of_each_verb() {
 
 #[test]
 fn an_empty_cache() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let lines = [
         &["list"][..],
         &["list", "--json"],
@@ -92,7 +88,7 @@ fn an_empty_cache() {
 
 #[test]
 fn two_runs_and_what_they_left() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     sandbox.set("OCLCACHE_RECORD", "bake");
     let client = example("client");
     let file = sandbox.write("kernel.cl", SOURCE);
@@ -130,7 +126,7 @@ fn two_runs_and_what_they_left() {
 
 #[test]
 fn one_entry() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     build(&sandbox, "-DN=7");
     let entry = sandbox.entries().pop().expect("an entry");
     let key = entry.file_stem().expect("a name").to_str().expect("UTF-8");
@@ -150,7 +146,7 @@ fn one_entry() {
 
 #[test]
 fn what_is_wrong_is_named_with_the_next_step() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     build(&sandbox, "-DN=7");
     build(&sandbox, "-DN=8");
     let mut all = String::new();

@@ -1,12 +1,8 @@
 //! What the stub driver proves: what compiles again, what is never cached, and whose verdicts are given.
 
-use crate::support::{Driver, Sandbox, Way, example};
+use crate::support::{Sandbox, Way, example};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N + 1; }\n";
-
-fn stub() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
-}
 
 /// Runs the kernel through the cache and tells how often the driver compiled for it. The result must be the bare driver's.
 #[track_caller]
@@ -20,7 +16,7 @@ fn compilations(sandbox: &Sandbox, source: &str, options: &str) -> usize {
 
 #[test]
 fn an_equal_build_compiles_once() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 1);
     for _ in 0..3 {
         assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 0);
@@ -37,7 +33,7 @@ fn an_equal_build_compiles_once() {
 
 #[test]
 fn a_changed_option_or_source_byte_compiles_again() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 1);
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=2"), 1);
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1 "), 1);
@@ -51,7 +47,7 @@ fn a_changed_option_or_source_byte_compiles_again() {
 
 #[test]
 fn another_device_compiles_again() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 1);
     sandbox.set("STUB_DEVICE_NAME", "another");
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 1);
@@ -60,7 +56,7 @@ fn another_device_compiles_again() {
 
 #[test]
 fn an_environment_variable_that_changes_code_compiles_again_also_if_the_program_sets_it() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 1);
     sandbox.set("STUB_CODE", "vectorized");
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 1);
@@ -90,7 +86,7 @@ fn an_environment_variable_that_changes_code_compiles_again_also_if_the_program_
 
 #[test]
 fn another_driver_library_compiles_again_even_with_equal_size_and_time() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     let original = std::fs::read(example("libstub_driver.so")).expect("the stub");
     let old = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
     let install = |name: &str, content: &[u8]| {
@@ -129,7 +125,7 @@ fn build_id_offset(file: &[u8]) -> usize {
 
 #[test]
 fn a_failing_build_is_never_cached() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let source = format!("{SOURCE}#error wrong\n");
     for way in [Way::Bare, Way::Cached, Way::Cached] {
         let ran = sandbox.kernel(way, &source, "-DN=1").ok();
@@ -142,7 +138,7 @@ fn a_failing_build_is_never_cached() {
 /// All sections that change the state of a program, under one behavior of the driver, bare and cached.
 #[track_caller]
 fn gives_the_drivers_verdicts(variables: &[(&str, &str)]) {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     for (name, value) in variables {
         sandbox.set(name, *value);
     }
@@ -213,7 +209,7 @@ fn a_driver_whose_binaries_differ_each_time() {
 
 #[test]
 fn a_binary_that_the_driver_refuses_is_a_miss_and_is_set_aside() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     assert_eq!(compilations(&sandbox, SOURCE, "-DN=1"), 1);
     let entry = sandbox.entries().pop().expect("an entry");
     // Variables of the driver are in the key, so the entry is put where the refusing driver looks.
@@ -231,7 +227,7 @@ fn a_binary_that_the_driver_refuses_is_a_miss_and_is_set_aside() {
 
 #[test]
 fn several_devices_are_cached_together_and_a_part_of_them_is_left_to_the_driver() {
-    let mut sandbox = stub();
+    let mut sandbox = Sandbox::stub();
     sandbox.set("STUB_DEVICES", "2");
     sandbox.set("CLIENT_DEVICES", "2");
     for section in ["facts", "run", "lifetime"] {

@@ -14,10 +14,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::Value;
 
-use crate::support::{
-    Driver, Ran, Sandbox, Way, copy_program, example, plain_command, skipped, tree,
-};
-use crate::texts::{HOSTILE, assert_plain};
+use crate::hostile_texts::{HOSTILE, assert_plain};
+use crate::support::{Ran, Sandbox, Way, copy_program, example, plain_command, skipped, tree};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
 const RUN: &str = env!("CARGO_BIN_EXE_oclcache");
@@ -59,13 +57,9 @@ const LINES: [(&str, bool, bool); 32] = [
     ("run -q true", false, false),
 ];
 
-fn stub() -> Sandbox {
-    Sandbox::new(Driver::Stub).expect("the stub is built with the tests")
-}
-
 /// A sandbox with an entry.
 fn filled() -> Sandbox {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     let archive = sandbox.path("archive");
     let archive = archive.to_str().expect("UTF-8");
@@ -106,7 +100,7 @@ fn output(command: &mut Command) -> Output {
 /// Nobody has forgotten a verb here.
 #[test]
 fn the_lines_are_of_all_verbs() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let pages = sandbox.path("man");
     sandbox
         .oclcache(&["man", pages.to_str().expect("UTF-8")])
@@ -239,7 +233,7 @@ fn a_signal_ends_a_collection_and_leaves_no_files() {
 
 #[test]
 fn arguments_that_are_wrong_are_named_with_what_was_meant() {
-    let sandbox = stub();
+    let sandbox = Sandbox::stub();
     let ran = sandbox.oclcache(&["sats"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("'stats'"), "{}", ran.stderr);
@@ -268,7 +262,7 @@ struct Hostile {
 
 impl Hostile {
     fn new(text: &[u8]) -> Hostile {
-        let mut sandbox = stub();
+        let mut sandbox = Sandbox::stub();
         let text = OsStr::from_bytes(text);
         let below = |sandbox: &Sandbox, name: &str| {
             sandbox.path(name).join(match text.as_bytes() {
