@@ -4,10 +4,7 @@ use std::fs::File;
 use std::time::{Duration, SystemTime};
 
 use crate::snapshots::assert_shown;
-use crate::support::{Ran, Sandbox, Way, copy_program, example};
-
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
-
+use crate::support::{Ran, SOURCE, Sandbox, Way, copy_program, example};
 /// Two entries of `client`, of which the second was not used for ten days, and one of `other`.
 fn filled() -> Sandbox {
     let sandbox = Sandbox::stub();

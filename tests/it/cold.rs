@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::snapshots::assert_shown;
-use crate::support::{Driver, Ran, Sandbox, Way, example, given, plain_command, skipped, tree};
-
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
-
+use crate::support::{
+    Driver, Ran, SOURCE, Sandbox, Way, example, given, plain_command, skipped, tree,
+};
 /// A sandbox whose caches are below its home directory, and stay from run to run.
 fn sandbox(driver: Driver) -> Option<Sandbox> {
     let mut sandbox = Sandbox::new(driver)?;

@@ -9,10 +9,7 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use crate::stats::counted_reasons;
-use crate::support::{Ran, Sandbox, Way, copy_program, example, tree};
-
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
-
+use crate::support::{Ran, SOURCE, Sandbox, Way, copy_program, example, tree};
 /// A sandbox with so many entries.
 fn filled(entries: usize) -> Sandbox {
     let sandbox = Sandbox::stub();

@@ -15,9 +15,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde_json::Value;
 
 use crate::hostile_texts::{HOSTILE, assert_plain};
-use crate::support::{Ran, Sandbox, Way, copy_program, example, plain_command, skipped, tree};
-
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
+use crate::support::{
+    Ran, SOURCE, Sandbox, Way, copy_program, example, plain_command, skipped, tree,
+};
 const RUN: &str = env!("CARGO_BIN_EXE_oclcache");
 
 /// A command line or more of each verb, whether it writes data, and whether it does nothing without the cache. KEY is the key of

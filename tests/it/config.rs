@@ -11,9 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::hostile_texts::{HOSTILE, assert_plain};
 use crate::snapshots::assert_shown;
-use crate::support::{Driver, Ran, Sandbox, Way, example, is_root, skipped};
-
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
+use crate::support::{Driver, Ran, SOURCE, Sandbox, Way, example, is_root, skipped};
 const NOBODY: u32 = 65534;
 
 /// The user's file, with this text in it.

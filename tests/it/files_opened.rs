@@ -4,10 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
 
-use crate::support::{Driver, Sandbox, Way, example, skipped};
-
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
-
+use crate::support::{Driver, SOURCE, Sandbox, Way, example, skipped};
 fn has_strace(test: &str) -> bool {
     let mut command = Command::new("strace");
     let there = command.arg("-V").stdout(Stdio::null()).status().is_ok();

@@ -11,9 +11,7 @@ use std::process::Command;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::support::{Ran, Sandbox, Way, example, is_root, skipped, tree};
-
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
+use crate::support::{Ran, SOURCE, Sandbox, Way, example, is_root, skipped, tree};
 const NOBODY: u32 = 65534;
 
 fn mode(bits: u32) -> fs::Permissions {

@@ -7,10 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use crate::copies::update;
-use crate::support::{Driver, Sandbox, Way, copy_program, example, python, tree};
-
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
-
+use crate::support::{Driver, SOURCE, Sandbox, Way, copy_program, example, python, tree};
 /// What an entry of these sources takes on the disk, in bytes.
 const ENTRY: u64 = 4096;
 

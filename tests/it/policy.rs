@@ -1,10 +1,7 @@
 //! When a miss is recorded: by the setting, by the driver's profile, and by what recording and loading took here.
 
 use crate::copies::update;
-use crate::support::{Driver, Sandbox, Way, copy_program, example};
-
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
-
+use crate::support::{Driver, SOURCE, Sandbox, Way, copy_program, example};
 /// The stub, which no profile knows, with times of its own.
 fn stub(times: &[(&str, &str)]) -> Sandbox {
     let mut sandbox = Sandbox::stub();

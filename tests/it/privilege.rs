@@ -7,10 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::support::{
-    Driver, Ran, Sandbox, Way, copy_program, example, is_root, library, skipped, tree,
+    Driver, Ran, SOURCE, Sandbox, Way, copy_program, example, is_root, library, skipped, tree,
 };
-
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
 const NOBODY: u32 = 65534;
 
 /// A sandbox whose programs run without privileges: as another user if this is root. None, said by name, if they cannot.

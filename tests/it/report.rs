@@ -10,10 +10,7 @@ use serde_json::Value;
 use crate::hostile_texts::{HOSTILE, assert_plain};
 use crate::snapshots::assert_shown;
 use crate::stats::{build, counted_reasons, earlier, plant, stats};
-use crate::support::{Ran, Sandbox, Way, tree};
-
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
-
+use crate::support::{Ran, SOURCE, Sandbox, Way, tree};
 /// The command in a working directory of its own.
 fn report(sandbox: &Sandbox, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
     let here = sandbox.path("here");

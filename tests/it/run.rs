@@ -9,10 +9,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::doors::LIST;
-use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example, python, skipped, tree};
-
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
-
+use crate::support::{
+    Driver, Ran, SOURCE, Sandbox, Way, copy_program, example, python, skipped, tree,
+};
 /// A sandbox in which nothing is set up: the drivers are what the loader would find, which is the spy.
 fn fresh() -> Sandbox {
     let sandbox = Sandbox::stub();

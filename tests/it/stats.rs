@@ -7,9 +7,7 @@ use serde_json::{Value, json};
 
 use crate::hostile_texts::{HOSTILE, assert_plain};
 use crate::snapshots::assert_shown;
-use crate::support::{Ran, Sandbox, Way, copy_program, example};
-
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
+use crate::support::{Ran, SOURCE, Sandbox, Way, copy_program, example};
 const WITH_TIME: &str = "constant char t[] = __TIME__;\n";
 
 /// Builds a kernel by a program of this name.

@@ -10,6 +10,9 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
+/// A kernel whose result is what the option `-DN=NUMBER` says.
+pub const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
+
 /// A driver to run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {

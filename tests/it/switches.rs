@@ -8,9 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{Driver, Ran, Sandbox, Way, example, is_root, skipped, tree};
-
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
+use crate::support::{Driver, Ran, SOURCE, Sandbox, Way, example, is_root, skipped, tree};
 const NOBODY: u32 = 65534;
 
 fn kernel(sandbox: &Sandbox, way: Way) -> Ran {

@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 
-use crate::support::{Driver, Ran, Sandbox, Way, example, given, is_root, library, skipped, tree};
+use crate::support::{
+    Driver, Ran, SOURCE, Sandbox, Way, example, given, is_root, library, skipped, tree,
+};
 
 const DAY: Duration = Duration::from_secs(86_400);
-const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = N; }\n";
-
 /// A directory that nobody can write but who runs the tests and root, up to the root directory; None, said by name, without.
 pub fn trusted_place(test: &str) -> Option<TempDir> {
     let me = rustix::process::geteuid().as_raw();
