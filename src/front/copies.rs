@@ -1,7 +1,8 @@
-//! Other copies of this library in the process, at other paths: a wheel may bring one beside the system's.
+//! Other copies of this library in the process, at other paths. For example, a wheel may bring one beside the system's.
 //!
-//! Each would serve each call, one inside the other. So the copy whose door was opened first works, and the others hand on to it
-//! what they are asked. Two that are opened at the same moment may both work: calls are then counted twice, and served right.
+//! Each copy would serve each call, one inside the other. So only the copy whose door was opened first is active, and the others
+//! forward calls to it. Two copies that are opened at the same moment may both be active: then calls are counted twice, but served
+//! correctly.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -29,7 +30,7 @@ pub struct LibraryCopy {
     pub init_layer: Option<InitLayer>,
 }
 
-/// The copy that works, if it is not this one.
+/// The active copy, unless it is this one.
 pub fn active() -> Option<LibraryCopy> {
     if oclcache_active() != 0 {
         return None;

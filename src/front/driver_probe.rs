@@ -1,4 +1,4 @@
-//! The command's door: it opens one registered driver itself, with our hooks in its tables.
+//! The command's door: opens one registered driver directly, with our hooks in its tables.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub fn registered(config: &Config) -> Vec<PathBuf> {
     vendors::named(config, &|name| std::env::var_os(name))
 }
 
-/// Whether two paths or names are of one library: `.icd` files may have a name without a directory, and a link.
+/// Whether two paths or names lead to the same file. An `.icd` file may have a name without a directory, or a link.
 pub fn is_same_library(one: &Path, other: &Path) -> bool {
     one == other || file_of(one).is_some_and(|file| file_of(other) == Some(file))
 }
@@ -40,7 +40,7 @@ pub fn is_called_through_a_loaders_table(platform: Platform) -> bool {
     has_dispatch_data(platform)
 }
 
-/// What a driver's library turns out to be.
+/// The findings about a driver's library.
 pub struct Examined {
     /// Its platforms.
     pub platforms: Vec<ExaminedPlatform>,
@@ -50,23 +50,23 @@ pub struct Examined {
     pub stays_tagged: bool,
 }
 
-/// One platform of a driver's.
+/// One platform of a driver.
 pub struct ExaminedPlatform {
     /// CL_PLATFORM_NAME.
     pub name: Vec<u8>,
-    /// Of which profile the driver is.
+    /// The driver's profile.
     pub family: &'static str,
-    /// How many devices there are.
+    /// The number of devices.
     pub devices: usize,
-    /// Whether our functions stand in its table.
+    /// Whether our hooks are in its table.
     pub is_hooked: bool,
-    /// Whether it says of which version of OpenCL it is, from which the length of its table follows.
+    /// Whether it tells its version of OpenCL, from which the length of its table follows.
     pub has_version: bool,
-    /// Whether loaders that know of ICD 2.0 leave it out.
+    /// Whether loaders with ICD 2.0 refuse it.
     pub is_refused: bool,
 }
 
-/// Opens a driver's library, and looks whether it can be hooked. None: it is this library.
+/// Opens a driver's library and checks whether it can be hooked. None: it is this library.
 ///
 /// # Errors
 /// Why it cannot be used, for people.

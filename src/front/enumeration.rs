@@ -1,8 +1,8 @@
-//! Which loader asks for platforms, and whether it has them already.
+//! Decides whether the loader that asks for platforms already has them.
 //!
-//! ocl-icd asks a library that two `.icd` files name twice, and any loader asks two copies of this library, of which one answers
-//! for both (`copies`). Its list would have each platform twice. But another loader in the same process, a wheel's for example,
-//! is to have them all, and so is the same loader when it is unloaded and loaded again.
+//! ocl-icd asks twice if two `.icd` files name one library, and any loader asks two copies of this library, of which one answers
+//! for both (`copies`). Its list would have each platform twice. But another loader in the same process, such as a wheel's, must get
+//! all platforms, and so must the same loader after it was unloaded and loaded again.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::driver::{library_has, loaded_changes};
 use crate::fork_safety::Mutex;
 
-/// How often anybody asked for the function that gives the platforms: each round of a loader begins so.
+/// How often a loader asked for the function that gives the platforms. Each enumeration begins with that.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 
 static GIVEN: Mutex<Vec<Given>> = Mutex::new(Vec::new());
@@ -23,13 +23,13 @@ struct Given {
     unloads: u64,
 }
 
-/// A round begins.
+/// Counts the beginning of an enumeration.
 pub fn asked() {
     ASKED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Whether the library that calls us was given the platforms in an earlier round, and can still have them: if a library was
-/// unloaded since, it may have been that loader.
+/// Whether the calling library got the platforms in an earlier enumeration and still has them. If a library was unloaded since,
+/// it may have been that loader.
 pub fn is_repeated() -> bool {
     let loader = caller();
     let given = GIVEN
@@ -51,7 +51,7 @@ pub fn caller_knows_icd2() -> bool {
     )
 }
 
-/// The library that calls us is given the platforms.
+/// Remembers that the calling library gets the platforms.
 pub fn given() {
     let now = Given {
         loader: caller(),
@@ -63,7 +63,7 @@ pub fn given() {
     given.push(now);
 }
 
-/// Where the library begins that called this one.
+/// The start address of the library that called this one.
 fn caller() -> usize {
     let mut walk = Walk {
         ours: begin_of(caller as fn() -> usize as usize),
@@ -104,7 +104,7 @@ unsafe extern "C" fn frame(context: *mut c_void, data: *mut c_void) -> c_int {
     }
 }
 
-/// Where the library that contains an address begins.
+/// The start address of the library that contains an address.
 fn begin_of(address: usize) -> usize {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: dladdr only looks the address up; what it does not fill is NULL.

@@ -1,9 +1,9 @@
-//! The end of the process: who bakes is started.
+//! Starts the baker at the end of the process.
 //!
 //! It is an ELF destructor rather than a handler of atexit: those of the application run before it, whenever they were registered,
 //! and they may stop or wait for processes that they know. No driver is called: some are gone by now.
 //!
-//! All that is built from this crate has it, the command as well, for which nothing is ever prepared.
+//! Everything built from this crate has it. For the command, nothing is ever prepared, so nothing is started.
 
 use crate::cache::autobake;
 

@@ -1,6 +1,6 @@
-//! The layer door: what a loader asks of a layer (cl_loader_layers).
+//! The layer door: the functions that a loader calls in a layer (cl_loader_layers).
 //!
-//! No driver is opened here. The loader is in the middle of its own initialization, so its functions are kept and called later.
+//! No driver is opened here. The loader is still initializing itself, so its functions are stored and called later.
 
 use std::ffi::c_void;
 use std::panic::catch_unwind;
@@ -16,13 +16,13 @@ use crate::cl::info::{Number, Reply};
 use crate::driver::layer::{self, MAX_LAYERS};
 use crate::hook;
 
-/// What stands in each layer's table; a loader may keep the address.
+/// The content of each layer's table. A loader may keep its address.
 static TABLES: [OnceCell<[usize; SLOTS]>; MAX_LAYERS] = [const { OnceCell::new() }; MAX_LAYERS];
 
-/// The table of a layer that does nothing: each function is that below.
+/// The table of a layer that does nothing: NULL means the function below.
 static NOTHING: [usize; SLOTS] = [0; SLOTS];
 
-/// Also asked by programs that list layers.
+/// Programs that list layers call it, too.
 #[unsafe(no_mangle)]
 extern "C" fn clGetLayerInfo(
     name: cl_layer_info,
@@ -42,7 +42,7 @@ extern "C" fn clGetLayerInfo(
     }
 }
 
-/// Asked by ocl-icd, and by Khronos' loader up to 3.0.
+/// Called by ocl-icd, and by Khronos' loader up to 3.0.
 #[unsafe(no_mangle)]
 extern "C" fn clInitLayer(
     num_entries: cl_uint,
@@ -72,7 +72,7 @@ extern "C" fn clInitLayer(
     CL_SUCCESS
 }
 
-/// Asked by Khronos' loader since 3.1, which takes no layer without it (measured). There are no properties yet.
+/// Called by Khronos' loader since 3.1, which refuses a layer without it (measured). No properties exist yet.
 #[unsafe(no_mangle)]
 extern "C" fn clInitLayerWithProperties(
     num_entries: cl_uint,
@@ -88,7 +88,7 @@ extern "C" fn clInitLayerWithProperties(
     clInitLayer(num_entries, target, num_entries_ret, layer_ret)
 }
 
-/// The loader ends. Nothing is called or given back: drivers may be gone by then, and what is below is never called again.
+/// The loader ends. Nothing is called or released: drivers may be gone, and the functions below are never called again.
 #[unsafe(no_mangle)]
 extern "C" fn clDeinitLayer() -> cl_int {
     CL_SUCCESS

@@ -1,6 +1,6 @@
-//! A loader as an application has it, for `oclcache doctor`: in a process of its own, whose end harms nobody.
+//! Opens a loader as an application does, for `oclcache doctor`, in a process of its own that may crash.
 //!
-//! The library itself never calls a loader; the linker leaves this module out of it.
+//! The library itself never calls a loader. The linker leaves this module out of it.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use crate::cl::info;
 use crate::cl::{Device, Platform};
 use crate::driver::{loaded_paths, path_of};
 
-/// What programs are linked with.
+/// The name that programs are linked with.
 const NAME: &str = "libOpenCL.so.1";
 
-/// What both loaders answer of themselves (ocl_icd.h of ocl-icd: CL_ICDL_VERSION and CL_ICDL_NAME).
+/// Queries by which both loaders tell their name and version (ocl_icd.h of ocl-icd: CL_ICDL_VERSION and CL_ICDL_NAME).
 const VERSION_OF_LOADER: cl_uint = 2;
 const NAME_OF_LOADER: cl_uint = 3;
 
@@ -37,11 +37,11 @@ pub struct LoaderCopy {
     pub path: PathBuf,
     /// Its version.
     pub version: String,
-    /// Whether it has what layers need under ocl-icd, and under Khronos' loader.
+    /// Whether it has the functions of a layer for ocl-icd, and for Khronos' loader.
     pub is_layer: [bool; 2],
 }
 
-/// Calls a function of the loader's by its name.
+/// Calls a function of the loader by its name.
 macro_rules! call {
     ($loader:expr, $name:ident ( $($argument:expr => $type:ty),* $(,)? ) -> $result:ty) => {{
         let name = concat!(stringify!($name), "\0").as_bytes();
@@ -79,7 +79,7 @@ impl Loader {
         path_of(function.ok()?.into_raw() as usize)
     }
 
-    /// Its name and version, if it tells. It opens the drivers for that.
+    /// Its name and version, if it tells them. The loader opens the drivers for that.
     pub fn words(&self) -> Option<(String, String)> {
         // A C string. ocl-icd exports it by no other way.
         let address = call!(self, clGetExtensionFunctionAddress(

@@ -1,4 +1,4 @@
-//! The doors: how applications come to us.
+//! The doors: the ways by which loaders call this library.
 
 #![allow(unsafe_code)] // exported C functions
 
@@ -19,7 +19,7 @@ use once_cell::sync::OnceCell;
 use crate::config::Config;
 use crate::{cache, log};
 
-/// The settings of the process, read when the first door is opened; None where nothing of the environment is read.
+/// The settings of the process, read when the first door is opened. None: the environment must not be read.
 static CONFIG: OnceCell<Option<Config>> = OnceCell::new();
 
 /// Whether a door was opened.
@@ -36,13 +36,13 @@ extern "C" fn oclcache_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// Whether this copy of the library is the one that works in this process: the others hand their doors on to it.
+/// Whether this copy of the library is the active one in this process. The other copies forward calls to it.
 #[unsafe(no_mangle)]
 extern "C" fn oclcache_active() -> c_int {
     ACTIVE.load(Ordering::Acquire).into()
 }
 
-/// What each door does first. None: in a program with raised privileges.
+/// Prepares the process. Each door calls it first. None: the program has raised privileges.
 fn open() -> Option<&'static Config> {
     ACTIVE.store(true, Ordering::Release);
     let config = CONFIG.get_or_init(|| {
@@ -72,7 +72,7 @@ fn is_secure() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// A panic of ours is logged; standard error is the application's.
+/// Sends panics to the log, because standard error belongs to the application.
 fn quiet_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let words = panic.to_string();

@@ -1,4 +1,4 @@
-//! Which drivers there are: read as the ICD loaders read their own settings.
+//! Finds the drivers in the same places as ICD loaders.
 //!
 //! Measured on ocl-icd 2.3.1 and 2.3.3 and Khronos' loader: a vendors directory is read in the order of the directory, and
 //! of an `.icd` file the first line is the library's path or name.
@@ -10,24 +10,24 @@ use std::path::{Path, PathBuf};
 use crate::config::{Config, Mode};
 use crate::log;
 
-/// Where loaders look if nothing is set.
+/// The directory that loaders read if no variable names another.
 pub const DEFAULT_DIRECTORY: &str = "/etc/OpenCL/vendors";
 
-/// A driver's library, as it is named in an `.icd` file or a variable.
+/// A driver's library, as an `.icd` file or a variable names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vendor {
-    /// What dlopen is given.
+    /// The argument of dlopen.
     pub library: PathBuf,
-    /// The loader opens it as well, so its platforms are not ours to report.
+    /// The loader opens it, too, and reports its platforms itself.
     pub loaded_by_loader: bool,
 }
 
-/// What a library that is named somewhere turns out to be.
+/// The identity of a named library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VendorIdentity {
     /// This library, or a copy of it.
     Us,
-    /// Another; two names of one library have the same number.
+    /// Another library. Two names of one library have the same number.
     Other(usize),
     /// It cannot be opened.
     Unknown,
@@ -35,8 +35,8 @@ pub enum VendorIdentity {
 
 /// The drivers to load, in the loader's order.
 ///
-/// `identify` opens a library, which the loader does as well. Drivers of the loader's own sources are loaded by the loader
-/// itself. If the loader was pointed at nothing but us, the registered drivers are meant.
+/// `identify` opens a library, as the loader does. The loader itself loads the drivers that its own sources name. If these name
+/// only us, the registered drivers are meant.
 pub fn find(
     config: &Config,
     environment: &dyn Fn(&str) -> Option<OsString>,
@@ -88,8 +88,8 @@ pub fn find(
     wanted.into_iter().chain(more).map(vendor).collect()
 }
 
-/// All libraries that the settings, the loaders' variables or the default directory name, each once. None is opened, and we may
-/// be among them.
+/// All libraries that the settings, the loaders' variables or the default directory name, each once. None is opened. This library
+/// may be among them.
 pub fn named(config: &Config, environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let mut sources = config.vendors().unwrap_or_default();
     sources.extend(loader_sources(environment));
@@ -135,8 +135,8 @@ fn wheel_sources(environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf>
         .collect()
 }
 
-/// What the loader that called us has been pointed at. Variables that only one of the loaders knows count for both: the
-/// worst is a driver that is cached but not reported.
+/// The sources of drivers that variables name to the loader that called us. Variables that only one loader knows count for all
+/// loaders: at worst, a driver is cached but not reported.
 pub fn loader_sources(environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let variable = |name: &str| {
         environment(name)
@@ -158,12 +158,12 @@ pub fn loader_sources(environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<Pat
     sources
 }
 
-/// What one source names.
+/// One item that a source names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VendorList {
     /// The `.icd` file that names the library, or what else was named.
     pub place: PathBuf,
-    /// What dlopen is given; or why there is nothing, for people.
+    /// The argument of dlopen, or why there is none, for people.
     pub library: Result<PathBuf, String>,
 }
 
@@ -179,7 +179,7 @@ fn libraries(sources: &[PathBuf]) -> Vec<PathBuf> {
     known.collect()
 }
 
-/// What a directory, `.icd` file or library names, in the loaders' order.
+/// The items that a directory, an `.icd` file or a library path names, in the loaders' order.
 pub fn listed(source: &Path) -> Vec<VendorList> {
     let registered = Path::new(DEFAULT_DIRECTORY).join(source);
     let one = |place: &Path, library| {
@@ -217,7 +217,7 @@ pub fn listed(source: &Path) -> Vec<VendorList> {
     }
 }
 
-/// A name without a directory: of a registered `.icd` file (ocl-icd), or of a library for the dynamic linker to find.
+/// Whether a path has no directory: the name of a registered `.icd` file (ocl-icd), or of a library that the dynamic linker finds.
 pub fn is_bare_name(path: &Path) -> bool {
     !path.as_os_str().as_bytes().contains(&b'/')
 }

@@ -12,7 +12,7 @@ use crate::config::{Config, SETTINGS};
 /// Internal.
 #[derive(Args)]
 pub struct WorkerArgs {
-    /// Nobody waits for this process or reads its messages
+    /// No process waits for this one or reads its messages
     #[arg(long, hide = true)]
     pub detached: bool,
     #[arg(long, hide = true)]
