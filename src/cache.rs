@@ -3,14 +3,15 @@
 //! ```text
 //! plan     what would the key be? no key: bypass, with a reason
 //! look up  an entry that is whole and has this key?
-//! restore  an inner program of its binaries, built and checked: a hit (a share of them is verified by a build from source)
-//! wait     else, while another process or thread builds the same, for its entry
+//! restore  make an inner program from the entry's binaries, build and check it: a hit (some hits are verified by a build from source)
+//! wait     else, if another process or thread is building the same program, wait for its entry
 //! build    else the driver builds the application's own program, with the application's own arguments
-//! record   a call that succeeded after a look-up becomes an entry; every build that is not a hit is journaled
+//! record   a build that succeeded after a look-up found nothing becomes an entry; every build that is not a hit is journaled
+//! ```
 //!
-//! Rules. R1: a program that is not known here belongs to the driver alone. R2: if neither the entry nor the inner program can
-//! answer exactly, the driver builds the application's program for real (`materialize`). R3: before a call that changes a served
-//! program, the driver builds that program for real and judges the call itself. Failures always come from the driver. In any doubt
+//! The inner program is P' of the crate's glossary. Rules. R1: a program that is not known here belongs to the driver alone. R2: if neither the entry nor the inner program can
+//! answer exactly, the driver builds the application's program for real (`materialize`). R3: before a call that changes a
+//! program that is served from the cache, the driver builds that program for real, and then decides whether the call is valid. Failures always come from the driver. In any doubt
 //! the driver is called as if we were not there.
 
 mod amend;

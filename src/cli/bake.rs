@@ -52,10 +52,10 @@ pub struct BakeArgs {
     /// How many processes compile at once; by default half as many as there are processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// Also compile this entry again and compare it, as OCLCACHE_AUDIT does with some hits; if it differs, the cache is turned off for its driver
+    /// Also compile this entry again and compare it with what is stored; if they differ, the cache is turned off for its driver (OCLCACHE_AUDIT does this with some hits)
     #[arg(long, value_name = "KEY", conflicts_with = "stale")]
     audit: Vec<String>,
-    /// Give up on a recipe after this time, such as 90s or 10m; by default a multiple of what its compilation took
+    /// Give up on a recipe after this time, such as 90s or 10m; by default 30 times as long as its program took to build, from one minute to one hour
     #[arg(long, value_name = "TIME", value_parser = parse_age)]
     timeout: Option<Duration>,
     /// List what was skipped and what failed

@@ -26,7 +26,7 @@ const SHOWN_OF_A_KIND: usize = 4;
     after_help = "Example: oclcache explain --last 1\nIn ccache: CCACHE_DEBUG, but nothing needs to be set in advance"
 )]
 pub struct ExplainArgs {
-    /// Only this key, or enough of its first digits
+    /// Explain only this key; enough of its first digits will do
     key: Option<String>,
     /// How many to list
     #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "key")]

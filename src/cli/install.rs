@@ -40,7 +40,7 @@ const LAYERS: &str = "OPENCL_LAYERS";
 pub struct InstallArgs {
     #[command(flatten)]
     whose: InstallScope,
-    /// Register as a layer of the loader instead of a driver
+    /// Register as a loader layer, not as a driver
     #[arg(long)]
     layer: bool,
 }

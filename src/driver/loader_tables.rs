@@ -1,14 +1,15 @@
 //! Leads the calls of loaders with ICD 2.0 through a driver's own dispatch table.
 //!
-//! A driver with ICD 2.0 has a tag in slot 0 of its table. A loader that knows of ICD 2.0 calls such a driver's objects through a
-//! table of the loader's own, which it has filled by name and in which nothing of ours can be. It decides so at each call, by
-//! the tag (`KHR_ICD2_DISPATCH` of Khronos' loader, `icd_dispatch.h`, and of ocl-icd, `ocl_icd_loader.h`). So with a function in
-//! slot 0 in place of the tag, all calls of all objects go through the driver's own table, where the hooks are. Measured on PoCL
-//! 7.1 and rusticl 26.2 with ocl-icd 2.3.4 and Khronos' loader of 2025, oclcache opened before and after the driver.
+//! A driver with ICD 2.0 has a tag in slot 0 of its table. A loader with ICD 2.0 calls such a driver's objects through the loader's
+//! own table. It fills that table by asking the driver for each function by name, so none of our functions can be in it. The loader
+//! looks for the tag at each call (`KHR_ICD2_DISPATCH` of Khronos' loader, `icd_dispatch.h`, and of ocl-icd, `ocl_icd_loader.h`).
+//! So once a function replaces the tag, all calls of all objects go through the driver's own table, where the hooks are. Measured on
+//! PoCL 7.1 and rusticl 26.2 with ocl-icd 2.3.4, Khronos' loader of 2025 and that of Intel's wheel, both with oclcache opened before
+//! the driver and with it opened after.
 //!
-//! The loader's table holds a failing function where the driver has none by name, while a driver's own table holds NULL there
-//! (23 of PoCL's slots), or a function that only older loaders reach (two of PoCL's). So the driver's table first gets what
-//! the loader's has. Loaders call slots by index, so all of this needs a table that is proven to be as long as a loader's.
+//! Where the driver gives no function by name, the loader's table has one that always fails. In the driver's own table, the same slot
+//! is NULL (23 of PoCL's) or has a function that only older loaders reach (two of PoCL's). So the driver's table first gets what the
+//! loader's has. Loaders call slots by index, so the driver's table must be proven to be at least as long as the loader's.
 
 use std::ffi::CStr;
 use std::io;

@@ -1,11 +1,11 @@
 //! The load guard: the first load of an entry is watched, in case it kills the process.
 //!
-//! A checksum proves that an entry is as it was written, not that a driver survives it: of 40 binaries with a wrong byte, up to 17
-//! killed the process, on each driver. A process that dies in the driver leaves a file:
+//! A checksum proves that an entry is as it was written, not that a driver survives it. On each driver, 40 binaries with one wrong
+//! byte were tried; up to 17 of them killed the process. A process that dies in the driver leaves a file:
 //!
 //! ```text
 //! v1/loading/<key>           a byte for each load that began and did not end; written with the lock of the key held
-//! v1/loading/<key>-<host>    the same on a network file system, since locks are a host's own there
+//! v1/loading/<key>-<host>    the same on a network file system, where only its own host sees a lock
 //! ```
 //!
 //! A process that gets the lock and finds [`MAX_DEATHS`] bytes sets the entry aside. When the driver returns, with or without an
@@ -13,10 +13,10 @@
 //! owner, which each look-up sees at no cost, so the load of a proven entry costs no file and no lock. Copies are proven, too.
 //!
 //! - Nobody waits. If another process loads the entry, or no lock works, or nothing can be written, the load is not watched. But
-//!   while another process tries an entry that has killed before, the others compile. Many programs start several processes at
-//!   once.
-//! - The system gives the lock back when its holder ends, however it ends. It is not a lock within this process, so it may be held
-//!   while the driver works. A child that is forked meanwhile does not have it.
+//!   while another process tries an entry that has killed before, the others compile: many programs start several processes at
+//!   once, and all would die.
+//! - The system gives the lock back when its holder ends, however it ends. It is a file lock, which blocks no
+//!   thread of this process, so it may be held while the driver works. A child that is forked meanwhile does not have it.
 //! - Whatever ends a process during a load counts as a death: a signal from outside, exit() in another thread, another entry that
 //!   another thread loads. These cannot be told apart; it must happen twice, and it costs one compilation.
 //! - A child that a signal handler forks during a load may end that load and remove the file. Then the death of its parent is not
