@@ -9,10 +9,15 @@
 //! record   a build that succeeded after a look-up found nothing becomes an entry; every build that is not a hit is journaled
 //! ```
 //!
-//! The inner program is P' of the crate's glossary. Rules. R1: a program that is not known here belongs to the driver alone. R2: if neither the entry nor the inner program can
-//! answer exactly, the driver builds the application's program for real (`materialize`). R3: before a call that changes a
-//! program that is served from the cache, the driver builds that program for real, and then decides whether the call is valid. Failures always come from the driver. In any doubt
-//! the driver is called as if we were not there.
+//! The inner program is P' of the crate's glossary. Rules:
+//!
+//! - R1: a program that is not known here belongs to the driver alone.
+//! - R2: if neither the entry nor the inner program can answer exactly, the driver builds the application's program for real
+//!   (`materialize`).
+//! - R3: before a call that changes a program that is served from the cache, the driver builds that program for real, and then
+//!   decides whether the call is valid.
+//!
+//! Failures always come from the driver. In any doubt the driver is called as if we were not there.
 
 mod amend;
 pub mod answer;
