@@ -268,12 +268,6 @@ pub fn library_has(address: usize, text: &[u8]) -> bool {
     search.is_found
 }
 
-/// Whether a loader of this process has a function of that name for programs to link to.
-pub fn is_exported_by_a_loader(name: &CStr) -> bool {
-    let mut paths = paths().into_iter();
-    paths.any(|path| exports(&path, c"clGetPlatformIDs") && exports(&path, name))
-}
-
 /// Whether a loaded library has a function of that name itself.
 fn exports(path: &Path, name: &CStr) -> bool {
     let exported = || {

@@ -8,8 +8,9 @@
 //! the driver and with it opened after.
 //!
 //! Where the driver gives no function by name, the loader's table has one that always fails. In the driver's own table, the same slot
-//! is NULL (23 of PoCL's) or has a function that only older loaders reach (two of PoCL's). So the driver's table first gets what the
-//! loader's has. Loaders call slots by index, so the driver's table must be proven to be at least as long as the loader's.
+//! is NULL (23 of PoCL's), so these slots get such functions first. Two of PoCL's slots have functions that the driver does not give
+//! by name: they stay, because older loaders of the same process call them. Loaders call slots by index, so the driver's table must be
+//! proven to have all slots that any loader calls, also one that is opened later.
 
 use std::ffi::CStr;
 use std::io;
@@ -18,22 +19,14 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 use super::elf::Elf;
 use super::{loaded, patch};
-use crate::cl::dispatch::{DispatchTable, Slot};
+use crate::cl::dispatch::{DispatchTable, SLOTS, Slot};
 use crate::cl::unsupported;
-
-/// How many slots loaders call that export no function of OpenCL 3.1.
-const SLOTS_OF_OPENCL_3_0: usize = 149;
 
 /// Why the calls of some loaders do not come through the driver's own table.
 #[derive(Debug)]
 pub enum StaysTagged {
-    /// The driver's table is not known to be as long as that of a loader.
-    Short {
-        /// So many slots are known to be there.
-        proven: usize,
-        /// So many are called by a loader of this process.
-        called: usize,
-    },
+    /// The driver's table has this many slots for certain, and loaders call more.
+    Short(usize),
     /// A function that would have to be hooked is not in the driver's table: it gives it by name only.
     OnlyByName(&'static CStr),
     /// The table cannot be written.
@@ -45,9 +38,9 @@ pub enum StaysTagged {
 impl std::fmt::Display for StaysTagged {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            StaysTagged::Short { proven, called } => write!(
+            StaysTagged::Short(slots) => write!(
                 f,
-                "the driver's table has {proven} functions for certain, and a loader calls {called}"
+                "the driver's table has {slots} functions for certain, and loaders call {SLOTS}"
             ),
             StaysTagged::OnlyByName(name) => {
                 write!(f, "the driver's table lacks {}", name.to_string_lossy())
@@ -81,31 +74,28 @@ impl Untagging {
         hooks: &[(Slot, usize)],
     ) -> Result<Untagging, StaysTagged> {
         let table = with_newest_slot(table, by_name);
-        let called = slots_called();
-        if table.slots() < called {
-            let proven = table.slots();
-            return Err(StaysTagged::Short { proven, called });
+        if table.slots() < SLOTS {
+            return Err(StaysTagged::Short(table.slots()));
         }
         let failing = unsupported::functions();
         let slots = Slot::all().filter(|slot| table.has(*slot) && !slot.is_for_tag());
         let mut gaps = Vec::new();
         for slot in slots {
-            match (by_name(slot.name()), table.load(slot)) {
-                (0, _) => gaps.push((slot, failing[slot.index()])),
-                (_, 0) if hooks.iter().any(|(hooked, _)| *hooked == slot) => {
+            if table.load(slot) != 0 {
+                continue; // the driver's own function, a hook of ours, or that of another tool
+            }
+            match by_name(slot.name()) {
+                0 => gaps.push((slot, failing[slot.index()])),
+                _ if hooks.iter().any(|(hooked, _)| *hooked == slot) => {
                     return Err(StaysTagged::OnlyByName(slot.name()));
                 }
-                (named, 0) => gaps.push((slot, named)),
-                _ => {} // the driver's own function, a hook of ours, or that of another tool
+                named => gaps.push((slot, named)),
             }
         }
         Ok(Untagging {
             table,
             gaps,
-            platform_ids: match by_name(Slot::clGetPlatformIDs.name()) {
-                0 => platform_ids,
-                named => named,
-            },
+            platform_ids,
         })
     }
 
@@ -114,6 +104,10 @@ impl Untagging {
     /// # Errors
     /// Why it is still tagged. The gaps may be filled then.
     pub fn carry_out(&self) -> Result<(), StaysTagged> {
+        if !IS_ORDERED {
+            let register = MembarrierCommand::RegisterPrivateExpedited;
+            membarrier(register).map_err(|error| StaysTagged::Unordered(error.into()))?;
+        }
         // SAFETY: the functions are the driver's own by the names of the slots, or of `unsupported`, by type; the library of
         // neither is ever unmapped.
         unsafe { patch::write(self.table, &self.gaps) }.map_err(StaysTagged::Protected)?;
@@ -124,14 +118,14 @@ impl Untagging {
     }
 }
 
-/// A thread that sees slot 0 without the tag also sees the gaps filled. Loads are in order on x86. Elsewhere a thread may load a
-/// slot before slot 0, whatever the order of stores is.
+/// Whether the processor keeps loads in order. Elsewhere a thread may load another slot before slot 0, whatever the order of stores is.
+const IS_ORDERED: bool = cfg!(target_arch = "x86_64");
+
+/// From here on, a thread that sees slot 0 without the tag also sees the gaps filled.
 fn order_stores() -> io::Result<()> {
-    if cfg!(target_arch = "x86_64") {
-        return Ok(());
+    if !IS_ORDERED {
+        membarrier(MembarrierCommand::PrivateExpedited)?;
     }
-    membarrier(MembarrierCommand::RegisterPrivateExpedited)?;
-    membarrier(MembarrierCommand::PrivateExpedited)?;
     Ok(())
 }
 
@@ -159,34 +153,40 @@ fn with_newest_slot(table: DispatchTable, by_name: &dyn Fn(&CStr) -> usize) -> D
     }
 }
 
-/// Whether no variable of a library can be at this address, behind a table: the word and the next one are padding or slots.
+/// Whether no variable of a library is at this address, behind a table: the word and the next one are padding or slots.
 ///
 /// They are zero in the file, among the variables that have an initial value. A variable there has a byte other than zero, or a
 /// relocation, since compilers put all others into `.bss` or `.rodata`. It would begin at the first word, which is not aligned
-/// to 16 bytes, so it is smaller than that: larger ones are (System V ABI for x86-64, 3.1.2; gcc and LLVM do so for structures as
-/// well), and its bytes are in these two words.
+/// to 16 bytes, so it is smaller than that: gcc for x86-64 aligns larger ones (`ix86_data_alignment`), unless the source says
+/// otherwise. LLVM does so for arrays only, and other processors do not, so this holds for libraries that gcc alone has compiled.
 fn is_padding(address: usize) -> bool {
     const LENGTH: usize = 2 * size_of::<usize>();
-    let objects = loaded::objects().into_iter();
-    let mut objects = objects.filter(|object| object.contains(address));
-    let Some(object) = objects.next() else {
+    let mut objects = loaded::objects().into_iter();
+    let Some(object) = objects.find(|object| object.contains(address)) else {
         return false;
     };
-    if address.is_multiple_of(16) || !object.is_what_stands_at_its_path(&loaded::Mappings::now()) {
+    if !cfg!(target_arch = "x86_64")
+        || address.is_multiple_of(16)
+        || !object.is_what_stands_at_its_path(&loaded::Mappings::now())
+    {
         return false;
     }
     let in_file = address.wrapping_sub(object.base) as u64;
-    let file = Elf::open(&object.path);
-    matches!(file, Ok(Some(elf)) if matches!(elf.is_zero_at_load(in_file, LENGTH as u64), Ok(true)))
+    let is_padding = || -> io::Result<bool> {
+        let Some(elf) = Elf::open(&object.path)? else {
+            return Ok(false);
+        };
+        Ok(is_of_gcc_alone(&elf.comment(&elf.sections()?))
+            && elf.is_zero_at_load(in_file, LENGTH as u64)?)
+    };
+    is_padding().unwrap_or(false)
 }
 
-/// How many slots the loaders of this process call.
-fn slots_called() -> usize {
-    let newest = Slot::clGetKernelSuggestedLocalWorkSize;
-    match loaded::is_exported_by_a_loader(newest.name()) {
-        true => newest.index() + 1,
-        false => SLOTS_OF_OPENCL_3_0,
-    }
+/// Whether the comments that compilers leave in a library are those of gcc.
+fn is_of_gcc_alone(comments: &[u8]) -> bool {
+    let mut comments = comments.split(|byte| *byte == 0).peekable();
+    let is_there = comments.peek().is_some_and(|first| !first.is_empty());
+    is_there && comments.all(|one| one.is_empty() || one.starts_with(b"GCC: "))
 }
 
 #[cfg(test)]
@@ -194,7 +194,6 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::*;
-    use crate::cl::dispatch::SLOTS;
 
     const TAG: usize = 0x4F50_454E_434C_3331;
 
@@ -266,19 +265,24 @@ mod tests {
             150
         );
         assert_eq!(with_newest_slot(table(words, 93), &|_| 0x1234).slots(), 93);
-        let plan = Untagging::plan(table(words, 149), &by_name, 1, &[]);
-        plan.expect("no loader here calls more")
-            .carry_out()
-            .expect("writable");
+        let refused = Untagging::plan(table(words, 149), &by_name, 1, &[]);
+        assert!(matches!(refused, Err(StaysTagged::Short(149))));
         assert_eq!(words[149].load(Ordering::Relaxed), 0x1234);
-        let refused = Untagging::plan(table(words, 148), &by_name, 1, &[]);
-        assert!(matches!(
-            refused,
-            Err(StaysTagged::Short {
-                proven: 148,
-                called: 149
-            })
+    }
+
+    #[test]
+    fn only_what_gcc_alone_has_compiled_is_known_to_align_variables() {
+        assert!(is_of_gcc_alone(
+            b"GCC: (Debian 15.2.0) 15.2.0\0GCC: (GNU) 12\0"
         ));
+        for other in [
+            &b"GCC: 12\0clang version 19\0"[..],
+            b"rustc version 1.95.0\0",
+            b"\0",
+            b"",
+        ] {
+            assert!(!is_of_gcc_alone(other));
+        }
     }
 
     #[test]

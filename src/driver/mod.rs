@@ -309,25 +309,33 @@ impl Driver {
     /// is done for tables that are not tagged. `hooks` is that of [`Driver::hook`].
     ///
     /// # Errors
-    /// Why loaders with ICD 2.0 still call the driver through tables of their own.
+    /// Why loaders with ICD 2.0 still call the driver through tables of their own, for the first table where they do.
     pub fn lead_loaders_through(
         library: &DriverLibrary,
         hooks: impl Fn(usize) -> Vec<(Slot, usize)>,
     ) -> Result<(), StaysTagged> {
+        let mut led = Ok(());
         for group in library.tables() {
             let platform = group.platforms[0];
-            let Some(driver) =
-                Driver::of_platform(platform).filter(|_| library.is_dispatched_by_loader(platform))
-            else {
+            let is_tagged = || library.is_dispatched_by_loader(platform);
+            let Some(driver) = Driver::of_platform(platform).filter(|_| is_tagged()) else {
                 continue;
             };
             let by_name = |name: &CStr| library.function_for_platform(platform, name) as usize;
             let hooks = hooks(driver.index);
-            let plan = Untagging::plan(group.table, &by_name, library.platform_ids(), &hooks)?;
+            let plan = Untagging::plan(group.table, &by_name, library.platform_ids(), &hooks);
             let _registration = REGISTRATION.lock();
-            plan.carry_out()?;
-            tracing::debug!(driver = %crate::log::path(library.path()), "loaders with ICD 2.0 come through its own table");
+            if !is_tagged() {
+                continue; // another thread has done it
+            }
+            match plan.and_then(|plan| plan.carry_out()) {
+                Ok(()) => tracing::debug!(
+                    driver = %crate::log::path(library.path()),
+                    "loaders with ICD 2.0 come through its own table"
+                ),
+                Err(why) => led = led.and(Err(why)),
+            }
         }
-        Ok(())
+        led
     }
 }

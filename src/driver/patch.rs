@@ -48,9 +48,9 @@ pub unsafe fn write(table: DispatchTable, functions: &[(Slot, usize)]) -> io::Re
     Ok(())
 }
 
-/// Pages that were read-only and can be written while this lives.
+/// Pages that can be written while this lives, with the protection that each had.
 struct Writable {
-    pages: Vec<usize>,
+    pages: Vec<(usize, MprotectFlags)>,
 }
 
 impl Writable {
@@ -58,9 +58,10 @@ impl Writable {
         let page = rustix::param::page_size();
         let mut writable = Writable { pages: Vec::new() };
         for start in (addresses.start / page * page..addresses.end).step_by(page) {
-            if !is_writable(start)? {
-                protect(start, MprotectFlags::READ | MprotectFlags::WRITE)?;
-                writable.pages.push(start);
+            let before = protection(start)?.ok_or_else(no_mapping)?;
+            if !before.contains(MprotectFlags::WRITE) {
+                protect(start, before | MprotectFlags::WRITE)?;
+                writable.pages.push((start, before));
             }
         }
         Ok(writable)
@@ -69,12 +70,19 @@ impl Writable {
 
 impl Drop for Writable {
     fn drop(&mut self) {
-        for start in &self.pages {
-            if let Err(error) = protect(*start, MprotectFlags::READ) {
+        for (start, before) in &self.pages {
+            if let Err(error) = protect(*start, *before) {
                 tracing::warn!(%error, "the page of a dispatch table stays writable");
             }
         }
     }
+}
+
+fn no_mapping() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::NotFound,
+        "the table is in no mapping of /proc/self/maps",
+    )
 }
 
 fn protect(page: usize, flags: MprotectFlags) -> io::Result<()> {
@@ -82,32 +90,30 @@ fn protect(page: usize, flags: MprotectFlags) -> io::Result<()> {
     unsafe { mprotect(page as *mut _, rustix::param::page_size(), flags) }.map_err(Into::into)
 }
 
-fn is_writable(address: usize) -> io::Result<bool> {
-    protection(address)?
-        .map(|flags| flags[1] == b'w')
-        .ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::NotFound,
-                "the table is in no mapping of /proc/self/maps",
-            )
-        })
-}
-
 /// Whether a word can be read.
 pub fn is_readable(address: usize) -> bool {
-    matches!(protection(address), Ok(Some([b'r', ..])))
+    matches!(protection(address), Ok(Some(flags)) if flags.contains(MprotectFlags::READ))
 }
 
-/// The flags of a mapping in /proc/self/maps (proc(5)), such as `r--p`.
-fn protection(address: usize) -> io::Result<Option<[u8; 4]>> {
+/// The protection of a mapping in /proc/self/maps (proc(5)), such as `r--p`. None: nothing is mapped there.
+fn protection(address: usize) -> io::Result<Option<MprotectFlags>> {
     let maps = std::fs::read("/proc/self/maps")?;
     let lines = maps.split(|byte| *byte == b'\n');
-    let of_line = |line: &[u8]| -> Option<[u8; 4]> {
+    let of_line = |line: &[u8]| -> Option<MprotectFlags> {
         let line = str::from_utf8(&line[..line.len().min(64)]).ok()?;
         let mut fields = line.split(' ');
         let (start, end) = fields.next()?.split_once('-')?;
         let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
-        let flags = fields.next()?.as_bytes().try_into().ok()?;
+        let letters = fields.next()?;
+        let known = [
+            ('r', MprotectFlags::READ),
+            ('w', MprotectFlags::WRITE),
+            ('x', MprotectFlags::EXEC),
+        ];
+        let flags = known
+            .into_iter()
+            .filter(|(letter, _)| letters.contains(*letter));
+        let flags = flags.fold(MprotectFlags::empty(), |all, (_, flag)| all | flag);
         range.contains(&address).then_some(flags)
     };
     Ok(lines.filter_map(of_line).next())

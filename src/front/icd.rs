@@ -24,6 +24,7 @@ use super::{copies, enumeration};
 use crate::cl::Platform;
 use crate::cl::info::Reply;
 use crate::driver::{Driver, DriverLibrary, OpenError};
+use crate::fork_safety::Mutex;
 use crate::{hook, log};
 
 /// The answer of clIcdGetPlatformIDsKHR where there is no platform (cl_khr_icd).
@@ -38,8 +39,8 @@ struct Icd {
     answered_icd2: AtomicBool,
     /// Whether nothing is hooked: the cache is off, or the program has raised privileges.
     leaves_drivers_alone: bool,
-    /// Whether the log has said that a driver is not cached.
-    warned: AtomicBool,
+    /// The numbers of the libraries of which the log has said that they are not cached.
+    warned: Mutex<Vec<usize>>,
 }
 
 static ICD: OnceCell<Icd> = OnceCell::new();
@@ -151,7 +152,8 @@ unsafe extern "C" fn icd_get_platform_ids(
         Some(icd) if !enumeration::is_repeated() => icd,
         _ => return CL_PLATFORM_NOT_FOUND_KHR,
     };
-    icd.lead_loaders_through(&|_, _| enumeration::caller_knows_icd2());
+    let knows_icd2 = OnceCell::new();
+    icd.lead_loaders_through(&|_, _| *knows_icd2.get_or_init(enumeration::caller_knows_icd2));
     let reported = icd.reported();
     if reported.is_empty() {
         return CL_PLATFORM_NOT_FOUND_KHR;
@@ -215,7 +217,7 @@ impl Icd {
             reported: Vec::new(),
             answered_icd2: AtomicBool::new(false),
             leaves_drivers_alone: config.disable(),
-            warned: AtomicBool::new(false),
+            warned: Mutex::default(),
         };
         for vendor in vendors {
             icd.add(&vendor, !config.disable());
@@ -231,7 +233,7 @@ impl Icd {
             reported: Vec::new(),
             answered_icd2: AtomicBool::new(false),
             leaves_drivers_alone: true,
-            warned: AtomicBool::new(false),
+            warned: Mutex::default(),
         };
         for vendor in vendors::registered(&DriverLibrary::is_open, &identify) {
             icd.add(&vendor, false);
@@ -315,7 +317,7 @@ impl Icd {
             };
             let mut reported = self.reported.iter();
             let is_beside = reported.all(|(_, reported)| *reported != number);
-            if is_beside && !self.warned.swap(true, Ordering::Relaxed) {
+            if is_beside && self.is_new_warning(number) {
                 tracing::warn!(
                     driver = %log::path(library.path()), %why,
                     "a loader calls this driver through a table of its own, so it is not cached; it is if oclcache is registered \
@@ -323,6 +325,16 @@ impl Icd {
                 );
             }
         }
+    }
+
+    /// Whether the log has not yet said that this library is not cached.
+    fn is_new_warning(&self, library: usize) -> bool {
+        let mut warned = self.warned.lock();
+        let is_new = !warned.contains(&library);
+        if is_new {
+            warned.push(library);
+        }
+        is_new
     }
 
     /// clGetExtensionFunctionAddress without a platform: the first driver that knows the name.
