@@ -14,8 +14,8 @@
 //! - R1: a program that is not known here belongs to the driver alone.
 //! - R2: if neither the entry nor the inner program can answer exactly, the driver builds the application's program for real
 //!   (`materialize`).
-//! - R3: before a call that changes a program that is served from the cache, the driver builds that program for real, and then
-//!   decides whether the call is valid.
+//! - R3: before a call that changes a program that is served from the cache, the driver builds that program for real. Then the call
+//!   goes to the driver, which decides whether it is valid.
 //!
 //! Failures always come from the driver. In any doubt the driver is called as if we were not there.
 

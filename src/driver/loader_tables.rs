@@ -7,10 +7,11 @@
 //! PoCL 7.1 and rusticl 26.2 with ocl-icd 2.3.4, Khronos' loader of 2025 and that of Intel's wheel, both with oclcache opened before
 //! the driver and with it opened after.
 //!
-//! Where the driver gives no function by name, the loader's table has one that always fails. In the driver's own table, the same slot
-//! is NULL (23 of PoCL's), so these slots get such functions first. Two of PoCL's slots have functions that the driver does not give
-//! by name: they stay, because older loaders of the same process call them. Loaders call slots by index, so the driver's table must be
-//! proven to have all slots that any loader calls, also one that is opened later.
+//! Where the driver gives no function by name, the loader's table has one that always fails. In the driver's own table, that slot is
+//! usually NULL (23 of PoCL's). Before the tag is replaced, each NULL slot gets a function that fails in the same way. Two of PoCL's
+//! slots have functions that the driver does not give by name: they stay, because older loaders of the same process call them.
+//! Loaders call slots by index, so the driver's table must be proven to have every slot that any loader may call, including a loader
+//! that is opened later.
 
 use std::ffi::CStr;
 use std::io;

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A process that gets the lock and finds [`MAX_DEATHS`] bytes sets the entry aside. When the driver returns, with or without an
-//! error, the file is removed. When the driver has taken the entry, the entry is *proven*: its file is made read-only for its
-//! owner, which each look-up sees at no cost, so the load of a proven entry costs no file and no lock. Copies are proven, too.
+//! error, the file in `loading` is removed. If the driver accepted the entry, the entry is *proven*: the entry's own file is made
+//! read-only for its owner, which each look-up sees at no cost, so the load of a proven entry costs no file and no lock. Copies are proven, too.
 //!
 //! - Nobody waits. If another process loads the entry, or no lock works, or nothing can be written, the load is not watched. But
 //!   while another process tries an entry that has killed before, the others compile: many programs start several processes at
@@ -19,8 +19,8 @@
 //!   thread of this process, so it may be held while the driver works. A child that is forked meanwhile does not have it.
 //! - Whatever ends a process during a load counts as a death: a signal from outside, exit() in another thread, another entry that
 //!   another thread loads. These cannot be told apart; it must happen twice, and it costs one compilation.
-//! - A child that a signal handler forks during a load may end that load and remove the file. Then the death of its parent is not
-//!   counted.
+//! - If a signal handler forks during a load, the child may return from the driver, too, and remove the file. Then a death of the
+//!   parent is not counted.
 //! - A file may be left over because the entry was evicted, or proven by an unwatched load. Publishing an entry removes it.
 
 use super::directory::Directory;
