@@ -143,7 +143,7 @@ fn with_newest_slot(table: DispatchTable, by_name: &dyn Fn(&CStr) -> usize) -> D
         match (by_name(newest.name()), unsafe {
             (address as *const usize).read()
         }) {
-            (0, 0) => is_padding(address),
+            (0, 0) => is_padding(table.address(), address),
             (named, word) => named == word,
         }
     };
@@ -154,40 +154,41 @@ fn with_newest_slot(table: DispatchTable, by_name: &dyn Fn(&CStr) -> usize) -> D
     }
 }
 
-/// Whether no variable of a library is at this address, behind a table: the word and the next one are padding or slots.
+/// Whether no variable of a library is at `end`, behind a table: the bytes up to the next multiple of 32 are padding or slots.
 ///
-/// They are zero in the file, among the variables that have an initial value. A variable there has a byte other than zero, or a
-/// relocation, since compilers put all others into `.bss` or `.rodata`. It would begin at the first word, which is not aligned
-/// to 16 bytes, so it is smaller than that: gcc for x86-64 aligns larger ones (`ix86_data_alignment`), unless the source says
-/// otherwise. LLVM does so for arrays only, and other processors do not, so this holds for libraries that gcc alone has compiled.
-fn is_padding(address: usize) -> bool {
-    const LENGTH: usize = 2 * size_of::<usize>();
+/// gcc for x86-64 aligns variables of 32 bytes and more to 32, smaller ones of 16 and more to 16 (`ix86_data_alignment`), and
+/// so PoCL's table is aligned. All these bytes are zero in the file, among the variables that have an initial value. A variable there
+/// has a byte other than zero, or a relocation, since compilers put all others into `.bss` or `.rodata`. LLVM aligns only arrays so,
+/// and other processors do not, so a library must not tell of another compiler. Debian's libraries tell of none.
+fn is_padding(table: usize, end: usize) -> bool {
+    const ALIGNMENT: usize = 32;
+    let length = end.next_multiple_of(ALIGNMENT) - end;
     let mut objects = loaded::objects().into_iter();
-    let Some(object) = objects.find(|object| object.contains(address)) else {
+    let Some(object) = objects.find(|object| object.contains(end)) else {
         return false;
     };
     if !cfg!(target_arch = "x86_64")
-        || address.is_multiple_of(16)
+        || !table.is_multiple_of(ALIGNMENT)
+        || length == 0
         || !object.is_what_stands_at_its_path(&loaded::Mappings::now())
     {
         return false;
     }
-    let in_file = address.wrapping_sub(object.base) as u64;
+    let in_file = end.wrapping_sub(object.base) as u64;
     let is_padding = || -> io::Result<bool> {
         let Some(elf) = Elf::open(&object.path)? else {
             return Ok(false);
         };
-        Ok(is_of_gcc_alone(&elf.comment(&elf.sections()?))
-            && elf.is_zero_at_load(in_file, LENGTH as u64)?)
+        Ok(!tells_of_other_compilers(&elf.comment(&elf.sections()?))
+            && elf.is_zero_at_load(in_file, length as u64)?)
     };
     is_padding().unwrap_or(false)
 }
 
-/// Whether the comments that compilers leave in a library are those of gcc.
-fn is_of_gcc_alone(comments: &[u8]) -> bool {
-    let mut comments = comments.split(|byte| *byte == 0).peekable();
-    let is_there = comments.peek().is_some_and(|first| !first.is_empty());
-    is_there && comments.all(|one| one.is_empty() || one.starts_with(b"GCC: "))
+/// Whether the comments that compilers leave in a library are of others than gcc.
+fn tells_of_other_compilers(comments: &[u8]) -> bool {
+    let mut comments = comments.split(|byte| *byte == 0);
+    comments.any(|one| !one.is_empty() && !one.starts_with(b"GCC: "))
 }
 
 #[cfg(test)]
@@ -272,17 +273,19 @@ mod tests {
     }
 
     #[test]
-    fn only_what_gcc_alone_has_compiled_is_known_to_align_variables() {
-        assert!(is_of_gcc_alone(
-            b"GCC: (Debian 15.2.0) 15.2.0\0GCC: (GNU) 12\0"
-        ));
-        for other in [
-            &b"GCC: 12\0clang version 19\0"[..],
-            b"rustc version 1.95.0\0",
+    fn a_library_of_another_compiler_is_told_by_its_comments() {
+        for gcc in [
+            &b"GCC: (Debian 15.2.0) 15.2.0\0GCC: (GNU) 12\0"[..],
             b"\0",
             b"",
         ] {
-            assert!(!is_of_gcc_alone(other));
+            assert!(!tells_of_other_compilers(gcc));
+        }
+        for other in [
+            &b"GCC: 12\0clang version 19\0"[..],
+            b"rustc version 1.95.0\0",
+        ] {
+            assert!(tells_of_other_compilers(other));
         }
     }
 

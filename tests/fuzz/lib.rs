@@ -7,6 +7,8 @@
 pub mod fallible;
 #[path = "../../src/file_fingerprint.rs"]
 pub mod file_fingerprint;
+#[path = "../../src/framing.rs"]
+pub mod framing;
 #[path = "../../src/key/mod.rs"]
 pub mod key;
 #[path = "../../src/outcome.rs"]
