@@ -8,7 +8,7 @@
 use libfuzzer_sys::fuzz_target;
 use oclcache_fuzz::key::ingredients::Key;
 use oclcache_fuzz::store::entry::{Entry, EntryContent, MAGIC, Meta};
-use oclcache_fuzz::store::recipe::{StoredBase, StoredOperation, StoredRecipe};
+use oclcache_fuzz::store::recipe::{RecipeBase, RecipeOperation, StoredRecipe};
 use xxhash_rust::xxh3::xxh3_128;
 
 const KEY: Key = Key([7; 32]);
@@ -78,8 +78,8 @@ fuzz_target!(|input: &[u8]| {
                 ..Meta::default()
             };
             let recipe = StoredRecipe {
-                base: StoredBase::Source(rest.into()),
-                operation: StoredOperation::Build,
+                base: RecipeBase::Source(rest.into()),
+                operation: RecipeOperation::Build,
                 options: Some(rest.into()),
                 devices: Vec::new(),
                 listed: None,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use oclcache_fuzz::key::include::{Followed, Inputs, follow};
+use oclcache_fuzz::key::include::{FollowedIncludes, Inputs, follow};
 use oclcache_fuzz::key::options::{self, Options};
 use oclcache_fuzz::key::source::before_digits;
 use oclcache_fuzz::outcome::Bypass;
@@ -26,7 +26,11 @@ static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
     std::env::current_dir().expect("where we are")
 });
 
-fn scan(source: &[u8], options: Option<&Options>, directory: &Path) -> Result<Followed, Bypass> {
+fn scan(
+    source: &[u8],
+    options: Option<&Options>,
+    directory: &Path,
+) -> Result<FollowedIncludes, Bypass> {
     follow(&Inputs {
         source,
         embedded: &[],
