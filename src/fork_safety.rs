@@ -262,7 +262,7 @@ impl<T> RwLock<T> {
 pub struct Signal(AtomicU32);
 
 impl Signal {
-    /// A signal for which nobody waits.
+    /// A signal that no thread waits for.
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }

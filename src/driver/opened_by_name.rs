@@ -146,7 +146,7 @@ fn identities(libraries: &[ScannedLibrary]) -> Vec<&[u8]> {
 #[derive(Serialize, Deserialize)]
 struct Found {
     libraries: Vec<(PathBuf, String)>,
-    /// None: nothing was there.
+    /// None: there was no file.
     watched: Vec<(PathBuf, Option<FileFingerprint>)>,
 }
 

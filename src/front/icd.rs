@@ -5,10 +5,10 @@
 //! are in the middle of their own initialization.
 //!
 //! Loaders with ICD 2.0 ask each library for two more names, before they ask for its platforms (Khronos' loader, icd.c) or
-//! afterwards (ocl-icd). From then on the tables of all drivers have no tag any more: the loaders call them through the
-//! drivers' own tables, where the hooks are (`driver::loader_tables`), whoever has opened the drivers. A driver that stays tagged
-//! can be hooked only if its platforms come from us: the loader asks for every function by name, is given our hooks, and calls
-//! them through a table of its own, whose address it lets the driver keep in its objects.
+//! afterwards (ocl-icd). Then the tags of all drivers are replaced, so that such loaders call the drivers through the drivers' own
+//! tables, where the hooks are (`driver::loader_tables`). It does not matter which of the two opened a driver. A driver that stays
+//! tagged can be hooked only if its platforms come from us: the loader asks for every function by name, gets our hooks, and calls
+//! them through its own table, whose address it lets the driver keep in its objects.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};

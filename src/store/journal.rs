@@ -170,7 +170,7 @@ fn try_append(root: &Directory, mut record: JournalRecord) -> io::Result<()> {
 /// Opens the file to append to. Renames a full one first.
 ///
 /// A process renames the file only while it has the file locked, so only one of several does. The former `journal.old`, with the
-/// oldest records, is lost. Nobody waits for the lock: a process that does not get it, or has opened the file before it was
+/// oldest records, is lost. No process waits for the lock: one that does not get it, or has opened the file before it was
 /// renamed, appends to the old file, which is read as well. On network file systems a lock may never answer, so no process takes
 /// one, and two processes may rename two files, the second one short.
 fn open_with_room(root: &Directory) -> io::Result<File> {

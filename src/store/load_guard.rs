@@ -12,7 +12,7 @@
 //! error, the file in `loading` is removed. If the driver accepted the entry, the entry is *proven*: the entry's own file is made
 //! read-only for its owner, which each look-up sees at no cost, so the load of a proven entry costs no file and no lock. Copies are proven, too.
 //!
-//! - Nobody waits. If another process loads the entry, or no lock works, or nothing can be written, the load is not watched. But
+//! - No process waits. If another process loads the entry, or no lock works, or nothing can be written, the load is not watched. But
 //!   while another process tries an entry that has killed before, the others compile: many programs start several processes at
 //!   once, and all would die.
 //! - The system gives the lock back when its holder ends, however it ends. It is a file lock, which blocks no

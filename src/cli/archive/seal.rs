@@ -1,6 +1,6 @@
 //! Each cache has a key with which it authenticates the manifests of its own archives.
 //!
-//! Whoever can read the key can also read and write the cache. `oclcache clear` keeps the key.
+//! A user who can read the key can also read and write the cache. `oclcache clear` keeps the key.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;

@@ -127,7 +127,7 @@ impl Directory {
     }
 
     /// Refuses a file with several names: it would be changed under all of them. A new file is readable for its owner only, because
-    /// whoever can open a file to read can hold a lock of it.
+    /// a user who can open a file for reading can hold a lock of it.
     fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<std::fs::File> {
         (self.check_writable("open", name)).map_err(|failure| failure.error)?;
         let fd = self.open_with_mode(name, flags, PRIVATE)?;
