@@ -184,22 +184,19 @@ fn verdict(
     devices: Option<&[Device]>,
     code: Option<cl_int>,
 ) -> BuildEnd {
+    let has = |device: &Device, status| driver.build_status(program, *device) == Ok(status);
+    let all = || driver.program_devices(program).unwrap_or_default();
     if code.is_some_and(is_refusal) {
-        return BuildEnd::Refused;
+        // Measured on NEO 22.43: a program that was built has failed after a compilation with a wrong list of headers.
+        return match all().iter().any(|device| has(device, CL_BUILD_ERROR)) {
+            true => BuildEnd::Failed,
+            false => BuildEnd::Refused,
+        };
     }
-    let all;
-    let devices = match devices {
-        Some(devices) => devices,
-        None => {
-            all = driver.program_devices(program).unwrap_or_default();
-            &all
-        }
-    };
+    let devices = devices.map_or_else(all, <[Device]>::to_vec);
     let succeeded = matches!(code, None | Some(CL_SUCCESS))
         && !devices.is_empty()
-        && devices
-            .iter()
-            .all(|device| driver.build_status(program, *device) == Ok(CL_BUILD_SUCCESS));
+        && devices.iter().all(|device| has(device, CL_BUILD_SUCCESS));
     if succeeded {
         BuildEnd::Built
     } else {
@@ -207,8 +204,8 @@ fn verdict(
     }
 }
 
-/// Whether the driver refused the call before it changed the program (OpenCL 3.0, 5.8.4: invalid arguments, or kernels attached to
-/// the program).
+/// Whether the driver refused the call, and by the specification did not change the program (OpenCL 3.0, 5.8.4: invalid arguments,
+/// or kernels attached to the program).
 fn is_refusal(code: cl_int) -> bool {
     matches!(
         code,
@@ -356,6 +353,7 @@ impl Cache {
         if matches!(ticket.origin, Origin::Linked) {
             return self.change_linked(ticket, call);
         }
+        let plan = plan.and_then(Plan::unless_in_the_way);
         let held = self.prepare_change(&ticket);
         // Asked now, while the application is in the call: later the program may be released.
         let of = match &plan {
@@ -364,10 +362,14 @@ impl Cache {
         };
         let refusable = ticket.built && plan::has_kernels(&ticket);
         let devices = call.arguments.devices.clone();
+        let watch = ticket.driver.watch_libraries();
         let started = Instant::now();
         let finish = Box::new(move |_, code: Option<cl_int>| {
             let elapsed = started.elapsed();
-            if self.built(&ticket, plan, &of, devices, code, elapsed) {
+            let is_recorded = self.built(&ticket, plan, &of, devices, code, elapsed);
+            // Last, since what is stored has looked for them itself.
+            ticket.driver.note_libraries(&watch, self);
+            if is_recorded {
                 turn.published();
             }
         });

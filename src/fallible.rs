@@ -28,6 +28,25 @@ pub fn with_capacity<T>(count: usize) -> Result<Vec<T>, Bypass> {
     Ok(list)
 }
 
+/// The same texts, one after another, with another text between them.
+///
+/// # Errors
+/// There is no memory for them.
+pub fn join<'a>(
+    texts: impl Iterator<Item = &'a [u8]> + Clone,
+    between: &[u8],
+) -> Result<Vec<u8>, Bypass> {
+    let length = texts.clone().map(|text| text.len() + between.len()).sum();
+    let mut joined = with_capacity(length)?;
+    for (index, text) in texts.enumerate() {
+        if index > 0 {
+            joined.extend_from_slice(between);
+        }
+        joined.extend_from_slice(text);
+    }
+    Ok(joined)
+}
+
 /// A copy of the elements.
 ///
 /// # Errors

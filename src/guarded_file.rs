@@ -82,6 +82,14 @@ impl GuardedFile {
         self.open()?.0.read_exact_at(bytes, at)
     }
 
+    /// [`FileExt::read_at`].
+    ///
+    /// # Errors
+    /// It cannot be read, or the application has closed it.
+    pub fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+        self.open()?.0.read_at(bytes, at)
+    }
+
     /// [`FileExt::write_all_at`], only over existing bytes.
     ///
     /// # Errors

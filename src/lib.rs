@@ -70,6 +70,7 @@
 //! - `fallible`: allocates buffers whose size comes from the application or from a file, and reports failure.
 //! - `reserve`: the allocator, with a small reserve for the case that the system has no memory left.
 //! - `priority`: lowers the priority of background work.
+//! - `proc_file`: reads files of proc(5) in few system calls.
 //! - `quantity`: parses and formats sizes and times.
 //! - `trust`: checks that no untrusted user can write a path.
 //! - `fork_safety`: locks that are free in a forked child.
@@ -99,6 +100,7 @@ mod log;
 mod lru;
 mod outcome;
 mod priority;
+mod proc_file;
 mod quantity;
 mod reserve;
 mod shadow;

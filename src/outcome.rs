@@ -145,7 +145,7 @@ numbered! {
             "the program has a release callback";
         /// The source or an option is larger than the cache handles.
         TooLarge = 16, "too_large",
-            "source or options have more than 64 MiB";
+            "a source has more than 64 MiB, or the options have more than 128 KiB";
         /// Drivers of this kind keep something of an earlier build of the same program, by their profile.
         BuiltBefore = 17, "built_before",
             "this driver keeps something of an earlier build (Intel CPU, rusticl); make a new program";
@@ -170,9 +170,12 @@ numbered! {
         /// An audit found an entry of this driver that differs from what the driver compiles.
         AuditDiffered = 24, "audit_differed",
             "an entry of this driver was compiled again for an audit and differed, so the cache is off for the driver; `oclcache doctor` says what to do";
-        /// Contexts were created in different floating-point states.
+        /// Devices were asked for, or contexts created, in different floating-point states.
         FloatingPointState = 25, "floating_point_state",
-            "contexts were created in threads that round or handle denormal numbers differently; create them all in the same state";
+            "devices were asked for, or contexts created, in threads that round or handle denormal numbers differently; do it all in the same state";
+        /// Variables of the key were others at an earlier build, and the driver may remember those.
+        ChangedVariables = 26, "changed_variables",
+            "the program has changed variables of the driver between two builds, and drivers may remember earlier values; set them once, before the first build";
     }
 }
 
@@ -220,6 +223,12 @@ numbered! {
         /// It was tried, and failed each time.
         BakingFailed = 12, "baking_failed",
             "`oclcache bake` failed; `oclcache bake --all -v` tries again and says why";
+        /// A floating-point state that the baker does not set.
+        FloatingPointState = 13, "floating_point_state",
+            "exceptions of floating-point numbers trap, or numbers were rounded in another way when the driver was opened; the baker does neither";
+        /// A variable of the key has another value where `oclcache explain` runs. Never stored in the journal.
+        OtherEnvironment = 14, "other_environment",
+            "`oclcache bake` skips it here, since a variable in its key has another value; run it with the same value";
     }
 }
 

@@ -8,7 +8,7 @@ use crate::driver::Driver;
 use crate::driver::profile::KernelFactsTime;
 use crate::key::ingredients::Key;
 use crate::store::Lookup;
-use crate::store::entry::{Entry, EntryContent, Facts, KernelFacts};
+use crate::store::entry::{Defect, Entry, EntryContent, Facts, KernelFacts};
 use crate::store::stats::{Counter, Labels};
 use crate::store::tier::Tier;
 
@@ -36,6 +36,7 @@ impl Cache {
 
     /// Replaces an entry by one with other facts. `change` returns whether it changed anything. `include_dirs`: the include
     /// directories of the program that the facts are from, if the facts may quote them.
+    #[inline(never)] // its frame is gone when the driver compiles
     pub(super) fn amend(
         &self,
         key: &Key,
@@ -58,7 +59,8 @@ impl Cache {
         let Some((mut entry, origin)) = found else {
             return;
         };
-        let mut meta = std::mem::take(&mut entry.meta);
+        let stored = std::mem::take(&mut entry.meta);
+        let mut meta = stored.clone();
         if !change(&mut meta.facts) {
             // Another process has added them since the entry was read here.
             return self.memory.forget(key);
@@ -67,7 +69,15 @@ impl Cache {
             meta.include_dirs = shows_directories(&meta.facts, own).then(|| own.to_vec());
         }
         withhold_texts(&mut meta.facts, !self.config.store_source());
-        let recipe = entry.recipe().filter(|_| self.config.store_source());
+        if meta == stored {
+            // What is new is withheld from the disk.
+            return;
+        }
+        let recipe = match entry.recipe() {
+            // The entry would lose its recipe.
+            Err(Defect::NoMemory) => return,
+            recipe => recipe.ok().filter(|_| self.config.store_source()),
+        };
         let content = EntryContent {
             meta: &meta,
             recipe: recipe.as_ref(),

@@ -15,9 +15,10 @@ use super::{Cache, devices};
 use crate::cl::info::{Ask, Number, Reply};
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::Driver;
+use crate::fallible;
 use crate::outcome::Query;
 use crate::shadow::{self, CachedProgram, Recipe};
-use crate::store::entry::{Answer, Answers, Facts};
+use crate::store::entry::{Answer, Answers, Facts, UNWRITTEN};
 
 /// clGetProgramInfo. None: the driver answers for P itself.
 pub fn program_info(
@@ -62,7 +63,9 @@ pub fn program_info(
             let find = |facts: &Facts| find(&facts.program, name);
             let query = program_query(name);
             let answer = answered(driver, program, &inner, query, find);
-            answer.and_then(|answer| give_or_ask(answer, program, &inner, query, reply, &ask))
+            let facts = inner.facts();
+            let gaps = unwritten(&facts, name);
+            answer.and_then(|answer| give_or_ask(answer, gaps, program, &inner, query, reply, &ask))
         }
     };
     Some(given.unwrap_or_else(|| {
@@ -147,7 +150,7 @@ pub fn build_info(
         let own = made_for_real(program, &inner);
         let ask = |reply| driver.forward_build_info(own, device, name, reply);
         let given = recorded_of_alike(driver, own, &inner, device, name)
-            .and_then(|answer| give(answer, &inner, reply, &ask));
+            .and_then(|answer| give(answer, &[], &inner, reply, &ask));
         return Some(given.unwrap_or_else(|| ask(reply)));
     };
     if !BUILD_QUERIES.contains(&name) {
@@ -157,7 +160,7 @@ pub fn build_info(
     let ask = |reply| driver.forward_build_info(inner.program(), device, name, reply);
     let query = build_query(name);
     let given = answered(driver, program, &inner, query, find)
-        .and_then(|answer| give_or_ask(answer, program, &inner, query, reply, &ask));
+        .and_then(|answer| give_or_ask(answer, &[], program, &inner, query, reply, &ask));
     Some(given.unwrap_or_else(|| {
         // The entry records nothing of a device that was not built.
         driver.forward_build_info(made_for_real(program, &inner), device, name, reply)
@@ -231,7 +234,7 @@ pub fn kernel_info(
         known(&kernel.attributes).filter(|_| !is_changed)
     };
     let ask = |reply| driver.forward_kernel_info(kernel, name, reply);
-    let given = find(&inner.facts()).and_then(|answer| give(answer, &inner, reply, &ask));
+    let given = find(&inner.facts()).and_then(|answer| give(answer, &[], &inner, reply, &ask));
     if given.is_some() {
         return given;
     }
@@ -267,8 +270,8 @@ pub fn kernel_arg_info(
         // would handle theirs.
         let ask_name = |reply| driver.forward_kernel_info(kernel, CL_KERNEL_FUNCTION_NAME, reply);
         let given = find(&inner.facts()).and_then(|answer| {
-            let given = give(answer.clone(), &inner, reply, &ask);
-            given.or_else(|| give(answer, &inner, reply, &ask_name))
+            let given = give(answer.clone(), &[], &inner, reply, &ask);
+            given.or_else(|| give(answer, &[], &inner, reply, &ask_name))
         });
         if given.is_some() {
             return given;
@@ -337,7 +340,8 @@ impl Executing {
 pub fn executes(inner: &CachedProgram) -> bool {
     let first = inner.built().first().copied().unwrap_or(0);
     let executable = CL_PROGRAM_BINARY_TYPE_EXECUTABLE as cl_int;
-    !inner.has_failed() && binary_type(&inner.facts(), first).is_none_or(|kind| kind == executable)
+    !inner.has_lost_kernels()
+        && binary_type(&inner.facts(), first).is_none_or(|kind| kind == executable)
 }
 
 /// The program from which kernels of `program` are created, if `inner` serves it.
@@ -372,11 +376,21 @@ fn known(answer: &Answer) -> Option<Answer> {
     (*answer != Answer::Withheld).then(|| answer.clone())
 }
 
-/// Gives a recorded answer of a program. If the answer is an error and the application passes no value and a place or no room for
+/// Which bytes of the value of a query of clGetProgramInfo the driver does not write: see [`UNWRITTEN`].
+fn unwritten(facts: &Facts, name: cl_program_info) -> &[u8] {
+    let mut answers = facts.program.iter();
+    match answers.find(|(known, _)| *known == name | UNWRITTEN) {
+        Some((_, Answer::Value(bytes))) => bytes,
+        _ => &[],
+    }
+}
+
+/// Gives a recorded answer of a program. `gaps`: see [`unwritten`]. If the answer is an error and the application passes no value and a place or no room for
 /// the size, some drivers report success (measured: Intel's CPU runtime), so the driver is asked with the same arguments. None:
 /// only the program that the driver builds for real can answer; it is built by now if that is possible.
 fn give_or_ask(
     answer: Answer,
+    gaps: &[u8],
     program: Program,
     inner: &Arc<CachedProgram>,
     query: Query,
@@ -387,27 +401,49 @@ fn give_or_ask(
     if is_error && reply.value.is_null() && (reply.size > 0 || reply.size_ret.is_null()) {
         return Some(ask(reply));
     }
-    let given = give(answer, inner, reply, ask);
+    let given = give(answer, gaps, inner, reply, ask);
     if given.is_none() {
         Cache::get().own(program, inner, query);
     }
     given
 }
 
-/// Gives a recorded answer. None: only the program that the driver builds for real can answer.
-fn give(answer: Answer, inner: &CachedProgram, reply: Reply, ask: Ask) -> Option<cl_int> {
+/// Gives a recorded answer. None: only the program that the driver builds for real can answer. `gaps`: see [`unwritten`].
+fn give(
+    answer: Answer,
+    gaps: &[u8],
+    inner: &CachedProgram,
+    reply: Reply,
+    ask: Ask,
+) -> Option<cl_int> {
     let options = inner.recipe().arguments.options.as_ref();
     match answer {
-        Answer::Value(value) => reply.give(&value, ask),
+        Answer::Value(value) => reply.give_partial(&value, gaps, ask),
         Answer::OwnOptions => {
             let options = options.map_or(b"\0".as_slice(), |options| options.as_bytes_with_nul());
             reply.give(options, ask)
         }
         Answer::AroundOwnOptions(parts) => {
             let options = options.map_or(b"".as_slice(), |options| options.as_bytes());
-            reply.give(&parts.join(options), ask)
+            let parts = parts.iter().map(|part| &**part);
+            reply.give(&fallible::join(parts, options).ok()?, ask)
         }
-        Answer::Error(code) => Some(code),
+        Answer::Error(code) => Some(error(code, reply, ask)),
         Answer::Withheld => None,
+    }
+}
+
+/// The largest answer of a query that is no text, in bytes.
+const MAX_NUMBER_BYTES: usize = 8;
+
+/// The error of a query that was recorded as an error. Into a buffer in which the answer would not fit, some drivers report that first
+/// (measured: Intel's CPU runtime, CL_INVALID_VALUE in place of CL_INVALID_PROGRAM for a compiled program), so the driver is asked.
+fn error(recorded: cl_int, reply: Reply, ask: Ask) -> cl_int {
+    if reply.value.is_null() || reply.size >= MAX_NUMBER_BYTES {
+        return recorded;
+    }
+    match ask(reply) {
+        CL_SUCCESS => recorded,
+        other => other,
     }
 }

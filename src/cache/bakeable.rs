@@ -10,8 +10,8 @@ use std::path::Path;
 
 use super::autobake;
 use super::plan::Plan;
-use crate::driver::Driver;
 use crate::driver::environment::has_changed;
+use crate::driver::{Driver, FloatState};
 use crate::key::ingredients::{Ingredient, Kind};
 use crate::outcome::NotBakeable;
 use crate::store::recipe::StoredRecipe;
@@ -47,7 +47,6 @@ fn of_ingredient(one: &Ingredient) -> Option<NotBakeable> {
         Kind::Driver | Kind::Environment if has_changed(one) => {
             Some(NotBakeable::EnvironmentChanged)
         }
-        Kind::Driver => None,
         Kind::Environment => {
             autobake::is_removed(OsStr::new(&one.name)).then_some(NotBakeable::NotInherited)
         }
@@ -56,8 +55,12 @@ fn of_ingredient(one: &Ingredient) -> Option<NotBakeable> {
             let is_name = Path::new(name).file_name() == Some(name);
             (!is_name).then_some(NotBakeable::ProgramName)
         }
-        Kind::Functions => (!one.is_reproducible()).then_some(NotBakeable::AddedLibrary),
-        Kind::FloatingPoint => (!one.is_reproducible()).then_some(NotBakeable::EnvironmentChanged),
+        Kind::Driver | Kind::Functions => {
+            (!one.is_reproducible()).then_some(NotBakeable::AddedLibrary)
+        }
+        Kind::FloatingPoint => {
+            (!FloatState::can_enter(one)).then_some(NotBakeable::FloatingPointState)
+        }
     }
 }
 
@@ -68,7 +71,7 @@ pub(super) fn of_recipe(store: &Store, recipe: &StoredRecipe, plan: &Plan) -> Op
         return Some(NotBakeable::DevicePart);
     }
     let has_recipe = |key| match store.look_up(&key) {
-        Lookup::Found(entry, _) | Lookup::Pending(entry) => entry.recipe().is_some(),
+        Lookup::Found(entry, _) | Lookup::Pending(entry) => entry.recipe().is_ok(),
         _ => false,
     };
     if !recipe.needed().into_iter().all(has_recipe) {
@@ -138,12 +141,11 @@ mod tests {
                 "getenv 0x1",
                 Some(NotBakeable::AddedLibrary),
             ),
-            (Kind::FloatingPoint, "MXCSR", "0x3f80", None),
             (
                 Kind::FloatingPoint,
                 "MXCSR when the driver was opened",
                 "0x3f80",
-                Some(NotBakeable::EnvironmentChanged),
+                Some(NotBakeable::FloatingPointState),
             ),
             (Kind::Executable, "", "blur", None),
             (Kind::Executable, "", "a/b", Some(NotBakeable::ProgramName)),

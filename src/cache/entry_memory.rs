@@ -89,7 +89,7 @@ fn facts_weight(facts: &Facts) -> usize {
     let all = facts.program.iter().chain(facts.devices.iter().flatten());
     let answers = all.chain(of_kernels).map(|(_, answer)| match answer {
         Answer::Value(value) => value.len(),
-        Answer::AroundOwnOptions(parts) => parts.iter().map(Vec::len).sum(),
+        Answer::AroundOwnOptions(parts) => parts.iter().map(|part| part.len()).sum(),
         _ => 0,
     });
     // Each value is a separate allocation and has a place in a list.

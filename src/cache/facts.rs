@@ -9,7 +9,9 @@ use crate::cl::info::Number;
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::profile::KernelFactsTime;
 use crate::driver::{BuildArguments, Driver};
-use crate::store::entry::{Answer, Answers, Facts, KernelFacts};
+use crate::fallible::copy;
+use crate::store::entry::{Answer, Answers, Facts, KernelFacts, UNWRITTEN};
+use crate::store::recipe::Text;
 
 /// The queries of clGetProgramInfo that describe the executable rather than the object.
 pub const PROGRAM_QUERIES: [cl_program_info; 4] = [
@@ -54,9 +56,7 @@ pub fn facts(
         }
     };
     let mut facts = Facts {
-        program: PROGRAM_QUERIES
-            .map(|name| (name, answer(driver.program_info(program, name))))
-            .to_vec(),
+        program: program_answers(driver, program),
         devices: devices.iter().enumerate().map(of_device).collect(),
         kernel_names: kernel_names(driver, program),
         ..Facts::default()
@@ -76,6 +76,20 @@ pub fn facts(
         facts.kernels = known;
     }
     facts
+}
+
+fn program_answers(driver: &Driver, program: Program) -> Answers {
+    let mut answers = Answers::new();
+    for name in PROGRAM_QUERIES {
+        let answered = driver.partial_program_info(program, name);
+        let unwritten = answered.as_ref().map_or(&[][..], |value| &value.unwritten);
+        if !unwritten.is_empty() {
+            let unwritten = Answer::Value(unwritten.to_vec().into());
+            answers.push((name | UNWRITTEN, unwritten));
+        }
+        answers.push((name, answer(answered.map(|value| value.bytes))));
+    }
+    answers
 }
 
 /// The names of a program's kernels; none if the driver does not know.
@@ -112,20 +126,26 @@ fn build_answers(
 
 /// A build log, with the options taken out wherever it quotes them.
 pub(super) fn without_options(options: &[u8], text: Vec<u8>) -> Answer {
-    let mut parts = Vec::new();
+    let mut parts: Vec<Text> = Vec::new();
     let mut rest = text.as_slice();
     let quoted = |rest: &[u8]| {
         rest.windows(options.len())
             .position(|window| window == options)
     };
     while let Some(at) = (!options.is_empty()).then(|| quoted(rest)).flatten() {
-        parts.push(rest[..at].to_vec());
+        let Ok(part) = copy(&rest[..at]) else {
+            return Answer::Withheld;
+        };
+        parts.push(part.into());
         rest = &rest[at + options.len()..];
     }
     if parts.is_empty() {
-        return Answer::Value(text);
+        return Answer::Value(text.into());
     }
-    parts.push(rest.to_vec());
+    let Ok(part) = copy(rest) else {
+        return Answer::Withheld;
+    };
+    parts.push(part.into());
     Answer::AroundOwnOptions(parts)
 }
 
@@ -151,7 +171,7 @@ pub fn kernel_facts(driver: &Driver, kernel: Kernel) -> Option<KernelFacts> {
 
 fn answer(answered: Result<Vec<u8>, cl_int>) -> Answer {
     match answered {
-        Ok(value) => Answer::Value(value),
+        Ok(value) => Answer::Value(value.into()),
         // Memory may be available next time.
         Err(CL_OUT_OF_HOST_MEMORY) => Answer::Withheld,
         Err(code) => Answer::Error(code),

@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use opencl_sys::*;
 
@@ -18,7 +18,7 @@ use crate::cl::{Context, Kernel, Program};
 use crate::driver::{self, Driver};
 use crate::outcome::Query;
 use crate::shadow::{self, Base, CachedProgram, Operation, OwnProgram, Recipe};
-use crate::store::entry::{Answer, Facts};
+use crate::store::entry::{Answer, Facts, KernelFacts};
 use crate::store::stats::Counter;
 
 /// A program that the driver has built for real.
@@ -161,16 +161,7 @@ impl Cache {
         if driver::is_ending() {
             return None;
         }
-        if !self.still_holds(inner) {
-            self.count(
-                Attribution::inner(inner).place(),
-                &[Counter::InputsChanged.by(1)],
-            );
-            let key = &inner.key().hex()[..16];
-            tracing::warn!(
-                key,
-                "a query is answered from the cache although the inputs have changed"
-            );
+        if !self.still_holds_for_query(inner) {
             return None;
         }
         if inner.is_inner() {
@@ -201,6 +192,24 @@ impl Cache {
         repeated.is_ok()
     }
 
+    /// [`Cache::still_holds`], and counts if it does not.
+    #[inline(never)] // its frame is gone when the driver compiles
+    fn still_holds_for_query(&self, inner: &CachedProgram) -> bool {
+        if self.still_holds(inner) {
+            return true;
+        }
+        self.count(
+            Attribution::inner(inner).place(),
+            &[Counter::InputsChanged.by(1)],
+        );
+        let key = &inner.key().hex()[..16];
+        tracing::warn!(
+            key,
+            "a query is answered from the cache although the inputs have changed"
+        );
+        false
+    }
+
     fn timed<T>(
         &self,
         inner: &CachedProgram,
@@ -209,21 +218,32 @@ impl Cache {
     ) -> Result<T, cl_int> {
         let started = Instant::now();
         let made = make();
-        let elapsed = nanoseconds(started.elapsed());
+        let code = made.as_ref().err().copied().unwrap_or(CL_SUCCESS);
+        self.count_materialized(inner, query, code, started.elapsed());
+        made
+    }
+
+    #[inline(never)] // its frame is gone when the driver compiles
+    fn count_materialized(
+        &self,
+        inner: &CachedProgram,
+        query: Query,
+        code: cl_int,
+        elapsed: Duration,
+    ) {
+        let elapsed = nanoseconds(elapsed);
         let events = [
             Counter::Materialized.by(1),
             Counter::RebuiltNs.by(elapsed),
             query.into(),
         ];
         self.count(Attribution::inner(inner).place(), &events);
-        let code = made.as_ref().err().copied().unwrap_or(CL_SUCCESS);
         tracing::info!(
             key = &inner.key().hex()[..16],
             query = query.name(),
             code,
             "built for real"
         );
-        made
     }
 
     /// Whether a build now would have the same key.
@@ -278,6 +298,13 @@ pub fn answered(
     }
     let cache = Cache::get();
     let own = cache.own(program, inner, query)?;
+    replace_facts(cache, driver, inner, own);
+    find(&inner.facts())
+}
+
+/// Replaces the facts of a served program, and those of its entry, by those of the program that the driver has built for real.
+#[inline(never)] // its frame is gone when the driver compiles
+fn replace_facts(cache: &Cache, driver: &Driver, inner: &Arc<CachedProgram>, own: Materialized) {
     let fresh = facts(
         driver,
         own.program,
@@ -293,7 +320,6 @@ pub fn answered(
         *facts = fresh;
         changed
     });
-    find(&inner.facts())
 }
 
 /// Asks a kernel of the program that the driver builds for real, and adds its facts to the entry unless a twin has changed. None if
@@ -314,11 +340,17 @@ pub fn ask_own_kernel(
     driver.release_kernel(kernel);
     drop(own);
     if let Some(fresh) = fresh.filter(|_| inner.changed_twin().is_none()) {
-        let mut facts = (*inner.facts()).clone();
-        if add_kernel(&mut facts, fresh.clone()) {
-            inner.set_facts(Arc::new(facts));
-        }
-        cache.amend(&inner.key(), None, |facts| add_kernel(facts, fresh));
+        remember_kernel(cache, inner, fresh);
     }
     Some(code)
+}
+
+/// Adds the facts of a kernel to those of a served program and of its entry.
+#[inline(never)] // its frame is gone when the driver compiles
+fn remember_kernel(cache: &Cache, inner: &CachedProgram, fresh: KernelFacts) {
+    let mut facts = (*inner.facts()).clone();
+    if add_kernel(&mut facts, fresh.clone()) {
+        inner.set_facts(Arc::new(facts));
+    }
+    cache.amend(&inner.key(), None, |facts| add_kernel(facts, fresh));
 }

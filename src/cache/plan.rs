@@ -27,8 +27,11 @@ pub(super) use state::{has_inner_kernels, has_kernels};
 use text::CallText;
 
 /// Peak memory of a call as a multiple of the length of its texts: the source, the key's copy with lines joined, and the entry that
-/// is read or written.
+/// is read or written, with the encoding and the compression of its recipe.
 const PEAK_TIMES: usize = 6;
+/// Memory for a driver that compiles, beside that for the texts. A generous estimate: with 1 MB of source a build needed 100 MB more
+/// address space than a hit on PoCL, and 16 MB more on Intel's CPU runtime (one bisection each).
+const DRIVER_BYTES: usize = 256 << 20;
 /// Room for shorter texts is not checked: allocators keep that much free.
 const MIN_CHECKED_BYTES: usize = 128 << 10;
 
@@ -104,6 +107,17 @@ impl Plan {
         })
     }
 
+    /// Gives up a plan that holds large texts if memory is short: the driver needs it, and compiles in the same process. Where it
+    /// builds without us, it must build with us.
+    pub fn unless_in_the_way(self: Box<Plan>) -> Result<Box<Plan>, Bypass> {
+        let texts = self.recipe.texts;
+        let room = DRIVER_BYTES.saturating_add(PEAK_TIMES.saturating_mul(texts));
+        match texts <= MIN_CHECKED_BYTES || has_room(room) {
+            true => Ok(self),
+            false => Err(Bypass::NoMemory),
+        }
+    }
+
     /// Whether no header was changed, created or removed since.
     pub fn still_holds(&self) -> bool {
         self.recipe.closure.is_untouched()
@@ -144,7 +158,7 @@ impl Cache {
     ) -> Result<Box<Plan>, Bypass> {
         state::check(ticket, headers.is_some())?;
         let driver = ticket.driver;
-        check_room(ticket, arguments)?;
+        check_room(texts_of(ticket, headers.unwrap_or_default()), arguments)?;
         let base = base_of(ticket)?;
         let operation = match headers {
             None => Operation::Build,
@@ -197,6 +211,9 @@ impl Cache {
         {
             return Err(Bypass::TooLarge);
         }
+        // The program that a link makes is as large as what it was compiled from, roughly.
+        let texts = inputs.iter().map(|input| input.texts);
+        check_room(texts.fold(0, usize::saturating_add), arguments)?;
         let of_context = driver
             .context_devices(context)
             .map_err(|_| Bypass::UnidentifiedDevice)?;
@@ -268,15 +285,23 @@ impl Cache {
     }
 }
 
-/// Refuses a call whose texts may exhaust memory.
-fn check_room(ticket: &Ticket, arguments: &BuildArguments) -> Result<(), Bypass> {
-    let length = match &ticket.origin {
+/// The length of the texts that a build or compilation reads: of the source or intermediate language, and of embedded headers.
+fn texts_of(ticket: &Ticket, headers: &[HeaderProgram]) -> usize {
+    let own = match &ticket.origin {
         Origin::Source(length) => length.unwrap_or(0),
-        _ => 0,
+        Origin::Il(module, _) => module.length,
+        Origin::Linked => 0,
     };
+    let headers = headers.iter();
+    let headers = headers.filter_map(|(_, header)| shadow::source_length(*header, ticket.context));
+    headers.fold(own, usize::saturating_add)
+}
+
+/// Refuses a call whose texts may exhaust memory, before any work for it.
+fn check_room(texts: usize, arguments: &BuildArguments) -> Result<(), Bypass> {
     let options = arguments.options.as_ref();
     let options = options.map_or(0, |options| options.as_bytes().len());
-    let texts = length + options;
+    let texts = texts.saturating_add(options);
     if texts > MIN_CHECKED_BYTES && !has_room(PEAK_TIMES.saturating_mul(texts)) {
         return Err(Bypass::NoMemory);
     }

@@ -4,6 +4,7 @@
 //! entry later.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::driver::Driver;
 use crate::key::ingredients::sha256;
 use crate::outcome::{Missed, NotBakeable};
 use crate::shadow::Operation;
-use crate::store::entry::{EntryContent, Facts};
+use crate::store::entry::{Defect, EntryContent, Facts};
 use crate::store::journal::Kept;
 use crate::store::recipe::{DeviceName, HeaderContent, HeaderFile, RecipeOperation, StoredRecipe};
 use crate::store::stats::Counter;
@@ -116,6 +117,11 @@ impl Cache {
             // The entry serves other processes, or this one later.
             Lookup::Found(..) => return Ok(Kept::Entry),
             Lookup::Pending(pending) => Some(pending),
+            // Nothing is wrong with an entry for which there is no memory.
+            Lookup::Unreadable(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+                self.not_stored(plan, &error);
+                return Ok(Kept::Nothing);
+            }
             Lookup::Absent | Lookup::Unreadable(_) | Lookup::Bad(_) => None,
         };
         if let Some(reason) = bakeable::refusal(driver, plan) {
@@ -130,7 +136,10 @@ impl Cache {
         }
         if let Some(pending) = &pending
             && !pending.meta.imported
-            && pending.recipe().as_ref() == Some(&recipe)
+            && match pending.recipe() {
+                Ok(stored) => stored == recipe,
+                Err(defect) => defect == Defect::NoMemory,
+            }
         {
             self.count(plan.place(), &[Counter::Recipes.by(1)]);
             autobake::recipe_written(&self.config);

@@ -266,7 +266,7 @@ fn live(inner: &CachedProgram, program: Program, names: &Facts) -> (Answered, Ve
         answered.extend(work_groups(inner, kernel, name));
         inner.driver().release_kernel(kernel);
     }
-    answered.retain(|_, answer| matches!(answer, Answer::Value(value) if value != b"\0"));
+    answered.retain(|_, answer| matches!(answer, Answer::Value(value) if **value != *b"\0"));
     (answered, all)
 }
 
@@ -280,7 +280,7 @@ fn work_groups(inner: &CachedProgram, kernel: Kernel, name: &[u8]) -> Answered {
                 let name = String::from_utf8_lossy(name);
                 answered.insert(
                     format!("{words} of kernel {name} on device {index}"),
-                    Answer::Value(value),
+                    Answer::Value(value.into()),
                 );
             }
         }
@@ -294,7 +294,10 @@ fn answers(facts: &Facts) -> Answered {
     let mut answered = Answered::new();
     let mut names = facts.kernel_names.clone();
     names.sort();
-    answered.insert("kernel names".into(), Answer::Value(names.join(&b';')));
+    answered.insert(
+        "kernel names".into(),
+        Answer::Value(names.join(&b';').into()),
+    );
     for (query, answer) in &facts.program {
         if *query != CL_PROGRAM_KERNEL_NAMES {
             answered.insert(format!("program query {query:#x}"), answer.clone());
@@ -336,7 +339,7 @@ fn arguments(kernel: &KernelFacts) -> Answered {
     let count = kernel.arguments.len().to_string();
     answered.insert(
         format!("number of arguments of kernel {name}"),
-        Answer::Value(count.into_bytes()),
+        Answer::Value(count.into_bytes().into()),
     );
     answered
 }

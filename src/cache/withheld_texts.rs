@@ -101,7 +101,7 @@ mod tests {
         ));
         assert_eq!(
             without_options(b"", b"text".to_vec()),
-            Answer::Value(b"text".to_vec())
+            Answer::Value(b"text".as_slice().into())
         );
     }
 

@@ -104,7 +104,8 @@ macro_rules! constants {
 }
 
 constants! {
-    clGetPlatformIDs, clCreateContext, clCreateContextFromType, clGetContextInfo, clCreateProgramWithSource, clCreateProgramWithBinary,
+    clGetPlatformIDs, clGetDeviceIDs, clCreateContext, clCreateContextFromType, clGetContextInfo, clCreateProgramWithSource,
+    clCreateProgramWithBinary,
     clRetainProgram, clReleaseProgram, clBuildProgram, clUnloadCompiler, clGetProgramInfo, clGetProgramBuildInfo,
     clCreateKernel, clCreateKernelsInProgram, clRetainKernel, clReleaseKernel, clGetKernelInfo,
     clGetExtensionFunctionAddress, clCreateProgramWithBuiltInKernels, clCompileProgram,

@@ -10,6 +10,7 @@ mod content;
 mod directory;
 mod door;
 mod drivers;
+mod installation;
 mod loader;
 mod program;
 mod report;
@@ -72,6 +73,7 @@ impl DoctorArgs {
             let name = Path::new(program).file_name().unwrap_or_default();
             settings::examine_rules(&config, &name.to_string_lossy(), &mut report);
         }
+        installation::examine(&mut report);
         let library = match PrivateDirectory::new() {
             Ok(kept) => examine(&self, &config, &prober, &kept, &bar, &mut report)?,
             Err(error) => {

@@ -105,7 +105,7 @@ fn names_in(directory: &Path) -> String {
 fn write(top: &Path, key: &Key, entry: &Entry) -> io::Result<Vec<String>> {
     let meta = &entry.meta;
     let mut lacking = Vec::new();
-    let recipe = entry.recipe();
+    let recipe = entry.recipe().ok();
     let recorded = recipe.as_ref().and_then(|recipe| recipe.options.as_deref());
     let options = recorded.or(meta.options.as_deref()).unwrap_or_default();
     fs::write(top.join("options.txt"), options)?;
@@ -234,8 +234,11 @@ fn build_log(meta: &Meta, options: &[u8]) -> Vec<u8> {
             continue;
         };
         let log = match answer {
-            Answer::Value(text) => text.clone(),
-            Answer::AroundOwnOptions(parts) => parts.join(options),
+            Answer::Value(text) => text.to_vec(),
+            Answer::AroundOwnOptions(parts) => {
+                let parts: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
+                parts.join(options)
+            }
             Answer::Withheld => b"(not stored)".to_vec(),
             Answer::Error(_) | Answer::OwnOptions => continue,
         };

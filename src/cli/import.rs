@@ -273,7 +273,7 @@ impl Judge<'_> {
         if meta.built.len() != entry.binaries().len() {
             return refused("its binaries do not match its list of them");
         }
-        if entry.is_pending() && entry.recipe().is_none() {
+        if entry.is_pending() && entry.recipe().is_err() {
             return refused("it has neither binaries nor a recipe");
         }
         Ok(Ok((key, entry, digest)))
@@ -353,7 +353,7 @@ fn changed(name: &str) -> Failure {
 
 /// Stores an entry, marked as imported, with the library of its driver on this machine and without directories of the other one.
 fn publish(store: &Store, fit: &AcceptedEntry, entry: &Entry) -> Result<u64, String> {
-    let recipe = entry.recipe().map(|recipe| StoredRecipe {
+    let recipe = entry.recipe().ok().map(|recipe| StoredRecipe {
         own_cache: None,
         ..recipe
     });

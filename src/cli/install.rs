@@ -1,15 +1,14 @@
 //! `oclcache install` and `uninstall`: register the library that belongs to this command with loaders, for one user or for all.
 //!
 //! For all users, this is one file beside those of the drivers, or in the loader's directory of layers. Loaders read no directory of
-//! drivers in a user's home. So for one user, it is a directory of drivers with only us in it, and a file that sets OCL_ICD_VENDORS to
-//! it for sessions (environment.d(5)). The loader then sees only us, and we load the drivers that it would have loaded. No file of a
-//! shell is changed: the line for a shell is printed.
+//! drivers in a user's home. So for one user, it is a directory of drivers with only us in it, and OCL_ICD_VENDORS set to it in new
+//! sessions (`user`). The loader then sees only us, and we load the drivers that it would have loaded.
 
 mod plan;
 mod session;
+mod user;
 
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -17,25 +16,23 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 
 use super::failure::Failure;
-use super::home::{Home, ICD};
+use super::home::ICD;
 use super::library;
 use super::open::{bytes_taken, usable_store};
-use super::output::{print, quoted, say, size};
+use super::output::{quoted, say, size};
 use super::probe;
 use crate::config::Config;
 use crate::front::vendors::DEFAULT_DIRECTORY;
 use crate::log::path;
 use crate::trust;
-use plan::{InstallPlan, registration};
-use session::{OWN_VENDORS, VENDORS, drivers, forget_directories, forget_runs, of_session};
+use plan::{DATA, InstallPlan, registration};
 
 const LAYER: &str = "oclcache.lay";
-const LAYERS: &str = "OPENCL_LAYERS";
 
 /// Register the library, so that programs are cached without `oclcache run`
 #[derive(Args)]
 #[command(
-    after_help = "Example: oclcache install --dry-run\nExample: eval \"$(oclcache install --user)\""
+    after_help = "For you, the command and the library are copied to ~/.local, and your shell's start-up file gets a line if you agree. The settings for the current shell are printed on standard output: `eval` applies them, so that programs that you start next are cached.\n\nExample: oclcache install --dry-run\nExample: eval \"$(oclcache install --user)\""
 )]
 pub struct InstallArgs {
     #[command(flatten)]
@@ -43,6 +40,9 @@ pub struct InstallArgs {
     /// Register as a loader layer, not as a driver
     #[arg(long)]
     layer: bool,
+    /// Change the start-up file of your shell without asking
+    #[arg(long, short, conflicts_with = "system")]
+    yes: bool,
 }
 
 /// For whom it is installed.
@@ -140,7 +140,7 @@ impl InstallArgs {
             ));
             return Ok(ExitCode::SUCCESS);
         }
-        install_for_user(&self, &own, &library)
+        user::install(&self, &own, &library)
     }
 }
 
@@ -151,7 +151,7 @@ fn install_for_all(
     library: &Path,
 ) -> Result<ExitCode, Failure> {
     let whose = &arguments.whose;
-    let mut plan = InstallPlan::new(root);
+    let mut plan = InstallPlan::for_all(root);
     let registered = match root {
         // The path after the package is installed.
         Some(root) => match library.strip_prefix(root) {
@@ -172,11 +172,12 @@ fn install_for_all(
         false => (whose.icd(), whose.layer()),
     };
     if !(root.is_none() && is_registered_by_name(&file, library)) {
-        plan.write(&file, registration(&registered))?;
+        plan.write(&file, registration(&registered), DATA)?;
     }
     // With both, we would see each call twice.
     plan.remove(&other)?;
-    let done = finish(&plan, whose, "install", own)?;
+    say_plan(&plan, whose);
+    let done = carry_out(&plan, whose, "install", own)?;
     let how = match chosen.is_layer {
         true => "as a layer of the loader",
         false => "beside the drivers",
@@ -206,64 +207,6 @@ fn is_registered_by_name(file: &Path, library: &Path) -> bool {
     let name = library.file_name().unwrap_or_default();
     let by_name = std::fs::read(file).is_ok_and(|content| content.trim_ascii() == name.as_bytes());
     by_name && probe::is_ours(Path::new(name))
-}
-
-fn install_for_user(
-    arguments: &InstallArgs,
-    own: &Path,
-    library: &Path,
-) -> Result<ExitCode, Failure> {
-    let home = Home::find()?;
-    let chosen = Registration::find(arguments.layer, false)?;
-    let mut plan = InstallPlan::new(None);
-    let variables: Vec<(&str, OsString)> = match chosen.is_layer {
-        true => {
-            let others = std::env::var_os(LAYERS).unwrap_or_default();
-            let others = others.as_bytes().split(|byte| *byte == b':');
-            let others =
-                others.filter(|one| !one.is_empty() && *one != library.as_os_str().as_bytes());
-            let all: Vec<&[u8]> = [library.as_os_str().as_bytes()]
-                .into_iter()
-                .chain(others)
-                .collect();
-            vec![(LAYERS, OsString::from_vec(all.join(&b':')))]
-        }
-        false => {
-            let mut variables = vec![(VENDORS, home.vendors.clone().into())];
-            variables.extend(drivers(&home)?.map(|drivers| (OWN_VENDORS, drivers)));
-            variables
-        }
-    };
-    match chosen.is_layer {
-        true => {
-            plan.remove(&home.icd())?;
-            forget_directories(&home, &mut plan);
-        }
-        false => plan.write(&home.icd(), registration(library))?,
-    }
-    plan.write(&home.variables, of_session(&variables)?)?;
-    let done = finish(&plan, &arguments.whose, "install", own)?;
-    say(&format!(
-        "oclcache: {done}registered for you, {}{}",
-        if chosen.is_layer {
-            "as a layer of the loader"
-        } else {
-            "in front of the drivers"
-        },
-        chosen.why()
-    ));
-    if arguments.whose.dry_run {
-        return Ok(ExitCode::SUCCESS);
-    }
-    say(&format!(
-        "oclcache: new sessions read `{}`; run this in the current shell, or add it to the shell's own file:",
-        path(&home.variables)
-    ));
-    for (name, value) in &variables {
-        let value = quoted(Path::new(value)).unwrap_or_default();
-        print(format!("export {name}={value}\n").as_bytes())?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Whether a driver or a layer suits this machine.
@@ -308,17 +251,21 @@ impl Registration {
     }
 }
 
-/// Shows the plan and carries it out, unless it is a dry run. Returns the beginning of the last message.
-fn finish(
+/// Shows the plan, with the content of files if nothing else is done.
+fn say_plan(plan: &InstallPlan, whose: &InstallScope) {
+    let shown = plan.shown(whose.dry_run);
+    if !shown.is_empty() {
+        say(shown.trim_end());
+    }
+}
+
+/// Carries out the plan, unless it is a dry run. Returns the beginning of the last message.
+fn carry_out(
     plan: &InstallPlan,
     whose: &InstallScope,
     verb: &str,
     own: &Path,
 ) -> Result<&'static str, Failure> {
-    let shown = plan.shown();
-    if !shown.is_empty() {
-        say(shown.trim_end());
-    }
     if whose.dry_run {
         return Ok("nothing was done; it would be ");
     }
@@ -339,62 +286,34 @@ impl UninstallArgs {
         let whose = &self.whose;
         let root = whose.root()?;
         let own = library::own_path()?;
-        let mut plan = InstallPlan::new(root.as_deref());
-        let mut vendors = None;
-        if whose.is_system() {
-            plan.remove(&whose.icd())?;
-            plan.remove(&whose.layer())?;
-            plan.remove_directory(&whose.layer_dir);
-        } else {
-            let home = Home::find()?;
-            plan.remove(&home.variables)?;
-            plan.remove(&home.icd())?;
-            forget_runs(&home, &mut plan);
-            forget_directories(&home, &mut plan);
-            if let Some(directory) = home.variables.parent() {
-                plan.remove_directory(directory);
-            }
-            vendors = Some(home.vendors);
+        if !whose.is_system() {
+            return user::uninstall(whose, &own);
         }
-        let is_empty = plan.is_empty();
-        finish(&plan, whose, "uninstall", &own)?;
-        let for_whom = if whose.is_system() {
-            "all users"
-        } else {
-            "you"
-        };
-        say(&match (is_empty, whose.dry_run) {
-            (true, _) => format!("oclcache: not registered for {for_whom}"),
-            (false, true) => "oclcache: nothing was done".to_owned(),
-            (false, false) => format!("oclcache: no longer registered for {for_whom}"),
-        });
+        let mut plan = InstallPlan::for_all(root.as_deref());
+        plan.remove(&whose.icd())?;
+        plan.remove(&whose.layer())?;
+        plan.remove_directory(&whose.layer_dir);
+        say_plan(&plan, whose);
+        carry_out(&plan, whose, "uninstall", &own)?;
+        say_removed(&plan, whose);
         if root.is_none() {
             say_what_stays(whose);
         }
-        let is_set = |name: &str, ours: &dyn Fn(&[u8]) -> bool| {
-            std::env::var_os(name).is_some_and(|value| ours(value.as_bytes()))
-        };
-        let of_vendors = |value: &[u8]| {
-            vendors
-                .as_ref()
-                .is_some_and(|own| own.as_os_str().as_bytes() == value)
-        };
-        if is_set(VENDORS, &of_vendors) {
-            say(
-                "oclcache: this session still searches that directory for drivers; run this in the shell:",
-            );
-            print(format!("unset {VENDORS} {OWN_VENDORS}\n").as_bytes())?;
-        }
-        if !whose.is_system()
-            && is_set(LAYERS, &|value| {
-                value.windows(11).any(|part| part == b"liboclcache")
-            })
-        {
-            say("oclcache: this session still has the layer; run this in the shell:");
-            print(format!("unset {LAYERS}\n").as_bytes())?;
-        }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn say_removed(plan: &InstallPlan, whose: &InstallScope) {
+    let for_whom = if whose.is_system() {
+        "all users"
+    } else {
+        "you"
+    };
+    say(&match (plan.is_empty(), whose.dry_run) {
+        (true, _) => format!("oclcache: not registered for {for_whom}"),
+        (false, true) => "oclcache: nothing was done".to_owned(),
+        (false, false) => format!("oclcache: no longer registered for {for_whom}"),
+    });
 }
 
 fn say_what_stays(whose: &InstallScope) {

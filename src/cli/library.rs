@@ -2,16 +2,36 @@
 
 use std::path::{Path, PathBuf};
 
+use super::executable::find_program;
 use super::failure::Failure;
+use super::home::{Copies, LIBRARY};
+use super::output::quoted;
 use crate::log::path;
 
 /// The path of the library, if the package was built for one.
 const BUILT_LIBRARY: Option<&str> = option_env!("OCLCACHE_DEFAULT_LIBRARY");
-const LIBRARY: &str = "liboclcache.so";
 
 pub fn own_path() -> Result<PathBuf, Failure> {
     std::env::current_exe()
         .map_err(|error| Failure::new(format_args!("cannot find this command: {error}")))
+}
+
+/// What to type for this command in a shell.
+pub fn typed() -> String {
+    const NAME: &str = "oclcache";
+    let own = own_path().unwrap_or_default();
+    let found = find_program(NAME.as_ref()).and_then(|found| found.canonicalize().ok());
+    let is_launcher = |found: &Path| {
+        let copies = Copies::find().ok();
+        copies.is_some_and(|copies| {
+            copies.launcher().canonicalize().ok().as_deref() == Some(found)
+                && copies.command().canonicalize().ok() == Some(own.clone())
+        })
+    };
+    match found {
+        Some(found) if found == own || is_launcher(&found) => NAME.to_owned(),
+        _ => quoted(&own).unwrap_or_else(|| NAME.to_owned()),
+    }
 }
 
 /// The library beside the command, in `../lib`, or where the package was built to have it.

@@ -3,7 +3,6 @@
 pub mod prober;
 pub mod worker;
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -64,12 +63,6 @@ pub fn library(library: &Path, prober: &Prober, kept: &PrivateDirectory) -> Prob
         .silence
         .unwrap_or_else(|| "it gives no answer".to_owned());
     ProbedLibrary::Broken(why, true)
-}
-
-/// Whether a library has our name.
-pub fn is_named_as_us(library: &Path) -> bool {
-    let name = library.file_name().unwrap_or_default().as_bytes();
-    name.starts_with(b"liboclcache")
 }
 
 /// What the loader supports.

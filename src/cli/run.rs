@@ -151,7 +151,8 @@ fn summary(run: &RunCounts, config: &Config, program: &OsStr) -> String {
     let builds =
         [Counter::Hits, Counter::Misses, Counter::Failed].map(|counter| totals.get(counter));
     if builds.iter().all(|count| *count == 0) && totals.bypassed() == 0 {
-        return "no program was built".into();
+        // A process of the run may have reached its drivers in another way, which nothing here can see.
+        return "no program was built through the cache".into();
     }
     let reasons: Vec<String> = totals
         .bypasses()

@@ -32,12 +32,12 @@ impl ShowArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let (key, location, entry) = find_entry(&self.key)?;
         if self.source {
-            let missing = || {
+            let missing = |_| {
                 Failure::new(
                     "this entry was stored without its source; set OCLCACHE_STORE_SOURCE=1 to store the sources of later entries",
                 )
             };
-            let recipe = entry.recipe().ok_or_else(missing)?;
+            let recipe = entry.recipe().map_err(missing)?;
             return print_foreign(recipe.text().unwrap_or_default());
         }
         if self.json {
@@ -72,7 +72,7 @@ fn as_json(entry: &Entry) -> Value {
         "pending": meta.is_pending(),
         "imported": meta.imported,
         "variants": meta.variants,
-        "source_bytes": entry.recipe().map(|recipe| recipe.text().map_or(0, <[u8]>::len)),
+        "source_bytes": entry.recipe().ok().map(|recipe| recipe.text().map_or(0, <[u8]>::len)),
         "binary_bytes": entry.binaries().map(<[u8]>::len).collect::<Vec<_>>(),
         "kernels": meta.facts.kernel_names.iter().map(lossy).collect::<Vec<_>>(),
         "ingredients": ingredients.collect::<Vec<_>>(),
@@ -121,7 +121,7 @@ fn as_text(entry: &Entry) -> String {
     );
     row(
         "source text",
-        entry.recipe().map_or("not stored".into(), |recipe| {
+        entry.recipe().ok().map_or("not stored".into(), |recipe| {
             size(recipe.text().map_or(0, <[u8]>::len) as u64)
         }),
     );

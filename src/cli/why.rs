@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::fmt::Write;
 
 use super::output::ago;
+use super::recipe_environment::{self, VariableMap};
 use crate::key::ingredients::{Ingredient, Key, Kind};
 use crate::outcome::{Bypass, NotBakeable};
 use crate::store::entry::Meta;
@@ -126,6 +127,10 @@ impl BuildHistory {
             Kept::Entry => None,
             Kept::Recipe => {
                 let key = build?.key;
+                let pending = self.entry(&key).filter(|meta| meta.is_pending());
+                if let Some(why) = pending.and_then(not_baked_here) {
+                    return Some(why);
+                }
                 let is_pending = self.entry(&key).is_none_or(Meta::is_pending);
                 let attempts = self.store.attempts(&key).filter(|_| is_pending)?;
                 let reason = attempts.given_up();
@@ -344,6 +349,16 @@ pub fn record_of_entry(key: &Key, meta: &Meta) -> JournalRecord {
             options: meta.options.clone(),
         }),
     }
+}
+
+/// Why the baker would skip a recipe in the environment of this command.
+fn not_baked_here(meta: &Meta) -> Option<NotStored> {
+    let own: VariableMap = std::env::vars_os().collect();
+    let recorded = recipe_environment::recorded(&meta.driver_family, &meta.ingredients, &own);
+    let why = recorded.err()?;
+    let mut not_stored = NotStored::by(NotBakeable::OtherEnvironment);
+    let _ = write!(not_stored.words, " ({why})");
+    Some(not_stored)
 }
 
 fn bypassed(reason: Bypass) -> String {

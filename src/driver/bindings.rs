@@ -38,8 +38,10 @@ use super::watched_functions::{C_LIBRARY, MATHEMATICS, WITH_VARIANTS};
 use crate::fork_safety::{self, Mutex};
 use crate::key::ingredients::{Ingredient, Kind, hex, sha256};
 use crate::outcome::Bypass;
+use plt_entries::PltEntries;
 use watched_slots::WatchedSlots;
 
+mod plt_entries;
 mod watched_slots;
 
 /// The bindings at a moment.
@@ -105,9 +107,15 @@ impl Driver {
         let functions = self.functions();
         let is_start = |object: &Object| {
             let is_opened_by_it = |files: &DriverFiles| match files {
-                DriverFiles::PlugIns(_, pattern) | DriverFiles::Library(pattern) => {
-                    object.is_named(|name| matches(pattern, name))
+                // Modules of Python have names like those of plug-ins.
+                DriverFiles::PlugIns(directory, pattern) => {
+                    object
+                        .path
+                        .parent()
+                        .is_some_and(|at| at.ends_with(directory))
+                        && object.is_named(|name| matches(pattern, name))
                 }
+                DriverFiles::Library(pattern) => object.is_named(|name| matches(pattern, name)),
                 DriverFiles::Beside(..) | DriverFiles::At(..) | DriverFiles::Gcc(_) => false,
             };
             functions.iter().any(|function| object.contains(*function))
@@ -404,6 +412,7 @@ struct Scopes<'a> {
     /// The scope of each library.
     of_libraries: HashMap<usize, Option<Scope>>,
     known: HashMap<(Option<usize>, CString, Option<CString>), Option<usize>>,
+    entries: OnceCell<PltEntries>,
 }
 
 impl<'a> Scopes<'a> {
@@ -413,6 +422,7 @@ impl<'a> Scopes<'a> {
             of_all: Scope::open(None),
             of_libraries: HashMap::new(),
             known: HashMap::new(),
+            entries: OnceCell::new(),
         }
     }
 
@@ -470,6 +480,8 @@ impl<'a> Scopes<'a> {
             let Some(bound) = slot.bound.or_else(|| self.find(None, &slot)) else {
                 continue;
             };
+            // No library has address 0.
+            let bound = self.behind_plt_entry(bound, &slot).unwrap_or(0);
             let owner = self.world.owner(bound);
             let is_of_c_library = owner.is_some_and(|owner| self.world.parts[owner].is_c_library);
             if is_of_c_library

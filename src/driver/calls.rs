@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use opencl_sys::*;
 
 use super::Driver;
-use crate::cl::info::{Number, Reply, ask};
+use crate::cl::info::{Number, PartialValue, Reply, ask, ask_partial};
 use crate::cl::{Context, Device, Kernel, Notify, Platform, Program};
 use crate::fallible::with_capacity;
 
@@ -59,6 +59,20 @@ impl Driver {
     /// clGetProgramInfo.
     pub fn program_info(&self, program: Program, name: cl_program_info) -> Result<Vec<u8>, cl_int> {
         ask(|size, value, size_ret| {
+            call!(
+                self,
+                clGetProgramInfo(program.raw(), name, size, value, size_ret)
+            )
+        })
+    }
+
+    /// clGetProgramInfo, with the bytes that the driver does not write.
+    pub fn partial_program_info(
+        &self,
+        program: Program,
+        name: cl_program_info,
+    ) -> Result<PartialValue, cl_int> {
+        ask_partial(|size, value, size_ret| {
             call!(
                 self,
                 clGetProgramInfo(program.raw(), name, size, value, size_ret)
@@ -254,14 +268,17 @@ impl Driver {
         if code != CL_SUCCESS {
             return Err(code);
         }
-        let mut raw = vec![std::ptr::null_mut(); count as usize];
+        let mut raw = with_capacity(count as usize).map_err(|_| CL_OUT_OF_HOST_MEMORY)?;
+        raw.resize(count as usize, std::ptr::null_mut());
         // SAFETY: as the module says; there is room for `count` kernels.
         let code =
             unsafe { function(program.raw(), count, raw.as_mut_ptr(), std::ptr::null_mut()) };
         if code != CL_SUCCESS {
             return Err(code);
         }
-        Ok(raw.into_iter().map(Kernel::new).collect())
+        let mut kernels = with_capacity(count as usize).map_err(|_| CL_OUT_OF_HOST_MEMORY)?;
+        kernels.extend(raw.into_iter().map(Kernel::new));
+        Ok(kernels)
     }
 
     /// clReleaseKernel.

@@ -544,6 +544,20 @@ impl ElfImage {
         Ok(())
     }
 
+    /// The symbols that the object does not have and that have the address of an entry of its procedure linkage table, with that
+    /// address and what the entry's slot has.
+    pub fn plt_entries(&self) -> Vec<(usize, usize, usize)> {
+        let [_, of_calls] = self.relocation_tables().unwrap_or_default();
+        let entry = |relocation: Relocation| {
+            let symbol = self.symbol(relocation.symbol)?;
+            let slot = self.word(self.base.wrapping_add(relocation.offset))?;
+            let address = self.base.wrapping_add(symbol.value);
+            let is_entry = !symbol.is_defined && symbol.value != 0;
+            is_entry.then_some((relocation.symbol, address, slot))
+        };
+        relocations(of_calls).flatten().filter_map(entry).collect()
+    }
+
     /// A digest of the addresses of segments and tables: a tool that edits libraries may keep the build-id.
     pub fn layout(&self) -> u64 {
         let relative = |value: usize| match value < self.base {

@@ -1,23 +1,19 @@
 //! The surroundings of a call that change what a driver compiles: environment variables, configuration files, and programs that it
 //! runs. An application may change any of them at any time, so they are checked in each call.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::mem;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Driver;
-use super::files::{RealPaths, needed_by};
 use super::identity::{DriverNames, FileMemory, sha256_value};
-use super::key_neutral;
-use super::names::ScannedLibrary;
 use super::process_variables;
 use super::profile::Profile;
 use super::profile::variables::{Effect, LAYERS, is_neutral_value};
-use crate::file_fingerprint::FileFingerprint;
+use super::tools::{Tools, file};
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 
@@ -68,18 +64,16 @@ struct Snapshot {
     /// The programs that the driver runs, and when they were found.
     tools: Option<(Instant, Tools)>,
     chosen: Option<Chosen>,
+    history: History,
 }
 
-/// The programs that a driver runs.
-#[derive(Clone, Default)]
-struct Tools {
-    ingredients: Vec<Ingredient>,
-    /// The programs and the libraries that they need.
-    names: Arc<DriverNames>,
-    /// The paths of the programs. Empty if a watched file could change unnoticed.
-    paths: Vec<PathBuf>,
-    /// The files whose change makes this outdated.
-    watched: Arc<BTreeMap<PathBuf, FileFingerprint>>,
+/// What builds before this one could make a driver remember.
+#[derive(Default)]
+struct History {
+    /// All variables at an earlier build, as in `all`, if they were others.
+    earlier: Option<Vec<u8>>,
+    /// Whether variables of the key were others at an earlier build.
+    has_changed: bool,
 }
 
 /// The variables that are in the key.
@@ -102,6 +96,12 @@ pub struct DriverSurroundings {
     pub ingredients: Vec<Ingredient>,
     /// Files that a compiler would read as well. This follows from values, and a key may hold only digests of them.
     pub reads: Reads,
+    /// Whether variables of the key were others at an earlier build of this process.
+    ///
+    /// Drivers remember variables: PoCL 3.1 keeps the first value that it reads of each, even if the program removes the variable
+    /// later (measured with POCL_EXTRA_BUILD_FLAGS). Nobody knows which build made the driver read which variable, so no key tells
+    /// which values are in force.
+    pub has_changed: bool,
 }
 
 /// Files that variables make a compiler read and that the text of a program does not name.
@@ -131,9 +131,15 @@ impl KnownVariables {
     fn tools(&self, age: Duration, find: impl FnOnce(&Tools) -> Option<Tools>) -> Option<Tools> {
         let mut known = self.0.lock();
         if !process_variables::is_current(&known.all) {
+            let mut history = mem::take(&mut known.history);
+            // Variables from before the first build are not those of a build.
+            if known.chosen.is_some() {
+                history.earlier = Some(mem::take(&mut known.all));
+            }
             *known = Snapshot {
                 all: process_variables::current(),
                 changes: known.changes + 1,
+                history,
                 ..Snapshot::default()
             };
         }
@@ -157,10 +163,15 @@ impl KnownVariables {
     fn chosen(&self, opened: &OpeningVariables, choice: &Choice) -> [Arc<DriverSurroundings>; 3] {
         let names = choice.libraries.changes();
         let mut known = self.0.lock();
+        let earlier = known.history.earlier.take();
+        let earlier = earlier.map(|earlier| choice.of(&earlier).ingredients);
         match &known.chosen {
             Some(chosen) if chosen.names == names && Arc::ptr_eq(&chosen.tools, choice.tools) => {}
             _ => {
-                let now = Arc::new(choice.of(&known.all));
+                let mut now = choice.of(&known.all);
+                known.history.has_changed |= earlier.is_some_and(|all| all != now.ingredients);
+                now.has_changed = known.history.has_changed;
+                let now = Arc::new(now);
                 let at = |variables: &[u8]| match variables == known.all {
                     true => now.clone(),
                     false => Arc::new(choice.of(variables)),
@@ -320,18 +331,6 @@ fn configuration_file(name: &str) -> Option<Option<Vec<u8>>> {
     Some(fits.then_some(content))
 }
 
-/// The path of the program that a name means (execvp(3)).
-fn program(name: &str) -> Option<PathBuf> {
-    let directories = std::env::var_os("PATH")?;
-    std::env::split_paths(&directories)
-        .map(|directory| directory.join(name))
-        .find(|path| {
-            std::fs::metadata(path).is_ok_and(|metadata| {
-                metadata.is_file() && metadata.permissions().mode() & 0o111 != 0
-            })
-        })
-}
-
 impl Driver {
     /// The part of a key that tells the surroundings of this call.
     ///
@@ -379,53 +378,10 @@ impl Driver {
         if is_il {
             ingredients.extend(self.il_files(memory)?);
         }
-        Some(DriverSurroundings { ingredients, reads })
-    }
-}
-
-impl Tools {
-    /// Finds the programs in the search path, and the libraries that they would load. Keeps earlier results.
-    ///
-    /// The dynamic linker's directories are searched only if one of them changed: that takes 760 system calls for `ld` (measured
-    /// with strace on PoCL), which each hit would pay.
-    fn find(tools: &[&str], before: &Tools, memory: &dyn FileMemory) -> Option<Tools> {
-        let paths: Vec<PathBuf> = tools.iter().filter_map(|tool| program(tool)).collect();
-        let is_unchanged =
-            |(path, stamp): (&PathBuf, &FileFingerprint)| FileFingerprint::at(path) == Some(*stamp);
-        if paths == before.paths && before.watched.iter().all(is_unchanged) {
-            return Some(before.clone());
-        }
-        let needed = needed_by(&paths, &RealPaths::default(), |_| false);
-        let mut ingredients = Vec::new();
-        let mut scanned = Vec::new();
-        for path in &paths {
-            let tool = file(path, memory)?;
-            scanned.push(ScannedLibrary {
-                identity: tool.value.clone(),
-                path: path.clone(),
-            });
-            ingredients.push(tool);
-        }
-        for (path, name) in needed.libraries {
-            let identity = sha256_value(&memory.digest(&path).ok()?);
-            if !key_neutral::is_neutral(name.as_bytes()) {
-                ingredients.push(Ingredient::new(Kind::Driver, name, identity.as_slice()));
-            }
-            scanned.push(ScannedLibrary { identity, path });
-        }
-        // Paths are not in the key.
-        ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
-        ingredients.dedup();
-        let names = match before.ingredients == ingredients {
-            true => before.names.clone(),
-            false => Arc::new(DriverNames::of(scanned, memory)),
-        };
-        let is_settled = needed.watched.values().all(FileFingerprint::is_settled);
-        Some(Tools {
+        Some(DriverSurroundings {
             ingredients,
-            names,
-            paths: if is_settled { paths } else { Vec::new() },
-            watched: Arc::new(needed.watched),
+            reads,
+            has_changed: now.has_changed,
         })
     }
 }
@@ -477,12 +433,6 @@ const OPTIONS_OF_HEADERS: &[&[u8]] = &[
     b"-iquote",
     b"-idirafter",
 ];
-
-fn file(path: &Path, memory: &dyn FileMemory) -> Option<Ingredient> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let value = sha256_value(&memory.digest(path).ok()?);
-    Some(Ingredient::new(Kind::Driver, name, value))
-}
 
 #[cfg(test)]
 mod tests {

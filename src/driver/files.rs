@@ -1,18 +1,18 @@
 //! The files that a profile names, in addition to the libraries that a driver needs: how they are found, and watched for changes.
 
-use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
-use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::elf::Elf;
 use super::profile::DriverFiles;
-use crate::file_fingerprint::FileFingerprint;
+use super::real_paths::RealPaths;
 
 /// Finds the files of a profile.
 pub struct FileSearch<'a> {
@@ -32,7 +32,7 @@ pub struct FileSearch<'a> {
 pub type FilesByPath = BTreeMap<PathBuf, NamedFile>;
 
 /// How a file was found.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedFile {
     /// The shortest name that leads to the file: `libx.so.1` stays when `libx.so.1.3` replaces `libx.so.1.2`.
     pub name: String,
@@ -45,75 +45,6 @@ struct Entry {
     name: OsString,
     /// It is a regular file.
     is_plain: bool,
-}
-
-/// Finds real paths. Each component is looked at once: libraries are in few directories, and links are mostly within those. So it
-/// is valid for one look at a driver, not for a later one.
-#[derive(Default)]
-pub struct RealPaths(RefCell<HashMap<PathBuf, Part>>);
-
-/// A component of a path, whose parents are no links.
-#[derive(Clone)]
-enum Part {
-    Nothing,
-    Link(PathBuf),
-    Other,
-}
-
-/// As in the kernel (path_resolution(7)).
-const MAX_LINKS: usize = 40;
-
-impl RealPaths {
-    /// The path without links. None if nothing is there.
-    pub fn of(&self, path: &Path) -> Option<PathBuf> {
-        let mut real = PathBuf::new();
-        if !path.is_absolute() {
-            real = std::env::current_dir().ok()?;
-        }
-        let owned = |path: &Path| -> Vec<OsString> {
-            let parts = path.components().rev();
-            parts.map(|part| part.as_os_str().to_owned()).collect()
-        };
-        let mut rest = owned(path);
-        let mut links = 0;
-        while let Some(part) = rest.pop() {
-            match part.as_bytes() {
-                b"." => continue,
-                b".." => {
-                    real.pop();
-                    continue;
-                }
-                // The root replaces all before it.
-                _ => real.push(part),
-            }
-            match self.part(&real) {
-                Part::Nothing => return None,
-                Part::Other => {}
-                Part::Link(_) if links == MAX_LINKS => return None,
-                Part::Link(target) => {
-                    links += 1;
-                    real.pop();
-                    rest.extend(owned(&target));
-                }
-            }
-        }
-        Some(real)
-    }
-
-    fn part(&self, place: &Path) -> Part {
-        if let Some(known) = self.0.borrow().get(place) {
-            return known.clone();
-        }
-        let part = match std::fs::read_link(place) {
-            Ok(target) => Part::Link(target),
-            // It is no link.
-            Err(error) if error.kind() == ErrorKind::InvalidInput => Part::Other,
-            Err(_) => Part::Nothing,
-        };
-        let mut known = self.0.borrow_mut();
-        known.insert(place.to_owned(), part.clone());
-        part
-    }
 }
 
 impl<'a> FileSearch<'a> {
@@ -152,7 +83,8 @@ impl<'a> FileSearch<'a> {
 
     fn linked(&self) -> &[(PathBuf, Vec<Entry>)] {
         self.linked.get_or_init(|| {
-            let mut directories = linker_directories();
+            self.real.watch(Path::new(LINKER_CACHE));
+            let mut directories = linker_directories(&linker_path());
             directories.extend(self.above.iter().cloned());
             directories.extend(self.beside.iter().cloned());
             let real = directories.iter().filter_map(|path| self.real.of(path));
@@ -174,12 +106,13 @@ impl<'a> FileSearch<'a> {
                 }
             }
             DriverFiles::At(directory, pattern) => {
-                for directory in expand(Path::new(directory)) {
+                for directory in expand(Path::new(directory), self.real) {
                     self.list(&directory, pattern, found);
                 }
             }
             DriverFiles::Gcc(name) => {
-                for directory in gcc_directories(&GCC.map(Path::new), std::env::consts::ARCH) {
+                let processor = std::env::consts::ARCH;
+                for directory in gcc_directories(&GCC.map(Path::new), processor, self.real) {
                     self.list(&directory, name, found);
                 }
             }
@@ -194,6 +127,7 @@ impl<'a> FileSearch<'a> {
     }
 
     fn list(&self, directory: &Path, pattern: &str, found: &mut FilesByPath) {
+        self.real.watch(directory);
         for entry in entries(directory, &[pattern]) {
             self.take(directory, &entry, pattern, found);
         }
@@ -268,8 +202,9 @@ const GCC: [&str; 2] = ["/usr/lib/gcc", "/usr/lib64/gcc"];
 /// The directories of the newest GCC for this processor that is complete (clang's Gnu.cpp, GCCInstallationDetector; measured with
 /// strace on PoCL 3.1 and clang 15). Others are for other processors or older, and change nothing. Versions that differ only behind
 /// the first number are all given: which one is newer is not decided here.
-fn gcc_directories(roots: &[&Path], processor: &str) -> Vec<PathBuf> {
+fn gcc_directories(roots: &[&Path], processor: &str, real: &RealPaths) -> Vec<PathBuf> {
     let below = |path: &Path| -> Vec<PathBuf> {
+        real.watch(path);
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).collect()
     };
@@ -286,7 +221,10 @@ fn gcc_directories(roots: &[&Path], processor: &str) -> Vec<PathBuf> {
     let all = targets
         .filter(is_for_processor)
         .flat_map(|path| below(&path));
-    let complete = all.filter(|path| path.join("crtbegin.o").exists());
+    let complete = all.filter(|path| {
+        real.watch(path);
+        path.join("crtbegin.o").exists()
+    });
     let versions: Vec<_> = complete
         .filter_map(|path| Some((version(&path)?, path)))
         .collect();
@@ -298,14 +236,17 @@ fn gcc_directories(roots: &[&Path], processor: &str) -> Vec<PathBuf> {
 }
 
 /// The directories that match a path in which `*` stands for any component.
-fn expand(path: &Path) -> Vec<PathBuf> {
+fn expand(path: &Path, real: &RealPaths) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::new()];
     for component in path.components() {
         if component != Component::Normal(OsStr::new("*")) {
             found.iter_mut().for_each(|path| path.push(component));
             continue;
         }
-        let below = |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten();
+        let below = |path: PathBuf| {
+            real.watch(&path);
+            std::fs::read_dir(path).into_iter().flatten().flatten()
+        };
         let entries = found.into_iter().flat_map(below);
         found = entries.map(|entry| entry.path()).collect();
     }
@@ -319,33 +260,16 @@ pub struct Needed {
     pub files: Vec<PathBuf>,
     /// The real paths of libraries, and the names by which they are needed.
     pub libraries: BTreeMap<PathBuf, String>,
-    /// The files and directories that were looked at, as they were just before. While they stay unchanged, so do the libraries.
-    /// Directories are included, since a library may be installed in one.
-    pub watched: BTreeMap<PathBuf, FileFingerprint>,
 }
 
-impl Needed {
-    /// Whether the file or directory is there.
-    fn watch(&mut self, path: &Path) -> bool {
-        if self.watched.contains_key(path) {
-            return true;
-        }
-        let Some(stamp) = FileFingerprint::at(path) else {
-            return false;
-        };
-        self.watched.insert(path.to_owned(), stamp);
-        true
+/// The real paths of directories, each once, in order: a link to a directory leads to the same libraries.
+fn real_directories(paths: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        let directory = real.of(path);
+        found.extend(directory.filter(|directory| !found.contains(directory)));
     }
-
-    /// The real paths of directories, each once, in order: a link to a directory leads to the same libraries.
-    fn watch_directories(&mut self, paths: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> {
-        let mut found: Vec<PathBuf> = Vec::new();
-        for path in paths {
-            let directory = self.watch(path).then(|| real.of(path)).flatten();
-            found.extend(directory.filter(|directory| !found.contains(directory)));
-        }
-        found
-    }
+    found
 }
 
 /// The libraries that files need and that are not loaded yet, and the libraries that those need in turn, by name and real path:
@@ -368,7 +292,7 @@ pub fn needed_by(files: &[PathBuf], real: &RealPaths, is_loaded: impl Fn(&Path) 
         if is_loaded(&path) {
             continue;
         }
-        found.watch(&path);
+        real.watch(&path);
         let Ok(Some(elf)) = Elf::open(&path) else {
             continue;
         };
@@ -378,16 +302,16 @@ pub fn needed_by(files: &[PathBuf], real: &RealPaths, is_loaded: impl Fn(&Path) 
         let Ok(needs) = elf.needs(&path) else {
             continue;
         };
-        let own = found.watch_directories(&needs.directories, real);
+        let own = real_directories(&needs.directories, real);
         let usual = usual.get_or_insert_with(|| {
-            found.watch(Path::new(LINKER_CACHE));
-            found.watch_directories(&linker_directories(), real)
+            real.watch(Path::new(LINKER_CACHE));
+            real_directories(&linker_directories(&linker_path()), real)
         });
         for name in needs.libraries {
             let name = OsStr::from_bytes(&name);
             for directory in own.iter().chain(&*usual) {
                 let place = directory.join(name);
-                if !looked_for.insert((elf.machine(), place.clone())) || !found.watch(&place) {
+                if !looked_for.insert((elf.machine(), place.clone())) || !real.watch_place(&place) {
                     continue;
                 }
                 let Some(library) = real.of(&place) else {
@@ -411,11 +335,15 @@ pub fn needed_by(files: &[PathBuf], real: &RealPaths, is_loaded: impl Fn(&Path) 
 /// What the dynamic linker knows of where libraries are.
 pub const LINKER_CACHE: &str = "/etc/ld.so.cache";
 
-/// The directories in which the dynamic linker looks for a library that is opened by name (ld.so(8)): LD_LIBRARY_PATH, the
-/// directories in its cache, and the default ones.
-pub fn linker_directories() -> Vec<PathBuf> {
-    let variable = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let mut found: Vec<PathBuf> = std::env::split_paths(&variable).collect();
+/// The directories that LD_LIBRARY_PATH names now: programs that are started have them.
+pub fn linker_path() -> OsString {
+    std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default()
+}
+
+/// The directories in which the dynamic linker looks for a library that is opened by name (ld.so(8)): those of a value of
+/// LD_LIBRARY_PATH, those in its cache, and the default ones.
+pub fn linker_directories(variable: &OsStr) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = std::env::split_paths(variable).collect();
     // The end of the cache has paths of libraries as NUL-terminated strings. Other strings name no directory.
     let cache = std::fs::read(LINKER_CACHE).unwrap_or_default();
     let strings = cache.split(|byte| *byte == 0);
@@ -481,7 +409,7 @@ mod tests {
             found.is_empty(),
             "there is no directory `lib` to go up from"
         );
-        for directory in expand(&root.join("gcc/*/*")) {
+        for directory in expand(&root.join("gcc/*/*"), &real) {
             search.list(&directory, "libx.so*", &mut found);
         }
         let paths = ["libx.so.1", "libx.so.1.2"].map(|name| root.join("gcc/x86/12").join(name));
@@ -513,58 +441,15 @@ mod tests {
             }
         }
         let nothing = at("nothing");
-        let mut found = gcc_directories(&[root.path(), &nothing], "x86_64");
+        let real = RealPaths::default();
+        let mut found = gcc_directories(&[root.path(), &nothing], "x86_64", &real);
         found.sort();
         let expected = ["x86_64-linux-gnu/12", "x86_64-redhat-linux/12.2.1"];
         assert_eq!(found, expected.map(at));
         assert_eq!(
-            gcc_directories(&[root.path()], "aarch64"),
+            gcc_directories(&[root.path()], "aarch64", &real),
             [at("aarch64-linux-gnu/14")]
         );
-    }
-
-    #[test]
-    fn real_paths_are_those_of_the_system() {
-        use std::os::unix::fs::symlink;
-        let root = tempfile::tempdir().expect("a temporary directory");
-        let at = |name: &str| root.path().join(name);
-        std::fs::create_dir_all(at("lib/deep/er")).expect("made");
-        std::fs::write(at("lib/deep/libx.so.1.2"), "").expect("written");
-        for (link, target) in [
-            ("lib/deep/libx.so.1", "libx.so.1.2"),
-            ("lib/deep/libx.so", "../deep/libx.so.1"),
-            ("lib64", "lib/deep/er"),
-            ("dangling", "nothing"),
-            ("loop", "other-loop"),
-            ("other-loop", "loop"),
-        ] {
-            symlink(target, at(link)).expect("linked");
-        }
-        symlink(at("lib/deep"), at("absolute")).expect("linked");
-        let real = RealPaths::default();
-        for name in [
-            "",
-            "lib",
-            "lib/deep/libx.so.1.2",
-            "lib/deep/libx.so",
-            "./lib/./deep//libx.so.1",
-            "lib64/../libx.so.1",
-            "lib64/..",
-            "absolute/libx.so",
-            "absolute/er/../../deep/libx.so.1",
-            "dangling",
-            "loop",
-            "nothing/../lib",
-            "lib/nothing",
-            "lib/deep/libx.so/below",
-        ] {
-            let path = at(name);
-            assert_eq!(real.of(&path), std::fs::canonicalize(&path).ok(), "{name}");
-        }
-        for name in ["/", "/proc/self/exe", "/lib", ".", "src/../Cargo.toml"] {
-            let path = Path::new(name);
-            assert_eq!(real.of(path), std::fs::canonicalize(path).ok(), "{name}");
-        }
     }
 
     #[test]
@@ -581,15 +466,17 @@ mod tests {
                 .values()
                 .any(|name| name.starts_with("libc."))
         );
+        let known = needed_by(&files, &real, |path| needed.libraries.contains_key(path));
+        assert!(known.libraries.is_empty(), "{:?}", known.libraries);
+        let watched = real.into_watched();
         assert!(
             needed
                 .libraries
                 .keys()
-                .all(|path| needed.watched.contains_key(path))
+                .all(|path| watched.contains_key(path))
         );
-        let known = needed_by(&files, &real, |path| needed.libraries.contains_key(path));
-        assert!(known.libraries.is_empty(), "{:?}", known.libraries);
+        let real = RealPaths::default();
         let known = needed_by(&files, &real, |path| path == program);
-        assert!(known.files.is_empty() && known.watched.len() == 1);
+        assert!(known.files.is_empty() && real.into_watched().len() == 1);
     }
 }

@@ -42,10 +42,19 @@ const ROUNDING: [u64; 1] = [0x07c8_0000];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ROUNDING: [u64; 0] = [];
 
-/// In which state the first context of the process was made.
-static AT_FIRST_CONTEXT: OnceCell<FloatState> = OnceCell::new();
-/// Whether another was made in another state: nobody knows which of a driver's threads has which.
-static CONTEXTS_DIFFER: AtomicBool = AtomicBool::new(false);
+/// The calls in which drivers start threads that compile later, with the state of the caller.
+#[derive(Clone, Copy)]
+pub enum StartOfThreads {
+    /// A query of devices (measured: PoCL 3.1 starts there the threads that compile at enqueues and fold `sqrt(get_local_size(0) + 2.0)`).
+    Devices,
+    /// The creation of a context (measured: Intel's CPU runtime folds `sqrt(2.0)` by the rounding of the thread that created the first).
+    Context,
+}
+
+/// The states in which such a call was first made, by [`StartOfThreads`].
+static AT_FIRST: [OnceCell<FloatState>; 2] = [const { OnceCell::new() }; 2];
+/// Whether another such call was made in another state: nobody knows which of a driver's threads has which.
+static STARTS_DIFFER: AtomicBool = AtomicBool::new(false);
 
 impl FloatState {
     /// That of this thread.
@@ -83,12 +92,11 @@ impl FloatState {
         FloatState([])
     }
 
-    /// Remembers the state of the thread that creates a context: drivers start threads then that compile later (measured: Intel's CPU
-    /// runtime folds `sqrt(2.0)` by the rounding of the thread that created the first context).
-    pub fn note_context() {
+    /// Remembers the state of the thread that makes such a call.
+    pub fn note(start: StartOfThreads) {
         let now = FloatState::of_thread();
-        if *AT_FIRST_CONTEXT.get_or_init(|| now) != now {
-            CONTEXTS_DIFFER.store(true, Ordering::Relaxed);
+        if *AT_FIRST[start as usize].get_or_init(|| now) != now {
+            STARTS_DIFFER.store(true, Ordering::Relaxed);
         }
     }
 
@@ -96,6 +104,18 @@ impl FloatState {
     /// be able to end the process.
     pub fn enter(ingredients: &[Ingredient]) -> FloatStateGuard {
         let before = FloatState::of_thread();
+        FloatState::entered(ingredients).set();
+        FloatStateGuard(before, PhantomData)
+    }
+
+    /// Whether [`FloatState::enter`] sets the register of this ingredient to all that it says.
+    pub fn can_enter(one: &Ingredient) -> bool {
+        let state = FloatState::entered(std::slice::from_ref(one));
+        state.ingredients("").any(|had| had == *one)
+    }
+
+    /// What [`FloatState::enter`] sets.
+    fn entered(ingredients: &[Ingredient]) -> FloatState {
         let mut state = AT_START;
         for ((name, register), rounding) in state.0.iter_mut().zip(ROUNDING) {
             let mut ingredients = ingredients.iter();
@@ -106,8 +126,7 @@ impl FloatState {
                 *register = value & rounding | *register & !rounding;
             }
         }
-        state.set();
-        FloatStateGuard(before, PhantomData)
+        state
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -159,21 +178,24 @@ impl Drop for FloatStateGuard {
 
 impl Driver {
     /// The part of a key that tells the floating-point states: of the calling thread, of the thread that opened the driver, and of
-    /// those that created contexts.
+    /// those that made the driver start threads.
     ///
     /// # Errors
-    /// Contexts were created in different states.
+    /// Such calls were made in different states.
     pub fn float_state(&self) -> Result<impl Iterator<Item = Ingredient>, Bypass> {
-        if CONTEXTS_DIFFER.load(Ordering::Relaxed) {
+        if STARTS_DIFFER.load(Ordering::Relaxed) {
             return Err(Bypass::FloatingPointState);
         }
         let opened = self.opened_with.ingredients(Ingredient::AT_OPENING);
-        let context = AT_FIRST_CONTEXT.get().copied().unwrap_or(AT_START);
-        let context = context.ingredients(Ingredient::AT_CONTEXT);
+        let at = |start: StartOfThreads, when| {
+            let state = AT_FIRST[start as usize].get().copied();
+            state.unwrap_or(AT_START).ingredients(when)
+        };
         Ok(FloatState::of_thread()
             .ingredients("")
             .chain(opened)
-            .chain(context))
+            .chain(at(StartOfThreads::Devices, Ingredient::AT_DEVICES))
+            .chain(at(StartOfThreads::Context, Ingredient::AT_CONTEXT)))
     }
 }
 
@@ -205,7 +227,16 @@ mod tests {
             let expected = Ingredient::new(Kind::FloatingPoint, "MXCSR then", had);
             assert_eq!(told(), [expected], "{given}");
             drop(entered);
+            assert_eq!(FloatState::can_enter(&state(given)), given == had);
         }
+        // Traps, and the state of another moment.
+        assert!(!FloatState::can_enter(&state("0x1d80")));
+        let opened = Ingredient::new(
+            Kind::FloatingPoint,
+            "MXCSR when the driver was opened",
+            "0x3f80",
+        );
+        assert!(!FloatState::can_enter(&opened));
         let x87 = Ingredient::new(Kind::FloatingPoint, "x87 control word", "0x77f");
         let entered = FloatState::enter(std::slice::from_ref(&x87));
         assert_eq!(

@@ -6,8 +6,7 @@
 //! Measured with strace on builds of PoCL 3.1, Intel's CPU runtime 2026.2 and rusticl 22.3: the key has everything that their
 //! compilers open, except
 
-use std::cell::OnceCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,13 +16,14 @@ use std::time::{Duration, Instant};
 
 use super::Driver;
 use super::environment::DriverSurroundings;
-use super::files::{FileSearch, FilesByPath, NamedFile, RealPaths, matches, needed_by};
+use super::file_list::ListedFiles;
+use super::files::{FileSearch, FilesByPath, NamedFile, matches};
 use super::key_neutral::is_neutral;
 use super::late::Late;
-use super::loaded::{self, Mappings, Object};
+use super::loaded::{self, Object};
 use super::names::{Names, ScannedLibrary};
-use super::opened_by_name;
 use super::profile::DriverFiles;
+use super::real_paths::RealPaths;
 use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 pub use crate::key::ingredients::sha256_value;
@@ -42,6 +42,14 @@ pub trait FileMemory {
     fn facts(&self, identity: &[u8; 32]) -> Option<File>;
     /// Keeps the facts about a list of libraries.
     fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]);
+    /// A file's identity as it is in a key: its content. A build-id would not do: a library that is not loaded yet may be changed in
+    /// place and keep it.
+    ///
+    /// # Errors
+    /// The file cannot be read, or changes meanwhile.
+    fn identity(&self, path: &Path) -> io::Result<Vec<u8>> {
+        Ok(sha256_value(&self.digest(path)?))
+    }
     /// Whether an administrator says that a library of this name may answer for functions of a driver's and changes nothing.
     fn is_neutral_library(&self, _name: &str) -> bool {
         false
@@ -92,7 +100,7 @@ pub(super) struct Watched {
     /// The file at this path.
     pub(super) real: PathBuf,
     stamp: FileFingerprint,
-    pub(super) digest: [u8; 32],
+    pub(super) identity: Vec<u8>,
 }
 
 impl KnownIdentity {
@@ -117,13 +125,15 @@ impl Watched {
             path: path.to_owned(),
             real: path.to_owned(),
             stamp: FileFingerprint::at(path)?,
-            digest: memory.digest(path).ok()?,
+            identity: memory.identity(path).ok()?,
         })
     }
 
     pub(super) fn holds(&self, memory: &dyn FileMemory) -> bool {
         FileFingerprint::at(&self.path) == Some(self.stamp)
-            || memory.digest(&self.path).ok() == Some(self.digest)
+            || memory
+                .identity(&self.path)
+                .is_ok_and(|now| now == self.identity)
     }
 }
 
@@ -197,6 +207,11 @@ impl Driver {
         known.as_ref()
     }
 
+    /// Whether the identity was taken, or cannot be.
+    pub(super) fn has_identity(&self) -> bool {
+        self.identity.get().is_some()
+    }
+
     /// The names that occur in the driver's libraries.
     pub(super) fn names(&self, memory: &dyn FileMemory) -> Option<&DriverNames> {
         Some(&self.known_identity(memory)?.names)
@@ -234,62 +249,25 @@ impl Driver {
     }
 
     fn take_identity(&self, memory: &dyn FileMemory) -> Option<KnownIdentity> {
-        let functions = self.functions();
-        let own = |object: &Object| functions.iter().any(|function| object.contains(*function));
-        let taken = Instant::now();
         // Counted first: a library that is loaded meanwhile is looked at later.
         let changes = loaded::changes();
         let objects = loaded::objects();
-        let real = RealPaths::default();
-        let places = objects.iter().map(|object| match object.is_in_a_file() {
-            true => real.of(&object.path).unwrap_or_default(),
-            false => PathBuf::new(),
-        });
-        let places: Vec<PathBuf> = places.collect();
-        let libraries = objects.iter().filter(|object| own(object));
-        let search = FileSearch::new(
-            self.profile.files,
-            libraries.map(|object| object.path.as_path()),
-            &real,
-        );
-        let (mut found, mut plug_ins) = (FilesByPath::new(), FilesByPath::new());
-        for files in self.profile.files {
-            match files {
-                DriverFiles::PlugIns(..) => search.add(*files, &mut plug_ins),
-                _ => search.add(*files, &mut found),
-            }
-        }
-        // If several layers are ours, the functions below one may be those of another.
-        let is_start = |index: usize| {
-            let object = &objects[index];
-            own(object) && !object.is_oclcache()
-                || plug_ins.contains_key(&places[index])
-                || self.layer.is_some() && object.is_layer_of_another()
-        };
-        let closure = loaded::closure_by_root(&objects, is_start);
-        if closure.is_empty() {
-            return None;
-        }
-        found.append(&mut plug_ins);
-
-        let mappings = OnceCell::new();
+        let listed = ListedFiles::of(self, &objects, memory)?;
         let mut ingredients = Vec::new();
         let mut files = Vec::new();
         let mut scanned = Vec::new();
         let mut proven = HashMap::new();
-        for (index, _) in &closure {
-            let object = &objects[*index];
-            if !object.is_in_a_file() {
-                continue;
-            }
-            if is_neutral(&object.name) || found.contains_key(&places[*index]) {
+        for (index, object) in listed.libraries() {
+            if is_neutral(&object.name) || listed.has(&listed.places[index]) {
                 // Only its names matter, so a replaced file does no harm.
-                scanned.extend(scanned_object(object, memory));
+                scanned.extend(ScannedLibrary::of(object, |path| {
+                    listed.identity(path, memory)
+                }));
                 continue;
             }
             let value = match &object.build_id {
                 Some(build_id) => build_id_value(build_id),
-                None => sha256_value(&content(object, &object.path, &mappings, memory)?),
+                None => loaded_identity(object, &object.path, &listed, memory)?,
             };
             proven.insert(object.base, value.clone());
             scanned.push(ScannedLibrary {
@@ -299,59 +277,46 @@ impl Driver {
             let name = String::from_utf8_lossy(&object.name);
             ingredients.push(Ingredient::new(Kind::Driver, name, value));
         }
-        let opened_later: Vec<PathBuf> = found.keys().cloned().collect();
-        let mut take = |found: FilesByPath| -> Option<()> {
-            for (path, file) in found {
-                let stamp = FileFingerprint::at(&path)?;
-                let content = match places.iter().position(|place| *place == path) {
-                    Some(index) => {
-                        let object = &objects[index];
-                        let content = content(object, &path, &mappings, memory)?;
-                        proven.insert(object.base, sha256_value(&content));
-                        content
-                    }
-                    None => read(&path, memory)?,
-                };
-                ingredients.push(Ingredient::new(
-                    Kind::Driver,
-                    file.name,
-                    sha256_value(&content),
-                ));
-                files.extend(file.paths.into_iter().map(|named| Watched {
-                    path: named,
-                    real: path.clone(),
-                    stamp,
-                    digest: content,
-                }));
-            }
+        let mut take = |path: &PathBuf, name: &str, paths: &BTreeSet<PathBuf>| -> Option<()> {
+            let stamp = listed.state(path)?;
+            let identity = match listed.places.iter().position(|place| place == path) {
+                Some(index) => {
+                    let object = &objects[index];
+                    let identity = loaded_identity(object, path, &listed, memory)?;
+                    proven.insert(object.base, identity.clone());
+                    identity
+                }
+                None => read(path, &listed, memory)?,
+            };
+            ingredients.push(Ingredient::new(Kind::Driver, name, identity.as_slice()));
+            files.extend(paths.iter().map(|named| Watched {
+                path: named.clone(),
+                real: path.clone(),
+                stamp,
+                identity: identity.clone(),
+            }));
             Some(())
         };
-        take(found)?;
-        let mut paths: HashSet<PathBuf> = closure
-            .iter()
-            .map(|(index, _)| places[*index].clone())
-            .collect();
-        let needed = needed_by(&opened_later, &real, |path| paths.contains(path));
-        for path in needed.files {
-            let identity = sha256_value(&read(&path, memory)?);
+        for (path, file) in &listed.list.files {
+            take(path, &file.name, &file.paths)?;
+        }
+        let closure = listed.closure.iter();
+        let mut paths: HashSet<PathBuf> =
+            closure.map(|index| listed.places[*index].clone()).collect();
+        for path in &listed.list.to_be_opened {
+            let identity = read(path, &listed, memory)?;
+            let path = path.clone();
             scanned.push(ScannedLibrary { identity, path });
         }
-        paths.extend(opened_later);
-        let loaded: Vec<&Object> = closure.iter().map(|(index, _)| &objects[*index]).collect();
-        let is_known = |path: &Path| paths.contains(path);
-        // What these files need is opened with them.
-        let later =
-            opened_by_name::all(&scanned, &loaded, needed.libraries, &real, is_known, memory);
-        for (path, name) in later {
-            let identity = sha256_value(&read(&path, memory)?);
+        paths.extend(listed.list.files.keys().cloned());
+        let of_program = listed.of_program(|path| paths.contains(path));
+        for (path, name) in listed.list.by_name.libraries.iter().chain(&of_program) {
+            let identity = read(path, &listed, memory)?;
             if !is_neutral(name.as_bytes()) {
-                let file = NamedFile {
-                    name,
-                    paths: [path.clone()].into(),
-                };
-                take([(path.clone(), file)].into())?;
+                take(path, name, &[path.clone()].into())?;
             }
             paths.insert(path.clone());
+            let path = path.clone();
             scanned.push(ScannedLibrary { identity, path });
         }
         // The order of loading and of directory entries has no meaning.
@@ -366,11 +331,15 @@ impl Driver {
             names,
             proven,
             unloads: changes.unloads,
-            taken,
+            taken: listed.taken,
             checked: AtomicU64::new(0),
             broken: AtomicBool::new(false),
         };
         known.late.recall(&known, memory);
+        let early = std::mem::take(&mut *self.came_early.lock());
+        known
+            .late
+            .learn(&early, &known, self.program_dir().as_deref(), memory);
         Some(known)
     }
 
@@ -392,7 +361,8 @@ impl Driver {
         let closure = loaded::closure(objects, is_start);
         let late = closure.iter().filter(|object| object.is_in_a_file());
         let late = late.filter(|object| !known.names.has_path(&object.path));
-        let late = late.filter_map(|object| scanned_object(object, memory));
+        let late =
+            late.filter_map(|object| ScannedLibrary::of(object, |path| memory.identity(path)));
         known.names.add(late.collect(), memory);
     }
 
@@ -406,22 +376,23 @@ impl Driver {
             search.add(*files, &mut found);
         }
         let ingredient = |(path, file): (PathBuf, NamedFile)| {
-            let value = sha256_value(&read(&path, memory)?);
+            let value = readable(&path, memory.identity(&path))?;
             Some(Ingredient::new(Kind::Driver, file.name, value))
         };
         found.into_iter().map(ingredient).collect()
     }
 }
 
-/// The digest of a library, if the file at its path is what is in memory.
-fn content(
+/// The identity of a library, if the file at its path is what is in memory.
+fn loaded_identity(
     object: &Object,
     path: &Path,
-    mappings: &OnceCell<Mappings>,
+    listed: &ListedFiles<'_>,
     memory: &dyn FileMemory,
-) -> Option<[u8; 32]> {
-    if object.is_what_stands_at_its_path(mappings.get_or_init(Mappings::now)) {
-        return read(path, memory);
+) -> Option<Vec<u8>> {
+    let state = listed.state(&object.path);
+    if state.is_some_and(|state| object.is_file(state.file.1, &listed.mappings)) {
+        return read(path, listed, memory);
     }
     let library = crate::log::path(&object.path);
     tracing::warn!(%library, "this library was replaced since it was loaded: nothing is cached");
@@ -481,19 +452,12 @@ fn is_same(key: &[Ingredient], identity: &[Ingredient], surroundings: &[Ingredie
     surroundings.iter().all(|one| key.contains(one)) && key.iter().filter(is_of_them).all(is_there)
 }
 
-/// None if it cannot be read.
-fn scanned_object(object: &Object, memory: &dyn FileMemory) -> Option<ScannedLibrary> {
-    let identity = match &object.build_id {
-        Some(build_id) => build_id_value(build_id),
-        None => sha256_value(&memory.digest(&object.path).ok()?),
-    };
-    let path = object.path.clone();
-    Some(ScannedLibrary { identity, path })
+fn read(path: &Path, listed: &ListedFiles<'_>, memory: &dyn FileMemory) -> Option<Vec<u8>> {
+    readable(path, listed.identity(path, memory))
 }
 
-fn read(path: &Path, memory: &dyn FileMemory) -> Option<[u8; 32]> {
-    memory
-        .digest(path)
+fn readable(path: &Path, identity: io::Result<Vec<u8>>) -> Option<Vec<u8>> {
+    identity
         .inspect_err(|error| {
             tracing::warn!(file = %crate::log::path(path), %error, "a file of the driver cannot be read: nothing is cached");
         })

@@ -2,8 +2,9 @@
 //!
 //! What such a library does is in no key, so nothing is stored that was compiled while one came. It is added to the identity, and
 //! remembered in the cache directory with the identity, so that each later process has it in its keys from the start. This holds
-//! only for libraries that come between a key and the end of the compilation: a program opens libraries of its own at any time, and
-//! they say nothing of the driver. One of another thread that comes just then is taken for the driver's, which costs a compilation.
+//! only for libraries that come in a compilation, whatever the cache does with it: a program opens libraries of its own at any time,
+//! and they say nothing of the driver. One of another thread that comes just then is taken for the driver's, which costs a
+//! compilation.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -11,14 +12,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::Driver;
-use super::files::RealPaths;
-use super::identity::{
-    DriverIdentity, FileMemory, KnownIdentity, Watched, list_identity, sha256_value,
-};
+use super::identity::{DriverIdentity, FileMemory, KnownIdentity, Watched, list_identity};
 use super::key_neutral::is_neutral;
 use super::loaded::{self, Changes, Object};
 use super::names::ScannedLibrary;
 use super::opened_by_name::{checked, with_checksum};
+use super::real_paths::RealPaths;
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, key};
 
@@ -40,6 +39,13 @@ struct State {
     seen: HashSet<(usize, PathBuf)>,
     changes: Changes,
     arrivals: Vec<Arrival>,
+}
+
+/// What was loaded when a compilation began that is not going to be stored, or may not be.
+pub struct LibraryWatch {
+    loads: u64,
+    /// Where the identity was not taken yet: taking it costs more than a bypass may.
+    seen: Option<HashSet<(usize, PathBuf)>>,
 }
 
 struct Arrival {
@@ -111,6 +117,38 @@ impl Late {
         objects
     }
 
+    /// Adds libraries that came in compilations before the identity was taken.
+    pub fn learn(
+        &self,
+        paths: &[PathBuf],
+        known: &KnownIdentity,
+        programs: Option<&Path>,
+        memory: &dyn FileMemory,
+    ) {
+        let is_program =
+            |path: &PathBuf| programs.is_some_and(|directory| path.starts_with(directory));
+        let new = paths
+            .iter()
+            .filter(|path| !known.has(path) && !self.has(path) && !is_program(path));
+        let new: Vec<PathBuf> = new.cloned().collect();
+        self.add_unknown(&new, known, memory);
+    }
+
+    /// Adds libraries that nothing names, for this process and later ones.
+    fn add_unknown(&self, paths: &[PathBuf], known: &KnownIdentity, memory: &dyn FileMemory) {
+        if paths.is_empty() {
+            return;
+        }
+        for path in paths {
+            tracing::info!(library = %crate::log::path(path), "the driver opened a library that nothing names");
+        }
+        let all = self.remembered(memory).len() + paths.len();
+        if all <= MAX_LIBRARIES {
+            self.add(paths, known, memory);
+            self.remember(paths, memory);
+        }
+    }
+
     /// The libraries of unknown meaning that came since so many had been loaded. None: one came and went.
     ///
     /// `programs`: what the driver opens in this directory it has made of programs.
@@ -162,7 +200,7 @@ impl Late {
             let Some(file) = Watched::of(path, memory) else {
                 continue;
             };
-            let identity = sha256_value(&file.digest);
+            let identity = file.identity.clone();
             known.add_names(
                 ScannedLibrary {
                     identity: identity.clone(),
@@ -225,14 +263,38 @@ impl Driver {
             tracing::info!("a library was opened and closed while the driver compiled");
             return true;
         };
-        for path in &paths {
-            tracing::info!(library = %crate::log::path(path), "the driver opened a library that nothing names");
-        }
-        let all = late.remembered(memory).len() + paths.len();
-        if !paths.is_empty() && all <= MAX_LIBRARIES {
-            late.add(&paths, known, memory);
-            late.remember(&paths, memory);
-        }
+        late.add_unknown(&paths, known, memory);
         !paths.is_empty()
+    }
+
+    /// Begins to watch which libraries come.
+    pub fn watch_libraries(&self) -> LibraryWatch {
+        LibraryWatch {
+            loads: loaded::changes().loads,
+            seen: (!self.has_identity()).then(|| seen(&loaded::objects())),
+        }
+    }
+
+    /// Notes the libraries that came since, at the end of a compilation.
+    pub fn note_libraries(&self, watch: &LibraryWatch, memory: &dyn FileMemory) {
+        if loaded::changes().loads == watch.loads {
+            return;
+        }
+        match &watch.seen {
+            Some(seen) if !self.has_identity() => {
+                let real = RealPaths::default();
+                let objects = loaded::objects();
+                let new = objects.iter().filter(|object| {
+                    !seen.contains(&(object.base, object.path.clone()))
+                        && object.is_in_a_file()
+                        && !is_neutral(&object.name)
+                });
+                let paths = new.filter_map(|object| real.of(&object.path));
+                self.came_early.lock().extend(paths);
+            }
+            _ => {
+                self.has_opened_unknown(watch.loads, memory);
+            }
+        }
     }
 }

@@ -14,7 +14,7 @@ use object::elf::{
 };
 
 use crate::cl::info::Number;
-use crate::fork_safety;
+use crate::{fork_safety, proc_file};
 
 /// One loaded library.
 #[derive(Debug)]
@@ -68,21 +68,43 @@ impl Object {
 
     /// Whether the file at the path is the one that was loaded, so that its content tells what is in memory.
     pub fn is_what_stands_at_its_path(&self, mappings: &Mappings) -> bool {
+        std::fs::metadata(&self.path).is_ok_and(|metadata| self.is_file(metadata.ino(), mappings))
+    }
+
+    /// The same with the inode of the file at the path.
+    pub fn is_file(&self, inode: u64, mappings: &Mappings) -> bool {
         let Some(start) = self.ranges.first().map(|range| range.start) else {
             return false;
         };
-        let (Some(mapping), Ok(metadata)) = (mappings.at(start), std::fs::metadata(&self.path))
-        else {
+        let Some(mapping) = mappings.at(start) else {
             return false;
         };
         // On overlayfs some kernels show the inode of the lower file here. A replaced file shows as deleted.
-        match mapping.inode == metadata.ino() {
+        match mapping.inode == inode {
             true => !mapping.deleted,
             false => {
                 let is_there = |now: &Mappings| now.at(start).is_some_and(|one| !one.deleted);
                 is_overlay(&self.path) && is_there(&Mappings::now())
             }
         }
+    }
+
+    /// The inode from which it was loaded. None if there is no such file any more, or if it is unknown.
+    pub fn inode(&self, mappings: &Mappings) -> Option<u64> {
+        let mapping = mappings.at(self.ranges.first()?.start)?;
+        (!mapping.deleted).then_some(mapping.inode)
+    }
+
+    /// All that the dynamic linker and its file say about it, for comparisons.
+    pub fn description(&self) -> impl Iterator<Item = &[u8]> {
+        let own = [
+            self.path.as_os_str().as_bytes(),
+            &self.name,
+            &self.run_paths,
+            self.build_id.as_deref().unwrap_or_default(),
+        ];
+        let needed = self.needed.iter().map(Vec::as_slice);
+        own.into_iter().chain(needed).chain([&b"\n"[..]])
     }
 }
 
@@ -106,14 +128,7 @@ struct Mapping {
 impl Mappings {
     /// The current mappings. Empty if the system does not tell.
     pub fn now() -> Mappings {
-        use std::io::Read;
-        // The system writes some pages at a time, whatever size is asked for.
-        let mut text = Vec::with_capacity(64 << 10);
-        let file = std::fs::File::open("/proc/self/maps");
-        let read = file.and_then(|mut file| file.read_to_end(&mut text));
-        if read.is_err() {
-            text.clear();
-        }
+        let text = proc_file::read("/proc/self/maps").unwrap_or_default();
         let lines = text.split(|byte| *byte == b'\n');
         let lines = lines.filter_map(|line| std::str::from_utf8(line).ok());
         Mappings(lines.filter_map(Mapping::parse).collect())

@@ -14,6 +14,7 @@ pub mod device;
 mod elf;
 mod elf_image;
 pub mod environment;
+mod file_list;
 mod files;
 mod float_state;
 pub mod foreign_call;
@@ -33,7 +34,10 @@ mod process_variables;
 mod processor;
 pub mod profile;
 mod program_calls;
+mod real_paths;
 pub mod reentrancy;
+mod search_memory;
+mod tools;
 mod watched_functions;
 mod watched_names;
 
@@ -52,7 +56,7 @@ pub use application::Application;
 use bindings::Bindings;
 pub use calls::{BuildArguments, NotifyTarget};
 use environment::OpeningVariables;
-pub use float_state::FloatState;
+pub use float_state::{FloatState, StartOfThreads};
 use identity::KnownIdentity;
 pub use identity::{build_id_value, sha256_value};
 pub use library::{DriverLibrary, OpenError, file_of, has_dispatch_data};
@@ -100,6 +104,8 @@ pub struct Driver {
     pub profile: &'static Profile,
     suffix: Vec<u8>,
     identity: OnceBox<Option<KnownIdentity>>,
+    /// Libraries that came in compilations before the identity was taken.
+    came_early: Mutex<Vec<PathBuf>>,
     /// Variables and configuration files when the driver was opened.
     opened_in: OpeningVariables,
     /// The floating-point state of the thread that opened or first saw the driver: the driver's own threads may have inherited it.
@@ -139,6 +145,7 @@ impl Driver {
             profile,
             suffix: recognition.suffix.clone(),
             identity: OnceBox::new(),
+            came_early: Mutex::default(),
             opened_in: OpeningVariables::now(profile),
             opened_with: FloatState::of_thread(),
             bindings: Bindings::default(),
@@ -165,6 +172,7 @@ impl Driver {
             profile: self.profile,
             suffix: self.suffix.clone(),
             identity: OnceBox::new(),
+            came_early: Mutex::default(),
             opened_in: self.opened_in.clone(),
             opened_with: self.opened_with,
             bindings: Bindings::default(),

@@ -14,14 +14,16 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use memchr::{memchr, memmem};
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::elf::Elf;
 use super::identity::{FileMemory, build_id_value, list_identity, sha256_value};
+use super::loaded::Object;
 use crate::framing;
 
 /// Longer names are compared by this many of their last bytes.
@@ -44,12 +46,39 @@ const RECENT: usize = 1 << 14;
 type Reversed = [u8; LENGTH];
 
 /// A library or program of a driver.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ScannedLibrary {
     /// Its build-id or content, as in a key.
     pub identity: Vec<u8>,
     /// Where it is.
     pub path: PathBuf,
+}
+
+impl ScannedLibrary {
+    /// A library that is loaded. None if it has no build-id and its file cannot be read.
+    pub fn of(
+        object: &Object,
+        identity: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
+    ) -> Option<ScannedLibrary> {
+        let Some(build_id) = &object.build_id else {
+            return ScannedLibrary::of_file(&object.path, identity);
+        };
+        Some(ScannedLibrary {
+            identity: build_id_value(build_id),
+            path: object.path.clone(),
+        })
+    }
+
+    /// A library or program in a file. None if it cannot be read.
+    pub fn of_file(
+        path: &Path,
+        identity: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
+    ) -> Option<ScannedLibrary> {
+        Some(ScannedLibrary {
+            identity: identity(path).ok()?,
+            path: path.to_owned(),
+        })
+    }
 }
 
 /// The identity of a list of libraries.

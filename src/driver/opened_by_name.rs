@@ -7,7 +7,7 @@
 //! The names are made once for a list of libraries and then remembered in the cache directory, like those of variables.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -18,15 +18,16 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::elf::{Elf, replace_origin};
-use super::files::{LINKER_CACHE, RealPaths, linker_directories, needed_by};
-use super::identity::{FileMemory, list_identity, sha256_value};
+use super::files::{LINKER_CACHE, linker_directories, needed_by};
+use super::identity::{FileMemory, list_identity};
 use super::key_neutral::is_neutral;
 use super::loaded::Object;
 use super::names::ScannedLibrary;
-use crate::file_fingerprint::FileFingerprint;
+use super::process_variables;
+use super::real_paths::RealPaths;
+use crate::key::ingredients::Ingredient;
 
 const MAGIC: &[u8; 16] = b"oclcache opens 1";
-const FOUND: &[u8; 16] = b"oclcache found 1";
 /// No file of facts is larger.
 const MAX_BYTES: u64 = 1 << 20;
 /// Longer names are not those of libraries.
@@ -35,6 +36,7 @@ const MAX_LENGTH: usize = 96;
 const MAX_NAMES: usize = 4096;
 const EXTENSION: &[u8] = b".so";
 
+/// Names of files.
 type FileNames = BTreeSet<Vec<u8>>;
 
 /// The names of libraries that occur in the data of these: remembered, or else read now and remembered.
@@ -142,79 +144,38 @@ fn identities(libraries: &[ScannedLibrary]) -> Vec<&[u8]> {
     identities
 }
 
-/// What was found in a list of directories, and what must stay for that to hold.
-#[derive(Serialize, Deserialize)]
-struct Found {
-    libraries: Vec<(PathBuf, String)>,
-    /// None: there was no file.
-    watched: Vec<(PathBuf, Option<FileFingerprint>)>,
+/// The libraries that a driver may open by name.
+#[derive(Default, Serialize, Deserialize)]
+pub struct OpenedByName {
+    /// By real path and name.
+    pub libraries: Vec<(PathBuf, String)>,
+    /// All names that were looked for, or by which libraries are needed.
+    names: FileNames,
 }
 
-impl Found {
-    fn still_holds(&self) -> bool {
-        let mut watched = self.watched.iter();
-        watched.all(|(path, stamp)| FileFingerprint::at(path) == *stamp)
-    }
-
-    fn is_settled(&self) -> bool {
-        let stamps = self.watched.iter().filter_map(|(_, stamp)| stamp.as_ref());
-        stamps.clone().count() > 0 && { stamps }.all(FileFingerprint::is_settled)
-    }
-}
-
-/// The libraries that these name, and what those name and need in turn, by real path and name, but for those that are known.
+/// The libraries that these name, and what those name and need in turn, but for those that are known.
 ///
-/// They are remembered while nothing changes in the directories where they are looked for, since most names are in none of them: a
-/// hit would pay some 300 system calls each time (measured with strace on Intel's CPU runtime).
-///
-/// `loaded`: what is loaded of them. `needed`: what they are known to need.
+/// `loaded`: what of the driver is loaded. `said`: directories that these and the program say. `needed`: what the driver's files are
+/// known to need.
 pub fn all(
     scanned: &[ScannedLibrary],
     loaded: &[&Object],
+    said: &[PathBuf],
     needed: BTreeMap<PathBuf, String>,
     real: &RealPaths,
     is_known: impl Fn(&Path) -> bool,
     memory: &dyn FileMemory,
-) -> Vec<(PathBuf, String)> {
-    let beside = beside(scanned, loaded);
-    let variable = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let given = beside.iter().map(|path| path.as_os_str().as_bytes());
-    let needed_paths = needed.keys().map(|path| path.as_os_str().as_bytes());
-    let all = identities(scanned).into_iter();
-    let all = all
-        .chain(given)
-        .chain(needed_paths)
-        .chain([variable.as_bytes()]);
-    let identity = list_identity(FOUND, all);
-    let remembered = || {
-        let facts = checked(memory.facts(&identity)?, FOUND, &identity)?;
-        postcard::from_bytes::<Found>(&facts)
-            .ok()
-            .filter(Found::still_holds)
-    };
-    if let Some(found) = remembered() {
-        return found.libraries;
-    }
-    let mut directories = vec![PathBuf::from(LINKER_CACHE)];
-    directories.extend(beside);
+) -> OpenedByName {
     // The cache of the linker names directories, so it is looked at before they are.
-    let first = FileFingerprint::at(&directories[0]);
-    directories.extend(linker_directories());
-    let stamps = directories[1..]
-        .iter()
-        .map(|path| FileFingerprint::at(path));
-    let stamps: Vec<_> = [first].into_iter().chain(stamps).collect();
-    let watched = directories.iter().cloned().zip(stamps).collect();
-    let mut places: Vec<PathBuf> = directories[1..]
-        .iter()
-        .filter_map(|path| real.of(path))
-        .collect();
+    real.watch(Path::new(LINKER_CACHE));
+    let own = scanned.iter().map(|one| directory(&one.path).to_owned());
+    let beside: BTreeSet<PathBuf> = own.chain(said.iter().cloned()).collect();
+    let directories = linker_directories(&linker_path_at_start());
+    let directories = beside.into_iter().chain(directories);
+    let mut places: Vec<PathBuf> = directories.filter_map(|path| real.of(&path)).collect();
     let mut seen = HashSet::new();
     places.retain(|place| seen.insert(place.clone()));
-    let mut found = Found {
-        libraries: Vec::new(),
-        watched,
-    };
+    let mut found = OpenedByName::default();
     // What the C library and its like open changes code as little as they do (measured: it names libidn2 and libnss_files).
     let names_matter = |library: &ScannedLibrary| {
         let name = library.path.file_name().unwrap_or_default();
@@ -231,6 +192,7 @@ pub fn all(
         // Every variable is in the key of a driver that cannot be read, and what it opens is seen when it comes: see `late`.
         let mut names = names(&fresh, memory).unwrap_or_default();
         names.retain(|name| !loaded.iter().any(|object| object.name == *name));
+        found.names.extend(names.iter().cloned());
         let is_known = |path: &Path| is_known(path) || paths.contains(path);
         later.extend(find(&names, &places, real, is_known));
         fresh.clear();
@@ -238,38 +200,84 @@ pub fn all(
             if !paths.insert(path.clone()) {
                 continue;
             }
-            if let Ok(digest) = memory.digest(&path) {
-                let identity = sha256_value(&digest);
+            real.watch(&path);
+            if let Ok(identity) = memory.identity(&path) {
                 fresh.push(ScannedLibrary {
                     identity,
                     path: path.clone(),
                 });
             }
-            found
-                .watched
-                .push((path.clone(), FileFingerprint::at(&path)));
+            found.names.insert(name.clone().into_bytes());
             found.libraries.push((path, name));
         }
         fresh.retain(names_matter);
     }
-    if found.is_settled()
-        && let Ok(content) = postcard::to_stdvec(&found)
-    {
-        memory.remember_facts(&identity, &with_checksum(FOUND, &identity, &content));
-    }
-    found.libraries
+    found
 }
 
-/// The directories of these libraries, and those that they say.
-fn beside(libraries: &[ScannedLibrary], loaded: &[&Object]) -> BTreeSet<PathBuf> {
-    let directory = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
-    let own = libraries.iter().map(|one| directory(&one.path));
-    let said = loaded.iter().flat_map(|object| {
-        let texts = object.run_paths.split(|byte| *byte == b':');
-        let texts = texts.filter(|text| !text.is_empty());
-        texts.map(|text| replace_origin(text, &directory(&object.path)))
-    });
-    own.chain(said).collect()
+impl OpenedByName {
+    /// The libraries that the program has loaded under names that were looked for, but from other places: the dynamic linker opens
+    /// no second library of a name.
+    ///
+    /// `others`: what is loaded and not the driver's.
+    pub fn of_program<'o>(
+        &self,
+        others: impl Iterator<Item = &'o Object>,
+        is_known: impl Fn(&Path) -> bool,
+    ) -> Vec<(PathBuf, String)> {
+        let real = RealPaths::default();
+        let is_new = |path: &PathBuf| {
+            !is_known(path) && !self.libraries.iter().any(|(found, _)| found == path)
+        };
+        let others = others.filter(|object| object.is_in_a_file() && self.is_looked_for(object));
+        let others = others.filter_map(|object| {
+            let path = real.of(&object.path).filter(is_new)?;
+            let name = String::from_utf8_lossy(&object.name).into_owned() + Ingredient::OF_PROGRAM;
+            Some((path, name))
+        });
+        others.collect()
+    }
+
+    fn is_looked_for(&self, object: &Object) -> bool {
+        let file = object.path.file_name().unwrap_or_default().as_bytes();
+        self.names.contains(&object.name) || self.names.contains(file)
+    }
+}
+
+/// LD_LIBRARY_PATH as the dynamic linker has it, and as it is now, in case that what the process was started with cannot be read.
+pub fn linker_path_at_start() -> OsString {
+    const NAME: &str = "LD_LIBRARY_PATH";
+    let now = std::env::var_os(NAME).unwrap_or_default();
+    let at_start = process_variables::at_start().unwrap_or_default();
+    let mut variables = at_start
+        .split(|byte| *byte == 0)
+        .filter_map(process_variables::parse);
+    match variables.find(|(name, _)| *name == NAME) {
+        Some((_, first)) if first != now => [first, OsStr::new(":"), &now].into_iter().collect(),
+        _ => now,
+    }
+}
+
+/// The directories that a library or the program says. They only count if it says them by DT_RPATH, but DT_RUNPATH is not told from
+/// that here.
+pub fn said_by(object: &Object) -> Vec<PathBuf> {
+    let texts = object.run_paths.split(|byte| *byte == b':');
+    let texts = texts.filter(|text| !text.is_empty());
+    texts
+        .map(|text| replace_origin(text, directory(&path_of(object))))
+        .collect()
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
+}
+
+/// The program itself has no path here.
+fn path_of(object: &Object) -> PathBuf {
+    match object.path.as_os_str().is_empty() {
+        true => std::fs::read_link("/proc/self/exe").unwrap_or_default(),
+        false => object.path.clone(),
+    }
 }
 
 /// The libraries of these names in these directories and what they need, by name and real path, but for those that are known.

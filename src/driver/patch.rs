@@ -10,6 +10,7 @@ use std::ops::Range;
 use rustix::mm::{MprotectFlags, mprotect};
 
 use crate::cl::dispatch::{DispatchTable, Slot};
+use crate::proc_file;
 
 /// Replaces the slots that the driver provides; functions that it lacks stay NULL. Returns how many were replaced.
 ///
@@ -97,7 +98,7 @@ pub fn is_readable(address: usize) -> bool {
 
 /// The protection of a mapping in /proc/self/maps (proc(5)), such as `r--p`. None: nothing is mapped there.
 fn protection(address: usize) -> io::Result<Option<MprotectFlags>> {
-    let maps = std::fs::read("/proc/self/maps")?;
+    let maps = proc_file::read("/proc/self/maps")?;
     let lines = maps.split(|byte| *byte == b'\n');
     let of_line = |line: &[u8]| -> Option<MprotectFlags> {
         let line = str::from_utf8(&line[..line.len().min(64)]).ok()?;

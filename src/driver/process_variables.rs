@@ -3,6 +3,8 @@
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 
+use crate::proc_file;
+
 unsafe extern "C" {
     /// environ(7)
     static environ: *const *const c_char;
@@ -35,7 +37,7 @@ pub fn current() -> Vec<u8> {
 
 /// The variables with which the process was started (proc(5)). None if they cannot be read, which holds for the driver as well.
 pub fn at_start() -> Option<Vec<u8>> {
-    std::fs::read("/proc/self/environ").ok()
+    proc_file::read("/proc/self/environ").ok()
 }
 
 /// Whether these are the current variables.

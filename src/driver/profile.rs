@@ -1,6 +1,6 @@
 //! The facts about each family of drivers: one table with one row for each family.
 //!
-//! Each fact has its source in a comment. "Measured" was run on Debian 12 (PoCL 3.1, Intel CPU runtime 2026.2, rusticl 22.3). A
+//! Each fact has its source in a comment. "Measured" was run on Debian 12 (PoCL 3.1, Intel CPU runtime 2026.2, rusticl 22.3, Intel GPU driver 22.43). A
 //! file name is one of the driver's own sources. "Documented" is its vendor's manual. "Unverified" facts are inferred from these,
 //! or from what drivers usually do.
 

@@ -122,8 +122,8 @@ impl Driver {
             .clCreateProgramWithSource
             .ok_or(CL_INVALID_OPERATION)?;
         let mut code = CL_SUCCESS;
-        // Terminated by a NUL, since a length of 0 means a terminated string.
-        let text = [source, b"\0"].concat();
+        // A length of 0 means a terminated string. All others are read by their length, without a copy.
+        let text = if source.is_empty() { b"\0" } else { source };
         let mut string = text.as_ptr().cast::<c_char>();
         // SAFETY: as the module says; one string and one length.
         let program = unsafe { function(context.raw(), 1, &mut string, &source.len(), &mut code) };

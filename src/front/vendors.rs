@@ -53,8 +53,15 @@ pub fn find(
             let identity = identify(&library);
             (library, identity)
         });
+        // A copy that cannot be opened may be for another architecture: a user's vendors directory has one for each machine that
+        // shares the home.
+        let is_us = |library: &Path, identity: VendorIdentity| match identity {
+            VendorIdentity::Us => true,
+            VendorIdentity::Other(_) => false,
+            VendorIdentity::Unknown => is_named_as_us(library),
+        };
         identified
-            .filter(|(_, identity)| *identity != VendorIdentity::Us)
+            .filter(|(library, identity)| !is_us(library, *identity))
             .collect()
     };
     let loaders = others(libraries(&loader_sources(environment)));
@@ -222,6 +229,12 @@ pub fn is_bare_name(path: &Path) -> bool {
     !path.as_os_str().as_bytes().contains(&b'/')
 }
 
+/// Whether a library has our name.
+pub fn is_named_as_us(library: &Path) -> bool {
+    let name = library.file_name().unwrap_or_default().as_bytes();
+    name.starts_with(b"liboclcache")
+}
+
 fn is_icd_file(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b".icd")
 }
@@ -311,6 +324,21 @@ mod tests {
             ("OCLCACHE_VENDORS", list.to_str().expect("UTF-8")),
         ]);
         assert_eq!(found, [("/lib/liba.so".to_owned(), true)]);
+    }
+
+    #[test]
+    fn a_copy_for_another_architecture_hides_no_driver() {
+        let ours = directory(&[("oclcache-a.icd", "/x/liboclcache.so\n")]);
+        let both = directory(&[
+            ("oclcache-a.icd", "/x/liboclcache.so\n"),
+            ("oclcache-b.icd", "/x/liboclcache.so.b\n"),
+            ("none.icd", ""),
+        ]);
+        let found = |directory: &tempfile::TempDir| {
+            vendors(&[("OCL_ICD_VENDORS", directory.path().to_str().expect("UTF-8"))])
+        };
+        // The registered drivers of this machine, if there are any.
+        assert_eq!(found(&both), found(&ours));
     }
 
     #[test]

@@ -126,6 +126,11 @@ pub(super) unsafe fn read_arguments(
     (BuildArguments { devices, options }, odd)
 }
 
+/// No program has more headers; the driver judges a larger count.
+const MAX_HEADERS: cl_uint = 4096;
+/// The longest path of Linux; the driver judges a header of a longer name.
+const MAX_NAME_BYTES: usize = 4096;
+
 /// The embedded headers of a call. None if only the driver can judge them.
 ///
 /// # Safety
@@ -135,7 +140,8 @@ unsafe fn read_headers(
     programs: *const cl_program,
     names: *mut *const c_char,
 ) -> Option<Vec<HeaderProgram>> {
-    if (count == 0) != programs.is_null() || (count == 0) != names.is_null() {
+    let is_odd = (count == 0) != programs.is_null() || (count == 0) != names.is_null();
+    if is_odd || count > MAX_HEADERS {
         return None;
     }
     let header = |index| {
@@ -145,10 +151,9 @@ unsafe fn read_headers(
             return None;
         }
         // SAFETY: by the contract.
-        Some((
-            CString::from(unsafe { CStr::from_ptr(name) }),
-            Program::new(program),
-        ))
+        let name = unsafe { CStr::from_ptr(name) };
+        let is_short = name.count_bytes() <= MAX_NAME_BYTES;
+        is_short.then(|| (CString::from(name), Program::new(program)))
     };
     (0..count as usize).map(header).collect()
 }

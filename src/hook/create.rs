@@ -8,6 +8,7 @@ use opencl_sys::*;
 use crate::cache::materialize;
 use crate::cl::{Context, Program};
 use crate::driver::Driver;
+use crate::fallible::copy;
 use crate::key::il;
 use crate::shadow::{self, Constants, Origin};
 
@@ -69,7 +70,11 @@ super::hooks! {
         if code == CL_SUCCESS {
             // SAFETY: the driver has accepted the same arguments: `spec_size` bytes (OpenCL 3.0, 5.8.4).
             let value = unsafe { std::slice::from_raw_parts(spec_value.cast::<u8>(), spec_size) };
-            shadow::constant_set(Program::new(program), spec_id, value.to_vec());
+            match copy(value) {
+                Ok(value) => shadow::constant_set(Program::new(program), spec_id, value),
+                // What the program holds is not known any more.
+                Err(_) => shadow::program_recycled(Program::new(program)),
+            }
         }
         code
     };

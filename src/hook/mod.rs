@@ -11,13 +11,13 @@
 #![allow(unsafe_code)] // the C interface: pointers of the application's calls end here
 
 mod build;
-mod context;
 mod create;
 mod extension;
 mod kernel;
 mod lifetime;
 mod link;
 mod query;
+mod thread_starts;
 mod unwinding;
 
 use std::cell::Cell;
@@ -247,7 +247,7 @@ static LAYER_HOOKS: [fn() -> Vec<Hook>; MAX_LAYERS] = [
 
 fn hooks_of<const DRIVER: usize>() -> Vec<Hook> {
     let files = [
-        context::table::<DRIVER>,
+        thread_starts::table::<DRIVER>,
         create::table::<DRIVER>,
         build::table::<DRIVER>,
         link::table::<DRIVER>,
@@ -263,7 +263,7 @@ fn hooks_of<const DRIVER: usize>() -> Vec<Hook> {
 /// The hooks of a layer: all hooks except clGetExtensionFunctionAddress, whose arguments do not tell the driver.
 fn layer_hooks_of<const LAYER: usize>() -> Vec<Hook> {
     let files = [
-        context::in_layer::table::<LAYER>,
+        thread_starts::in_layer::table::<LAYER>,
         create::in_layer::table::<LAYER>,
         build::in_layer::table::<LAYER>,
         link::in_layer::table::<LAYER>,

@@ -15,6 +15,8 @@ const SPEC_ID: u32 = 1;
 pub struct Module {
     /// SHA-256 of the code.
     pub digest: [u8; 32],
+    /// The length of the code, in bytes.
+    pub length: usize,
     /// Whether it has specialization constants that an application can set.
     pub has_constants: bool,
 }
@@ -44,6 +46,7 @@ pub fn read(code: &[u8]) -> Option<Module> {
     }
     Some(Module {
         digest: sha256(code),
+        length: code.len(),
         has_constants,
     })
 }

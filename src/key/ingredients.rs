@@ -112,6 +112,12 @@ impl Ingredient {
     pub const VARIANTS: &str = "variants of ";
     /// The suffix of the name of a register's state when the driver was opened.
     pub const AT_OPENING: &str = " when the driver was opened";
+    /// Ends the name of a library that the program has loaded from elsewhere, and that the driver gets when it opens that name.
+    pub const OF_PROGRAM: &str = " of the program";
+    /// Ends the name of a library that is preloaded into the programs that the driver runs.
+    pub const IN_TOOLS: &str = " preloaded into the driver's tools";
+    /// Ends the name of a register as it was when devices were asked for.
+    pub const AT_DEVICES: &str = " when devices were asked for";
     /// Ends the name of a register as it was when contexts were made.
     pub const AT_CONTEXT: &str = " when contexts were made";
 
@@ -123,7 +129,10 @@ impl Ingredient {
             Kind::Functions => {
                 self.name.starts_with(Self::VARIANTS) || self.name.starts_with("libm.so")
             }
-            Kind::FloatingPoint => ![Self::AT_OPENING, Self::AT_CONTEXT]
+            Kind::FloatingPoint => ![Self::AT_OPENING, Self::AT_DEVICES, Self::AT_CONTEXT]
+                .iter()
+                .any(|end| self.name.ends_with(end)),
+            Kind::Driver => ![Self::OF_PROGRAM, Self::IN_TOOLS]
                 .iter()
                 .any(|end| self.name.ends_with(end)),
             _ => true,

@@ -233,12 +233,15 @@ fn replace(
     spans: &[Range<usize>],
     with: impl Fn(&[u8]) -> Vec<u8>,
 ) -> Result<Vec<u8>, Bypass> {
-    // The replacement of a directory is at most as long as "-I" and a letter.
     let mut replaced = with_capacity(text.len())?;
     let mut from = 0;
     for span in spans {
         replaced.extend_from_slice(&text[from..span.start]);
-        replaced.extend(with(&text[span.clone()]));
+        let replacement = with(&text[span.clone()]);
+        let rest = text.len() - span.end;
+        let reserved = replaced.try_reserve(replacement.len() + rest);
+        reserved.map_err(|_| Bypass::NoMemory)?;
+        replaced.extend(replacement);
         from = span.end;
     }
     replaced.extend_from_slice(&text[from..]);

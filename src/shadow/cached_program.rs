@@ -61,8 +61,8 @@ pub struct CachedProgram {
     twin: AtomicUsize,
     /// A call has changed the twin, so no recorded answer is valid.
     changed: AtomicBool,
-    /// One of these calls failed.
-    failed: AtomicBool,
+    /// One of these calls failed, or has left no kernels.
+    lost_kernels: AtomicBool,
 }
 
 impl CachedProgram {
@@ -89,7 +89,7 @@ impl CachedProgram {
             released: AtomicBool::new(false),
             twin: AtomicUsize::new(0),
             changed: AtomicBool::new(false),
-            failed: AtomicBool::new(false),
+            lost_kernels: AtomicBool::new(false),
         }
     }
 
@@ -215,15 +215,15 @@ impl CachedProgram {
         self.changed_twin().unwrap_or(self.program)
     }
 
-    /// Notes that a call has changed the twin.
-    pub fn set_changed(&self, failed: bool) {
-        self.failed.fetch_or(failed, Ordering::AcqRel);
+    /// Notes that a call has changed the twin. `lost_kernels`: the kernels of the link are no longer its kernels.
+    pub fn set_changed(&self, lost_kernels: bool) {
+        self.lost_kernels.fetch_or(lost_kernels, Ordering::AcqRel);
         self.changed.store(true, Ordering::Release);
     }
 
-    /// Whether a call to change the twin has failed. Then kernels are created from the twin, if there are any.
-    pub fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
+    /// Whether the twin has lost the kernels of the link. Then kernels are created from the twin, if there are any.
+    pub fn has_lost_kernels(&self) -> bool {
+        self.lost_kernels.load(Ordering::Acquire)
     }
 
     /// Keeps a twin, whose reference is ours. If two threads linked one, the first wins.

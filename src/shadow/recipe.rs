@@ -21,6 +21,8 @@ pub struct Recipe {
     pub arguments: BuildArguments,
     /// The recipe before the call, if devices that the call does not name keep that state.
     pub previous: Option<Arc<Recipe>>,
+    /// The length of the sources, intermediate languages and embedded headers of all these calls, in bytes.
+    pub texts: usize,
     /// The number of calls that repeat all of it.
     pub weight: usize,
     /// The length of the longest chain of calls that need one another.

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::directory::Directory;
+use super::ownership::begins_as_ours;
 use super::stats::{DAY_MS, date};
 use super::{ClearResult, Store, StoreError, TEMPORARY};
 use crate::framing;
@@ -174,7 +175,8 @@ fn remove_old_results(directory: &Directory) -> Result<(), StoreError> {
         .collect();
     results.sort();
     let excess = results.len().saturating_sub(2 * MAX_KEPT);
-    for (_, name) in &results[..excess] {
+    let old = results[..excess].iter();
+    for (_, name) in old.filter(|(_, name)| begins_as_ours(directory, name)) {
         directory.remove(name)?;
     }
     Ok(())
@@ -189,8 +191,9 @@ pub(super) fn clear(root: &Directory, cleared: &mut ClearResult) -> Result<(), S
         return Ok(());
     };
     for name in directory.names()?.into_iter().filter(|name| is_ours(name)) {
-        // The name decides: a mark that a power cut has emptied turns the cache off as well.
-        if let Some(file) = directory.facts(&name)
+        // Also a mark that a power cut has emptied, which turns the cache off as well.
+        if begins_as_ours(&directory, &name)
+            && let Some(file) = directory.facts(&name)
             && directory.remove(&name)?
         {
             cleared.files += 1;
@@ -219,7 +222,7 @@ mod tests {
             ..AuditMark::default()
         };
         store
-            .mark(&one, &mark, b"stored", b"built")
+            .mark(&one, &mark, b"oclcache stored", b"oclcache built")
             .expect("marked");
         assert!(store.is_marked(&one) && !store.is_marked(&other));
         let [found] = &store.marks().expect("listed")[..] else {
@@ -228,7 +231,7 @@ mod tests {
         assert_eq!((found.identity, &found.mark), (one, &Some(mark)));
         let results = found.results.iter().map(std::fs::read);
         let results: Vec<_> = results.map(|bytes| bytes.expect("kept")).collect();
-        assert_eq!(results, [&b"stored"[..], b"built"]);
+        assert_eq!(results, [&b"oclcache stored"[..], b"oclcache built"]);
         let file = path.join("v1/audit").join(one.hex());
         std::fs::write(file, [0; 9]).expect("damaged");
         assert!(store.is_marked(&one));
@@ -244,7 +247,12 @@ mod tests {
         let store = Store::open(&path, Limits::default()).expect("a store");
         let count = MAX_KEPT as u8 + 3;
         for number in 0..count {
-            let mark = store.mark(&Key([number; 32]), &AuditMark::default(), b"one", b"two");
+            let mark = store.mark(
+                &Key([number; 32]),
+                &AuditMark::default(),
+                b"oclcache one",
+                b"oclcache two",
+            );
             mark.expect("marked");
         }
         let marks = store.marks().expect("listed");

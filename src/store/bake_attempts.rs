@@ -7,8 +7,8 @@
 //! ```
 
 use super::directory::Directory;
-use super::leftovers::is_blank;
 use super::lock::{LockAttempt, LockGuard, Purpose};
+use super::ownership::is_blank;
 use super::{Store, StoreError, TEMPORARY};
 use crate::key::ingredients::Key;
 use crate::outcome::NotBakeable;
@@ -65,7 +65,12 @@ impl Drop for FetchGuard<'_> {
 }
 
 /// Whether a file certainly is one of these: it has a line of this form, or what a power cut left of one.
-fn is_left(directory: &Directory, name: &str) -> bool {
+pub(super) fn is_left(directory: &Directory, name: &str) -> bool {
+    is_ours(name) && has_content(directory, name)
+}
+
+/// Whether a file has the content of one of these, by whatever name.
+pub(super) fn has_content(directory: &Directory, name: &str) -> bool {
     let bytes = directory.read(name, MAX_REASON_BYTES).ok().flatten();
     bytes.is_some_and(|bytes| is_blank(&bytes) || BakeAttempts::parse(&bytes).is_some())
 }
@@ -127,8 +132,11 @@ impl Store {
 
     /// Forgets all attempts at a recipe.
     pub fn forget_attempts(&self, key: &Key) {
-        if let Ok(Some(directory)) = self.root.open_below(BAKING) {
-            let _ = directory.remove(&key.hex());
+        let name = key.hex();
+        if let Ok(Some(directory)) = self.root.open_below(BAKING)
+            && is_left(&directory, &name)
+        {
+            let _ = directory.remove(&name);
         }
     }
 
@@ -174,7 +182,7 @@ pub(super) fn files(root: &Directory) -> Result<Option<(Directory, Vec<String>)>
         return Ok(None);
     };
     let mut names = directory.names()?;
-    names.retain(|name| is_ours(name) && is_left(&directory, name));
+    names.retain(|name| is_left(&directory, name));
     Ok(Some((directory, names)))
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Store;
+use super::{Store, TEMPORARY};
 use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 use crate::framing;
@@ -97,10 +97,12 @@ impl Digests {
             return;
         };
         drop(state);
-        let written = store
-            .root()
-            .create(DIRECTORY)
-            .and_then(|directory| directory.write_by_rename(&directory, &host(), &bytes));
+        let write = || {
+            let temporary = store.root().create(TEMPORARY)?;
+            let directory = store.root().create(DIRECTORY)?;
+            directory.write_by_rename(&temporary, &host(), &bytes)
+        };
+        let written = write();
         if let Err(error) = written {
             tracing::debug!(%error, "digests of driver files are not stored: the next process computes them again");
         }

@@ -21,10 +21,11 @@ use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use zstd::bulk::{Compressor, Decompressor};
+use zstd::zstd_safe::{CCtx, DCtx, compress_bound, get_frame_content_size};
 
-use super::recipe::StoredRecipe;
+use super::recipe::{StoredRecipe, Text};
 use crate::framing::{CHECKSUM, seal, to_postcard, unseal};
 use crate::key::ingredients::{Ingredient, Key};
 
@@ -54,6 +55,8 @@ pub enum Defect {
     OtherKey,
     /// The metadata cannot be decoded although the checksum is right.
     Metadata,
+    /// There is no memory to decode it, so nothing is known about it.
+    NoMemory,
     /// The driver refused the binary, or made another program of it.
     Refused(&'static str),
     /// More than one process died while the driver loaded it.
@@ -69,6 +72,7 @@ impl std::fmt::Display for Defect {
             Defect::Checksum => f.write_str("wrong checksum"),
             Defect::OtherKey => f.write_str("entry of another key"),
             Defect::Metadata => f.write_str("undecodable metadata"),
+            Defect::NoMemory => f.write_str("no memory to decode it"),
             Defect::Refused(why) => write!(f, "refused: {why}"),
             Defect::Deadly => f.write_str("processes died while the driver loaded it"),
         }
@@ -79,7 +83,7 @@ impl std::fmt::Display for Defect {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// The value.
-    Value(Vec<u8>),
+    Value(Text),
     /// The error code.
     Error(i32),
     /// The application's own build options, with the NUL: the value of CL_PROGRAM_BUILD_OPTIONS, which may differ between
@@ -89,16 +93,20 @@ pub enum Answer {
     Withheld,
     /// A text that quotes the application's own build options: the parts around them. Intel's CPU runtime writes them into
     /// each build log, and programs that share an entry may spell include directories differently.
-    AroundOwnOptions(Vec<Vec<u8>>),
+    AroundOwnOptions(Vec<Text>),
 }
 
 /// The answers to a list of queries, by `param_name`.
 pub type Answers = Vec<(u32, Answer)>;
 
+/// Added to a `param_name`: which bytes of its value the driver did not write. 1 for such a byte, 0 for others; nothing is recorded if
+/// all were written. No name has this bit, so versions of oclcache that do not know it pass over it.
+pub const UNWRITTEN: u32 = 1 << 31;
+
 /// Everything that the API shows of a built program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
-    /// clGetProgramInfo, for what describes the executable.
+    /// clGetProgramInfo, for what describes the executable, some with [`UNWRITTEN`].
     pub program: Answers,
     /// clGetProgramBuildInfo, for each device in the program's order; nothing for those that were not built.
     pub devices: Vec<Answers>,
@@ -274,8 +282,7 @@ impl Entry {
         if cursor.at != body.len() {
             return Err(Defect::Length);
         }
-        let meta = decompress(&bytes[meta]).ok_or(Defect::Metadata)?;
-        let meta: Meta = postcard::from_bytes(&meta).map_err(|_| Defect::Metadata)?;
+        let meta = decode(&bytes[meta])?;
         Ok(Entry {
             is_of_system: false,
             bytes,
@@ -300,9 +307,12 @@ impl Entry {
         self.binaries.is_empty()
     }
 
-    /// How to make it again, if the recipe is stored.
-    pub fn recipe(&self) -> Option<StoredRecipe> {
-        postcard::from_bytes(&decompress(&self.bytes[self.recipe.clone()])?).ok()
+    /// How to make it again.
+    ///
+    /// # Errors
+    /// [`Defect::NoMemory`]: nothing is known about it. Anything else: the recipe is not stored.
+    pub fn recipe(&self) -> Result<StoredRecipe, Defect> {
+        decode(&self.bytes[self.recipe.clone()])
     }
 
     /// The size of the file, in bytes.
@@ -326,7 +336,21 @@ pub(super) fn parse_head(start: &[u8], key: &Key) -> Option<Meta> {
     if start[MAGIC.len() + size_of::<u32>()..][..key.0.len()] != key.0 {
         return None;
     }
-    postcard::from_bytes(&decompress(meta)?).ok()
+    decode(meta).ok()
+}
+
+/// Decodes what was compressed.
+fn decode<T: DeserializeOwned>(compressed: &[u8]) -> Result<T, Defect> {
+    let defect = |error: io::Error| match error.kind() {
+        io::ErrorKind::OutOfMemory => Defect::NoMemory,
+        _ => Defect::Metadata,
+    };
+    let bytes = decompress(compressed).map_err(defect)?;
+    postcard::from_bytes(&bytes).map_err(|error| match error {
+        // A text of ours says so where there is no memory for it, and nothing else does.
+        postcard::Error::SerdeDeCustom => Defect::NoMemory,
+        _ => Defect::Metadata,
+    })
 }
 
 /// Compresses at level 1, because a miss waits for it.
@@ -335,43 +359,49 @@ pub(super) fn parse_head(start: &[u8], key: &Key) -> Option<Meta> {
 /// There is no memory for it.
 pub(super) fn compress(bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut compressed = Vec::new();
-    compressed.try_reserve_exact(zstd::zstd_safe::compress_bound(bytes.len()))?;
-    Compressor::new(1)?.compress_to_buffer(bytes, &mut compressed)?;
-    compressed.shrink_to_fit();
+    compressed.try_reserve_exact(compress_bound(bytes.len()))?;
+    // `zstd::bulk` panics if there is no memory for a context.
+    let mut compressor = CCtx::try_create().ok_or(io::ErrorKind::OutOfMemory)?;
+    let written = compressor.compress(&mut compressed, bytes, 1);
+    // Only memory can be lacking: the buffer is large enough.
+    written.map_err(|_| io::ErrorKind::OutOfMemory)?;
+    // Not shrunk: that allocates, and ends the process if there is no memory.
     Ok(compressed)
 }
 
 thread_local! {
     /// One for each thread: creating one takes longer than decompressing the metadata of most entries.
-    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+    static DECOMPRESSOR: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
 }
 
-pub(super) fn decompress(compressed: &[u8]) -> Option<Vec<u8>> {
-    let size = zstd::zstd_safe::get_frame_content_size(compressed).ok()??;
-    let size = usize::try_from(size)
-        .ok()
-        .filter(|size| *size <= MAX_TEXT_BYTES)?;
+/// Decompresses the result of [`compress`].
+///
+/// # Errors
+/// There is no memory for it, or it is damaged.
+pub(super) fn decompress(compressed: &[u8]) -> io::Result<Vec<u8>> {
+    let size = get_frame_content_size(compressed).ok().flatten();
+    let size = size.and_then(|size| usize::try_from(size).ok());
+    let size = size.filter(|size| *size <= MAX_TEXT_BYTES);
     let mut bytes = Vec::new();
-    bytes.try_reserve_exact(size).ok()?;
+    bytes.try_reserve_exact(size.ok_or(io::ErrorKind::InvalidData)?)?;
+    let mut decompress_with = |decompressor: &mut DCtx<'static>| {
+        let written = decompressor.decompress(&mut bytes, compressed);
+        written.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+    };
+    let create = || DCtx::try_create().ok_or(io::ErrorKind::OutOfMemory);
     // Handlers of atexit build, when thread-local variables may be gone; handlers of signals build, when they may be in use.
     let kept = DECOMPRESSOR.try_with(|decompressor| {
         let mut decompressor = decompressor.try_borrow_mut().ok()?;
-        let decompressor = match &mut *decompressor {
-            Some(made) => made,
-            none => none.insert(Decompressor::new().ok()?),
-        };
-        decompressor
-            .decompress_to_buffer(compressed, &mut bytes)
-            .ok()
+        if decompressor.is_none() {
+            *decompressor = create().ok();
+        }
+        decompressor.as_mut().map(&mut decompress_with)
     });
-    if !matches!(kept, Ok(Some(_))) {
-        bytes.clear();
-        let mut decompressor = Decompressor::new().ok()?;
-        decompressor
-            .decompress_to_buffer(compressed, &mut bytes)
-            .ok()?;
-    }
-    Some(bytes)
+    match kept {
+        Ok(Some(decompressed)) => decompressed?,
+        _ => decompress_with(&mut create()?)?,
+    };
+    Ok(bytes)
 }
 
 struct Cursor<'a> {
@@ -432,7 +462,7 @@ pub(super) mod tests {
             variants: true,
             imported: true,
             facts: Facts {
-                program: vec![(0x1167, Answer::Value(vec![1, 0, 0, 0, 0, 0, 0, 0]))],
+                program: vec![(0x1167, Answer::Value(vec![1, 0, 0, 0, 0, 0, 0, 0].into()))],
                 devices: vec![vec![
                     (0x1183, Answer::Error(-19)),
                     (0x1182, Answer::OwnOptions),
@@ -440,7 +470,7 @@ pub(super) mod tests {
                 kernel_names: vec![b"f".to_vec()],
                 kernels: vec![KernelFacts {
                     name: b"f".to_vec(),
-                    attributes: Answer::Value(vec![0]),
+                    attributes: Answer::Value(vec![0].into()),
                     arguments: vec![vec![(0x1196, Answer::Withheld)]],
                     behind_last_argument: Vec::new(),
                 }],
@@ -505,7 +535,7 @@ pub(super) mod tests {
         };
         let entry = Entry::parse(content.encode(&key).expect("memory"), Some(&key)).expect("valid");
         assert_eq!(entry.meta, meta);
-        assert_eq!(entry.recipe(), Some(recipe));
+        assert_eq!(entry.recipe(), Ok(recipe));
         assert!(!entry.is_pending());
         assert_eq!(
             entry.binaries().collect::<Vec<_>>(),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::directory::FileFacts;
 use super::lock::{LockAttempt, Purpose};
+use super::ownership::begins_as_ours;
 use super::sizes::{SHARDS, Sizes};
 use super::{ENTRIES, Store, entries_of, file_name, shard_name, shard_of};
 use crate::config::Config;
@@ -309,7 +310,9 @@ impl Store {
                 of,
                 first_used_ms,
             };
-            if !goes(&candidate) || directory.remove(&file_name(&key)).is_err() {
+            let name = file_name(&key);
+            let remove = || begins_as_ours(&directory, &name) && directory.remove(&name).is_ok();
+            if !goes(&candidate) || !remove() {
                 kept += bytes;
                 oldest = oldest.or(Some(used_ms));
             }
@@ -533,7 +536,7 @@ mod tests {
         }
         drop(store);
         let sizes = directory.path().join("cache/v1/sizes");
-        for damage in [Some(&b"oclcsiz1 short"[..]), Some(&[0xff; 4104]), None] {
+        for damage in [Some(&b"oclcsiz1 short"[..]), Some(&[0; 4104]), None] {
             std::fs::remove_file(&sizes).expect("removed");
             if let Some(damage) = damage {
                 std::fs::write(&sizes, damage).expect("written");

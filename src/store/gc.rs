@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::directory::{Directory, is_temporary};
 use super::evict::{Limits, used_ms};
 use super::leftovers::{is_past, is_set_aside};
+use super::ownership::{begins_as_ours, has_our_content};
 use super::stats::Statistics;
 use super::{
-    ARCHIVE_KEY, ASIDE, ENTRIES, LOADING, SHARDS, STATISTICS, SUFFIX, Store, StoreError, TEMPORARY,
-    VERSION_DIRECTORY, audit, bake_attempts, digests, entries_of, file_name, is_shard,
+    ARCHIVE_KEY, ASIDE, ENTRIES, LOADING, LOCKS, SHARDS, STATISTICS, SUFFIX, Store, StoreError,
+    TEMPORARY, VERSION_DIRECTORY, audit, bake_attempts, digests, entries_of, file_name, is_shard,
     library_facts, load_guard, shard_of,
 };
 use crate::key::ingredients::Key;
@@ -24,7 +25,7 @@ const FILES: [&str; 7] = [
     "sizes",
     "journal",
     "journal.old",
-    "locks",
+    LOCKS,
     "drivers",
     "swept",
     ARCHIVE_KEY,
@@ -147,6 +148,7 @@ impl Store {
     /// Removes an entry; the sizes are counted at the end.
     fn collect_one(&self, entry: &Candidate, done: &mut GcResult) -> Result<(), StoreError> {
         if let Some(shard) = self.shard(shard_of(&entry.key))?
+            && begins_as_ours(&shard, &file_name(&entry.key))
             && shard.remove(&file_name(&entry.key))?
         {
             done.entries += 1;
@@ -239,13 +241,13 @@ fn is_entry(name: &str) -> bool {
     name.strip_suffix(SUFFIX).and_then(Key::from_hex).is_some()
 }
 
-/// Removes the files of a format by their names and directories, and follows no link. Other files stay, with their directories.
-/// Returns how many files were removed.
+/// Removes the files of a format by their names, directories and contents, and follows no link. Other files stay, with their
+/// directories. Returns how many files were removed.
 fn remove_format(format: &Directory) -> Result<u64, StoreError> {
     let mut removed = 0;
     let mut each = |directory: &Directory, is_ours: &dyn Fn(&str) -> bool| {
         for name in directory.names()? {
-            if is_ours(&name) && directory.facts(&name).is_some() {
+            if is_ours(&name) && has_our_content(directory, &name) {
                 removed += u64::from(directory.remove(&name)?);
             }
         }

@@ -14,6 +14,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::directory::Directory;
 use super::entry::{compress, decompress};
 use super::lock::try_lock_file;
+use super::ownership::{is_our_start, may_write};
 use super::{ClearResult, StoreError};
 use crate::framing::{frame, to_postcard, unframe};
 use crate::guarded_file::may_reach;
@@ -174,16 +176,30 @@ fn try_append(root: &Directory, mut record: JournalRecord) -> io::Result<()> {
 /// renamed, appends to the old file, which is read as well. On network file systems a lock may never answer, so no process takes
 /// one, and two processes may rename two files, the second one short.
 fn open_with_room(root: &Directory) -> io::Result<File> {
-    let file = root.open_to_append(NAME)?;
+    let file = open_ours(root)?;
     let is_network = root.file_system().is_network();
     if file.metadata()?.len() < MAX_JOURNAL_BYTES || !is_network && !try_lock_file(&file) {
         return Ok(file);
     }
     if root.is_named(NAME, &file) {
+        if !may_write(root, OLD, b"") {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         root.rename(NAME, OLD).map_err(|failure| failure.error)?;
     }
     drop(file);
-    root.open_to_append(NAME)
+    open_ours(root)
+}
+
+/// Opens the file to append to, unless a user has another file of this name.
+fn open_ours(root: &Directory) -> io::Result<File> {
+    let file = root.open_to_append(NAME)?;
+    let mut start = [0; MAGIC.len()];
+    let length = file.read_at(&mut start, 0)?;
+    match is_our_start(&start[..length]) {
+        true => Ok(file),
+        false => Err(io::ErrorKind::AlreadyExists.into()),
+    }
 }
 
 fn encode(record: &JournalRecord) -> io::Result<Vec<u8>> {
@@ -223,7 +239,7 @@ fn decode(mut bytes: &[u8]) -> Vec<JournalRecord> {
         bytes = &bytes[at..];
         bytes = match unframe(MAGIC, bytes) {
             Some((body, rest)) => {
-                let body = decompress(body);
+                let body = decompress(body).ok();
                 records.extend(body.and_then(|body| postcard::from_bytes(&body).ok()));
                 rest
             }

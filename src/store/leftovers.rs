@@ -1,7 +1,7 @@
 //! Removes files of processes that were killed: now and then, in a process that has just stored something.
 //!
-//! A user may have other files in the cache directory, under any names. So a file is removed only if the cache certainly wrote it:
-//! its name has the 64 digits of a key, or both its name and its content have a form that only the cache uses. In doubt it stays.
+//! A user may have other files in the cache directory, under any names. So a file is removed only if both its name and its content
+//! have a form that only the cache uses (see `ownership`). In doubt it stays.
 
 use std::io;
 use std::time::Duration;
@@ -9,14 +9,11 @@ use std::time::Duration;
 use super::directory::{Directory, is_temporary};
 use super::load_guard;
 use super::lock::{LockAttempt, Purpose};
+use super::ownership::begins_as_ours;
 use super::{
-    ASIDE, CACHEDIR_TAG, LOADING, SUFFIX, Store, StoreError, TEMPORARY, VERSION_DIRECTORY,
-    bake_attempts,
+    ASIDE, LOADING, SUFFIX, Store, StoreError, TEMPORARY, VERSION_DIRECTORY, bake_attempts,
 };
 use crate::key::ingredients::Key;
-
-/// How files begin that are written whole: a magic number, the JSON of the statistics, or the tag.
-const STARTS: [&[u8]; 3] = [b"oclc", b"{\"rows\":", CACHEDIR_TAG];
 
 /// The file whose time of modification is that of the last sweep.
 const SWEPT: &str = "swept";
@@ -117,7 +114,9 @@ impl Store {
                 .take(MAX_SET_ASIDE)
                 .take_while(|name| !is_old(name));
             let kept = young.count();
-            remove(&aside, names.split_off(kept))?;
+            let mut old = names.split_off(kept);
+            old.retain(|name| begins_as_ours(&aside, name));
+            remove(&aside, old)?;
         }
         if let Some(statistics) = self.statistics()? {
             statistics.fold_some(MAX_FOLDED);
@@ -128,17 +127,8 @@ impl Store {
 
 /// Whether a file certainly is an unfinished one, by its name and content.
 pub(super) fn is_leftover(directory: &Directory, name: &str) -> bool {
-    const MAX_READ_BYTES: usize = 64;
-    let start = is_temporary(name).then(|| directory.read_start(name, MAX_READ_BYTES));
-    start.flatten().is_some_and(|start| {
-        let begins = |known: &&[u8]| start.starts_with(known) || known.starts_with(&start);
-        is_blank(&start) || STARTS.iter().any(begins)
-    })
-}
-
-/// Whether a file is empty or has only zeros, as after a power cut.
-pub(super) fn is_blank(bytes: &[u8]) -> bool {
-    bytes.iter().all(|byte| *byte == 0)
+    is_temporary(name)
+        && (begins_as_ours(directory, name) || bake_attempts::has_content(directory, name))
 }
 
 /// Whether a name is one under which an entry is set aside.

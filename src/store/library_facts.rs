@@ -1,16 +1,18 @@
-//! Facts about the libraries of a driver: one file for each kind of facts and each list of libraries. `driver::names` and
-//! `driver::bindings` define their contents and notice damage.
+//! Facts about the libraries of a driver: one file for each kind of facts and each list of libraries. `driver` defines their contents
+//! and notices damage.
 
 use std::fs::File;
 
+use super::ownership::begins_as_ours;
 use super::{Store, TEMPORARY};
 use crate::key::ingredients::hex;
 
 /// Most of its files have names of variables.
 pub(super) const DIRECTORY: &str = "names";
-/// A file of names has some 2 MB, the others some kB, and a machine has a few drivers with half a dozen files each. New files replace
-/// those of former drivers.
-const MAX_FILES: usize = 64;
+/// A file of names has some 2 MB, the others some kB. A machine has a few drivers with half a dozen files each, and many machines may
+/// share a directory. New files replace those of former drivers.
+const MAX_FILES: usize = 1024;
+const MAX_BYTES: u64 = 256 << 20;
 
 /// The file of this identity.
 pub fn open(store: &Store, identity: &[u8; 32]) -> Option<File> {
@@ -23,14 +25,22 @@ pub fn save(store: &Store, identity: &[u8; 32], facts: &[u8]) {
     let written = store.root().create(DIRECTORY).and_then(|directory| {
         let temporary = store.root().create(TEMPORARY)?;
         directory.write_by_rename(&temporary, &name(identity), facts)?;
-        let files = directory.names()?.into_iter().filter(|name| is_ours(name));
+        let files = directory.names()?.into_iter();
+        let files = files.filter(|name| is_ours(name) && begins_as_ours(&directory, name));
+        let files = files.filter_map(|name| Some((directory.facts(&name)?, name)));
         let mut files: Vec<_> = files
-            .map(|name| (directory.modified_ms(&name), name))
+            .map(|(file, name)| (file.modified_ms, file.size, name))
             .collect();
         files.sort();
-        let excess = files.len().saturating_sub(MAX_FILES);
-        for (_, name) in &files[..excess] {
+        let mut bytes: u64 = files.iter().map(|(_, size, _)| size).sum();
+        let mut count = files.len();
+        for (_, size, name) in &files {
+            if count <= MAX_FILES && bytes <= MAX_BYTES {
+                break;
+            }
             directory.remove(name)?;
+            count -= 1;
+            bytes -= size;
         }
         Ok(())
     });

@@ -130,8 +130,11 @@ impl Store {
 
     /// Forgets loads of a former entry of this key.
     pub(super) fn forget_loads(&self, key: &Key) {
-        if let Ok(Some(directory)) = self.root.open_below(LOADING) {
-            let _ = directory.remove(&self.loading_name(key));
+        let name = self.loading_name(key);
+        if let Ok(Some(directory)) = self.root.open_below(LOADING)
+            && is_left(&directory, &name)
+        {
+            let _ = directory.remove(&name);
         }
     }
 }

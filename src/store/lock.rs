@@ -26,14 +26,14 @@ use std::time::Instant;
 
 use fs2::FileExt;
 
+use super::LOCKS;
 use super::directory::Directory;
 use super::filesystem::FileSystem;
 use crate::fork_generation::generation;
 use crate::fork_safety::{Mutex, MutexGuard};
 use crate::key::ingredients::Key;
 use file::LockFile;
-
-const NAME: &str = "locks";
+pub use file::is_lock_file;
 
 /// What a lock is for. Each purpose has offsets of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,11 +210,11 @@ impl Shared {
         let known = self.state().file.clone();
         if let Some(file) = &known
             && file.is_open()
-            && self.directory.is_named(NAME, file.file())
+            && self.directory.is_named(LOCKS, file.file())
         {
             return known;
         }
-        let opened = match LockFile::open(&self.directory, NAME, self.is_trusted) {
+        let opened = match LockFile::open(&self.directory, LOCKS, self.is_trusted) {
             Ok(opened) => opened,
             Err(error) => {
                 tracing::debug!(%error, "the file of locks cannot be opened");
@@ -401,7 +401,7 @@ mod tests {
         let locks = Locks::new(directory(temporary.path()));
         let first = got(&locks, Purpose::Build(key(255)));
         let second = got(&locks, Purpose::Load(key(128)));
-        let file = temporary.path().join(NAME);
+        let file = temporary.path().join(LOCKS);
         let expected = [(1 << 62) - 1, 0x5010_1010_1010_1010];
         assert_eq!(locked(&file), expected);
         drop(second);
@@ -415,7 +415,7 @@ mod tests {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let locks = Locks::new(directory(temporary.path()));
         let guard = got(&locks, Purpose::Build(key(1)));
-        let file = temporary.path().join(NAME);
+        let file = temporary.path().join(LOCKS);
         std::fs::remove_file(&file).expect("removed");
         let _other = got(&locks, Purpose::Build(key(2)));
         assert_eq!(locked(&file).len(), 1);
@@ -432,7 +432,7 @@ mod tests {
         let one = Locks::trusting(directory(temporary.path()), |_| false);
         let other = Locks::trusting(directory(temporary.path()), |_| false);
         let guard = got(&one, Purpose::Build(key(1)));
-        assert!(locked(&temporary.path().join(NAME)).is_empty());
+        assert!(locked(&temporary.path().join(LOCKS)).is_empty());
         for _ in 0..3 {
             assert!(is_taken(&other.try_lock(Purpose::Build(key(1)))));
         }
@@ -441,7 +441,7 @@ mod tests {
         drop(got(&one, Purpose::Statistics));
         let _statistics = got(&other, Purpose::Statistics);
         assert_eq!(
-            locked(&temporary.path().join(NAME)).len(),
+            locked(&temporary.path().join(LOCKS)).len(),
             1,
             "hosts share them"
         );
@@ -514,7 +514,7 @@ mod tests {
     #[test]
     fn what_is_no_file_of_ours_in_its_place_leaves_the_socket() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
-        let file = temporary.path().join(NAME);
+        let file = temporary.path().join(LOCKS);
         let precious = temporary.path().join("precious");
         std::fs::write(&precious, "mine").expect("written");
         let fifo = || {

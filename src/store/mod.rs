@@ -17,6 +17,7 @@ mod leftovers;
 pub mod library_facts;
 pub mod load_guard;
 pub mod lock;
+pub mod ownership;
 pub mod recipe;
 pub mod recorder;
 mod sizes;
@@ -37,8 +38,9 @@ use evict::used_ms;
 use leftovers::is_leftover;
 use lock::Locks;
 use once_cell::race::OnceBox;
+use ownership::{begins_as_ours, may_write, not_ours};
 use sizes::{SHARDS, Sizes};
-use tag::{CACHEDIR_TAG, tag};
+use tag::tag;
 pub use tier::Lookup;
 use tier::{EntryOrigin, ReadError, Tier};
 
@@ -50,6 +52,7 @@ pub const VERSION_DIRECTORY: &str = "v1";
 
 /// The file of the key that signs the archives of this cache (`cli::archive`).
 pub const ARCHIVE_KEY: &str = "archive-key";
+const LOCKS: &str = "locks";
 const ENTRIES: &str = "entries";
 const ASIDE: &str = "aside";
 const LOADING: &str = "loading";
@@ -265,7 +268,7 @@ impl Store {
         // its limit. (Counted afterwards, 40 killed processes put 3 entries too many into a cache of 24.)
         let counted = blocks as i64 - replaced as i64;
         self.count(key, counted);
-        let published = unfinished.publish(&shard, &name);
+        let published = unfinished.publish(&shard, &name, &bytes);
         let taken = published.map(|()| taken_by(&shard, &name) as i64 - replaced as i64);
         self.resized(key, *taken.as_ref().unwrap_or(&0) - counted);
         taken?;
@@ -308,10 +311,13 @@ impl Store {
         })?;
         let (from, name) = (file_name(key), key.hex());
         let bytes = taken_by(&shard, &from);
-        let first = shard.rename_to(&from, &aside, &from);
-        // A rename fails if one is a directory and the other a file, which somebody else has made: try other names.
-        (1..8).fold(first, |done, number| {
-            done.or_else(|_| shard.rename_to(&from, &aside, &format!("{name}-{number}{SUFFIX}")))
+        // A user may have a file of that name. If it is a directory, the rename fails. Then try other names.
+        let rename = |to: &str| match may_write(&aside, to, b"") {
+            true => shard.rename_to(&from, &aside, to),
+            false => Err(not_ours(&aside, to)),
+        };
+        (1..8).fold(rename(&from), |done, number| {
+            done.or_else(|_| rename(&format!("{name}-{number}{SUFFIX}")))
         })?;
         self.resized(key, -(bytes as i64));
         self.forget_loads(key);
@@ -387,8 +393,9 @@ impl Store {
         let Some(shard) = self.shard(shard_of(key))? else {
             return Ok(false);
         };
-        let bytes = taken_by(&shard, &file_name(key));
-        let removed = shard.remove(&file_name(key))?;
+        let name = file_name(key);
+        let bytes = taken_by(&shard, &name);
+        let removed = begins_as_ours(&shard, &name) && shard.remove(&name)?;
         if removed {
             self.resized(key, -(bytes as i64));
         }
@@ -458,7 +465,10 @@ impl Tier for Store {
         };
         match shard.read_with_facts(&file_name(key), MAX_ENTRY_BYTES) {
             Ok(Some((bytes, file))) => {
-                let entry = Entry::parse(bytes, Some(key)).map_err(ReadError::Bad)?;
+                let entry = Entry::parse(bytes, Some(key)).map_err(|defect| match defect {
+                    Defect::NoMemory => ReadError::Unreadable(io::ErrorKind::OutOfMemory.into()),
+                    defect => ReadError::Bad(defect),
+                })?;
                 Ok(Some((entry, self.origin(&file))))
             }
             Ok(None) => Ok(None),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::fallible;
 use crate::key::ingredients::{Ingredient, Key, Kind};
 
 /// The call that made the program of an entry.
@@ -181,6 +182,7 @@ impl<'de> Deserialize<'de> for Text {
             }
 
             fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Text, E> {
+                let bytes = fallible::copy(bytes).map_err(|_| E::custom("no memory"))?;
                 Ok(bytes.into())
             }
         }

@@ -16,6 +16,7 @@ use once_cell::race::OnceBox;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::directory::Directory;
+use super::ownership::is_our_start;
 use super::stats::{
     CounterEvent, DAY_MS, Labels, MAGIC, Program, ROW, ROWS, Statistics, WORDS, add, own_name,
 };
@@ -130,6 +131,9 @@ impl CounterFile {
         let file = GuardedFile::new(directory.open_or_create_file(name)?)?;
         let before = directory.read(name, 1 << 20).ok().flatten();
         let before = before.unwrap_or_default();
+        if !is_our_start(&before[..before.len().min(MAGIC.len())]) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         let (before, _) = before.strip_prefix(MAGIC).unwrap_or_default().as_chunks();
         let mut words: Vec<u64> = before
             .iter()

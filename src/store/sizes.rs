@@ -12,6 +12,7 @@
 use std::{fmt, io};
 
 use super::directory::Directory;
+use super::ownership::is_our_start;
 use crate::fork_safety::Mutex;
 use crate::guarded_file::GuardedFile;
 
@@ -70,7 +71,16 @@ impl Sizes {
         self.file.read_exact_at(&mut found, 0).is_ok() && found.starts_with(MAGIC)
     }
 
+    /// Writes the file anew, unless it is another file that a user has.
     fn begin_anew(&self) -> io::Result<()> {
+        let mut start = [0; MAGIC.len()];
+        let length = self.file.read_at(&mut start, 0)?;
+        if !is_our_start(&start[..length]) {
+            tracing::warn!(
+                "the cache may exceed its maximum size: `v1/sizes` is a file that oclcache did not write; move it away"
+            );
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         let fresh = [MAGIC.as_slice(), &[0; COUNTERS * size_of::<u64>()]].concat();
         self.file.write_all_at(&fresh, 0)
     }

@@ -1,6 +1,7 @@
 //! The file that tells backups that a directory is a cache (<https://bford.info/cachedir/>).
 
 use super::directory::Directory;
+use super::ownership::written;
 use super::{ENTRIES, StoreError, TEMPORARY, VERSION_DIRECTORY};
 
 pub(super) const TAG: &str = "CACHEDIR.TAG";
@@ -10,6 +11,9 @@ pub(super) const CACHEDIR_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806
 /// Tags the directory as a cache, so that backups leave it out; unless it has other files, since a user may keep the cache in a
 /// directory with other things.
 pub(super) fn tag(cache: &Directory, root: &Directory) -> Result<(), StoreError> {
+    if cache.begins_with(TAG, CACHEDIR_TAG) {
+        return Ok(());
+    }
     let temporary = root.create(TEMPORARY)?;
     // Another format's directory is one that has entries.
     let is_format = |name: &str| {
@@ -25,14 +29,8 @@ pub(super) fn tag(cache: &Directory, root: &Directory) -> Result<(), StoreError>
             .is_some_and(|start| CACHEDIR_TAG.starts_with(written(&start))),
         name => is_format(name),
     });
-    if is_alone && !cache.begins_with(TAG, CACHEDIR_TAG) {
+    if is_alone {
         cache.write_by_rename(&temporary, TAG, CACHEDIR_TAG)?;
     }
     Ok(())
-}
-
-/// The part of a file that was written before a power cut; the rest is zeros.
-fn written(bytes: &[u8]) -> &[u8] {
-    let end = bytes.iter().rposition(|byte| *byte != 0);
-    &bytes[..end.map_or(0, |last| last + 1)]
 }

@@ -104,6 +104,30 @@ fn clear_removes_what_a_power_cut_left() {
     assert!(cleared.bytes >= taken, "{} of {taken}", cleared.bytes);
 }
 
+/// What a process was about to publish when it was killed: an equal file under the name of an unfinished one.
+#[test]
+fn a_sweep_removes_what_killed_processes_had_not_published() {
+    use std::time::{Duration, SystemTime};
+    let (_directory, store) = filled();
+    store.begin_attempt(&key(2)).expect("written");
+    let root = store.root().path();
+    let temporary = root.join(TEMPORARY);
+    let old = SystemTime::now() - Duration::from_secs(86400);
+    let mut count = 0;
+    for folder in ["entries/01", "baking"] {
+        for published in std::fs::read_dir(root.join(folder)).expect(folder) {
+            let content = std::fs::read(published.expect("listed").path()).expect("read");
+            count += 1;
+            let unfinished = temporary.join(format!("new-1-{count}"));
+            std::fs::write(&unfinished, content).expect("written");
+            let file = std::fs::File::open(&unfinished).expect("opened");
+            file.set_modified(old).expect("dated");
+        }
+    }
+    assert_eq!(count, 2);
+    assert_eq!(store.sweep().expect("swept"), count);
+}
+
 #[test]
 fn a_link_in_place_of_an_entry_is_not_followed() {
     let (directory, store) = filled();
@@ -136,7 +160,7 @@ fn a_directory_that_was_set_aside_keeps_nothing_else_from_being_swept() {
     std::fs::create_dir_all(aside.join(name(999))).expect("made");
     std::thread::sleep(std::time::Duration::from_millis(20)); // the clock of the file system goes on
     for number in 0..300 {
-        std::fs::write(aside.join(name(number)), "x").expect("written");
+        std::fs::write(aside.join(name(number)), "oclcache").expect("written");
     }
     assert_eq!(store.sweep().expect("swept"), 300 - 256);
     assert!(aside.join(name(999)).is_dir());
@@ -198,4 +222,28 @@ fn a_collection_that_is_stopped_leaves_sizes_as_they_are() {
     let taken: u64 = entries.iter().map(|(_, file)| file.taken()).sum();
     assert_eq!(entries.len(), 3);
     assert_eq!(store.sizes().expect("kept").total(), taken);
+}
+
+#[test]
+fn a_file_of_the_user_is_not_removed_to_make_room() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let limits = Limits {
+        max_size: Some(1 << 16),
+        ..Limits::default()
+    };
+    let store = Store::open(&directory.path().join("cache"), limits).expect("a store");
+    let facts = facts();
+    let binary = [7; 9000];
+    let publish = |number: u8| store.publish(&key(number), &content(&facts, &[&binary]));
+    publish(1).expect("published");
+    // In the same shard, and older than all entries.
+    let theirs = format!("01{}.entry", "ab".repeat(31));
+    let theirs = store.path_of(&key(1)).with_file_name(theirs);
+    std::fs::write(&theirs, "precious").expect("written");
+    let file = std::fs::File::open(&theirs).expect("opened");
+    file.set_modified(std::time::UNIX_EPOCH).expect("dated");
+    store.count_again(store.sizes().expect("sizes"), 1);
+    let removed: u64 = (2..20).map(|number| publish(number).unwrap_or(0)).sum();
+    assert!(removed > 5, "{removed}");
+    assert_eq!(std::fs::read(&theirs).expect("there"), b"precious");
 }

@@ -553,11 +553,17 @@ fn a_hit_that_is_chosen_writes_no_more_than_another() {
     };
     // The first load of an entry notes that the driver takes it.
     written(&behind);
+    // Now and then a process also merges the counters of others, whatever it does.
+    let merges = |written: &[String]| written.iter().any(|line| line.contains("totl.json"));
     let [other, chosen] = ["0", "1"].map(|count| {
         behind.sandbox.set("OCLCACHE_AUDIT", count);
-        let written = written(&behind);
-        behind.let_go();
-        written
+        let mut traces = (0..8).map(|_| {
+            let written = written(&behind);
+            behind.let_go();
+            written
+        });
+        let usual = traces.find(|written| !merges(written));
+        usual.expect("a process that merges nothing")
     });
     assert!(!other.is_empty());
     assert_eq!(chosen, other);

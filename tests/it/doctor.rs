@@ -1,6 +1,7 @@
 //! `oclcache doctor`: each planted fault is found, and what it says mends it.
 
 mod faults;
+mod installations;
 mod single;
 
 use std::path::PathBuf;
@@ -148,7 +149,7 @@ fn a_driver_that_cannot_build_is_blamed_for_it_and_one_whose_binaries_are_useles
     world.sandbox.set("STUB_CRASH", &word);
     let ran = world.shell("", &[]);
     assert_eq!(ran.code, Some(1), "{}", ran.stdout);
-    let words = "can build nothing, even without oclcache: the driver crashed (signal 6)";
+    let words = "cannot build the program of this check, even without oclcache: the driver crashed (signal 6)";
     assert!(ran.stdout.contains(words), "{}", ran.stdout);
     let shown = without(&ran.stdout, &["loader", "baker", "directory", "room"]);
     assert_shown(&world.sandbox, "doctor-crash", &shown);

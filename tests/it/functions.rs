@@ -109,7 +109,7 @@ pub fn shared(sandbox: &Sandbox, name: &str, text: &str, options: &[&str]) -> Op
 }
 
 /// The program of folding.c.
-fn program(sandbox: &Sandbox, name: &str, options: &[&str]) -> Option<PathBuf> {
+pub fn program(sandbox: &Sandbox, name: &str, options: &[&str]) -> Option<PathBuf> {
     if !Path::new("/usr/include/CL/cl.h").exists() {
         skipped("a program that folds (no CL/cl.h: opencl-headers is not installed)");
         return None;
@@ -241,6 +241,23 @@ fn a_library_that_answers_for_nothing_is_in_no_key() {
             );
         }
     }
+}
+
+/// Python's modules match the names of PoCL's plug-ins, and some take their mathematics from the program's.
+#[test]
+fn a_library_that_is_named_like_a_plug_in_and_is_elsewhere_is_none() {
+    let Some(sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    let text = "double tgamma(double); double of_module(double x) { return tgamma(x); }\n";
+    let Some(module) = shared(&sandbox, "module", text, &["-fno-builtin"]) else {
+        return;
+    };
+    let without = [("LD_PRELOAD", "libm.so.6".to_owned())];
+    let with = [("LD_PRELOAD", format!("libm.so.6 {}", module.display()))];
+    let builds = [&without, &with]
+        .map(|variables| run(&sandbox, Way::Cached, &client(variables), OPTION).source_builds());
+    assert_eq!(builds, [1, 0]);
 }
 
 /// One that passes everything on unchanged, as the tools of sites do.
@@ -405,6 +422,46 @@ fn a_program_with_mathematics_of_its_own_is_told_from_others() {
     assert!(shown.contains(words), "{shown}");
 }
 
+/// Without PIE, all libraries get the address of an entry of the program's linkage table for a function whose address the program takes.
+/// What the entry calls answers, before the program has called it and after.
+#[test]
+fn a_program_with_a_fixed_address_has_the_functions_that_its_linkage_table_calls() {
+    let Some(sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    let options = ["-DFIXED_ADDRESS", "-no-pie", "-fno-pie", "-fno-builtin"];
+    let library = shared(&sandbox, "exp", EXP, &["-fno-builtin"]).expect("compiled");
+    let preloaded = [("LD_PRELOAD", library.display().to_string())];
+    for (name, binding) in [("lazy", "-Wl,-z,lazy"), ("now", "-Wl,-z,now")] {
+        let _ = std::fs::remove_dir_all(sandbox.path("cache"));
+        let Some(fixed) = program(&sandbox, name, &[&options[..], &[binding]].concat()) else {
+            return;
+        };
+        let state = |variables| State {
+            program: fixed.clone(),
+            variables,
+        };
+        let Some(usual) = program(&sandbox, "usual", &[]) else {
+            return;
+        };
+        let usual = State {
+            program: usual,
+            variables: &[],
+        };
+        run(&sandbox, Way::Cached, &usual, FOLDED);
+        let ran = run(&sandbox, Way::Cached, &state(&[]), FOLDED);
+        assert_eq!(ran.source_builds(), 0, "{name}, log:\n{}", ran.stderr);
+        let _ = std::fs::remove_dir_all(sandbox.path("cache"));
+        assert!(
+            each_has_its_own(&sandbox, &state(&[]), &state(&preloaded), FOLDED),
+            "{name}"
+        );
+        let shown = sandbox.oclcache(&["explain", "--last", "1"]).ok().stdout;
+        let words = "libexp.so.1 replaces functions of the driver: exp";
+        assert!(shown.contains(words), "{shown}");
+    }
+}
+
 /// Intel's runtime needs libimf before libm, but what an application is linked with comes before both.
 #[test]
 fn a_program_that_is_linked_with_the_c_librarys_mathematics_is_told_from_one_that_is_not_on_intel()
@@ -483,11 +540,14 @@ fn how_the_thread_rounds_that_builds_is_in_the_key() {
 }
 
 /// Results that show how the thread rounded that folded a constant, or that executes.
-const ROUNDED: &str =
-    "__kernel void f(__global uint *out) { out[0] = (uint)as_ulong(sqrt(2.0)); }\n";
+const ROUNDED: &str = "__kernel void f(__global uint *out) {
+    out[0] = (uint)as_ulong(sqrt(2.0));
+    out[1] = (uint)as_ulong(sqrt((double)get_local_size(0) + 2.0));
+}\n";
 
 /// Drivers start their threads where devices are asked for, contexts are made or a first program is built. Measured: those of Intel's
-/// CPU runtime fold constants, and round as the thread did that made the first context.
+/// CPU runtime fold constants, and round as the thread did that made the first context. Those of PoCL compile at enqueues, where the
+/// size of the work-group becomes a constant, and round as the thread did that first asked for devices.
 #[test]
 fn how_the_threads_round_that_make_contexts_and_devices_is_in_the_key_where_code_depends_on_it() {
     for driver in [Driver::Intel, Driver::Pocl] {

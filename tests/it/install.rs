@@ -1,15 +1,15 @@
 //! `oclcache install` and `uninstall`: programs are cached as soon as it is done, nothing of others' is touched, and nothing is left.
 
+mod user;
+
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::doctor::{World, real_library};
-use crate::hostile_texts::{HOSTILE, assert_plain};
 use crate::snapshots::assert_shown;
-use crate::support::{Ran, Way, copy_program, example, is_root, library, skipped};
+use crate::support::{Ran, Way, copy_program, is_root, library, skipped};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 7; }\n";
 
@@ -43,65 +43,6 @@ fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         }
     }
     found
-}
-
-#[test]
-fn for_one_user_a_shell_that_does_what_it_prints_is_cached_until_it_is_undone() {
-    let world = fresh();
-    let home = world.sandbox.path("home");
-    let client = format!(
-        "{} run --kernel f --source kernel.cl",
-        example("client").display()
-    );
-    let dry = shell(&world, "oclcache install --user --dry-run").ok();
-    assert_eq!((dry.stdout.as_str(), files(&home).len()), ("", 0));
-    assert_shown(&world.sandbox, "install-dry-run", &plain(&dry.stderr));
-    let installed = shell(&world, "oclcache install --user").ok();
-    let shown = format!("{}{}", installed.stderr, installed.stdout);
-    assert_shown(&world.sandbox, "install", &plain(&shown));
-    let registered = files(&home);
-    assert_eq!(registered.len(), 2, "{registered:?}");
-    let again = shell(&world, "oclcache install --user").ok();
-    assert!(
-        again.stderr.contains("already registered for you"),
-        "{}",
-        again.stderr
-    );
-    assert_eq!(
-        (files(&home), &again.stdout),
-        (registered, &installed.stdout)
-    );
-    let cached = format!("eval \"$(oclcache install --user)\"; {client} && {client}");
-    shell(&world, &cached).ok();
-    assert_eq!(
-        [world.sandbox.compilations(), world.sandbox.entries().len()],
-        [1, 1]
-    );
-    let undone = shell(
-        &world,
-        "eval \"$(oclcache install --user)\"; oclcache uninstall --user",
-    )
-    .ok();
-    let shown = format!("{}{}", undone.stderr, undone.stdout);
-    assert_shown(&world.sandbox, "uninstall", &shown);
-    assert_eq!(files(&home).len(), 0);
-    assert!(world.sandbox.path("cache").exists() && world.sandbox.entries().len() == 1);
-    let nothing = shell(&world, "oclcache uninstall --user").ok();
-    assert!(
-        nothing.stderr.contains("not registered for you"),
-        "{}",
-        nothing.stderr
-    );
-    assert_eq!(nothing.stdout, "");
-}
-
-#[test]
-fn a_session_that_has_the_variables_already_keeps_its_drivers() {
-    let world = fresh();
-    let twice = "eval \"$(oclcache install --user)\"; oclcache install --user";
-    let once = shell(&world, "oclcache install --user").ok().stdout;
-    assert!(once.contains("export OCLCACHE_VENDORS="), "{once}");
-    assert_eq!(shell(&world, twice).ok().stdout, once);
 }
 
 /// The command registers for all, below a root of its own.
@@ -262,32 +203,4 @@ fn where_nothing_can_be_written_the_path_and_the_next_step_are_told() {
         words.contains("Permission denied") && words.contains("sudo "),
         "{words}"
     );
-}
-
-#[test]
-fn a_home_of_any_name_is_served_or_refused_in_plain_words() {
-    let world = fresh();
-    for name in HOSTILE {
-        let home = world
-            .sandbox
-            .path("homes")
-            .join(std::ffi::OsStr::from_bytes(name));
-        fs::create_dir_all(&home).expect("made");
-        let before = files(&world.sandbox.path("homes"));
-        let mut command = world
-            .sandbox
-            .command(Way::Bare, world.sandbox.path("bin/oclcache"));
-        command.args(["install", "--user"]).env("HOME", &home);
-        let output = command.output().expect("it runs");
-        assert_plain(&output.stdout);
-        assert_plain(&output.stderr);
-        let is_plain = name
-            .iter()
-            .all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(byte));
-        assert_eq!(output.status.success(), is_plain, "{name:?}");
-        if !is_plain {
-            assert_eq!(files(&world.sandbox.path("homes")), before, "{name:?}");
-        }
-    }
-    assert!(!world.sandbox.path("pwned").exists());
 }

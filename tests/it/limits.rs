@@ -158,11 +158,19 @@ fn gc_removes_old_formats_and_leftovers_and_nothing_else() {
         (format!("v0/aside/{key}.entry"), "oclcache"),
         ("v0/tmp/new-7-0".to_owned(), "oclcache"),
         ("v0/stats/total.json".to_owned(), ""),
-        ("v0/archive-key".to_owned(), "a key"),
+        (
+            "v0/archive-key".to_owned(),
+            "a key of an archive, 32 bytes it",
+        ),
         ("v5/sizes".to_owned(), "oclcsiz9"),
     ];
     let theirs = [
         "v2/entries/aa/x.entry",
+        "v0/journal",
+        "v0/drivers",
+        "v0/locks",
+        "v5/stats/total.json",
+        "v5/archive-key",
         "v6/notes",
         "v8/entries/x",
         "v9/x",
@@ -185,7 +193,14 @@ fn gc_removes_old_formats_and_leftovers_and_nothing_else() {
         leave(name, "precious", Some(60 * DAY));
     }
     // In a place where a key would have it, and with another content.
-    let foreign = [format!("v1/loading/{key}"), format!("v1/baking/{key}")];
+    let foreign = [
+        format!("v1/loading/{key}"),
+        format!("v1/baking/{key}"),
+        format!("v0/loading/{key}"),
+        format!("v0/baking/{key}"),
+        format!("v0/names/{key}"),
+        format!("v0/audit/{key}"),
+    ];
     for name in &foreign {
         leave(name, "precious", Some(60 * DAY));
     }
@@ -221,7 +236,7 @@ fn gc_removes_old_formats_and_leftovers_and_nothing_else() {
     for (name, there) in [
         ("v0/entries", false),
         ("v0/link", true),
-        ("v5", false),
+        ("v5", true),
         (&*entry("v6"), false),
         (&*entry("v7"), true),
         ("v1/tmp/new-1-1", false),

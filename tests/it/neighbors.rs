@@ -142,15 +142,26 @@ fn processes_that_are_killed_at_any_moment_leave_whole_entries_and_nothing_that_
         start(client(&sandbox, &arguments))
     };
     let mut pool: Vec<Running> = (1..=3).map(user).collect();
-    for number in 0..40 {
-        sleep(Duration::from_millis(chance.below(80)));
+    // On a busy machine most are killed before they have stored anything (measured: all of the first nine), so those are counted that
+    // are killed while the cache is full, and all live longer where nothing is stored.
+    let (mut killed_when_full, mut number, mut longest_ms, mut before) = (0, 0, 80, 0);
+    while killed_when_full < 15 || number < 40 {
+        sleep(Duration::from_millis(chance.below(longest_ms)));
         let mut victim = pool.swap_remove(chance.below(3) as usize);
         let ended = victim.0.try_wait().expect("a child");
         let errors = fs::read_to_string(sandbox.path("errors")).unwrap_or_default();
         assert!(ended.is_none(), "not by us: {ended:?}: {errors}");
         drop(victim);
         pool.push(user(number + 4));
+        number += 1;
         let (bytes, entry) = allocated(&sandbox, &mut pool);
+        let is_full = bytes + 2 * entry > LIMIT;
+        killed_when_full += u32::from(is_full);
+        longest_ms = match is_full || bytes > before {
+            true => 80,
+            false => 10_000.min(2 * longest_ms),
+        };
+        before = bytes;
         assert!(
             bytes <= LIMIT + 3 * entry,
             "{bytes} bytes, {entry} the largest"
@@ -174,7 +185,14 @@ fn processes_that_are_killed_at_any_moment_leave_whole_entries_and_nothing_that_
         file.set_modified(old).expect("dated");
     }
     sandbox.oclcache(&["gc"]).ok();
-    assert_eq!(leftovers().count(), 0);
+    let left: Vec<_> = leftovers()
+        .map(|path| {
+            let bytes = fs::read(&path).unwrap_or_default();
+            let start = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
+            (path, bytes.len(), start)
+        })
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Libraries that a driver opens inside a build, whatever names them: what they change compiles again.
 
 use crate::copies::change_last_byte;
+use crate::functions::program;
 use crate::support::{Ran, Sandbox, Way, copy_program, example};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 3; }\n";
@@ -46,6 +47,92 @@ fn what_is_compiled_while_an_unknown_library_comes_is_not_stored_and_later_keys_
     assert_eq!([(); 2].map(|()| build(&sandbox).source_builds()), [1, 0]);
     change_last_byte(&sandbox.path("helpers/libhidden.so"));
     assert_eq!([(); 2].map(|()| build(&sandbox).source_builds()), [1, 0]);
+}
+
+/// The dynamic linker opens no second library of a name.
+#[test]
+fn a_library_that_the_program_has_under_the_name_is_in_the_key() {
+    let mut sandbox = sandbox("text");
+    assert_eq!([(); 2].map(|()| build(&sandbox).source_builds()), [1, 0]);
+    std::fs::create_dir(sandbox.path("elsewhere")).expect("made");
+    let other = sandbox.path("elsewhere/libhelper.so");
+    copy_program(example("libhelper.so"), &other);
+    change_last_byte(&other);
+    sandbox.set("LD_PRELOAD", other);
+    assert_eq!([(); 2].map(|()| build(&sandbox).source_builds()), [1, 0]);
+    let preload = sandbox.variables.remove("LD_PRELOAD");
+    assert_eq!(build(&sandbox).source_builds(), 0);
+    // No baker has it.
+    sandbox.set("LD_PRELOAD", preload.expect("it was set"));
+    sandbox.set("OCLCACHE_RECORD", "bake");
+    let other_source = SOURCE.replace('3', "4");
+    sandbox.kernel(Way::Cached, &other_source, "").ok();
+    assert_eq!(sandbox.stat("not_stored"), 1);
+}
+
+/// The dynamic linker keeps the value with which the process was started.
+#[test]
+fn the_first_value_of_the_search_path_for_libraries_counts() {
+    let mut sandbox = sandbox("text");
+    assert_eq!([(); 2].map(|()| build(&sandbox).source_builds()), [1, 0]);
+    std::fs::create_dir(sandbox.path("elsewhere")).expect("made");
+    let other = sandbox.path("elsewhere/libhelper.so");
+    copy_program(example("libhelper.so"), &other);
+    change_last_byte(&other);
+    let file = sandbox.write("kernel.cl", SOURCE).display().to_string();
+    let set = format!("LD_LIBRARY_PATH={}", sandbox.path("helpers").display());
+    sandbox.set("LD_LIBRARY_PATH", sandbox.path("elsewhere"));
+    let arguments = ["--setenv", &set, "run", "--source", &file, "--kernel", "f"];
+    let times = || {
+        let ran = sandbox.client(Way::Cached, &arguments).ok();
+        ran.source_builds()
+    };
+    assert_eq!([(); 2].map(|()| times()), [1, 0]);
+}
+
+/// DT_RPATH of the program comes before everything else, also for what libraries open.
+#[test]
+fn a_library_that_the_program_leads_to_is_in_the_key() {
+    let sandbox = sandbox("text");
+    std::fs::create_dir(sandbox.path("elsewhere")).expect("made");
+    let other = sandbox.path("elsewhere/libhelper.so");
+    copy_program(example("libhelper.so"), &other);
+    change_last_byte(&other);
+    let rpath = format!("-Wl,-rpath,{}", sandbox.path("elsewhere").display());
+    let options = ["-Wl,--disable-new-dtags", &rpath];
+    let Some(plain) = program(&sandbox, "plain", &[]) else {
+        return;
+    };
+    let Some(leading) = program(&sandbox, "leading", &options) else {
+        return;
+    };
+    let file = sandbox.write("kernel.cl", SOURCE);
+    let times = |program| {
+        let mut command = sandbox.command(Way::Cached, program);
+        sandbox.run(command.arg(&file)).source_builds()
+    };
+    assert_eq!(
+        [&plain, &plain, &leading, &leading].map(times),
+        [1, 0, 1, 0]
+    );
+}
+
+#[test]
+fn a_library_that_comes_in_a_build_that_is_not_cached_is_in_later_keys() {
+    let sandbox = sandbox("hidden");
+    let file = |name, text| sandbox.write(name, text).display().to_string();
+    let bypassed = "__kernel void g(__global int *out) { out[0] = sizeof(__TIME__); }\n";
+    let [first, second] = [file("first.cl", bypassed), file("second.cl", SOURCE)];
+    let arguments = [
+        "keys", "--times", "1", "--source", &first, "--source", &second,
+    ];
+    let times = || {
+        let ran = sandbox.client(Way::Cached, &arguments).ok();
+        ran.source_builds()
+    };
+    assert_eq!([(); 2].map(|()| times()), [2, 1]);
+    change_last_byte(&sandbox.path("helpers/libhidden.so"));
+    assert_eq!([(); 2].map(|()| times()), [2, 1]);
 }
 
 /// They say nothing of the driver.

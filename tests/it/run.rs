@@ -283,6 +283,27 @@ fn a_program_that_did_not_use_the_cache_is_told_why() {
     );
 }
 
+/// The first program of the script uses the cache and builds nothing, the second builds and has gone to the driver by itself.
+#[test]
+fn a_program_that_was_built_past_the_cache_is_not_denied() {
+    let sandbox = fresh();
+    let python = python().display().to_string();
+    let script =
+        "\"$PYTHON\" -c \"$LIST\" libOpenCL.so.1 >/dev/null && OCL_ICD_VENDORS=$SPY exec \"$@\"";
+    let client = client(&sandbox, "-DN=1");
+    let words = [vec!["sh", "-c", script, "sh"], words(&client)].concat();
+    let mut command = command(&sandbox, &words);
+    command
+        .env("PYTHON", python)
+        .env("LIST", LIST)
+        .env("SPY", sandbox.path("spy"));
+    let ran = sandbox.run(&mut command).ok();
+    assert_eq!(ran.source_builds(), 1, "{}", ran.stderr);
+    let line = ran.stderr.lines().last();
+    let expected = "oclcache: no program was built through the cache";
+    assert_eq!(line, Some(expected), "{}", ran.stderr);
+}
+
 #[test]
 fn without_a_cache_directory_the_program_runs_all_the_same() {
     let sandbox = fresh();

@@ -10,7 +10,7 @@ fn sandbox() -> Sandbox {
 }
 
 /// Whether this machine has a program; says by name if not.
-fn has(program: &str) -> bool {
+pub fn has(program: &str) -> bool {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("command -v {program}")]);
     let found = command.stdout(Stdio::null()).status().expect("sh");

@@ -18,18 +18,31 @@ fn used(ran: &Ran) -> (usize, usize) {
     (used.parse().expect("a number"), frame)
 }
 
-/// How far below the application's frame each call of the driver was entered, at most.
+/// How far below the application's frame that called OpenCL each call of the driver was entered, at most.
 #[track_caller]
 fn depths(sandbox: &Sandbox, ran: &Ran) -> BTreeMap<String, usize> {
     let log = std::fs::read_to_string(sandbox.path("stub.log")).expect("the stub's log");
     let _ = std::fs::remove_file(sandbox.path("stub.log"));
     let top = used(ran).1;
-    let mut depths = BTreeMap::new();
-    for line in log.lines().filter_map(|line| line.strip_prefix("frame ")) {
-        let (call, frame) = line.split_once(" 0x").expect("a call and an address");
-        let frame = usize::from_str_radix(frame, 16).expect("an address");
+    let (mut application, mut depths) = (top, BTreeMap::new());
+    for line in log.lines() {
+        let Some((call, frame)) = line.split_once(" 0x") else {
+            continue;
+        };
+        let Ok(frame) = usize::from_str_radix(frame, 16) else {
+            continue;
+        };
         // Calls of other threads are none of this one's.
-        if let Some(depth) = top.checked_sub(frame).filter(|depth| *depth < MAX_STACK) {
+        if top
+            .checked_sub(frame)
+            .is_none_or(|depth| depth >= MAX_STACK)
+        {
+            continue;
+        }
+        if call == "call" {
+            application = frame;
+        } else if let Some(call) = call.strip_prefix("frame ") {
+            let depth = application.saturating_sub(frame);
             let deepest = depths.entry(call.to_owned()).or_insert(0);
             *deepest = depth.max(*deepest);
         }

@@ -20,28 +20,67 @@ pub enum Driver {
     Pocl,
     Intel,
     Rusticl,
+    /// Intel's GPU driver without a GPU. It compiles for a product that is not there, and executes nothing: memory keeps what it had.
+    IntelGpu,
     /// Not among [`Driver::ALL`]: an interpreter, whose variables alone are in question.
     Oclgrind,
 }
 
 impl Driver {
-    pub const ALL: [Driver; 4] = [Driver::Stub, Driver::Pocl, Driver::Intel, Driver::Rusticl];
+    pub const ALL: [Driver; 5] = [
+        Driver::Stub,
+        Driver::Pocl,
+        Driver::Intel,
+        Driver::Rusticl,
+        Driver::IntelGpu,
+    ];
 
-    /// The library, as its `.icd` file names it; None, said by name, if the driver is not there.
-    pub fn library(self) -> Option<String> {
+    /// Its `.icd` file; None, said by name, if the driver is not there.
+    fn icd(self) -> Option<PathBuf> {
         let variable = match self {
-            Driver::Stub => return Some(example("libstub_driver.so").display().to_string()),
+            Driver::Stub => return None,
             Driver::Pocl => "OCLCACHE_TEST_POCL",
             Driver::Intel => "OCLCACHE_TEST_INTEL",
             Driver::Rusticl => "OCLCACHE_TEST_RUSTICL",
+            Driver::IntelGpu => "OCLCACHE_TEST_INTEL_GPU",
             Driver::Oclgrind => "OCLCACHE_TEST_OCLGRIND",
         };
-        let Some(icd) = given(variable) else {
+        let icd = given(variable);
+        if icd.is_none() {
             skipped(format_args!("{self:?} ({variable} is not set)"));
-            return None;
-        };
-        let text = std::fs::read_to_string(&icd).expect("the .icd file that was named");
+        }
+        icd
+    }
+
+    /// The library, as its `.icd` file names it; None, said by name, if the driver is not there.
+    pub fn library(self) -> Option<String> {
+        if self == Driver::Stub {
+            return Some(example("libstub_driver.so").display().to_string());
+        }
+        let text = std::fs::read_to_string(self.icd()?).expect("the .icd file that was named");
         Some(text.lines().next().expect("a library in it").to_owned())
+    }
+
+    /// Whether kernels do what their source says.
+    pub fn executes(self) -> bool {
+        self != Driver::IntelGpu
+    }
+
+    /// The variables without which it finds no library of its own or no device, if a file beside its `.icd` file has any.
+    pub fn variables(self) -> BTreeMap<String, OsString> {
+        let file = self.icd().map(|icd| icd.with_extension("env"));
+        let text = file.and_then(|file| std::fs::read_to_string(file).ok());
+        let variable = |line: &str| {
+            let (name, value) = line.split_once('=').expect("NAME=VALUE");
+            let mut value = OsString::from(value);
+            if let Some(inherited) = std::env::var_os(name).filter(|_| name == "LD_LIBRARY_PATH") {
+                value.push(":");
+                value.push(inherited);
+            }
+            (name.to_owned(), value)
+        };
+        let text = text.unwrap_or_default();
+        text.lines().map(variable).collect()
     }
 }
 
@@ -109,13 +148,31 @@ pub fn built() -> PathBuf {
         .to_owned()
 }
 
-/// The library under test. Cargo leaves the one that belongs to this test run beside the test's own binary.
+/// The library under test: one that is given, as linked for another glibc, or that of this test run, which Cargo leaves beside the
+/// test's own binary.
 pub fn library() -> PathBuf {
+    if let Some(given) = given("OCLCACHE_TEST_LIBRARY") {
+        return given;
+    }
     let library = built().join("deps/liboclcache.so");
     if library.exists() {
         library
     } else {
         built().join("liboclcache.so")
+    }
+}
+
+/// A program, under the tool that `ci/sanitize` names.
+pub fn under_tool(program: &Path) -> Command {
+    let tool = std::env::var("OCLCACHE_TEST_UNDER").unwrap_or_default();
+    let mut words = tool.split_whitespace();
+    match words.next() {
+        None => plain_command(program),
+        Some(first) => {
+            let mut command = plain_command(first);
+            command.args(words).arg(program);
+            command
+        }
     }
 }
 
@@ -161,6 +218,8 @@ pub struct Sandbox {
     directory: TempDir,
     runs: std::cell::Cell<u32>,
     library: String,
+    /// What its drivers need; a test that clears `variables` keeps these.
+    needed: BTreeMap<String, OsString>,
     /// Set for each program.
     pub variables: BTreeMap<String, OsString>,
 }
@@ -220,7 +279,9 @@ impl Ran {
 impl Sandbox {
     /// None if the driver is not there.
     pub fn new(driver: Driver) -> Option<Sandbox> {
-        Some(Sandbox::of_library(&driver.library()?))
+        let mut sandbox = Sandbox::of_library(&driver.library()?);
+        sandbox.prepare_for(driver);
+        Some(sandbox)
     }
 
     /// On the stub driver, which is built with the tests.
@@ -238,6 +299,7 @@ impl Sandbox {
             directory,
             runs: Default::default(),
             library: library.to_owned(),
+            needed: BTreeMap::new(),
             variables: BTreeMap::new(),
         };
         std::fs::create_dir(sandbox.path("home")).expect("made");
@@ -261,6 +323,11 @@ impl Sandbox {
         path
     }
 
+    /// Lets programs use this driver as well.
+    pub fn prepare_for(&mut self, driver: Driver) {
+        self.needed.extend(driver.variables());
+    }
+
     /// Sets a variable for all later programs.
     pub fn set(&mut self, name: &str, value: impl Into<OsString>) {
         self.variables.insert(name.to_owned(), value.into());
@@ -269,12 +336,16 @@ impl Sandbox {
     /// A program in this sandbox, ready to run: nothing of the caller's set-up or home, an empty PoCL cache.
     pub fn command(&self, way: Way, program: impl AsRef<Path>) -> Command {
         let run = self.runs.replace(self.runs.get() + 1);
-        let mut command = plain_command(program);
+        let mut command = match program.as_ref() == example("client") {
+            true => under_tool(program.as_ref()),
+            false => plain_command(program),
+        };
         command
             .env("HOME", self.path("home"))
             .env("POCL_CACHE_DIR", self.path(&format!("pocl-{run}")))
             .env("MESA_SHADER_CACHE_DIR", self.path(&format!("mesa-{run}")))
             .env("RUSTICL_ENABLE", "llvmpipe")
+            .envs(&self.needed)
             .env("STUB_LOG", self.path("stub.log"))
             .env("SPY_DRIVER", &self.library)
             .env("SPY_LOG", self.path("spy.log"))

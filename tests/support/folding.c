@@ -2,8 +2,9 @@
 //
 // FOLDING_ROUND=down builds it while numbers are rounded downward, `opening` loads the driver so, `devices` asks for its devices so,
 // `context` makes context and queue so, `second` makes another context so, `first` builds another program so before; each other call
-// is made as programs start. `flags` sets the flags of what has happened. With OWN_EXP the program has an `exp` of its own, as those
-// have that are linked with another mathematics.
+// is made as programs start. `traps` lets overflows trap while it builds. `flags` sets the flags of what has happened. With OWN_EXP the program has an `exp` of its own, as those
+// have that are linked with another mathematics. With FIXED_ADDRESS it takes the addresses of the C library's functions, as Python does.
+#define _GNU_SOURCE
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
 #include <fenv.h>
@@ -16,6 +17,11 @@ double exp(double x) {
     (void)x;
     return 42.0;
 }
+#endif
+
+#ifdef FIXED_ADDRESS
+#include <math.h>
+double (*const volatile taken[])(double) = {exp, sin, cos, log};
 #endif
 
 static void round_if(const char *when, int mode) {
@@ -62,8 +68,11 @@ int main(int argc, char **argv) {
         feraiseexcept(FE_ALL_EXCEPT);
     cl_program program = clCreateProgramWithSource(context, 1, &text, NULL, &code);
     round_if("down", FE_DOWNWARD);
+    if (wanted && !strcmp(wanted, "traps"))
+        feenableexcept(FE_OVERFLOW);
     code = clBuildProgram(program, 1, &device, "", NULL, NULL);
     round_if("down", FE_TONEAREST);
+    fedisableexcept(FE_OVERFLOW);
     if (code != CL_SUCCESS) {
         printf("build: %d\n", code);
         return 1;

@@ -14,7 +14,8 @@
 //! | `compile RC`, `link RC` | clCompileProgram, clLinkProgram |
 //! | `binaries-fetched` | clGetProgramInfo for CL_PROGRAM_BINARIES or CL_PROGRAM_BINARY_SIZES |
 //!
-//! Handles, platforms and every other function stay the driver's. An ICD 2.0 driver is served as an ICD 1.0 one.
+//! Handles, platforms and every other function stay the driver's. A loader that asks a driver of ICD 2.0 for its functions by name
+//! is given the spy's for those that are counted.
 //! The address of an exported function is never taken here: it would resolve to libOpenCL's function of that name.
 
 // Values of queries are in the byte order of the machine.
@@ -43,11 +44,16 @@ use opencl_sys::{
 #[path = "../../src/fork_safety.rs"]
 mod fork_safety;
 
+#[path = "spy/icd2.rs"]
+mod icd2;
 #[path = "spy/table.rs"]
 mod table;
+#[path = "spy/types.rs"]
+mod types;
 
 use fork_safety::Mutex;
-use table::{Table, slot};
+use table::{Hook, Table, slot};
+use types::*;
 
 const PLATFORM_NOT_FOUND: cl_int = -1001;
 
@@ -136,36 +142,68 @@ fn open() -> Option<Driver> {
         // SAFETY: the ICD extension requires the first word of each object to point to the dispatch table.
         let address = unsafe { *platform.cast::<usize>() };
         if driver.tables.iter().all(|table| table.address != address) {
-            driver
-                .tables
-                .push(table::patch(platform, address, &hooks())?);
+            let hooks = hooks();
+            let mut table = table::patch(platform, address, &hooks)?;
+            for hook in &hooks {
+                if table.original[hook.slot] == 0 {
+                    // SAFETY: a platform of the driver.
+                    table.original[hook.slot] =
+                        unsafe { icd2::by_name(&driver, platform, hook.name.as_ptr()) };
+                }
+            }
+            driver.tables.push(table);
         }
     }
     Some(driver)
 }
 
 /// What goes into a table, and where.
-fn hooks() -> [(usize, *const c_void); 9] {
+fn hooks() -> [Hook; 9] {
+    let hook = |slot, name, function| Hook {
+        slot,
+        name,
+        function,
+    };
     [
-        (
+        hook(
             slot::CREATE_WITH_SOURCE,
+            c"clCreateProgramWithSource",
             create_with_source as CreateWithSource as *const c_void,
         ),
-        (
+        hook(
             slot::CREATE_WITH_BINARY,
+            c"clCreateProgramWithBinary",
             create_with_binary as CreateWithBinary as *const c_void,
         ),
-        (slot::RELEASE, release as Release as *const c_void),
-        (slot::BUILD, build as Build as *const c_void),
-        (slot::GET_INFO, get_info as GetInfo as *const c_void),
-        (slot::COMPILE, compile as Compile as *const c_void),
-        (slot::LINK, link as Link as *const c_void),
-        (
+        hook(
+            slot::RELEASE,
+            c"clReleaseProgram",
+            release as Release as *const c_void,
+        ),
+        hook(
+            slot::BUILD,
+            c"clBuildProgram",
+            build as Build as *const c_void,
+        ),
+        hook(
+            slot::GET_INFO,
+            c"clGetProgramInfo",
+            get_info as GetInfo as *const c_void,
+        ),
+        hook(
+            slot::COMPILE,
+            c"clCompileProgram",
+            compile as Compile as *const c_void,
+        ),
+        hook(slot::LINK, c"clLinkProgram", link as Link as *const c_void),
+        hook(
             slot::FOR_PLATFORM,
+            c"clGetExtensionFunctionAddressForPlatform",
             address_for_platform as AddressForPlatform as *const c_void,
         ),
-        (
+        hook(
             slot::CREATE_WITH_IL,
+            c"clCreateProgramWithIL",
             create_with_il as CreateWithIl as *const c_void,
         ),
     ]
@@ -194,7 +232,8 @@ impl Driver {
     }
 }
 
-/// The function that stood in `index` of the table that `object` points to, of the first table for NULL.
+/// The function that stood in `index` of the table that `object` points to, of the first table for NULL; where nothing stood, the
+/// one that the driver gives by name.
 ///
 /// # Safety
 /// `object` is NULL or an object of the driver, and `F` is the type of the function in that slot.
@@ -216,69 +255,6 @@ unsafe fn original<F: Copy>(object: *mut c_void, index: usize) -> Option<F> {
     (table.original[index] != 0)
         .then(|| unsafe { mem::transmute_copy::<usize, F>(&table.original[index]) })
 }
-
-/// An application may leave it by an exception, which passes through the spy.
-type Notify = Option<unsafe extern "C-unwind" fn(cl_program, *mut c_void)>;
-type CreateWithSource = unsafe extern "C" fn(
-    cl_context,
-    cl_uint,
-    *mut *const c_char,
-    *const usize,
-    *mut cl_int,
-) -> cl_program;
-type CreateWithBinary = unsafe extern "C" fn(
-    cl_context,
-    cl_uint,
-    *const cl_device_id,
-    *const usize,
-    *mut *const u8,
-    *mut cl_int,
-    *mut cl_int,
-) -> cl_program;
-type CreateWithIl =
-    unsafe extern "C" fn(cl_context, *const c_void, usize, *mut cl_int) -> cl_program;
-type AddressForPlatform = unsafe extern "C" fn(cl_platform_id, *const c_char) -> *mut c_void;
-type Release = unsafe extern "C" fn(cl_program) -> cl_int;
-type Build = unsafe extern "C-unwind" fn(
-    cl_program,
-    cl_uint,
-    *const cl_device_id,
-    *const c_char,
-    Notify,
-    *mut c_void,
-) -> cl_int;
-type GetInfo =
-    unsafe extern "C" fn(cl_program, cl_program_info, usize, *mut c_void, *mut usize) -> cl_int;
-/// The type of clGetPlatformInfo.
-type PlatformInfo = unsafe extern "C" fn(
-    cl_platform_id,
-    cl_platform_info,
-    usize,
-    *mut c_void,
-    *mut usize,
-) -> cl_int;
-type Compile = unsafe extern "C-unwind" fn(
-    cl_program,
-    cl_uint,
-    *const cl_device_id,
-    *const c_char,
-    cl_uint,
-    *const cl_program,
-    *mut *const c_char,
-    Notify,
-    *mut c_void,
-) -> cl_int;
-type Link = unsafe extern "C-unwind" fn(
-    cl_context,
-    cl_uint,
-    *const cl_device_id,
-    *const c_char,
-    cl_uint,
-    *const cl_program,
-    Notify,
-    *mut c_void,
-    *mut cl_int,
-) -> cl_program;
 
 unsafe extern "C" fn create_with_source(
     context: cl_context,
@@ -566,10 +542,7 @@ pub unsafe extern "C" fn clGetExtensionFunctionAddress(name: *const c_char) -> *
     match name.to_bytes() {
         b"clIcdGetPlatformIDsKHR" => platform_ids as PlatformIds as *mut c_void,
         b"clGetPlatformInfo" => platform_info as PlatformInfo as *mut c_void,
-        // The answers that make a driver an ICD 2.0 one: a loader would then leave the tables aside.
-        b"clIcdGetFunctionAddressForPlatformKHR" | b"clIcdSetPlatformDispatchDataKHR" => {
-            ptr::null_mut()
-        }
-        _ => driver().map_or(ptr::null_mut(), |driver| driver.extension(name)),
+        _ => icd2::extension(name)
+            .unwrap_or_else(|| driver().map_or(ptr::null_mut(), |driver| driver.extension(name))),
     }
 }

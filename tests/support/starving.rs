@@ -1,9 +1,10 @@
-//! A library to preload that lets allocations of one library fail: those of 4 KiB and more that `liboclcache.so` makes itself.
+//! A library to preload that lets allocations of one library fail: the large ones that `liboclcache.so` makes itself.
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `STARVING_AT` | which of them fails, from 1 on |
 //! | `STARVING_FROM` | from which on all fail |
+//! | `STARVING_SIZE` | the smallest that counts, in bytes, from 4096 on |
 //! | `STARVING_LOG` | file to which a byte is appended for each |
 
 #![allow(unsafe_code)] // the C library's allocator
@@ -12,7 +13,7 @@ use std::arch::naked_asm;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
-/// Smaller ones do not fail.
+/// Smaller ones never fail.
 const LARGE: usize = 4096;
 
 unsafe extern "C" {
@@ -34,7 +35,7 @@ fn number(name: &CStr) -> Option<usize> {
 
 /// Whether the allocation that is asked for from this address fails. Nothing here allocates.
 fn fails(size: usize, caller: *const c_void) -> bool {
-    if size < LARGE {
+    if size < LARGE || number(c"STARVING_SIZE").is_some_and(|least| size < least) {
         return false;
     }
     // SAFETY: an empty structure of C.

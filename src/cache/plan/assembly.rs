@@ -100,6 +100,8 @@ pub(super) fn recipe(
     let earlier = || inputs.base.inputs().iter().chain(&inputs.previous);
     Recipe {
         key,
+        texts: (earlier().map(|recipe| recipe.texts))
+            .fold(own_texts(&inputs), usize::saturating_add),
         weight: 1 + earlier().map(|recipe| recipe.weight).sum::<usize>(),
         depth: 1 + earlier().map(|recipe| recipe.depth).max().unwrap_or(0),
         include_dirs: include_dirs(options, &closure, earlier()),
@@ -109,6 +111,15 @@ pub(super) fn recipe(
         arguments: inputs.arguments.clone(),
         previous: inputs.previous,
     }
+}
+
+fn own_texts(inputs: &CallInputs<'_>) -> usize {
+    let base = match &inputs.base {
+        Base::Source(text) | Base::Il(text, _) => text.len(),
+        Base::Linked(_) => 0,
+    };
+    let headers = inputs.operation.headers().iter();
+    headers.fold(base, |sum, header| sum.saturating_add(header.source.len()))
 }
 
 /// All directories in which headers were looked for. Their spelling is not in the key.

@@ -42,6 +42,9 @@ impl Cache {
         let surroundings = driver
             .surroundings(is_il, self)
             .ok_or(Bypass::UnidentifiedDriver)?;
+        if surroundings.has_changed {
+            return Err(Bypass::ChangedVariables);
+        }
         let bindings = driver.bindings(self)?;
         self.remember_digests();
         let reads_unknown = match surroundings.reads {

@@ -10,8 +10,12 @@ use crate::key::source::{before_digits, is_spelled_by_environment};
 use crate::outcome::Bypass;
 use crate::shadow::{Base, Operation};
 
-/// Longer sources, intermediate languages, headers and options are left to the driver.
+/// Longer sources, intermediate languages and headers are left to the driver.
 const MAX_TEXT_BYTES: usize = 64 << 20;
+
+/// Longer options are left to the driver. No compiler can be given a longer argument on a command line of Linux. The copies that
+/// are made of shorter ones fit into the allocator's reserve.
+const MAX_OPTIONS_BYTES: usize = 128 << 10;
 
 /// What the texts of a call say.
 pub(super) struct CallText {
@@ -95,10 +99,10 @@ fn check_lengths(inputs: &CallInputs<'_>) -> Result<(), Bypass> {
     };
     let options = inputs.options().map_or(0, <[u8]>::len);
     let headers = inputs.operation.headers().iter();
-    let mut lengths = [text, options]
+    let mut lengths = [text]
         .into_iter()
         .chain(headers.map(|header| header.source.len()));
-    match lengths.any(|length| length > MAX_TEXT_BYTES) {
+    match options > MAX_OPTIONS_BYTES || lengths.any(|length| length > MAX_TEXT_BYTES) {
         true => Err(Bypass::TooLarge),
         false => Ok(()),
     }

@@ -24,7 +24,7 @@ use crate::trust;
 /// Which recipes are compiled.
 #[derive(Args)]
 pub struct BakeFilter {
-    /// Also retry recipes that failed, and recompile entries without the variants that the driver makes when kernels run
+    /// Also retry recipes that failed, and recompile entries that lack the variants that the driver makes for each work-group size when kernels run
     #[arg(long, conflicts_with = "stale")]
     pub all: bool,
     /// Recompile entries of another version of the driver for the current one
@@ -205,7 +205,7 @@ fn audit_place(
     let Lookup::Found(entry, _) = store.look_up(key) else {
         return Err("it was removed or is damaged".to_owned());
     };
-    if entry.recipe().is_none() {
+    if entry.recipe().is_err() {
         return Err("it was stored without its source (`store_source`)".to_owned());
     }
     Ok(WorkerSettings {
@@ -243,7 +243,7 @@ fn place(
                 return Err("it was removed or is damaged".to_owned());
             };
             let recipe = entry.recipe();
-            let recipe = recipe.ok_or("it was stored without its source (`store_source`)")?;
+            let recipe = recipe.map_err(|_| "it was stored without its source (`store_source`)")?;
             is_moved = headers::moves_options(&recipe, &meta.ingredients, meta.imported);
             recipe.own_cache
         }

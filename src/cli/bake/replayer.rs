@@ -16,7 +16,7 @@ use crate::cl::{Context, Device, Program};
 use crate::driver::{Application, BuildArguments, FloatState};
 use crate::key::ingredients::Key;
 use crate::log::text;
-use crate::store::entry::Meta;
+use crate::store::entry::{Defect, Meta};
 use crate::store::recipe::{DeviceName, Header, RecipeBase, RecipeOperation, StoredRecipe};
 use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
@@ -180,8 +180,9 @@ impl Replayer<'_> {
             Lookup::Bad(defect) => return skip(format!("its entry is damaged: {defect}")),
         };
         match entry.recipe() {
-            Some(recipe) => Ok((entry.meta, recipe)),
-            None => skip("it was stored without its source (`store_source`)"),
+            Ok(recipe) => Ok((entry.meta, recipe)),
+            Err(defect @ Defect::NoMemory) => skip(format!("it cannot be read: {defect}")),
+            Err(_) => skip("it was stored without its source (`store_source`)"),
         }
     }
 

@@ -1,7 +1,6 @@
 //! `oclcache caches clear`.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -10,6 +9,7 @@ use rustix::fs::AtFlags;
 
 use super::present::{PresentCache, present, summary};
 use super::walk::{WalkAction, WalkResult, through};
+use crate::cli::confirm::confirm;
 use crate::cli::failure::Failure;
 use crate::cli::other_caches::environment::{CacheEnvironment, OpenedCache};
 use crate::cli::other_caches::table::{CACHES, CacheRoot, OtherCache};
@@ -114,22 +114,17 @@ fn plan(chosen: &[Chosen]) -> (String, u64, u64) {
 
 /// Asks for confirmation.
 fn ask(files: u64, bytes: u64) -> Result<(), Failure> {
-    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(Failure::usage(
-            "nothing was removed: without a terminal, confirm with --yes",
-        ));
-    }
     let question = format!(
-        "Remove {} ({})? [y/N] ",
+        "Remove {} ({})?",
         plural(files, "file", "files"),
         size(bytes)
     );
-    let mut answer = String::new();
-    let asked = io::stderr().lock().write_all(question.as_bytes());
-    let read = asked.and_then(|()| io::stdin().lock().read_line(&mut answer));
-    match read {
-        Ok(_) if matches!(answer.trim(), "y" | "Y" | "yes") => Ok(()),
-        _ => Err(Failure::new("nothing was removed")),
+    match confirm(&question) {
+        Some(true) => Ok(()),
+        Some(false) => Err(Failure::new("nothing was removed")),
+        None => Err(Failure::usage(
+            "nothing was removed: without a terminal, confirm with --yes",
+        )),
     }
 }
 

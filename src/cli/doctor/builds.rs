@@ -91,14 +91,15 @@ fn blame(one: &Registered, why: &str, bare: Option<String>, report: &mut DoctorR
     let place = path(&one.place).to_string();
     match bare {
         Some(bare) => {
-            let text =
-                format!("the driver of {place} can build nothing, even without oclcache: {bare}");
+            let text = format!(
+                "the driver of {place} cannot build the program of this check, even without oclcache: {bare}"
+            );
             let words = "this is a fault of the driver: repair or update it";
             report.wrong(ABOUT, text, Fix::words(words));
         }
         None => {
             let text = format!(
-                "the driver of {place} can build nothing through oclcache, but works without it: {why}"
+                "the driver of {place} cannot build the program of this check through oclcache, but can without it: {why}"
             );
             let fix = Fix::command("export OCLCACHE_DISABLE=1");
             report.wrong(

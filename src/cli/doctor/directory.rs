@@ -9,9 +9,10 @@ use rustix::fs::statvfs;
 use rustix::io::Errno;
 
 use super::content;
-use super::report::{DoctorReport, Fix, is_writable};
+use super::report::{DoctorReport, Fix};
 use crate::cli::open::bytes_taken;
 use crate::cli::output::size;
+use crate::cli::replace_file::is_writable;
 use crate::config::Config;
 use crate::log::path;
 use crate::store::directory::Directory;

@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use super::drivers::{Registered, RegisteredAs};
 use super::report::{DoctorReport, Fix};
 use crate::cli::home;
+use crate::cli::library::typed;
 use crate::cli::probe::prober::{ProbeOutput, Prober};
 use crate::cli::probe::worker::{ListedDriver, OurCopy, ProbeMessage};
-use crate::cli::probe::{self, Features, LAYER_DIRECTORY, ProbedLibrary, is_named_as_us};
+use crate::cli::probe::{self, Features, LAYER_DIRECTORY, ProbedLibrary};
 use crate::cli::worker::private_directory::PrivateDirectory;
 
 use crate::cache::RUN_VARIABLE;
-use crate::front::vendors::DEFAULT_DIRECTORY;
+use crate::front::vendors::{DEFAULT_DIRECTORY, is_named_as_us};
 use crate::log::path;
 
 const ABOUT: &str = "programs";
@@ -144,7 +145,7 @@ fn inside(
         report.wrong(
             "library",
             text,
-            Fix::command("oclcache install")
+            Fix::command(format!("{} install", typed()))
                 .because("register the library that belongs to this command"),
         );
     } else if let Some(library) = known.library
@@ -158,7 +159,7 @@ fn inside(
         report.doubtful(
             "library",
             text,
-            Fix::command("oclcache install").because(
+            Fix::command(format!("{} install", typed())).because(
                 "register the library of this command, or use the command of the other library",
             ),
         );
@@ -176,12 +177,15 @@ fn outside(ours: &[&Registered], report: &mut DoctorReport) {
         .into_iter()
         .find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
     let text = "a program started from this shell does not use oclcache";
-    if let Some(vendors) = home::of_user().filter(|_| ours.is_empty()) {
+    let is_set = |vendors: &PathBuf| {
+        std::env::var_os("OCL_ICD_VENDORS").is_some_and(|value| *vendors == Path::new(&value))
+    };
+    if let Some(vendors) = home::of_user().filter(|vendors| ours.is_empty() && !is_set(vendors)) {
         let text = format!(
             "{text}: it is registered for you, but OCL_ICD_VENDORS is not {} here",
             path(&vendors)
         );
-        let fix = Fix::command("eval \"$(oclcache install --user)\"");
+        let fix = Fix::command(format!("eval \"$({} install --user)\"", typed()));
         return report.wrong(
             ABOUT,
             text,
@@ -191,7 +195,7 @@ fn outside(ours: &[&Registered], report: &mut DoctorReport) {
     match (registered, variable, ours.first()) {
         (_, _, Some(ours)) => {
             let text = format!("{text}, though {} registers it", path(&ours.place));
-            let fix = Fix::command("oclcache install").because("register it again");
+            let fix = Fix::command(format!("{} install", typed())).because("register it again");
             report.wrong(ABOUT, text, fix);
         }
         (Some(registered), Some(name), None) => {
@@ -204,7 +208,7 @@ fn outside(ours: &[&Registered], report: &mut DoctorReport) {
         _ => report.doubtful(
             ABOUT,
             format!("{text}: it is not installed for this shell"),
-            Fix::command("oclcache install")
+            Fix::command(format!("{} install", typed()))
                 .because("start programs with `oclcache run PROGRAM`, or install it"),
         ),
     }
@@ -267,7 +271,8 @@ fn examine_layers(
 /// Whether the loader accepts a copy of ours as a layer.
 fn accepts(features: &Features, layer: &Layer, copy: &OurCopy, report: &mut DoctorReport) -> bool {
     let place = layer.place();
-    let instead = Fix::command("oclcache install").because("register it as a driver instead");
+    let instead =
+        Fix::command(format!("{} install", typed())).because("register it as a driver instead");
     if !features.layers || layer.file.is_some() && !features.layer_directory {
         let text = format!(
             "{place} registers oclcache as a layer, but this loader does not read such layers"
@@ -358,8 +363,8 @@ fn examine_platforms(known: &Known, is_inside: bool, is_layer: bool, report: &mu
                 "builds on `{name}` do not reach oclcache: the loader calls its driver through its own table"
             );
             let fix = match known.features.layer_directory {
-                true => Fix::command("sudo oclcache install --system --layer"),
-                false => Fix::command("oclcache install --user"),
+                true => Fix::command(format!("sudo {} install --system --layer", typed())),
+                false => Fix::command(format!("{} install --user", typed())),
             };
             report.wrong(
                 ABOUT,

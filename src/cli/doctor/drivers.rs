@@ -1,17 +1,22 @@
 //! Checks which drivers are registered, and whether each loads and can be hooked.
 
 use std::env;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::installation::is_gone;
+use super::program::machine;
 use super::report::{DoctorReport, Fix};
 use super::settings::{policy, unset};
+use crate::cli::library::typed;
 use crate::cli::output::plural;
 use crate::cli::probe::prober::Prober;
 use crate::cli::probe::worker::ProbedPlatform;
-use crate::cli::probe::{self, Features, ProbedLibrary, is_named_as_us};
+use crate::cli::probe::{self, Features, ProbedLibrary};
 use crate::cli::worker::private_directory::PrivateDirectory;
 use crate::config::{Config, Name};
-use crate::front::vendors::{self, DEFAULT_DIRECTORY, is_bare_name};
+use crate::front::vendors::{self, DEFAULT_DIRECTORY, is_bare_name, is_named_as_us};
 use crate::log::path;
 
 const ABOUT: &str = "driver";
@@ -136,6 +141,13 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one == other || !is_bare_name(one) && real(one).is_some() && real(one) == real(other)
 }
 
+/// Whether a library is for another kind of machine, which shares the home.
+fn is_of_other_architecture(library: &Path) -> bool {
+    let mut header = Vec::new();
+    let read = File::open(library).and_then(|file| file.take(64).read_to_end(&mut header));
+    is_named_as_us(library) && read.is_ok() && machine(&header) == Some(false)
+}
+
 fn is_named(told: &ProbedLibrary, place: &Path, library: &Path, wanted: &str) -> bool {
     let wanted = wanted.to_lowercase();
     let in_path = |path: &Path| {
@@ -159,10 +171,13 @@ fn tell(
     let shown = path(place).to_string();
     let (platforms, is_icd2) = match told {
         ProbedLibrary::Us(_) => return, // reported as a door
+        ProbedLibrary::Broken(..) if is_gone(library) || is_of_other_architecture(library) => {
+            return;
+        }
         ProbedLibrary::Broken(why, _) if is_named_as_us(library) => {
             let text = format!("{shown} registers oclcache as {}: {why}", path(library));
-            let words = "register it again with `oclcache install`, or remove it";
-            return report.wrong("programs", text, removal(place, words));
+            let words = format!("register it again with `{} install`, or remove it", typed());
+            return report.wrong("programs", text, removal(place, &words));
         }
         ProbedLibrary::Broken(why, is_fatal) => {
             let text = format!("{shown} names {}: {why}", path(library));
@@ -289,7 +304,7 @@ fn unusable(place: &Path, source: &Path, why: &str, report: &mut DoctorReport) {
     }
 }
 
-fn removal(place: &Path, words: &str) -> Fix {
+pub fn removal(place: &Path, words: &str) -> Fix {
     let is_registration = place
         .extension()
         .is_some_and(|extension| extension == "icd");

@@ -96,7 +96,7 @@ fn is_own(file: &Path) -> bool {
 }
 
 /// Whether a program is for the machine that we are built for; None if it is not an ELF file.
-fn machine(bytes: &[u8]) -> Option<bool> {
+pub fn machine(bytes: &[u8]) -> Option<bool> {
     use object::elf::{FileHeader32, FileHeader64};
     let own = match std::env::consts::ARCH {
         "x86_64" => EM_X86_64,

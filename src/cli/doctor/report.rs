@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
 use serde_json::{Value, json};
 
 use crate::cli::output::{self, quoted};
+use crate::cli::replace_file::is_writable;
 use crate::log;
 
 /// How serious a finding is.
@@ -196,10 +196,4 @@ impl DoctorReport {
             "findings": self.findings.iter().map(one).collect::<Vec<_>>(),
         })
     }
-}
-
-/// Whether this user can make files in a directory.
-pub fn is_writable(directory: &Path) -> bool {
-    let access = Access::WRITE_OK | Access::EXEC_OK;
-    accessat(CWD, directory, access, AtFlags::EACCESS).is_ok()
 }

@@ -109,7 +109,7 @@ impl Disclosure {
             );
         }
         // PoCL's binaries contain the path of its cache, with or without the recipe.
-        let theirs = entry.recipe().and_then(|recipe| recipe.own_cache);
+        let theirs = entry.recipe().ok().and_then(|recipe| recipe.own_cache);
         if let Some(own) = theirs.as_deref() {
             let is_named = |binary: &[u8]| memmem::find(binary, own).is_some();
             if entry.binaries().any(is_named) {

@@ -40,7 +40,7 @@ pub fn without_secrets(entry: &Entry) -> Result<Meta, &'static str> {
             _ => {}
         }
     }
-    let Some(recipe) = entry.recipe() else {
+    let Ok(recipe) = entry.recipe() else {
         return Err("entries that were stored without their source: their binaries may quote it");
     };
     let secrets = secrets(&entry.meta, &recipe);

@@ -121,7 +121,7 @@ impl ExportSelection {
         entry: &Entry,
         place: Option<&Path>,
     ) -> Result<Vec<Key>, Failure> {
-        let recipe = entry.recipe();
+        let recipe = entry.recipe().ok();
         let needed = recipe
             .as_ref()
             .map(StoredRecipe::needed)

@@ -212,7 +212,8 @@ pub static INTEL_CPU: Environment = Environment {
 };
 
 /// Intel's GPU driver and its compiler: oclc_extensions.cpp, api.cpp, platform.cpp, release_variables_base.inl and
-/// debug_variables_base.inl of the compute runtime; igc_regkeys.cpp and igc_flags.h of the graphics compiler.
+/// debug_variables_base.inl of the compute runtime; igc_regkeys.cpp and igc_flags.h of the graphics compiler. Measured on 22.43:
+/// IGC_ForceOCLSIMDWidth changes code, and with NEOReadDebugKeys=1 the driver asks for 476 names LikeThis.
 pub static INTEL_GPU: Environment = Environment {
     code: &[
         "IGC_*",
@@ -232,7 +233,8 @@ pub static INTEL_GPU: Environment = Environment {
     ],
     neutral: &[
         "NEO_CACHE_*",
-        "IGC_ShaderDumpEnable",
+        "cl_cache_dir",         // the same in 22.43
+        "IGC_ShaderDumpEnable", // measured
         "IGC_DumpToCurrentDir",
         "PrintDebugMessages",
         "BinaryCacheTrace",
@@ -424,7 +426,7 @@ pub static LAYERS: Environment = Environment {
 /// Unless a comment says otherwise, measured without a cache on PoCL 3.1, Intel's CPU runtime 2026.2, rusticl 22.3 and Oclgrind
 /// 21.10, with a program that builds with a warning and one that is refused. With odd values of the variable, binary, log, all
 /// answers of the device and the results of a kernel were the same, except for paths in PoCL's log. Of Oclgrind's refused program,
-/// half of the variables were tried.
+/// half of the variables were tried. On Intel's GPU driver 22.43, binary and logs were the same with those that were measured.
 static NEUTRAL: &[&str] = &[
     // Set by each shell, terminal or session.
     "_",

@@ -9,6 +9,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::{Directory, FILE, PROTECTED, StoreError, TEMPORARY_PREFIX, failed};
 use crate::guarded_file::may_reach;
+use crate::store::ownership::{has_our_content, may_write, not_ours};
 
 const NEW: OFlags = FILE
     .union(OFlags::RDWR)
@@ -22,6 +23,8 @@ const PRIVATE: RawMode = 0o600;
 impl Directory {
     /// Writes a file that appears whole or not at all: into `temporary`, then renamed to `name` here.
     ///
+    /// A file that the cache did not write is not replaced.
+    ///
     /// There is no fsync: a reader verifies a checksum, so a file that a power cut left empty is a miss (shown in `faults`).
     ///
     /// # Errors
@@ -32,7 +35,7 @@ impl Directory {
         name: &str,
         bytes: &[u8],
     ) -> Result<(), StoreError> {
-        temporary.write_new(bytes)?.publish(self, name)
+        temporary.write_new(bytes)?.publish(self, name, bytes)
     }
 
     /// Writes a small file as [`Directory::write_by_rename`] does, unless it exists and begins with this content. So the remains of
@@ -115,15 +118,12 @@ impl Directory {
         self.open_to_write(name, FILE | OFlags::RDWR | OFlags::CREATE)
     }
 
-    /// Opens a file to append. Creates it if it is missing.
+    /// Opens a file to read, and to append to. Creates it if it is missing.
     ///
     /// # Errors
     /// It is a link, not a regular file, another user's, or cannot be opened.
     pub fn open_to_append(&self, name: &str) -> io::Result<std::fs::File> {
-        self.open_to_write(
-            name,
-            FILE | OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE,
-        )
+        self.open_to_write(name, FILE | OFlags::RDWR | OFlags::APPEND | OFlags::CREATE)
     }
 
     /// Refuses a file with several names: it would be changed under all of them. A new file is readable for its owner only, because
@@ -141,10 +141,13 @@ impl Directory {
     /// Appends to a file, unless it has `limit` bytes already. Creates it if it is missing. Returns its size before.
     ///
     /// # Errors
-    /// See [`Directory::open_to_append`], or it cannot be written.
+    /// See [`Directory::open_to_append`], or it cannot be written, or the cache did not write it.
     pub fn append_below(&self, name: &str, bytes: &[u8], limit: u64) -> io::Result<u64> {
         let file = self.open_to_append(name)?;
         let size = self.own_file(file.as_fd())?.size;
+        if size > 0 && !has_our_content(self, name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         if size < limit {
             may_reach(size + bytes.len() as u64)?;
             self.write(file.as_fd(), bytes)?;
@@ -160,11 +163,14 @@ pub struct Unfinished<'a> {
 }
 
 impl Unfinished<'_> {
-    /// Moves it to a directory of the same file system, and replaces a file of that name.
+    /// Moves it, with this content, to a directory of the same file system. Replaces a file of that name, if the cache wrote that.
     ///
     /// # Errors
     /// That directory is unchanged.
-    pub fn publish(mut self, to: &Directory, name: &str) -> Result<(), StoreError> {
+    pub fn publish(mut self, to: &Directory, name: &str, content: &[u8]) -> Result<(), StoreError> {
+        if !may_write(to, name, content) {
+            return Err(not_ours(to, name));
+        }
         let from = self.directory;
         let unfinished = self.name.as_ref();
         let new = name.as_ref();

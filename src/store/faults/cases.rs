@@ -14,8 +14,9 @@ use crate::store::entry::{EntryContent, Meta};
 use crate::store::gc::Collector;
 use crate::store::load_guard::Admission;
 use crate::store::sizes::SHARDS;
+use crate::store::tag::CACHEDIR_TAG;
 use crate::store::tier::{EntryOrigin, Tier};
-use crate::store::{CACHEDIR_TAG, Limits, Lookup, Store, StoreError};
+use crate::store::{Limits, Lookup, Store, StoreError};
 
 /// The key that the store works on.
 const KEY: Key = Key([1; 32]);

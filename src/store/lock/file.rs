@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use crate::guarded_file::may_reach;
 use crate::store::directory::Directory;
+use crate::store::ownership::is_blank;
 
 /// The bytes before the first lock: numbers of abandoned builds, of eight bytes each.
 const COUNTS: u64 = 1 << 16;
@@ -34,7 +35,12 @@ impl LockFile {
     ) -> io::Result<LockFile> {
         let file = directory.open_or_create_file(name)?;
         let identity = identity(&file)?;
-        if file.metadata()?.len() < COUNTS && may_reach(COUNTS).is_ok() {
+        let length = file.metadata()?.len();
+        if length > 0 && length < COUNTS && !is_ours(&file) {
+            // A user has another file of this name. Locks of its bytes would exclude nobody, or others.
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        if length < COUNTS && may_reach(COUNTS).is_ok() {
             // Allocated, so that it can be written when the disk is full: just then builds are abandoned. If the disk is full
             // already, nobody counts.
             let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, COUNTS);
@@ -120,6 +126,7 @@ impl LockFile {
     pub fn add_abandonment(&self, byte: u64) {
         if let Some(count) = self.abandonments(byte)
             && may_reach(COUNTS).is_ok()
+            && is_ours(&self.file)
         {
             let raised = count.wrapping_add(1).to_le_bytes();
             let _ = self.file.write_all_at(&raised, place(byte));
@@ -134,6 +141,25 @@ impl Drop for LockFile {
             unsafe { ManuallyDrop::drop(&mut self.file) };
         }
     }
+}
+
+/// Whether a file of this name certainly is one of these, by its content.
+pub fn is_lock_file(directory: &Directory, name: &str) -> bool {
+    let file = directory.open_to_read(name);
+    file.is_some_and(|file| is_ours(&file))
+}
+
+/// Whether a file is blank, or has nothing but small numbers where the counts are.
+fn is_ours(file: &File) -> bool {
+    const MAX_ABANDONED: u64 = 1 << 32;
+    let Ok(length) = file.metadata().map(|file| file.len()) else {
+        return false;
+    };
+    let mut bytes = vec![0; length.min(COUNTS) as usize];
+    let is_count = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes) < MAX_ABANDONED;
+    length <= COUNTS
+        && file.read_exact_at(&mut bytes, 0).is_ok()
+        && (is_blank(&bytes) || length == COUNTS && bytes.as_chunks().0.iter().all(is_count))
 }
 
 fn place(byte: u64) -> u64 {

@@ -11,8 +11,9 @@ use super::owner::{FileOwner, StatsView, is_name};
 use super::rows::{Rows, StoredRow, bound};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, TEMPORARY_PREFIX};
-use crate::store::leftovers::{is_blank, is_leftover};
+use crate::store::leftovers::is_leftover;
 use crate::store::lock::LockGuard;
+use crate::store::ownership::is_blank;
 
 pub const TOTAL: &str = "total.json";
 

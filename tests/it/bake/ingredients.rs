@@ -3,12 +3,13 @@
 //! Source, options, operation, embedded headers, intermediate languages, constants, inputs and earlier calls are in the recipe:
 //! `programs_that_are_made_in_any_way_are_baked`. Devices, the processor and the driver's files are the machine's: `stale`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use super::places::tree;
 use super::{bake, in_directory, misses, sandbox, show, stub};
-use crate::functions::{GETENV, shared};
+use crate::functions::{GETENV, program, shared};
 use crate::support::{Driver, Sandbox, Way, example, library};
 
 /// The miss has left nothing, and says why.
@@ -241,4 +242,99 @@ fn a_program_that_is_made_from_what_is_not_stored_is_not_either() {
     sandbox.set("OCLCACHE_STORE_SOURCE", "1");
     run(&sandbox, &other);
     refused(&sandbox, "input_not_stored");
+}
+
+/// Constants that compilers fold in the build, and where a kernel is compiled for a size of work-groups. PoCL folds the first two
+/// otherwise where numbers are rounded downward (measured).
+const FOLDED: &str = "__kernel void f(__global double *out) {
+    out[0] = __builtin_sqrt(2.0);
+    out[1] = __builtin_exp(0.7);
+    out[2] = sqrt(2.0);
+    out[3] = sqrt((double)get_local_size(0) + 2.0);
+}\n";
+
+#[test]
+fn the_baker_rounds_as_the_miss_did_or_the_miss_says_that_it_cannot() {
+    for driver in [Driver::Pocl, Driver::Intel] {
+        let Some(sandbox) = sandbox(driver) else {
+            continue;
+        };
+        let Some(folding) = program(&sandbox, "folding", &[]) else {
+            return;
+        };
+        let source = sandbox.write("kernel.cl", FOLDED);
+        let run = |way, round: &str| {
+            let mut command = sandbox.command(way, &folding);
+            command.arg(&source).env("FOLDING_ROUND", round);
+            sandbox.run(&mut command).ok()
+        };
+        let mut results = BTreeSet::new();
+        for (round, is_baked) in [
+            ("none", true),
+            ("down", true),
+            ("traps", false),
+            ("opening", false),
+        ] {
+            let what = format!("{driver:?} {round}");
+            let _ = fs::remove_dir_all(sandbox.path("cache/v1/entries"));
+            let bare = run(Way::Bare, round);
+            let first = run(Way::Cached, round);
+            assert_eq!(first.stdout, bare.stdout, "{what}: {}", first.stderr);
+            assert_eq!(first.source_builds(), 1, "{what}");
+            if !is_baked {
+                refused(&sandbox, "floating_point_state");
+                assert_eq!(sandbox.entries().len(), 0, "{what}");
+                continue;
+            }
+            assert_eq!(bake(&sandbox, &[]), BAKED, "{what}");
+            let second = run(Way::Cached, round);
+            assert_eq!(second.stdout, bare.stdout, "{what}: {}", second.stderr);
+            assert_eq!(second.source_builds(), 0, "{what}: {}", second.stderr);
+            results.insert(bare.stdout);
+        }
+        // Intel's CPU runtime folds in threads of its own.
+        assert_eq!(results.len(), if driver == Driver::Pocl { 2 } else { 1 });
+    }
+}
+
+/// Only the digest of its value is stored.
+#[test]
+fn a_variable_that_no_list_names_is_baked_where_it_has_the_same_value() {
+    const NAME: &str = "LLVM_OVERRIDE_PRODUCER";
+    for driver in [Driver::Pocl, Driver::Intel] {
+        let Some(mut sandbox) = sandbox(driver) else {
+            continue;
+        };
+        let explained = |sandbox: &Sandbox| {
+            let json = sandbox.oclcache(&["explain", "--json", "--last", "1"]);
+            json.ok().stdout
+        };
+        sandbox.set(NAME, "one");
+        let bare = sandbox.kernel(Way::Bare, super::SOURCE, "").ok();
+        assert_eq!(misses(&sandbox), 1, "{driver:?}");
+        for other in [None, Some("other")] {
+            match other {
+                Some(value) => sandbox.set(NAME, value),
+                None => drop(sandbox.variables.remove(NAME)),
+            }
+            let ran = sandbox.oclcache(&["bake"]).ok();
+            let why = format!("{NAME} has another value");
+            assert!(ran.stderr.contains(&why), "{driver:?}: {}", ran.stderr);
+            let json = explained(&sandbox);
+            assert!(json.contains(&why), "{driver:?}: {json}");
+            assert!(
+                json.contains("\"not_stored\": \"other_environment\""),
+                "{json}"
+            );
+            assert!(json.contains("\"kept\": \"recipe\""), "{json}");
+        }
+        sandbox.set(NAME, "one");
+        let json = explained(&sandbox);
+        assert!(json.contains("\"not_stored\": null"), "{driver:?}: {json}");
+        assert_eq!(bake(&sandbox, &[]), BAKED, "{driver:?}");
+        let hit = sandbox.kernel(Way::Cached, super::SOURCE, "").ok();
+        assert_eq!((hit.source_builds(), hit.stdout), (0, bare.stdout));
+        sandbox.set(NAME, "other");
+        assert_eq!(misses(&sandbox), 1, "{driver:?}");
+    }
 }

@@ -427,9 +427,9 @@ const FAULTS: [Fault; 47] = [
         by_hand: None,
     },
     Fault {
-        about: "programs",
+        about: "installed",
         state: WRONG,
-        says: "registers oclcache as /nowhere/liboclcache.so",
+        says: "registers oclcache as /nowhere/liboclcache.so, which does not exist",
         plant: |world| drop(world.register("oclcache", "/nowhere/liboclcache.so")),
         by_hand: None,
     },

@@ -240,6 +240,27 @@ fn a_driver_of_icd_2_is_told_to_be_cached_beside_us() {
     assert!(told.stdout.contains("ICD 2.0, "), "{}", told.stdout);
 }
 
+/// The driver's table has no tag any more, so that only a build tells.
+#[test]
+fn a_build_tells_of_a_loader_that_uses_its_own_table_without_a_tag() {
+    let (mut world, _) = with_loaders_table();
+    world.sandbox.set("LOADER_KEEPS_TABLES", "1");
+    let told = world.shell("", &[]);
+    let says = "do not reach oclcache: the loader calls its driver through its own table";
+    assert!(
+        told.code == Some(1) && told.stdout.contains(says),
+        "{}",
+        told.stdout
+    );
+    assert!(
+        told.stdout.contains("oclcache install --user\n"),
+        "{}",
+        told.stdout
+    );
+    let mended = world.shell("eval \"$(oclcache install --user)\"", &[]).ok();
+    assert!(!mended.stdout.contains(says), "{}", mended.stdout);
+}
+
 #[test]
 fn a_driver_that_the_loader_calls_through_a_table_of_its_own_is_told_and_reached() {
     let (mut world, says) = with_loaders_table();

@@ -1,19 +1,22 @@
 //! The door: through each loader the application sees the platforms and devices that it would see without us, once each,
 //! whatever is registered beside us and however it is spelled.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::process::Command;
 
 use super::{LIST, Loader, Name, SOURCE, loaders, register, text};
 use crate::support::{Driver, Ran, Sandbox, Way, example, given, library, python, skipped};
 
 /// A sandbox on the stub with a directory `drivers` in which the stub and all real drivers that are there are registered.
 fn registered() -> Sandbox {
-    let sandbox = Sandbox::stub();
+    let mut sandbox = Sandbox::stub();
     fs::create_dir(sandbox.path("drivers")).expect("made");
     for driver in Driver::ALL {
         if let Some(library) = driver.library() {
+            sandbox.prepare_for(driver);
             register(&sandbox, &format!("drivers/{driver:?}.icd"), library);
         }
     }
@@ -26,12 +29,25 @@ fn list(sandbox: &Sandbox, loader: &Loader, directory: &str, variables: &[(&str,
     command
         .args(["-c", LIST, &loader.path])
         .env("OCL_ICD_VENDORS", sandbox.path(directory))
-        .envs(loader.variables())
         .env_remove("OCLCACHE_VENDORS");
+    for (name, value) in loader.variables() {
+        add_variable(&mut command, name, value.as_os_str());
+    }
     for (name, value) in variables {
-        command.env(name, value);
+        add_variable(&mut command, name, OsStr::new(value));
     }
     sandbox.run(&mut command).ok()
+}
+
+/// Sets a variable, but adds to the directories of libraries: a driver, the loader and the test may each need some.
+fn add_variable(command: &mut Command, name: &str, value: &OsStr) {
+    let mut value = value.to_owned();
+    let set = command.get_envs().find(|(set, _)| *set == name);
+    if let Some((_, Some(earlier))) = set.filter(|_| name == "LD_LIBRARY_PATH") {
+        value.push(":");
+        value.push(earlier);
+    }
+    command.env(name, value);
 }
 
 /// The platforms' names in a list.
@@ -258,11 +274,6 @@ fn vendors_may_be_a_directory_a_file_and_a_library_and_each_driver_is_listed_onc
         }
     }
     for loader in loaders() {
-        let own = loader.variables().into_iter();
-        let own = own.filter(|(name, _)| *name == "LD_LIBRARY_PATH");
-        let search = own.fold(search.clone(), |all, (_, path)| {
-            format!("{all}:{}", text(path))
-        });
         let once = |vendors: &str| {
             let variables = [
                 ("OCLCACHE_VENDORS", vendors),

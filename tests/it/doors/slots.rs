@@ -1,12 +1,12 @@
-//! Which functions are ours: those of contexts and programs, in a driver's own table, in the answers by name and in a layer's table. The hot
+//! Which functions are ours: those of devices, contexts and programs, in a driver's own table, in the answers by name and in a layer's table. The hot
 //! ones, clSetKernelArg and all enqueue functions, are the driver's own everywhere.
 
 use super::{register, text};
 use crate::support::{Driver, Sandbox, Way, example, library, python};
 
-/// The functions that make contexts, those that take or make programs and kernels, and those that look functions up.
-const PROGRAMS: [usize; 25] = [
-    4, 5, 8, 26, 27, 28, 29, 30, 32, 33, 34, 35, 36, 37, 39, 65, 97, 98, 99, 101, 107, 137, 138,
+/// The functions that list devices or make contexts, those that take or make programs and kernels, and those that look functions up.
+const PROGRAMS: [usize; 26] = [
+    2, 4, 5, 8, 26, 27, 28, 29, 30, 32, 33, 34, 35, 36, 37, 39, 65, 97, 98, 99, 101, 107, 137, 138,
     144, 145,
 ];
 

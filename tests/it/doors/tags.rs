@@ -1,7 +1,7 @@
 //! Drivers of ICD 2.0 beside us, under loaders that know of it: what was tagged is cached, or the log says why not.
 
 use super::ways::{Setup, Way};
-use super::{Loader, loaders, text};
+use super::{Loader, Name, loaders, text};
 use crate::support::{self, Driver, Ran, Sandbox, example, library, python};
 
 /// What the log says of a driver that stays tagged: its library, and the two ways that are left.
@@ -271,6 +271,48 @@ print("second", *build(sys.argv[2], 20))
 for thread in threads: thread.join()
 print("first", *set().union(*found))
 "#;
+
+/// The spy in front of a driver of ICD 2.0 hides nothing of it and misses nothing, whether the loader calls functions that it got by
+/// name or those of the driver's table.
+#[test]
+fn the_spy_counts_what_a_driver_of_icd_2_compiles() {
+    for null in ["", "clBuildProgram clCreateProgramWithSource"] {
+        let variables = [("STUB_ICD2", "1"), ("STUB_NULL_SLOTS", null)];
+        let mut sandbox = Sandbox::stub();
+        for (name, value) in variables {
+            sandbox.set(name, value);
+        }
+        let setup = Setup::new(sandbox, &text(example("libspy.so")));
+        for loader in with_icd2() {
+            let ran = setup.run(&loader, Way::Bare, &[]);
+            let counted = (ran.source_builds(), setup.compilations());
+            assert_eq!(counted, (1, 1), "{null:?}, {loader:?}");
+            if loader.name == Name::Own {
+                let log = std::fs::read_to_string(setup.sandbox.path("loader.log"));
+                let log = log.expect("the loader's steps");
+                assert!(log.lines().any(|line| line == "tagged"), "{log}");
+            }
+            let ways = if null.is_empty() {
+                &Way::CACHED[..]
+            } else {
+                &[]
+            };
+            for way in ways {
+                setup.is_cached(&loader, *way, &[], &|ran| {
+                    let builds = ran.source_builds();
+                    assert_eq!(setup.compilations(), builds, "{way:?}, {loader:?}");
+                    builds
+                });
+            }
+        }
+        // The driver's table with the spy's functions is called once the tag is gone.
+        if null.is_empty() {
+            for loader in loaders() {
+                setup.is_cached(&loader, Way::Beside, &[], &Ran::source_builds);
+            }
+        }
+    }
+}
 
 /// Real drivers behind the spy: see `real_drivers_are_cached_through_the_layer_and_through_us_alone` for the other ways.
 #[test]

@@ -3,6 +3,9 @@
 //! Handles are raw: a section may pass on purpose what the specification calls invalid, such as NULL.
 
 use std::ffi::{CString, c_char, c_void};
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -86,7 +89,27 @@ pub fn open(name: &str) -> Result<(), String> {
     let library = unsafe { Library::new(name) }.map_err(|error| error.to_string())?;
     FUNCTIONS.get_or_init(|| Functions::load(&library));
     std::mem::forget(library);
+    if std::env::var_os("STUB_STACK").is_some()
+        && let Some(log) = std::env::var_os("STUB_LOG")
+    {
+        FRAMES.get_or_init(|| log.into());
+    }
     Ok(())
+}
+
+/// The log of the stub driver, if it says where the stack comes to.
+static FRAMES: OnceLock<PathBuf> = OnceLock::new();
+
+/// Says where the stack has come to before a call of the loader, if the stub driver says so of its own calls.
+#[inline(never)]
+pub fn log_frame() {
+    if let Some(path) = FRAMES.get()
+        && let Ok(mut log) = File::options().append(true).create(true).open(path)
+    {
+        let here = 0u8;
+        let here = ptr::from_ref(&here) as usize;
+        let _ = log.write_all(format!("call {here:#x}\n").as_bytes());
+    }
 }
 
 pub fn functions() -> &'static Functions {
@@ -99,6 +122,7 @@ macro_rules! call {
         let function = $crate::cl::functions()
             .$name
             .expect(concat!("the loader lacks ", stringify!($name)));
+        $crate::cl::log_frame();
         // SAFETY: pointers are NULL or point to live values of the caller with the sizes that are passed beside
         // them; handles came from OpenCL or are NULL.
         unsafe { function($($argument),*) }

@@ -29,13 +29,18 @@ pub fn escape(bytes: &[u8]) -> String {
 
 /// An answer as bytes, by the two-call protocol.
 pub fn ask(ask: Ask) -> Result<Vec<u8>, cl_int> {
+    ask_into(0, ask)
+}
+
+/// An answer in a buffer that was full of one byte before.
+fn ask_into(fill: u8, ask: Ask) -> Result<Vec<u8>, cl_int> {
     let mut size = 0;
     match ask(0, ptr::null_mut(), &mut size) {
         CL_SUCCESS => {}
         code => return Err(code),
     }
     // Some answers are empty, and NULL would mean "size only".
-    let mut bytes = vec![0_u8; size.max(1)];
+    let mut bytes = vec![fill; size.max(1)];
     match ask(size, bytes.as_mut_ptr().cast(), ptr::null_mut()) {
         CL_SUCCESS => {
             bytes.truncate(size);
@@ -90,6 +95,13 @@ pub fn show(label: &str, asking: Ask, form: Form) {
                 bytes.len(),
                 format(&bytes, form)
             );
+            // Some drivers tell a size and do not write all of it.
+            if let [Ok(one), Ok(other)] = [0x55, 0xaa].map(|fill| ask_into(fill, asking)) {
+                let pairs = one.iter().zip(&other).enumerate();
+                let unwritten = pairs.filter(|(_, (one, other))| one != other);
+                let unwritten: Vec<usize> = unwritten.map(|(index, _)| index).collect();
+                println!("{label}: unwritten bytes {unwritten:?}");
+            }
             if !bytes.is_empty() {
                 // Some drivers take a size of none for a query of the size alone.
                 for size in [0, 4.min(bytes.len() - 1), bytes.len() - 1] {

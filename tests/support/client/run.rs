@@ -135,7 +135,9 @@ pub fn linked(session: &Session, arguments: &[String]) -> Result<(), String> {
 }
 
 pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
-    let options = value(arguments, "--options");
+    // One argument of a program can have 128 KiB at most.
+    let file = value(arguments, "--options-file").map(read).transpose()?;
+    let options = value(arguments, "--options").or(file.as_deref());
     if let Some(path) = value(arguments, "--source") {
         let name = value(arguments, "--kernel").ok_or("--source needs --kernel")?;
         from_file(session, path, name, options)?;

@@ -42,7 +42,8 @@ fn say(words: &str) {
 /// `turns`: does what each line of standard input says, and answers with one line. At the end of input it returns.
 ///
 /// `build FROM TO` builds programs of these numbers, `fork FROM TO` does it in a child that ends by _exit, `exit` ends by
-/// _exit, `kill` by SIGKILL, `execute` goes on in another program of this process, which is this one again.
+/// _exit, `kill` by SIGKILL, `execute` goes on in another program of this process, which is this one again, `set NAME VALUE` and
+/// `unset NAME` change a variable.
 pub fn section(session: &Session) -> Result<(), String> {
     while let Some(line) = line() {
         let words: Vec<&str> = line.split(' ').collect();
@@ -62,6 +63,16 @@ pub fn section(session: &Session) -> Result<(), String> {
                 // SAFETY: a child of this process, and a place for its status.
                 unsafe { libc::waitpid(child, &mut status, 0) };
                 say(&format!("child {status}"));
+            }
+            ("set", _) if words.len() == 3 => {
+                // SAFETY: no other thread of this section runs, and drivers' threads are at rest between two builds.
+                unsafe { std::env::set_var(words[1], words[2]) };
+                say("set");
+            }
+            ("unset", _) if words.len() == 2 => {
+                // SAFETY: as above.
+                unsafe { std::env::remove_var(words[1]) };
+                say("unset");
             }
             // SAFETY: ends the process.
             ("exit", _) => unsafe { libc::_exit(0) },

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::offset_of;
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use opencl_sys::cl_icd::cl_icd_dispatch;
@@ -26,15 +27,22 @@ pub unsafe fn at(words: *mut c_void, index: usize) -> usize {
     unsafe { words.cast::<usize>().add(index).read() }
 }
 
+/// The tables of drivers that were tagged when the loader opened them, if it calls their objects through its own tables
+/// even after the tag is gone. No loader that is known does so.
+pub static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
 /// The table through which an object's functions are called.
 ///
 /// # Safety
 /// It is an object of a driver.
 pub unsafe fn dispatch(object: P) -> *const usize {
-    // SAFETY: objects begin with their table (cl_khr_icd), those of a tagged one have a second word.
+    let is_kept = |table| KEPT.lock().expect("no panic").contains(&table);
+    // SAFETY: objects begin with their table (cl_khr_icd), those of one that is or was tagged have a second word.
     unsafe {
         match at(object, 0) {
-            table if at(table as P, 0) == ICD2_TAG => at(object, 1) as *const usize,
+            table if at(table as P, 0) == ICD2_TAG || is_kept(table) => {
+                at(object, 1) as *const usize
+            }
             table => table as *const usize,
         }
     }

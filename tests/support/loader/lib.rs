@@ -12,6 +12,7 @@
 //! | `OPENCL_LAYERS` | layers |
 //! | `LOADER_ENTRIES` | how many entries a layer is given (150) |
 //! | `LOADER_ASKS_LATE` | the functions of ICD 2.0 are asked for behind the platforms, and not of a library without any, as ocl-icd does |
+//! | `LOADER_KEEPS_TABLES` | a driver that was tagged when it was opened is called through the loader's table, whatever its own says later |
 //! | `LOADER_LOG` | a file to which each step is appended as one line |
 
 // The whole library is the C ABI of OpenCL: raw handles in, function pointers out.
@@ -31,7 +32,7 @@ use std::{env, fs, ptr};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use opencl_sys::*;
 
-use functions::{at, dispatch, failing, main, missing};
+use functions::{KEPT, at, dispatch, failing, main, missing};
 use slots::{ICD2_TAG, SLOTS};
 
 const PLATFORM_UNLOADABLE: cl_platform_info = 0x0921;
@@ -180,6 +181,9 @@ impl Loader {
                         continue;
                     };
                     set_data(platform, own_table(platform, by_name).cast());
+                    if env::var_os("LOADER_KEEPS_TABLES").is_some() {
+                        KEPT.lock().expect("no panic").push(at(platform, 0));
+                    }
                 }
                 log(if tagged { "tagged" } else { "not tagged" });
                 let info: PlatformInfo = std::mem::transmute(*dispatch(platform).add(1));

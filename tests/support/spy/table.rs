@@ -1,6 +1,6 @@
 //! One of the driver's dispatch tables, patched.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::fs;
 use std::mem;
 use std::ptr;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use opencl_sys::{CL_PLATFORM_VERSION, cl_platform_id};
 
-use crate::PlatformInfo;
+use crate::types::PlatformInfo;
 
 /// Positions in the dispatch table.
 pub mod slot {
@@ -28,10 +28,17 @@ pub mod slot {
     pub const COUNT: usize = 139;
 }
 
+/// A function of ours that a driver's is called through.
+pub struct Hook {
+    pub slot: usize,
+    pub name: &'static CStr,
+    pub function: *const c_void,
+}
+
 /// The functions that stood in one of the driver's tables before ours.
 pub struct Table {
     pub address: usize,
-    /// Zero where the table was not read.
+    /// Zero where the table was not read or is empty.
     pub original: [usize; slot::COUNT],
 }
 
@@ -74,11 +81,7 @@ fn length(platform: cl_platform_id, address: usize) -> usize {
 }
 
 /// Saves what the table of a platform holds, then stores these functions into it, one word at a time.
-pub fn patch(
-    platform: cl_platform_id,
-    address: usize,
-    hooks: &[(usize, *const c_void)],
-) -> Option<Table> {
+pub fn patch(platform: cl_platform_id, address: usize, hooks: &[Hook]) -> Option<Table> {
     let length = length(platform, address);
     let words = address as *mut usize;
     let mut original = [0; slot::COUNT];
@@ -91,14 +94,14 @@ pub fn patch(
         return None;
     }
     // Calls may come in as soon as the first slot is ours; they wait until the whole driver is known.
-    for (index, hook) in hooks {
+    for hook in hooks {
         // A place that the driver left empty stays empty.
-        if original[*index] == 0 {
+        if original[hook.slot] == 0 {
             continue;
         }
         // SAFETY: the word is aligned, inside the table and writable now; others may read it at the same time.
-        unsafe { AtomicUsize::from_ptr(words.add(*index)) }
-            .store(*hook as usize, Ordering::Release);
+        unsafe { AtomicUsize::from_ptr(words.add(hook.slot)) }
+            .store(hook.function as usize, Ordering::Release);
     }
     if !writable {
         protect(address, length, libc::PROT_READ);

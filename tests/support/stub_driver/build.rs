@@ -157,12 +157,26 @@ fn start(
 fn end(handle: Handle, started: Outcome<(Outcome, Option<Notify>)>) -> cl_int {
     let (outcome, notify) = match started {
         Ok(started) => started,
-        Err(error) => return error,
+        Err(error) => {
+            if error == CL_INVALID_VALUE && config::spoils() {
+                spoil(handle);
+            }
+            return error;
+        }
     };
     if let Some(notify) = notify {
         notify.call(handle as usize);
     }
     code(outcome)
+}
+
+/// A program that was built is so no more.
+fn spoil(handle: Handle) {
+    if let Some(held) = PROGRAMS.hold(handle) {
+        for image in &mut held.object().state.lock().images {
+            *image = Image::new(CL_BUILD_ERROR);
+        }
+    }
 }
 
 fn selected(program: &Program, count: u32, devices: *const cl_device_id) -> Outcome<Vec<usize>> {

@@ -50,6 +50,11 @@ pub fn permissive() -> bool {
     is("STUB_REBUILD", "permissive")
 }
 
+/// Whether a call that is refused for its arguments spoils the program, as Intel's GPU driver has it.
+pub fn spoils() -> bool {
+    is("STUB_SPOIL", "1")
+}
+
 pub fn sticky_failures() -> bool {
     is("STUB_STICKY", "1")
 }

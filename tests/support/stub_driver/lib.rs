@@ -13,6 +13,7 @@
 //! | `STUB_CODE` | empty | enters into what kernels compute, as a code generator's variable would |
 //! | `STUB_CODE_FILE` | none | a file whose content does the same, and is in no key; `#error`: nothing compiles |
 //! | `STUB_REBUILD` | `strict` | `permissive`: build over live kernels and link executables instead of failing with -59 |
+//! | `STUB_SPOIL` | 0 | 1: a call that is refused with -30 fails a program that was built |
 //! | `STUB_STICKY` | 0 | 1: after a failed build each later build of that program fails as well |
 //! | `STUB_REFCOUNT_KERNELS` | 1 | 0: reference counts show the application's own references only |
 //! | `STUB_REFUSE_BINARIES` | 0 | 1: clCreateProgramWithBinary refuses everything |

@@ -1,4 +1,4 @@
-//! Where contexts are made, drivers start the threads that compile for them later: only how the calling thread rounds is noted.
+//! The calls in which drivers start the threads that compile for them later: only how the calling thread rounds is noted.
 //!
 //! Nothing else happens here, so there is no panic guard, and exceptions of the application's callback pass through.
 
@@ -7,25 +7,25 @@ use std::ffi::c_void;
 use opencl_sys::*;
 
 use crate::driver::layer;
-use crate::driver::{Driver, FloatState};
+use crate::driver::{Driver, FloatState, StartOfThreads};
 
 type Notify = Option<unsafe extern "C" fn(*const i8, *const c_void, usize, *mut c_void)>;
 
-macro_rules! contexts {
+macro_rules! thread_starts {
     ($(
         $(#[$doc:meta])*
-        $slot:ident($($argument:ident: $type:ty),*);
+        $slot:ident($($argument:ident: $type:ty),*) -> $result:ty = $start:ident;
     )*) => {
         $(
             $(#[$doc])*
             #[allow(non_snake_case)]
-            unsafe extern "C-unwind" fn $slot<const DRIVER: usize>($($argument: $type),*) -> cl_context {
-                FloatState::note_context();
+            unsafe extern "C-unwind" fn $slot<const DRIVER: usize>($($argument: $type),*) -> $result {
+                FloatState::note(StartOfThreads::$start);
                 let Some(function) = Driver::at(DRIVER).below().$slot else {
                     // Only slots that hold a function are ever replaced.
                     std::process::abort()
                 };
-                type Function = unsafe extern "C-unwind" fn($($type),*) -> cl_context;
+                type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
                 // SAFETY: the function's own type, but that an exception may leave it.
                 let function = unsafe { std::mem::transmute::<*const (), Function>(function as *const ()) };
                 // SAFETY: the driver's own function with the arguments of the application's call.
@@ -47,13 +47,13 @@ macro_rules! contexts {
 
             $(
                 #[allow(non_snake_case)]
-                unsafe extern "C-unwind" fn $slot<const LAYER: usize>($($argument: $type),*) -> cl_context {
-                    FloatState::note_context();
+                unsafe extern "C-unwind" fn $slot<const LAYER: usize>($($argument: $type),*) -> $result {
+                    FloatState::note(StartOfThreads::$start);
                     let Some(function) = layer::below(LAYER).$slot else {
                         // Only slots that hold a function are ever replaced.
                         std::process::abort()
                     };
-                    type Function = unsafe extern "C-unwind" fn($($type),*) -> cl_context;
+                    type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
                     // SAFETY: as above.
                     let function = unsafe { std::mem::transmute::<*const (), Function>(function as *const ()) };
                     // SAFETY: as above.
@@ -73,7 +73,15 @@ macro_rules! contexts {
     };
 }
 
-contexts! {
+thread_starts! {
+    /// Slot 2.
+    clGetDeviceIDs(
+        platform: cl_platform_id,
+        device_type: cl_device_type,
+        num_entries: cl_uint,
+        devices: *mut cl_device_id,
+        num_devices: *mut cl_uint
+    ) -> cl_int = Devices;
     /// Slot 4.
     clCreateContext(
         properties: *const cl_context_properties,
@@ -82,7 +90,7 @@ contexts! {
         pfn_notify: Notify,
         user_data: *mut c_void,
         errcode_ret: *mut cl_int
-    );
+    ) -> cl_context = Context;
     /// Slot 5.
     clCreateContextFromType(
         properties: *const cl_context_properties,
@@ -90,5 +98,5 @@ contexts! {
         pfn_notify: Notify,
         user_data: *mut c_void,
         errcode_ret: *mut cl_int
-    );
+    ) -> cl_context = Context;
 }

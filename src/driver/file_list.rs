@@ -1,0 +1,359 @@
+//! The list of a driver's files: what a search in the file system finds for the libraries that are loaded.
+//!
+//! The list is kept in the cache directory (see `search_memory`) and holds while nothing changes that the search has looked at. It
+//! depends on the libraries that may be the driver's, and on the value of LD_LIBRARY_PATH. What else the program has loaded is
+//! compared with the list in each process.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::Driver;
+use super::files::{FileSearch, FilesByPath, linker_path, matches, needed_by};
+use super::identity::FileMemory;
+use super::loaded::{self, Mappings, Object};
+use super::names::ScannedLibrary;
+use super::opened_by_name::{self, OpenedByName, linker_path_at_start, said_by};
+use super::profile::DriverFiles;
+use super::real_paths::{RealPaths, WatchedPaths};
+use super::search_memory;
+use crate::file_fingerprint::FileFingerprint;
+
+/// The files of a driver, all by their real paths.
+#[derive(Serialize, Deserialize)]
+pub(super) struct DriverFileList {
+    /// The paths of the libraries that may be the driver's, in the order of their indices.
+    places: Vec<PathBuf>,
+    /// The files that the profile names.
+    pub(super) files: FilesByPath,
+    /// Those of them that are plug-ins, open when the driver is.
+    plug_ins: BTreeSet<PathBuf>,
+    /// Those of them that are libraries or programs and not loaded yet.
+    pub(super) to_be_opened: Vec<PathBuf>,
+    /// Libraries that are opened by name.
+    pub(super) by_name: OpenedByName,
+    /// The identities of files.
+    identities: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+/// The list of a driver, and what it was made from.
+pub(super) struct ListedFiles<'a> {
+    objects: &'a [Object],
+    pub(super) list: DriverFileList,
+    /// The real paths of the objects that are compared with the list, by index. Empty for others.
+    pub(super) places: Vec<PathBuf>,
+    /// The driver's libraries that are loaded, by index.
+    pub(super) closure: Vec<usize>,
+    pub(super) mappings: Mappings,
+    watched: WatchedPaths,
+    /// When the first of the states was taken.
+    pub(super) taken: Instant,
+}
+
+/// Records the identity of each file that a search asks for.
+struct Recorder<'a> {
+    memory: &'a dyn FileMemory,
+    real: &'a RealPaths,
+    identities: RefCell<BTreeMap<PathBuf, Vec<u8>>>,
+}
+
+impl FileMemory for Recorder<'_> {
+    fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
+        self.real.watch(path);
+        self.memory.digest(path)
+    }
+
+    fn identity(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.real.watch(path);
+        let identity = self.memory.identity(path)?;
+        let mut identities = self.identities.borrow_mut();
+        identities.insert(path.to_owned(), identity.clone());
+        Ok(identity)
+    }
+
+    fn facts(&self, identity: &[u8; 32]) -> Option<File> {
+        self.memory.facts(identity)
+    }
+
+    fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]) {
+        self.memory.remember_facts(identity, facts);
+    }
+}
+
+impl<'a> ListedFiles<'a> {
+    /// The files of a driver: recalled, or found now and kept.
+    ///
+    /// None: none of these objects is the driver's.
+    pub(super) fn of(
+        driver: &Driver,
+        objects: &'a [Object],
+        memory: &dyn FileMemory,
+    ) -> Option<ListedFiles<'a>> {
+        let candidates = Candidates::of(driver, objects);
+        let identity = candidates.search_identity();
+        let mut taken = Instant::now();
+        let (list, watched) = match search_memory::recall(&identity, memory) {
+            Some(recalled) => recalled,
+            None => {
+                taken = Instant::now();
+                let found = candidates.search(memory);
+                search_memory::remember(&identity, &found.0, &found.1, memory);
+                found
+            }
+        };
+        let mappings = Mappings::now();
+        let places = list.places_of(&candidates, &watched, &mappings)?;
+        let closure = candidates.closure(&places, &list.plug_ins);
+        (!closure.is_empty()).then_some(ListedFiles {
+            objects,
+            list,
+            places,
+            closure,
+            mappings,
+            watched,
+            taken,
+        })
+    }
+
+    /// The driver's libraries that are loaded from files.
+    pub(super) fn libraries(&self) -> impl Iterator<Item = (usize, &'a Object)> {
+        let objects = self.objects;
+        let loaded = self.closure.iter().map(|index| (*index, &objects[*index]));
+        loaded.filter(|(_, object)| object.is_in_a_file())
+    }
+
+    /// Whether the driver reads or opens this file.
+    pub(super) fn has(&self, place: &Path) -> bool {
+        self.list.files.contains_key(place)
+    }
+
+    /// The state of a file when it was listed.
+    pub(super) fn state(&self, path: &Path) -> Option<FileFingerprint> {
+        match self.watched.get(path) {
+            Some(state) => *state,
+            None => FileFingerprint::at(path),
+        }
+    }
+
+    /// The identity of a file.
+    pub(super) fn identity(&self, path: &Path, memory: &dyn FileMemory) -> io::Result<Vec<u8>> {
+        let known = self.list.identities.get(path);
+        known.map_or_else(|| memory.identity(path), |known| Ok(known.clone()))
+    }
+
+    /// What the program has loaded under names that the driver opens, from other places.
+    pub(super) fn of_program(&self, is_known: impl Fn(&Path) -> bool) -> Vec<(PathBuf, String)> {
+        let own: HashSet<usize> = self.closure.iter().copied().collect();
+        let others = self.objects.iter().enumerate();
+        let others = others.filter(|(index, _)| !own.contains(index));
+        self.list
+            .by_name
+            .of_program(others.map(|(_, object)| object), is_known)
+    }
+}
+
+impl DriverFileList {
+    /// The real paths of the candidates, and of all other objects that may be files of the list: by name, by inode, or replaced since
+    /// they were loaded. None if the list is of other candidates.
+    fn places_of(
+        &self,
+        candidates: &Candidates,
+        watched: &WatchedPaths,
+        mappings: &Mappings,
+    ) -> Option<Vec<PathBuf>> {
+        let files = self.files.iter();
+        let paths = files.flat_map(|(path, file)| file.paths.iter().chain([path]));
+        let paths = paths.chain(self.by_name.libraries.iter().map(|(path, _)| path));
+        let mut names: HashSet<&OsStr> = HashSet::new();
+        let mut inodes = HashSet::new();
+        for path in paths {
+            names.extend(path.file_name());
+            let state = watched.get(path).copied().flatten();
+            inodes.extend(state.map(|state| state.file.1));
+        }
+        let may_be_listed = |object: &Object| {
+            let inode = object.inode(mappings);
+            object
+                .path
+                .file_name()
+                .is_some_and(|name| names.contains(name))
+                || names.contains(OsStr::from_bytes(&object.name))
+                || inode.is_none_or(|inode| inodes.contains(&inode))
+        };
+        if self.places.len() != candidates.indices.len() {
+            return None;
+        }
+        let known: HashMap<usize, &PathBuf> = candidates
+            .indices
+            .iter()
+            .copied()
+            .zip(&self.places)
+            .collect();
+        let real = RealPaths::default();
+        let place = |(index, object): (usize, &Object)| match known.get(&index) {
+            Some(place) => (*place).clone(),
+            None if object.is_in_a_file() && may_be_listed(object) => {
+                real.of(&object.path).unwrap_or_default()
+            }
+            None => PathBuf::new(),
+        };
+        let objects = candidates.objects.iter().enumerate();
+        Some(objects.map(place).collect())
+    }
+}
+
+/// The loaded libraries that may be a driver's: its own, those that are named like its plug-ins and files, layers, and all that these
+/// need.
+struct Candidates<'a> {
+    driver: &'a Driver,
+    objects: &'a [Object],
+    /// Ascending.
+    indices: Vec<usize>,
+    functions: Vec<usize>,
+}
+
+impl<'a> Candidates<'a> {
+    fn of(driver: &'a Driver, objects: &'a [Object]) -> Candidates<'a> {
+        let mut candidates = Candidates {
+            driver,
+            objects,
+            indices: Vec::new(),
+            functions: driver.functions(),
+        };
+        let is_named_like = |object: &Object, files: &DriverFiles| {
+            let (DriverFiles::PlugIns(_, pattern) | DriverFiles::Library(pattern)) = files else {
+                return false;
+            };
+            object.is_named(|name| matches(pattern, name))
+        };
+        let may_be_start = |index: usize| {
+            let object = &objects[index];
+            let mut files = driver.profile.files.iter();
+            candidates.is_own(object)
+                || files.any(|files| is_named_like(object, files))
+                || driver.layer.is_some() && object.is_layer_of_another()
+        };
+        let reached = loaded::closure_by_root(objects, may_be_start);
+        candidates.indices = reached.into_iter().map(|(index, _)| index).collect();
+        candidates.indices.sort_unstable();
+        candidates
+    }
+
+    /// Whether it has functions of the driver.
+    fn is_own(&self, object: &Object) -> bool {
+        self.functions
+            .iter()
+            .any(|function| object.contains(*function))
+    }
+
+    /// Directories that libraries and the program say. The program itself has no path.
+    fn said(&self) -> Vec<PathBuf> {
+        let libraries = self.indices.iter().map(|index| &self.objects[*index]);
+        let is_program = |object: &&Object| object.path.as_os_str().is_empty();
+        let program = self.objects.iter().filter(is_program);
+        libraries.chain(program).flat_map(said_by).collect()
+    }
+
+    fn search_identity(&self) -> [u8; 32] {
+        let profile = format!(
+            "{} {:?}",
+            self.driver.profile.family, self.driver.profile.files
+        );
+        let (now, at_start) = (linker_path(), linker_path_at_start());
+        let said = self.said();
+        let is_own = |object| match self.is_own(object) {
+            true => &b"own"[..],
+            false => b"",
+        };
+        let objects = self.indices.iter().map(|index| &self.objects[*index]);
+        let objects = objects.flat_map(|object| object.description().chain([is_own(object)]));
+        let texts = [profile.as_bytes(), now.as_bytes(), at_start.as_bytes()];
+        let said = said.iter().map(|path| path.as_os_str().as_bytes());
+        search_memory::identity(texts.into_iter().chain(objects).chain(said))
+    }
+
+    /// The libraries that are the driver's: its own, plug-ins and layers, with all that they need.
+    fn closure(&self, places: &[PathBuf], plug_ins: &BTreeSet<PathBuf>) -> Vec<usize> {
+        // If several layers are ours, the functions below one may be those of another.
+        let is_start = |index: usize| {
+            let object = &self.objects[index];
+            self.is_own(object) && !object.is_oclcache()
+                || plug_ins.contains(&places[index])
+                || self.driver.layer.is_some() && object.is_layer_of_another()
+        };
+        let reached = loaded::closure_by_root(self.objects, is_start);
+        reached.into_iter().map(|(index, _)| index).collect()
+    }
+
+    fn search(&self, memory: &dyn FileMemory) -> (DriverFileList, WatchedPaths) {
+        let real = RealPaths::default();
+        let mut places = vec![PathBuf::new(); self.objects.len()];
+        for index in &self.indices {
+            let object = &self.objects[*index];
+            if object.is_in_a_file() {
+                places[*index] = real.of(&object.path).unwrap_or_default();
+            }
+        }
+        let recorder = Recorder {
+            memory,
+            real: &real,
+            identities: RefCell::default(),
+        };
+        let own = self.objects.iter().filter(|object| self.is_own(object));
+        let files = self.driver.profile.files;
+        let search = FileSearch::new(files, own.map(|object| object.path.as_path()), &real);
+        let (mut found, mut plug_ins) = (FilesByPath::new(), FilesByPath::new());
+        for files in files {
+            match files {
+                DriverFiles::PlugIns(..) => search.add(*files, &mut plug_ins),
+                _ => search.add(*files, &mut found),
+            }
+        }
+        let plug_in_paths: BTreeSet<PathBuf> = plug_ins.keys().cloned().collect();
+        found.append(&mut plug_ins);
+        for (path, file) in &found {
+            for path in file.paths.iter().chain([path]) {
+                real.watch(path);
+            }
+            // What cannot be read is noticed when the list is used.
+            let _ = recorder.identity(path);
+        }
+        let closure = self.closure(&places, &plug_in_paths);
+        let loaded: Vec<&Object> = closure.iter().map(|index| &self.objects[*index]).collect();
+        let mut scanned: Vec<ScannedLibrary> = loaded
+            .iter()
+            .filter(|object| object.is_in_a_file())
+            .filter_map(|object| ScannedLibrary::of(object, |path| recorder.identity(path)))
+            .collect();
+        let to_be_opened: Vec<PathBuf> = found.keys().cloned().collect();
+        let is_loaded = |path: &Path| closure.iter().any(|index| places[*index] == path);
+        let needed = needed_by(&to_be_opened, &real, is_loaded);
+        for path in &needed.files {
+            scanned.extend(ScannedLibrary::of_file(path, |path| {
+                recorder.identity(path)
+            }));
+        }
+        let is_known = |path: &Path| is_loaded(path) || found.contains_key(path);
+        let (said, libraries) = (self.said(), needed.libraries);
+        let by_name = opened_by_name::all(
+            &scanned, &loaded, &said, libraries, &real, is_known, &recorder,
+        );
+        let places = self.indices.iter().map(|index| places[*index].clone());
+        let list = DriverFileList {
+            places: places.collect(),
+            files: found,
+            plug_ins: plug_in_paths,
+            to_be_opened: needed.files,
+            by_name,
+            identities: recorder.identities.into_inner(),
+        };
+        (list, real.into_watched())
+    }
+}

@@ -1,0 +1,97 @@
+//! Programs that a driver runs: what changes them changes what is served. PoCL runs `ld` for each kernel.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::functions::shared;
+use crate::support::{Driver, Sandbox, Way};
+
+/// Has a constant that is recognized in machine code.
+const SOURCE: &str =
+    "__kernel void f(__global uint *out) { out[get_global_id(0)] = 0x12345678; }\n";
+
+/// Changes that constant in all that `ld` writes, and nothing in other programs.
+const OTHER_LINKER: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+size_t fwrite(const void *from, size_t size, size_t count, FILE *file) {
+    size_t (*usual)(const void *, size_t, size_t, FILE *) = dlsym(RTLD_NEXT, "fwrite");
+    static char copy[1 << 20];
+    size_t length = size * count;
+    if (strcmp(program_invocation_short_name, "ld") || length > sizeof copy)
+        return usual(from, size, count, file);
+    memcpy(copy, from, length);
+    for (size_t at = 0; at + 4 <= length; at++)
+        if (!memcmp(copy + at, "\x78\x56\x34\x12", 4))
+            memcpy(copy + at, "\x11\x11\x11\x11", 4);
+    return usual(copy, size, count, file);
+}
+"#;
+
+/// Runs the program bare and behind the cache: both compute the same. Gives how often the driver compiled.
+#[track_caller]
+fn compilations(sandbox: &Sandbox) -> usize {
+    let bare = sandbox.kernel(Way::Bare, SOURCE, "").ok();
+    let cached = sandbox.kernel(Way::Cached, SOURCE, "").ok();
+    assert_eq!(cached.stdout, bare.stdout, "{}", cached.stderr);
+    cached.source_builds()
+}
+
+#[test]
+fn a_library_that_is_preloaded_into_a_tool_and_answers_it_is_in_the_key() {
+    let Some(mut sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    let Some(library) = shared(&sandbox, "linker", OTHER_LINKER, &[]) else {
+        return;
+    };
+    let Some(silent) = shared(&sandbox, "silent", "int nobody_asks;\n", &[]) else {
+        return;
+    };
+    assert_eq!([(); 2].map(|()| compilations(&sandbox)), [1, 0]);
+    sandbox.set("LD_PRELOAD", silent.as_os_str());
+    assert_eq!(compilations(&sandbox), 0);
+    sandbox.set("LD_PRELOAD", library.as_os_str());
+    assert_eq!([(); 2].map(|()| compilations(&sandbox)), [1, 0]);
+    sandbox.variables.remove("LD_PRELOAD");
+    assert_eq!(compilations(&sandbox), 0);
+}
+
+fn write_script(path: &Path, text: &str) {
+    std::fs::write(path, format!("#!/bin/sh\n{text}\n")).expect("written");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("set");
+}
+
+/// As the compilers of Nix and Spack have.
+#[test]
+fn what_a_script_in_place_of_a_tool_runs_is_in_the_key() {
+    let Some(mut sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    let Some(library) = shared(&sandbox, "linker", OTHER_LINKER, &[]) else {
+        return;
+    };
+    let tools = sandbox.path("tools");
+    std::fs::create_dir(&tools).expect("made");
+    let path = std::env::var("PATH").expect("a search path");
+    // All variables are in the key of a driver with such a tool, and each run has another one of these.
+    sandbox.set("MESA_SHADER_CACHE_DIR", sandbox.path("mesa"));
+    sandbox.set("PATH", format!("{}:{path}", tools.display()));
+    for [name, by] in [
+        ["by-path", tools.join("by-path").to_str().expect("UTF-8")],
+        ["by-name", "by-name"],
+    ] {
+        write_script(&tools.join("ld"), &format!("exec {by} \"$@\""));
+        write_script(&tools.join(name), "exec /usr/bin/ld \"$@\"");
+        assert_eq!([(); 2].map(|()| compilations(&sandbox)), [1, 0], "{name}");
+        let preloaded = library.display();
+        write_script(
+            &tools.join(name),
+            &format!("LD_PRELOAD={preloaded} exec /usr/bin/ld \"$@\""),
+        );
+        assert_eq!([(); 2].map(|()| compilations(&sandbox)), [1, 0], "{name}");
+    }
+}
