@@ -26,7 +26,7 @@ def at_once(bench, count, variables, home, may_fail=False):
 
 def one_count(bench, driver, count, runs):
     row = {"driver": driver.name, "processes": count, "bare": [], "oclcache": [], "bare seconds": [], "oclcache seconds": [], "after": []}
-    row["reference"] = "own cache" if driver.own_cache else "hit"
+    row["reference"] = "own cache" if driver.own_cache == bench_builds.ON else "hit"
     for cached, name in ((False, "bare"), (True, "oclcache")) * runs:
         for _ in range(ATTEMPTS):
             with contextlib.suppress(Failed), measure.fresh_home() as home, bench_builds.cache_without_programs(bench) as cache:

@@ -17,6 +17,7 @@ OPTIONS = """-cl-fast-relaxed-math -cl-mad-enable -cl-opt-disable -cl-std=CL1.2 
 PREDEFINED = "__FAST_RELAXED_MATH__ __OPENCL_C_VERSION__ __OPENCL_VERSION__ __LINE__ __OPTIMIZE__ __STDC_VERSION__ __clang_major__".split()
 # What shows most of what can change.
 PROBED = ["macro", "macro", "macro", "predefined", "predefined", "predefined", "math", "math", "builtin", "builtin", "builtin", "size"]
+BUILD_LOG = 0x1183
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -206,6 +207,10 @@ def ask(chance, objects):
     else:
         call["size"] = chance.choice([0, 1, 4, 8, 16, 64, 100])
     call["without_value"], call["without_size"] = chance.random() < 0.15, chance.random() < 0.2
+    # Logs of builds that fail may have other remarks, and so another length, after a hit; none is as short as this.
+    if call["param"] == BUILD_LOG:
+        call.pop("more", None)
+        call.update(size=chance.choice([0, 1, 4, 8]), without_value=False)
     return call
 
 

@@ -56,6 +56,16 @@ def fresh_home():
         yield pathlib.Path(folder)
 
 
+def needed(icd):
+    """The variables without which a driver finds no library of its own, or no device; a file beside its .icd file has them.
+
+    >>> needed(pathlib.Path("/nowhere/driver.icd"))
+    {}
+    """
+    file = pathlib.Path(icd).with_suffix(".env")
+    return dict(line.split("=", 1) for line in file.read_text().splitlines()) if file.exists() else {}
+
+
 def adopt_orphans():
     """What programs leave running becomes a child of this process, which can wait for it and knows what it took."""
     set_child_subreaper = 36
@@ -108,6 +118,7 @@ class Bench:
             RUSTICL_ENABLE="llvmpipe",
             SPY_DRIVER=self.icd.read_text().splitlines()[0],
             SPY_LOG=str(self.folder / "spy.log"),
+            **needed(self.icd),
         )
         return self
 

@@ -11,7 +11,8 @@ import shutil
 import subprocess
 import sys
 
-from run_package import PROGRAM, USER, Root, expect, make_base, run
+from roots import USER, Root, copy, run
+from run_package import PROGRAM, expect, make_base
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
 BUILT = TOP / "target/release"
@@ -87,9 +88,8 @@ def main():
     base, work, here = folder / "root", folder / "root.moved", folder / "move"
     if not base.exists():
         make_base(base)
-    for leftover in (work, here):
-        shutil.rmtree(leftover, ignore_errors=True)
-    run("cp", "--archive", "--reflink=auto", base, work)
+    shutil.rmtree(here, ignore_errors=True)
+    copy(base, work)
     root = Root(work)
     try:
         mine, theirs = version_in(None), version_in(work)

@@ -4,7 +4,9 @@ DIRECTORY is where the other version keeps its entries: a directory of its own, 
 """
 
 import json
+import os
 import pathlib
+import shutil
 import sys
 
 import measure
@@ -14,11 +16,11 @@ KEYS = 50
 
 
 def entries(place):
-    """The entries of its version, and what tells whether a file was touched."""
+    """The entries of its version, and what tells whether a file was replaced. The time of an entry is that of its last use."""
     found = {}
     for path in place.entry_files():
         stat = path.lstat()
-        found[path] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        found[path] = (stat.st_ino, stat.st_size)
     return found
 
 
@@ -88,6 +90,37 @@ def recipes(ours, theirs):
         served(place, f"the bakers of both, {other.folder.name} first")
 
 
+def put(file, place):
+    """A file in the place of another, as an upgrade does it: who has opened the old one keeps it."""
+    new = place.with_name("new")
+    shutil.copy(file, new)
+    os.replace(new, place)
+
+
+def replaced(ours, theirs):
+    """An upgrade and a downgrade put other files in the places of the library and of the command while a program runs."""
+    library, command = ours.folder / "lib" / "liboclcache.so", ours.folder / "lib" / "oclcache"
+    library.parent.mkdir()
+    place = stores.Place(ours.folder / "replaced", KEYS, library=library, command=command, cache=ours.cache)
+    for before, after in (theirs, ours), (ours, theirs):
+        put(before.library, library)
+        put(before.executable, command)
+        running = place.build("--seed", 5, "--seconds", 3)
+        place.finish(place.build())
+        put(after.library, library)
+        # Until the command is replaced as well, the one library's recipes are for the other's baker, which the library starts.
+        after.oclcache("clear")
+        place.finish(place.build(OCLCACHE_RECORD="bake", OCLCACHE_AUTOBAKE="1"))
+        place.oclcache("gc")
+        put(after.executable, command)
+        place.oclcache("bake")
+        place.finish(running)
+        served(place, f"{after.folder.name} was put in the place of {before.folder.name}")
+        for each in before, after:
+            if damaged(each):
+                raise stores.Failed(f"{each.folder.name} calls {len(damaged(each))} entries damaged after {after.folder.name} was put in its place")
+
+
 def main():
     folder, others = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]
     for name, library, command, version in zip(*[iter(others)] * 4):
@@ -95,9 +128,9 @@ def main():
         theirs = stores.Place(
             folder / name / name, KEYS, library=pathlib.Path(library).resolve(), command=pathlib.Path(command).resolve(), cache=ours.cache, version=version
         )
-        for check in side_by_side, upgraded, recipes:
+        for check in side_by_side, upgraded, recipes, replaced:
             check(ours, theirs)
-        print(f"this version and {name}, in v1 and {version}: {KEYS} programs each on one root, at once, in turns, baked by the other's baker")
+        print(f"this version and {name}, in v1 and {version}: {KEYS} programs each on one root, at once, in turns, baked by the other's baker, replaced while one runs")
 
 
 if __name__ == "__main__":

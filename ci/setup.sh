@@ -51,6 +51,13 @@ apt_install() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >target/apt.log 2>&1
 }
 
+# Fetches the lists of packages, once.
+update_apt() {
+    if [ -n "$apt_updated" ]; then return; fi
+    as_root apt-get update -qq >target/apt.log 2>&1 || say 'apt-get update failed; trying with the lists that are there'
+    apt_updated=yes
+}
+
 # need_packages NAME...: the packages of the distribution. What cannot be had is skipped by name; the status says whether all is there.
 need_packages() {
     local name missing=() why=
@@ -67,10 +74,7 @@ need_packages() {
     fi
     if [ -z "$why" ]; then
         say "installing packages: ${missing[*]}"
-        if [ -z "$apt_updated" ]; then
-            as_root apt-get update -qq >target/apt.log 2>&1 || say 'apt-get update failed; trying with the lists that are there'
-            apt_updated=yes
-        fi
+        update_apt
         if apt_install "${missing[@]}"; then
             return 0
         fi
@@ -222,6 +226,45 @@ need_intel() {
     mkdir -p "$folder/vendors"
     printf '%s\n' "$found" >"$folder/vendors/intel.icd"
     export OCLCACHE_TEST_INTEL=$folder/vendors/intel.icd
+}
+
+# need_intel_gpu: Intel's GPU driver without a GPU, from packages of the distribution that are unpacked for this checkout only and not
+# installed; sets OCLCACHE_TEST_INTEL_GPU to its .icd file. The file beside it that ends in .env has the variables that it needs to
+# be used. It compiles for a product that is not there, and executes nothing.
+need_intel_gpu() {
+    local folder=$top/target/intel-gpu root=$top/target/intel-gpu/root library name names
+    unset OCLCACHE_TEST_INTEL_GPU
+    if [ "$(uname -m)" != x86_64 ] || ! command -v apt-get >/dev/null; then
+        skip 'Intel GPU driver' 'no apt-get here, or another processor than x86-64'
+        return 1
+    fi
+    if [ ! -e "$folder/unpacked" ]; then
+        rm -rf "$folder"
+        mkdir -p "$folder/packages" "$root" "$folder/vendors"
+        update_apt
+        # With what it needs and this machine lacks.
+        mapfile -t names < <(apt-get -s install --no-install-recommends intel-opencl-icd 2>/dev/null | awk '$1 == "Inst" { print $2 }')
+        if ((${#names[@]} == 0)); then names=(intel-opencl-icd libigc1 libigdfcl1 libigdgmm12); fi
+        say "unpacking packages in target/intel-gpu: ${names[*]}"
+        if ! (cd "$folder/packages" && apt-get download -qq "${names[@]}") >target/apt.log 2>&1; then
+            tail -n 3 target/apt.log >&2
+            outage 'Intel GPU driver' 'apt-get could not download it'
+            return 1
+        fi
+        for name in "$folder"/packages/*.deb; do dpkg -x "$name" "$root" || return 1; done
+        basename -a "$folder"/packages/*.deb >"$folder/unpacked"
+        rm -rf "$folder/packages"
+    fi
+    if ! grep -q '^intel-opencl-icd_22\.43\.' "$folder/unpacked"; then
+        skip 'Intel GPU driver' 'the tests know what version 22.43 does, and this distribution has another'
+        return 1
+    fi
+    library=$(find "$root" -name libigdrcl.so -print -quit)
+    printf '%s\n' "$library" >"$folder/vendors/intel-gpu.icd"
+    # What a GPU would get is written, by default into a file in the working directory.
+    printf '%s\n' "LD_LIBRARY_PATH=$(dirname "$(dirname "$library")")" NEOReadDebugKeys=1 SetCommandStreamReceiver=1 \
+        ProductFamilyOverride=tgllp AUBDumpCaptureFileName=/dev/null >"$folder/vendors/intel-gpu.env"
+    export OCLCACHE_TEST_INTEL_GPU=$folder/vendors/intel-gpu.icd
 }
 
 # need_oclgrind: Oclgrind; sets OCLCACHE_TEST_OCLGRIND to an .icd file of it, which its package does not have.

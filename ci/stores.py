@@ -25,7 +25,7 @@ class Place:
     """A cache, the stub driver below it, and what its programs compute by a bare run."""
 
     def __init__(self, folder, keys, library=LIBRARY, command=measure.COMMAND, cache=None, version="v1", **variables):
-        self.folder, self.keys, self.version, self.executable = pathlib.Path(folder), keys, version, command
+        self.folder, self.keys, self.version, self.library, self.executable = pathlib.Path(folder), keys, version, library, command
         self.cache = pathlib.Path(cache) if cache else self.folder / "cache"
         self.is_removed = False
         self.words, self.log = self.folder / "words", self.folder / "compiled.log"
