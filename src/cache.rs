@@ -128,6 +128,20 @@ pub fn announce() {
     }
 }
 
+/// Writes what hits have left to be written, at the end of the process. Calls no driver.
+pub fn at_end() {
+    let Some(cache) = CACHE.get() else {
+        return;
+    };
+    if let Some(recorder) = cache.opened.recorder() {
+        recorder.at_end();
+    }
+    if let Some(store) = cache.written_store() {
+        cache.measures.at_end(store);
+        store.at_end();
+    }
+}
+
 /// Runs first in a forked child.
 pub fn forked() {
     shadow::forked();
@@ -136,7 +150,7 @@ pub fn forked() {
         .into_iter()
         .flat_map(|cache| cache.opened.stores())
     {
-        store.locks().forked();
+        store.forked();
     }
 }
 

@@ -100,7 +100,27 @@ impl GuardedFile {
         if u64::try_from(stat.st_size).unwrap_or(0) < end {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        // The limit counts for existing bytes, too.
+        may_reach(end)?;
         file.write_all_at(bytes, at)
+    }
+
+    /// The length of the file, in bytes.
+    ///
+    /// # Errors
+    /// The application has closed it.
+    pub fn length(&self) -> io::Result<u64> {
+        Ok(u64::try_from(self.open()?.1.st_size).unwrap_or(0))
+    }
+
+    /// [`File::set_len`].
+    ///
+    /// # Errors
+    /// The file cannot have this length, or the application has closed it.
+    pub fn resize(&self, length: u64) -> io::Result<()> {
+        let (file, _) = self.open()?;
+        may_reach(length)?;
+        file.set_len(length)
     }
 
     /// Calls something with the file locked (flock(2)), which excludes other processes but not threads. Calls it without the lock

@@ -21,6 +21,8 @@ use crate::store::tiers::Tiers;
 pub struct CacheSummary {
     /// The counters.
     pub counted: CountedRows,
+    /// Each event is counted at once, so that killed processes lose nothing.
+    pub is_exact: bool,
     /// The store; None if there is none yet.
     pub store: Option<Store>,
     /// The cache directory.
@@ -113,15 +115,17 @@ impl CacheSummary {
             today: u32::try_from(now_ms() / DAY_MS).unwrap_or(0),
             ..CountedRows::default()
         };
-        let mut entries = Vec::new();
+        let (mut entries, mut is_exact) = (Vec::new(), true);
         if let Some(store) = &store {
             if let Some(statistics) = store.statistics()? {
                 counted = statistics.counted()?;
+                is_exact = statistics.is_exact();
             }
             entries = store.entries()?;
         }
         Ok(CacheSummary {
             counted,
+            is_exact,
             store,
             directory,
             entries,
@@ -195,6 +199,7 @@ impl CacheSummary {
             ("entries", self.entries.len().into()),
             ("bytes", self.bytes().into()),
             ("max_size", self.max_size.into()),
+            ("exact", self.is_exact.into()),
         ] {
             object.insert(name.into(), value);
         }

@@ -1,5 +1,6 @@
 //! One directory of the cache, held open. All access is to names in it, which have no slash, and follows no link.
 
+mod memory;
 mod write;
 
 use std::io;

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
@@ -105,6 +105,11 @@ pub trait Disk: Debug + Send + Sync {
         Ok((bytes(found.f_bavail), bytes(found.f_blocks)))
     }
 
+    /// Directories that may be on a file system in memory, see `live`. A test's disk has none.
+    fn places_in_memory(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
     /// The clock, which may be set back.
     fn now(&self) -> SystemTime {
         SystemTime::now()
@@ -115,4 +120,12 @@ pub trait Disk: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct SystemDisk;
 
-impl Disk for SystemDisk {}
+impl Disk for SystemDisk {
+    fn places_in_memory(&self) -> Vec<PathBuf> {
+        match cfg!(test) {
+            // Unit tests leave nothing in the system's memory.
+            true => Vec::new(),
+            false => super::live::places(),
+        }
+    }
+}

@@ -176,6 +176,8 @@ struct Known {
     fresh: [CostTimes; 2],
     /// How often this process recorded and loaded.
     counts: [u32; 2],
+    /// The measurements of loads are to be written, but hits write nothing.
+    is_due: bool,
 }
 
 /// What a measurement is of.
@@ -221,9 +223,22 @@ impl CostMemory {
         };
         if let Some(known) = drivers.iter_mut().find(|known| known.driver == driver) {
             known.add(sample, times);
-            if known.is_due(sample) {
-                known.write(store);
+            match sample {
+                _ if !known.is_worth_writing(sample) => {}
+                CostSample::Recorded => known.write(store),
+                CostSample::Loaded => known.is_due = true,
             }
+        }
+    }
+
+    /// Writes what hits have left to be written when the process ends. What a killed process has measured is lost, and measured
+    /// again by later ones.
+    pub fn at_end(&self, store: &Store) {
+        let Some(mut drivers) = self.drivers.try_lock() else {
+            return;
+        };
+        for known in drivers.iter_mut().filter(|known| known.is_due) {
+            known.write(store);
         }
     }
 
@@ -249,6 +264,7 @@ impl CostMemory {
                 measured: known.unwrap_or(new),
                 fresh: Default::default(),
                 counts: [0; 2],
+                is_due: false,
             });
         }
         Some(())
@@ -266,8 +282,8 @@ impl Known {
         self.counts[sample as usize] += 1;
     }
 
-    /// Whether to write now: seldom, and on hits only until there are enough measurements.
-    fn is_due(&self, sample: CostSample) -> bool {
+    /// Seldom, and of loads only until there are enough measurements.
+    fn is_worth_writing(&self, sample: CostSample) -> bool {
         let count = self.counts[sample as usize];
         match sample {
             CostSample::Recorded => count <= FIRST || count.is_power_of_two(),
@@ -280,6 +296,7 @@ impl Known {
 
     /// Adds the new measurements to those that other processes have written.
     fn write(&mut self, store: &Store) {
+        self.is_due = false;
         let now_ms = store.root().now_ms();
         let mut drivers = list(store);
         let written = drivers

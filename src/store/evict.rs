@@ -1,9 +1,9 @@
 //! Keeps the entries within the limits: bounded work of the process that stores, under a lock that is only tried.
 //!
 //! An entry's time of modification is the time of its last use. We write it ourselves, so that mounts without access times do not
-//! matter, and seldom enough that hits are not slower (`is_due`). The least recently used entries go first. To find them without
-//! listing all shards, `sizes` remembers the oldest time seen in each shard. If that entry was used since, the shard is only listed
-//! again, and the next one is examined. So the order is nearly that of all entries.
+//! matter; hits only note it elsewhere (see `uses`). The least recently used entries go first. To find them without listing all
+//! shards, `sizes` remembers the oldest time seen in each shard. If that entry was used since, the shard is only listed again, and
+//! the next one is examined. So the order is nearly that of all entries.
 
 use std::time::Duration;
 
@@ -11,9 +11,8 @@ use super::directory::FileFacts;
 use super::lock::{LockAttempt, Purpose};
 use super::ownership::begins_as_ours;
 use super::sizes::{SHARDS, Sizes};
-use super::{ENTRIES, Store, entries_of, file_name, shard_name, shard_of};
+use super::{ENTRIES, Store, file_name, shard_name};
 use crate::config::Config;
-use crate::key::ingredients::Key;
 
 /// Keep 1/100 of the file system free if the user gave no size, but at most 1 GiB.
 const FREE_SHARE: u64 = 100;
@@ -25,9 +24,6 @@ const LISTING: usize = 64;
 const MAX_COUNTED: usize = 8;
 /// Remove 1/64 of a large shard at once, so that the next stores need no listing.
 const BATCH_SHARE: usize = 64;
-/// An entry's time of use is written if it is older than 1/8 of the age of the oldest use in the cache, or than an hour.
-const DUE_SHARE: u64 = 8;
-const MAX_INTERVAL_MS: u64 = 3_600_000;
 /// A cache is nearly full if less than this share of it is free.
 const FULL_SHARE: u64 = 8;
 /// The clock was set back if a use is so far in the future.
@@ -74,16 +70,6 @@ pub(super) fn used_ms(facts: &FileFacts, now_ms: u64) -> u64 {
     }
 }
 
-/// Whether to write the use of an entry that was last used at `used_ms`: often in a cache whose entries come and go within seconds,
-/// else hourly. `oldest` is the oldest use in the cache; None if that is not known yet, as in a new cache.
-fn is_due(used_ms: u64, now_ms: u64, oldest: impl FnOnce() -> Option<u64>) -> bool {
-    let ago = now_ms.saturating_sub(used_ms);
-    if ago == 0 || ago >= MAX_INTERVAL_MS {
-        return ago > 0;
-    }
-    oldest().is_none_or(|oldest| ago > now_ms.saturating_sub(oldest) / DUE_SHARE)
-}
-
 /// Why an entry is not stored, for people.
 type Lacking = &'static str;
 
@@ -100,30 +86,6 @@ struct Candidate {
 }
 
 impl Store {
-    /// Notes that an entry is used that was last used then. Costs a comparison, and now and then some system calls.
-    pub(super) fn note_use(&self, key: &Key, used_ms: u64) {
-        if self.limits.is_none() {
-            return;
-        }
-        let now = self.root.now_ms();
-        let oldest = || {
-            let sizes = self.sizes()?;
-            let oldest = || sizes.oldest(None).map(|(_, used)| used);
-            sizes.unknown().map_or_else(oldest, |_| None)
-        };
-        if !is_due(used_ms, now, oldest) {
-            return;
-        }
-        let noted = || match self.shard(shard_of(key))? {
-            Some(shard) => shard.set_modified(&file_name(key), now),
-            None => Ok(()),
-        };
-        // A failure costs the entry its place in the order.
-        if let Err(error) = noted() {
-            tracing::debug!(%error, "the use of an entry is not noted: it may be evicted earlier");
-        }
-    }
-
     /// The time since an entry was last used, in milliseconds.
     pub fn unused_ms(&self, facts: &FileFacts) -> u64 {
         let now = self.root.now_ms();
@@ -290,7 +252,8 @@ impl Store {
         let known = sizes.of(shard);
         let now = self.root.now_ms();
         let listed = self.shard(shard).ok().flatten();
-        let listed = listed.and_then(|shard| Some((entries_of(&shard).ok()?, shard)));
+        let listed = listed
+            .and_then(|directory| Some((self.entries_of(shard, &directory).ok()?, directory)));
         let Some((entries, directory)) = listed else {
             sizes.listed(shard, known, 0, None);
             return 0;
@@ -340,6 +303,7 @@ mod tests {
     use super::super::tier::Tier;
     use super::super::{Lookup, Store};
     use super::*;
+    use crate::key::ingredients::Key;
 
     static BINARY: [u8; 40_000] = [7; 40_000];
     /// What an entry with that binary takes on the disk, in bytes.
@@ -569,22 +533,5 @@ mod tests {
             });
             assert_eq!(sizes.total(), ENTRY);
         }
-    }
-
-    #[test]
-    fn a_use_is_noted_often_where_entries_come_and_go_and_hourly_at_most_elsewhere() {
-        let noted = |ago: u64, span: u64| {
-            is_due(1_000_000_000 - ago, 1_000_000_000, || {
-                Some(1_000_000_000 - span)
-            })
-        };
-        assert!(!noted(0, 900));
-        assert!(!noted(100, 900));
-        assert!(noted(120, 900));
-        assert!(!noted(60_000, 3_600_000));
-        assert!(noted(500_000, 3_600_000));
-        assert!(is_due(1, 3_000_000, || None));
-        assert!(!noted(3_000_000, 1_000_000_000));
-        assert!(noted(3_600_000, 1_000_000_000));
     }
 }

@@ -18,13 +18,17 @@ enum Kind {
     Unknown,
 }
 
+const TMPFS: u32 = 0x0102_1994;
+const RAMFS: u32 = 0x8584_58f6;
+
 /// The kinds that are known, by `f_type` of statfs(2): names and numbers of the kernel's include/uapi/linux/magic.h. ZFS,
 /// Lustre, GPFS, BeeGFS, PanFS, StorNext, VMware's and GFS2 are not there; theirs are those that stat(1) of the GNU coreutils
 /// knows (src/stat.c, which says "remote" of them as well), ZFS's that of OpenZFS.
-const KNOWN: [(u32, &str, Kind); 29] = [
+const KNOWN: [(u32, &str, Kind); 30] = [
     (0xef53, "ext", Kind::Local), // 2, 3 and 4 have one number
     (0x5846_5342, "xfs", Kind::Local),
-    (0x0102_1994, "tmpfs", Kind::Local),
+    (TMPFS, "tmpfs", Kind::Local),
+    (RAMFS, "ramfs", Kind::Local),
     (0x9123_683e, "btrfs", Kind::Local),
     (0xca45_1a4e, "bcachefs", Kind::Local),
     (0x2fc1_2fc1, "zfs", Kind::Local),
@@ -92,6 +96,11 @@ impl FileSystem {
             name: known.map(|(_, name, _)| *name),
             kind: known.map_or(Kind::Unknown, |(.., kind)| *kind),
         }
+    }
+
+    /// Whether it is in memory: writing waits for no disk and no server.
+    pub fn is_in_memory(self) -> bool {
+        matches!(self.magic, TMPFS | RAMFS)
     }
 
     /// Whether other hosts or an unknown server may take part: then locks in it and atomic appends are not relied on.

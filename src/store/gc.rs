@@ -11,8 +11,8 @@ use super::ownership::{begins_as_ours, has_our_content};
 use super::stats::Statistics;
 use super::{
     ARCHIVE_KEY, ASIDE, ENTRIES, LOADING, LOCKS, SHARDS, STATISTICS, SUFFIX, Store, StoreError,
-    TEMPORARY, VERSION_DIRECTORY, audit, bake_attempts, digests, entries_of, file_name, is_shard,
-    library_facts, load_guard, shard_of,
+    TEMPORARY, VERSION_DIRECTORY, audit, bake_attempts, digests, file_name, is_shard,
+    library_facts, live, load_guard, shard_of,
 };
 use crate::key::ingredients::Key;
 use crate::store::entry::Meta;
@@ -21,13 +21,14 @@ use crate::store::entry::Meta;
 const UNUSED: Duration = Duration::from_secs(30 * 86400);
 
 /// The files in the directory of a format; the others are directories.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "sizes",
     "journal",
     "journal.old",
     LOCKS,
     "drivers",
     "swept",
+    live::NAME,
     ARCHIVE_KEY,
 ];
 /// The magic numbers of all formats begin with this.
@@ -107,7 +108,7 @@ impl Store {
             let Some(directory) = self.shard(shard)? else {
                 continue;
             };
-            for (key, file) in entries_of(&directory)? {
+            for (key, file) in self.entries_of(shard, &directory)? {
                 let candidate = Candidate {
                     used_ms: used_ms(&file, now),
                     bytes: file.taken(),

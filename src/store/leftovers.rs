@@ -10,6 +10,7 @@ use super::directory::{Directory, is_temporary};
 use super::load_guard;
 use super::lock::{LockAttempt, Purpose};
 use super::ownership::begins_as_ours;
+use super::uses::MAX_DATED;
 use super::{
     ASIDE, LOADING, SUFFIX, Store, StoreError, TEMPORARY, VERSION_DIRECTORY, bake_attempts,
 };
@@ -121,6 +122,7 @@ impl Store {
         if let Some(statistics) = self.statistics()? {
             statistics.fold_some(MAX_FOLDED);
         }
+        self.date_uses(MAX_DATED);
         Ok(removed)
     }
 }

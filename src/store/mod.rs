@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod bake_attempts;
+mod clear;
 pub mod digests;
 pub mod directory;
 pub mod disk;
@@ -15,6 +16,7 @@ pub mod gc;
 pub mod journal;
 mod leftovers;
 pub mod library_facts;
+pub mod live;
 pub mod load_guard;
 pub mod lock;
 pub mod ownership;
@@ -25,17 +27,19 @@ pub mod stats;
 mod tag;
 pub mod tier;
 pub mod tiers;
+mod uses;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, io};
 
+pub use clear::ClearResult;
 use directory::{Directory, FileFacts};
 use disk::{Disk, SystemDisk};
 use entry::{Defect, Entry, EntryContent, Meta};
 pub use evict::Limits;
 use evict::used_ms;
-use leftovers::is_leftover;
+use live::Live;
 use lock::Locks;
 use once_cell::race::OnceBox;
 use ownership::{begins_as_ours, may_write, not_ours};
@@ -43,6 +47,7 @@ use sizes::{SHARDS, Sizes};
 use tag::tag;
 pub use tier::Lookup;
 use tier::{EntryOrigin, ReadError, Tier};
+use uses::Uses;
 
 use crate::key::ingredients::Key;
 
@@ -108,7 +113,8 @@ impl std::error::Error for StoreError {}
 /// <cache directory>/v1/audit/4f1d...c2               an audit found a wrong entry of this driver: the cache is off for the driver
 /// <cache directory>/v1/sizes                         the size of each shard, and the oldest use in it
 /// <cache directory>/v1/locks                         one byte for each lock, see `lock`
-/// <cache directory>/v1/stats/                        counters, one file for each process
+/// <cache directory>/v1/live                          the name of a directory in memory for what hits write, see `live`
+/// <cache directory>/v1/stats/                        counters: a total, and files of processes
 /// <cache directory>/v1/digests/                      remembered digests of driver files, one file for each host
 /// <cache directory>/v1/drivers                       how long recording and loading took with each driver
 /// <cache directory>/v1/swept                         its time of modification is that of the last sweep
@@ -124,6 +130,8 @@ pub struct Store {
     limits: Option<Limits>,
     // Opened without a lock: if two threads open it at once, one of the two is dropped unused.
     sizes: OnceBox<Option<Sizes>>,
+    live: OnceBox<Option<Live>>,
+    uses: OnceBox<Uses>,
 }
 
 impl Store {
@@ -180,6 +188,8 @@ impl Store {
             locks,
             limits,
             sizes: OnceBox::new(),
+            live: OnceBox::new(),
+            uses: OnceBox::new(),
         }
     }
 
@@ -219,6 +229,14 @@ impl Store {
     /// The locks of processes and threads that write.
     pub fn locks(&self) -> &Locks {
         &self.locks
+    }
+
+    /// Runs first in a forked child.
+    pub fn forked(&self) {
+        self.locks.forked();
+        if let Some(Some(live)) = self.live.get() {
+            live.locks.forked();
+        }
     }
 
     /// Publishes an entry, and replaces one of the same key. Removes other entries if there is no room, and returns how many.
@@ -349,7 +367,7 @@ impl Store {
         let mut found = Vec::new();
         for shard in 0..SHARDS {
             if let Some(directory) = self.shard(shard)? {
-                found.extend(entries_of(&directory)?);
+                found.extend(self.entries_of(shard, &directory)?);
             }
         }
         found.sort_unstable_by_key(|(key, _)| *key);
@@ -407,53 +425,6 @@ impl Store {
         let aside = self.root.open_below(ASIDE).ok()??;
         aside.changed_ms(&file_name(key))
     }
-
-    /// Removes all entries, entries set aside, findings of audits, the journal, and files of unfinished writes and loads. Removes
-    /// only files whose names and contents show that the cache wrote them. Returns how many files and bytes it removed.
-    ///
-    /// # Errors
-    /// A directory cannot be listed or a file cannot be removed.
-    pub fn clear(&self) -> Result<ClearResult, StoreError> {
-        let mut cleared = ClearResult::default();
-        if let Some(entries) = self.root.open_below(ENTRIES)? {
-            for shard in entries.names()?.into_iter().filter(|name| is_shard(name)) {
-                if let Some(directory) = entries.open_below(&shard)? {
-                    clear_directory(&directory, &mut cleared)?;
-                }
-                entries.remove_directory(&shard);
-            }
-        }
-        if let Some(aside) = self.root.open_below(ASIDE)? {
-            clear_directory(&aside, &mut cleared)?;
-        }
-        if let Some(temporary) = self.root.open_below(TEMPORARY)? {
-            for name in temporary
-                .names()?
-                .into_iter()
-                .filter(|name| is_leftover(&temporary, name))
-            {
-                if temporary.remove(&name)? {
-                    cleared.files += 1;
-                }
-            }
-        }
-        if let Some(loading) = self.root.open_below(LOADING)? {
-            let names = loading.names()?.into_iter();
-            for name in names.filter(|name| load_guard::is_left(&loading, name)) {
-                if loading.remove(&name)? {
-                    cleared.files += 1;
-                }
-            }
-        }
-        if let Some((baking, names)) = bake_attempts::files(&self.root)? {
-            for name in names {
-                cleared.files += u64::from(baking.remove(&name)?);
-            }
-        }
-        audit::clear(&self.root, &mut cleared)?;
-        journal::clear(&self.root, &mut cleared)?;
-        Ok(cleared)
-    }
 }
 
 impl Tier for Store {
@@ -479,8 +450,8 @@ impl Tier for Store {
         }
     }
 
-    fn touch(&self, key: &Key, origin: &EntryOrigin) {
-        self.note_use(key, origin.used_ms);
+    fn touch(&self, key: &Key, _origin: &EntryOrigin) {
+        self.note_use(key);
     }
 
     fn prove(&self, key: &Key, origin: &EntryOrigin) {
@@ -515,57 +486,6 @@ impl Tier for Store {
     fn location(&self, key: &Key) -> String {
         self.path_of(key).to_string_lossy().into_owned()
     }
-}
-
-/// What [`Store::clear`] did.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ClearResult {
-    /// Files removed.
-    pub files: u64,
-    /// Their size on the disk, in bytes.
-    pub bytes: u64,
-    /// Files left in place because the cache did not write them.
-    pub foreign: u64,
-}
-
-fn clear_directory(directory: &Directory, cleared: &mut ClearResult) -> Result<(), StoreError> {
-    for name in directory.names()? {
-        let named = name.strip_suffix(SUFFIX).and_then(Key::from_hex).is_some();
-        // Another process may have removed the file since it was listed, and stored it again by now: look twice.
-        let look = || directory.read_start(&name, entry::MAGIC.len());
-        let start = look().or_else(look);
-        if start.is_none() && directory.changed_ms(&name).is_none() {
-            continue;
-        }
-        // The name and the magic number show that it is ours. A power cut may have left an empty file, or zeros.
-        let is_ours = |start: Vec<u8>| {
-            entry::MAGIC.starts_with(&start) || start.iter().all(|byte| *byte == 0)
-        };
-        let ours = named && start.is_some_and(is_ours);
-        match directory
-            .facts(&name)
-            .map(|facts| facts.taken())
-            .filter(|_| ours)
-        {
-            Some(taken) if directory.remove(&name)? => {
-                cleared.files += 1;
-                cleared.bytes += taken;
-            }
-            Some(_) => {}
-            None if ours => {} // removed in between
-            None => cleared.foreign += 1,
-        }
-    }
-    Ok(())
-}
-
-/// The entries of a shard, with facts about their files.
-fn entries_of(shard: &Directory) -> Result<Vec<(Key, FileFacts)>, StoreError> {
-    let entry = |name: String| {
-        let key = name.strip_suffix(SUFFIX).and_then(Key::from_hex)?;
-        Some((key, shard.facts(&name)?))
-    };
-    Ok(shard.names()?.into_iter().filter_map(entry).collect())
 }
 
 /// The size of an entry's file on the disk, in bytes.

@@ -1,13 +1,17 @@
 //! The counters of this process, in a file of its own.
 //!
-//! The counters are in memory. Each event writes their row, 1280 bytes, with one system call. That takes half a microsecond on a
-//! local disk, and a round trip through FUSE or to a server (`ci/bench event` measures it). The counters are exact whatever ends
-//! the process, `_exit`, SIGKILL and execve included, except for an event that another thread was about to write when the process
-//! was killed. The file is never mapped, which would save that half microsecond: if somebody truncates a mapped file, the programs
-//! that count in it die of SIGBUS. A truncated file is written again.
+//! Each event changes a row in memory and writes it, 1280 bytes, with one system call, which takes half a microsecond in the live
+//! directory (`ci/bench event` measures it). The counters are exact whatever ends the process, `_exit`, SIGKILL and execve included,
+//! except for an event that another thread was about to write when the process was killed. The file is never mapped, which would
+//! save that half microsecond: if somebody truncates a mapped file, the programs that count in it die of SIGBUS. A truncated file is
+//! written again. Its blocks are allocated by the first write, so no later one finds the memory full.
 //!
-//! Lost are: events that the system had not written to the disk when the power failed; events of a process that ended while its
-//! file could not be written, for example on a full disk; and events after somebody has removed the file.
+//! Where there is no live directory, the file is on a disk, on which hits must not wait. There the rows are written by events that
+//! are no hits, and when the process exits: what a process has counted since is lost if it is killed, executes another program or
+//! calls `_exit`. Below `oclcache run`, which somebody asked for, each event is written wherever the file is.
+//!
+//! Lost are, besides: what was in the live directory when the system restarted; events of a process that ended while its file could
+//! not be written; and events after somebody has removed the file.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -24,8 +28,8 @@ use crate::fork_generation::generation;
 use crate::fork_safety::Mutex;
 use crate::guarded_file::GuardedFile;
 
-/// Each process makes a file, so 1 process in 32 merges files of dead ones, and looks at more than 32 of them. (Programs that only
-/// hit never sweep.)
+/// Each process makes a file, so 1 process in 32 merges files of dead ones when it exits, and looks at more than 32 of them.
+/// (Programs that only hit never sweep.)
 const FOLDS: u64 = 32;
 const MAX_FOLDED: usize = 256;
 
@@ -42,15 +46,20 @@ pub struct Recorder {
 struct Process {
     /// Identifies the process: a child inherits that of its parent.
     generation: u64,
-    /// None if it cannot be made, for example because a link is in its place.
-    file: Option<CounterFile>,
+    /// The counters, and the number of the directory of their file. None if no file can be made, for example because a link is in
+    /// its place.
+    counters: Option<(usize, Counters)>,
     /// A child that was forked later counts from zero in a file of its own.
     forked: OnceBox<Process>,
 }
 
 /// Counters in memory, and the file to which changed rows are written.
-struct CounterFile {
-    file: GuardedFile,
+struct Counters {
+    name: String,
+    /// Made by the first write.
+    file: OnceBox<io::Result<GuardedFile>>,
+    /// The file is on a disk: hits leave it to later events, or to the end.
+    waits: bool,
     words: Vec<AtomicU64>,
     /// A bit for each row to be written; [`WHOLE`] is the whole file.
     changed: AtomicU32,
@@ -58,6 +67,8 @@ struct CounterFile {
 }
 
 const WHOLE: u32 = 1 << ROWS;
+/// Larger files are not ours.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 impl Recorder {
     /// Counts into a file in the directory of an `oclcache run`, or, if there is none, in that of the statistics. The first event
@@ -73,64 +84,100 @@ impl Recorder {
 
     /// Creates the file now, so that `oclcache run` can see that this process loaded the library.
     pub fn announce(&self) {
-        if let Some(written) = &self.process().file {
-            written.write_changed();
+        if let Some((counters, directory)) = self.counters() {
+            counters.write_changed(directory);
         }
     }
 
     /// Adds to the counters of a driver and device. Does not wait for other threads. A failure to write is ignored: the next event
     /// writes again.
     pub fn record(&self, place: Labels<'_>, events: &[CounterEvent]) {
-        if let Some(written) = &self.process().file {
-            written.record(&self.program, place, events);
+        if let Some((counters, directory)) = self.counters() {
+            counters.add(&self.program, place, events);
+            if !counters.waits || !events.iter().any(CounterEvent::is_hit) {
+                counters.write_changed(directory);
+            }
         }
     }
 
-    /// The state of the process that is running.
-    fn process(&self) -> &Process {
+    /// Writes what hits have left to be written when the process ends, and merges files of dead processes now and then.
+    pub fn at_end(&self) {
+        let Some(process) = self.known() else {
+            return;
+        };
+        if let Some((counters, directory)) = self.written(process) {
+            counters.write_changed(directory);
+        }
+        if let Some(statistics) = &self.statistics
+            && let Some(directory) = self.directories().next()
+            && directory.now_ms().is_multiple_of(FOLDS)
+        {
+            statistics.fold_some_in_memory(MAX_FOLDED);
+        }
+    }
+
+    /// The counters of the process that is running, and the directory of their file.
+    fn counters(&self) -> Option<(&Counters, &Directory)> {
         let generation = generation();
         let mut place = &self.process;
         loop {
             let process = place.get_or_init(|| Box::new(Process::new(generation, self)));
             if process.generation == generation {
-                return process;
+                return self.written(process);
             }
             place = &process.forked;
         }
+    }
+
+    fn written<'a>(&'a self, process: &'a Process) -> Option<(&'a Counters, &'a Directory)> {
+        let (index, counters) = process.counters.as_ref()?;
+        Some((counters, self.directories().nth(*index)?))
+    }
+
+    /// The state of the process that is running, if it has counted something.
+    fn known(&self) -> Option<&Process> {
+        let all = std::iter::successors(self.process.get(), |process| process.forked.get());
+        all.last()
+            .filter(|process| process.generation == generation())
+    }
+
+    /// The directories for the file, the preferred one first.
+    fn directories(&self) -> impl Iterator<Item = &Directory> {
+        let of_statistics = self.statistics.iter().flat_map(Statistics::directories);
+        self.run.iter().chain(of_statistics)
     }
 }
 
 impl Process {
     fn new(generation: u64, recorder: &Recorder) -> Process {
-        // What the process counted before it executed another program is in the file of the same name.
-        let name = own_name();
-        let directories =
-            (recorder.run.iter()).chain(recorder.statistics.as_ref().map(Statistics::directory));
-        let mut files = directories.filter_map(|directory| {
-            CounterFile::open(directory, &name)
+        let mut directories = recorder.directories().enumerate();
+        let found = directories.find_map(|(index, directory)| {
+            let is_of_run = index == 0 && recorder.run.is_some();
+            let waits = !is_of_run && !directory.file_system().is_in_memory();
+            let counters = Counters::read(directory, waits)
+                .and_then(|counters| match counters.waits {
+                    true => Ok(counters),
+                    false => counters.begin(directory),
+                })
                 .inspect_err(
-                    |error| tracing::debug!(%error, "the file of counters cannot be opened"),
-                )
-                .ok()
+                    |error| tracing::debug!(%error, "the file of counters cannot be used"),
+                );
+            Some((index, counters.ok()?))
         });
-        if let Some(statistics) = &recorder.statistics
-            && statistics.directory().now_ms().is_multiple_of(FOLDS)
-        {
-            statistics.fold_some(MAX_FOLDED);
-        }
         Process {
             generation,
-            file: files.next(),
+            counters: found,
             forked: OnceBox::new(),
         }
     }
 }
 
-impl CounterFile {
-    fn open(directory: &Directory, name: &str) -> io::Result<CounterFile> {
-        let file = GuardedFile::new(directory.open_or_create_file(name)?)?;
-        let before = directory.read(name, 1 << 20).ok().flatten();
-        let before = before.unwrap_or_default();
+impl Counters {
+    /// The counters of this process in a directory. What the process counted before it executed another program is in the file of
+    /// the same name.
+    fn read(directory: &Directory, waits: bool) -> io::Result<Counters> {
+        let name = own_name();
+        let before = directory.read(&name, MAX_FILE_BYTES)?.unwrap_or_default();
         if !is_our_start(&before[..before.len().min(MAGIC.len())]) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -140,28 +187,42 @@ impl CounterFile {
             .map(|word| u64::from_le_bytes(*word))
             .collect();
         words.resize(WORDS, 0);
-        Ok(CounterFile {
-            file,
+        Ok(Counters {
+            name,
+            file: OnceBox::new(),
+            waits,
             words: words.into_iter().map(AtomicU64::new).collect(),
             changed: AtomicU32::new(WHOLE),
             writing: Mutex::new(()),
         })
     }
 
-    fn record(&self, program: &Program, place: Labels<'_>, events: &[CounterEvent]) {
-        let row = add(&self.words, program, place, today(), events);
-        self.changed.fetch_or(1 << row, Ordering::AcqRel);
-        self.write_changed();
+    /// Writes the whole file. If that is not possible, the memory is full, and no file is left.
+    fn begin(self, directory: &Directory) -> io::Result<Counters> {
+        let written = self.write(WHOLE, directory);
+        if written.is_err() {
+            let _ = directory.remove(&self.name);
+        }
+        written?;
+        self.changed.store(0, Ordering::Release);
+        Ok(self)
     }
 
-    fn write_changed(&self) {
+    fn add(&self, program: &Program, place: Labels<'_>, events: &[CounterEvent]) {
+        let row = add(&self.words, program, place, today(), events);
+        self.changed.fetch_or(1 << row, Ordering::AcqRel);
+    }
+
+    fn write_changed(&self, directory: &Directory) {
         // A thread that cannot write now leaves it to the one that is writing, which looks for later changes before it returns.
         while self.changed.load(Ordering::Acquire) > 0
             && let Some(writing) = self.writing.try_lock()
         {
-            let written = match self.write(self.changed.swap(0, Ordering::AcqRel)) {
+            let written = match self.write(self.changed.swap(0, Ordering::AcqRel), directory) {
                 // Somebody has truncated the file.
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.write(WHOLE),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    self.write(WHOLE, directory)
+                }
                 written => written,
             };
             if written.is_err() {
@@ -173,15 +234,20 @@ impl CounterFile {
     }
 
     /// Writes the changed rows; or the whole file, if it was not written before or could not be.
-    fn write(&self, changed: u32) -> io::Result<()> {
+    fn write(&self, changed: u32, directory: &Directory) -> io::Result<()> {
+        let opened = self.file.get_or_init(|| {
+            let opened = directory.open_or_create_file(&self.name);
+            Box::new(opened.and_then(GuardedFile::new))
+        });
+        let file = opened.as_ref().map_err(|error| error.kind())?;
         if changed & WHOLE > 0 {
             let bytes = [&MAGIC[..], &encode(&self.words)].concat();
-            return self.file.write_all_at(&bytes, 0);
+            return file.write_all_at(&bytes, 0);
         }
         for (index, row) in self.words.chunks_exact(ROW).enumerate() {
             if changed >> index & 1 > 0 {
                 let at = MAGIC.len() + index * size_of_val(row);
-                self.file.overwrite_at(&encode(row), at as u64)?;
+                file.overwrite_at(&encode(row), at as u64)?;
             }
         }
         Ok(())
@@ -231,19 +297,18 @@ mod tests {
     #[test]
     fn a_file_goes_on_where_it_ended_and_is_written_anew_where_it_was_cut() {
         let (_temporary, store) = store(Path::new("/dev/shm"));
-        let statistics = statistics(&store);
-        let directory = statistics.directory();
-        let open = || CounterFile::open(directory, &own_name()).expect("opened");
-        let (events, program) = ([Counter::Hits.by(2)], Program::new(b"app"));
-        open().record(&program, Labels::default(), &events);
-        let written = open();
-        written.record(&program, Labels::default(), &events);
+        let directory = statistics(&store);
+        let directory = directory.directories().next().expect("a directory");
+        let events = [Counter::Hits.by(2)];
+        recorder(&store).record(Labels::default(), &events);
+        let again = recorder(&store);
+        again.record(Labels::default(), &events);
         assert_eq!(hits(&store), 4);
         let file = directory.path().join(own_name());
         for length in [0, 8, 1000, 4096] {
             let cut = std::fs::File::options().write(true).open(&file);
             cut.and_then(|file| file.set_len(length)).expect("cut");
-            written.record(&program, Labels::default(), &events);
+            again.record(Labels::default(), &events);
         }
         assert_eq!(hits(&store), 12);
         assert_eq!(directory.names().expect("listed").len(), 1);
@@ -252,12 +317,10 @@ mod tests {
     #[test]
     fn what_threads_write_at_once_is_all_in_the_file() {
         let (_temporary, store) = store(Path::new("/dev/shm"));
-        let statistics = statistics(&store);
-        let written = CounterFile::open(statistics.directory(), &own_name()).expect("opened");
-        let program = Program::new(b"app");
+        let recorder = recorder(&store);
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let (written, program) = (&written, &program);
+                let recorder = &recorder;
                 scope.spawn(move || {
                     for event in 0..200 {
                         let device = [b'a' + (thread + event) % 3];
@@ -265,7 +328,7 @@ mod tests {
                             driver: "pocl",
                             device: &device,
                         };
-                        written.record(program, place, &[Counter::Hits.by(1)]);
+                        recorder.record(place, &[Counter::Hits.by(1)]);
                     }
                 });
             }
@@ -274,13 +337,33 @@ mod tests {
     }
 
     #[test]
+    fn on_a_disk_hits_write_nothing_until_something_else_does_or_the_process_ends() {
+        let (temporary, store) = store(Path::new("."));
+        assert!(!statistics(&store).is_exact());
+        let file = temporary.path().join("v1/stats").join(own_name());
+        let recorder = recorder(&store);
+        let count = |events: &[CounterEvent]| recorder.record(Labels::default(), events);
+        count(&[Counter::Hits.by(1), Counter::LoadNs.by(5)]);
+        assert!(!file.exists());
+        count(&[Counter::Misses.by(1)]);
+        assert_eq!(hits(&store), 1);
+        let written = std::fs::read(&file).expect("written");
+        count(&[Counter::Hits.by(1)]);
+        assert!(std::fs::read(&file).expect("read") == written);
+        recorder.at_end();
+        assert_eq!(hits(&store), 2);
+    }
+
+    #[test]
     fn what_stands_in_the_place_of_the_file_is_left_alone() {
         let (temporary, store) = store(Path::new("/dev/shm"));
         let elsewhere = temporary.path().join("elsewhere");
         std::fs::write(&elsewhere, "something").expect("written");
-        let place = statistics(&store).directory().path().join(own_name());
+        let statistics = statistics(&store);
+        let directory = statistics.directories().next().expect("a directory");
+        let place = directory.path().join(own_name());
         std::os::unix::fs::symlink(&elsewhere, place).expect("linked");
-        recorder(&store).record(Labels::default(), &[Counter::Hits.by(1)]);
+        recorder(&store).record(Labels::default(), &[Counter::Misses.by(1)]);
         assert_eq!(std::fs::read(&elsewhere).expect("read"), b"something");
         assert_eq!(hits(&store), 0);
     }
@@ -292,12 +375,14 @@ mod tests {
         let (host, _) = own.rsplit_once('-').expect("a time");
         let (host, _) = host.rsplit_once('-').expect("a process");
         let statistics = statistics(&store);
-        let directory = statistics.directory();
+        let directory = statistics.directories().next().expect("a directory");
         let path = directory.path().to_owned();
         let mut files = 0;
         for dead in 1..=2000 {
             std::fs::write(path.join(format!("{host}-4194999-{dead}")), MAGIC).expect("written");
-            recorder(&store).record(Labels::default(), &[Counter::Hits.by(1)]);
+            let recorder = recorder(&store);
+            recorder.record(Labels::default(), &[Counter::Hits.by(1)]);
+            recorder.at_end();
             std::thread::sleep(std::time::Duration::from_micros(500));
             files = directory.names().expect("listed").len();
             if files < dead / 2 {

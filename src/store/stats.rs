@@ -1,15 +1,18 @@
 //! Statistics. Each process has one small file of counters and writes each event at once, so that a process that is killed loses
-//! nothing (see `recorder`). The command sums the files, and merges those of dead processes into one total; the library does so
-//! now and then.
+//! nothing (see `recorder`). The file is in the live directory; where there is none (see `live`), it is in `<stats>`, and hits write
+//! nothing. The command sums the files, and merges those of dead processes into one total; so do processes that store something,
+//! now and then. A process that only hits merges within the live directory when it ends, now and then.
 //!
 //! ```text
-//! <stats>/<host>-<boot>-<pid>-<start>   counters of one process, by day, program, driver and device: see `file`
-//! <stats>/total.json                    the sums of the merged files, the counters when they were zeroed, and the merged files
-//! <stats>/run-<...>/                    files of the processes of an `oclcache run`, until it has read them
+//! <stats>/total.json                               the total: the sums of the merged files, the counters when they were zeroed,
+//!                                                  and the names of the merged files
+//! <live or stats>/<host>-<boot>-<pid>-<start>      counters of one process, by day, program, driver and device: see `file`
+//! <live or stats>/run-<...>/                       files of the processes of an `oclcache run`, until it has read them
+//! <live>/sum-<...>                                 the sums of files of the live directory, until they are in the total
 //! ```
 //!
 //! The sum needs no lock: it is exact while nobody merges, and one process at a time merges, under a lock. On network file systems
-//! only the command merges, if it gets a lock.
+//! only the command merges into the total, if it gets a lock.
 //!
 //! A process on another host or in another container may live or not. Its file is merged when it has not been written for 30 days.
 
@@ -23,12 +26,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::directory::{Directory, TEMPORARY_PREFIX, is_temporary};
-use super::lock::{LockAttempt, Locks, Purpose};
+use super::filesystem::FileSystem;
+use super::live::Live;
+use super::lock::{LockAttempt, LockGuard, Locks, Purpose};
 use super::{STATISTICS, Store, StoreError};
 pub use counters::{Counter, CounterEvent, Totals};
 pub use file::{Labels, MAGIC, Program, ROW, ROWS, WORDS, add};
 pub use merge::{CountedRows, DAY_MS};
-use merge::{StatsMerge, TOTAL, counters};
+use merge::{StatsMerge, TOTAL, counters, is_sum};
 use owner::{StatsView, is_name};
 pub use rows::{BY_DAY, RowTag, date};
 
@@ -42,6 +47,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct Statistics {
     directory: Directory,
     locks: Locks,
+    live: Option<Live>,
 }
 
 impl Store {
@@ -51,7 +57,7 @@ impl Store {
     /// The directory cannot be opened, is not ours, or others may write it.
     pub fn statistics(&self) -> Result<Option<Statistics>, StoreError> {
         let directory = self.root().open_below(STATISTICS)?;
-        Ok(directory.map(|directory| Statistics::new(directory, self.locks().clone())))
+        Ok(directory.map(|directory| Statistics::new(directory, self)))
     }
 
     /// The statistics, to be added to.
@@ -60,34 +66,70 @@ impl Store {
     /// As for [`Store::statistics`], or the directory cannot be made.
     pub fn create_statistics(&self) -> Result<Statistics, StoreError> {
         let directory = self.root().create(STATISTICS)?;
-        Ok(Statistics::new(directory, self.locks().clone()))
+        Ok(Statistics::new(directory, self))
     }
 }
 
 impl Statistics {
-    fn new(directory: Directory, locks: Locks) -> Statistics {
-        Statistics { directory, locks }
+    fn new(directory: Directory, store: &Store) -> Statistics {
+        Statistics {
+            directory,
+            locks: store.locks().clone(),
+            live: store.live().cloned(),
+        }
     }
 
-    /// Where the files of processes are.
-    pub(super) fn directory(&self) -> &Directory {
-        &self.directory
+    /// Where the files of processes are, the preferred directory first.
+    pub(super) fn directories(&self) -> impl Iterator<Item = &Directory> {
+        self.live_directory().into_iter().chain([&self.directory])
+    }
+
+    fn live_directory(&self) -> Option<&Directory> {
+        Some(&*self.live.as_ref()?.directory)
+    }
+
+    /// Whether each event is counted at once: there is a file system in memory, where hits may write.
+    pub fn is_exact(&self) -> bool {
+        let places = self.directory.places_in_memory().into_iter();
+        let mut systems = places.map(|place| FileSystem::at(&place));
+        self.directory.file_system().is_in_memory() || systems.any(FileSystem::is_in_memory)
     }
 
     fn try_lock(&self) -> LockAttempt {
         self.locks.try_lock(Purpose::Statistics)
     }
 
+    /// The lock of the live directory, which whoever holds the other one takes as well.
+    fn try_live_lock(&self) -> LockAttempt {
+        match &self.live {
+            Some(live) => live.locks.try_lock(Purpose::Statistics),
+            None => LockAttempt::Unavailable,
+        }
+    }
+
     /// Waits for another process that merges, but not for ever.
     fn lock(&self) -> LockAttempt {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let attempt = self.try_lock();
-            if !matches!(attempt, LockAttempt::Taken) || Instant::now() >= until {
-                return attempt;
-            }
-            std::thread::sleep(PAUSE);
-        }
+        waited_for(|| self.try_lock())
+    }
+
+    /// A pass over all files. Those of the live directory are merged with its lock.
+    fn pass(
+        &self,
+        lock: Option<LockGuard>,
+        live_lock: LockAttempt,
+        limit: usize,
+    ) -> StatsMerge<'_> {
+        let live_lock = match live_lock {
+            LockAttempt::Got(live_lock) => Some(live_lock),
+            LockAttempt::Taken | LockAttempt::Unavailable => None,
+        };
+        StatsMerge::begin(
+            &self.directory,
+            lock,
+            self.live_directory(),
+            live_lock,
+            limit,
+        )
     }
 
     /// What was counted since the statistics were zeroed, by all processes, living ones included.
@@ -99,7 +141,8 @@ impl Statistics {
             LockAttempt::Got(lock) => Some(lock),
             LockAttempt::Taken | LockAttempt::Unavailable => None,
         };
-        let mut round = StatsMerge::begin(&self.directory, lock, usize::MAX);
+        let live_lock = waited_for(|| self.try_live_lock());
+        let mut round = self.pass(lock, live_lock, usize::MAX);
         round.each_file()?;
         Ok(round.end())
     }
@@ -121,31 +164,42 @@ impl Statistics {
             // Without locks the last one who zeroes is right.
             LockAttempt::Unavailable => None,
         };
-        let mut round = StatsMerge::begin(&self.directory, lock, usize::MAX);
+        let live_lock = waited_for(|| self.try_live_lock());
+        let mut round = self.pass(lock, live_lock, usize::MAX);
         round.each_file()?;
         round.zero()
     }
 
-    /// Merges files of dead processes. Looks at this many files at most, does not wait for a lock, and only logs a failure. Does
-    /// nothing on network file systems, whose locks may never answer.
+    /// Merges files of dead processes into the total. Looks at this many files at most, does not wait for a lock, and only logs a
+    /// failure. Does nothing on network file systems, whose locks may never answer.
     pub fn fold_some(&self, limit: usize) {
         if self.directory.file_system().is_network() {
             return;
         }
         if let LockAttempt::Got(lock) = self.try_lock() {
-            let mut round = StatsMerge::begin(&self.directory, Some(lock), limit);
-            match round.each_file() {
-                Ok(()) => drop(round.end()),
-                Err(error) => {
-                    tracing::debug!(%error, "statistics of dead processes are not merged: the next process tries again")
-                }
+            merge(self.pass(Some(lock), self.try_live_lock(), limit));
+        }
+    }
+
+    /// [`Statistics::fold_some`] for a process that must not write to a disk: it merges within the live directory.
+    pub fn fold_some_in_memory(&self, limit: usize) {
+        match (&self.live, self.try_live_lock()) {
+            (Some(live), LockAttempt::Got(lock)) => {
+                merge(StatsMerge::begin_in_memory(&live.directory, lock, limit));
             }
+            (Some(_), _) => {}
+            (None, _) => self.fold_some(limit),
         }
     }
 
     /// Whether a name is that of a file of statistics.
     pub(super) fn names(name: &str) -> bool {
-        name == TOTAL || is_name(name) || is_temporary(name)
+        name == TOTAL || is_name(name) || is_sum(name) || is_temporary(name)
+    }
+
+    /// Whether a name is that of the directory of an `oclcache run`.
+    pub(super) fn names_run(name: &str) -> bool {
+        name.strip_prefix(RUN_PREFIX).is_some_and(is_name)
     }
 
     /// Creates a directory for the processes of one `oclcache run`.
@@ -154,7 +208,12 @@ impl Statistics {
     /// It cannot be made.
     pub fn begin_run(&self) -> Result<Directory, StoreError> {
         let name = format!("{RUN_PREFIX}{}", own_name());
-        self.directory.create(&name)
+        let in_memory = self.live_directory().map(|live| live.create(&name));
+        match in_memory {
+            Some(Ok(run)) => Ok(run),
+            // It may be full.
+            Some(Err(_)) | None => self.directory.create(&name),
+        }
     }
 
     /// Reads what the processes of a run have counted.
@@ -185,15 +244,40 @@ impl Statistics {
         outer: Option<&Directory>,
     ) -> Result<RunCounts, StoreError> {
         let _lock = self.lock();
+        let _live_lock = waited_for(|| self.try_live_lock());
         let result = Self::read_run(run)?;
         let files = run.names()?.into_iter();
+        // A file can be moved only within its file system: an outer run may be of another cache.
+        let device = |directory: &Directory| directory.identity().map(|(device, _)| device);
+        let targets = outer.into_iter().chain(self.directories());
+        let mut targets = targets.filter(|target| device(target) == device(run));
+        let target = targets.next().unwrap_or(&self.directory);
         // Other files are not ours, and would replace files of the same names.
         for file in files.filter(|name| is_name(name)) {
-            run.move_to(&file, outer.unwrap_or(&self.directory))?;
+            run.move_to(&file, target)?;
         }
-        let name = run.path().file_name().and_then(|name| name.to_str());
-        self.directory.remove_directory(name.unwrap_or_default());
+        run.remove_itself();
         Ok(result)
+    }
+}
+
+fn waited_for(attempt: impl Fn() -> LockAttempt) -> LockAttempt {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let attempt = attempt();
+        if !matches!(attempt, LockAttempt::Taken) || Instant::now() >= until {
+            return attempt;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn merge(mut round: StatsMerge<'_>) {
+    match round.each_file() {
+        Ok(()) => drop(round.end()),
+        Err(error) => {
+            tracing::debug!(%error, "statistics of dead processes are not merged: the next process tries again")
+        }
     }
 }
 
@@ -228,7 +312,8 @@ mod tests {
     use crate::outcome::Bypass;
 
     fn store() -> (tempfile::TempDir, Store) {
-        let temporary = tempfile::tempdir().expect("a temporary directory");
+        // In memory, where each event is written at once.
+        let temporary = tempfile::tempdir_in("/dev/shm").expect("a temporary directory");
         let store = Store::open(temporary.path(), Limits::default()).expect("a store");
         (temporary, store)
     }

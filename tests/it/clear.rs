@@ -1,7 +1,6 @@
 //! `clear` removes the entries that all of what was said is true of, and no others.
 
-use std::fs::File;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::snapshots::assert_shown;
 use crate::support::{Ran, SOURCE, Sandbox, Way, copy_program, example};
@@ -9,10 +8,8 @@ use crate::support::{Ran, SOURCE, Sandbox, Way, copy_program, example};
 fn filled() -> Sandbox {
     let sandbox = Sandbox::stub();
     sandbox.kernel(Way::Cached, SOURCE, "-DN=0").ok();
-    let old = SystemTime::now() - Duration::from_secs(10 * 86_400);
     for entry in sandbox.entries() {
-        let file = File::options().write(true).open(entry).expect("opened");
-        file.set_modified(old).expect("dated");
+        sandbox.was_used(&entry, Duration::from_secs(10 * 86_400));
     }
     sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     let other = sandbox.path("other");

@@ -13,7 +13,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example};
+use crate::support::{Driver, Ran, Sandbox, Way, copy_program, empty_memory, example};
 use crate::tiers::trusted_place;
 use pages::{Block, Page, top};
 
@@ -26,6 +26,12 @@ pub struct Reader {
     home: Option<tempfile::TempDir>,
     /// Whether the stub counts what it compiles. The variable that tells it to is in keys.
     pub counts: bool,
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        empty_memory(&self.home());
+    }
 }
 
 impl Reader {

@@ -35,7 +35,7 @@ fn a_program_removes_what_was_not_used_for_longest_where_the_cache_is_full() {
         assert!(build(&sandbox, number));
     }
     for entry in sandbox.entries() {
-        age(&entry, DAY);
+        sandbox.was_used(&entry, DAY);
     }
     for number in 4..9 {
         // Used by every second program.
@@ -129,7 +129,7 @@ fn gc_removes_what_was_not_used_for_the_age() {
     for number in 0..3 {
         build(&sandbox, number);
     }
-    age(&sandbox.entries()[0], 40 * DAY);
+    sandbox.was_used(&sandbox.entries()[0], 40 * DAY);
     let ran = sandbox.oclcache(&["gc", "--max-age", "30d"]).ok();
     assert!(ran.stderr.contains("removed 1 entry "), "{}", ran.stderr);
     let before = tree(&sandbox.path("cache/v1/entries"));

@@ -37,6 +37,7 @@ mod install;
 mod intel_gpu;
 mod journal;
 mod limits;
+mod live;
 mod load_guard;
 mod neighbors;
 mod opened_later;

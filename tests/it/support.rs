@@ -1,12 +1,14 @@
 //! Runs programs in a sandbox of their own: bare, or through the cache, with the spy between it and the driver.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 
@@ -276,6 +278,32 @@ impl Ran {
     }
 }
 
+/// The directories in memory of the caches below a directory. A cache that was removed may have left one.
+pub fn live_directories(below: &Path) -> Vec<PathBuf> {
+    let is_of_it = |live: &PathBuf| {
+        let name = live.file_name().unwrap_or_default().as_bytes();
+        let of = std::fs::read(live.join("cache")).unwrap_or_default();
+        let of = of.strip_prefix(b"oclclive").map(OsStr::from_bytes);
+        name.starts_with(b"oclcache-") && of.is_some_and(|of| Path::new(of).starts_with(below))
+    };
+    let listed = std::fs::read_dir("/dev/shm").into_iter().flatten();
+    let listed = listed.flatten().map(|entry| entry.path());
+    listed.filter(is_of_it).collect()
+}
+
+/// Removes what the caches below a directory have in memory, as a restart of the system does.
+pub fn empty_memory(below: &Path) {
+    for live in live_directories(below) {
+        let _ = std::fs::remove_dir_all(live);
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        empty_memory(self.directory.path());
+    }
+}
+
 impl Sandbox {
     /// None if the driver is not there.
     pub fn new(driver: Driver) -> Option<Sandbox> {
@@ -321,6 +349,23 @@ impl Sandbox {
         let path = self.path(name);
         std::fs::write(&path, content).expect("written");
         path
+    }
+
+    /// Makes a cache directory whose live directory nobody can name, as where no file system is in memory.
+    pub fn disable_memory(&self) {
+        let _ = std::fs::remove_dir_all(self.path("cache"));
+        std::fs::create_dir_all(self.path("cache/v1/live")).expect("made");
+    }
+
+    /// Says of the file of an entry that the entry was last used so long ago.
+    pub fn was_used(&self, entry: &Path, ago: Duration) {
+        let file = std::fs::File::open(entry).expect("opened");
+        let then = SystemTime::now() - ago;
+        file.set_modified(then).expect("dated");
+        // Later uses that are noted in memory.
+        for live in live_directories(self.directory.path()) {
+            let _ = std::fs::remove_file(live.join("uses"));
+        }
     }
 
     /// Lets programs use this driver as well.

@@ -252,6 +252,10 @@ fn places(all: &CacheSummary) -> TextTable {
     let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
     row("cache directory", path(&all.directory).to_string());
     row("file system", all.file_system().described());
+    if !all.is_exact {
+        let why = "inexact: no file system in memory can be used, so hits of killed processes are not counted";
+        row("counters", why.to_owned());
+    }
     for (directory, entries) in all.tiers() {
         let words = match entries {
             Ok(entries) => format!("{}, {entries} entries", path(directory)),

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FlockOperation, Mode, flock, openat};
 use tempfile::TempDir;
 
+use crate::store::live;
 use crate::trust;
 
 const PREFIX: &str = "oclcache-bake-";
@@ -54,6 +55,20 @@ impl PrivateDirectory {
     }
 }
 
+impl Drop for PrivateDirectory {
+    fn drop(&mut self) {
+        forget_caches(self.path());
+    }
+}
+
+/// Removes what caches below a private directory have in memory.
+fn forget_caches(private: &Path) {
+    let below = std::fs::read_dir(private).into_iter().flatten().flatten();
+    for cache in below.map(|entry| entry.path()).filter(|path| path.is_dir()) {
+        live::forget(&cache);
+    }
+}
+
 /// Opens and locks a directory; None if it is in use or is not a directory.
 fn lock(path: &Path) -> Option<File> {
     let flags = trust::FILE | rustix::fs::OFlags::DIRECTORY;
@@ -75,6 +90,7 @@ pub fn clear_leftovers() {
     let paths = entries.into_iter().flatten().flatten();
     for path in paths.map(|entry| entry.path()).filter(is_left) {
         if let Some(_lock) = lock(&path) {
+            forget_caches(&path);
             let _ = std::fs::remove_dir_all(&path);
         }
     }

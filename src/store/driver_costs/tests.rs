@@ -146,25 +146,24 @@ fn the_file_is_bounded_and_forgets_what_is_no_longer_used() {
 }
 
 #[test]
-fn hits_are_seldom_written_and_no_longer_once_enough_is_known() {
+fn hits_write_nothing_and_the_end_of_a_process_only_until_enough_is_known() {
     let (_directory, store) = store();
     let quick = CostTimes::of(100 * MS, MS);
-    let hits = |count| {
+    let known = || list(&store).first().map_or(0, |known| known.loaded.count);
+    let process_with = |hits| {
         let measures = CostMemory::default();
-        let before = list(&store).first().map_or(0, |known| known.loaded.count);
-        let mut changes = 0;
-        let mut last = before;
-        for _ in 0..count {
+        let before = known();
+        for _ in 0..hits {
             measures.add(&store, 0, || Some(driver(1)), CostSample::Loaded, quick);
-            let now = list(&store).first().map_or(0, |known| known.loaded.count);
-            changes += u32::from(now != last);
-            last = now;
         }
-        changes
+        assert_eq!(known(), before);
+        measures.at_end(&store);
+        known() - before
     };
-    assert_eq!(hits(10), 4);
+    assert_eq!(process_with(10), 10);
+    assert_eq!(process_with(10), 10);
     for _ in 0..4 {
-        assert!(hits(10) <= 3);
+        assert_eq!(process_with(10), 0);
     }
-    assert_eq!(hits(60), 0);
+    assert_eq!(process_with(60), 0);
 }

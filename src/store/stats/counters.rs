@@ -73,6 +73,13 @@ pub const COUNTERS: usize = 128;
 #[derive(Clone, Copy, Debug)]
 pub struct CounterEvent(pub usize, pub u64);
 
+impl CounterEvent {
+    /// Whether it counts a hit.
+    pub fn is_hit(&self) -> bool {
+        self.0 == Counter::Hits as usize
+    }
+}
+
 impl Counter {
     /// An amount of this counter.
     pub fn by(self, amount: u64) -> CounterEvent {

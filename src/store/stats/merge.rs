@@ -1,12 +1,14 @@
-//! Reads all files, and merges those of ended processes into one total.
+//! Reads all files, and merges those of ended processes: into the total, or within the live directory into a sum.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::RUN_PREFIX;
 use super::file::{MAGIC, decode};
+use super::own_name;
 use super::owner::{FileOwner, StatsView, is_name};
 use super::rows::{Rows, StoredRow, bound};
 use crate::store::StoreError;
@@ -16,6 +18,10 @@ use crate::store::lock::LockGuard;
 use crate::store::ownership::is_blank;
 
 pub const TOTAL: &str = "total.json";
+/// The names of sums begin with this. Each has a name of its own, and a total that has absorbed one knows that by its name.
+const SUM_PREFIX: &str = "sum-";
+/// The paths of files in the live directory begin with this, in the lists of absorbed files.
+const LIVE: &str = "live/";
 
 /// Ignore larger files: we never write them.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -55,16 +61,38 @@ fn is_begun(directory: &Directory, name: &str) -> bool {
     start.is_some_and(|start| is_blank(&start) || MAGIC.starts_with(&start))
 }
 
-/// One pass over all files. Merges those of dead processes if the lock is held.
+/// Whether a name is that of a sum.
+pub fn is_sum(name: &str) -> bool {
+    name.starts_with(SUM_PREFIX)
+}
+
+/// A name that no sum of this host has had.
+fn new_sum(now_ms: u64) -> String {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    format!("{SUM_PREFIX}{}-{now_ms}-{number}", own_name())
+}
+
+/// A directory with files of counters.
+struct Source<'a> {
+    directory: &'a Directory,
+    /// The paths of its files begin with this.
+    prefix: &'static str,
+    /// Its files may be removed.
+    is_merged: bool,
+}
+
+/// One pass over all files. Merges those of dead processes if the locks are held.
 ///
 /// A process that is killed loses nothing: a file counts either by being in `absorbed`, or by being there and not in
 /// `absorbed`. A power cut may leave the total empty on file systems that rename before they write (XFS): then statistics
 /// start from zero. That is not worth an fsync for each merge.
 pub struct StatsMerge<'a> {
-    directory: &'a Directory,
+    sources: Vec<Source<'a>>,
+    /// Where the sums are written, and the locks that allow it. None: nothing is merged.
+    target: Option<Target<'a>>,
     view: StatsView,
     now_ms: u64,
-    lock: Option<LockGuard>,
     /// How many more files to look at.
     left: usize,
     zeroed_ms: Option<u64>,
@@ -79,11 +107,23 @@ pub struct StatsMerge<'a> {
     dead: Vec<String>,
 }
 
+/// Where the sums are written.
+struct Target<'a> {
+    directory: &'a Directory,
+    name: String,
+    /// Fewer files are not worth it: one sum is not merged into another.
+    least: usize,
+    _locks: [Option<LockGuard>; 2],
+}
+
 impl<'a> StatsMerge<'a> {
-    /// Reads the total. The pass looks at `limit` files at most, and merges none without a lock.
+    /// Reads the total of the cache directory. The pass looks at `limit` files at most, and merges none without a lock: of each
+    /// directory its own, and of the live directory both.
     pub fn begin(
         directory: &'a Directory,
         lock: Option<LockGuard>,
+        live: Option<&'a Directory>,
+        live_lock: Option<LockGuard>,
         limit: usize,
     ) -> StatsMerge<'a> {
         let (total, lock) = match directory.read(TOTAL, MAX_TOTAL_BYTES) {
@@ -92,11 +132,53 @@ impl<'a> StatsMerge<'a> {
             // It may exist, so do not overwrite it.
             Err(_) => (Total::default(), None),
         };
-        StatsMerge {
+        let own = Source {
             directory,
+            prefix: "",
+            is_merged: lock.is_some(),
+        };
+        let live = live.map(|directory| Source {
+            directory,
+            prefix: LIVE,
+            is_merged: lock.is_some() && live_lock.is_some(),
+        });
+        let target = lock.map(|lock| Target {
+            directory,
+            name: TOTAL.to_owned(),
+            least: 1,
+            _locks: [Some(lock), live_lock],
+        });
+        let sources = [own].into_iter().chain(live).collect();
+        StatsMerge::of(sources, target, total, limit)
+    }
+
+    /// Merges within the live directory, into a new sum.
+    pub fn begin_in_memory(live: &'a Directory, lock: LockGuard, limit: usize) -> StatsMerge<'a> {
+        let source = Source {
+            directory: live,
+            prefix: LIVE,
+            is_merged: true,
+        };
+        let target = Target {
+            directory: live,
+            name: new_sum(live.now_ms()),
+            least: 2,
+            _locks: [Some(lock), None],
+        };
+        StatsMerge::of(vec![source], Some(target), Total::default(), limit)
+    }
+
+    fn of(
+        sources: Vec<Source<'a>>,
+        target: Option<Target<'a>>,
+        total: Total,
+        limit: usize,
+    ) -> StatsMerge<'a> {
+        StatsMerge {
+            now_ms: sources[0].directory.now_ms(),
+            sources,
+            target,
             view: StatsView::new(),
-            now_ms: directory.now_ms(),
-            lock,
             left: limit,
             zeroed_ms: total.zeroed_ms,
             absorbed: total.absorbed,
@@ -110,40 +192,102 @@ impl<'a> StatsMerge<'a> {
     /// Reads the files.
     ///
     /// # Errors
-    /// The directory cannot be listed.
+    /// A directory cannot be listed.
     pub fn each_file(&mut self) -> Result<(), StoreError> {
+        let mut there = BTreeSet::new();
+        for source in std::mem::take(&mut self.sources) {
+            self.each_file_of(&source, &mut there)?;
+            self.sources.push(source);
+        }
+        // Those that are gone need no name any more. What was folded at the end is not listed yet, so it is left; and of the live
+        // directory of another host or container nothing is known.
+        let (dead, view) = (&self.dead, &self.view);
+        let is_elsewhere = |path: &str| {
+            let name = path.strip_prefix(LIVE).map(|name| {
+                let name = name.rsplit('/').next().unwrap_or(name);
+                name.strip_prefix(SUM_PREFIX).unwrap_or(name)
+            });
+            name.is_some_and(|name| !view.is_of_this_host(name))
+        };
+        self.absorbed
+            .retain(|path| there.contains(path) || dead.contains(path) || is_elsewhere(path));
+        Ok(())
+    }
+
+    fn each_file_of(
+        &mut self,
+        source: &Source,
+        there: &mut BTreeSet<String>,
+    ) -> Result<(), StoreError> {
+        let Source {
+            directory,
+            prefix,
+            is_merged,
+        } = source;
+        let names = directory.names()?;
         let (runs, files): (Vec<_>, Vec<_>) =
-            (self.directory.names()?.into_iter()).partition(|name| name.starts_with(RUN_PREFIX));
-        let mut there: BTreeSet<String> = files.iter().cloned().collect();
-        self.files(self.directory, "", FileOwner::Dead, files);
+            (names.into_iter()).partition(|name| name.starts_with(RUN_PREFIX));
+        let (sums, files): (Vec<_>, Vec<_>) = files.into_iter().partition(|name| is_sum(name));
+        there.extend((files.iter().chain(&sums)).map(|name| format!("{prefix}{name}")));
+        self.sums(source, sums);
+        self.files(*is_merged, directory, prefix, FileOwner::Dead, files);
         for run in runs {
             let owner = run.strip_prefix(RUN_PREFIX).unwrap_or_default();
             let is_ours = is_name(owner);
             let owner = self.view.owner(owner);
             // A directory that is not ours has no files of ours.
-            let Ok(Some(directory)) = self.directory.open_below(&run) else {
+            let Ok(Some(below)) = directory.open_below(&run) else {
                 continue;
             };
-            let names = directory.names()?;
-            let prefix = format!("{run}/");
+            let names = below.names()?;
+            let prefix = format!("{prefix}{run}/");
             there.extend(names.iter().map(|name| format!("{prefix}{name}")));
-            self.files(&directory, &prefix, owner, names);
+            self.files(*is_merged, &below, &prefix, owner, names);
             // The files of a run that goes on are the runner's to read, and its directory is its processes' to write to.
-            let changed = self.directory.changed_ms(&run);
-            if is_ours && self.lock.is_some() && self.is_over(owner, changed, FORGOTTEN) {
-                self.directory.remove_directory(&run);
+            let changed = directory.changed_ms(&run);
+            if is_ours && *is_merged && self.is_over(owner, changed, FORGOTTEN) {
+                directory.remove_directory(&run);
             }
         }
-        // Those that are gone need no name any more. What was folded at the end is not listed yet, so it is left.
-        let dead = &self.dead;
-        self.absorbed
-            .retain(|path| there.contains(path) || dead.contains(path));
         Ok(())
+    }
+
+    /// Reads sums, which count as files of dead processes. Before all other files, since a sum tells what is in it.
+    fn sums(&mut self, source: &Source, names: Vec<String>) {
+        let mut sums = Vec::new();
+        for name in names {
+            let read = source.directory.read(&name, MAX_TOTAL_BYTES);
+            let sum = read.ok().flatten();
+            if let Some(sum) = sum.and_then(|sum| serde_json::from_slice::<Total>(&sum).ok()) {
+                self.absorbed.extend(sum.absorbed);
+                sums.push((name, Rows::from_written(sum.rows)));
+            }
+        }
+        for (name, rows) in sums {
+            let path = format!("{}{name}", source.prefix);
+            match (self.absorbed.contains(&path), source.is_merged) {
+                (true, true) => self.remove_absorbed(source.directory, &name, &path),
+                (true, false) => {}
+                (false, true) => {
+                    self.folded.add_all(&rows);
+                    self.dead.push(path);
+                }
+                (false, false) => self.living.add_all(&rows),
+            }
+        }
+    }
+
+    /// Removes a file that is in the total or in a sum.
+    fn remove_absorbed(&mut self, directory: &Directory, name: &str, path: &str) {
+        if directory.remove(name).is_ok() {
+            self.absorbed.remove(path);
+        }
     }
 
     /// Looks at these files of a directory; `run` is who reads them first.
     fn files(
         &mut self,
+        is_merged: bool,
         directory: &Directory,
         prefix: &str,
         run: FileOwner,
@@ -159,14 +303,21 @@ impl<'a> StatsMerge<'a> {
                 return;
             }
             self.left -= 1;
-            self.file(directory, prefix, run, &name);
+            self.file(is_merged, directory, prefix, run, &name);
         }
     }
 
-    fn file(&mut self, directory: &Directory, prefix: &str, run: FileOwner, name: &str) {
+    fn file(
+        &mut self,
+        is_merged: bool,
+        directory: &Directory,
+        prefix: &str,
+        run: FileOwner,
+        name: &str,
+    ) {
         let modified = || directory.facts(name).map(|facts| facts.modified_ms);
         if name.starts_with(TEMPORARY_PREFIX) {
-            if self.lock.is_some()
+            if is_merged
                 && self.is_over(FileOwner::Unknown, modified(), UNFINISHED)
                 && is_leftover(directory, name)
             {
@@ -176,7 +327,10 @@ impl<'a> StatsMerge<'a> {
         }
         let path = format!("{prefix}{name}");
         if self.absorbed.contains(&path) {
-            self.forget(directory, name, &path);
+            let is_ours = counters(directory, name).is_some() || is_begun(directory, name);
+            if is_merged && is_ours {
+                self.remove_absorbed(directory, name, &path);
+            }
             return;
         }
         // Asked before the file is read: a process that dies in between has counted all it will.
@@ -186,16 +340,13 @@ impl<'a> StatsMerge<'a> {
         };
         let is_over = run != FileOwner::Alive && self.is_over(owner, modified(), FORGOTTEN);
         match counters(directory, name) {
-            Some(counters) if is_over && self.lock.is_some() => {
+            Some(counters) if is_over && is_merged => {
                 self.folded.add_all(&counters);
                 self.dead.push(path);
             }
             Some(counters) => self.living.add_all(&counters),
             // Its process could not write it, on a full disk.
-            None if owner == FileOwner::Dead
-                && self.lock.is_some()
-                && is_begun(directory, name) =>
-            {
+            None if owner == FileOwner::Dead && is_merged && is_begun(directory, name) => {
                 let _ = directory.remove(name);
             }
             None => {}
@@ -215,23 +366,18 @@ impl<'a> StatsMerge<'a> {
         }
     }
 
-    /// Removes a file that is in the total.
-    fn forget(&mut self, directory: &Directory, name: &str, path: &str) {
-        let is_ours = counters(directory, name).is_some() || is_begun(directory, name);
-        if self.lock.is_some() && is_ours && directory.remove(name).is_ok() {
-            self.absorbed.remove(path);
-        }
-    }
-
     /// Writes the total. A failure loses nothing: another pass merges the files.
     fn fold(&mut self) {
         if let Err(error) = self.write() {
             tracing::debug!(%error, "statistics of dead processes are not merged: the next process tries again");
-            self.lock = None;
+            self.target = None;
         }
     }
 
     fn write(&mut self) -> Result<(), StoreError> {
+        let Some(target) = &self.target else {
+            return Ok(());
+        };
         let dead = std::mem::take(&mut self.dead);
         let today = self.today();
         bound(&mut self.folded, &mut self.earlier, today);
@@ -244,22 +390,33 @@ impl<'a> StatsMerge<'a> {
             absorbed: self.absorbed.clone(),
         };
         let json = serde_json::to_vec(&total).expect("maps of numbers and names");
-        self.directory
-            .write_by_rename(self.directory, TOTAL, &json)?;
+        let directory = target.directory;
+        directory.write_by_rename(directory, &target.name, &json)?;
         for path in dead {
-            let removed = match path.split_once('/') {
-                None => self.directory.remove(&path).is_ok(),
-                Some((run, name)) => match self.directory.open_below(run) {
-                    Ok(Some(run)) => run.remove(name).is_ok(),
-                    Ok(None) => true,
-                    Err(_) => false,
-                },
-            };
-            if removed {
+            if self.remove(&path) {
                 self.absorbed.remove(&path);
             }
         }
         Ok(())
+    }
+
+    /// Removes a file by its path among the sources. Returns whether it is gone.
+    fn remove(&self, path: &str) -> bool {
+        let found = self.sources.iter().rev().find_map(|source| {
+            let below = path.strip_prefix(source.prefix)?;
+            Some((source.directory, below))
+        });
+        let Some((directory, below)) = found else {
+            return false;
+        };
+        match below.split_once('/') {
+            None => directory.remove(below).is_ok(),
+            Some((run, name)) => match directory.open_below(run) {
+                Ok(Some(run)) => run.remove(name).is_ok(),
+                Ok(None) => true,
+                Err(_) => false,
+            },
+        }
     }
 
     fn today(&self) -> u32 {
@@ -279,7 +436,11 @@ impl<'a> StatsMerge<'a> {
 
     /// What was counted since the statistics were zeroed.
     pub fn end(mut self) -> CountedRows {
-        if !self.dead.is_empty() {
+        let least = self
+            .target
+            .as_ref()
+            .map_or(usize::MAX, |target| target.least);
+        if self.dead.len() >= least {
             self.fold();
         }
         let today = self.today();

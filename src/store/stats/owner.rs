@@ -50,6 +50,13 @@ impl StatsView {
         format!("{}-{}-{process}-{start}", self.host, self.boot)
     }
 
+    /// Whether a name begins as those of processes of this host, container and boot do.
+    pub fn is_of_this_host(&self, name: &str) -> bool {
+        let rest = name.strip_prefix(&*self.host);
+        let rest = rest.and_then(|rest| rest.strip_prefix('-')?.strip_prefix(&*self.boot));
+        rest.is_some_and(|rest| rest.starts_with('-'))
+    }
+
     /// Whether the process lives that has the file of this name.
     pub fn owner(&self, name: &str) -> FileOwner {
         let parts: Vec<&str> = name.split('-').collect();

@@ -20,6 +20,8 @@ fn template(case: &Case) -> tempfile::TempDir {
     for (key, ago) in [(&OTHER, 100_000), (&KEY, 200_000)] {
         set_age(&store.path_of(key), ago);
     }
+    // A process that has used none of them.
+    let store = Store::open(&temporary.path().join("cache"), case.limits).expect("a store");
     let sizes = store.sizes().expect("sizes");
     for shard in 0..SHARDS {
         store.count_again(sizes, shard);

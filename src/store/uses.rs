@@ -1,0 +1,300 @@
+//! When entries were used, as far as their files do not say so yet.
+//!
+//! The time of modification of an entry's file is the time of its last use, but a hit must not write to a disk. So a hit notes the
+//! use in the live directory, and whoever looks at the files of a shard adds what is noted there. Now and then a process that stores
+//! something, or the command, dates the files and empties the notes.
+//!
+//! ```text
+//! uses = { shard }    256 shards, by the first byte of the key
+//! shard = { set }     256 sets, by the second byte of the key
+//! set = { note }      4 notes; the oldest one gives way
+//! note = key time     32 bytes, and 64 bits, little-endian: milliseconds since 1970, 0 if the note is free
+//! ```
+//!
+//! The file has holes, so it takes a page for each entry or so, and 10 MiB at most. No lock is taken: a note that is lost or torn
+//! by two writers costs an entry its place in the order. A torn key has no entry.
+//!
+//! Without a live directory a process keeps its notes in memory, until it stores something or exits.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::directory::{Directory, FileFacts};
+use super::evict::used_ms;
+use super::sizes::SHARDS;
+use super::{SUFFIX, Store, StoreError, file_name};
+use crate::fork_safety::Mutex;
+use crate::guarded_file::GuardedFile;
+use crate::key::ingredients::Key;
+
+/// The file in the live directory.
+pub(super) const NAME: &str = "uses";
+const SETS: usize = 256;
+const NOTES: usize = 4;
+/// A note, in bytes.
+const NOTE: usize = 32 + size_of::<u64>();
+const SET: usize = NOTES * NOTE;
+const SHARD: usize = SETS * SET;
+const LENGTH: u64 = (SHARDS * SHARD) as u64;
+/// How many uses a process keeps in memory where there is no live directory. With more, the order of eviction is less exact.
+const MAX_OWN: usize = 4096;
+
+/// Uses that only this process knows are dated at this interval at most, in milliseconds.
+const OWN_INTERVAL_MS: u64 = 3_600_000;
+/// How many files a process that stores an entry dates.
+pub(super) const MAX_DATED: usize = 4096;
+/// The notes of a store.
+pub struct Uses {
+    file: Option<GuardedFile>,
+    own: Mutex<UseTimes>,
+}
+
+/// When each of some entries was used, in milliseconds since 1970.
+pub type UseTimes = BTreeMap<Key, u64>;
+
+impl Uses {
+    /// The notes in a live directory, or in memory if there is none.
+    pub fn open(live: Option<&Directory>) -> Uses {
+        let opened = live.and_then(|live| {
+            let file = GuardedFile::new(live.open_or_create_file(NAME).ok()?).ok()?;
+            if file.length().ok()? != LENGTH {
+                file.resize(LENGTH).ok()?;
+            }
+            Some(file)
+        });
+        Uses {
+            file: opened,
+            own: Mutex::new(UseTimes::new()),
+        }
+    }
+
+    /// Notes that an entry is used now.
+    pub fn note(&self, key: &Key, now_ms: u64) {
+        if let Some(file) = &self.file {
+            if let Err(error) = note_in(file, key, now_ms) {
+                tracing::debug!(%error, "the use of an entry is not noted: it may be evicted earlier");
+            }
+            return;
+        }
+        let mut own = self.own.lock();
+        if own.len() < MAX_OWN || own.contains_key(key) {
+            own.insert(*key, now_ms);
+        }
+    }
+
+    /// Whether all processes of this cache see what is noted.
+    pub fn are_seen_by_all(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// What is noted of the entries of a shard.
+    pub fn of(&self, shard: usize) -> UseTimes {
+        let Some(file) = &self.file else {
+            let is_of = |key: &Key| usize::from(key.0[0]) == shard;
+            let own = self.own.lock();
+            let notes = own.iter().filter(|(key, _)| is_of(key));
+            return notes.map(|(key, time)| (*key, *time)).collect();
+        };
+        let mut notes = vec![0; SHARD];
+        match file.read_exact_at(&mut notes, (shard * SHARD) as u64) {
+            Ok(()) => parse(&notes).filter(|(_, time)| *time > 0).collect(),
+            Err(_) => UseTimes::new(),
+        }
+    }
+
+    /// Forgets all notes, once the files are dated. A use that is noted meanwhile is lost.
+    pub fn clear(&self) {
+        match &self.file {
+            Some(file) => {
+                let cleared = file.resize(0).and_then(|()| file.resize(LENGTH));
+                if let Err(error) = cleared {
+                    tracing::debug!(%error, "noted uses of entries are not forgotten");
+                }
+            }
+            None => self.own.lock().clear(),
+        }
+    }
+}
+
+/// Replaces the note of this entry in its set; if there is none, the oldest one.
+fn note_in(file: &GuardedFile, key: &Key, now_ms: u64) -> io::Result<()> {
+    let at = usize::from(key.0[0]) * SHARD + usize::from(key.0[1]) * SET;
+    let mut set = [0; SET];
+    file.read_exact_at(&mut set, at as u64)?;
+    let known = parse(&set).position(|(known, _)| known == *key);
+    let oldest = || {
+        let times = parse(&set).map(|(_, time)| time).enumerate();
+        times
+            .min_by_key(|(_, time)| *time)
+            .map_or(0, |(index, _)| index)
+    };
+    let index = known.unwrap_or_else(oldest);
+    let note = [key.0.as_slice(), &now_ms.to_le_bytes()].concat();
+    file.overwrite_at(&note, (at + index * NOTE) as u64)
+}
+
+fn parse(notes: &[u8]) -> impl Iterator<Item = (Key, u64)> {
+    let (notes, _) = notes.as_chunks::<NOTE>();
+    notes.iter().map(|note| {
+        let (key, time) = note.split_at(size_of::<Key>());
+        let key = Key(key.try_into().expect("32 bytes"));
+        (key, u64::from_le_bytes(time.try_into().expect("8 bytes")))
+    })
+}
+
+impl Store {
+    /// The notes of uses.
+    pub(super) fn uses(&self) -> &Uses {
+        self.uses.get_or_init(|| {
+            let live = self.live().map(|live| &*live.directory);
+            Box::new(Uses::open(live))
+        })
+    }
+
+    /// Notes that an entry is used now.
+    pub(super) fn note_use(&self, key: &Key) {
+        if self.limits.is_some() {
+            self.uses().note(key, self.root.now_ms());
+        }
+    }
+
+    /// Dates the files of entries that were used, so that nothing is lost when the notes are: this many at most.
+    pub(super) fn date_uses(&self, most: usize) {
+        let uses = self.uses();
+        // Each process without a live directory would date the same files.
+        let later_ms = if uses.are_seen_by_all() {
+            0
+        } else {
+            OWN_INTERVAL_MS
+        };
+        let mut dated = 0;
+        for shard in 0..SHARDS {
+            let noted = uses.of(shard);
+            if noted.is_empty() {
+                continue;
+            }
+            let Ok(Some(directory)) = self.shard(shard) else {
+                continue;
+            };
+            for (key, time_ms) in noted {
+                if dated == most {
+                    return;
+                }
+                dated += 1;
+                date(&directory, &key, time_ms, later_ms);
+            }
+        }
+        if dated > 0 {
+            uses.clear();
+        }
+    }
+
+    /// Writes what hits have left to be written when the process ends.
+    pub fn at_end(&self) {
+        if self.limits.is_some()
+            && let Some(uses) = self.uses.get()
+            && !uses.are_seen_by_all()
+        {
+            self.date_uses(MAX_DATED);
+        }
+    }
+
+    /// The entries of a shard, with facts about their files. The times are those of the last uses, noted ones included.
+    pub(super) fn entries_of(
+        &self,
+        shard: usize,
+        directory: &Directory,
+    ) -> Result<Vec<(Key, FileFacts)>, StoreError> {
+        let (noted, now) = (self.uses().of(shard), self.root.now_ms());
+        let entry = |name: String| {
+            let key = name.strip_suffix(SUFFIX).and_then(Key::from_hex)?;
+            let mut facts = directory.facts(&name)?;
+            if let Some(noted) = noted.get(&key) {
+                facts.modified_ms = used_ms(&facts, now).max(*noted);
+            }
+            Some((key, facts))
+        };
+        Ok(directory.names()?.into_iter().filter_map(entry).collect())
+    }
+}
+
+/// Dates the file of an entry, if it was used so much later than the file says. A failure costs the entry its place in the order.
+fn date(directory: &Directory, key: &Key, time_ms: u64, later_ms: u64) {
+    let name = file_name(key);
+    let Some(file) = directory.facts(&name) else {
+        return;
+    };
+    if used_ms(&file, time_ms) + later_ms < time_ms
+        && let Err(error) = directory.set_modified(&name, time_ms)
+    {
+        tracing::debug!(%error, "the use of an entry is not dated: it may be evicted earlier");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(bytes: [u8; 3]) -> Key {
+        Key([bytes.to_vec(), vec![0; 29]]
+            .concat()
+            .try_into()
+            .expect("32"))
+    }
+
+    fn each(test: impl Fn(&Uses)) {
+        let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let live = Directory::open(memory.path()).expect("opened");
+        for live in [live.as_ref(), None] {
+            test(&Uses::open(live));
+        }
+    }
+
+    #[test]
+    fn the_latest_use_is_noted_until_all_are_forgotten() {
+        each(|uses| {
+            let (one, other) = (key([7, 1, 1]), key([8, 1, 1]));
+            uses.note(&one, 5);
+            uses.note(&other, 6);
+            uses.note(&one, 7);
+            assert_eq!(uses.of(7), [(one, 7)].into());
+            assert_eq!(uses.of(8), [(other, 6)].into());
+            assert_eq!(uses.of(9), UseTimes::new());
+            uses.clear();
+            assert_eq!(uses.of(7), UseTimes::new());
+            uses.note(&one, 9);
+            assert_eq!(uses.of(7), [(one, 9)].into());
+        });
+    }
+
+    #[test]
+    fn of_a_full_set_the_oldest_note_goes() {
+        let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let live = Directory::open(memory.path()).expect("opened");
+        let (uses, others) = (Uses::open(live.as_ref()), Uses::open(live.as_ref()));
+        for number in 1..=4 {
+            uses.note(&key([7, 1, number]), 10 + u64::from(number));
+        }
+        others.note(&key([7, 1, 1]), 20);
+        others.note(&key([7, 1, 5]), 21);
+        let left: Vec<u8> = uses.of(7).keys().map(|key| key.0[2]).collect();
+        assert_eq!(left, [1, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_file_that_somebody_has_cut_is_read_as_empty_and_harms_nobody() {
+        let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let live = Directory::open(memory.path()).expect("opened");
+        let uses = Uses::open(live.as_ref());
+        uses.note(&key([7, 1, 1]), 5);
+        let file = std::fs::File::options()
+            .write(true)
+            .open(memory.path().join(NAME));
+        file.expect("opened").set_len(100).expect("cut");
+        uses.note(&key([7, 1, 1]), 6);
+        assert_eq!(uses.of(7), UseTimes::new());
+        let again = Uses::open(live.as_ref());
+        again.note(&key([7, 1, 1]), 7);
+        assert_eq!(uses.of(7).len(), 1);
+    }
+}
