@@ -39,6 +39,11 @@ impl<K: Copy + Eq + Hash, V> Lru<K, V> {
         Some(&slot.value)
     }
 
+    /// Whether there is a value of a key. It is not used by that.
+    pub fn has(&self, key: &K) -> bool {
+        self.entries.contains_key(key)
+    }
+
     /// Keeps a value that takes so many bytes, unless it alone takes too many. Returns the values that went: the caller drops them
     /// when it has given its lock back, since they can have megabytes.
     pub fn put(&mut self, key: K, value: V, bytes: usize) -> Vec<V> {

@@ -39,8 +39,16 @@ impl EntryMemory {
 
     /// The entry of a key, if a driver has accepted it in this process and it was read recently. `kept_for`: the time after which
     /// the store removes unused entries.
-    pub fn get(&self, key: &Key, kept_for: Option<Duration>) -> Option<Arc<Entry>> {
-        let most = kept_for.map_or(READ_AGAIN, |time| READ_AGAIN.min(time / SHARE));
+    pub fn get(
+        &self,
+        key: &Key,
+        kept_for: impl FnOnce() -> Option<Duration>,
+    ) -> Option<Arc<Entry>> {
+        if !self.entries.lock().has(key) {
+            return None;
+        }
+        // Without the lock, since it reads a file.
+        let most = kept_for().map_or(READ_AGAIN, |time| READ_AGAIN.min(time / SHARE));
         self.get_at(key, Instant::now(), most)
     }
 
@@ -122,13 +130,13 @@ mod tests {
         memory.put(&key(1), &entry(1, 10));
         memory.put(&key(2), &entry(2, 10));
         memory.forget(&key(1));
-        assert!(memory.get(&key(1), None).is_none());
+        assert!(memory.get(&key(1), || None).is_none());
         let later = Instant::now() + READ_AGAIN;
         let at = |now| memory.get_at(&key(2), now, READ_AGAIN);
         assert!(at(later - READ_AGAIN / 2).is_some());
         assert!(at(later).is_none());
         memory.put(&key(3), &entry(3, 10));
-        let full = |seconds| memory.get(&key(3), Some(Duration::from_secs(seconds)));
+        let full = |seconds| memory.get(&key(3), || Some(Duration::from_secs(seconds)));
         assert!(full(1000).is_some());
         assert!(full(0).is_none(), "it would be removed by then");
     }

@@ -82,7 +82,7 @@ impl Cache {
             let others = entry.meta.include_dirs.as_ref();
             others.is_none_or(|directories| *directories == plan.recipe.include_dirs)
         };
-        let kept_for = self.store().and_then(Store::kept_for);
+        let kept_for = || self.store().and_then(Store::kept_for);
         let known = self.memory.get(&plan.key(), kept_for);
         if let Some(entry) = known.filter(|entry| fits(entry)) {
             return Some(EntryMatch {

@@ -196,9 +196,13 @@ impl DriverFileList {
             .copied()
             .zip(&self.places)
             .collect();
+        // While the states that are watched stay, these are real paths.
+        let by_name = self.by_name.libraries.iter().map(|(path, _)| path);
+        let are_real: HashSet<&PathBuf> = self.files.keys().chain(by_name).collect();
         let real = RealPaths::default();
         let place = |(index, object): (usize, &Object)| match known.get(&index) {
             Some(place) => (*place).clone(),
+            None if are_real.contains(&object.path) => object.path.clone(),
             None if object.is_in_a_file() && may_be_listed(object) => {
                 real.of(&object.path).unwrap_or_default()
             }

@@ -30,6 +30,8 @@ use crate::key::ingredients::Ingredient;
 const MAGIC: &[u8; 16] = b"oclcache opens 1";
 /// No file of facts is larger.
 const MAX_BYTES: u64 = 1 << 20;
+/// Most files of facts are smaller. Without room, the standard library reads in steps that begin with 32 bytes.
+const READ_AT_ONCE: usize = 16 << 10;
 /// Longer names are not those of libraries.
 const MAX_LENGTH: usize = 96;
 /// 30 are usual.
@@ -90,7 +92,7 @@ pub(super) fn with_checksum(magic: &[u8; 16], identity: &[u8; 32], content: &[u8
 
 /// The content of such a file; None: it is damaged, or another one.
 pub(super) fn checked(file: File, magic: &[u8; 16], identity: &[u8; 32]) -> Option<Vec<u8>> {
-    let mut facts = Vec::new();
+    let mut facts = Vec::with_capacity(READ_AT_ONCE);
     file.take(MAX_BYTES).read_to_end(&mut facts).ok()?;
     let (facts, checksum) = facts.split_last_chunk::<8>()?;
     let content = facts.strip_prefix(magic)?.strip_prefix(identity)?;
@@ -229,7 +231,9 @@ impl OpenedByName {
         let is_new = |path: &PathBuf| {
             !is_known(path) && !self.libraries.iter().any(|(found, _)| found == path)
         };
-        let others = others.filter(|object| object.is_in_a_file() && self.is_looked_for(object));
+        let others = others.filter(|object| {
+            object.is_in_a_file() && self.is_looked_for(object) && is_new(&object.path)
+        });
         let others = others.filter_map(|object| {
             let path = real.of(&object.path).filter(is_new)?;
             let name = String::from_utf8_lossy(&object.name).into_owned() + Ingredient::OF_PROGRAM;

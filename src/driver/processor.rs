@@ -35,11 +35,12 @@ const MODEL: &[&str] = &[
 /// Lines of the system's description of the first processor.
 fn description(wanted: &[&str]) -> Option<Vec<Ingredient>> {
     use std::io::Read;
-    let mut text = Vec::new();
     // The description of one processor is at most a few KiB; with hundreds of them the file takes milliseconds to read.
+    const MOST: usize = 16 << 10;
+    let mut text = Vec::with_capacity(MOST);
     std::fs::File::open("/proc/cpuinfo")
         .ok()?
-        .take(16 << 10)
+        .take(MOST as u64)
         .read_to_end(&mut text)
         .ok()?;
     let text = String::from_utf8_lossy(&text);

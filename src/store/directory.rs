@@ -533,8 +533,11 @@ impl Directory {
 
     /// Refuses anything but a regular file of this user.
     fn own_file(&self, fd: BorrowedFd<'_>) -> io::Result<FileFacts> {
-        let stat = self.stat_of(fd)?;
-        let facts = FileFacts::of(&stat).ok_or_else(|| unfit(NO_FILE))?;
+        self.own(&self.stat_of(fd)?)
+    }
+
+    fn own(&self, stat: &Stat) -> io::Result<FileFacts> {
+        let facts = FileFacts::of(stat).ok_or_else(|| unfit(NO_FILE))?;
         if !is_owner(stat.st_uid, &self.others) {
             return Err(unfit("it belongs to another user"));
         }

@@ -10,6 +10,7 @@ use super::directory::{Directory, is_temporary};
 use super::load_guard;
 use super::lock::{LockAttempt, Purpose};
 use super::ownership::begins_as_ours;
+use super::tag::tag;
 use super::uses::MAX_DATED;
 use super::{
     ASIDE, LOADING, SUFFIX, Store, StoreError, TEMPORARY, VERSION_DIRECTORY, bake_attempts,
@@ -67,6 +68,12 @@ impl Store {
     pub fn sweep(&self) -> Result<u64, StoreError> {
         let now = self.root.now_ms();
         let temporary = self.root.create(TEMPORARY)?;
+        let cache = self.root.path().parent().map(Directory::open);
+        if let Some(Ok(Some(cache))) = cache
+            && let Err(error) = tag(&cache, &self.root)
+        {
+            tracing::debug!(%error, "the cache directory is not tagged as one");
+        }
         self.root.write_once(&temporary, SWEPT, b"")?;
         self.root.set_modified(SWEPT, now)?;
         let mut removed = 0;

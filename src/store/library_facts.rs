@@ -3,6 +3,7 @@
 
 use std::fs::File;
 
+use super::directory::Directory;
 use super::ownership::begins_as_ours;
 use super::{Store, TEMPORARY};
 use crate::key::ingredients::hex;
@@ -16,8 +17,18 @@ const MAX_BYTES: u64 = 256 << 20;
 
 /// The file of this identity.
 pub fn open(store: &Store, identity: &[u8; 32]) -> Option<File> {
-    let directory = store.root().open_below(DIRECTORY).ok()??;
-    directory.open_to_read(&name(identity))
+    store.facts_directory()?.open_to_read(&name(identity))
+}
+
+impl Store {
+    /// The directory, once there is one. A process reads half a dozen files in it.
+    fn facts_directory(&self) -> Option<&Directory> {
+        if let Some(known) = self.facts.get() {
+            return Some(known);
+        }
+        let opened = self.root.open_below(DIRECTORY).ok()??;
+        Some(self.facts.get_or_init(|| Box::new(opened)))
+    }
 }
 
 /// Writes the file of this identity.

@@ -44,7 +44,6 @@ use lock::Locks;
 use once_cell::race::OnceBox;
 use ownership::{begins_as_ours, may_write, not_ours};
 use sizes::{SHARDS, Sizes};
-use tag::tag;
 pub use tier::Lookup;
 use tier::{EntryOrigin, ReadError, Tier};
 use uses::Uses;
@@ -132,6 +131,7 @@ pub struct Store {
     sizes: OnceBox<Option<Sizes>>,
     live: OnceBox<Option<Live>>,
     uses: OnceBox<Uses>,
+    facts: OnceBox<Directory>,
 }
 
 impl Store {
@@ -161,9 +161,6 @@ impl Store {
 
     fn open_in(cache: Directory, limits: Limits) -> Result<Store, StoreError> {
         let root = cache.create(VERSION_DIRECTORY)?;
-        if let Err(error) = tag(&cache, &root) {
-            tracing::debug!(%error, "the cache directory is not tagged as one");
-        }
         Store::opened(&cache);
         Ok(Store::of(root, Some(limits)))
     }
@@ -190,6 +187,7 @@ impl Store {
             sizes: OnceBox::new(),
             live: OnceBox::new(),
             uses: OnceBox::new(),
+            facts: OnceBox::new(),
         }
     }
 

@@ -131,8 +131,9 @@ impl Directory {
     fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<std::fs::File> {
         (self.check_writable("open", name)).map_err(|failure| failure.error)?;
         let fd = self.open_with_mode(name, flags, PRIVATE)?;
-        self.own_file(fd.as_fd())?;
-        if self.stat_of(fd.as_fd())?.st_nlink > 1 {
+        let stat = self.stat_of(fd.as_fd())?;
+        self.own(&stat)?;
+        if stat.st_nlink > 1 {
             return Err(io::Error::other("it has another name as well"));
         }
         Ok(fd.into())

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use crate::proc_file;
+
 /// Whether a process will still add to its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileOwner {
@@ -28,7 +30,7 @@ impl StatsView {
     pub fn new() -> StatsView {
         let host = rustix::system::uname();
         let processes = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = proc_file::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let host = [
             host.nodename().to_bytes(),
             b"\0",
@@ -93,7 +95,7 @@ fn digits(bytes: &[u8]) -> String {
 
 /// When a process started, in ticks since boot: field 22 of /proc/PID/stat, counted from behind the name in parentheses.
 fn start_time(process: u32) -> Option<u64> {
-    let stat = fs::read(format!("/proc/{process}/stat")).ok()?;
+    let stat = proc_file::read(&format!("/proc/{process}/stat")).ok()?;
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
     rest.split_ascii_whitespace().nth(19)?.parse().ok()

@@ -112,8 +112,6 @@ fn heals(store: &Store, what: &str) {
     }
     let (_, origin) = find(store, &KEY);
     assert!(origin.is_some_and(|origin| origin.is_proven), "{what}");
-    let tag = store.root().path().with_file_name("CACHEDIR.TAG");
-    assert_eq!(fs::read(tag).expect("a tag"), CACHEDIR_TAG, "{what}");
     let leftovers = || -> Vec<PathBuf> {
         let directories = ["tmp", "loading"].map(|name| store.root().path().join(name));
         let files = directories
@@ -126,6 +124,8 @@ fn heals(store: &Store, what: &str) {
     }
     store.sweep().expect("swept");
     assert_eq!(leftovers(), [] as [PathBuf; 0], "{what}");
+    let tag = store.root().path().with_file_name("CACHEDIR.TAG");
+    assert_eq!(fs::read(tag).expect("a tag"), CACHEDIR_TAG, "{what}");
 }
 
 /// On the fastest disk that there is.
