@@ -165,6 +165,7 @@ class Sides:
         """Empties the caches."""
         for mode in MODES:
             shutil.rmtree(self.folder / f"cache-{mode}", ignore_errors=True)
+        measure.forget_memory()
 
     def environment(self, case, mode=None):
         """That of a case; `mode` is how it comes to the cache, None is bare."""

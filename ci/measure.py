@@ -49,11 +49,23 @@ def memory():
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
+def forget_memory():
+    """Removes what caches have in memory that are gone themselves: the cache would do so after a day."""
+    for live in pathlib.Path("/dev/shm").glob(f"oclcache-{os.geteuid()}-*/cache"):
+        try:
+            cache = live.read_bytes().removeprefix(b"oclclive")
+        except OSError:
+            continue
+        if cache and not os.path.exists(cache):
+            shutil.rmtree(live.parent, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def fresh_home():
     """A home that is new and empty, with the caches in it, and removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="oclcache-run-", dir=memory(), ignore_cleanup_errors=True) as folder:
         yield pathlib.Path(folder)
+    forget_memory()
 
 
 def needed(icd):
@@ -124,6 +136,7 @@ class Bench:
 
     def __exit__(self, *_):
         shutil.rmtree(self.folder, ignore_errors=True)
+        forget_memory()
 
     def variables(self, home, cached=False, **more):
         """The environment of a program whose home and caches but ours stand in this folder; cached: registered in its vendors

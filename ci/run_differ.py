@@ -319,6 +319,7 @@ def main():
             failures = search(arguments, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        measure.forget_memory()
     if failures:
         sys.exit(1)
 
