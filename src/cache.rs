@@ -41,6 +41,7 @@ mod must_hit;
 mod plan;
 pub mod policy;
 mod program_binaries;
+mod prove;
 mod recipe;
 mod record;
 mod restore;
@@ -438,6 +439,7 @@ impl Cache {
                 let (names, kept) = self.record(&Miss {
                     driver: ticket.driver,
                     program: ticket.program,
+                    context: ticket.context,
                     plan: &plan,
                     elapsed,
                     is_alone: &is_alone,

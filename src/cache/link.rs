@@ -183,6 +183,7 @@ impl Cache {
                     let (names, kept) = self.record(&Miss {
                         driver,
                         program,
+                        context,
                         plan: &plan,
                         elapsed,
                         is_alone: &|| true,

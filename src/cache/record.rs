@@ -13,7 +13,7 @@ use super::program_binaries::{ProgramBinaries, binaries};
 use super::restore::binary_type;
 use super::withheld_texts::{shows_directories, withhold_texts};
 use super::{Cache, bake, nanoseconds};
-use crate::cl::Program;
+use crate::cl::{Context, Program};
 use crate::config::executable;
 use crate::driver::Driver;
 use crate::outcome::NotBakeable;
@@ -28,6 +28,7 @@ use crate::store::{Lookup, Store};
 pub(super) struct Miss<'a> {
     pub(super) driver: &'static Driver,
     pub(super) program: Program,
+    pub(super) context: Context,
     pub(super) plan: &'a Plan,
     /// How long the driver took.
     pub(super) elapsed: Duration,
@@ -162,6 +163,7 @@ impl Cache {
             Ok(removed) => {
                 let events = [Counter::Stored.by(1), Counter::Evicted.by(removed)];
                 self.count(plan.place(), &events);
+                self.prove_baked(store, miss);
                 self.recorded_by_baker(key);
                 Kept::Entry
             }

@@ -51,6 +51,28 @@ fn a_process_that_hits_changes_nothing_in_the_cache_directory() {
     }
 }
 
+/// As it is without settings: on PoCL what a process misses is baked after it.
+#[test]
+fn the_first_process_that_hits_what_was_baked_changes_nothing_either() {
+    for driver in [Driver::Pocl, Driver::Stub] {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        sandbox.set("OCLCACHE_RECORD", "bake");
+        let mut turns = Turns::begin(&sandbox);
+        turns.turn("build 0 2", "built 2");
+        assert!(turns.end(None).success(), "{driver:?}");
+        sandbox.oclcache(&["bake"]).ok();
+        let cache = sandbox.path("cache");
+        let before = state(&cache);
+        let mut turns = Turns::begin(&sandbox);
+        turns.turn("build 0 2", "built 2");
+        assert_eq!(state(&cache), before, "{driver:?}");
+        assert!(turns.end(Some("kill")).code().is_none(), "{driver:?}");
+        assert_eq!(sandbox.stat("hits"), 2, "{driver:?}");
+    }
+}
+
 #[test]
 fn a_live_directory_is_its_owners_only_and_one_for_each_cache() {
     let sandbox = warm(Driver::Stub).expect("the stub");
