@@ -35,24 +35,18 @@ pub fn allocates(name: &[u8]) -> bool {
     C.contains(&name) || CPP.iter().any(|begin| name.starts_with(begin))
 }
 
-/// Names that the C++ standard library's own have beside `std`: namespaces of its support library, and types of the C library.
-const SUPPORT: [&[u8]; 8] = [
-    b"__gnu_cxx",
-    b"__cxxabiv1",
-    b"__va_list_tag",
-    b"__mbstate_t",
-    b"__locale_struct",
-    b"_IO_FILE",
-    b"timespec",
-    b"tm",
-];
+/// Whether a name outside of `std` is the standard library's: it begins with two underscores, which C++ reserves for the compiler and
+/// its libraries (`__gnu_cxx`, `__va_list_tag`), or is a type of the C library that std's functions take.
+fn is_reserved(name: &[u8]) -> bool {
+    name.starts_with(b"__") || [&b"_IO_FILE"[..], b"timespec", b"tm"].contains(&name)
+}
 
 /// What is open where a part of a mangled name begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Open {
     /// A qualified name; `is_begun` if its first part, which was the standard library's, is there.
     Qualified { is_begun: bool },
-    /// Arguments of a template, a function type or a pack.
+    /// Arguments of a template, a function type, a pack or an expression.
     List,
     /// A function in which something is defined.
     Function,
@@ -137,7 +131,7 @@ impl Mangled<'_> {
                     let Some(name) = self.identifier() else {
                         return false;
                     };
-                    if !is_inside && !is_begun && !SUPPORT.contains(&name) {
+                    if !is_inside && !is_begun && !is_reserved(name) {
                         return false;
                     }
                     has_part = true;
@@ -178,7 +172,7 @@ impl Mangled<'_> {
                     open.push(Open::Qualified { is_begun: false });
                     continue;
                 }
-                b'I' | b'J' | b'F' => {
+                b'I' | b'J' | b'F' | b'X' => {
                     self.0 = rest;
                     open.push(Open::List);
                 }
@@ -289,6 +283,8 @@ mod tests {
             "_ZNSsaSERKSs",
             "_ZNSolsEi",
             "_ZSt4cout",
+            "_ZNSt8__detail9_CompilerINSt7__cxx1112regex_traitsIcEEE18_M_expression_termILb0ELb0EEEbRNS4_13_BracketStateERNS_15_BracketMatcherIS3_XT_EXT0_EEE",
+            "_ZSt14__copy_move_a1ILb1EPbbEN9__gnu_cxx11__enable_ifIXsrSt23__is_random_access_iterIT0_NSt15iterator_traitsIS4_E17iterator_categoryEE7__valueESt15_Deque_iteratorIT1_RSA_PSA_EE6__typeES4_S4_SD_",
             "_ZN9__gnu_cxx12__to_xstringINSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEcEET_PFiPT0_mPKS8_P13__va_list_tagEmSB_z",
         ] {
             assert!(is_of_standard_library(name.as_bytes()), "{name}");
@@ -315,6 +311,7 @@ mod tests {
             "_ZNSt3fooEE",
             "_ZN9__gnu_cxx",
             "_Z9__gnu_cxxv",
+            "_ZNSt6vectorIXsrN4llvm3FooE5valueESaIbEE5clearEv",
         ] {
             assert!(!is_of_standard_library(name.as_bytes()), "{name}");
         }

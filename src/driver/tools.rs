@@ -253,7 +253,11 @@ fn preloaded(
             continue;
         }
         // The dynamic linker does without a library that it cannot load.
-        if real.watch(&path).is_none() {
+        let Some(place) = real.of(&path) else {
+            continue;
+        };
+        // The system's own answers in any case.
+        if programs.iter().any(|one| one.path == place) {
             continue;
         }
         let asked: &BTreeSet<Vec<u8>> = match &mut asked {

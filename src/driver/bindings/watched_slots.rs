@@ -140,7 +140,8 @@ fn imports(world: &World) -> Result<ImportedNames, usize> {
 /// The imported names that several of the driver's libraries have. Which of them answers depends on what the program is linked with,
 /// for this comes before the order in which the driver needs them.
 ///
-/// Of definitions that are all weak, and in libraries that are all in the key, C++ requires that they be the same.
+/// Not those that C++ requires to be the same: what is weak in all of them, if all of them are in the key, and what is the standard
+/// library's and weak in one of them. (PoCL's library has type information of the standard library that is not weak.)
 fn names_of_several(world: &World, imports: &ImportedNames) -> Result<NameHashes, usize> {
     let needed = |index: usize| world.parts[index].is_needed;
     let mut hashes: Vec<u32> = Vec::new();
@@ -162,6 +163,7 @@ fn names_of_several(world: &World, imports: &ImportedNames) -> Result<NameHashes
     struct Definitions {
         count: usize,
         all_weak: bool,
+        any_weak: bool,
         all_neutral: bool,
         any_neutral: bool,
     }
@@ -175,12 +177,14 @@ fn names_of_several(world: &World, imports: &ImportedNames) -> Result<NameHashes
                 let first = Definitions {
                     count: 0,
                     all_weak: true,
+                    any_weak: false,
                     all_neutral: true,
                     any_neutral: false,
                 };
                 let known = found.entry(name.to_bytes().to_vec()).or_insert(first);
                 known.count += 1;
                 known.all_weak &= symbol.is_weak();
+                known.any_weak |= symbol.is_weak();
                 known.all_neutral &= is_neutral;
                 known.any_neutral |= is_neutral;
             },
@@ -193,7 +197,8 @@ fn names_of_several(world: &World, imports: &ImportedNames) -> Result<NameHashes
         return Err(index);
     }
     let counts = |(name, known): &(&Vec<u8>, &Definitions)| {
-        let are_same = known.all_weak && (!known.any_neutral || is_of_standard_library(name));
+        let are_same =
+            known.all_weak && !known.any_neutral || known.any_weak && is_of_standard_library(name);
         known.count > 1 && !known.all_neutral && !are_same && !allocates(name)
     };
     let names = found.iter().filter(counts);

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use super::{OPTION, State, each_has_its_own, program, shared};
-use crate::support::{Driver, Sandbox};
+use super::{OPTION, State, each_has_its_own, program, run, shared};
+use crate::support::{Driver, Sandbox, Way, example};
 
 /// The stub calls it, and computes with what it gives.
 const OF_STUB: &str = "long a64l(const char *text) { (void)text; return 7; }\n";
@@ -119,5 +119,117 @@ fn a_library_that_answers_calls_between_the_drivers_libraries_is_in_the_key() {
         let shown = sandbox.oclcache(&["explain", "--last", "1"]).ok().stdout;
         let words = "libanswers.so.1 replaces functions of the driver: ";
         assert!(shown.contains(words), "{driver:?}: {shown}");
+    }
+}
+
+/// Uses much of the C++ standard library, whose functions the linker exports where a library has them as well, and the system's zlib.
+const IN_CPP: &str = r#"
+#include <algorithm>
+#include <functional>
+#include <future>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <unordered_map>
+#include <vector>
+extern "C" unsigned long crc32(unsigned long, const unsigned char *, unsigned);
+static int of_cpp() {
+    std::vector<std::string> words;
+    std::map<std::string, std::vector<int>> lists;
+    std::unordered_map<std::string, int> counts;
+    for (int at = 0; at < 100; at++) {
+        std::ostringstream out;
+        out << at * 0.5 << std::hex << at;
+        words.push_back(out.str());
+        lists[words.back()].push_back(at);
+        counts[words.back()]++;
+    }
+    std::sort(words.begin(), words.end());
+    std::function<bool(const std::string &)> is_word = [](const std::string &word) {
+        return std::regex_match(word, std::regex("[0-9]+"));
+    };
+    auto shared = std::make_shared<std::string>(words[0].begin(), words[0].end());
+    auto later = std::async([&] { return is_word(*shared); });
+    unsigned char byte = static_cast<unsigned char>(later.get());
+    std::cerr << std::string(static_cast<size_t>(crc32(0, &byte, 1) & 1), ' ');
+    return 0;
+}
+static int at_start = of_cpp();
+"#;
+
+/// The same library of the system answers whether a program is linked with it or not, and what a program in C++ has of the standard
+/// library is what each has.
+#[test]
+fn what_is_the_systems_or_of_the_standard_library_splits_no_keys() {
+    for driver in [
+        Driver::Pocl,
+        Driver::Intel,
+        Driver::Rusticl,
+        Driver::IntelGpu,
+    ] {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        sandbox.set("OCLCACHE_LOG", "debug");
+        // The name of a program is in the keys of some drivers.
+        let named = |directory: &str, options: &[&str]| {
+            std::fs::create_dir(sandbox.path(directory)).expect("made");
+            program(&sandbox, &format!("{directory}/folding"), options)
+        };
+        let Some(usual) = named("usual", &[]) else {
+            return;
+        };
+        let source = sandbox.write("in_cpp.cpp", IN_CPP).display().to_string();
+        let in_cpp = |name, options: &[&str]| {
+            let object = sandbox.path("in_cpp.o").display().to_string();
+            let compiled = [&["-c"], options].concat();
+            super::compile(Path::new(&object), Path::new(&source), &compiled).expect("compiled");
+            let linked = [object.as_str(), "-lstdc++", "-l:libz.so.1"];
+            named(name, &[options, &linked].concat()).expect("compiled")
+        };
+        let plain = in_cpp("plain", &[]);
+        let exporting = in_cpp("exporting", &["-rdynamic"]);
+        let fixed = in_cpp("fixed", &["-rdynamic", "-no-pie", "-fno-pie"]);
+        let preloaded = [(
+            "LD_PRELOAD",
+            "libstdc++.so.6 libgcc_s.so.1 libz.so.1".to_owned(),
+        )];
+        let opened = [("FOLDING_OPEN", "libstdc++.so.6".to_owned())];
+        let of_client = [("LD_PRELOAD", preloaded[0].1.clone() + " libm.so.6")];
+        let mut states = vec![
+            state(&usual, &[]),
+            state(&plain, &[]),
+            state(&exporting, &[]),
+            state(&fixed, &[]),
+            state(&usual, &preloaded),
+            state(&usual, &opened),
+            state(&example("client"), &[]),
+        ];
+        // Intel's own mathematics stands behind the C library's where a program is linked with that.
+        if driver != Driver::Intel {
+            states.push(state(&example("client"), &of_client));
+        }
+        let mut builds = [&usual, &example("client")].map(|program| (program.clone(), 1));
+        for other in states {
+            let ran = run(&sandbox, Way::Cached, &other, OPTION);
+            let name = other.program.display();
+            let mut own = builds
+                .iter_mut()
+                .filter(|(first, _)| *first == other.program);
+            let expected = own.next().map_or(0, |(_, left)| std::mem::take(left));
+            assert_eq!(
+                ran.source_builds(),
+                expected,
+                "{driver:?} {name}: {}",
+                ran.stderr
+            );
+            let answers = |line: &&str| line.contains("answers for functions of the driver");
+            let mut answers = ran.stderr.lines().filter(answers);
+            let is_known = |line: &str| driver == Driver::Intel && line.contains("libm.so.6");
+            assert!(answers.all(is_known), "{driver:?} {name}: {}", ran.stderr);
+        }
     }
 }
