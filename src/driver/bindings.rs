@@ -1,15 +1,25 @@
-//! Which functions answer when a driver's libraries call functions of the C library and its mathematics.
+//! Which functions answer when a driver's libraries call functions of the C library and of each other.
 //!
-//! Another library can answer: a preloaded one, one that the application is linked with and that has its own `exp`, or one that a
-//! tool has put into the tables by which libraries call each other. Then the driver folds other constants, or reads other variables
-//! and files (measured on PoCL 3.1, LLVM 15). The values of LD_PRELOAD and its like do not suffice: names have `$LIB` in them, and
-//! a library can remove itself from the variable. So the addresses to which the relocations of the driver's libraries are bound are
-//! read, and compared with those that the driver's own libraries would give.
+//! Another library can answer: a preloaded one, one that the application is linked with and that has its own `exp` or a function of
+//! LLVM's, or one that a tool has put into the tables by which libraries call each other. Then the driver folds other constants, reads
+//! other variables and files, or compiles with other functions (measured on PoCL 3.1, rusticl 22.3, Intel's CPU runtime 2026.2). The
+//! values of LD_PRELOAD and its like do not suffice: names have `$LIB` in them, and a library can remove itself from the variable. So
+//! the addresses to which the relocations of the driver's libraries are bound are read, and compared with those that the driver's own
+//! libraries would give.
+//!
+//! A driver's libraries have 20,000 to 60,000 such slots. Two kinds are read:
+//!
+//! - Those of the mathematics and of functions that read something (`watched_functions`), always: a tool may write to slots without a
+//!   function of that name. So are those of names that several of the driver's libraries have, because what the program is linked with
+//!   decides which of them comes first.
+//! - Those of names that an object has which is not the driver's (`foreign_names`). Usually there is none. To tell that, the names that
+//!   the driver's libraries look for are kept in the cache directory, and compared with the hashes of what the objects have.
 //!
 //! Usually the key holds nothing of this except which variants of the mathematical functions the C library has chosen for this
 //! processor: GLIBC_TUNABLES changes that, and with it the last bits of what LLVM folds (measured). If another library answers, the
-//! key has its name and identity, its functions and their offsets. A preloaded library that answers nothing (an allocator, a
-//! tracer) is not in the key.
+//! key has its name and identity, its functions and their offsets. A preloaded library that answers nothing (a tracer) is not in the
+//! key, and neither is one that answers what any may (`interchangeable`): an allocator, or instances of the C++ standard library's
+//! templates.
 //!
 //! If a slot is not bound yet, the dynamic linker's choice is computed: first from what is visible to all libraries, then from what
 //! the driver's own library needs.
@@ -135,15 +145,15 @@ impl Driver {
             world.parts[owner].is_c_library || has_none()
         };
         let mut slots = world.slots(&facts.slots, is_usual)?;
-        let is_own = |object: &Object| {
-            object.is_named(|name| memory.is_neutral_library(name)) || self.opens_by_name(object)
-        };
-        let names = world.foreign_names(&facts.imports, is_own);
+        let is_neutral = |object: &Object| object.is_named(|name| memory.is_neutral_library(name));
+        let opens_by_name = |object: &Object| self.opens_by_name(object);
+        let mut scopes = Scopes::new(&world);
+        let names = world.foreign_names(&facts.imports, is_neutral, opens_by_name, &mut scopes);
         if let Some(names) = names.map_err(unreadable)? {
             let others = watched_slots::of_names(&world, names).map_err(unreadable)?;
             slots.extend(world.slots(&others, |owner| world.parts[owner].is_needed)?);
         }
-        let mut ingredients = Scopes::new(&world).foreign(slots, is_own, memory)?;
+        let mut ingredients = scopes.foreign(slots, opens_by_name, memory)?;
         ingredients.extend(world.variants(&facts.slots));
         Ok(ingredients.into())
     }

@@ -7,7 +7,10 @@
 //!   library has as well. The name has to consist of the standard library's own types: `std::vector<int>` may come from anywhere, and
 //!   `std::vector<llvm::Value *>` only from another compiler, perhaps of another version.
 //!
-//! A definition of such a name that is not weak is somebody's own, or another standard library: it counts.
+//! - What raises C++ exceptions and counts references to them. GCC's toolsets for old systems put these functions into each library, and
+//!   modules of Python export them (measured: numpy's and PyOpenCL's wheels). Each does what its name says.
+//!
+//! A definition of another such name that is not weak is somebody's own, or another standard library: it counts.
 
 /// Whether a function allocates memory.
 pub fn allocates(name: &[u8]) -> bool {
@@ -41,6 +44,16 @@ fn is_reserved(name: &[u8]) -> bool {
     name.starts_with(b"__") || [&b"_IO_FILE"[..], b"timespec", b"tm"].contains(&name)
 }
 
+/// Whether a function throws an exception of the C++ standard library, or counts references to one.
+pub fn is_of_exceptions(name: &[u8]) -> bool {
+    if name.starts_with(b"_ZNSt15__exception_ptr13exception_ptr") {
+        return true;
+    }
+    let length = name.strip_prefix(b"_ZSt").map(Mangled);
+    let identifier = length.and_then(|mut rest| Some(rest.identifier()?.starts_with(b"__throw_")));
+    identifier == Some(true)
+}
+
 /// What is open where a part of a mangled name begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Open {
@@ -72,7 +85,7 @@ pub fn is_of_standard_library(name: &[u8]) -> bool {
 /// What is left of a mangled name.
 struct Mangled<'a>(&'a [u8]);
 
-impl Mangled<'_> {
+impl<'a> Mangled<'a> {
     fn skip(&mut self, text: &[u8]) -> bool {
         let rest = self.0.strip_prefix(text);
         self.0 = rest.unwrap_or(self.0);
@@ -97,7 +110,7 @@ impl Mangled<'_> {
     }
 
     /// The name that begins here with its length.
-    fn identifier(&mut self) -> Option<&[u8]> {
+    fn identifier(&mut self) -> Option<&'a [u8]> {
         let digits = self.0.iter().take_while(|byte| byte.is_ascii_digit());
         let digits = digits.count();
         let length: usize = str::from_utf8(&self.0[..digits]).ok()?.parse().ok()?;
@@ -329,6 +342,25 @@ mod tests {
         }
         for name in ["mallocx", "_ZneRK3FooS1_", "_ZdvRK3FooS1_", "mmap"] {
             assert!(!allocates(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_throws_is_told_from_what_does_something_else() {
+        for name in [
+            "_ZSt28__throw_bad_array_new_lengthv",
+            "_ZSt24__throw_out_of_range_fmtPKcz",
+            "_ZNSt15__exception_ptr13exception_ptr10_M_releaseEv",
+        ] {
+            assert!(is_of_exceptions(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "_ZSt11_Hash_bytesPKvmm",
+            "_ZSt",
+            "_ZSt9__throw",
+            "__throw_bad",
+        ] {
+            assert!(!is_of_exceptions(name.as_bytes()), "{name}");
         }
     }
 

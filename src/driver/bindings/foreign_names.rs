@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 
+use super::scopes::Scopes;
 use super::world::World;
 use crate::driver::elf_image::{Symbol, UnreadableImage};
 use crate::driver::imported_names::ImportedNames;
-use crate::driver::interchangeable::{allocates, is_of_standard_library};
+use crate::driver::interchangeable::{allocates, is_of_exceptions, is_of_standard_library};
 use crate::driver::loaded::Object;
 use crate::driver::watched_names::NameHashes;
 
@@ -26,8 +27,9 @@ impl ForeignNames {
     fn add(&mut self, symbol: Symbol, name: &CStr) {
         let text = name.to_bytes();
         self.allocates |= text == b"malloc";
-        let is_interchangeable =
-            allocates(text) || symbol.is_weak() && is_of_standard_library(text);
+        let is_interchangeable = allocates(text)
+            || is_of_exceptions(text)
+            || symbol.is_weak() && is_of_standard_library(text);
         if !is_interchangeable {
             self.names.push(name.to_owned());
         }
@@ -37,12 +39,16 @@ impl ForeignNames {
 impl World<'_> {
     /// The names that the driver's libraries look for and foreign objects have, except those for which any definition will do.
     ///
+    /// `is_neutral`: whether what an object answers changes nothing. `opens_by_name`: whether the driver opens the library itself.
+    ///
     /// # Errors
     /// The tables of the object of this index cannot be read.
     pub(super) fn foreign_names(
         &self,
         imports: &ImportedNames,
-        is_own: impl Fn(&Object) -> bool,
+        is_neutral: impl Fn(&Object) -> bool,
+        opens_by_name: impl Fn(&Object) -> bool,
+        scopes: &mut Scopes,
     ) -> Result<Option<NameHashes>, usize> {
         let mut found: BTreeMap<usize, ForeignNames> = BTreeMap::new();
         let mut unreadable = None;
@@ -73,10 +79,15 @@ impl World<'_> {
                     .names
                     .retain(|name| name.as_c_str() != c"pthread_create");
             }
-            // Not while the dynamic linker holds its lock, since paths are looked up.
-            if !of_object.names.is_empty() && !is_own(&self.objects[index]) {
-                names.append(&mut of_object.names);
+            let object = &self.objects[index];
+            if of_object.names.is_empty() || is_neutral(object) {
+                continue;
             }
+            // Not while the dynamic linker holds its lock, since it is asked and paths are looked up.
+            if opens_by_name(object) {
+                of_object.names.retain(|name| scopes.has_usual(name));
+            }
+            names.append(&mut of_object.names);
         }
         tracing::debug!(
             ?names,

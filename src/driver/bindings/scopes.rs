@@ -78,11 +78,24 @@ impl<'a> Scopes<'a> {
             .any(|library| self.find(Some(library), &name).is_some())
     }
 
+    /// Whether a library that the driver needs has a function of this name.
+    pub(super) fn has_usual(&mut self, name: &CStr) -> bool {
+        let roots: BTreeSet<usize> = self.world.closure.iter().map(|(_, root)| *root).collect();
+        let slot = |root| Slot {
+            root,
+            name: name.to_owned(),
+            version: None,
+            bound: None,
+        };
+        let mut roots = roots.into_iter();
+        roots.any(|root| self.find(Some(root), &slot(root)).is_some())
+    }
+
     /// An ingredient for each library that answers instead of the usual one.
     pub(super) fn foreign(
         &mut self,
         slots: Vec<Slot>,
-        is_own: impl Fn(&Object) -> bool,
+        opens_by_name: impl Fn(&Object) -> bool,
         memory: &dyn FileMemory,
     ) -> Result<Vec<Ingredient>, Bypass> {
         let objects = self.world.objects;
@@ -96,10 +109,11 @@ impl<'a> Scopes<'a> {
             let bound = self.behind_stand_in(bound, &slot).unwrap_or(0);
             let owner = self.world.owner(bound);
             let is_of_c_library = owner.is_some_and(|owner| self.world.parts[owner].is_c_library);
-            if is_of_c_library
-                || self.find(Some(slot.root), &slot) == Some(bound)
-                || self.is_in_both(&slot, bound)
-            {
+            if is_of_c_library {
+                continue;
+            }
+            let usual = self.find(Some(slot.root), &slot);
+            if usual == Some(bound) || self.is_in_both(&slot, bound) {
                 continue;
             }
             let Some(provider) = owner else {
@@ -107,12 +121,15 @@ impl<'a> Scopes<'a> {
                 tracing::warn!(%function, "this function of the driver's is answered by code in no known library: nothing is cached");
                 return Err(Bypass::UnidentifiedFunction);
             };
+            // What only a library has that the driver opens by name is usual as well.
+            if usual.is_none() && opens_by_name(&objects[provider]) {
+                continue;
+            }
             let functions = providers.entry(provider).or_default();
             functions.insert((slot.name, bound.wrapping_sub(objects[provider].base)));
         }
         providers.retain(|provider, _| {
-            let object = &objects[*provider];
-            !object.is_named(|name| memory.is_neutral_library(name)) && !is_own(object)
+            !objects[*provider].is_named(|name| memory.is_neutral_library(name))
         });
         let ingredient = |(provider, functions): (usize, BTreeSet<(CString, usize)>)| {
             let provider = &objects[provider];

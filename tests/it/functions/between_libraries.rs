@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::{OPTION, State, each_has_its_own, program, run, shared};
-use crate::support::{Driver, Sandbox, Way, example};
+use crate::support::{Driver, Sandbox, Way, example, python, skipped};
 
 /// The stub calls it, and computes with what it gives.
 const OF_STUB: &str = "long a64l(const char *text) { (void)text; return 7; }\n";
@@ -122,6 +122,38 @@ fn a_library_that_answers_calls_between_the_drivers_libraries_is_in_the_key() {
     }
 }
 
+/// The dynamic linker takes it for the driver's own, whose identity is in no key.
+#[test]
+fn a_library_that_has_the_name_of_a_neutral_one_and_more_functions_is_in_the_key() {
+    let Some(sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    // LLVM's line editing, of which compilers call nothing.
+    let options = ["-Wl,-soname,libedit.so.2"];
+    let functions = [
+        "el_end",
+        "el_get",
+        "el_gets",
+        "el_init",
+        "el_insertstr",
+        "el_line",
+        "el_push",
+        "el_set",
+        "history",
+        "history_end",
+        "history_init",
+    ];
+    let functions = functions.map(|name| format!("void {name}(void) {{}}\n"));
+    let text = OF_CLANG.to_owned() + &functions.concat();
+    let Some(library) = shared(&sandbox, "named", &text, &options) else {
+        return;
+    };
+    let preloaded = [("LD_PRELOAD", library.display().to_string())];
+    let client = example("client");
+    let (usual, other) = (state(&client, &[]), state(&client, &preloaded));
+    assert!(each_has_its_own(&sandbox, &usual, &other, OPTION));
+}
+
 /// Uses much of the C++ standard library, whose functions the linker exports where a library has them as well, and the system's zlib.
 const IN_CPP: &str = r#"
 #include <algorithm>
@@ -231,5 +263,34 @@ fn what_is_the_systems_or_of_the_standard_library_splits_no_keys() {
             let is_known = |line: &str| driver == Driver::Intel && line.contains("libm.so.6");
             assert!(answers.all(is_known), "{driver:?} {name}: {}", ran.stderr);
         }
+    }
+}
+
+/// Modules of Python have parts of the C++ standard library, and what needs a module may be searched before a library's own.
+#[test]
+fn the_modules_of_a_python_program_are_in_no_key() {
+    for driver in Driver::ALL {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        sandbox.set("OCLCACHE_LOG", "debug");
+        sandbox.set("PYOPENCL_CTX", "0");
+        let mut command = sandbox.command(Way::Cached, python());
+        command
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/pyopencl_program.py"));
+        let ran = sandbox.run(&mut command);
+        if ran.stderr.contains("ModuleNotFoundError") {
+            return skipped("modules of Python (there is no PyOpenCL)");
+        }
+        let looked = |line: &&str| line.contains("looked up which functions answer the driver");
+        assert!(
+            ran.stderr.lines().any(|line| looked(&line)),
+            "{driver:?}: {}",
+            ran.stderr
+        );
+        let answers = |line: &&str| line.contains("answers for functions of the driver");
+        let mut answers = ran.stderr.lines().filter(answers);
+        let is_known = |line: &str| driver == Driver::Intel && line.contains("libm.so.6");
+        assert!(answers.all(is_known), "{driver:?}: {}", ran.stderr);
     }
 }
