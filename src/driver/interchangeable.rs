@@ -79,7 +79,7 @@ pub fn is_of_standard_library(name: &[u8]) -> bool {
         [b'N' | b'Z', ..] | [b'S', b't' | b'a' | b's' | b'i' | b'o' | b'd', ..] => true,
         _ => is_special,
     };
-    begins_well && rest.is_of_standard_library()
+    begins_well && rest.names_standard_library_only()
 }
 
 /// What is left of a mangled name.
@@ -127,7 +127,7 @@ impl<'a> Mangled<'a> {
         OPERATORS.into_iter().any(|operator| self.skip(operator))
     }
 
-    fn is_of_standard_library(mut self) -> bool {
+    fn names_standard_library_only(&mut self) -> bool {
         let mut open: Vec<Open> = Vec::new();
         // Behind `std::`, or the function in which something is defined.
         let mut is_inside = false;

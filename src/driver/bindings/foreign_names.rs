@@ -57,7 +57,10 @@ impl World<'_> {
             |index, image| {
                 let is_program = self.objects[index].path.as_os_str().is_empty();
                 // A copy is the library's that has the variable.
-                let copied = is_program.then(|| image.copied()).unwrap_or_default();
+                let copied = match is_program {
+                    true => image.copied(),
+                    false => Default::default(),
+                };
                 let each = |number, symbol, name| {
                     if !copied.contains(&number) {
                         found.entry(index).or_default().add(symbol, name);
@@ -80,7 +83,8 @@ impl World<'_> {
                     .retain(|name| name.as_c_str() != c"pthread_create");
             }
             let object = &self.objects[index];
-            if of_object.names.is_empty() || is_neutral(object) {
+            let is_empty = of_object.names.is_empty();
+            if is_empty || is_neutral(object) || self.is_of_c_library(object) {
                 continue;
             }
             // Not while the dynamic linker holds its lock, since it is asked and paths are looked up.

@@ -187,7 +187,7 @@ impl<'a> World<'a> {
 
     /// Whether an object belongs to the C library that the driver has: other parts of it know each other, and the driver need not
     /// know all of them.
-    fn is_of_c_library(&self, object: &Object) -> bool {
+    pub(super) fn is_of_c_library(&self, object: &Object) -> bool {
         let c_libraries = self.objects.iter().zip(&self.parts);
         let mut c_libraries = c_libraries.filter(|(_, part)| part.is_c_library);
         (is_named(object, &C_LIBRARY) || is_named(object, &WITH_VARIANTS))
@@ -196,8 +196,7 @@ impl<'a> World<'a> {
 
     /// Whether an object may answer for functions of the driver's and is not its own.
     pub(super) fn is_foreign(&self, index: usize) -> bool {
-        let object = &self.objects[index];
-        !self.parts[index].is_needed && !is_of_the_kernel(object) && !self.is_of_c_library(object)
+        !self.parts[index].is_needed && !is_of_the_kernel(&self.objects[index])
     }
 
     /// The variants of its functions that the C library has chosen.
