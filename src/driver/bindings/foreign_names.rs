@@ -93,11 +93,14 @@ impl World<'_> {
             }
             names.append(&mut of_object.names);
         }
+        if names.is_empty() {
+            return Ok(None);
+        }
         tracing::debug!(
             ?names,
             "others have names that the driver's libraries look for"
         );
         let hashes = names.iter().map(|name| name.to_bytes());
-        Ok((!names.is_empty()).then(|| NameHashes::of(hashes)))
+        Ok(Some(NameHashes::of(hashes)))
     }
 }
