@@ -7,31 +7,22 @@
 use std::ffi::CStr;
 use std::ops::Range;
 
-use super::watched_names::{NameHashes, WatchedNames};
+use super::watched_names::{NameHashes, WatchedNames, hash};
 use crate::cl::info::Number;
 use object::elf::{
-    DT_AUDIT, DT_DEBUG, DT_DEPAUDIT, DT_GNU_HASH, DT_HASH, DT_JMPREL, DT_PLTREL, DT_PLTRELSZ,
-    DT_RELA, DT_RELACOUNT, DT_RELASZ, DT_STRSZ, DT_STRTAB, DT_SYMTAB, DT_VERNEED, DT_VERNEEDNUM,
-    DT_VERSYM, DynamicTag, PF_R, PT_DYNAMIC, PT_LOAD, ProgramType, STT_GNU_IFUNC, SymbolType,
+    DT_AUDIT, DT_DEBUG, DT_DEPAUDIT, DT_GNU_HASH, DT_HASH, DT_STRSZ, DT_STRTAB, DT_SYMTAB,
+    DT_VERNEED, DT_VERNEEDNUM, DT_VERSYM, DynamicTag, PF_R, PT_DYNAMIC, PT_LOAD, ProgramType,
+    STB_GNU_UNIQUE, STB_WEAK, STT_GNU_IFUNC, SymbolBind, SymbolType,
 };
-use serde::{Deserialize, Serialize};
+pub use relocations::{BoundSymbol, WatchedRelocations};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The numbers of the relocations that put the address of a symbol somewhere: absolute, GLOB_DAT, JUMP_SLOT (the processor
-/// supplements of the System V ABI).
-#[cfg(target_arch = "x86_64")]
-const OF_SYMBOLS: [u32; 3] = [1, 6, 7];
-#[cfg(target_arch = "aarch64")]
-const OF_SYMBOLS: [u32; 3] = [257, 1025, 1026];
-/// Not read on other processors.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const OF_SYMBOLS: [u32; 0] = [];
+mod relocations;
 
 /// Whether relocations are read on this processor.
-pub const IS_READ: bool = !OF_SYMBOLS.is_empty();
+pub const IS_READ: bool = !relocations::OF_SYMBOLS.is_empty();
 
-/// The sizes of Elf64_Rela and Elf64_Sym. The processors above have 64 bits.
-const RELA: usize = 24;
+/// The size of Elf64_Sym. The processors above have 64 bits.
 const SYMBOL: usize = 24;
 const WORD: usize = size_of::<usize>();
 
@@ -87,6 +78,7 @@ struct GnuTable<'a> {
 pub struct Symbol {
     name: usize,
     kind: SymbolType,
+    binding: SymbolBind,
     is_defined: bool,
     value: usize,
 }
@@ -97,64 +89,15 @@ impl Symbol {
         self.is_defined.then(|| image.base.wrapping_add(self.value))
     }
 
+    /// Whether several objects may have it, so that one takes the place of the others (the vague linkage of C++).
+    pub fn is_weak(&self) -> bool {
+        [STB_WEAK, STB_GNU_UNIQUE].contains(&self.binding)
+    }
+
     /// Whether the object chooses a variant of this function when it is looked up.
     fn has_variants(&self) -> bool {
         self.kind == STT_GNU_IFUNC
     }
-}
-
-/// A value that a relocation has written.
-pub struct BoundSymbol {
-    /// The number of the symbol.
-    pub symbol: usize,
-    /// The address.
-    pub value: usize,
-    /// Whether it may be an address in the object itself that binds the symbol at the first call.
-    pub may_be_lazy: bool,
-}
-
-/// The relocations of an object that refer to watched functions.
-#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WatchedRelocations {
-    /// The slots of functions that the object itself has and that are bound when it is loaded, as pairs: the words between these
-    /// slots and the ones before, and the number of these slots. Intel's libsvml has 38,000 of them.
-    own: Vec<(u32, u32)>,
-    /// The numbers of the others.
-    pub numbers: Vec<u32>,
-}
-
-impl WatchedRelocations {
-    /// Their number.
-    pub fn count(&self) -> usize {
-        let own = self.own.iter().map(|(_, count)| *count as usize);
-        own.sum::<usize>() + self.numbers.len()
-    }
-}
-
-/// A relocation that puts the address of a symbol somewhere.
-struct Relocation {
-    /// Its address, before the load address is added.
-    offset: usize,
-    symbol: usize,
-    may_be_lazy: bool,
-}
-
-/// None if the relocation does something else.
-fn relocation(entry: &[u8]) -> Option<Relocation> {
-    let number = |at: usize| u64::from_value(entry.get(at..at + 8)?);
-    let (offset, info, addend) = (number(0)?, number(8)?, number(16)?);
-    let (symbol, form) = ((info >> 32) as usize, info as u32);
-    // A symbol with an addend is data.
-    let is_of_symbol = symbol != 0 && addend == 0 && OF_SYMBOLS.contains(&form);
-    is_of_symbol.then_some(Relocation {
-        offset: offset as usize,
-        symbol,
-        may_be_lazy: OF_SYMBOLS.last() == Some(&form),
-    })
-}
-
-fn relocations(table: &[u8]) -> impl Iterator<Item = Option<Relocation>> {
-    table.chunks_exact(RELA).map(relocation)
 }
 
 impl ElfImage {
@@ -252,6 +195,7 @@ impl ElfImage {
         Some(Symbol {
             name: u32::from_value(&row[..4])? as usize,
             kind: SymbolType(row[4] & 0xf),
+            binding: SymbolBind(row[4] >> 4),
             is_defined: u16::from_value(&row[6..8])? != 0,
             value: usize::from_value(&row[8..16])?,
         })
@@ -312,6 +256,37 @@ impl ElfImage {
         })
     }
 
+    /// Calls the function with each symbol that the object has for others, with its number and name, if the hash of the name may be
+    /// one of those that are wanted.
+    ///
+    /// # Errors
+    /// A table is not in the object.
+    pub fn each_exported<'i>(
+        &'i self,
+        is_wanted: impl Fn(u32) -> bool,
+        mut each: impl FnMut(usize, Symbol, &'i CStr),
+    ) -> Result<(), UnreadableImage> {
+        let mut visit = |index: usize| {
+            let symbol = self.symbol(index).ok_or(UnreadableImage)?;
+            let name = self.name(&symbol).ok_or(UnreadableImage)?;
+            if symbol.is_defined && is_wanted(hash(name.to_bytes())) {
+                each(index, symbol, name);
+            }
+            Ok(())
+        };
+        if let Some((table, chains)) = self.gnu_table() {
+            let wanted = chains.iter().zip(table.first as usize..);
+            let mut wanted = wanted.filter(|(hash, _)| is_wanted(**hash));
+            return wanted.try_for_each(|(_, index)| visit(index));
+        }
+        match self.hashed_symbols() {
+            Some(mut symbols) => symbols.try_for_each(|(index, _)| visit(index)),
+            // The dynamic linker finds nothing in it either.
+            None if self.number(DT_GNU_HASH).is_none() => Ok(()),
+            None => Err(UnreadableImage),
+        }
+    }
+
     /// The names of what the object has for others.
     #[cfg(test)]
     pub fn exports(&self) -> impl Iterator<Item = &CStr> {
@@ -353,8 +328,9 @@ impl ElfImage {
             buckets: self.numbers(buckets, *count as usize)?,
             first: *first,
         };
-        let highest = table.buckets.iter().max()?;
-        let Some(mut last) = highest.checked_sub(*first).map(|last| last as usize) else {
+        let highest = table.buckets.iter().max();
+        let last = highest.and_then(|highest| highest.checked_sub(*first));
+        let Some(mut last) = last.map(|last| last as usize) else {
             return Some((table, &[]));
         };
         while self.quarter(chains.checked_add(last.checked_mul(4)?)?)? & 1 == 0 {
@@ -386,176 +362,6 @@ impl ElfImage {
             any: bits.iter().any(|bits| *bits != 0),
             bits,
         }
-    }
-
-    /// The relocations that can name a symbol: the rest of DT_RELA behind the relative ones, and DT_JMPREL. Relocations are
-    /// numbered in this order.
-    fn relocation_tables(&self) -> Result<[&[u8]; 2], UnreadableImage> {
-        // The dynamic linkers of these processors do not use DT_REL.
-        let plain = (DT_RELA, self.number(DT_RELASZ));
-        let of_calls = self
-            .number(DT_PLTREL)
-            .filter(|form| *form == DT_RELA.0 as usize);
-        let of_calls = of_calls.and_then(|_| self.number(DT_PLTRELSZ));
-        // The linker sorts relative ones, which libLLVM has 360,000 of, to the front.
-        let relative = self.number(DT_RELACOUNT).unwrap_or_default();
-        let table = |(table, size): (DynamicTag, Option<usize>), skipped: usize| {
-            let (Some(at), Some(size)) = (self.pointer(table), size.filter(|size| *size > 0))
-            else {
-                return Ok(Default::default());
-            };
-            let skipped = skipped.checked_mul(RELA).ok_or(UnreadableImage)?;
-            let table = self.bytes(at, size).and_then(|table| table.get(skipped..));
-            table.ok_or(UnreadableImage)
-        };
-        Ok([table(plain, relative)?, table((DT_JMPREL, of_calls), 0)?])
-    }
-
-    /// How many relocations have a number.
-    ///
-    /// # Errors
-    /// A table is not in the object.
-    pub fn relocation_count(&self) -> Result<usize, UnreadableImage> {
-        let tables = self.relocation_tables()?;
-        Ok(tables.iter().map(|table| table.len() / RELA).sum())
-    }
-
-    /// The relocations whose symbol has a watched name. `own` tells which of the object's own symbols may have one.
-    ///
-    /// # Errors
-    /// A table is not in the object.
-    pub fn watched_relocations(
-        &self,
-        own: &WatchedSymbols,
-        names: &WatchedNames,
-    ) -> Result<WatchedRelocations, UnreadableImage> {
-        let mut found = WatchedRelocations::default();
-        let mut words = Vec::new();
-        // Thousands of slots may have one symbol: __cxa_pure_virtual.
-        let mut known: Vec<Option<bool>> = Vec::new();
-        let relocations = self.relocation_tables()?.into_iter().flat_map(relocations);
-        for (number, relocation) in relocations.enumerate() {
-            let Some(relocation) = relocation else {
-                continue;
-            };
-            let index = relocation.symbol;
-            if own.has(index) == Some(false) {
-                continue;
-            }
-            let symbol = self.symbol(index).ok_or(UnreadableImage)?;
-            let is_watched = match known.get(index) {
-                Some(Some(is_watched)) => *is_watched,
-                _ => {
-                    let is_watched = names.has(self.name(&symbol).ok_or(UnreadableImage)?);
-                    known.resize(known.len().max(index + 1), None);
-                    known[index] = Some(is_watched);
-                    is_watched
-                }
-            };
-            let is_word = relocation.offset.is_multiple_of(WORD);
-            if !is_watched {
-                continue;
-            }
-            if symbol.is_defined && !relocation.may_be_lazy && is_word {
-                words.push(relocation.offset / WORD);
-            } else {
-                let number = u32::try_from(number);
-                found.numbers.push(number.map_err(|_| UnreadableImage)?);
-            }
-        }
-        words.sort_unstable();
-        let mut end = 0;
-        for word in words {
-            match found.own.last_mut() {
-                Some((_, count)) if word == end => *count += 1,
-                Some(_) if word < end => continue,
-                _ => {
-                    let gap = u32::try_from(word - end).map_err(|_| UnreadableImage)?;
-                    found.own.push((gap, 1));
-                }
-            }
-            end = word + 1;
-        }
-        Ok(found)
-    }
-
-    /// The numbers of the relocations of own symbols that another object answers.
-    ///
-    /// # Errors
-    /// A slot is not in the object.
-    pub fn answered_by_others(
-        &self,
-        watched: &WatchedRelocations,
-        is_own: impl Fn(usize) -> bool,
-    ) -> Result<Vec<u32>, UnreadableImage> {
-        let mut offsets = Vec::new();
-        let mut end = 0usize;
-        for (gap, count) in &watched.own {
-            let start = end
-                .checked_add(*gap as usize * WORD)
-                .ok_or(UnreadableImage)?;
-            let size = *count as usize * WORD;
-            let slots = self.bytes(self.base.wrapping_add(start), size);
-            for (at, slot) in slots.ok_or(UnreadableImage)?.chunks_exact(WORD).enumerate() {
-                let value = usize::from_value(slot).ok_or(UnreadableImage)?;
-                if value != 0 && !is_own(value) {
-                    offsets.push(start + at * WORD);
-                }
-            }
-            end = start + size;
-        }
-        if offsets.is_empty() {
-            return Ok(Vec::new());
-        }
-        let relocations = self.relocation_tables()?.into_iter().flat_map(relocations);
-        let numbers = relocations.zip(0..).filter_map(|(relocation, number)| {
-            let offset = relocation?.offset;
-            offsets.binary_search(&offset).is_ok().then_some(number)
-        });
-        Ok(numbers.collect())
-    }
-
-    /// Calls the function with the values that these relocations have written, except those that name no symbol.
-    ///
-    /// # Errors
-    /// A table or a slot is not in the object, or the function fails.
-    pub fn each_bound(
-        &self,
-        numbers: impl IntoIterator<Item = u32>,
-        mut each: impl FnMut(BoundSymbol) -> Result<(), UnreadableImage>,
-    ) -> Result<(), UnreadableImage> {
-        let [plain, of_calls] = self.relocation_tables()?;
-        for number in numbers {
-            let at = number as usize * RELA;
-            let entry = match at.checked_sub(plain.len()) {
-                None => plain.get(at..at + RELA),
-                Some(at) => of_calls.get(at..at + RELA),
-            };
-            let Some(relocation) = relocation(entry.ok_or(UnreadableImage)?) else {
-                continue;
-            };
-            let value = self.word(self.base.wrapping_add(relocation.offset));
-            each(BoundSymbol {
-                symbol: relocation.symbol,
-                value: value.ok_or(UnreadableImage)?,
-                may_be_lazy: relocation.may_be_lazy,
-            })?;
-        }
-        Ok(())
-    }
-
-    /// The symbols that the object does not have and that have the address of an entry of its procedure linkage table, with that
-    /// address and what the entry's slot has.
-    pub fn plt_entries(&self) -> Vec<(usize, usize, usize)> {
-        let [_, of_calls] = self.relocation_tables().unwrap_or_default();
-        let entry = |relocation: Relocation| {
-            let symbol = self.symbol(relocation.symbol)?;
-            let slot = self.word(self.base.wrapping_add(relocation.offset))?;
-            let address = self.base.wrapping_add(symbol.value);
-            let is_entry = !symbol.is_defined && symbol.value != 0;
-            is_entry.then_some((relocation.symbol, address, slot))
-        };
-        relocations(of_calls).flatten().filter_map(entry).collect()
     }
 
     /// A digest of the addresses of segments and tables: a tool that edits libraries may keep the build-id.

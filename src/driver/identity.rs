@@ -78,6 +78,8 @@ pub struct KnownIdentity {
     files: Vec<Watched>,
     /// The real paths of all that is in it or neutral.
     paths: HashSet<PathBuf>,
+    /// Those of them that the program has loaded from elsewhere, and that are neutral as far as they do what their name says.
+    of_program: HashSet<PathBuf>,
     /// What came into the process later, with the ingredients as they are by now.
     late: Late,
     /// The names that occur in its libraries.
@@ -107,6 +109,11 @@ impl KnownIdentity {
     /// Whether the library at this real path is in it from the start, or neutral.
     pub(super) fn has(&self, path: &Path) -> bool {
         self.paths.contains(path)
+    }
+
+    /// Whether the library at this real path is the driver's: it is in the identity, or it is neutral and the driver would find it.
+    pub(super) fn is_own(&self, path: &Path) -> bool {
+        self.has(path) && !self.of_program.contains(path) || self.late.has(path)
     }
 
     pub(super) fn late(&self) -> &Late {
@@ -310,10 +317,13 @@ impl Driver {
         }
         paths.extend(listed.list.files.keys().cloned());
         let of_program = listed.of_program(|path| paths.contains(path));
+        let mut neutral_of_program = HashSet::new();
         for (path, name) in listed.list.by_name.libraries.iter().chain(&of_program) {
             let identity = read(path, &listed, memory)?;
             if !is_neutral(name.as_bytes()) {
                 take(path, name, &[path.clone()].into())?;
+            } else if name.ends_with(Ingredient::OF_PROGRAM) {
+                neutral_of_program.insert(path.clone());
             }
             paths.insert(path.clone());
             let path = path.clone();
@@ -327,6 +337,7 @@ impl Driver {
         let known = KnownIdentity {
             files,
             paths,
+            of_program: neutral_of_program,
             late,
             names,
             proven,

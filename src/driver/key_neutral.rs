@@ -45,11 +45,8 @@ const NEUTRAL: &[&str] = &[
     "libpciaccess",
     "libsensors",
     "libexpat",
-    // Allocation of memory.
+    // Allocation of memory, which Intel's CPU runtime opens by name. See `interchangeable` for allocators of the program.
     "libtbbmalloc",
-    "libjemalloc",
-    "libtcmalloc",
-    "libtcmalloc_minimal",
 ];
 
 /// Whether a library of this name cannot change code.

@@ -183,7 +183,7 @@ impl Late {
         Some(paths)
     }
 
-    fn has(&self, path: &PathBuf) -> bool {
+    pub(super) fn has(&self, path: &Path) -> bool {
         self.state
             .lock()
             .files

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{linker_path, needed_by};
 use super::identity::{DriverNames, FileMemory, sha256_value};
+use super::interchangeable::allocates;
 use super::key_neutral;
 use super::loaded;
 use super::names::ScannedLibrary;
@@ -252,7 +253,11 @@ fn preloaded(
             continue;
         }
         // The dynamic linker does without a library that it cannot load.
-        if real.watch(&path).is_none() {
+        let Some(place) = real.of(&path) else {
+            continue;
+        };
+        // The system's own answers in any case.
+        if programs.iter().any(|one| one.path == place) {
             continue;
         }
         let asked: &BTreeSet<Vec<u8>> = match &mut asked {
@@ -281,29 +286,6 @@ fn preloaded(
 /// LD_PRELOAD, if it names anything.
 fn preloads() -> Option<OsString> {
     std::env::var_os("LD_PRELOAD").filter(|list| !list.is_empty())
-}
-
-/// Whether a function allocates memory: that changes no output of a program.
-fn allocates(name: &[u8]) -> bool {
-    const C: [&[u8]; 12] = [
-        b"malloc",
-        b"calloc",
-        b"realloc",
-        b"reallocarray",
-        b"free",
-        b"memalign",
-        b"aligned_alloc",
-        b"posix_memalign",
-        b"valloc",
-        b"pvalloc",
-        b"malloc_usable_size",
-        b"cfree",
-    ];
-    // Operators new and delete of C++ (Itanium C++ ABI, 5.1.3).
-    C.contains(&name)
-        || [b"_Zn", b"_Zd"]
-            .iter()
-            .any(|begin| name.starts_with(*begin))
 }
 
 fn in_programs(library: &[u8]) -> String {

@@ -1,4 +1,5 @@
-//! The libraries and functions whose binding to another library changes what a driver compiles. See `bindings`.
+//! The libraries and functions whose binding is read in any case: to another library it changes what a driver compiles, whatever names
+//! that has. See `bindings`.
 
 /// Libraries whose functions compilers use to fold constants, or that kernels call: all their exports are watched.
 pub const MATHEMATICS: [&str; 5] = [
@@ -24,8 +25,9 @@ pub const C_LIBRARY: [&str; 8] = [
     "librt*",
 ];
 
-/// The C library's functions by which a driver reads its surroundings, runs programs, opens libraries and reads numbers. Functions
-/// whose result does not depend on the library are left out: memory, threads, text.
+/// The C library's functions by which a driver reads its surroundings, runs programs, opens libraries and reads numbers. Their slots are
+/// read even if no other object has a function of their name, since a tool can write to slots. Others count where another object has
+/// them, see `bindings`.
 pub const OF_C_LIBRARY: &[&str] = &[
     // Variables.
     "getenv",

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 /// The hash of a name in DT_GNU_HASH.
-fn hash(name: &[u8]) -> u32 {
+pub fn hash(name: &[u8]) -> u32 {
     let step = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
     name.iter().fold(5381, step)
 }
@@ -31,8 +31,14 @@ impl NameHashes {
         NameHashes::List(list)
     }
 
+    /// The hashes of all names, without the last bit.
+    pub fn hashes(&self) -> impl Iterator<Item = u32> {
+        let (NameHashes::Table { chains: hashes, .. } | NameHashes::List(hashes)) = self;
+        hashes.iter().map(|hash| hash & !1)
+    }
+
     /// Whether there is a name with this hash.
-    fn has(&self, hash: u32) -> bool {
+    pub fn has(&self, hash: u32) -> bool {
         let (bloom, shift, buckets, chains, first) = match self {
             NameHashes::List(list) => return list.binary_search(&hash).is_ok(),
             NameHashes::Table {
@@ -77,12 +83,8 @@ impl WatchedNames {
     /// The names that are in one of these.
     pub fn of(names: Vec<NameHashes>) -> WatchedNames {
         let mut filter = vec![0; (FILTER_BITS / u64::BITS) as usize];
-        let hashes = names.iter().flat_map(|names| match names {
-            NameHashes::Table { chains, .. } => chains,
-            NameHashes::List(list) => list,
-        });
-        for hash in hashes {
-            let (word, bit) = Self::place(*hash);
+        for hash in names.iter().flat_map(NameHashes::hashes) {
+            let (word, bit) = Self::place(hash);
             filter[word] |= bit;
         }
         WatchedNames { names, filter }

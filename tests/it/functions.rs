@@ -6,6 +6,8 @@ use std::process::Command;
 
 use crate::support::{Driver, Ran, Sandbox, Way, example, skipped};
 
+mod between_libraries;
+
 /// A library that answers for getenv: PoCL hears of one more flag of its compiler.
 pub const GETENV: &str = r#"
 #define _GNU_SOURCE

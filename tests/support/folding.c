@@ -3,10 +3,11 @@
 // FOLDING_ROUND=down builds it while numbers are rounded downward, `opening` loads the driver so, `devices` asks for its devices so,
 // `context` makes context and queue so, `second` makes another context so, `first` builds another program so before; each other call
 // is made as programs start. `traps` lets overflows trap while it builds. `flags` sets the flags of what has happened. With OWN_EXP the program has an `exp` of its own, as those
-// have that are linked with another mathematics. With FIXED_ADDRESS it takes the addresses of the C library's functions, as Python does.
+// have that are linked with another mathematics. FOLDING_OPEN names a library that is opened for all others at the start. With FIXED_ADDRESS it takes the addresses of the C library's functions, as Python does.
 #define _GNU_SOURCE
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
+#include <dlfcn.h>
 #include <fenv.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,9 @@ static void round_if(const char *when, int mode) {
 }
 
 int main(int argc, char **argv) {
+    const char *opened = getenv("FOLDING_OPEN");
+    if (opened && !dlopen(opened, RTLD_NOW | RTLD_GLOBAL))
+        return 3;
     char source[1 << 16] = "";
     FILE *file = argc > 1 ? fopen(argv[1], "rb") : NULL;
     if (!file || !fread(source, 1, sizeof source - 1, file))

@@ -1,5 +1,9 @@
+use std::collections::BTreeMap;
+
 use super::*;
-use crate::driver::watched_names::{NameHashes, WatchedNames};
+use crate::driver::elf_image::{BoundSymbol, UnreadableImage};
+use crate::driver::imported_names::ImportedNames;
+use crate::driver::watched_names::{NameHashes, WatchedNames, hash};
 
 /// The image of the C library that this process has.
 fn of_c_library(mut each: impl FnMut(&ElfImage)) {
@@ -36,6 +40,51 @@ fn names_of_a_library_are_found_in_a_copy_of_its_table_and_others_are_not() {
         }
         assert!(exported > 1000, "{exported}");
     });
+}
+
+/// What a driver imports is compared with this.
+#[test]
+fn the_symbols_of_a_library_come_with_their_names_if_their_hashes_are_wanted() {
+    of_c_library(|image| {
+        let wanted = [c"getenv", c"malloc", c"a64l", c"getenv_of_nobody"];
+        let hashes = wanted.iter().map(|name| hash(name.to_bytes()));
+        let imports = ImportedNames::of(hashes);
+        let mut found = Vec::new();
+        let each = |_, _, name: &CStr| found.push(name.to_owned());
+        let visited = image.each_exported(|hash| imports.may_have(hash), each);
+        assert_eq!(visited, Ok(()));
+        for name in wanted {
+            let is_there = found.iter().any(|one| one.as_c_str() == name);
+            assert_eq!(is_there, name != c"getenv_of_nobody", "{name:?}");
+        }
+        assert!(found.len() < 10, "{found:?}");
+    });
+}
+
+#[test]
+fn all_names_that_a_relocation_has_are_imported() {
+    let objects = loaded::objects();
+    let mut all = 0;
+    each_image_of(
+        &objects,
+        |index| objects[index].is_in_a_file(),
+        |_, image| {
+            let mut hashes = Vec::new();
+            image.each_imported(|hash| hashes.push(hash)).expect("read");
+            let imports = ImportedNames::of(hashes.into_iter());
+            for number in 0..image.relocation_count().expect("readable") {
+                let each = |bound: BoundSymbol| {
+                    let name = image.symbol_name(bound.symbol).ok_or(UnreadableImage)?;
+                    assert!(imports.may_have(hash(name.to_bytes())), "{name:?}");
+                    all += 1;
+                    Ok(())
+                };
+                let number = u32::try_from(number).expect("few");
+                assert_eq!(image.each_bound([number], each), Ok(()));
+            }
+        },
+    );
+    assert!(all > 10, "{all}");
 }
 
 #[test]

@@ -1,10 +1,16 @@
-//! The relocations of a driver's libraries that refer to watched functions.
+//! What is known of the imports of a driver's libraries: the relocations that refer to watched functions, and all names that they look
+//! for.
 //!
-//! They follow from the files of the libraries alone, so they are kept in the cache directory. Each process reads what the slots
+//! Both follow from the files of the libraries alone, so they are kept in the cache directory. Each process reads what the slots
 //! hold.
 //!
 //! Looking through all relocations takes 1.4 to 2.0 ms of CPU time (PoCL, Intel's CPU runtime, rusticl; release builds), as much as
-//! the rest of a process's first key.
+//! the rest of a process's first key. To find the names as well takes 5 to 8 ms, once for a driver's files.
+//!
+//! Later processes read the names from a file of 115 to 150 KB, and compare them with what other objects have. All that a first key needs
+//! from here took 0.42 to 0.98 ms without that, and takes 0.52 to 1.08 ms with it (PoCL, rusticl, Intel's CPU runtime and GPU driver;
+//! the least of 15 runs, a program in C). It is 0.1 to 0.17 ms more in C++, and 0.2 to 0.27 ms more with PyOpenCL, whose objects have
+//! 17,000 names.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,15 +18,20 @@ use std::io::Read;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::elf_image::{ElfImage, UnreadableImage, WatchedRelocations};
-use super::super::watched_functions::OF_C_LIBRARY;
-use super::super::watched_names::{NameHashes, WatchedNames};
-use super::{FileMemory, Object, World};
-use crate::driver::identity::list_identity;
+use super::world::World;
+use crate::driver::elf_image::{ElfImage, UnreadableImage, WatchedRelocations};
+use crate::driver::identity::{FileMemory, list_identity};
+use crate::driver::imported_names::ImportedNames;
+use crate::driver::interchangeable::{allocates, is_of_standard_library};
+use crate::driver::key_neutral::is_neutral;
+use crate::driver::loaded::Object;
+use crate::driver::watched_functions::OF_C_LIBRARY;
+use crate::driver::watched_names::{NameHashes, WatchedNames};
 use crate::framing;
 
-const MAGIC: &[u8] = b"oclcache slots 2";
-/// A driver has some hundred slots.
+const MAGIC: &[u8] = b"oclcache slots 3";
+const NAMES_MAGIC: &[u8] = b"oclcache names of slots 1";
+/// A driver has some hundred slots, and 150 KB of names.
 const MAX_SIZE: u64 = 1 << 20;
 
 /// The facts that follow from the file of a library that a driver needs.
@@ -43,8 +54,17 @@ struct Library {
     relocations: usize,
 }
 
-impl WatchedSlots {
-    /// The slots of all libraries that the driver needs, by index: from the cache directory, or found now and stored there.
+/// What follows from the files of the libraries that a driver needs.
+#[derive(Debug, PartialEq)]
+pub struct ImportFacts {
+    /// By the index of the library.
+    pub slots: HashMap<usize, WatchedSlots>,
+    /// All names that they look for.
+    pub imports: ImportedNames,
+}
+
+impl ImportFacts {
+    /// The facts about all libraries that the driver needs: from the cache directory, or found now and stored there.
     ///
     /// # Errors
     /// The relocations of the library with this index cannot be read.
@@ -52,7 +72,7 @@ impl WatchedSlots {
         world: &World,
         identity: impl Fn(&Object) -> Option<Vec<u8>>,
         memory: &dyn FileMemory,
-    ) -> Result<HashMap<usize, WatchedSlots>, usize> {
+    ) -> Result<ImportFacts, usize> {
         let mut libraries = libraries(world, identity)?;
         // The order of loading has no meaning.
         libraries.sort_by(|one, other| one.identity.cmp(&other.identity));
@@ -60,28 +80,134 @@ impl WatchedSlots {
         let identities: Option<Vec<&[u8]>> = identities.collect();
         let list = identities.map(|all| list_identity(&wanted(), all.into_iter()));
         let remembered = list.and_then(|list| read(memory.facts(&list)?, &list));
-        let fits = |slots: &Vec<WatchedSlots>| {
+        let fits = |(slots, _): &(Vec<WatchedSlots>, ImportedNames)| {
             let fits = |(slots, library): (&WatchedSlots, &Library)| {
                 let mut numbers = slots.relocations.numbers.iter();
                 numbers.all(|number| (*number as usize) < library.relocations)
             };
             slots.len() == libraries.len() && slots.iter().zip(&libraries).all(fits)
         };
-        let slots = match remembered.filter(fits) {
-            Some(slots) => slots,
+        let (slots, imports) = match remembered.filter(fits) {
+            Some(known) => known,
             None => {
-                let slots = find(world, &libraries)?;
+                let imports = imports(world)?;
+                let mut names = vec![NameHashes::of(
+                    OF_C_LIBRARY.iter().map(|name| name.as_bytes()),
+                )];
+                world.each_image(
+                    |index| world.parts[index].is_mathematics,
+                    |_, image| names.extend(image.exported_names()),
+                );
+                names.push(names_of_several(world, &imports)?);
+                let slots = find(world, &libraries, names)?;
                 if let Some((list, bytes)) =
-                    list.and_then(|list| Some((list, write(&list, &slots)?)))
+                    list.and_then(|list| Some((list, write(&list, &slots, &imports)?)))
                 {
                     memory.remember_facts(&list, &bytes);
                 }
-                slots
+                (slots, imports)
             }
         };
         let indices = libraries.iter().map(|library| library.index);
-        Ok(indices.zip(slots).collect())
+        let slots = indices.zip(slots).collect();
+        Ok(ImportFacts { slots, imports })
     }
+}
+
+/// The slots of these names in all libraries that the driver needs, by the index of the library. They are not kept: few processes have
+/// names that others have as well, and each of those its own.
+///
+/// # Errors
+/// The relocations of the library with this index cannot be read.
+pub fn of_names(world: &World, names: NameHashes) -> Result<HashMap<usize, WatchedSlots>, usize> {
+    let libraries = libraries(world, |_| None)?;
+    let slots = find(world, &libraries, vec![names])?;
+    let indices = libraries.iter().map(|library| library.index);
+    Ok(indices.zip(slots).collect())
+}
+
+/// All names that the driver's libraries look for, except the neutral libraries.
+fn imports(world: &World) -> Result<ImportedNames, usize> {
+    let mut hashes = Vec::new();
+    let mut unreadable = None;
+    world.each_image(
+        |index| world.parts[index].is_importer,
+        |index, image| {
+            if image.each_imported(|hash| hashes.push(hash)) == Err(UnreadableImage) {
+                unreadable = Some(index);
+            }
+        },
+    );
+    let hashes = hashes.into_iter();
+    unreadable.map_or_else(|| Ok(ImportedNames::of(hashes)), Err)
+}
+
+/// The imported names that several of the driver's libraries have. Which of them answers depends on what the program is linked with,
+/// for this comes before the order in which the driver needs them.
+///
+/// Not those that C++ requires to be the same: what is weak in all of them, if all of them are in the key, and what is the standard
+/// library's and weak in one of them. (PoCL's library has type information of the standard library that is not weak.)
+fn names_of_several(world: &World, imports: &ImportedNames) -> Result<NameHashes, usize> {
+    let needed = |index: usize| world.parts[index].is_needed;
+    let mut hashes: Vec<u32> = Vec::new();
+    world.each_image(needed, |_, image| {
+        let names = image.exported_names();
+        let mut own: Vec<u32> = names.iter().flat_map(NameHashes::hashes).collect();
+        own.retain(|hash| imports.may_have(*hash));
+        own.sort_unstable();
+        own.dedup();
+        hashes.extend(own);
+    });
+    hashes.sort_unstable();
+    let several = hashes.chunk_by(|one, other| one == other);
+    let several = several
+        .filter(|equal| equal.len() > 1)
+        .map(|equal| equal[0]);
+    let several = NameHashes::List(several.collect());
+    /// How the libraries have a name.
+    struct Definitions {
+        count: usize,
+        all_weak: bool,
+        any_weak: bool,
+        all_neutral: bool,
+        any_neutral: bool,
+    }
+    let mut found: HashMap<Vec<u8>, Definitions> = HashMap::new();
+    let mut unreadable = None;
+    world.each_image(needed, |index, image| {
+        let is_neutral = is_neutral(&world.objects[index].name);
+        let visited = image.each_exported(
+            |hash| several.has(hash & !1),
+            |_, symbol, name| {
+                let first = Definitions {
+                    count: 0,
+                    all_weak: true,
+                    any_weak: false,
+                    all_neutral: true,
+                    any_neutral: false,
+                };
+                let known = found.entry(name.to_bytes().to_vec()).or_insert(first);
+                known.count += 1;
+                known.all_weak &= symbol.is_weak();
+                known.any_weak |= symbol.is_weak();
+                known.all_neutral &= is_neutral;
+                known.any_neutral |= is_neutral;
+            },
+        );
+        if visited == Err(UnreadableImage) {
+            unreadable = Some(index);
+        }
+    });
+    if let Some(index) = unreadable {
+        return Err(index);
+    }
+    let counts = |(name, known): &(&Vec<u8>, &Definitions)| {
+        let are_same =
+            known.all_weak && !known.any_neutral || known.any_weak && is_of_standard_library(name);
+        known.count > 1 && !known.all_neutral && !are_same && !allocates(name)
+    };
+    let names = found.iter().filter(counts);
+    Ok(NameHashes::of(names.map(|(name, _)| name.as_slice())))
 }
 
 /// The digest of the watched functions: facts about another list must not be used.
@@ -134,14 +260,11 @@ fn libraries(
 }
 
 /// Looks through all relocations of the libraries.
-fn find(world: &World, libraries: &[Library]) -> Result<Vec<WatchedSlots>, usize> {
-    let mut names = vec![NameHashes::of(
-        OF_C_LIBRARY.iter().map(|name| name.as_bytes()),
-    )];
-    world.each_image(
-        |index| world.parts[index].is_mathematics,
-        |_, image| names.extend(image.exported_names()),
-    );
+fn find(
+    world: &World,
+    libraries: &[Library],
+    names: Vec<NameHashes>,
+) -> Result<Vec<WatchedSlots>, usize> {
     let names = WatchedNames::of(names);
     let slots_of = |index: usize, image: &ElfImage| -> Result<WatchedSlots, UnreadableImage> {
         let part = world.parts[index];
@@ -183,15 +306,21 @@ fn find(world: &World, libraries: &[Library]) -> Result<Vec<WatchedSlots>, usize
 }
 
 /// None if it is damaged, or of another list.
-fn read(file: File, list: &[u8; 32]) -> Option<Vec<WatchedSlots>> {
-    let mut bytes = Vec::new();
+fn read(file: File, list: &[u8; 32]) -> Option<(Vec<WatchedSlots>, ImportedNames)> {
+    let size = file.metadata().map_or(0, |metadata| metadata.len());
+    let mut bytes = Vec::with_capacity(size.min(MAX_SIZE) as usize + 1);
     file.take(MAX_SIZE).read_to_end(&mut bytes).ok()?;
-    let (known, slots): ([u8; 32], _) = framing::decode(MAGIC, &bytes)?;
-    (known == *list).then_some(slots)
+    let (names, slots) = framing::unframe(NAMES_MAGIC, &bytes)?;
+    let (known, slots): ([u8; 32], _) = framing::decode(MAGIC, slots)?;
+    let start = names.as_ptr() as usize - bytes.as_ptr() as usize;
+    let place = start..start + names.len();
+    (known == *list).then(|| (slots, ImportedNames::in_file(bytes, place)))
 }
 
-fn write(list: &[u8; 32], slots: &[WatchedSlots]) -> Option<Vec<u8>> {
-    framing::encode(MAGIC, &(list, slots)).ok()
+fn write(list: &[u8; 32], slots: &[WatchedSlots], imports: &ImportedNames) -> Option<Vec<u8>> {
+    let names = framing::frame(NAMES_MAGIC, imports.bytes()).ok()?;
+    let slots = framing::encode(MAGIC, &(list, slots)).ok()?;
+    Some([names, slots].concat())
 }
 
 #[cfg(test)]

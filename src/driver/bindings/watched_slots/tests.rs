@@ -1,8 +1,7 @@
 use super::*;
 use crate::driver::loaded;
 use crate::driver::names::tests::TestMemory;
-
-type Slots = HashMap<usize, WatchedSlots>;
+use crate::driver::watched_names::hash;
 
 /// Calls the function with this process as the world, all libraries of which are a driver's.
 fn in_this_process(each: impl FnOnce(&World)) {
@@ -19,8 +18,8 @@ fn identity(object: &Object) -> Option<Vec<u8>> {
     Some(object.path.as_os_str().as_encoded_bytes().to_vec())
 }
 
-fn slots(world: &World, memory: &TestMemory) -> Slots {
-    WatchedSlots::of(world, identity, memory).expect("readable")
+fn facts(world: &World, memory: &TestMemory) -> ImportFacts {
+    ImportFacts::of(world, identity, memory).expect("readable")
 }
 
 /// The only file that is remembered.
@@ -30,7 +29,8 @@ fn file(memory: &TestMemory) -> std::path::PathBuf {
 }
 
 fn list(bytes: &[u8]) -> [u8; 32] {
-    *bytes[MAGIC.len() + size_of::<u32>()..]
+    let (_, slots) = framing::unframe(NAMES_MAGIC, bytes).expect("names");
+    *slots[MAGIC.len() + size_of::<u32>()..]
         .first_chunk()
         .expect("a file")
 }
@@ -39,24 +39,29 @@ fn list(bytes: &[u8]) -> [u8; 32] {
 fn what_was_found_by_a_process_is_not_looked_for_by_the_next() {
     in_this_process(|world| {
         let memory = TestMemory::new();
-        let first = slots(world, &memory);
+        let first = facts(world, &memory);
         let count: usize = first
+            .slots
             .values()
             .map(|slots| slots.relocations.numbers.len())
             .sum();
         assert!(count > 0, "the tests read files and variables");
-        assert_eq!(slots(world, &memory), first);
+        assert_eq!(facts(world, &memory), first);
         let path = file(&memory);
         let bytes = std::fs::read(&path).expect("read");
         let open = || File::open(&path).expect("opened");
-        let mut known = read(open(), &list(&bytes)).expect("whole");
+        let (mut known, imports) = read(open(), &list(&bytes)).expect("whole");
+        assert!(imports.may_have(hash(b"getenv")));
+        assert!(!imports.may_have(hash(b"getenv_of_nobody")));
         for library in &mut known {
             library.relocations.numbers.truncate(1);
         }
-        std::fs::write(&path, write(&list(&bytes), &known).expect("a file")).expect("written");
-        let second = slots(world, &memory);
+        let fewer = write(&list(&bytes), &known, &imports);
+        std::fs::write(&path, fewer.expect("a file")).expect("written");
+        let second = facts(world, &memory);
         assert!(
             second
+                .slots
                 .values()
                 .all(|slots| slots.relocations.numbers.len() <= 1)
         );
@@ -68,12 +73,12 @@ fn what_was_found_by_a_process_is_not_looked_for_by_the_next() {
 fn a_file_that_is_damaged_or_of_others_is_not_taken_and_made_anew() {
     in_this_process(|world| {
         let memory = TestMemory::new();
-        let first = slots(world, &memory);
+        let first = facts(world, &memory);
         let path = file(&memory);
         let bytes = std::fs::read(&path).expect("read");
         let found_again = |content: &[u8], what: &str| {
             std::fs::write(&path, content).expect("written");
-            assert_eq!(slots(world, &memory), first, "{what}");
+            assert_eq!(facts(world, &memory), first, "{what}");
             assert_eq!(std::fs::read(&path).expect("read"), bytes, "{what}");
         };
         for at in (0..bytes.len()).step_by(bytes.len() / 40 + 1) {
@@ -84,16 +89,16 @@ fn a_file_that_is_damaged_or_of_others_is_not_taken_and_made_anew() {
         }
         let open = || File::open(&path).expect("opened");
         let known = || read(open(), &list(&bytes)).expect("whole");
-        found_again(&write(&[7; 32], &known()).expect("a file"), "of others");
+        let written = |list: &[u8; 32], (slots, imports): (Vec<WatchedSlots>, ImportedNames)| {
+            write(list, &slots, &imports).expect("a file")
+        };
+        found_again(&written(&[7; 32], known()), "of others");
         let mut fewer = known();
-        fewer.pop();
-        found_again(&write(&list(&bytes), &fewer).expect("a file"), "fewer");
+        fewer.0.pop();
+        found_again(&written(&list(&bytes), fewer), "fewer");
         let mut behind = known();
-        behind[0].relocations.numbers.push(u32::MAX);
-        found_again(
-            &write(&list(&bytes), &behind).expect("a file"),
-            "no such relocation",
-        );
+        behind.0[0].relocations.numbers.push(u32::MAX);
+        found_again(&written(&list(&bytes), behind), "no such relocation");
     });
 }
 
@@ -101,12 +106,12 @@ fn a_file_that_is_damaged_or_of_others_is_not_taken_and_made_anew() {
 fn what_is_remembered_of_a_library_is_not_taken_for_another_one() {
     in_this_process(|world| {
         let memory = TestMemory::new();
-        let first = slots(world, &memory);
+        let first = facts(world, &memory);
         let replaced = |object: &Object| match object.is_in_a_file() {
             true => Some(b"another build".to_vec()),
             false => identity(object),
         };
-        let second = WatchedSlots::of(world, replaced, &memory).expect("readable");
+        let second = ImportFacts::of(world, replaced, &memory).expect("readable");
         assert_eq!(second, first);
         assert_eq!(memory.files().len(), 2);
     });
@@ -117,8 +122,8 @@ fn a_library_that_may_not_be_its_file_leaves_nothing_remembered() {
     in_this_process(|world| {
         let memory = TestMemory::new();
         let unknown = |object: &Object| identity(object).filter(|_| !object.is_in_a_file());
-        let found = WatchedSlots::of(world, unknown, &memory).expect("readable");
+        let found = ImportFacts::of(world, unknown, &memory).expect("readable");
         assert_eq!(memory.files(), [] as [std::path::PathBuf; 0]);
-        assert_eq!(found, slots(world, &memory));
+        assert_eq!(found, facts(world, &memory));
     });
 }
