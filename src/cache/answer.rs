@@ -438,12 +438,14 @@ const MAX_NUMBER_BYTES: usize = 8;
 
 /// The error of a query that was recorded as an error. Into a buffer in which the answer would not fit, some drivers report that first
 /// (measured: Intel's CPU runtime, CL_INVALID_VALUE in place of CL_INVALID_PROGRAM for a compiled program), so the driver is asked.
+/// Nothing else that it says is taken, since it may say it of programs from binaries only (measured there:
+/// CL_KERNEL_ARG_INFO_NOT_AVAILABLE in place of CL_INVALID_VALUE for an argument that is not there).
 fn error(recorded: cl_int, reply: Reply, ask: Ask) -> cl_int {
     if reply.value.is_null() || reply.size >= MAX_NUMBER_BYTES {
         return recorded;
     }
     match ask(reply) {
-        CL_SUCCESS => recorded,
-        other => other,
+        CL_INVALID_VALUE => CL_INVALID_VALUE,
+        _ => recorded,
     }
 }
