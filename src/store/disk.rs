@@ -57,6 +57,17 @@ pub trait Disk: Debug + Send + Sync {
         rustix::fs::renameat(from, name, to, new)
     }
 
+    /// linkat(2): gives a file another name, unless there is a file of that name.
+    fn link(
+        &self,
+        from: BorrowedFd<'_>,
+        name: &Path,
+        to: BorrowedFd<'_>,
+        new: &Path,
+    ) -> Result<()> {
+        rustix::fs::linkat(from, name, to, new, AtFlags::empty())
+    }
+
     /// unlinkat(2), of a file or link.
     fn remove(&self, at: BorrowedFd<'_>, path: &Path) -> Result<()> {
         rustix::fs::unlinkat(at, path, AtFlags::empty())

@@ -124,10 +124,14 @@ impl Store {
                 return None;
             }
             let temporary = self.root.create(TEMPORARY).ok()?;
-            let written = self.root.write_by_rename(&temporary, NAME, &content);
-            written.ok()?;
-            // Of two processes that choose at once, the later one is right.
-            name_of(&self.root)
+            // Of several processes and threads that choose at once, the first one is right: it may have counted already.
+            let first = self.root.write_first(&temporary, NAME, &content);
+            let name = first.ok().and_then(|()| name_of(&self.root));
+            // What is there is damaged, or the file system knows no second names.
+            name.or_else(|| {
+                let written = self.root.write_by_rename(&temporary, NAME, &content);
+                written.ok().and_then(|()| name_of(&self.root))
+            })
         };
         let name = name_of(&self.root).or_else(choose)?;
         Some(format!("{}{name}", prefix()))
@@ -275,6 +279,46 @@ mod tests {
         let mode = std::fs::metadata(&one).expect("there").permissions();
         let mode = std::os::unix::fs::PermissionsExt::mode(&mode);
         assert_eq!(mode & 0o7777, 0o700);
+    }
+
+    #[test]
+    fn all_that_begin_a_cache_at_once_have_the_same_live_directory() {
+        let (disk, memory) = (tempfile::tempdir().expect("a directory"), memory());
+        for round in 0..50 {
+            let path = disk.path().join(round.to_string());
+            let barrier = std::sync::Barrier::new(8);
+            let begun = || {
+                let store = store(&path, &[memory.path()]);
+                barrier.wait();
+                let live = store.live().expect("a live directory");
+                live.directory.path().to_owned()
+            };
+            let all: Vec<PathBuf> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..8).map(|_| scope.spawn(begun)).collect();
+                let ended = threads.into_iter().map(|thread| thread.join());
+                ended.map(|path| path.expect("no panic")).collect()
+            });
+            let later = store(&path, &[memory.path()]);
+            let later = later.live().expect("a live directory").directory.clone();
+            assert!(all.iter().all(|one| one == later.path()), "{all:?}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_was_damaged_is_chosen_anew() {
+        let (disk, memory) = (tempfile::tempdir().expect("a directory"), memory());
+        let path = disk.path().join("cache");
+        let live = || {
+            let store = store(&path, &[memory.path()]);
+            store.live().map(|live| live.directory.path().to_owned())
+        };
+        let first = live().expect("a live directory");
+        for damaged in ["", "oclclive", "oclclive and too short"] {
+            std::fs::write(path.join("v1/live"), damaged).expect("written");
+            let next = live().expect("a live directory");
+            assert_ne!(next, first, "{damaged:?}");
+            assert_eq!(live(), Some(next), "{damaged:?}");
+        }
     }
 
     #[test]

@@ -55,6 +55,24 @@ impl Directory {
         }
     }
 
+    /// Writes a file whole, unless there is one: of several processes that do so at once, the first one's stays.
+    ///
+    /// # Errors
+    /// There is neither this file nor another one; for example because the file system knows no second names.
+    pub fn write_first(
+        &self,
+        temporary: &Directory,
+        name: &str,
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        let unfinished = temporary.write_new(bytes)?;
+        let own = unfinished.name.as_ref();
+        match retry_on_intr(|| (self.disk).link(temporary.fd(), own, self.fd(), name.as_ref())) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(error) => Err(failed("publish", &self.path.join(name), error)),
+        }
+    }
+
     /// Writes a file under a unique name. It is removed again unless it is published.
     ///
     /// # Errors
