@@ -51,7 +51,7 @@ def memory():
 
 def forget_memory():
     """Removes what caches have in memory that are gone themselves: the cache would do so after a day."""
-    for live in pathlib.Path("/dev/shm").glob(f"oclcache-{os.geteuid()}-*/cache"):
+    for live in pathlib.Path("/dev/shm").glob("oclcache-[0-9]*-*/cache"):
         try:
             cache = live.read_bytes().removeprefix(b"oclclive")
         except OSError:

@@ -8,11 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
-
 use crate::bake::never_inside::{DIED, RESULT, deadly};
 use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example, is_root, library, skipped};
-use crate::tiers::trusted_place;
+use crate::tiers::{TrustedPlace, trusted_place};
 
 const FAR_TOO_LONG: Duration = Duration::from_secs(40);
 const SOMEBODY: u32 = 64_123;
@@ -22,7 +20,7 @@ const BUILT: &str = "create program: code 0\nbuild: code 0\n";
 /// A sandbox, and a place of the library and the command that nobody untrusted can write.
 pub struct Behind {
     pub sandbox: Sandbox,
-    place: TempDir,
+    place: TrustedPlace,
 }
 
 impl Drop for Behind {

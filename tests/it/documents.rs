@@ -13,8 +13,8 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::support::{Driver, Ran, Sandbox, Way, copy_program, empty_memory, example};
-use crate::tiers::trusted_place;
+use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example};
+use crate::tiers::{TrustedPlace, trusted_place};
 use pages::{Block, Page, top};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 3; }\n";
@@ -23,15 +23,9 @@ const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)
 pub struct Reader {
     pub sandbox: Sandbox,
     /// A home whose directories nobody else can write, where there is a place for one.
-    home: Option<tempfile::TempDir>,
+    home: Option<TrustedPlace>,
     /// Whether the stub counts what it compiles. The variable that tells it to is in keys.
     pub counts: bool,
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        empty_memory(&self.home());
-    }
 }
 
 impl Reader {

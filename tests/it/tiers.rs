@@ -1,6 +1,7 @@
 //! Directories of the system: served from, never written, and used only where nobody untrusted can write them.
 
 use std::fs;
+use std::ops::Deref;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,12 +11,30 @@ use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
 use crate::support::{
-    Driver, Ran, SOURCE, Sandbox, Way, example, given, is_root, library, skipped, tree,
+    Driver, Ran, SOURCE, Sandbox, Way, empty_memory, example, given, is_root, library, skipped,
+    tree,
 };
 
 const DAY: Duration = Duration::from_secs(86_400);
+/// A temporary directory of [`trusted_place`].
+pub struct TrustedPlace(TempDir);
+
+impl Deref for TrustedPlace {
+    type Target = TempDir;
+
+    fn deref(&self) -> &TempDir {
+        &self.0
+    }
+}
+
+impl Drop for TrustedPlace {
+    fn drop(&mut self) {
+        empty_memory(self.path());
+    }
+}
+
 /// A directory that nobody can write but who runs the tests and root, up to the root directory; None, said by name, without.
-pub fn trusted_place(test: &str) -> Option<TempDir> {
+pub fn trusted_place(test: &str) -> Option<TrustedPlace> {
     let me = rustix::process::geteuid().as_raw();
     let is_trusted = |path: &Path| {
         let metadata = path.metadata();
@@ -37,7 +56,7 @@ pub fn trusted_place(test: &str) -> Option<TempDir> {
     if found.is_none() {
         skipped(format_args!("{test} (no place that only root can write)"));
     }
-    found
+    found.map(TrustedPlace)
 }
 
 fn set_mode(path: &Path, mode: u32) {
@@ -67,7 +86,7 @@ fn install(cache: &Path, tier: &Path, owner: u32) {
 /// A sandbox without a cache, and a trusted tier with one entry that was stored under these variables.
 struct Tiered {
     sandbox: Sandbox,
-    place: TempDir,
+    place: TrustedPlace,
     bare: String,
 }
 
@@ -354,7 +373,7 @@ const USER: u32 = 4002;
 /// Two users of this machine, and a place for a tier; None, said by name, if there can be none.
 struct Users {
     sandbox: Sandbox,
-    place: TempDir,
+    place: TrustedPlace,
 }
 
 impl Users {
