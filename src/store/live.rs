@@ -250,6 +250,11 @@ mod tests {
         Store::open_on(disk, at, Limits::default()).expect("a store")
     }
 
+    fn path_of_live(store: &Store) -> PathBuf {
+        let live = store.live().expect("a live directory");
+        live.directory.path().to_owned()
+    }
+
     fn listed(place: &Path) -> Vec<PathBuf> {
         let listed = std::fs::read_dir(place).expect("listed");
         listed.map(|entry| entry.expect("read").path()).collect()
@@ -261,12 +266,7 @@ mod tests {
         let path = |name: &str| disk.path().join(name);
         let live = |name| {
             let store = store(&path(name), &[memory.path()]);
-            store
-                .live()
-                .expect("a live directory")
-                .directory
-                .path()
-                .to_owned()
+            path_of_live(&store)
         };
         let (one, again, other) = (live("one"), live("one"), live("other"));
         assert_eq!(one, again);
@@ -290,8 +290,7 @@ mod tests {
             let begun = || {
                 let store = store(&path, &[memory.path()]);
                 barrier.wait();
-                let live = store.live().expect("a live directory");
-                live.directory.path().to_owned()
+                path_of_live(&store)
             };
             let all: Vec<PathBuf> = std::thread::scope(|scope| {
                 let threads: Vec<_> = (0..8).map(|_| scope.spawn(begun)).collect();
@@ -468,12 +467,7 @@ mod tests {
             let statistics = store.create_statistics().expect("made");
             let recorder = Recorder::new(b"app", None, Some(statistics));
             recorder.record(Labels::default(), &[Counter::Hits.by(1)]);
-            store
-                .live()
-                .expect("a live directory")
-                .directory
-                .path()
-                .to_owned()
+            path_of_live(&store)
         };
         let (gone, kept) = (live("gone"), live("kept"));
         std::fs::remove_dir_all(path("gone")).expect("removed");

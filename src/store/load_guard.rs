@@ -10,8 +10,8 @@
 //!
 //! A process that gets the lock and finds [`MAX_DEATHS`] bytes sets the entry aside. When the driver returns, with or without an
 //! error, the file in `loading` is removed. If the driver accepted the entry, the entry is *proven*: the entry's own file is made
-//! read-only for its owner, which each look-up sees at no cost, so the load of a proven
-//! entry costs no file and no lock. Copies are proven, too, and what the baker stores: it loads that once.
+//! read-only for its owner, which each look-up sees at no cost, so the load of a proven entry costs no file and no lock. Copies are
+//! proven, too, and so are entries of the baker, which loads each of them once.
 //!
 //! - No process waits. If another process loads the entry, or no lock works, or nothing can be written, the load is not watched. But
 //!   while another process tries an entry that has killed before, the others compile: many programs start several processes at

@@ -28,10 +28,10 @@ use crate::fork_generation::generation;
 use crate::fork_safety::Mutex;
 use crate::guarded_file::GuardedFile;
 
-/// Each process makes a file, so 1 process in 32 merges files of dead ones when it exits, and looks at more than 32 of them.
-/// (Programs that only hit never sweep.)
+/// Each process makes a file, so 1 process in 32 merges files of dead ones, and looks at more than 32 of them. (Programs that only hit
+/// never sweep.)
 const FOLDS: u64 = 32;
-const MAX_FOLDED: usize = 256;
+const MAX_FOLDED: usize = 64;
 
 /// The counters of this process.
 pub struct Recorder {
@@ -100,14 +100,19 @@ impl Recorder {
         }
     }
 
-    /// Writes what hits have left to be written when the process ends, and merges files of dead processes now and then.
+    /// Writes what hits have left to be written when the process ends. Where counters are in memory there is nothing, and nothing is
+    /// allocated: a program may call exit() in a handler of a signal that has interrupted malloc.
     pub fn at_end(&self) {
-        let Some(process) = self.known() else {
-            return;
-        };
-        if let Some((counters, directory)) = self.written(process) {
+        let counters = self.known().and_then(|process| self.written(process));
+        if let Some((counters, directory)) = counters
+            && counters.waits
+        {
             counters.write_changed(directory);
+            self.fold_sometimes();
         }
+    }
+
+    fn fold_sometimes(&self) {
         if let Some(statistics) = &self.statistics
             && let Some(directory) = self.directories().next()
             && directory.now_ms().is_multiple_of(FOLDS)
@@ -164,6 +169,9 @@ impl Process {
                 );
             Some((index, counters.ok()?))
         });
+        if found.as_ref().is_some_and(|(_, counters)| !counters.waits) {
+            recorder.fold_sometimes();
+        }
         Process {
             generation,
             counters: found,

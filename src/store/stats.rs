@@ -1,7 +1,7 @@
 //! Statistics. Each process has one small file of counters and writes each event at once, so that a process that is killed loses
 //! nothing (see `recorder`). The file is in the live directory; where there is none (see `live`), it is in `<stats>`, and hits write
 //! nothing. The command sums the files, and merges those of dead processes into one total; so do processes that store something,
-//! now and then. A process that only hits merges within the live directory when it ends, now and then.
+//! now and then. A process that only hits merges within the live directory, now and then.
 //!
 //! ```text
 //! <stats>/total.json                               the total: the sums of the merged files, the counters when they were zeroed,
@@ -99,7 +99,7 @@ impl Statistics {
         self.locks.try_lock(Purpose::Statistics)
     }
 
-    /// The lock of the live directory, which whoever holds the other one takes as well.
+    /// The lock of the live directory. A process that merges into the total needs both locks.
     fn try_live_lock(&self) -> LockAttempt {
         match &self.live {
             Some(live) => live.locks.try_lock(Purpose::Statistics),

@@ -1,8 +1,8 @@
 //! When entries were used, as far as their files do not say so yet.
 //!
 //! The time of modification of an entry's file is the time of its last use, but a hit must not write to a disk. So a hit notes the
-//! use in the live directory, and whoever looks at the files of a shard adds what is noted there. Now and then a process that stores
-//! something, or the command, dates the files and empties the notes.
+//! use in the live directory. A listing of entries takes the later one of the two times. Once an hour a process that stores an entry
+//! writes the noted times into the files, and then empties the notes; so does `oclcache gc`.
 //!
 //! ```text
 //! uses = { shard }    256 shards, by the first byte of the key
