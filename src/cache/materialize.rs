@@ -51,6 +51,7 @@ fn repeat(
     recipe: &Recipe,
 ) -> Result<(), cl_int> {
     for call in recipe.calls() {
+        let _state = call.float_state.resume();
         let code = match &call.operation {
             Operation::Compile(headers) => {
                 let mut made = TemporaryPrograms {
@@ -100,6 +101,7 @@ pub(super) fn make(
                 links.push((link, made));
                 break next;
             }
+            let _state = link.float_state.resume();
             program = driver.link_program(context, &link.arguments, &made.programs)?;
         };
     }

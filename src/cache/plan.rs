@@ -232,7 +232,8 @@ impl Cache {
         self.unless_marked(driver, plan)
     }
 
-    /// The key that a call would have now. Ignores the program's state.
+    /// The key that a call would have now, in the floating-point state that it was made in: that can be had again. Ignores the
+    /// program's state.
     pub(super) fn key_again(
         &self,
         driver: &'static Driver,
@@ -243,6 +244,7 @@ impl Cache {
         if !earlier.all(|recipe| are_unchanged(recipe)) {
             return Err(Bypass::UnknownInput);
         }
+        let _state = recipe.float_state.resume();
         let plan = self.key(CallInputs {
             driver,
             devices: devices.to_vec(),

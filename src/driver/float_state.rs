@@ -100,12 +100,17 @@ impl FloatState {
         }
     }
 
+    /// Sets this state, which a thread of this process had, on this thread until the result is dropped.
+    pub fn resume(self) -> FloatStateGuard {
+        let before = FloatState::of_thread();
+        self.set();
+        FloatStateGuard(before, PhantomData)
+    }
+
     /// Sets the state of a key on this thread until the result is dropped. All exceptions stay masked: stored ingredients must not
     /// be able to end the process.
     pub fn enter(ingredients: &[Ingredient]) -> FloatStateGuard {
-        let before = FloatState::of_thread();
-        FloatState::entered(ingredients).set();
-        FloatStateGuard(before, PhantomData)
+        FloatState::entered(ingredients).resume()
     }
 
     /// Whether [`FloatState::enter`] sets the register of this ingredient to all that it says.
@@ -133,7 +138,7 @@ impl FloatState {
     fn set(self) {
         let [(_, mxcsr), (_, x87)] = self.0;
         let (mxcsr, x87) = (mxcsr as u32, x87 as u16);
-        // SAFETY: both load a register of this thread. The values were read from it or have only bits that all x86-64
+        // SAFETY: both load a register of this thread. The values were read from such a register or have only bits that all x86-64
         // processors have. No flag of an exception is set that would trap.
         unsafe {
             std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const mxcsr, options(nostack, readonly));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::cl::Device;
-use crate::driver::BuildArguments;
+use crate::driver::{BuildArguments, FloatState};
 use crate::key::include::Closure;
 use crate::key::ingredients::Key;
 pub use crate::store::recipe::{Constants, Header, Text};
@@ -19,6 +19,8 @@ pub struct Recipe {
     pub operation: Operation,
     /// With which devices and options.
     pub arguments: BuildArguments,
+    /// The floating-point state of the thread that called.
+    pub float_state: FloatState,
     /// The recipe before the call, if devices that the call does not name keep that state.
     pub previous: Option<Arc<Recipe>>,
     /// The length of the sources, intermediate languages and embedded headers of all these calls, in bytes.

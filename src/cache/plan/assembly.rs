@@ -7,6 +7,7 @@ use super::CallInputs;
 use super::text::CallText;
 use crate::cache::devices::{self, chosen};
 use crate::config::executable;
+use crate::driver::FloatState;
 use crate::key::include::Closure;
 use crate::key::ingredients::{Ingredient, Key, Kind, sha256};
 use crate::key::options::Options;
@@ -109,6 +110,7 @@ pub(super) fn recipe(
         base: inputs.base,
         operation: inputs.operation,
         arguments: inputs.arguments.clone(),
+        float_state: FloatState::of_thread(),
         previous: inputs.previous,
     }
 }
