@@ -36,12 +36,24 @@ fuzz_target!(|options: &[u8]| {
         if value.len() < 12 || value.windows(3).any(|part| part.iter().all(in_digest)) {
             continue;
         }
-        // Of a definition with quotes there is a second form without them, which may be written nowhere.
-        let is_written = options.windows(definition.len()).any(|w| w == definition);
         let stands = |text: &[u8]| text.windows(value.len()).filter(|w| *w == value).count();
         assert!(
-            !is_written || stands(&private) < stands(options),
+            !is_written(options, definition) || stands(&private) < stands(options),
             "a value is shown"
         );
     }
 });
+
+/// Whether this definition is written as a word of its own in every reading. Elsewhere the same bytes may be a part of a
+/// directory's name, and a definition with quotes has a second form that may be written nowhere.
+fn is_written(options: &[u8], definition: &[u8]) -> bool {
+    let word = [b"-D", definition].concat();
+    let mut starts = options.windows(word.len()).enumerate();
+    starts.any(|(start, written)| {
+        let before = &options[..start];
+        let is_uncertain = |byte: &u8| b"\"'\\".contains(byte) || byte.is_ascii_control();
+        written == word
+            && before.last().is_none_or(|last| *last == b' ')
+            && !before.iter().any(is_uncertain)
+    })
+}
