@@ -29,8 +29,6 @@
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
-use std::fs::File;
-use std::io::Read;
 use std::sync::Arc;
 
 use super::Driver;
@@ -38,8 +36,8 @@ use super::elf_image::{ElfImage, IS_READ};
 use super::files::matches;
 use super::identity::{FileMemory, build_id_value};
 use super::loaded::{self, Changes, Object};
+use super::process_variables;
 use super::profile::DriverFiles;
-use super::real_paths::RealPaths;
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind};
 use crate::outcome::Bypass;
@@ -162,7 +160,7 @@ impl Driver {
     fn opens_by_name(&self, object: &Object) -> bool {
         let known = self.identity.get().and_then(Option::as_ref);
         known.is_some_and(|known| {
-            let path = RealPaths::default().of(&object.path);
+            let path = known.real_path(object);
             object.is_in_a_file() && path.is_some_and(|path| known.is_own(&path))
         })
     }
@@ -170,14 +168,9 @@ impl Driver {
 
 /// Whether a library audits the dynamic linker, and may change bindings (rtld-audit(7)).
 ///
-/// The variable is also looked for in the memory where the kernel put it: the library may remove it from the environment.
+/// The variable is also looked for in what the process was started with: the library may remove it from the environment.
 fn is_audited() -> bool {
-    let mut at_start = Vec::with_capacity(16 << 10);
-    let read =
-        File::open("/proc/self/environ").and_then(|mut file| file.read_to_end(&mut at_start));
-    if read.is_err() {
-        at_start.clear();
-    }
+    let at_start = process_variables::at_start().unwrap_or_default();
     let mut variables = at_start.split(|byte| *byte == 0);
     let names_one = |variable: &[u8]| {
         let value = variable.strip_prefix(b"LD_AUDIT=");

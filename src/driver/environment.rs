@@ -178,8 +178,7 @@ impl KnownVariables {
                 };
                 let opened = at(&opened.variables);
                 let started = match choice.reads_first_environment() {
-                    true => process_variables::at_start()
-                        .map_or_else(|| now.clone(), |first| at(&first)),
+                    true => process_variables::at_start().map_or_else(|| now.clone(), at),
                     false => now.clone(),
                 };
                 let tools = choice.tools.clone();

@@ -18,9 +18,11 @@ use serde::{Deserialize, Serialize};
 use super::Driver;
 use super::files::{FileSearch, FilesByPath, linker_path, matches, needed_by};
 use super::identity::FileMemory;
-use super::loaded::{self, Mappings, Object};
+use super::loaded::{self, Object};
+use super::mappings::Mappings;
 use super::names::ScannedLibrary;
 use super::opened_by_name::{self, OpenedByName, linker_path_at_start, said_by};
+use super::path_map::PathMap;
 use super::profile::DriverFiles;
 use super::real_paths::{RealPaths, WatchedPaths};
 use super::search_memory;
@@ -40,7 +42,9 @@ pub(super) struct DriverFileList {
     /// Libraries that are opened by name.
     pub(super) by_name: OpenedByName,
     /// The identities of files.
-    identities: BTreeMap<PathBuf, Vec<u8>>,
+    identities: PathMap<Vec<u8>>,
+    /// The real paths of libraries that the driver had opened by name, by the paths by which the dynamic linker found them.
+    pub(super) opened: PathMap<PathBuf>,
 }
 
 /// The list of a driver, and what it was made from.
@@ -153,6 +157,7 @@ impl<'a> ListedFiles<'a> {
         let own: HashSet<usize> = self.closure.iter().copied().collect();
         let others = self.objects.iter().enumerate();
         let others = others.filter(|(index, _)| !own.contains(index));
+        let is_known = |path: &Path| self.list.opened.get(path).is_some() || is_known(path);
         self.list
             .by_name
             .of_program(others.map(|(_, object)| object), is_known)
@@ -179,13 +184,17 @@ impl DriverFileList {
             inodes.extend(state.map(|state| state.file.1));
         }
         let may_be_listed = |object: &Object| {
-            let inode = object.inode(mappings);
+            let has_inode = || {
+                object
+                    .inode(mappings)
+                    .is_none_or(|inode| inodes.contains(&inode))
+            };
             object
                 .path
                 .file_name()
                 .is_some_and(|name| names.contains(name))
                 || names.contains(OsStr::from_bytes(&object.name))
-                || inode.is_none_or(|inode| inodes.contains(&inode))
+                || has_inode()
         };
         if self.places.len() != candidates.indices.len() {
             return None;
@@ -200,13 +209,16 @@ impl DriverFileList {
         let by_name = self.by_name.libraries.iter().map(|(path, _)| path);
         let are_real: HashSet<&PathBuf> = self.files.keys().chain(by_name).collect();
         let real = RealPaths::default();
-        let place = |(index, object): (usize, &Object)| match known.get(&index) {
-            Some(place) => (*place).clone(),
-            None if are_real.contains(&object.path) => object.path.clone(),
-            None if object.is_in_a_file() && may_be_listed(object) => {
-                real.of(&object.path).unwrap_or_default()
+        let place = |(index, object): (usize, &Object)| {
+            let known = known.get(&index).copied();
+            match known.or_else(|| self.opened.get(&object.path)) {
+                Some(place) => place.clone(),
+                None if are_real.contains(&object.path) => object.path.clone(),
+                None if object.is_in_a_file() && may_be_listed(object) => {
+                    real.of(&object.path).unwrap_or_default()
+                }
+                None => PathBuf::new(),
             }
-            None => PathBuf::new(),
         };
         let objects = candidates.objects.iter().enumerate();
         Some(objects.map(place).collect())
@@ -349,6 +361,20 @@ impl<'a> Candidates<'a> {
         let by_name = opened_by_name::all(
             &scanned, &loaded, &said, libraries, &real, is_known, &recorder,
         );
+        // What the program has loaded from elsewhere is no matter of the driver's, and is not watched.
+        let is_one = |path: &PathBuf| found.contains_key(path) || by_name.has(path);
+        let others = self.objects.iter().filter(|object| {
+            object.path.is_absolute()
+                && by_name.is_looked_for(object)
+                && RealPaths::default()
+                    .of(&object.path)
+                    .is_some_and(|path| is_one(&path))
+        });
+        let opened = others.filter_map(|object| {
+            let path = real.of(&object.path).filter(is_one)?;
+            Some((object.path.clone(), path))
+        });
+        let opened = opened.collect();
         let places = self.indices.iter().map(|index| places[*index].clone());
         let list = DriverFileList {
             places: places.collect(),
@@ -356,7 +382,8 @@ impl<'a> Candidates<'a> {
             plug_ins: plug_in_paths,
             to_be_opened: needed.files,
             by_name,
-            identities: recorder.identities.into_inner(),
+            identities: recorder.identities.into_inner().into_iter().collect(),
+            opened,
         };
         (list, real.into_watched())
     }

@@ -473,10 +473,10 @@ mod tests {
             needed
                 .libraries
                 .keys()
-                .all(|path| watched.contains_key(path))
+                .all(|path| watched.get(path).is_some())
         );
         let real = RealPaths::default();
         let known = needed_by(&files, &real, |path| path == program);
-        assert!(known.files.is_empty() && real.into_watched().len() == 1);
+        assert!(known.files.is_empty() && real.into_watched().iter().count() == 1);
     }
 }

@@ -22,6 +22,7 @@ use super::key_neutral::is_neutral;
 use super::late::Late;
 use super::loaded::{self, Object};
 use super::names::{Names, ScannedLibrary};
+use super::path_map::PathMap;
 use super::profile::DriverFiles;
 use super::real_paths::RealPaths;
 use crate::file_fingerprint::FileFingerprint;
@@ -80,6 +81,8 @@ pub struct KnownIdentity {
     paths: HashSet<PathBuf>,
     /// Those of them that the program has loaded from elsewhere, and that are neutral as far as they do what their name says.
     of_program: HashSet<PathBuf>,
+    /// Those of libraries that the driver had opened by name, by the paths by which the dynamic linker found them.
+    opened: PathMap<PathBuf>,
     /// What came into the process later, with the ingredients as they are by now.
     late: Late,
     /// The names that occur in its libraries.
@@ -109,6 +112,15 @@ impl KnownIdentity {
     /// Whether the library at this real path is in it from the start, or neutral.
     pub(super) fn has(&self, path: &Path) -> bool {
         self.paths.contains(path)
+    }
+
+    /// The real path of a library that is loaded.
+    pub(super) fn real_path(&self, object: &Object) -> Option<PathBuf> {
+        match self.opened.get(&object.path) {
+            Some(path) => Some(path.clone()),
+            None if self.has(&object.path) => Some(object.path.clone()),
+            None => RealPaths::default().of(&object.path),
+        }
     }
 
     /// Whether the library at this real path is the driver's: it is in the identity, or it is neutral and the driver would find it.
@@ -338,6 +350,7 @@ impl Driver {
             files,
             paths,
             of_program: neutral_of_program,
+            opened: listed.list.opened,
             late,
             names,
             proven,

@@ -2,7 +2,7 @@
 //!
 //! Read from the mapped image, not from the file: the file may have been replaced since it was loaded.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -13,8 +13,9 @@ use object::elf::{
     NoteType, PF_R, PF_W, PT_DYNAMIC, PT_LOAD, PT_NOTE, ProgramType,
 };
 
+use super::mappings::Mappings;
 use crate::cl::info::Number;
-use crate::{fork_safety, proc_file};
+use crate::fork_safety;
 
 /// One loaded library.
 #[derive(Debug)]
@@ -114,47 +115,6 @@ fn is_overlay(path: &Path) -> bool {
         .is_ok_and(|file_system| file_system.f_type as u32 == OVERLAYFS_SUPER_MAGIC)
 }
 
-/// The files that were mapped at a moment. Reading this list takes longer than all other queries of a library, so it is read once
-/// for all libraries of a driver.
-pub struct Mappings(Vec<Mapping>);
-
-/// A line of /proc/self/maps (proc(5)).
-struct Mapping {
-    range: std::ops::Range<usize>,
-    inode: u64,
-    deleted: bool,
-}
-
-impl Mappings {
-    /// The current mappings. Empty if the system does not tell.
-    pub fn now() -> Mappings {
-        let text = proc_file::read("/proc/self/maps").unwrap_or_default();
-        let lines = text.split(|byte| *byte == b'\n');
-        let lines = lines.filter_map(|line| std::str::from_utf8(line).ok());
-        Mappings(lines.filter_map(Mapping::parse).collect())
-    }
-
-    fn at(&self, address: usize) -> Option<&Mapping> {
-        self.0
-            .iter()
-            .find(|mapping| mapping.range.contains(&address))
-    }
-}
-
-impl Mapping {
-    fn parse(line: &str) -> Option<Mapping> {
-        let mut fields = line.split_ascii_whitespace();
-        let (start, end) = fields.next()?.split_once('-')?;
-        let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
-        let inode = fields.nth(3)?.parse().ok()?;
-        Some(Mapping {
-            range,
-            inode,
-            deleted: line.ends_with(" (deleted)"),
-        })
-    }
-}
-
 /// The chosen libraries and all that they need, as loaded.
 pub fn closure(objects: Vec<Object>, is_start: impl Fn(&Object) -> bool) -> Vec<Object> {
     let reached = closure_by_root(&objects, |index| is_start(&objects[index]));
@@ -170,14 +130,14 @@ pub fn closure_by_root(
     objects: &[Object],
     is_start: impl Fn(usize) -> bool,
 ) -> Vec<(usize, usize)> {
-    let mut by_name: HashMap<&[u8], Vec<usize>> = HashMap::new();
+    let mut by_name: Vec<(&[u8], usize)> = Vec::with_capacity(2 * objects.len());
     for (index, object) in objects.iter().enumerate() {
         let file = object.path.file_name().map(OsStr::as_bytes);
         let file = file.filter(|file| *file != object.name);
-        for name in [Some(object.name.as_slice()), file].into_iter().flatten() {
-            by_name.entry(name).or_default().push(index);
-        }
+        let names = [Some(object.name.as_slice()), file].into_iter().flatten();
+        by_name.extend(names.map(|name| (name, index)));
     }
+    by_name.sort_unstable();
     let mut is_found = vec![false; objects.len()];
     let mut found = Vec::new();
     let starts = (0..objects.len()).filter(|index| is_start(*index));
@@ -187,9 +147,11 @@ pub fn closure_by_root(
             if std::mem::replace(&mut is_found[index], true) {
                 continue;
             }
-            let needed = objects[index].needed.iter();
-            let needed = needed.filter_map(|name| by_name.get(name.as_slice()));
-            queue.extend(needed.flatten());
+            for name in &objects[index].needed {
+                let first = by_name.partition_point(|(one, _)| *one < name.as_slice());
+                let same = by_name[first..].iter().take_while(|(one, _)| one == name);
+                queue.extend(same.map(|(_, index)| *index));
+            }
             found.push((index, start));
         }
     }

@@ -19,6 +19,7 @@ use std::io;
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use super::elf::Elf;
+use super::mappings::Mappings;
 use super::{loaded, patch};
 use crate::cl::dispatch::{DispatchTable, SLOTS, Slot};
 use crate::cl::unsupported;
@@ -170,7 +171,7 @@ fn is_padding(table: usize, end: usize) -> bool {
     if !cfg!(target_arch = "x86_64")
         || !table.is_multiple_of(ALIGNMENT)
         || length == 0
-        || !object.is_what_stands_at_its_path(&loaded::Mappings::now())
+        || !object.is_what_stands_at_its_path(&Mappings::now())
     {
         return false;
     }

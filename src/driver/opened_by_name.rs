@@ -228,9 +228,7 @@ impl OpenedByName {
         is_known: impl Fn(&Path) -> bool,
     ) -> Vec<(PathBuf, String)> {
         let real = RealPaths::default();
-        let is_new = |path: &PathBuf| {
-            !is_known(path) && !self.libraries.iter().any(|(found, _)| found == path)
-        };
+        let is_new = |path: &PathBuf| !is_known(path) && !self.has(path);
         let others = others.filter(|object| {
             object.is_in_a_file() && self.is_looked_for(object) && is_new(&object.path)
         });
@@ -242,7 +240,13 @@ impl OpenedByName {
         others.collect()
     }
 
-    fn is_looked_for(&self, object: &Object) -> bool {
+    /// Whether the library at this real path is one of them.
+    pub fn has(&self, path: &Path) -> bool {
+        self.libraries.iter().any(|(found, _)| found == path)
+    }
+
+    /// Whether the driver looks for a library of this name.
+    pub fn is_looked_for(&self, object: &Object) -> bool {
         let file = object.path.file_name().unwrap_or_default().as_bytes();
         self.names.contains(&object.name) || self.names.contains(file)
     }

@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use rustix::mm::{MprotectFlags, mprotect};
 
+use super::mappings::Mappings;
 use crate::cl::dispatch::{DispatchTable, Slot};
-use crate::proc_file;
 
 /// Replaces the slots that the driver provides; functions that it lacks stay NULL. Returns how many were replaced.
 ///
@@ -57,9 +57,10 @@ struct Writable {
 impl Writable {
     fn make(addresses: Range<usize>) -> io::Result<Writable> {
         let page = rustix::param::page_size();
+        let mappings = Mappings::now();
         let mut writable = Writable { pages: Vec::new() };
         for start in (addresses.start / page * page..addresses.end).step_by(page) {
-            let before = protection(start)?.ok_or_else(no_mapping)?;
+            let before = mappings.at(start).ok_or_else(no_mapping)?.protection;
             if !before.contains(MprotectFlags::WRITE) {
                 protect(start, before | MprotectFlags::WRITE)?;
                 writable.pages.push((start, before));
@@ -93,29 +94,6 @@ fn protect(page: usize, flags: MprotectFlags) -> io::Result<()> {
 
 /// Whether a word can be read.
 pub fn is_readable(address: usize) -> bool {
-    matches!(protection(address), Ok(Some(flags)) if flags.contains(MprotectFlags::READ))
-}
-
-/// The protection of a mapping in /proc/self/maps (proc(5)), such as `r--p`. None: nothing is mapped there.
-fn protection(address: usize) -> io::Result<Option<MprotectFlags>> {
-    let maps = proc_file::read("/proc/self/maps")?;
-    let lines = maps.split(|byte| *byte == b'\n');
-    let of_line = |line: &[u8]| -> Option<MprotectFlags> {
-        let line = str::from_utf8(&line[..line.len().min(64)]).ok()?;
-        let mut fields = line.split(' ');
-        let (start, end) = fields.next()?.split_once('-')?;
-        let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
-        let letters = fields.next()?;
-        let known = [
-            ('r', MprotectFlags::READ),
-            ('w', MprotectFlags::WRITE),
-            ('x', MprotectFlags::EXEC),
-        ];
-        let flags = known
-            .into_iter()
-            .filter(|(letter, _)| letters.contains(*letter));
-        let flags = flags.fold(MprotectFlags::empty(), |all, (_, flag)| all | flag);
-        range.contains(&address).then_some(flags)
-    };
-    Ok(lines.filter_map(of_line).next())
+    let mapping = Mappings::now().at(address);
+    mapping.is_some_and(|mapping| mapping.protection.contains(MprotectFlags::READ))
 }

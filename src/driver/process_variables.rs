@@ -3,6 +3,8 @@
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 
+use once_cell::race::OnceBox;
+
 use crate::proc_file;
 
 unsafe extern "C" {
@@ -35,9 +37,12 @@ pub fn current() -> Vec<u8> {
     all
 }
 
-/// The variables with which the process was started (proc(5)). None if they cannot be read, which holds for the driver as well.
-pub fn at_start() -> Option<Vec<u8>> {
-    proc_file::read("/proc/self/environ").ok()
+/// The variables with which the process was started (proc(5)), as they were when they were first asked for: a program may write there.
+/// None if they cannot be read, which holds for the driver as well.
+pub fn at_start() -> Option<&'static [u8]> {
+    static AT_START: OnceBox<Option<Vec<u8>>> = OnceBox::new();
+    let at_start = AT_START.get_or_init(|| Box::new(proc_file::read("/proc/self/environ").ok()));
+    at_start.as_deref()
 }
 
 /// Whether these are the current variables.

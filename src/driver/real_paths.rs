@@ -1,12 +1,13 @@
 //! Real paths, and the states of all files and directories that a search for a driver's files has looked at.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::path_map::PathMap;
 use crate::file_fingerprint::FileFingerprint;
 
 /// Finds real paths. Each component is looked at once: libraries are in few directories, and links are mostly within those. So it
@@ -14,14 +15,28 @@ use crate::file_fingerprint::FileFingerprint;
 #[derive(Default)]
 pub struct RealPaths {
     parts: RefCell<HashMap<PathBuf, Part>>,
-    watched: RefCell<WatchedPaths>,
+    watched: RefCell<HashMap<PathBuf, Option<FileFingerprint>>>,
 }
 
 /// The states of files and directories, each taken before something was read there. None: nothing is there.
 ///
 /// While all states stay, so does what was read. A path is followed to its end, so a link above a file that is pointed elsewhere is
 /// a change; a file that is added to a directory changes the state of the directory.
-pub type WatchedPaths = BTreeMap<PathBuf, Option<FileFingerprint>>;
+pub type WatchedPaths = PathMap<Option<FileFingerprint>>;
+
+impl WatchedPaths {
+    /// Whether all states are as they were.
+    pub fn hold(&self) -> bool {
+        self.iter()
+            .all(|(path, state)| FileFingerprint::at(path) == *state)
+    }
+
+    /// Whether all states are so old that every later change shows in them.
+    pub fn are_settled(&self) -> bool {
+        let mut states = self.iter().filter_map(|(_, state)| state.as_ref());
+        states.all(FileFingerprint::is_settled)
+    }
+}
 
 /// A component of a path, whose parents are no links.
 #[derive(Clone)]
@@ -61,7 +76,7 @@ impl RealPaths {
 
     /// All states that were noted.
     pub fn into_watched(self) -> WatchedPaths {
-        self.watched.into_inner()
+        self.watched.into_inner().into_iter().collect()
     }
 
     /// The path without links, which is watched from now on. None if nothing is there.
@@ -183,13 +198,14 @@ mod tests {
             real.into_watched()
         };
         let before = look();
-        assert_eq!(Vec::from_iter(before.keys()), Vec::from_iter(&looked_at));
+        let paths: Vec<_> = before.iter().map(|(path, _)| path).collect();
+        assert_eq!(paths, Vec::from_iter(&looked_at));
         assert_eq!(look(), before);
         std::fs::remove_file(at("link")).expect("removed");
         symlink("other", at("link")).expect("linked");
         let after = look();
-        assert_ne!(after[&looked_at[0]], before[&looked_at[0]]);
+        assert_ne!(after.get(&looked_at[0]), before.get(&looked_at[0]));
         std::fs::write(at("nothing"), "").expect("written");
-        assert!(look()[&looked_at[1]].is_some());
+        assert!(look().get(&looked_at[1]).is_some_and(Option::is_some));
     }
 }

@@ -13,7 +13,6 @@ use serde::de::DeserializeOwned;
 
 use super::identity::{FileMemory, list_identity};
 use super::real_paths::WatchedPaths;
-use crate::file_fingerprint::FileFingerprint;
 use crate::framing;
 use crate::key::ingredients::VERSION;
 
@@ -44,9 +43,7 @@ pub fn recall<T: DeserializeOwned>(
     let mut bytes = Vec::with_capacity(size as usize + 1);
     file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
     let (of, watched, found): ([u8; 32], WatchedPaths, T) = framing::decode(MAGIC, &bytes)?;
-    let mut states = watched.iter();
-    let holds = states.all(|(path, state)| FileFingerprint::at(path) == *state);
-    (of == *identity && holds).then_some((found, watched))
+    (of == *identity && watched.hold()).then_some((found, watched))
 }
 
 /// Keeps what a search found.
@@ -58,8 +55,7 @@ pub fn remember<T: Serialize>(
     watched: &WatchedPaths,
     memory: &dyn FileMemory,
 ) {
-    let mut states = watched.values().flatten();
-    if watched.is_empty() || !states.all(FileFingerprint::is_settled) {
+    if watched.is_empty() || !watched.are_settled() {
         return;
     }
     if let Ok(bytes) = framing::encode(MAGIC, &(identity, watched, found)) {
@@ -87,8 +83,11 @@ mod tests {
             real.into_watched()
         };
         let absent = directory.path().join("absent");
-        let mut watched = look(&absent);
-        watched.extend(look(Path::new("/")));
+        let real = RealPaths::default();
+        for path in [&absent, Path::new("/")] {
+            real.watch(path);
+        }
+        let watched = real.into_watched();
         remember(&wanted, &settled, &watched, &memory);
         let recalled = |identity| recall::<std::path::PathBuf>(identity, &memory);
         assert_eq!(recalled(&wanted), Some((settled.clone(), watched.clone())));

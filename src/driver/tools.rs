@@ -22,7 +22,6 @@ use super::loaded;
 use super::names::ScannedLibrary;
 use super::real_paths::{RealPaths, WatchedPaths};
 use super::search_memory;
-use crate::file_fingerprint::FileFingerprint;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 
 /// A script that names more programs than this is no linker's.
@@ -53,8 +52,7 @@ impl Tools {
             .iter()
             .filter_map(|tool| program(Path::new(tool)))
             .collect();
-        let is_unchanged = |(path, state): (&PathBuf, &_)| FileFingerprint::at(path) == *state;
-        if paths == before.paths && before.watched.iter().all(is_unchanged) {
+        if paths == before.paths && before.watched.hold() {
             return Some(before.clone());
         }
         let (found, watched) = FoundTools::of(&paths, memory)?;
@@ -66,11 +64,14 @@ impl Tools {
             true => before.names.clone(),
             false => Arc::new(DriverNames::of(scanned, memory)),
         };
-        let is_settled = watched.values().flatten().all(FileFingerprint::is_settled);
         Some(Tools {
             ingredients,
             names,
-            paths: if is_settled { paths } else { Vec::new() },
+            paths: if watched.are_settled() {
+                paths
+            } else {
+                Vec::new()
+            },
             watched: Arc::new(watched),
         })
     }
