@@ -46,7 +46,7 @@ impl CacheHandle {
         // A child that is forked after the run counts with all other processes.
         let counts = !bake::is_baker() && (run.is_some() || statistics.is_some());
         CacheHandle {
-            recorder: counts.then(|| Recorder::new(&executable(), run, statistics)),
+            recorder: counts.then(|| Recorder::new(executable(), run, statistics)),
             store,
             again: OnceBox::new(),
             tries: AtomicUsize::new(0),

@@ -48,7 +48,7 @@ impl Cache {
         let record = JournalRecord {
             time_ms: journal::now_ms(),
             compile_ns: nanoseconds(elapsed),
-            executable: String::from_utf8_lossy(&executable()).into_owned(),
+            executable: String::from_utf8_lossy(executable()).into_owned(),
             process: std::process::id(),
             driver_family: driver.map_or("", |driver| driver.profile.family).to_owned(),
             kernel_names,

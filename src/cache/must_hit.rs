@@ -29,7 +29,7 @@ impl Cache {
         say(&format!(
             "OCLCACHE_MUST_HIT: compiled: {reason}, key {}, program {}, kernels: {}",
             key.as_deref().unwrap_or("none"),
-            text(&executable()),
+            text(executable()),
             text(&kernel_names.join(&b' '))
         ));
     }

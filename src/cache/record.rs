@@ -197,7 +197,7 @@ impl Cache {
                 .then(|| plan.recipe.include_dirs.clone()),
             driver_family: driver.profile.family.to_owned(),
             driver_library: driver.library().to_string_lossy().into_owned(),
-            executable: String::from_utf8_lossy(&executable()).into_owned(),
+            executable: String::from_utf8_lossy(executable()).into_owned(),
             created: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_secs()),

@@ -5,6 +5,8 @@
 
 use std::os::unix::ffi::OsStrExt;
 
+use once_cell::race::OnceBox;
+
 use super::{Config, Name, ValueSource};
 
 /// A setting that a program can have.
@@ -86,7 +88,7 @@ impl Config {
             return;
         }
         let own = executable();
-        self.apply_rules_of(&String::from_utf8_lossy(&own));
+        self.apply_rules_of(&String::from_utf8_lossy(own));
     }
 
     fn apply_rules_of(&mut self, program: &str) {
@@ -102,11 +104,14 @@ impl Config {
 }
 
 /// The name of the running program's file, even if that was replaced meanwhile.
-pub fn executable() -> Vec<u8> {
-    let path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-    let name = path.file_name().unwrap_or_default().as_bytes();
-    // proc(5): the kernel appends this to the path of a removed file.
-    name.strip_suffix(b" (deleted)").unwrap_or(name).to_vec()
+pub fn executable() -> &'static [u8] {
+    static NAME: OnceBox<Vec<u8>> = OnceBox::new();
+    NAME.get_or_init(|| {
+        let path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+        let name = path.file_name().unwrap_or_default().as_bytes();
+        // proc(5): the kernel appends this to the path of a removed file.
+        Box::new(name.strip_suffix(b" (deleted)").unwrap_or(name).to_vec())
+    })
 }
 
 #[cfg(test)]
@@ -155,7 +160,7 @@ mod tests {
     #[test]
     fn the_environment_stands_above_the_rule_of_the_running_program() {
         let home = tempfile::tempdir().expect("a temporary directory");
-        let own = String::from_utf8_lossy(&executable()).into_owned();
+        let own = String::from_utf8_lossy(executable()).into_owned();
         let text = format!("[program.'{own}']\ncache = false\nstore_source = false\n");
         std::fs::create_dir(home.path().join("oclcache")).expect("made");
         std::fs::write(home.path().join("oclcache/config.toml"), text).expect("written");

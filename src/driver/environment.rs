@@ -1,6 +1,8 @@
 //! The surroundings of a call that change what a driver compiles: environment variables, configuration files, and programs that it
 //! runs. An application may change any of them at any time, so they are checked in each call.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::mem;
 use std::os::unix::ffi::OsStrExt;
@@ -124,6 +126,8 @@ struct Choice<'a> {
     suffix: &'a [u8],
     libraries: &'a DriverNames,
     tools: &'a Arc<DriverNames>,
+    /// Whether names occur in libraries or tools. Most variables are the same at all moments.
+    occurring: RefCell<HashMap<String, bool>>,
 }
 
 impl KnownVariables {
@@ -261,7 +265,15 @@ impl Choice<'_> {
         if is_known {
             return (!environment.is_default(name, value)).then_some(Enters::AsText);
         }
-        let occurs = || self.libraries.has(name.as_bytes()) || self.tools.has(name.as_bytes());
+        let occurs = || {
+            let mut known = self.occurring.borrow_mut();
+            if let Some(occurs) = known.get(name) {
+                return *occurs;
+            }
+            let occurs = self.libraries.has(name.as_bytes()) || self.tools.has(name.as_bytes());
+            known.insert(name.to_owned(), occurs);
+            occurs
+        };
         (!is_neutral_value(name, value) && occurs()).then_some(Enters::AsDigest)
     }
 }
@@ -354,6 +366,7 @@ impl Driver {
             suffix: &self.suffix,
             libraries: self.names(memory)?,
             tools: &tools.names,
+            occurring: RefCell::default(),
         };
         let [now, opened, started] = self.variables.chosen(&self.opened_in, &choice);
         let reads = now.reads.max(opened.reads).max(started.reads);

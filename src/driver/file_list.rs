@@ -133,6 +133,13 @@ impl<'a> ListedFiles<'a> {
         loaded.filter(|(_, object)| object.is_in_a_file())
     }
 
+    /// The index of the object that was loaded from a file, by its real path.
+    pub(super) fn index_of(&self, path: &Path) -> Option<usize> {
+        // A comparison of paths takes them to pieces.
+        let mut places = self.places.iter();
+        places.position(|place| place.as_os_str() == path.as_os_str())
+    }
+
     /// Whether the driver reads or opens this file.
     pub(super) fn has(&self, place: &Path) -> bool {
         self.list.files.contains_key(place)

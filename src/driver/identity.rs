@@ -298,7 +298,7 @@ impl Driver {
         }
         let mut take = |path: &PathBuf, name: &str, paths: &BTreeSet<PathBuf>| -> Option<()> {
             let stamp = listed.state(path)?;
-            let identity = match listed.places.iter().position(|place| place == path) {
+            let identity = match listed.index_of(path) {
                 Some(index) => {
                     let object = &objects[index];
                     let identity = loaded_identity(object, path, &listed, memory)?;

@@ -240,23 +240,32 @@ impl NameIndex {
         if xxh3_64(&block) != self.rows[number].1 {
             return None;
         }
-        let mut known = [0; LENGTH];
+        // How many bytes the last name had in common with the wanted one, which comes behind it.
+        let mut common = 0;
         let mut rest = &block[..];
-        while let [shared, length, behind @ ..] = rest {
-            let (shared, end) = (
-                usize::from(*shared),
-                usize::from(*shared) + usize::from(*length),
-            );
-            if *length == 0 {
+        while let [shared, new_length, behind @ ..] = rest {
+            let (shared, new_length) = (usize::from(*shared), usize::from(*new_length));
+            if new_length == 0 {
                 break;
             }
-            let new = behind.get(..usize::from(*length))?;
-            known.get_mut(shared..end)?.copy_from_slice(new);
-            known.get_mut(end..)?.fill(0);
-            if known >= *wanted {
-                return Some(begins(&known));
+            let new = behind.get(..new_length)?;
+            rest = &behind[new_length..];
+            if shared > common {
+                continue; // it differs from the wanted name where the last one did
             }
-            rest = &behind[new.len()..];
+            // A name that shares less is behind the wanted one.
+            if shared == common {
+                let behind_shared = wanted.get(shared..)?;
+                let same = new.iter().zip(behind_shared);
+                common += same.take_while(|(one, other)| one == other).count();
+                let next = wanted.get(common).copied().unwrap_or_default();
+                if new.get(common - shared).copied().unwrap_or_default() < next {
+                    continue;
+                }
+            } else {
+                common = shared;
+            }
+            return Some(common >= length);
         }
         Some(false)
     }

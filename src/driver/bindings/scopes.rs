@@ -101,6 +101,7 @@ impl<'a> Scopes<'a> {
     ) -> Result<Vec<Ingredient>, Bypass> {
         let objects = self.world.objects;
         let mut providers: BTreeMap<usize, BTreeSet<(CString, usize)>> = BTreeMap::new();
+        self.known.reserve(slots.len());
         for slot in slots {
             // The scope of all libraries binds a slot first. An absent function is bound to the usual one.
             let Some(bound) = slot.bound.or_else(|| self.find(None, &slot)) else {

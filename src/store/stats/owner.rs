@@ -21,8 +21,16 @@ pub struct StatsView {
     host: String,
     /// Identifies the boot of the host.
     boot: String,
-    /// Whether /proc shows the processes of this namespace, and not those of the host around a container, or none.
-    has_proc: bool,
+    /// This process. None if /proc does not show the processes of this namespace, but those of the host around a container, or none.
+    own: Option<RunningProcess>,
+}
+
+/// A process as /proc shows it.
+#[derive(Clone, Copy)]
+struct RunningProcess {
+    number: u32,
+    /// When it started, in ticks since boot.
+    start: u64,
 }
 
 impl StatsView {
@@ -36,19 +44,17 @@ impl StatsView {
             b"\0",
             processes.as_os_str().as_encoded_bytes(),
         ];
-        let own = fs::read_link("/proc/self").ok();
-        let own = own.and_then(|own| own.to_str()?.parse().ok());
+        let own = RunningProcess::at("/proc/self/stat");
         StatsView {
             host: digits(&host.concat()),
             boot: digits(&boot),
-            has_proc: own == Some(std::process::id()),
+            own: own.filter(|own| own.number == std::process::id()),
         }
     }
 
     /// The name of a process's file. A process keeps it when it executes another program.
     pub fn name_of(&self, process: u32) -> String {
-        let start = start_time(process).filter(|_| self.has_proc);
-        let start = start.unwrap_or(0);
+        let start = self.start_time(process).unwrap_or(0);
         format!("{}-{}-{process}-{start}", self.host, self.boot)
     }
 
@@ -72,13 +78,22 @@ impl StatsView {
             FileOwner::Unknown
         } else if boot != self.boot {
             FileOwner::Dead
-        } else if start == 0 || !self.has_proc {
+        } else if start == 0 || self.own.is_none() {
             FileOwner::Unknown
-        } else if start_time(process) == Some(start) {
+        } else if self.start_time(process) == Some(start) {
             FileOwner::Alive
         } else {
             FileOwner::Dead
         }
+    }
+
+    /// When a process started, in ticks since boot. None if there is none, or if that is unknown.
+    fn start_time(&self, process: u32) -> Option<u64> {
+        let own = self.own?;
+        if own.number == process {
+            return Some(own.start);
+        }
+        Some(RunningProcess::at(&format!("/proc/{process}/stat"))?.start)
     }
 }
 
@@ -93,12 +108,20 @@ fn digits(bytes: &[u8]) -> String {
     format!("{:08x}", xxhash_rust::xxh3::xxh3_64(bytes) as u32)
 }
 
-/// When a process started, in ticks since boot: field 22 of /proc/PID/stat, counted from behind the name in parentheses.
-fn start_time(process: u32) -> Option<u64> {
-    let stat = proc_file::read(&format!("/proc/{process}/stat")).ok()?;
-    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
-    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+impl RunningProcess {
+    /// What a file `stat` of /proc says (proc(5)): the number first, and in field 22, counted from behind the name in parentheses, when
+    /// the process started.
+    fn at(path: &str) -> Option<RunningProcess> {
+        let stat = proc_file::read(path).ok()?;
+        let name_start = stat.iter().position(|byte| *byte == b'(')?;
+        let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+        let number = str::from_utf8(&stat[..name_start]).ok()?;
+        let rest = str::from_utf8(&stat[name_end + 1..]).ok()?;
+        Some(RunningProcess {
+            number: number.trim_end().parse().ok()?,
+            start: rest.split_ascii_whitespace().nth(19)?.parse().ok()?,
+        })
+    }
 }
 
 #[cfg(test)]
