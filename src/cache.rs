@@ -82,7 +82,7 @@ use handle::CacheHandle;
 use journal::kernel_names_after;
 use known_sources::KnownSources;
 pub use plan::HeaderProgram;
-use plan::Plan;
+use plan::{Plan, SharedParts};
 use record::Miss;
 use single_flight::BuildTurn;
 pub use withheld_texts::without_texts;
@@ -103,6 +103,7 @@ pub struct Cache {
     measures: CostMemory,
     memory: EntryMemory,
     sources: KnownSources,
+    shared_parts: SharedParts,
     marks: AuditMarks,
 }
 
@@ -273,6 +274,7 @@ impl Cache {
             measures: CostMemory::default(),
             memory: EntryMemory::new(),
             sources: KnownSources::default(),
+            shared_parts: SharedParts::default(),
             marks: AuditMarks::default(),
         }
     }

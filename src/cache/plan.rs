@@ -2,6 +2,7 @@
 
 mod assembly;
 mod identity;
+mod shared_parts;
 mod state;
 mod text;
 
@@ -16,13 +17,14 @@ use super::devices::{self, previous};
 use super::headers::{are_unchanged, header, source_text};
 use crate::cl::{Context, Device, Program};
 use crate::driver::{BuildArguments, Driver, device};
-use crate::key::ingredients::{Ingredient, Key, key, sha256};
+use crate::key::ingredients::{Ingredient, Key, sha256};
 use crate::key::options::Options;
 use crate::key::source::before_digits;
 use crate::outcome::{Bypass, Missed};
 use crate::reserve::has_room;
 use crate::shadow::{self, Base, Operation, Origin, Recipe, Ticket};
 use crate::store::stats::Labels;
+pub(super) use shared_parts::SharedParts;
 pub(super) use state::{has_inner_kernels, has_kernels};
 use text::CallText;
 
@@ -265,12 +267,10 @@ impl Cache {
         let text = self.call_text(&mut inputs)?;
         let identity = self.call_identity(&inputs, &text.closure)?;
         let own = assembly::call_ingredients(&inputs, &targets, &text, identity.surroundings)?;
-        let parts: Vec<Arc<[Ingredient]>> = [own.into()]
-            .into_iter()
-            .chain(identity.devices)
-            .chain([identity.driver, identity.bindings])
-            .collect();
-        let key = key(parts.iter().flat_map(|part| part.iter()));
+        let mut parts = identity.devices;
+        parts.extend([identity.driver, identity.bindings]);
+        let key = self.shared_parts.hash(&parts).with(&own).key();
+        parts.push(own.into());
         let CallText {
             options, closure, ..
         } = text;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The version of the encoding and of the choice of ingredients.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The key of a build: equal keys mean that the driver would make an equal program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -164,17 +164,38 @@ pub fn digest_of(value: &[u8]) -> Option<[u8; 32]> {
 
 /// The key of these ingredients.
 pub fn key<'a>(ingredients: impl IntoIterator<Item = &'a Ingredient>) -> Key {
-    let mut hash = Sha256::new();
-    hash.update(b"oclcache key");
-    hash.update(VERSION.to_le_bytes());
-    for ingredient in ingredients {
-        hash.update([ingredient.kind as u8]);
-        hash.update((ingredient.name.len() as u32).to_le_bytes());
-        hash.update(&ingredient.name);
-        hash.update((ingredient.value.len() as u64).to_le_bytes());
-        hash.update(&ingredient.value);
+    KeyHash::new().with(ingredients).key()
+}
+
+/// The hash of the ingredients of a key as far as they are known. Keys that begin alike share it.
+#[derive(Clone)]
+pub struct KeyHash(Sha256);
+
+impl KeyHash {
+    /// That of no ingredient.
+    pub fn new() -> KeyHash {
+        let mut hash = Sha256::new();
+        hash.update(b"oclcache key");
+        hash.update(VERSION.to_le_bytes());
+        KeyHash(hash)
     }
-    Key(hash.finalize().into())
+
+    /// The same with more ingredients.
+    pub fn with<'a>(mut self, ingredients: impl IntoIterator<Item = &'a Ingredient>) -> KeyHash {
+        for ingredient in ingredients {
+            self.0.update([ingredient.kind as u8]);
+            self.0.update((ingredient.name.len() as u32).to_le_bytes());
+            self.0.update(&ingredient.name);
+            self.0.update((ingredient.value.len() as u64).to_le_bytes());
+            self.0.update(&ingredient.value);
+        }
+        self
+    }
+
+    /// The key of exactly these ingredients.
+    pub fn key(self) -> Key {
+        Key(self.0.finalize().into())
+    }
 }
 
 /// SHA-256 of a text.
@@ -212,11 +233,11 @@ mod tests {
     fn the_key_of_a_given_list_never_changes_without_a_new_version() {
         assert_eq!(
             key(&list()).hex(),
-            "b94814d18feb43eb685b8f8e37121f684e8c380e17fb2b5a308581bef3453e23"
+            "f7b6625c2f655afad311343476b15de54d937b80c474129fbbee95d700bf5f13"
         );
         assert_eq!(
             key(&[]).hex(),
-            "9c76bc7f9dd389866bad9697d949868a7151024858f94d2a508b4e52bbe1d7d3"
+            "e55229d50b26b0cfd84b8a227852be91c278f5a37d4011a4ccf9b7bc3b6b18b7"
         );
     }
 

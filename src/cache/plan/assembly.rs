@@ -14,7 +14,7 @@ use crate::key::options::Options;
 use crate::outcome::Bypass;
 use crate::shadow::{Base, Constants, Operation, Recipe};
 
-/// The ingredients of the call itself. Those of devices and driver follow them in the key. A change of the order changes all
+/// The ingredients of the call itself. They follow those of devices and driver in the key. A change of the order changes all
 /// keys.
 pub(super) fn call_ingredients(
     inputs: &CallInputs<'_>,
