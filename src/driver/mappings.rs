@@ -105,10 +105,11 @@ const QUERY: Opcode = opcode::read_write::<Query>(b'f', 17);
 
 /// Asks the kernel.
 fn ask(file: &OwnedFd, address: usize) -> Result<Mapping, Errno> {
-    /// PATH_MAX, and what is added to it.
-    const MAX_NAME: usize = 4096 + DELETED.len();
+    /// PATH_MAX. The kernel gives no longer ones.
+    const MAX_NAME: usize = 4096;
     let mut name: Vec<u8> = Vec::new();
     name.try_reserve_exact(MAX_NAME).map_err(|_| Errno::NOMEM)?;
+    name.resize(MAX_NAME, 0);
     let mut query = Query {
         size: size_of::<Query>() as u64,
         address: address as u64,
@@ -116,15 +117,13 @@ fn ask(file: &OwnedFd, address: usize) -> Result<Mapping, Errno> {
         name: name.as_mut_ptr().cast::<c_void>() as u64,
         ..Query::default()
     };
-    // SAFETY: the kernel reads and writes a query of this size, and writes a name of at most `name_size` bytes, with its NUL, to where
-    // that many are allocated. `name_size` is what it has written.
-    unsafe {
-        ioctl(file, Updater::<QUERY, Query>::new(&mut query))?;
-        name.set_len((query.name_size as usize).min(MAX_NAME));
-    }
+    // SAFETY: the kernel reads and writes a query of this size, and writes a name of at most `name_size` bytes to where that many are.
+    unsafe { ioctl(file, Updater::<QUERY, Query>::new(&mut query)) }?;
+    // With its NUL.
+    name.truncate((query.name_size as usize).saturating_sub(1));
     Ok(Mapping {
         inode: query.inode,
-        deleted: name.strip_suffix(&[0]).unwrap_or(&name).ends_with(DELETED),
+        deleted: name.ends_with(DELETED),
         protection: protection(|bit, _| query.ways & bit != 0),
     })
 }
