@@ -137,6 +137,34 @@ class Watch:
         return self.runs == len(self.deaths)
 
 
+# Overwrites the stack below the driver's code, whenever that asks for a variable. Intel's CPU runtime takes what is on its stack for the
+# value of CL_CONFIG_CPU_FORCE_MAX_WORK_GROUP_SIZE where that is empty: a kernel's work-groups have 67108864 items at most, or 8192
+# where zeros were there (measured).
+FILLER = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+static void __attribute__((noinline)) fill(void)
+{
+    char below[16384];
+    memset(below, FILL, sizeof below);
+    __asm__ volatile("" : : "r"(below) : "memory");
+}
+#define FILLED(function) \\
+    char *function(const char *name) \\
+    { \\
+        static char *(*next)(const char *); \\
+        if (!next) \\
+            next = (char *(*)(const char *))dlsym(RTLD_NEXT, #function); \\
+        char *value = next(name); \\
+        fill(); \\
+        return value; \\
+    }
+FILLED(getenv)
+FILLED(secure_getenv)
+"""
+
+
 class Built:
     """What cargo has built: the library, the command and the program that carries out cases."""
 
@@ -254,6 +282,18 @@ class Sides:
             errors.count('outcome="hit"') + errors.count("outcome=hit"),
             errors.count("outcome="),
         )
+
+    def reads_its_stack(self, case):
+        """Whether what a bare process prints depends on what was on its stack before: then the driver reads what it has not written."""
+        if "preload" in case.get("process", {}):
+            return False
+        filled = []
+        for fill in ("0", "0x55"):
+            library = self.preload({"how": "path", "source": f"#define FILL {fill}\n{FILLER}"})
+            process = case.get("process", {})
+            variables = {**process.get("variables", {}), **library}
+            filled.append(self.run({**case, "process": {**process, "variables": variables}}))
+        return difference(*filled) is not None
 
     def bake(self):
         environment = self.environment({}, "baked")

@@ -209,7 +209,7 @@ def change_options(chance, case, pool):
     call = case["calls"][chance.choice(found)]
     options = call["options"]
     words = (options or "").split(" ")
-    way = chance.choice(["add", "drop", "swap", "number", "none"])
+    way = chance.choice(["add", "drop", "swap", "number", "letter", "none"])
     if way == "add":
         words.insert(chance.randrange(len(words) + 1), chance.choice([*differ_cases.OPTIONS, f"-D{chance.choice(macros_of(case))}={differ_cases.number(chance)}", "-Iother", ""]))
     elif way == "drop":
@@ -218,7 +218,23 @@ def change_options(chance, case, pool):
         chance.shuffle(words)
     elif way == "number":
         words = [re.sub(r"=-?\d+", lambda _: f"={differ_cases.number(chance)}", word) for word in words]
+    elif way == "letter":
+        words = [with_another_letter(chance, word) if chance.random() < 0.5 else word for word in words]
     call["options"] = " ".join(words) if way != "none" else chance.choice([None, ""])
+
+
+def with_another_letter(chance, word):
+    """A word in which one letter behind its first two characters has the other case.
+
+    >>> import random
+    >>> with_another_letter(random.Random(1), "-DN"), with_another_letter(random.Random(1), "-w"), with_another_letter(random.Random(1), "")
+    ('-Dn', '-w', '')
+    """
+    places = [place for place in range(2, len(word)) if word[place].isalpha()]
+    if not places:
+        return word
+    place = chance.choice(places)
+    return word[:place] + word[place].swapcase() + word[place + 1 :]
 
 
 def change_source(chance, case, pool):

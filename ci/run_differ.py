@@ -194,6 +194,10 @@ class Worker:
         if not self.pool.is_new(sign):
             return
         say(f"{seconds:5.0f} s  seed {self.seed}, {kind}, {mode}, run {found.run}: bare {shorten(found.bare)}, cached {shorten(found.cached)}")
+        if self.scratch.reads_its_stack(case):
+            self.pool.count(unstable=1, failing=-1)
+            say("         what the driver finds on its stack: no difference")
+            return
         kept = {"driver": self.arguments.driver, "mode": mode, "before": [base.case] if base else [], "case": case}
         if not self.fails(kept):
             kept["before"] = self.history[mode][-SEARCHED:]
