@@ -209,9 +209,13 @@ def change_options(chance, case, pool):
     call = case["calls"][chance.choice(found)]
     options = call["options"]
     words = (options or "").split(" ")
-    way = chance.choice(["add", "drop", "swap", "number", "letter", "none"])
+    way = chance.choice(["add", "twice", "drop", "swap", "number", "letter", "none"])
     if way == "add":
         words.insert(chance.randrange(len(words) + 1), chance.choice([*differ_cases.OPTIONS, f"-D{chance.choice(macros_of(case))}={differ_cases.number(chance)}", "-Iother", ""]))
+    elif way == "twice":
+        # The last one counts. The values are always these, so that what differs is the order.
+        macro = macros_of(case)[0]
+        words += chance.sample([f"-D{macro}=3", f"-D{macro}=5"], 2)
     elif way == "drop":
         words.pop(chance.randrange(len(words)))
     elif way == "swap":

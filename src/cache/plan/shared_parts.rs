@@ -8,21 +8,29 @@ use crate::key::ingredients::{Ingredient, KeyHash};
 
 /// The hash of the parts that were used last.
 #[derive(Default)]
-pub struct SharedParts(Mutex<Option<(Vec<Arc<[Ingredient]>>, KeyHash)>>);
+pub struct SharedParts(Mutex<Option<KnownHash>>);
+
+struct KnownHash {
+    parts: Vec<Arc<[Ingredient]>>,
+    hash: KeyHash,
+}
 
 impl SharedParts {
     /// The hash of these parts.
     pub fn hash(&self, parts: &[Arc<[Ingredient]>]) -> KeyHash {
         let is_same = |(one, other): (&Arc<_>, &Arc<_>)| Arc::ptr_eq(one, other);
-        if let Some((known, hash)) = &*self.0.lock()
-            && known.len() == parts.len()
-            && known.iter().zip(parts).all(is_same)
+        if let Some(known) = &*self.0.lock()
+            && known.parts.len() == parts.len()
+            && known.parts.iter().zip(parts).all(is_same)
         {
-            return hash.clone();
+            return known.hash.clone();
         }
         let hash = KeyHash::new().with(parts.iter().flat_map(|part| part.iter()));
-        let known = Some((parts.to_vec(), hash.clone()));
-        let gone = std::mem::replace(&mut *self.0.lock(), known);
+        let known = KnownHash {
+            parts: parts.to_vec(),
+            hash: hash.clone(),
+        };
+        let gone = self.0.lock().replace(known);
         drop(gone);
         hash
     }
@@ -44,7 +52,7 @@ mod tests {
             &[one.clone(), other.clone()],
             &[one.clone(), other.clone()],
             &[other.clone(), one.clone()],
-            &[one.clone()],
+            &[one.clone(), one.clone()],
             &[],
         ];
         for parts in lists {
