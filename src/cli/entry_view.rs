@@ -64,6 +64,14 @@ pub fn kernels(names: &[Vec<u8>]) -> String {
     }
 }
 
+/// The ingredients of a key in the order in which they are read: first those of the call itself, which are the last ones in the key.
+pub fn in_reading_order(ingredients: &[Ingredient]) -> impl Iterator<Item = &Ingredient> {
+    let is_first = |one: &Ingredient| matches!(one.kind, Kind::Source | Kind::Il | Kind::Input);
+    let first = ingredients.iter().position(is_first).unwrap_or(0);
+    let (shared, own) = ingredients.split_at(first);
+    own.iter().chain(shared)
+}
+
 /// The name of its kind.
 pub fn kind(ingredient: &Ingredient) -> String {
     format!("{:?}", ingredient.kind).to_lowercase()

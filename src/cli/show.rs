@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::entry_view::{kind, value};
+use super::entry_view::{in_reading_order, kind, value};
 use super::failure::Failure;
 use super::find::find_entry;
 use super::output::{print, print_foreign, print_json, seconds, size};
@@ -58,7 +58,7 @@ impl ShowArgs {
 fn as_json(entry: &Entry) -> Value {
     let lossy = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
     let meta = &entry.meta;
-    let ingredients = meta.ingredients.iter().map(|ingredient| {
+    let ingredients = in_reading_order(&meta.ingredients).map(|ingredient| {
         json!({ "kind": kind(ingredient), "name": ingredient.name, "value": value(ingredient) })
     });
     json!({
@@ -132,7 +132,7 @@ fn as_text(entry: &Entry) -> String {
         let words = "pending: `oclcache bake` compiles this recipe";
         row("state", words.to_owned());
     }
-    for ingredient in &meta.ingredients {
+    for ingredient in in_reading_order(&meta.ingredients) {
         row(
             &kind(ingredient),
             format!("{} {}", text(ingredient.name.as_bytes()), value(ingredient)),
