@@ -234,7 +234,7 @@ impl Cache {
         self.unless_marked(driver, plan)
     }
 
-    /// The key that a call would have now, in the floating-point state that it was made in: that can be had again. Ignores the
+    /// The key that a call would have now. The floating-point state is that of the call, since it can be set again. Ignores the
     /// program's state.
     pub(super) fn key_again(
         &self,

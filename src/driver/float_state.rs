@@ -102,9 +102,12 @@ impl FloatState {
 
     /// Sets this state, which a thread of this process had, on this thread until the result is dropped.
     pub fn resume(self) -> FloatStateGuard {
-        let before = FloatState::of_thread();
-        self.set();
-        FloatStateGuard(before, PhantomData)
+        // Nothing is touched where nothing differs, which is usual.
+        let saved = (FloatState::of_thread() != self).then(Saved::take);
+        if saved.is_some() {
+            self.set();
+        }
+        FloatStateGuard(saved, PhantomData)
     }
 
     /// Sets the state of a key on this thread until the result is dropped. All exceptions stay masked: stored ingredients must not
@@ -172,11 +175,62 @@ impl FloatState {
     }
 }
 
-/// Restores the thread's floating-point state when dropped. It stays on its thread.
-pub struct FloatStateGuard(FloatState, PhantomData<*const ()>);
+/// Restores the thread's floating-point state when dropped, with the flags of exceptions, which are the program's own. It stays on its
+/// thread.
+pub struct FloatStateGuard(Option<Saved>, PhantomData<*const ()>);
 
 impl Drop for FloatStateGuard {
     fn drop(&mut self) {
+        if let Some(saved) = self.0.take() {
+            saved.restore();
+        }
+    }
+}
+
+/// All of a thread's floating-point state, and no exception is pending until it is restored.
+#[cfg(target_arch = "x86_64")]
+struct Saved {
+    mxcsr: u32,
+    /// The environment of x87: control, status and tag words, and the last instruction.
+    x87: [u32; 7],
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Saved {
+    fn take() -> Saved {
+        let mut saved = Saved {
+            mxcsr: 0,
+            x87: [0; 7],
+        };
+        // SAFETY: they store registers, which every x86-64 processor has, where there is room: 4 and 28 bytes. The last one clears the
+        // exceptions of x87, of which one that is pending would trap once it is no longer masked.
+        unsafe {
+            std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut saved.mxcsr, options(nostack, preserves_flags));
+            std::arch::asm!("fnstenv [{}]", "fnclex", in(reg) &raw mut saved.x87, options(nostack));
+        }
+        saved
+    }
+
+    fn restore(&self) {
+        // SAFETY: both load what this thread had. No value is on the stack of x87 between functions (System V ABI).
+        unsafe {
+            std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const self.mxcsr, options(nostack, readonly));
+            std::arch::asm!("fldenv [{}]", in(reg) &raw const self.x87, options(nostack, readonly));
+        }
+    }
+}
+
+/// On other processors the flags are in another register, which nothing here touches.
+#[cfg(not(target_arch = "x86_64"))]
+struct Saved(FloatState);
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Saved {
+    fn take() -> Saved {
+        Saved(FloatState::of_thread())
+    }
+
+    fn restore(&self) {
         self.0.set();
     }
 }
@@ -212,6 +266,33 @@ mod tests {
     fn a_thread_starts_with_what_is_not_in_the_key() {
         assert_eq!(FloatState::of_thread(), AT_START);
         assert_eq!(AT_START.ingredients("").count(), 0);
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn the_flags_of_exceptions_are_the_programs_own() {
+        let mxcsr = || {
+            let mut mxcsr = 0u32;
+            // SAFETY: it only stores a register, which every x86-64 processor has.
+            unsafe {
+                std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut mxcsr, options(nostack, preserves_flags));
+            }
+            mxcsr
+        };
+        let divided = std::hint::black_box(1.0f64) / std::hint::black_box(0.0);
+        assert!(divided.is_infinite());
+        let before = mxcsr();
+        assert_ne!(before & 4, 0, "a division by zero was noted");
+        let other = FloatState([("MXCSR", 0x3f80), ("x87 control word", 0x77f)]);
+        for state in [AT_START, other] {
+            let resumed = state.resume();
+            assert_eq!(FloatState::of_thread(), state);
+            let third = std::hint::black_box(1.0f64) / std::hint::black_box(3.0);
+            assert!(third > 0.3);
+            drop(resumed);
+            assert_eq!(mxcsr() & before, before);
+        }
+        assert_eq!(FloatState::of_thread(), AT_START);
     }
 
     #[test]
