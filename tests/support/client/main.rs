@@ -35,7 +35,7 @@
 //! | `recycled` | programs made in all ways that take turns at the same addresses |
 //! | `hook` | one line with the nanoseconds of calls that the cache hooks, and of one that it does not hook |
 //! | `load` | one line with the nanoseconds of the first clGetPlatformIDs, and the memory that is resident then |
-//! | `stress N M [race]` | N threads that do all that a program allows with M programs, for ThreadSanitizer |
+//! | `stress N M [race\|LOADER]` | N threads that do all that a program allows with M programs, for ThreadSanitizer; half way LOADER is opened |
 //! | `stack KIB HOW` | one program on a thread with a stack of so many KiB, and on standard error what it took of that |
 //! | `terminators CASE` | sources whose lengths count the terminator |
 //! | `threads N M` | N threads that build M programs each |

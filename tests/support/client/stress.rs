@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use libloading::Library;
-use opencl_sys::cl_function_types::{clGetDeviceInfo_fn, clUnloadPlatformCompiler_fn};
+use opencl_sys::cl_function_types::{
+    clGetDeviceInfo_fn, clGetPlatformIDs_fn, clUnloadPlatformCompiler_fn,
+};
 use opencl_sys::*;
 
 use crate::cl::{self, Handle, call};
@@ -250,13 +252,30 @@ fn unloader(session: &Session) -> Result<impl Fn() + use<>, String> {
     })
 }
 
+/// How many platforms another loader lists.
+fn platforms(loader: &str) -> cl_uint {
+    // SAFETY: an ICD loader, which stays open.
+    let library = unsafe { Library::new(loader) }.expect("a loader");
+    // SAFETY: in a loader a function of this type stands behind this name.
+    let list = unsafe { library.get::<clGetPlatformIDs_fn>("clGetPlatformIDs") };
+    let list = list.expect("a loader").expect("a function");
+    let mut count = 0;
+    // SAFETY: room for a number.
+    unsafe { list(0, ptr::null_mut(), &raw mut count) };
+    std::mem::forget(library);
+    count
+}
+
 pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     let number = |index: usize| -> Result<u32, String> {
         let text = arguments.get(index).ok_or("stress takes two numbers")?;
         text.parse().map_err(|_| format!("no number: {text}"))
     };
     let (threads, programs) = (number(0)?, number(1)?);
-    let races = arguments.get(2).is_some_and(|word| word == "race");
+    let (races, later) = match arguments.get(2).map(String::as_str) {
+        Some("race") => (true, None),
+        later => (false, later),
+    };
     let unload = unloader(session)?;
     let shared = session.program(&source(1));
     println!("shared build: code {}", cl::build(shared, None));
@@ -309,6 +328,15 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
         let work = &work;
         for thread in 1..=threads {
             scope.spawn(move || (work.0)(thread));
+        }
+        if let Some(later) = later {
+            let next = &next;
+            scope.spawn(move || {
+                while next.load(Ordering::Relaxed) < programs / 2 {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                println!("{} platforms in the loader that came later", platforms(later));
+            });
         }
     });
     let builds = CALLED_BACK.load(Ordering::Relaxed) > 0;
