@@ -12,7 +12,7 @@ use crate::cl::info::Number;
 use object::elf::{
     DT_AUDIT, DT_DEBUG, DT_DEPAUDIT, DT_GNU_HASH, DT_HASH, DT_STRSZ, DT_STRTAB, DT_SYMTAB,
     DT_VERNEED, DT_VERNEEDNUM, DT_VERSYM, DynamicTag, PF_R, PT_DYNAMIC, PT_LOAD, ProgramType,
-    STB_GNU_UNIQUE, STB_WEAK, STT_GNU_IFUNC, SymbolBind, SymbolType,
+    STB_GNU_UNIQUE, STB_WEAK, STT_GNU_IFUNC, STT_OBJECT, SymbolBind, SymbolType,
 };
 pub use relocations::{BoundSymbol, WatchedRelocations};
 use xxhash_rust::xxh3::xxh3_64;
@@ -92,6 +92,11 @@ impl Symbol {
     /// Whether several objects may have it, so that one takes the place of the others (the vague linkage of C++).
     pub fn is_weak(&self) -> bool {
         [STB_WEAK, STB_GNU_UNIQUE].contains(&self.binding)
+    }
+
+    /// Whether it is a variable or a constant.
+    pub fn is_data(&self) -> bool {
+        self.kind == STT_OBJECT
     }
 
     /// Whether the object chooses a variant of this function when it is looked up.

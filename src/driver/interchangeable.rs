@@ -6,7 +6,11 @@
 //!   definition rule), so that the dynamic linker may take any. Programs in C++ have hundreds, of which a linker exports those that a
 //!   library has as well. The name has to consist of the standard library's own types: `std::vector<int>` may come from anywhere, and
 //!   `std::vector<llvm::Value *>` only from another compiler, perhaps of another version.
-//!
+//!   Link-time optimization makes some of them strong (PoCL 3.1 as Debian builds it). Data without code are the same nevertheless: type
+//!   information, which the C++ ABI prescribes, and variables of inline functions.
+//! - The type information and virtual tables of the standard library's templates for types of another library, such as
+//!   `std::shared_ptr` keeps for a class of Clang's, in an object that needs that very library, which has them as well. Two drivers
+//!   that are made with one compiler have them from whichever was opened first (measured: PoCL 3.1 behind rusticl 22.3).
 //! - What raises C++ exceptions and counts references to them. GCC's toolsets for old systems put these functions into each library, and
 //!   modules of Python export them (measured: numpy's and PyOpenCL's wheels). Each does what its name says.
 //!
@@ -80,6 +84,18 @@ pub fn is_of_standard_library(name: &[u8]) -> bool {
         _ => is_special,
     };
     begins_well && rest.names_standard_library_only()
+}
+
+/// Whether a mangled name is that of a table of virtual functions or of such tables (Itanium C++ ABI, 5.1.4).
+pub fn is_virtual_table(name: &[u8]) -> bool {
+    name.starts_with(b"_ZTV") || name.starts_with(b"_ZTT")
+}
+
+/// Whether a name is that of type information or of a virtual table of a template of the C++ standard library, for any types.
+pub fn is_type_of_standard_template(name: &[u8]) -> bool {
+    let mut rest = Mangled(name);
+    let is_type = rest.skip(b"_ZT") && [b"V", b"I", b"S", b"T"].iter().any(|kind| rest.skip(*kind));
+    is_type && (rest.skip(b"St") || rest.skip(b"NSt"))
 }
 
 /// What is left of a mangled name.
@@ -328,6 +344,29 @@ mod tests {
         ] {
             assert!(!is_of_standard_library(name.as_bytes()), "{name}");
         }
+    }
+
+    #[test]
+    fn types_of_standard_templates_are_told_from_other_data() {
+        for name in [
+            "_ZTISt23_Sp_counted_ptr_inplaceIN5clang22PCHContainerOperationsESaIvELN9__gnu_cxx12_Lock_policyE2EE",
+            "_ZTVSt23_Sp_counted_ptr_inplaceI3FooSaIvELN9__gnu_cxx12_Lock_policyE2EE",
+            "_ZTSNSt6thread11_State_implI3FooEE",
+        ] {
+            assert!(is_type_of_standard_template(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "_ZTIN5clang22PCHContainerOperationsE",
+            "_ZTV3FooSt6vectorIiE",
+            "_ZNSt6vectorI3FooE5clearEv",
+            "_ZGVSt6vector",
+            "_ZT",
+            "",
+        ] {
+            assert!(!is_type_of_standard_template(name.as_bytes()), "{name}");
+        }
+        assert!(is_virtual_table(b"_ZTVSt9basic_iosIcE") && is_virtual_table(b"_ZTTSo"));
+        assert!(!is_virtual_table(b"_ZTISt9basic_iosIcE") && !is_virtual_table(b"_ZTSSo"));
     }
 
     #[test]

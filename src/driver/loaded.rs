@@ -96,6 +96,11 @@ impl Object {
         (!mapping.deleted).then_some(mapping.inode)
     }
 
+    /// Whether it names another one as needed, by the other's own name.
+    pub fn needs(&self, other: &Object) -> bool {
+        self.needed.contains(&other.name)
+    }
+
     /// All that the dynamic linker and its file say about it, for comparisons.
     pub fn description(&self) -> impl Iterator<Item = &[u8]> {
         let own = [

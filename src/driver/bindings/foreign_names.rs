@@ -11,14 +11,20 @@ use super::scopes::Scopes;
 use super::world::World;
 use crate::driver::elf_image::{Symbol, UnreadableImage};
 use crate::driver::imported_names::ImportedNames;
-use crate::driver::interchangeable::{allocates, is_of_exceptions, is_of_standard_library};
+use crate::driver::interchangeable::{
+    allocates, is_of_exceptions, is_of_standard_library, is_type_of_standard_template,
+    is_virtual_table,
+};
 use crate::driver::loaded::Object;
-use crate::driver::watched_names::NameHashes;
+use crate::driver::watched_names::{NameHashes, WatchedNames};
 
 /// What one object has.
 #[derive(Default)]
 struct ForeignNames {
+    /// Names that count.
     names: Vec<CString>,
+    /// Names that count unless a library that the object needs has them as well.
+    shared: Vec<CString>,
     /// Whether it is an allocator. Some watch where threads begin (jemalloc), and pass that on.
     allocates: bool,
 }
@@ -29,9 +35,14 @@ impl ForeignNames {
         self.allocates |= text == b"malloc";
         let is_interchangeable = allocates(text)
             || is_of_exceptions(text)
-            || symbol.is_weak() && is_of_standard_library(text);
-        if !is_interchangeable {
-            self.names.push(name.to_owned());
+            || (symbol.is_weak() || symbol.is_data() && !is_virtual_table(text))
+                && is_of_standard_library(text);
+        if is_interchangeable {
+            return;
+        }
+        match symbol.is_weak() && is_type_of_standard_template(text) {
+            true => self.shared.push(name.to_owned()),
+            false => self.names.push(name.to_owned()),
         }
     }
 }
@@ -83,6 +94,8 @@ impl World<'_> {
                     .retain(|name| name.as_c_str() != c"pthread_create");
             }
             let object = &self.objects[index];
+            self.remove_shared(object, &mut of_object.shared)?;
+            of_object.names.append(&mut of_object.shared);
             let is_empty = of_object.names.is_empty();
             if is_empty || is_neutral(object) || self.is_of_c_library(object) {
                 continue;
@@ -102,5 +115,31 @@ impl World<'_> {
         );
         let hashes = names.iter().map(|name| name.to_bytes());
         Ok(Some(NameHashes::of(hashes)))
+    }
+
+    /// Removes the names that libraries of the driver's have which the object needs, so that it was made from their headers.
+    ///
+    /// # Errors
+    /// The tables of the object of this index cannot be read.
+    fn remove_shared(&self, object: &Object, names: &mut Vec<CString>) -> Result<(), usize> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let hashes = NameHashes::of(names.iter().map(|name| name.to_bytes()));
+        let wanted = WatchedNames::of(vec![hashes]);
+        let is_shared =
+            |index: usize| self.parts[index].is_needed && object.needs(&self.objects[index]);
+        let mut unreadable = None;
+        self.each_image(is_shared, |index, image| {
+            let each = |_, symbol: Symbol, own: &CStr| {
+                if symbol.is_weak() {
+                    names.retain(|name| name.as_c_str() != own);
+                }
+            };
+            if image.each_exported(|hash| wanted.may_have(hash), each) == Err(UnreadableImage) {
+                unreadable = Some(index);
+            }
+        });
+        unreadable.map_or(Ok(()), Err)
     }
 }

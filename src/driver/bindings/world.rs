@@ -14,6 +14,11 @@ use crate::driver::watched_functions::{C_LIBRARY, MATHEMATICS, WITH_VARIANTS};
 use crate::key::ingredients::{Ingredient, Kind, hex, sha256};
 use crate::outcome::Bypass;
 
+/// Variables that the mathematics library writes and never reads: lgamma(3) leaves the sign of its result in one. Which one it writes
+/// matters only to a library that reads it, by a slot of its own. (Intel's CPU runtime has one, too, and the system's library writes
+/// that in a process in which it was first loaded with the runtime.)
+const WRITTEN_ONLY: [&CStr; 1] = [c"signgam"];
+
 /// A relocation whose symbol another library could answer for.
 pub(super) struct Slot {
     /// The index of the library in whose scope the importing one was loaded.
@@ -151,6 +156,9 @@ impl<'a> World<'a> {
                         return Ok(());
                     }
                     let name = image.name(&symbol).ok_or(UnreadableImage)?;
+                    if self.parts[importer].is_mathematics && WRITTEN_ONLY.contains(&name) {
+                        return Ok(());
+                    }
                     slots.push(Slot {
                         root: roots[&importer],
                         name: name.to_owned(),

@@ -142,9 +142,6 @@ pub static POCL: Environment = Environment {
         "POCL_TBB_*",
         "POCL_REMOTE_*",
         "POCL_DISCOVERY*",
-        // PoCL 3.1 sets it when a program first asks for its devices (measured), so that hwloc opens no plug-ins. hwloc only counts
-        // processors and memory, which the device's answers tell.
-        "HWLOC_PLUGINS_PATH",
     ],
     // The second arguments of pocl_get_bool_option and pocl_get_string_option. POCL_WORK_GROUP_METHOD is not among them:
     // `loopvec` is what its manual calls the default, but WorkitemHandlerChooser.cc takes `auto` if nothing is set.
@@ -516,9 +513,14 @@ fn is_neutral(name: &str) -> bool {
 ///
 /// GLIBC_TUNABLES acts through the variants of functions that the C library chooses, which are in the key; other values were measured
 /// as [`NEUTRAL`] was. What fills memory that nobody has written shows it to a compiler that reads it.
+///
+/// PoCL 3.1 sets HWLOC_PLUGINS_PATH when a program first asks for its devices (measured), so that hwloc opens no plug-ins in PoCL and
+/// in each driver of the process that comes later. Without them hwloc only counts processors and memory, which the device's answers
+/// tell.
 pub fn is_neutral_value(name: &str, value: &[u8]) -> bool {
     const FILLS: &[u8] = b"perturb";
     is_neutral(name)
+        || (name, value) == ("HWLOC_PLUGINS_PATH", b"/dev/null")
         || name == "GLIBC_TUNABLES" && !value.windows(FILLS.len()).any(|part| part == FILLS)
 }
 

@@ -294,3 +294,49 @@ fn the_modules_of_a_python_program_are_in_no_key() {
         assert!(answers.all(is_known), "{driver:?}: {}", ran.stderr);
     }
 }
+
+/// Loaders open the drivers of a machine one after the other. The first leaves its traces: libraries that the second needs as well have
+/// variables and type information of the first, and PoCL sets a variable.
+#[test]
+fn another_driver_that_was_opened_before_splits_no_keys() {
+    // Of a driver that is not known, as the stub, headers of any compiler in the process may be.
+    let known = |driver: &Driver| *driver != Driver::Stub;
+    for driver in Driver::ALL.into_iter().filter(known) {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        for other in Driver::ALL {
+            sandbox.prepare_for(other);
+        }
+        sandbox.set("OCLCACHE_LOG", "debug");
+        std::fs::create_dir(sandbox.path("both")).expect("made");
+        let us = crate::support::library().display().to_string();
+        sandbox.write("both/2.icd", us);
+        let both = [(
+            "OCL_ICD_VENDORS",
+            sandbox.path("both").display().to_string(),
+        )];
+        let first = run(
+            &sandbox,
+            Way::Cached,
+            &state(&example("client"), &[]),
+            OPTION,
+        );
+        assert_eq!(first.source_builds(), 1, "{driver:?}: {}", first.stderr);
+        for other in Driver::ALL {
+            let Some(library) = other.library().filter(|_| other != driver) else {
+                continue;
+            };
+            sandbox.write("both/1.icd", library);
+            let later = run(
+                &sandbox,
+                Way::Cached,
+                &state(&example("client"), &both),
+                OPTION,
+            );
+            let why = sandbox.oclcache(&["explain", "--last", "1"]).stdout;
+            let (builds, log) = (later.source_builds(), &later.stderr);
+            assert_eq!(builds, 0, "{driver:?} behind {other:?}: {why}{log}");
+        }
+    }
+}

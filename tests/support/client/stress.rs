@@ -335,7 +335,10 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
                 while next.load(Ordering::Relaxed) < programs / 2 {
                     thread::sleep(Duration::from_millis(1));
                 }
-                println!("{} platforms in the loader that came later", platforms(later));
+                println!(
+                    "{} platforms in the loader that came later",
+                    platforms(later)
+                );
             });
         }
     });
