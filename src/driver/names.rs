@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use memchr::{memchr, memmem};
+use memchr::memmem;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -271,6 +271,46 @@ impl NameIndex {
     }
 }
 
+/// How many bytes of data are looked at together.
+const LANES: usize = 64;
+
+/// Calls the function with the place of each NUL behind a name of at least [`MIN_LENGTH`] bytes, from the place `new` on.
+///
+/// Few bytes of data are such a place, and what is not is told for a whole block without a branch, which compilers turn into vector
+/// instructions. Looking for each NUL took five times as long in data with many of them (Intel's compiler, 70 MB: 180 ms).
+fn each_end(
+    data: &[u8],
+    new: usize,
+    mut each: impl FnMut(usize) -> io::Result<()>,
+) -> io::Result<()> {
+    let is_end = |end: usize| {
+        data[end] == 0 && data[end - MIN_LENGTH..end].iter().all(|byte| is_in_a_name(*byte))
+    };
+    let mut at = new.max(MIN_LENGTH);
+    while let Some((block, _)) = data
+        .get(at - MIN_LENGTH..)
+        .and_then(|rest| rest.split_first_chunk::<{ MIN_LENGTH + LANES }>())
+    {
+        let names = block.map(|byte| u8::from(is_in_a_name(byte)));
+        let mut has_end = 0;
+        for lane in 0..LANES {
+            let is_nul = u8::from(block[lane + MIN_LENGTH] == 0);
+            has_end |= is_nul & names[lane] & names[lane + 1] & names[lane + 2];
+        }
+        if has_end != 0 {
+            for end in (at..at + LANES).filter(|end| is_end(*end)) {
+                each(end)?;
+            }
+        }
+        at += LANES;
+    }
+    for end in (at..data.len()).filter(|end| is_end(*end)) {
+        each(end)?;
+    }
+    Ok(())
+}
+
+#[inline]
 const fn is_in_a_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
@@ -334,19 +374,7 @@ impl Gathered {
         let [backtrace, sources] = OF_RUST.map(memmem::Finder::new);
         elf.each_chunk(&data, LENGTH, |chunk, new| {
             is_of_rust |= backtrace.find(chunk).is_some() || sources.find(chunk).is_some();
-            let mut at = new;
-            while let Some(length) = memchr(0, &chunk[at..]) {
-                let end = at + length;
-                at = end + 1;
-                if end >= MIN_LENGTH
-                    && chunk[end - MIN_LENGTH..end]
-                        .iter()
-                        .all(|byte| is_in_a_name(*byte))
-                {
-                    self.add_end(&chunk[..end])?;
-                }
-            }
-            Ok(())
+            each_end(chunk, new, |end| self.add_end(&chunk[..end]))
         })?;
         if is_of_rust {
             elf.each_chunk(&data, LENGTH, |chunk, new| {
