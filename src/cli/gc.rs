@@ -19,8 +19,8 @@ use super::progress::bar;
 use super::worker::private_directory;
 use super::{home, vendors};
 use crate::config::Config;
-use crate::driver::{build_id_value, sha256_value};
-use crate::key::ingredients::{Kind, sha256};
+use crate::driver::{build_id_value, content_value};
+use crate::key::ingredients::Kind;
 use crate::store::directory::Directory;
 use crate::store::entry::Meta;
 use crate::store::gc::Collector;
@@ -143,7 +143,7 @@ fn values_of(library: &Path) -> Option<Vec<Vec<u8>>> {
     Some(
         build_id
             .into_iter()
-            .chain([sha256_value(&sha256(&content))])
+            .chain([content_value(blake3::hash(&content).as_bytes())])
             .collect(),
     )
 }

@@ -32,7 +32,7 @@ use crate::key::ingredients::{Ingredient, Kind, sha256};
 
 /// Facts about drivers' files that are kept from process to process.
 pub trait FileMemory {
-    /// The SHA-256 of a file's content.
+    /// The BLAKE3 of a file's content.
     ///
     /// # Errors
     /// The file cannot be read, or changes meanwhile.
@@ -49,7 +49,7 @@ pub trait FileMemory {
     /// # Errors
     /// The file cannot be read, or changes meanwhile.
     fn identity(&self, path: &Path) -> io::Result<Vec<u8>> {
-        Ok(sha256_value(&self.digest(path)?))
+        Ok(content_value(&self.digest(path)?))
     }
     /// Whether an administrator says that a library of this name may answer for functions of a driver's and changes nothing.
     fn is_neutral_library(&self, _name: &str) -> bool {
@@ -486,6 +486,11 @@ fn readable(path: &Path, identity: io::Result<Vec<u8>>) -> Option<Vec<u8>> {
             tracing::warn!(file = %crate::log::path(path), %error, "a file of the driver cannot be read: nothing is cached");
         })
         .ok()
+}
+
+/// The digest of a file of the driver as it is in a key.
+pub fn content_value(blake3: &[u8; 32]) -> Vec<u8> {
+    [b"blake3 ", blake3.as_slice()].concat()
 }
 
 /// A library's build-id as it is in a key.

@@ -62,7 +62,7 @@ pub use calls::{BuildArguments, NotifyTarget};
 use environment::OpeningVariables;
 pub use float_state::{FloatState, StartOfThreads};
 use identity::KnownIdentity;
-pub use identity::{build_id_value, sha256_value};
+pub use identity::{build_id_value, content_value};
 pub use library::{DriverLibrary, OpenError, file_of, has_dispatch_data};
 pub use loaded::{changes as loaded_changes, library_has, path_of, paths as loaded_paths};
 pub use loader_tables::StaysTagged;

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::elf::Elf;
-use super::identity::{FileMemory, build_id_value, list_identity, sha256_value};
+use super::identity::{FileMemory, build_id_value, content_value, list_identity};
 use super::loaded::Object;
 use crate::framing;
 
@@ -284,7 +284,10 @@ fn each_end(
     mut each: impl FnMut(usize) -> io::Result<()>,
 ) -> io::Result<()> {
     let is_end = |end: usize| {
-        data[end] == 0 && data[end - MIN_LENGTH..end].iter().all(|byte| is_in_a_name(*byte))
+        data[end] == 0
+            && data[end - MIN_LENGTH..end]
+                .iter()
+                .all(|byte| is_in_a_name(*byte))
     };
     let mut at = new.max(MIN_LENGTH);
     while let Some((block, _)) = data
@@ -345,7 +348,7 @@ impl ScannedLibrary {
     pub fn is_in(&self, elf: &Elf, memory: &dyn FileMemory) -> io::Result<()> {
         let identity = match elf.build_id() {
             Some(build_id) if self.identity == build_id_value(&build_id) => return Ok(()),
-            _ => sha256_value(&memory.digest(&self.path)?),
+            _ => content_value(&memory.digest(&self.path)?),
         };
         match identity == self.identity {
             true => Ok(()),

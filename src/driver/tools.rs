@@ -15,7 +15,7 @@ use object::{Object, ObjectSymbol};
 use serde::{Deserialize, Serialize};
 
 use super::files::{linker_path, needed_by};
-use super::identity::{DriverNames, FileMemory, sha256_value};
+use super::identity::{DriverNames, FileMemory, content_value, sha256_value};
 use super::interchangeable::allocates;
 use super::key_neutral;
 use super::loaded;
@@ -124,7 +124,7 @@ impl FoundTools {
             ingredients.push(tool);
         }
         for (path, name) in needed.libraries {
-            let identity = sha256_value(&memory.digest(&path).ok()?);
+            let identity = content_value(&memory.digest(&path).ok()?);
             if !key_neutral::is_neutral(name.as_bytes()) {
                 ingredients.push(Ingredient::new(Kind::Driver, name, identity.as_slice()));
             }
@@ -273,7 +273,7 @@ fn preloaded(
         };
         if symbols(&path).ok()?.as_ref().is_none_or(answers) {
             let name = path.file_name().unwrap_or_default();
-            let value = sha256_value(&memory.digest(&path).ok()?);
+            let value = content_value(&memory.digest(&path).ok()?);
             found.push(Ingredient::new(
                 Kind::Driver,
                 in_programs(name.as_bytes()),
@@ -339,6 +339,6 @@ fn symbols(path: &Path) -> io::Result<Option<Symbols>> {
 /// The ingredient of a file's content.
 pub(super) fn file(path: &Path, memory: &dyn FileMemory) -> Option<Ingredient> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let value = sha256_value(&memory.digest(path).ok()?);
+    let value = content_value(&memory.digest(path).ok()?);
     Some(Ingredient::new(Kind::Driver, name, value))
 }

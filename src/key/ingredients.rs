@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The version of the encoding and of the choice of ingredients.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The key of a build: equal keys mean that the driver would make an equal program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -66,7 +66,7 @@ pub enum Kind {
     Options = 2,
     /// An answer of a device or its platform.
     Device = 3,
-    /// A library or file of the driver, by build-id or SHA-256.
+    /// A library or file of the driver, by build-id or BLAKE3.
     Driver = 4,
     /// The processor, for devices that are one.
     Processor = 5,
@@ -152,7 +152,7 @@ impl Ingredient {
 /// The prefix that distinguishes a digest from a text.
 const DIGEST: &[u8] = b"sha256 ";
 
-/// The digest as the value of an ingredient, for the content of a file or for a text that must not be stored.
+/// The digest as the value of an ingredient, for a text that must not be stored, or for a small file.
 pub fn sha256_value(digest: &[u8; 32]) -> Vec<u8> {
     [DIGEST, digest.as_slice()].concat()
 }
@@ -233,11 +233,11 @@ mod tests {
     fn the_key_of_a_given_list_never_changes_without_a_new_version() {
         assert_eq!(
             key(&list()).hex(),
-            "f7b6625c2f655afad311343476b15de54d937b80c474129fbbee95d700bf5f13"
+            "7c5dfedd4667a088adeb8f6950d5eb30ff5f76ac5cb84a1e279b538b0c4b5615"
         );
         assert_eq!(
             key(&[]).hex(),
-            "e55229d50b26b0cfd84b8a227852be91c278f5a37d4011a4ccf9b7bc3b6b18b7"
+            "76939686007babdba0511979b63a7a0829554ec5a3750bea168e189b56b02789"
         );
     }
 

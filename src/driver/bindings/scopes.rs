@@ -9,7 +9,7 @@ use libloading::os::unix::{Library, RTLD_LAZY};
 
 use super::stand_ins::StandIns;
 use super::world::{Slot, World};
-use crate::driver::identity::{FileMemory, sha256_value};
+use crate::driver::identity::{FileMemory, content_value};
 use crate::driver::loaded::Object;
 use crate::driver::mappings::Mappings;
 use crate::fork_safety;
@@ -171,7 +171,7 @@ fn identity(object: &Object, memory: &dyn FileMemory) -> Option<String> {
         let library = crate::log::path(path);
         tracing::warn!(%library, "this library answers for functions of the driver's, and cannot be identified: nothing is cached");
     }
-    Some(format!("sha256 {}", hex(&content?)))
+    Some(format!("blake3 {}", hex(&content?)))
 }
 
 /// The digest of a library's file, if that is what is in memory.
@@ -182,7 +182,7 @@ pub(super) fn proven_content(
 ) -> Option<Vec<u8>> {
     let is_it = object.is_what_stands_at_its_path(mappings.get_or_init(Mappings::now));
     let content = is_it.then(|| memory.digest(&object.path).ok()).flatten();
-    Some(sha256_value(&content?))
+    Some(content_value(&content?))
 }
 
 /// A handle of the dynamic linker. It loads nothing, and is closed when dropped.

@@ -134,7 +134,7 @@ fn the_names_that_a_library_asks_for_are_found_and_remembered() {
     let path = path.expect("the C library");
     let memory = TestMemory::new();
     let library = ScannedLibrary {
-        identity: sha256_value(&memory.digest(&path).expect("read")),
+        identity: content_value(&memory.digest(&path).expect("read")),
         path,
     };
     let libraries = [library];
@@ -149,7 +149,7 @@ fn the_names_that_a_library_asks_for_are_found_and_remembered() {
         assert!(matches!(names, Names::Remembered(..)));
     }
     let other = [ScannedLibrary {
-        identity: sha256_value(&[0; 32]),
+        identity: content_value(&[0; 32]),
         ..libraries[0].clone()
     }];
     let names = Names::of(&other, &memory);
@@ -163,7 +163,7 @@ fn names_in_rust_are_found_without_a_nul_behind_them() {
     let memory = TestMemory::new();
     let path = std::env::current_exe().expect("a path");
     let library = ScannedLibrary {
-        identity: sha256_value(&memory.digest(&path).expect("read")),
+        identity: content_value(&memory.digest(&path).expect("read")),
         path,
     };
     let names = Names::of(&[library], &memory);
