@@ -243,8 +243,9 @@ impl FileMemory for Cache {
         self.digests.digest(self.store(), path)
     }
 
-    fn facts(&self, identity: &[u8; 32]) -> Option<File> {
-        library_facts::open(self.store()?, identity)
+    fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>> {
+        let store = self.store();
+        store.map_or(Ok(None), |store| library_facts::open(store, identity))
     }
 
     fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]) {

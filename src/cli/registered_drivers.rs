@@ -77,8 +77,9 @@ impl FileMemory for StoredMemory {
         self.digests.digest(self.store.as_ref(), path)
     }
 
-    fn facts(&self, identity: &[u8; 32]) -> Option<File> {
-        library_facts::open(self.store.as_ref()?, identity)
+    fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>> {
+        let store = self.store.as_ref();
+        store.map_or(Ok(None), |store| library_facts::open(store, identity))
     }
 
     fn remember_facts(&self, _identity: &[u8; 32], _facts: &[u8]) {}

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Driver;
 use super::files::{FileSearch, FilesByPath, linker_path, matches, needed_by};
-use super::identity::FileMemory;
+use super::identity::{FileMemory, Unidentified};
 use super::loaded::{self, Object};
 use super::mappings::Mappings;
 use super::names::ScannedLibrary;
@@ -71,18 +71,20 @@ struct Recorder<'a> {
 impl FileMemory for Recorder<'_> {
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
         self.real.watch(path);
-        self.memory.digest(path)
+        let digest = self.memory.digest(path);
+        digest.inspect_err(|error| self.real.note(error))
     }
 
     fn identity(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.real.watch(path);
-        let identity = self.memory.identity(path)?;
+        let identity = self.memory.identity(path);
+        let identity = identity.inspect_err(|error| self.real.note(error))?;
         let mut identities = self.identities.borrow_mut();
         identities.insert(path.to_owned(), identity.clone());
         Ok(identity)
     }
 
-    fn facts(&self, identity: &[u8; 32]) -> Option<File> {
+    fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>> {
         self.memory.facts(identity)
     }
 
@@ -94,12 +96,13 @@ impl FileMemory for Recorder<'_> {
 impl<'a> ListedFiles<'a> {
     /// The files of a driver: recalled, or found now and kept.
     ///
-    /// None: none of these objects is the driver's.
+    /// # Errors
+    /// None of these objects is the driver's, or something could not be looked at.
     pub(super) fn of(
         driver: &Driver,
         objects: &'a [Object],
         memory: &dyn FileMemory,
-    ) -> Option<ListedFiles<'a>> {
+    ) -> Result<ListedFiles<'a>, Unidentified> {
         let candidates = Candidates::of(driver, objects);
         let identity = candidates.search_identity();
         let mut taken = Instant::now();
@@ -107,15 +110,19 @@ impl<'a> ListedFiles<'a> {
             Some(recalled) => recalled,
             None => {
                 taken = Instant::now();
-                let found = candidates.search(memory);
+                let found = candidates.search(memory).ok_or(Unidentified::ForNow)?;
                 search_memory::remember(&identity, &found.0, &found.1, memory);
                 found
             }
         };
         let mappings = Mappings::now();
-        let places = list.places_of(&candidates, &watched, &mappings)?;
+        let places = list.places_of(&candidates, &watched, &mappings);
+        let places = places.ok_or(Unidentified::ForGood)?;
         let closure = candidates.closure(&places, &list.plug_ins);
-        (!closure.is_empty()).then_some(ListedFiles {
+        if closure.is_empty() {
+            return Err(Unidentified::ForGood);
+        }
+        Ok(ListedFiles {
             objects,
             list,
             places,
@@ -315,7 +322,8 @@ impl<'a> Candidates<'a> {
         reached.into_iter().map(|(index, _)| index).collect()
     }
 
-    fn search(&self, memory: &dyn FileMemory) -> (DriverFileList, WatchedPaths) {
+    /// None: something could not be looked at.
+    fn search(&self, memory: &dyn FileMemory) -> Option<(DriverFileList, WatchedPaths)> {
         let real = RealPaths::default();
         let mut places = vec![PathBuf::new(); self.objects.len()];
         for index in &self.indices {
@@ -353,7 +361,7 @@ impl<'a> Candidates<'a> {
         let mut scanned: Vec<ScannedLibrary> = loaded
             .iter()
             .filter(|object| object.is_in_a_file())
-            .filter_map(|object| ScannedLibrary::of(object, |path| recorder.identity(path)))
+            .filter_map(|object| ScannedLibrary::of(object, |path| recorder.identity(path)).ok())
             .collect();
         let to_be_opened: Vec<PathBuf> = found.keys().cloned().collect();
         let is_loaded = |path: &Path| closure.iter().any(|index| places[*index] == path);
@@ -392,6 +400,6 @@ impl<'a> Candidates<'a> {
             identities: recorder.identities.into_inner().into_iter().collect(),
             opened,
         };
-        (list, real.into_watched())
+        real.is_complete().then(|| (list, real.into_watched()))
     }
 }

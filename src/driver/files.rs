@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -83,14 +84,13 @@ impl<'a> FileSearch<'a> {
 
     fn linked(&self) -> &[(PathBuf, Vec<Entry>)] {
         self.linked.get_or_init(|| {
-            self.real.watch(Path::new(LINKER_CACHE));
-            let mut directories = linker_directories(&linker_path());
+            let mut directories = linker_directories(&linker_path(), self.real);
             directories.extend(self.above.iter().cloned());
             directories.extend(self.beside.iter().cloned());
             let real = directories.iter().filter_map(|path| self.real.of(path));
             let real: BTreeSet<PathBuf> = real.collect();
             let listed = real.into_iter().map(|path| {
-                let entries = entries(&path, &self.patterns);
+                let entries = entries(&path, &self.patterns, self.real);
                 (path, entries)
             });
             listed.collect()
@@ -128,7 +128,7 @@ impl<'a> FileSearch<'a> {
 
     fn list(&self, directory: &Path, pattern: &str, found: &mut FilesByPath) {
         self.real.watch(directory);
-        for entry in entries(directory, &[pattern]) {
+        for entry in entries(directory, &[pattern], self.real) {
             self.take(directory, &entry, pattern, found);
         }
     }
@@ -146,7 +146,7 @@ impl<'a> FileSearch<'a> {
         let mut path = directory.join(&entry.name);
         if !entry.is_plain {
             match self.real.of(&path) {
-                Some(real) if real.is_file() => path = real,
+                Some(real) if self.is_file(&real) => path = real,
                 _ => return,
             }
         }
@@ -160,11 +160,16 @@ impl<'a> FileSearch<'a> {
             known.name = name;
         }
     }
+
+    fn is_file(&self, path: &Path) -> bool {
+        let metadata = self.real.found(std::fs::metadata(path));
+        metadata.is_some_and(|metadata| metadata.is_file())
+    }
 }
 
 /// The entries of a directory whose names match a pattern. Of thousands of names few are looked at closely, and only matches are
 /// copied: this is most of the cost of a process's first build.
-fn entries(directory: &Path, patterns: &[&str]) -> Vec<Entry> {
+fn entries(directory: &Path, patterns: &[&str], real: &RealPaths) -> Vec<Entry> {
     let is_wanted = |name: &[u8]| {
         let mut patterns = patterns.iter().filter(|pattern| {
             let prefix = pattern.split('*').next().unwrap_or_default();
@@ -174,7 +179,8 @@ fn entries(directory: &Path, patterns: &[&str]) -> Vec<Entry> {
     };
     let mut found = Vec::new();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(opened) = rustix::fs::open(directory, flags, Mode::empty()) else {
+    let opened = rustix::fs::open(directory, flags, Mode::empty());
+    let Some(opened) = real.found(opened.map_err(io::Error::from)) else {
         return found;
     };
     let mut buffer = Vec::with_capacity(32 << 10);
@@ -183,7 +189,10 @@ fn entries(directory: &Path, patterns: &[&str]) -> Vec<Entry> {
         let entry = match entry {
             Ok(entry) => entry,
             Err(Errno::INTR) => continue,
-            Err(_) => break,
+            Err(error) => {
+                real.note(&error.into());
+                break;
+            }
         };
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." && is_wanted(name) {
@@ -205,8 +214,7 @@ const GCC: [&str; 2] = ["/usr/lib/gcc", "/usr/lib64/gcc"];
 fn gcc_directories(roots: &[&Path], processor: &str, real: &RealPaths) -> Vec<PathBuf> {
     let below = |path: &Path| -> Vec<PathBuf> {
         real.watch(path);
-        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).collect()
+        children(path, real).collect()
     };
     let is_for_processor = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -223,7 +231,7 @@ fn gcc_directories(roots: &[&Path], processor: &str, real: &RealPaths) -> Vec<Pa
         .flat_map(|path| below(&path));
     let complete = all.filter(|path| {
         real.watch(path);
-        path.join("crtbegin.o").exists()
+        real.watch_place(&path.join("crtbegin.o"))
     });
     let versions: Vec<_> = complete
         .filter_map(|path| Some((version(&path)?, path)))
@@ -245,12 +253,18 @@ fn expand(path: &Path, real: &RealPaths) -> Vec<PathBuf> {
         }
         let below = |path: PathBuf| {
             real.watch(&path);
-            std::fs::read_dir(path).into_iter().flatten().flatten()
+            children(&path, real)
         };
-        let entries = found.into_iter().flat_map(below);
-        found = entries.map(|entry| entry.path()).collect();
+        found = found.into_iter().flat_map(below).collect();
     }
     found
+}
+
+/// The paths of what is in a directory.
+fn children<'a>(directory: &Path, real: &'a RealPaths) -> impl Iterator<Item = PathBuf> + use<'a> {
+    let entries = real.found(std::fs::read_dir(directory)).into_iter();
+    let entries = entries.flatten().filter_map(|entry| real.found(entry));
+    entries.map(|entry| entry.path())
 }
 
 /// The libraries that the dynamic linker would load.
@@ -293,19 +307,18 @@ pub fn needed_by(files: &[PathBuf], real: &RealPaths, is_loaded: impl Fn(&Path) 
             continue;
         }
         real.watch(&path);
-        let Ok(Some(elf)) = Elf::open(&path) else {
+        let Some(elf) = real.found(Elf::open(&path)).flatten() else {
             continue;
         };
         if is_given {
             found.files.push(path.clone());
         }
-        let Ok(needs) = elf.needs(&path) else {
+        let Some(needs) = real.found(elf.needs(&path)) else {
             continue;
         };
         let own = real_directories(&needs.directories, real);
         let usual = usual.get_or_insert_with(|| {
-            real.watch(Path::new(LINKER_CACHE));
-            real_directories(&linker_directories(&linker_path()), real)
+            real_directories(&linker_directories(&linker_path(), real), real)
         });
         for name in needs.libraries {
             let name = OsStr::from_bytes(&name);
@@ -320,7 +333,10 @@ pub fn needed_by(files: &[PathBuf], real: &RealPaths, is_loaded: impl Fn(&Path) 
                 let is_for_it = |other: Elf| other.machine() == elf.machine();
                 if !is_loaded(&library)
                     && !found.libraries.contains_key(&library)
-                    && Elf::open(&library).is_ok_and(|other| other.is_some_and(is_for_it))
+                    && real
+                        .found(Elf::open(&library))
+                        .flatten()
+                        .is_some_and(is_for_it)
                 {
                     let name = name.to_string_lossy().into_owned();
                     found.libraries.insert(library.clone(), name);
@@ -333,7 +349,7 @@ pub fn needed_by(files: &[PathBuf], real: &RealPaths, is_loaded: impl Fn(&Path) 
 }
 
 /// What the dynamic linker knows of where libraries are.
-pub const LINKER_CACHE: &str = "/etc/ld.so.cache";
+const LINKER_CACHE: &str = "/etc/ld.so.cache";
 
 /// The directories that LD_LIBRARY_PATH names now: programs that are started have them.
 pub fn linker_path() -> OsString {
@@ -341,11 +357,12 @@ pub fn linker_path() -> OsString {
 }
 
 /// The directories in which the dynamic linker looks for a library that is opened by name (ld.so(8)): those of a value of
-/// LD_LIBRARY_PATH, those in its cache, and the default ones.
-pub fn linker_directories(variable: &OsStr) -> Vec<PathBuf> {
+/// LD_LIBRARY_PATH, those in its cache, which is watched, and the default ones.
+pub fn linker_directories(variable: &OsStr, real: &RealPaths) -> Vec<PathBuf> {
+    real.watch(Path::new(LINKER_CACHE));
     let mut found: Vec<PathBuf> = std::env::split_paths(variable).collect();
     // The end of the cache has paths of libraries as NUL-terminated strings. Other strings name no directory.
-    let cache = std::fs::read(LINKER_CACHE).unwrap_or_default();
+    let cache = real.found(std::fs::read(LINKER_CACHE)).unwrap_or_default();
     let strings = cache.split(|byte| *byte == 0);
     let mut cached: Vec<&OsStr> = Vec::new();
     for string in strings.filter(|string| string.starts_with(b"/")) {

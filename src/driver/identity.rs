@@ -24,7 +24,7 @@ use super::loaded::{self, Object};
 use super::names::{Names, ScannedLibrary};
 use super::path_map::PathMap;
 use super::profile::DriverFiles;
-use super::real_paths::RealPaths;
+use super::real_paths::{RealPaths, says_what_is_there};
 use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 pub use crate::key::ingredients::sha256_value;
@@ -37,10 +37,13 @@ pub trait FileMemory {
     /// # Errors
     /// The file cannot be read, or changes meanwhile.
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]>;
-    /// The facts about a list of libraries, as [`FileMemory::remember_facts`] got them.
+    /// The facts about a list of libraries, as [`FileMemory::remember_facts`] got them; None: nobody has.
     ///
     /// `identity`: the digest of the search and of the libraries, see [`list_identity`].
-    fn facts(&self, identity: &[u8; 32]) -> Option<File>;
+    ///
+    /// # Errors
+    /// They cannot be read.
+    fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>>;
     /// Keeps the facts about a list of libraries.
     fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]);
     /// A file's identity as it is in a key: its content. A build-id would not do: a library that is not loaded yet may be changed in
@@ -73,6 +76,27 @@ const HOLDS: Duration = Duration::from_millis(50);
 
 /// The driver's part of a key.
 pub type DriverIdentity = Arc<[Ingredient]>;
+
+/// Why a driver has no identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unidentified {
+    /// Something could not be looked at, perhaps for lack of descriptors or memory: the next call tries again.
+    ForNow,
+    /// A file cannot be read, or is not the one in memory.
+    ForGood,
+}
+
+impl From<io::Error> for Unidentified {
+    fn from(error: io::Error) -> Unidentified {
+        match says_what_is_there(&error) {
+            true => Unidentified::ForGood,
+            false => Unidentified::ForNow,
+        }
+    }
+}
+
+/// How often a process looks at a driver that it cannot identify for now. A look takes some milliseconds, and a fault of a disk stays.
+const MAX_LOOKS: u32 = 16;
 
 /// The identity from the first call, and the files that must not change.
 pub struct KnownIdentity {
@@ -132,19 +156,31 @@ impl KnownIdentity {
         &self.late
     }
 
-    pub(super) fn add_names(&self, library: ScannedLibrary, memory: &dyn FileMemory) {
-        self.names.add(vec![library], memory);
+    pub(super) fn add_names(
+        &self,
+        library: ScannedLibrary,
+        memory: &dyn FileMemory,
+    ) -> io::Result<()> {
+        self.names.add(vec![library], memory)
+    }
+
+    /// Gives up the identity for this process: something that belongs to it is not known.
+    pub(super) fn give_up(&self) {
+        self.broken.store(true, Ordering::Relaxed);
     }
 }
 
 impl Watched {
-    /// The file at a real path; None: it cannot be read.
-    pub(super) fn of(path: &Path, memory: &dyn FileMemory) -> Option<Watched> {
-        Some(Watched {
+    /// The file at a real path.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn of(path: &Path, memory: &dyn FileMemory) -> io::Result<Watched> {
+        Ok(Watched {
             path: path.to_owned(),
             real: path.to_owned(),
-            stamp: FileFingerprint::at(path)?,
-            identity: memory.identity(path).ok()?,
+            stamp: FileFingerprint::of(&std::fs::metadata(path)?),
+            identity: memory.identity(path)?,
         })
     }
 
@@ -219,7 +255,14 @@ impl Driver {
             Some(known) => known,
             None => {
                 // Without a lock, since hashing can take a second. Two threads get the same result.
-                let taken = self.take_identity(memory);
+                let taken = match self.take_identity(memory) {
+                    Err(Unidentified::ForNow)
+                        if self.looks.fetch_add(1, Ordering::Relaxed) < MAX_LOOKS =>
+                    {
+                        return None;
+                    }
+                    taken => taken.ok(),
+                };
                 self.identity.get_or_init(|| Box::new(taken))
             }
         };
@@ -262,12 +305,15 @@ impl Driver {
                     return Err(object.path.clone());
                 }
             }
-            self.add_names_of_late(known, objects, memory);
+            // It is not looked for again: what came is seen once.
+            if self.add_names_of_late(known, objects, memory).is_err() {
+                return Err(self.library.clone());
+            }
         }
         Ok(())
     }
 
-    fn take_identity(&self, memory: &dyn FileMemory) -> Option<KnownIdentity> {
+    fn take_identity(&self, memory: &dyn FileMemory) -> Result<KnownIdentity, Unidentified> {
         // Counted first: a library that is loaded meanwhile is looked at later.
         let changes = loaded::changes();
         let objects = loaded::objects();
@@ -279,9 +325,12 @@ impl Driver {
         for (index, object) in listed.libraries() {
             if is_neutral(&object.name) || listed.has(&listed.places[index]) {
                 // Only its names matter, so a replaced file does no harm.
-                scanned.extend(ScannedLibrary::of(object, |path| {
-                    listed.identity(path, memory)
-                }));
+                let identity = |path: &Path| listed.identity(path, memory);
+                match ScannedLibrary::of(object, identity).map_err(Unidentified::from) {
+                    Ok(library) => scanned.push(library),
+                    Err(Unidentified::ForGood) => {}
+                    Err(for_now) => return Err(for_now),
+                }
                 continue;
             }
             let value = match &object.build_id {
@@ -296,8 +345,8 @@ impl Driver {
             let name = String::from_utf8_lossy(&object.name);
             ingredients.push(Ingredient::new(Kind::Driver, name, value));
         }
-        let mut take = |path: &PathBuf, name: &str, paths: &BTreeSet<PathBuf>| -> Option<()> {
-            let stamp = listed.state(path)?;
+        let mut take = |path: &PathBuf, name: &str, paths: &BTreeSet<PathBuf>| {
+            let stamp = listed.state(path).ok_or(Unidentified::ForGood)?;
             let identity = match listed.index_of(path) {
                 Some(index) => {
                     let object = &objects[index];
@@ -314,7 +363,7 @@ impl Driver {
                 stamp,
                 identity: identity.clone(),
             }));
-            Some(())
+            Ok::<(), Unidentified>(())
         };
         for (path, file) in &listed.list.files {
             take(path, &file.name, &file.paths)?;
@@ -344,7 +393,7 @@ impl Driver {
         // The order of loading and of directory entries has no meaning.
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
         ingredients.dedup();
-        let names = DriverNames::of(scanned, memory);
+        let names = DriverNames::of(scanned, memory)?;
         let late = Late::new(ingredients, changes, &objects);
         let known = KnownIdentity {
             files,
@@ -359,12 +408,12 @@ impl Driver {
             checked: AtomicU64::new(0),
             broken: AtomicBool::new(false),
         };
-        known.late.recall(&known, memory);
+        known.late.recall(&known, memory)?;
         let early = std::mem::take(&mut *self.came_early.lock());
         known
             .late
             .learn(&early, &known, self.program_dir().as_deref(), memory);
-        Some(known)
+        Ok(known)
     }
 
     /// The driver may have opened libraries since: its own and what those need.
@@ -373,7 +422,7 @@ impl Driver {
         known: &KnownIdentity,
         objects: Vec<Object>,
         memory: &dyn FileMemory,
-    ) {
+    ) -> io::Result<()> {
         let functions = self.functions();
         let real = RealPaths::default();
         let is_start = |object: &Object| {
@@ -385,9 +434,15 @@ impl Driver {
         let closure = loaded::closure(objects, is_start);
         let late = closure.iter().filter(|object| object.is_in_a_file());
         let late = late.filter(|object| !known.names.has_path(&object.path));
-        let late =
-            late.filter_map(|object| ScannedLibrary::of(object, |path| memory.identity(path)));
-        known.names.add(late.collect(), memory);
+        let mut libraries = Vec::new();
+        for object in late {
+            match ScannedLibrary::of(object, |path| memory.identity(path)) {
+                Ok(library) => libraries.push(library),
+                Err(error) if says_what_is_there(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        known.names.add(libraries, memory)
     }
 
     /// The files that translate an intermediate language for the driver.
@@ -399,8 +454,11 @@ impl Driver {
         for files in files {
             search.add(*files, &mut found);
         }
+        if !real.is_complete() {
+            return None;
+        }
         let ingredient = |(path, file): (PathBuf, NamedFile)| {
-            let value = readable(&path, memory.identity(&path))?;
+            let value = readable(&path, memory.identity(&path)).ok()?;
             Some(Ingredient::new(Kind::Driver, file.name, value))
         };
         found.into_iter().map(ingredient).collect()
@@ -413,14 +471,14 @@ fn loaded_identity(
     path: &Path,
     listed: &ListedFiles<'_>,
     memory: &dyn FileMemory,
-) -> Option<Vec<u8>> {
+) -> Result<Vec<u8>, Unidentified> {
     let state = listed.state(&object.path);
     if state.is_some_and(|state| object.is_file(state.file.1, &listed.mappings)) {
         return read(path, listed, memory);
     }
     let library = crate::log::path(&object.path);
     tracing::warn!(%library, "this library was replaced since it was loaded: nothing is cached");
-    None
+    Err(Unidentified::ForGood)
 }
 
 /// The names that occur in a driver's libraries, and in libraries that it opened later.
@@ -429,21 +487,28 @@ pub struct DriverNames(Mutex<Vec<(Vec<ScannedLibrary>, Names)>>);
 
 impl DriverNames {
     /// The names in these libraries.
-    pub(super) fn of(libraries: Vec<ScannedLibrary>, memory: &dyn FileMemory) -> DriverNames {
+    ///
+    /// # Errors
+    /// One cannot be read for now.
+    pub(super) fn of(
+        libraries: Vec<ScannedLibrary>,
+        memory: &dyn FileMemory,
+    ) -> io::Result<DriverNames> {
         let names = DriverNames::default();
-        names.add(libraries, memory);
-        names
+        names.add(libraries, memory)?;
+        Ok(names)
     }
 
     /// Adds the names in libraries that are not known yet.
-    fn add(&self, mut libraries: Vec<ScannedLibrary>, memory: &dyn FileMemory) {
+    fn add(&self, mut libraries: Vec<ScannedLibrary>, memory: &dyn FileMemory) -> io::Result<()> {
         libraries.retain(|library| !self.has_library(library));
         libraries.sort();
         libraries.dedup();
         if !libraries.is_empty() {
-            let names = Names::of(&libraries, memory);
+            let names = Names::of(&libraries, memory)?;
             self.0.lock().push((libraries, names));
         }
+        Ok(())
     }
 
     fn has_library(&self, library: &ScannedLibrary) -> bool {
@@ -476,16 +541,19 @@ fn is_same(key: &[Ingredient], identity: &[Ingredient], surroundings: &[Ingredie
     surroundings.iter().all(|one| key.contains(one)) && key.iter().filter(is_of_them).all(is_there)
 }
 
-fn read(path: &Path, listed: &ListedFiles<'_>, memory: &dyn FileMemory) -> Option<Vec<u8>> {
+fn read(
+    path: &Path,
+    listed: &ListedFiles<'_>,
+    memory: &dyn FileMemory,
+) -> Result<Vec<u8>, Unidentified> {
     readable(path, listed.identity(path, memory))
 }
 
-fn readable(path: &Path, identity: io::Result<Vec<u8>>) -> Option<Vec<u8>> {
-    identity
-        .inspect_err(|error| {
-            tracing::warn!(file = %crate::log::path(path), %error, "a file of the driver cannot be read: nothing is cached");
-        })
-        .ok()
+fn readable(path: &Path, identity: io::Result<Vec<u8>>) -> Result<Vec<u8>, Unidentified> {
+    let identity = identity.inspect_err(|error| {
+        tracing::warn!(file = %crate::log::path(path), %error, "a file of the driver cannot be read: nothing is cached");
+    });
+    Ok(identity?)
 }
 
 /// The digest of a file of the driver as it is in a key.

@@ -8,6 +8,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,7 @@ use super::key_neutral::is_neutral;
 use super::loaded::{self, Changes, Object};
 use super::names::ScannedLibrary;
 use super::opened_by_name::{checked, with_checksum};
-use super::real_paths::RealPaths;
+use super::real_paths::{RealPaths, says_what_is_there};
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, key};
 
@@ -142,10 +143,17 @@ impl Late {
         for path in paths {
             tracing::info!(library = %crate::log::path(path), "the driver opened a library that nothing names");
         }
-        let all = self.remembered(memory).len() + paths.len();
-        if all <= MAX_LIBRARIES {
-            self.add(paths, known, memory);
-            self.remember(paths, memory);
+        let added = self.remembered(memory).and_then(|remembered| {
+            if remembered.len() + paths.len() > MAX_LIBRARIES {
+                return Ok(());
+            }
+            self.add(paths, known, memory)?;
+            self.remember(remembered, paths, memory);
+            Ok(())
+        });
+        if let Err(error) = added {
+            tracing::warn!(%error, "this library cannot be read for now: nothing of the driver is cached any more");
+            known.give_up();
         }
     }
 
@@ -191,14 +199,24 @@ impl Late {
             .any(|file| file.real == *path)
     }
 
-    /// Adds libraries to the identity. Those that cannot be read are left out.
-    fn add(&self, paths: &[PathBuf], known: &KnownIdentity, memory: &dyn FileMemory) {
+    /// Adds libraries to the identity. Those that are not there any more, or may not be read, are left out.
+    ///
+    /// # Errors
+    /// One cannot be read for now.
+    fn add(
+        &self,
+        paths: &[PathBuf],
+        known: &KnownIdentity,
+        memory: &dyn FileMemory,
+    ) -> io::Result<()> {
         for path in paths {
             if known.has(path) || self.has(path) {
                 continue;
             }
-            let Some(file) = Watched::of(path, memory) else {
-                continue;
+            let file = match Watched::of(path, memory) {
+                Ok(file) => file,
+                Err(error) if says_what_is_there(&error) => continue,
+                Err(error) => return Err(error),
             };
             let identity = file.identity.clone();
             known.add_names(
@@ -207,7 +225,7 @@ impl Late {
                     path: path.clone(),
                 },
                 memory,
-            );
+            )?;
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let mut state = self.state.lock();
             let mut ingredients = state.ingredients.to_vec();
@@ -218,27 +236,28 @@ impl Late {
             state.ingredients = ingredients.into();
             state.files.push(file);
         }
+        Ok(())
     }
 
     /// Adds those that earlier processes saw.
-    pub fn recall(&self, known: &KnownIdentity, memory: &dyn FileMemory) {
-        self.add(&self.remembered(memory), known, memory);
+    ///
+    /// # Errors
+    /// One cannot be read for now, or which they are.
+    pub fn recall(&self, known: &KnownIdentity, memory: &dyn FileMemory) -> io::Result<()> {
+        self.add(&self.remembered(memory)?, known, memory)
     }
 
-    fn remembered(&self, memory: &dyn FileMemory) -> Vec<PathBuf> {
-        let read = || {
-            let paths = checked(memory.facts(&self.identity)?, MAGIC, &self.identity)?;
-            let paths = paths
-                .split(|byte| *byte == 0)
-                .filter(|path| !path.is_empty());
-            let paths = paths.map(|path| OsStr::from_bytes(path).into());
-            Some(paths.collect::<Vec<PathBuf>>())
-        };
-        read().unwrap_or_default()
+    fn remembered(&self, memory: &dyn FileMemory) -> io::Result<Vec<PathBuf>> {
+        let file = memory.facts(&self.identity)?;
+        let paths = file.and_then(|file| checked(file, MAGIC, &self.identity));
+        let paths = paths.unwrap_or_default();
+        let paths = paths
+            .split(|byte| *byte == 0)
+            .filter(|path| !path.is_empty());
+        Ok(paths.map(|path| OsStr::from_bytes(path).into()).collect())
     }
 
-    fn remember(&self, new: &[PathBuf], memory: &dyn FileMemory) {
-        let mut paths = self.remembered(memory);
+    fn remember(&self, mut paths: Vec<PathBuf>, new: &[PathBuf], memory: &dyn FileMemory) {
         paths.extend(new.iter().cloned());
         paths.sort();
         paths.dedup();

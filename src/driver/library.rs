@@ -12,6 +12,7 @@ use crate::cl::dispatch::DispatchTable;
 use crate::cl::{Platform, info};
 use crate::driver::files::{linker_directories, linker_path};
 use crate::driver::profile::Recognition;
+use crate::driver::real_paths::RealPaths;
 use crate::fork_safety::Mutex;
 
 /// The number of platforms of one library. A larger number is an error of the driver.
@@ -301,7 +302,7 @@ pub fn file_of(library: &Path) -> Option<PathBuf> {
     if library.as_os_str().as_bytes().contains(&b'/') {
         return library.canonicalize().ok();
     }
-    let mut directories = linker_directories(&linker_path()).into_iter();
+    let mut directories = linker_directories(&linker_path(), &RealPaths::default()).into_iter();
     directories.find_map(|directory| directory.join(library).canonicalize().ok())
 }
 

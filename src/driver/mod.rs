@@ -47,7 +47,7 @@ mod watched_names;
 
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use once_cell::race::OnceBox;
 use once_cell::sync::OnceCell;
@@ -108,6 +108,8 @@ pub struct Driver {
     pub profile: &'static Profile,
     suffix: Vec<u8>,
     identity: OnceBox<Option<KnownIdentity>>,
+    /// How often it could not be identified for now.
+    looks: AtomicU32,
     /// Libraries that came in compilations before the identity was taken.
     came_early: Mutex<Vec<PathBuf>>,
     /// Variables and configuration files when the driver was opened.
@@ -149,6 +151,7 @@ impl Driver {
             profile,
             suffix: recognition.suffix.clone(),
             identity: OnceBox::new(),
+            looks: AtomicU32::new(0),
             came_early: Mutex::default(),
             opened_in: OpeningVariables::now(profile),
             opened_with: FloatState::of_thread(),
@@ -176,6 +179,7 @@ impl Driver {
             profile: self.profile,
             suffix: self.suffix.clone(),
             identity: OnceBox::new(),
+            looks: AtomicU32::new(0),
             came_early: Mutex::default(),
             opened_in: self.opened_in.clone(),
             opened_with: self.opened_with,

@@ -24,6 +24,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::elf::Elf;
 use super::identity::{FileMemory, build_id_value, content_value, list_identity};
 use super::loaded::Object;
+use super::real_paths::says_what_is_there;
 use crate::framing;
 
 /// Longer names are compared by this many of their last bytes.
@@ -55,27 +56,33 @@ pub struct ScannedLibrary {
 }
 
 impl ScannedLibrary {
-    /// A library that is loaded. None if it has no build-id and its file cannot be read.
+    /// A library that is loaded.
+    ///
+    /// # Errors
+    /// It has no build-id, and its file cannot be read.
     pub fn of(
         object: &Object,
         identity: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
-    ) -> Option<ScannedLibrary> {
+    ) -> io::Result<ScannedLibrary> {
         let Some(build_id) = &object.build_id else {
             return ScannedLibrary::of_file(&object.path, identity);
         };
-        Some(ScannedLibrary {
+        Ok(ScannedLibrary {
             identity: build_id_value(build_id),
             path: object.path.clone(),
         })
     }
 
-    /// A library or program in a file. None if it cannot be read.
+    /// A library or program in a file.
+    ///
+    /// # Errors
+    /// It cannot be read.
     pub fn of_file(
         path: &Path,
         identity: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
-    ) -> Option<ScannedLibrary> {
-        Some(ScannedLibrary {
-            identity: identity(path).ok()?,
+    ) -> io::Result<ScannedLibrary> {
+        Ok(ScannedLibrary {
+            identity: identity(path)?,
             path: path.to_owned(),
         })
     }
@@ -110,11 +117,17 @@ pub struct NameIndex {
 
 impl Names {
     /// The names in the libraries: from the cache directory, or read now and stored there.
-    pub fn of(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> Names {
+    ///
+    /// # Errors
+    /// A library cannot be read for now. One that cannot be read for good may have every name.
+    pub fn of(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Names> {
         let identity = identity(libraries);
-        let remembered = memory.facts(&identity);
-        if let Some(names) = remembered.and_then(|file| Names::remembered(file, &identity)) {
-            return names;
+        let recall = || {
+            let file = memory.facts(&identity).ok().flatten()?;
+            Names::remembered(file, &identity)
+        };
+        if let Some(names) = recall() {
+            return Ok(names);
         }
         let started = Instant::now();
         match scan(libraries, memory) {
@@ -128,15 +141,13 @@ impl Names {
                 );
                 memory.remember_facts(&identity, &bytes);
                 // From now on read from the file as in every other process, not from memory.
-                let remembered = memory.facts(&identity);
-                let remembered = remembered.and_then(|file| Names::remembered(file, &identity));
-                remembered
-                    .or_else(|| Names::fresh(bytes, &identity))
-                    .unwrap_or(Names::All)
+                let names = recall().or_else(|| Names::fresh(bytes, &identity));
+                Ok(names.unwrap_or(Names::All))
             }
+            Err(error) if !says_what_is_there(&error) => Err(error),
             Err(error) => {
                 tracing::debug!(%error, "names of variables cannot be looked for: every variable is in the key");
-                Names::All
+                Ok(Names::All)
             }
         }
     }
@@ -431,7 +442,7 @@ impl Gathered {
                 self.remove_repeated();
             }
             if self.names.len() > MAX_NAMES {
-                return Err(io::ErrorKind::OutOfMemory.into());
+                return Err(io::ErrorKind::InvalidData.into());
             }
             self.names.try_reserve(1 << 16)?;
         }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::elf::{Elf, replace_origin};
-use super::files::{LINKER_CACHE, linker_directories, needed_by};
+use super::files::{linker_directories, needed_by};
 use super::identity::{FileMemory, list_identity};
 use super::key_neutral::is_neutral;
 use super::loaded::Object;
@@ -47,10 +47,8 @@ type FileNames = BTreeSet<Vec<u8>>;
 /// One cannot be read, or has more names than a library can have.
 fn names(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<FileNames> {
     let identity = list_identity(MAGIC, identities(libraries).into_iter());
-    if let Some(names) = memory
-        .facts(&identity)
-        .and_then(|file| remembered(file, &identity))
-    {
+    let known = memory.facts(&identity).ok().flatten();
+    if let Some(names) = known.and_then(|file| remembered(file, &identity)) {
         return Ok(names);
     }
     let mut names = FileNames::new();
@@ -60,7 +58,7 @@ fn names(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Fi
         elf.each_chunk(&data, 2 * MAX_LENGTH, |chunk, _| {
             add_names(chunk, &mut names);
             match names.len() > MAX_NAMES {
-                true => Err(io::ErrorKind::OutOfMemory.into()),
+                true => Err(io::ErrorKind::InvalidData.into()),
                 false => Ok(()),
             }
         })?;
@@ -168,11 +166,9 @@ pub fn all(
     is_known: impl Fn(&Path) -> bool,
     memory: &dyn FileMemory,
 ) -> OpenedByName {
-    // The cache of the linker names directories, so it is looked at before they are.
-    real.watch(Path::new(LINKER_CACHE));
     let own = scanned.iter().map(|one| directory(&one.path).to_owned());
     let beside: BTreeSet<PathBuf> = own.chain(said.iter().cloned()).collect();
-    let directories = linker_directories(&linker_path_at_start());
+    let directories = linker_directories(&linker_path_at_start(), real);
     let directories = beside.into_iter().chain(directories);
     let mut places: Vec<PathBuf> = directories.filter_map(|path| real.of(&path)).collect();
     let mut seen = HashSet::new();
@@ -192,7 +188,7 @@ pub fn all(
     let mut paths: HashSet<PathBuf> = HashSet::new();
     while !fresh.is_empty() || !later.is_empty() {
         // Every variable is in the key of a driver that cannot be read, and what it opens is seen when it comes: see `late`.
-        let mut names = names(&fresh, memory).unwrap_or_default();
+        let mut names = real.found(names(&fresh, memory)).unwrap_or_default();
         names.retain(|name| !loaded.iter().any(|object| object.name == *name));
         found.names.extend(names.iter().cloned());
         let is_known = |path: &Path| is_known(path) || paths.contains(path);
@@ -203,7 +199,7 @@ pub fn all(
                 continue;
             }
             real.watch(&path);
-            if let Ok(identity) = memory.identity(&path) {
+            if let Some(identity) = real.found(memory.identity(&path)) {
                 fresh.push(ScannedLibrary {
                     identity,
                     path: path.clone(),
@@ -300,11 +296,12 @@ fn find(
         let name = OsStr::from_bytes(name);
         for place in directories.iter().map(|directory| directory.join(name)) {
             // Most names are nowhere.
-            let is_there = rustix::fs::access(&place, rustix::fs::Access::EXISTS).is_ok();
+            let looked = rustix::fs::access(&place, rustix::fs::Access::EXISTS);
+            let is_there = real.found(looked.map_err(io::Error::from)).is_some();
             let Some(library) = is_there.then(|| real.of(&place)).flatten() else {
                 continue;
             };
-            if !is_known(&library) && matches!(Elf::open(&library), Ok(Some(_))) {
+            if !is_known(&library) && real.found(Elf::open(&library)).flatten().is_some() {
                 found.insert(library, name.to_string_lossy().into_owned());
             }
         }

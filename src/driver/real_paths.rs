@@ -1,11 +1,13 @@
 //! Real paths, and the states of all files and directories that a search for a driver's files has looked at.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
 
 use super::path_map::PathMap;
 use crate::file_fingerprint::FileFingerprint;
@@ -16,6 +18,29 @@ use crate::file_fingerprint::FileFingerprint;
 pub struct RealPaths {
     parts: RefCell<HashMap<PathBuf, Part>>,
     watched: RefCell<HashMap<PathBuf, Option<FileFingerprint>>>,
+    /// Something could not be looked at.
+    is_incomplete: Cell<bool>,
+}
+
+/// Whether an error says what is at a path: nothing, nothing that this user may read, or nothing of the wanted form. All others,
+/// such as that no descriptor or memory is left, say nothing of it: what the driver finds there next is unknown.
+pub fn says_what_is_there(error: &io::Error) -> bool {
+    let Some(code) = error.raw_os_error() else {
+        return error.kind() != ErrorKind::OutOfMemory;
+    };
+    matches!(
+        Errno::from_raw_os_error(code),
+        Errno::NOENT
+            | Errno::NOTDIR
+            | Errno::LOOP
+            | Errno::NAMETOOLONG
+            | Errno::ACCESS
+            | Errno::PERM
+            | Errno::ISDIR
+            | Errno::INVAL
+            | Errno::NXIO
+            | Errno::NODEV
+    )
 }
 
 /// The states of files and directories, each taken before something was read there. None: nothing is there.
@@ -55,10 +80,39 @@ impl RealPaths {
         if let Some(known) = self.watched.borrow().get(path) {
             return *known;
         }
-        let state = FileFingerprint::at(path);
+        let state = self.state(path);
         let mut watched = self.watched.borrow_mut();
         watched.insert(path.to_owned(), state);
         state
+    }
+
+    fn state(&self, path: &Path) -> Option<FileFingerprint> {
+        let metadata = self.found(std::fs::metadata(path))?;
+        Some(FileFingerprint::of(&metadata))
+    }
+
+    /// What was found. None: nothing is there, or it could not be looked at, which is noted.
+    pub fn found<T>(&self, result: io::Result<T>) -> Option<T> {
+        match result {
+            Ok(found) => Some(found),
+            Err(error) => {
+                self.note(&error);
+                None
+            }
+        }
+    }
+
+    /// Notes an error. See [`RealPaths::is_complete`].
+    pub fn note(&self, error: &io::Error) {
+        if !says_what_is_there(error) {
+            tracing::debug!(%error, "the driver's files cannot be looked at");
+            self.is_incomplete.set(true);
+        }
+    }
+
+    /// Whether everything that was wanted could be looked at. Otherwise the search has found less than there is.
+    pub fn is_complete(&self) -> bool {
+        !self.is_incomplete.get()
     }
 
     /// The same for one of many places where something may be. That nothing is there is not noted: the state of its directory tells.
@@ -66,7 +120,7 @@ impl RealPaths {
         if let Some(known) = self.watched.borrow().get(path) {
             return known.is_some();
         }
-        let state = FileFingerprint::at(path);
+        let state = self.state(path);
         if state.is_some() {
             let mut watched = self.watched.borrow_mut();
             watched.insert(path.to_owned(), state);
@@ -84,7 +138,7 @@ impl RealPaths {
         self.watch(path)?;
         let mut real = PathBuf::new();
         if !path.is_absolute() {
-            real = std::env::current_dir().ok()?;
+            real = self.found(std::env::current_dir())?;
         }
         let owned = |path: &Path| -> Vec<OsString> {
             let parts = path.components().rev();
@@ -124,7 +178,10 @@ impl RealPaths {
             Ok(target) => Part::Link(target),
             // It is no link.
             Err(error) if error.kind() == ErrorKind::InvalidInput => Part::Other,
-            Err(_) => Part::Nothing,
+            Err(error) => {
+                self.note(&error);
+                Part::Nothing
+            }
         };
         let mut known = self.parts.borrow_mut();
         known.insert(place.to_owned(), part.clone());

@@ -16,7 +16,7 @@ use super::real_paths::WatchedPaths;
 use crate::framing;
 use crate::key::ingredients::VERSION;
 
-const MAGIC: &[u8] = b"oclcsrch1";
+const MAGIC: &[u8] = b"oclcsrch2";
 /// A driver has some dozens of files.
 const MAX_BYTES: u64 = 4 << 20;
 
@@ -38,7 +38,7 @@ pub fn recall<T: DeserializeOwned>(
     identity: &[u8; 32],
     memory: &dyn FileMemory,
 ) -> Option<(T, WatchedPaths)> {
-    let file = memory.facts(identity)?;
+    let file = memory.facts(identity).ok()??;
     let size = file.metadata().ok()?.len().min(MAX_BYTES);
     let mut bytes = Vec::with_capacity(size as usize + 1);
     file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
@@ -48,7 +48,8 @@ pub fn recall<T: DeserializeOwned>(
 
 /// Keeps what a search found.
 ///
-/// `watched`: the states of everything that it looked at, each taken before that.
+/// `watched`: the states of everything that it looked at, each taken before that. The search was complete: the states of a directory
+/// that could not be read do not tell that it could not.
 pub fn remember<T: Serialize>(
     identity: &[u8; 32],
     found: &T,

@@ -62,7 +62,7 @@ impl Tools {
         } = found;
         let names = match before.ingredients == ingredients {
             true => before.names.clone(),
-            false => Arc::new(DriverNames::of(scanned, memory)),
+            false => Arc::new(DriverNames::of(scanned, memory).ok()?),
         };
         Some(Tools {
             ingredients,
@@ -132,6 +132,9 @@ impl FoundTools {
         }
         if !programs.is_empty() {
             ingredients.extend(preloaded(&scanned, real, memory)?);
+        }
+        if !real.is_complete() {
+            return None;
         }
         // Paths are not in the key.
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));

@@ -385,11 +385,14 @@ impl Directory {
         Some(bytes)
     }
 
-    /// Opens a regular file of this user to read it in parts; None if there is none.
-    pub fn open_to_read(&self, name: &str) -> Option<std::fs::File> {
-        let fd = self.open_at(name, FILE | OFlags::RDONLY).ok()?;
-        self.own_file(fd.as_fd()).ok()?;
-        Some(fd.into())
+    /// Opens a regular file of this user to read it in parts.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be opened.
+    pub fn open_to_read(&self, name: &str) -> io::Result<std::fs::File> {
+        let fd = self.open_at(name, FILE | OFlags::RDONLY)?;
+        self.own_file(fd.as_fd())?;
+        Ok(fd.into())
     }
 
     /// Whether a regular file begins with these bytes.

@@ -2,6 +2,7 @@
 //! and notices damage.
 
 use std::fs::File;
+use std::io;
 
 use super::directory::Directory;
 use super::ownership::begins_as_ours;
@@ -15,19 +16,29 @@ pub(super) const DIRECTORY: &str = "names";
 const MAX_FILES: usize = 1024;
 const MAX_BYTES: u64 = 256 << 20;
 
-/// The file of this identity.
-pub fn open(store: &Store, identity: &[u8; 32]) -> Option<File> {
-    store.facts_directory()?.open_to_read(&name(identity))
+/// The file of this identity; None: there is none.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn open(store: &Store, identity: &[u8; 32]) -> io::Result<Option<File>> {
+    let Some(directory) = store.facts_directory()? else {
+        return Ok(None);
+    };
+    match directory.open_to_read(&name(identity)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
 }
 
 impl Store {
     /// The directory, once there is one. A process reads half a dozen files in it.
-    fn facts_directory(&self) -> Option<&Directory> {
+    fn facts_directory(&self) -> io::Result<Option<&Directory>> {
         if let Some(known) = self.facts.get() {
-            return Some(known);
+            return Ok(Some(known));
         }
-        let opened = self.root.open_below(DIRECTORY).ok()??;
-        Some(self.facts.get_or_init(|| Box::new(opened)))
+        let opened = self.root.open_below(DIRECTORY);
+        let opened = opened.map_err(|failure| failure.error)?;
+        Ok(opened.map(|opened| self.facts.get_or_init(|| Box::new(opened))))
     }
 }
 

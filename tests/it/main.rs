@@ -58,6 +58,7 @@ mod switches;
 mod terminators;
 mod tiers;
 mod tools;
+mod unreadable;
 mod unwinding;
 mod variables;
 mod verify_and_must_hit;

@@ -79,7 +79,7 @@ impl ImportFacts {
         let identities = libraries.iter().map(|library| library.identity.as_deref());
         let identities: Option<Vec<&[u8]>> = identities.collect();
         let list = identities.map(|all| list_identity(&wanted(), all.into_iter()));
-        let remembered = list.and_then(|list| read(memory.facts(&list)?, &list));
+        let remembered = list.and_then(|list| read(memory.facts(&list).ok()??, &list));
         let fits = |(slots, _): &(Vec<WatchedSlots>, ImportedNames)| {
             let fits = |(slots, library): (&WatchedSlots, &Library)| {
                 let mut numbers = slots.relocations.numbers.iter();

@@ -145,7 +145,7 @@ impl Drop for LockFile {
 
 /// Whether a file of this name certainly is one of these, by its content.
 pub fn is_lock_file(directory: &Directory, name: &str) -> bool {
-    let file = directory.open_to_read(name);
+    let file = directory.open_to_read(name).ok();
     file.is_some_and(|file| is_ours(&file))
 }
 

@@ -1,0 +1,108 @@
+//! What cannot be looked at for now, since no descriptor is left or a disk fails, changes no key: the build has its usual key or none,
+//! and later processes have theirs.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use crate::support::{Driver, Ran, Sandbox, Way, example, plain_command, skipped};
+
+const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 7; }\n";
+
+/// How many of the calls of each kind fail, one in each process.
+const TRIED: usize = 6;
+
+fn client(sandbox: &Sandbox) -> Command {
+    let mut command = sandbox.command(Way::Cached, example("client"));
+    command
+        .args(["run", "--kernel", "f", "--source"])
+        .arg(sandbox.write("kernel.cl", SOURCE));
+    command
+}
+
+/// The same under strace, with its options.
+fn traced(sandbox: &Sandbox, options: &[&str]) -> Command {
+    let own = client(sandbox);
+    let mut command = plain_command("strace");
+    command.args(["-f", "-qq", "-o"]).arg(sandbox.path("trace"));
+    command
+        .args(options)
+        .arg(own.get_program())
+        .args(own.get_args());
+    for (name, value) in own.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
+}
+
+/// The keys that the log names.
+fn keys(ran: &Ran) -> BTreeSet<String> {
+    let built = ran.stderr.lines().filter(|line| line.contains("outcome="));
+    let keys = built.filter_map(|line| line.split("key=\"").nth(1)?.split('"').next());
+    keys.filter(|key| !key.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Forgets what searches for the driver's files found, and their digests, so that the next process looks at all of them. The names in
+/// libraries take long to find.
+fn forget(sandbox: &Sandbox) {
+    let store = sandbox.path("cache/v1");
+    let _ = std::fs::remove_dir_all(store.join("digests"));
+    for file in std::fs::read_dir(store.join("names")).expect("listed") {
+        let path = file.expect("a file").path();
+        let content = std::fs::read(&path).expect("read");
+        if content.starts_with(b"oclcsrch") {
+            std::fs::remove_file(path).expect("removed");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_looked_at_for_now_makes_no_other_key() {
+    if plain_command("strace").arg("-V").output().is_err() {
+        return skipped("failing system calls (there is no strace)");
+    }
+    for driver in [Driver::Stub, Driver::Pocl] {
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let first = sandbox.run(&mut client(&sandbox)).ok();
+        let usual = keys(&first);
+        assert_eq!(usual.len(), 1, "{driver:?}: {}", first.stderr);
+        for (call, error) in [
+            ("openat", "EMFILE"),
+            ("openat", "EIO"),
+            ("getdents64", "EIO"),
+        ] {
+            forget(&sandbox);
+            let counted = sandbox.run(&mut traced(&sandbox, &["-e", &format!("trace={call}")]));
+            assert_eq!(keys(&counted), usual, "{driver:?}: {}", counted.stderr);
+            let trace = std::fs::read_to_string(sandbox.path("trace")).expect("a trace");
+            let calls = trace.lines().count();
+            let mut served = 0;
+            for step in 0..TRIED.min(calls) {
+                let number = calls - step * calls / TRIED.min(calls);
+                let inject = format!("inject={call}:error={error}:when={number}");
+                forget(&sandbox);
+                let ran = sandbox.run(&mut traced(
+                    &sandbox,
+                    &["-e", &format!("trace={call}"), "-e", &inject],
+                ));
+                let about = format!("{driver:?}, {call} {number} of {calls} with {error}");
+                // Where the driver itself fails it builds nothing.
+                assert!(keys(&ran).is_subset(&usual), "{about}: {}", ran.stderr);
+                served += usize::from(ran.source_builds() == 0 && ran.code == Some(0));
+                let later = sandbox.run(&mut client(&sandbox)).ok();
+                assert_eq!(keys(&later), usual, "after {about}: {}", later.stderr);
+                assert_eq!(later.source_builds(), 0, "after {about}: {}", later.stderr);
+            }
+            assert!(
+                calls == 0 || served > 0,
+                "{driver:?}: each failing {call} was a miss"
+            );
+        }
+    }
+}
