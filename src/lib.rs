@@ -86,6 +86,7 @@ mod cache;
 mod cl;
 pub mod cli;
 mod config;
+mod descriptors;
 mod driver;
 mod fallible;
 mod file_fingerprint;

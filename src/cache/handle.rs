@@ -2,6 +2,9 @@
 //!
 //! The directory may be removed while programs run. A process that notices this at a miss opens the path again, so that services
 //! that run for months store what they compile from then on.
+//!
+//! Some descriptors stay open. Where the process has few left, the driver may need them, so the directory is not opened before there
+//! are more.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,6 +13,7 @@ use once_cell::race::OnceBox;
 
 use super::{RUN_VARIABLE, bake};
 use crate::config::{Config, executable};
+use crate::descriptors;
 use crate::store::recorder::Recorder;
 use crate::store::stats::run_directory;
 use crate::store::{Limits, Store};
@@ -22,6 +26,8 @@ const MAX_REOPENS: usize = 16;
 pub(super) struct CacheHandle {
     store: Option<Store>,
     recorder: Option<Recorder>,
+    /// Not opened, since the process had few descriptors left.
+    is_put_off: bool,
     // Without a lock: a child that is forked meanwhile would wait for it. If two threads open the directory, one result is dropped
     // unused.
     again: OnceBox<CacheHandle>,
@@ -30,8 +36,20 @@ pub(super) struct CacheHandle {
 }
 
 impl CacheHandle {
-    /// Opens the directory of the configuration.
+    /// Opens the directory of the configuration, unless that is put off.
     pub fn new(config: &Config) -> CacheHandle {
+        if !descriptors::has_room() {
+            tracing::warn!(
+                "the cache is off while the process has so few file descriptors left: raise the limit (`ulimit -n`)"
+            );
+            return CacheHandle {
+                store: None,
+                recorder: None,
+                is_put_off: true,
+                again: OnceBox::new(),
+                tries: AtomicUsize::new(0),
+            };
+        }
         let store = match config.directory() {
             Ok(path) => open_store(config, &path),
             Err(why) => {
@@ -48,6 +66,7 @@ impl CacheHandle {
         CacheHandle {
             recorder: counts.then(|| Recorder::new(executable(), run, statistics)),
             store,
+            is_put_off: false,
             again: OnceBox::new(),
             tries: AtomicUsize::new(0),
         }
@@ -75,6 +94,24 @@ impl CacheHandle {
     /// The counters. None if nothing is counted.
     pub fn recorder(&self) -> Option<&Recorder> {
         self.last().recorder.as_ref()
+    }
+
+    /// Opens the directory if that was put off and there is room now. Returns whether it is put off no more.
+    pub fn is_opened(&self, config: &Config) -> bool {
+        let last = self.last();
+        if !last.is_put_off {
+            return true;
+        }
+        if !descriptors::has_room() {
+            return false;
+        }
+        let opened = CacheHandle::new(config);
+        if opened.is_put_off {
+            return false;
+        }
+        // Fails if another thread was faster.
+        let _ = last.again.set(Box::new(opened));
+        true
     }
 
     /// Opens the directory again if it is lost, and creates it. Returns whether it did. A read-only cache is never created.

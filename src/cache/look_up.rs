@@ -64,8 +64,11 @@ impl Cache {
         !self.config.recache() && !driver::is_ending() && !bake::is_baker()
     }
 
-    /// Whether there is any store to look up in.
+    /// Whether there is any store to look up in. System stores stay open as well.
     pub(super) fn has_entries(&self) -> bool {
+        if !self.opened.is_opened(&self.config) {
+            return false;
+        }
         self.store().is_some() || self.tiers.used().next().is_some()
     }
 

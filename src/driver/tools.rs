@@ -3,7 +3,7 @@
 //! Measured: PoCL 3.1 runs `ld` for each kernel. Where `ld` is a script (Nix, Spack), the programs that it runs link.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -28,6 +28,8 @@ use crate::key::ingredients::{Ingredient, Kind, sha256};
 const MAX_PROGRAMS: usize = 64;
 /// A larger script is none that somebody wrote around a linker.
 const MAX_SCRIPT_BYTES: u64 = 1 << 20;
+/// What the dynamic linker preloads into every program (ld.so(8)).
+const PRELOAD_FILE: &str = "/etc/ld.so.preload";
 
 /// The programs that a driver runs.
 #[derive(Clone, Default)]
@@ -46,7 +48,7 @@ impl Tools {
     /// Finds the programs in the search path, what these run if they are scripts, and the libraries that they would load. Keeps
     /// earlier results.
     ///
-    /// None: a file cannot be read, or a script names too many programs.
+    /// None: a file cannot be read, also that of what the system preloads, or a script names too many programs.
     pub fn find(tools: &[&str], before: &Tools, memory: &dyn FileMemory) -> Option<Tools> {
         let paths: Vec<PathBuf> = tools
             .iter()
@@ -86,27 +88,40 @@ struct FoundTools {
 
 impl FoundTools {
     /// Recalled, or found now. What a script names depends on PATH and on files that are not there, and what is preloaded depends on
-    /// this process, so these are found in each process.
+    /// this process, so these are found in each process. A result that is kept depends on the state in which the system's file named
+    /// nothing.
     fn of(paths: &[PathBuf], memory: &dyn FileMemory) -> Option<(FoundTools, WatchedPaths)> {
         let variable = linker_path();
         let inputs = paths.iter().map(|path| path.as_os_str());
-        let inputs = [OsStr::new("tools"), &variable].into_iter().chain(inputs);
+        let inputs = [OsStr::new("tools"), OsStr::new(PRELOAD_FILE), &variable]
+            .into_iter()
+            .chain(inputs);
         let identity = search_memory::identity(inputs.map(OsStr::as_bytes));
-        let is_kept = preloads().is_none();
-        if is_kept && let Some(recalled) = search_memory::recall(&identity, memory) {
+        let list = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+        if list.is_empty()
+            && let Some(recalled) = search_memory::recall(&identity, memory)
+        {
             return Some(recalled);
         }
         let real = RealPaths::default();
-        let found = FoundTools::search(paths, &real, memory)?;
+        let file = preload_file(Path::new(PRELOAD_FILE), &real).ok()?;
+        let preloads = preloads(list.as_bytes(), &file);
+        let found = FoundTools::search(paths, &preloads, &real, memory)?;
         let watched = real.into_watched();
         let mut paths = paths.iter();
-        if is_kept && paths.all(|path| is_script(path) == Some(false)) {
+        if preloads.is_empty() && paths.all(|path| is_script(path) == Some(false)) {
             search_memory::remember(&identity, &found, &watched, memory);
         }
         Some((found, watched))
     }
 
-    fn search(paths: &[PathBuf], real: &RealPaths, memory: &dyn FileMemory) -> Option<FoundTools> {
+    /// `preloads`: what is preloaded into the programs.
+    fn search(
+        paths: &[PathBuf],
+        preloads: &[&[u8]],
+        real: &RealPaths,
+        memory: &dyn FileMemory,
+    ) -> Option<FoundTools> {
         for path in paths {
             real.watch(path);
         }
@@ -131,7 +146,7 @@ impl FoundTools {
             scanned.push(ScannedLibrary { identity, path });
         }
         if !programs.is_empty() {
-            ingredients.extend(preloaded(&scanned, real, memory)?);
+            ingredients.extend(preloaded(preloads, &scanned, real, memory)?);
         }
         if !real.is_complete() {
             return None;
@@ -215,23 +230,23 @@ fn words_of_script(path: &Path) -> Option<BTreeSet<PathBuf>> {
     )
 }
 
-/// The libraries that LD_PRELOAD puts into the programs and that answer calls of theirs. A program inherits the variable, whatever
-/// the libraries do in this process. Allocators and libraries that answer nothing are left out, as in `bindings`.
+/// The libraries that are preloaded into the programs and answer calls of theirs. A program inherits LD_PRELOAD, whatever the
+/// libraries do in this process. Allocators and libraries that answer nothing are left out, as in `bindings`.
 ///
 /// `programs`: the programs with their libraries. None: a file cannot be read.
 fn preloaded(
+    preloads: &[&[u8]],
     programs: &[ScannedLibrary],
     real: &RealPaths,
     memory: &dyn FileMemory,
 ) -> Option<Vec<Ingredient>> {
-    let Some(list) = preloads() else {
+    if preloads.is_empty() {
         return Some(Vec::new());
-    };
-    let names = list.as_bytes().split(|byte| b": ".contains(byte));
+    }
     let objects = loaded::objects();
     let mut asked = None;
     let mut found = Vec::new();
-    for name in names.filter(|name| !name.is_empty()) {
+    for name in preloads.iter().copied() {
         let path = Path::new(OsStr::from_bytes(name));
         let is_plain = path.is_absolute() && !name.contains(&b'$');
         let same_name = |object: &&loaded::Object| object.path.file_name() == path.file_name();
@@ -287,9 +302,27 @@ fn preloaded(
     Some(found)
 }
 
-/// LD_PRELOAD, if it names anything.
-fn preloads() -> Option<OsString> {
-    std::env::var_os("LD_PRELOAD").filter(|list| !list.is_empty())
+/// The names in the value of LD_PRELOAD and in the system's file, in the order in which the dynamic linker loads them.
+fn preloads<'a>(variable: &'a [u8], file: &'a [u8]) -> Vec<&'a [u8]> {
+    let variable = variable.split(|byte| b": ".contains(byte));
+    let lines = file.split(|byte| *byte == b'\n');
+    // The first part of a split is always there.
+    let lines = lines.filter_map(|line| line.split(|byte| *byte == b'#').next());
+    let file = lines.flat_map(|line| line.split(|byte| b": \t".contains(byte)));
+    let names = variable.chain(file);
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+/// The content of the system's file, which is watched from now on. Empty if there is none.
+///
+/// # Errors
+/// It may be there and cannot be read. The programs may have more rights than this process.
+fn preload_file(path: &Path, real: &RealPaths) -> io::Result<Vec<u8>> {
+    real.watch(path);
+    match std::fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        content => content,
+    }
 }
 
 fn in_programs(library: &[u8]) -> String {
@@ -344,4 +377,38 @@ pub(super) fn file(path: &Path, memory: &dyn FileMemory) -> Option<Ingredient> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let value = content_value(&memory.digest(path).ok()?);
     Some(Ingredient::new(Kind::Driver, name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_preloaded_is_named_by_the_variable_and_by_the_systems_file() {
+        let file = b"# one /two.so\n/a.so:/b.so\t c.so#d.so\n\n: \n/e.so";
+        let names = preloads(b"libf.so: /g.so", file);
+        let names = names.into_iter().map(|name| str::from_utf8(name));
+        let names: Vec<_> = names.map(|name| name.expect("UTF-8")).collect();
+        let expected = ["libf.so", "/g.so", "/a.so", "/b.so", "c.so", "/e.so"];
+        assert_eq!(names, expected);
+        assert!(preloads(b"", b"# nothing\n").is_empty());
+    }
+
+    #[test]
+    fn the_systems_file_is_watched_and_may_be_absent_and_must_be_readable() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("ld.so.preload");
+        let real = RealPaths::default();
+        let content = preload_file(&path, &real);
+        assert_eq!(content.expect("absent"), b"");
+        let watched = real.into_watched();
+        assert!(watched.hold());
+        std::fs::write(&path, "/a.so").expect("written");
+        assert!(!watched.hold());
+        let content = preload_file(&path, &RealPaths::default());
+        assert_eq!(content.expect("readable"), b"/a.so");
+        std::fs::remove_file(&path).expect("removed");
+        std::fs::create_dir(&path).expect("made");
+        assert!(preload_file(&path, &RealPaths::default()).is_err());
+    }
 }

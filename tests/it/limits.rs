@@ -320,6 +320,39 @@ fn a_program_that_may_write_no_large_file_is_not_ended_for_ours() {
     );
 }
 
+/// Ours stay open, and the driver needs some when it compiles.
+#[test]
+fn a_program_with_few_descriptors_left_gets_what_the_driver_gives_it() {
+    // A fresh cache takes some seconds on a real driver.
+    for (driver, cases) in [
+        (Driver::Stub, &[0, 2, 4, 6, 8, 12, 20][..]),
+        (Driver::Pocl, &[2, 8]),
+    ] {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        for left in cases {
+            // The driver's own cache and ours are fresh each time.
+            let run = |sandbox: &mut Sandbox, way| {
+                let place = format!("{way:?}-{left}");
+                for (name, of) in [("OCLCACHE_DIR", "ours"), ("POCL_CACHE_DIR", "pocl")] {
+                    sandbox.set(name, sandbox.path(&format!("{of}-{place}")));
+                }
+                sandbox.client(way, &["few", &left.to_string()]).ok()
+            };
+            let bare = run(&mut sandbox, Way::Bare);
+            let ran = run(&mut sandbox, Way::Cached);
+            assert_eq!(
+                ran.stdout, bare.stdout,
+                "{driver:?}, {left}: {}",
+                ran.stderr
+            );
+            let stored = sandbox.stat("misses");
+            assert_eq!(stored, 1, "{driver:?}, {left}: {}", ran.stderr);
+        }
+    }
+}
+
 /// PoCL writes the files of a binary when it loads it. A process that may write no files, or small ones only, is ended by that, and
 /// is not where the driver's own build fails.
 #[test]

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::functions::shared;
 use crate::support::{
     Driver, Ran, SOURCE, Sandbox, Way, copy_program, example, is_root, library, skipped, tree,
 };
@@ -289,4 +290,55 @@ fn a_program_with_a_capability_is_forwarded_and_its_environment_is_not_read() {
     let ran = sandbox.run(&mut command).ok();
     assert_eq!(ran.source_builds(), 1);
     assert!(made("cache") && made("log"));
+}
+
+/// A process that forbids being dumped is hidden from others of its user.
+const UNDUMPABLE: &str = "#include <sys/prctl.h>
+__attribute__((constructor)) static void forbid(void) { prctl(PR_SET_DUMPABLE, 0); }
+";
+
+/// Builds and is served while others read and merge the counters.
+const HIDDEN: &str = r#"
+mount -t proc -o hidepid=2 none /proc || exit 1
+cd "$1" && client=$2 command=$3 && shift 3 && mkfifo said answered && chmod 666 said answered || exit 1
+"$@" env LD_PRELOAD=./libundumpable.so "$client" turns <said >answered & process=$!
+exec 3>said 4<answered
+turn() { echo "$1" >&3 && read -r answer <&4 && [ "$answer" = "built 1" ]; }
+for number in 1 1 1 1; do
+    turn "build $number 2" && "$@" test ! -e /proc/$process && "$@" "$command" stats >/dev/null && "$@" "$command" gc || exit 1
+done
+exec 3>&- && wait $process && "$@" "$command" stats --json
+"#;
+
+#[test]
+fn what_a_process_counts_that_proc_hides_is_neither_lost_nor_counted_twice() {
+    let test = "counters of hidden processes";
+    let Some(mut sandbox) = unprivileged(test) else {
+        return;
+    };
+    let mut can = Command::new("unshare");
+    can.args(["--mount", "mount", "-t", "proc", "-o", "hidepid=2", "none"]);
+    let can = can.arg("/proc").output();
+    if !is_root() || !can.is_ok_and(|ran| ran.status.success()) {
+        return skipped(format_args!("{test} (no /proc with hidepid)"));
+    }
+    if shared(&sandbox, "undumpable", UNDUMPABLE, &[]).is_none() {
+        return;
+    }
+    sandbox.set("OCLCACHE_DIR", directory(&sandbox, "counted"));
+    let mut command = sandbox.command(Way::Cached, "unshare");
+    command.args(["--mount", "sh", "-c", HIDDEN, "sh"]);
+    command
+        .arg(sandbox.path(""))
+        .arg(example("client"))
+        .arg(env!("CARGO_BIN_EXE_oclcache"));
+    command.arg("setpriv").args(AS_NOBODY);
+    let ran = sandbox.run(&mut command).ok();
+    let counts: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    assert_eq!(
+        [&counts["misses"], &counts["hits"]],
+        [1, 3],
+        "{}",
+        ran.stderr
+    );
 }

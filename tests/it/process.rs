@@ -1,6 +1,9 @@
 //! What processes do besides calling OpenCL: they fork, they end at any moment, they use the loader from odd places.
 
-use crate::support::{Driver, Ran, Sandbox, Way, example, tree};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::support::{Driver, Ran, SOURCE, Sandbox, Way, example, tree};
 
 /// The lines of a run whose order says nothing, in order.
 fn sorted(ran: &Ran) -> Vec<String> {
@@ -264,5 +267,68 @@ fn a_library_may_build_in_its_constructor_and_close_the_loader_afterwards() {
         }
         let warm = opened(Way::Cached);
         assert_eq!(warm.source_builds(), 0, "{driver:?}, log:\n{}", warm.stderr);
+    }
+}
+
+/// The program is killed if it asks the kernel for one mapping, or for the filters of its system calls, as in a sandbox that lists
+/// which requests it knows.
+#[allow(unsafe_code)] // filters have no safe interface
+fn forbid_requests(command: &mut Command) {
+    const PROCMAP_QUERY: u32 = 0xc068_6611;
+    let instruction = |code: u16, k: u32, jt: u8, jf: u8| libc::sock_filter { code, jt, jf, k };
+    let load = |offset: u32| instruction(0x20, offset, 0, 0);
+    let is = |value: u32, jt, jf| instruction(0x15, value, jt, jf);
+    // Of struct seccomp_data: the call's number and its first two arguments, on little-endian machines.
+    const NUMBER: u32 = 0;
+    const ARGUMENTS: [u32; 2] = [16, 24];
+    let filter = [
+        load(NUMBER),
+        is(libc::SYS_ioctl as u32, 0, 2),
+        load(ARGUMENTS[1]),
+        is(PROCMAP_QUERY, 4, 3),
+        is(libc::SYS_prctl as u32, 0, 2),
+        load(ARGUMENTS[0]),
+        is(libc::PR_GET_SECCOMP as u32, 1, 0),
+        instruction(0x06, libc::SECCOMP_RET_ALLOW, 0, 0),
+        instruction(0x06, libc::SECCOMP_RET_KILL_PROCESS, 0, 0),
+    ];
+    let install = move || {
+        let program = libc::sock_fprog {
+            len: filter.len() as u16,
+            filter: filter.as_ptr().cast_mut(),
+        };
+        // SAFETY: a program of that many instructions (seccomp(2)).
+        let installed = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) == 0
+        };
+        match installed {
+            true => Ok(()),
+            false => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: two system calls, and memory that was allocated before.
+    unsafe { command.pre_exec(install) };
+}
+
+#[test]
+fn a_sandbox_that_kills_for_unknown_requests_finds_none_of_ours() {
+    for driver in Driver::ALL {
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let source = sandbox.write("kernel.cl", SOURCE);
+        let run = |way| {
+            let mut command = sandbox.command(way, example("client"));
+            command.args(["run", "--kernel", "f", "--options", "-DN=1", "--source"]);
+            forbid_requests(command.arg(&source));
+            sandbox.run(&mut command).ok()
+        };
+        let bare = run(Way::Bare);
+        for builds in [1, 0] {
+            let ran = run(Way::Cached);
+            assert_eq!(ran.stdout, bare.stdout, "{driver:?}: {}", ran.stderr);
+            assert_eq!(ran.source_builds(), builds, "{driver:?}: {}", ran.stderr);
+        }
     }
 }

@@ -2,9 +2,10 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use crate::functions::shared;
-use crate::support::{Driver, Sandbox, Way};
+use crate::support::{Driver, Sandbox, Way, example, skipped};
 
 /// Has a constant that is recognized in machine code.
 const SOURCE: &str =
@@ -58,6 +59,71 @@ fn a_library_that_is_preloaded_into_a_tool_and_answers_it_is_in_the_key() {
     assert_eq!([(); 2].map(|()| compilations(&sandbox)), [1, 0]);
     sandbox.variables.remove("LD_PRELOAD");
     assert_eq!(compilations(&sandbox), 0);
+}
+
+/// How often the driver compiles where the system preloads by a file, which this command writes to `$0`.
+#[track_caller]
+fn compilations_where_the_system_preloads(sandbox: &Sandbox, write: &str) -> usize {
+    let source = sandbox.write("kernel.cl", SOURCE);
+    let etc = sandbox.path("etc");
+    std::fs::create_dir_all(&etc).expect("made");
+    let script = format!(
+        "mount -t tmpfs -o mode=755 none \"$1\" && cp -a /etc/. \"$1\" && mount --bind \"$1\" /etc && shift && \
+        sh -c '{write}' /etc/ld.so.preload && exec \"$@\""
+    );
+    let mut command = sandbox.command(Way::Cached, "unshare");
+    command.args(["--mount", "sh", "-c", &script, "sh"]);
+    command.arg(&etc).arg(example("client"));
+    command
+        .args(["run", "--kernel", "f", "--source"])
+        .arg(source);
+    sandbox.run(&mut command).ok().source_builds()
+}
+
+/// Answers no call of PoCL's libraries and one of `ld`.
+const OF_LD_ONLY: &str = "void bfd_set_error_program_name(const char *name) {}\n";
+
+#[test]
+fn a_library_that_the_systems_file_preloads_into_a_tool_and_answers_it_is_in_the_key() {
+    let Some(sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    let mut can = Command::new("unshare");
+    let can = can.args(["--mount", "true"]).output();
+    if !can.is_ok_and(|ran| ran.status.success()) {
+        return skipped("/etc/ld.so.preload (no mount namespace)");
+    }
+    let Ok(listed) = Command::new("sh")
+        .args(["-c", "ldd \"$(command -v ld)\""])
+        .output()
+    else {
+        return skipped("/etc/ld.so.preload (no ldd)");
+    };
+    if !String::from_utf8_lossy(&listed.stdout).contains("libbfd") {
+        return skipped("/etc/ld.so.preload (a linker without libbfd)");
+    }
+    let [Some(library), Some(silent)] = [("linker", OF_LD_ONLY), ("silent", "int nobody_asks;\n")]
+        .map(|(name, code)| shared(&sandbox, name, code, &[]))
+    else {
+        return;
+    };
+    let runs =
+        |write: &str| [(); 2].map(|()| compilations_where_the_system_preloads(&sandbox, write));
+    let write = |library: &Path| {
+        format!(
+            "printf \"# a comment /no.so\\n\\t:%s # more\" \"{}\" >\"$0\"",
+            library.display()
+        )
+    };
+    assert_eq!(runs("true"), [1, 0], "no file");
+    assert_eq!(runs("printf \"# nothing\\n\" >\"$0\""), [0, 0]);
+    assert_eq!(runs(&write(&silent)), [0, 0], "it answers nothing");
+    assert_eq!(runs(&write(&library)), [1, 0], "it answers ld");
+    assert_eq!(runs("true"), [0, 0], "no file any more");
+    let code = format!("{OF_LD_ONLY}int other = 1;\n");
+    shared(&sandbox, "linker", &code, &[]).expect("compiled");
+    assert_eq!(runs(&write(&library)), [1, 0], "another library");
+    assert_eq!(runs("mkdir \"$0\""), [1, 1], "it cannot be read");
 }
 
 fn write_script(path: &Path, text: &str) {

@@ -2,6 +2,9 @@
 
 use std::fs;
 
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+
 use crate::proc_file;
 
 /// Whether a process will still add to its file.
@@ -11,7 +14,7 @@ pub enum FileOwner {
     Alive,
     /// The process is gone.
     Dead,
-    /// The process is of another host or container, or the name has another form.
+    /// The process is of another host or container, /proc hides it, or the name has another form.
     Unknown,
 }
 
@@ -23,6 +26,8 @@ pub struct StatsView {
     boot: String,
     /// This process. None if /proc does not show the processes of this namespace, but those of the host around a container, or none.
     own: Option<RunningProcess>,
+    /// Where the processes are shown.
+    processes: &'static str,
 }
 
 /// A process as /proc shows it.
@@ -49,6 +54,7 @@ impl StatsView {
             host: digits(&host.concat()),
             boot: digits(&boot),
             own: own.filter(|own| own.number == std::process::id()),
+            processes: "/proc",
         }
     }
 
@@ -71,7 +77,7 @@ impl StatsView {
         let [host, boot, process, start] = parts[..] else {
             return FileOwner::Unknown;
         };
-        let (Ok(process), Ok(start)) = (process.parse(), start.parse()) else {
+        let (Ok(process), Ok(start)) = (process.parse(), start.parse::<u64>()) else {
             return FileOwner::Unknown;
         };
         if host != self.host {
@@ -80,10 +86,15 @@ impl StatsView {
             FileOwner::Dead
         } else if start == 0 || self.own.is_none() {
             FileOwner::Unknown
-        } else if self.start_time(process) == Some(start) {
-            FileOwner::Alive
         } else {
-            FileOwner::Dead
+            match self.start_time(process) {
+                Some(running) if running == start => FileOwner::Alive,
+                Some(_) => FileOwner::Dead,
+                // Mounted with hidepid, /proc does not show processes of other users, nor those that forbid being dumped; and no
+                // descriptor may be left to read it.
+                None if exists(process) => FileOwner::Unknown,
+                None => FileOwner::Dead,
+            }
         }
     }
 
@@ -93,8 +104,14 @@ impl StatsView {
         if own.number == process {
             return Some(own.start);
         }
-        Some(RunningProcess::at(&format!("/proc/{process}/stat"))?.start)
+        Some(RunningProcess::at(&format!("{}/{process}/stat", self.processes))?.start)
     }
+}
+
+/// Whether there may be a process of this number, whoever may see it.
+fn exists(process: u32) -> bool {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw);
+    process.is_some_and(|process| test_kill_process(process) != Err(Errno::SRCH))
 }
 
 /// Whether a name has the form of a process's file.
@@ -142,6 +159,31 @@ mod tests {
         child.kill().expect("killed");
         child.wait().expect("gone");
         assert_eq!(view.owner(&name), FileOwner::Dead);
+    }
+
+    #[test]
+    fn a_process_that_is_not_shown_is_dead_only_if_its_number_is_nobodys() {
+        let nothing = tempfile::tempdir().expect("a temporary directory");
+        let nothing: &'static std::path::Path = Box::leak(nothing.path().into());
+        let hidden = StatsView {
+            processes: nothing.to_str().expect("UTF-8"),
+            ..StatsView::new()
+        };
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("started");
+        let name = StatsView::new().name_of(child.id());
+        assert_eq!(hidden.owner(&name), FileOwner::Unknown);
+        child.kill().expect("killed");
+        child.wait().expect("gone");
+        assert_eq!(hidden.owner(&name), FileOwner::Dead);
+        let (front, _) = name.rsplit_once('-').expect("a name");
+        let (front, _) = front.rsplit_once('-').expect("a name");
+        for number in ["0", "4294967295", "2147483648"] {
+            let name = format!("{front}-{number}-7");
+            assert_eq!(hidden.owner(&name), FileOwner::Dead, "{number}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Closed descriptors: all of them, whoever has opened them, as daemons do; or the standard streams.
+//! Closed descriptors: all of them, whoever has opened them, as daemons do; or the standard streams. And few that are left.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -57,5 +57,32 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
         }
         std::mem::forget(opened);
     }
+    Ok(())
+}
+
+/// `few LEFT`: builds a program while that many descriptors are left, and then another one.
+pub fn few(session: &Session, arguments: &[String]) -> Result<(), String> {
+    const LIMIT: libc::rlim_t = 256;
+    let left = arguments.first().and_then(|left| left.parse().ok());
+    let left: usize = left.ok_or("few takes a number")?;
+    let limit = libc::rlimit {
+        rlim_cur: LIMIT,
+        rlim_max: LIMIT,
+    };
+    // SAFETY: a limit.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } != 0 {
+        return Err("the limit cannot be set".to_owned());
+    }
+    let mut taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    taken.truncate(taken.len().saturating_sub(left));
+    let build = |number: u32| {
+        let source = format!("__kernel void f(__global uint *out) {{ out[0] = {number}; }}\n");
+        let (program, _) = cl::program(session.context, &source);
+        println!("build: code {}", cl::build(program, None));
+        cl::release_program(program);
+    };
+    build(1);
+    drop(taken);
+    build(2);
     Ok(())
 }
