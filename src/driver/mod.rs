@@ -91,6 +91,12 @@ pub fn is_ending() -> bool {
     ENDING.load(Ordering::Relaxed)
 }
 
+/// Reads and keeps the variables with which the process was started, before a driver is opened by us (10 us).
+pub fn remember_start() {
+    // If they cannot be read, the first key tries again.
+    let _ = process_variables::at_start();
+}
+
 /// One driver, known by its dispatch table.
 pub struct Driver {
     index: usize,

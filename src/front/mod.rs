@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use once_cell::sync::OnceCell;
 
 use crate::config::Config;
-use crate::{cache, log};
+use crate::{cache, driver, log};
 
 /// The settings of the process, read when the first door is opened. None: the environment must not be read.
 static CONFIG: OnceCell<Option<Config>> = OnceCell::new();
@@ -59,6 +59,7 @@ fn open() -> Option<&'static Config> {
         }
         if !config.disable() {
             cache::autobake::born();
+            driver::remember_start();
             cache::announce();
         }
         Some(config)

@@ -3,7 +3,9 @@
 // FOLDING_ROUND=down builds it while numbers are rounded downward, `opening` loads the driver so, `devices` asks for its devices so,
 // `context` makes context and queue so, `second` makes another context so, `first` builds another program so before; each other call
 // is made as programs start. `traps` lets overflows trap while it builds. `flags` sets the flags of what has happened. With OWN_EXP the program has an `exp` of its own, as those
-// have that are linked with another mathematics. FOLDING_OPEN names a library that is opened for all others at the start. With FIXED_ADDRESS it takes the addresses of the C library's functions, as Python does.
+// have that are linked with another mathematics. FOLDING_OPEN names a library that is opened for all others at the start. FOLDING_TITLE is the
+// new LD_LIBRARY_PATH of a program that then overwrites the variables that it was started with, as setproctitle(3bsd) does, before the driver is loaded, or, with FOLDING_LATE, behind that.
+// With FIXED_ADDRESS it takes the addresses of the C library's functions, as Python does.
 #define _GNU_SOURCE
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
@@ -31,6 +33,25 @@ static void round_if(const char *when, int mode) {
         fesetround(mode);
 }
 
+extern char **environ;
+
+static void title_if(int late) {
+    const char *path = getenv("FOLDING_TITLE");
+    if (!path || !getenv("FOLDING_LATE") == late)
+        return;
+    char *begin = environ[0], *end = begin;
+    int count = 0;
+    for (; environ[count]; count++)
+        if (environ[count] == end)
+            end += strlen(end) + 1;
+    char **copies = calloc(count + 1, sizeof *copies);
+    for (int at = 0; at < count; at++)
+        copies[at] = strdup(environ[at]);
+    environ = copies;
+    setenv("LD_LIBRARY_PATH", getenv("FOLDING_TITLE"), 1);
+    memset(begin, 0, end - begin);
+}
+
 int main(int argc, char **argv) {
     const char *opened = getenv("FOLDING_OPEN");
     if (opened && !dlopen(opened, RTLD_NOW | RTLD_GLOBAL))
@@ -44,9 +65,11 @@ int main(int argc, char **argv) {
     cl_platform_id platform;
     cl_device_id device;
     cl_int code;
+    title_if(0);
     round_if("opening", FE_DOWNWARD);
     code = clGetPlatformIDs(1, &platform, NULL);
     round_if("opening", FE_TONEAREST);
+    title_if(1);
     round_if("devices", FE_DOWNWARD);
     code |= clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, NULL);
     round_if("devices", FE_TONEAREST);
