@@ -14,8 +14,8 @@ const STEP: usize = 32 << 10;
 
 /// The content of a file of this process, by its name below `/proc/self`.
 ///
-/// Once the main thread has ended, that directory has no memory to show: the files cannot be opened or read, or are empty (measured on
-/// Linux 6.18). That of the calling thread has them. It comes second, since a sandbox may allow only the first.
+/// Once the main thread has ended, that directory has no memory to show: `exe` and `environ` cannot be read, and `maps` is
+/// empty (measured on Linux 6.18). That of the calling thread has them. It comes second, since a sandbox may allow only the first.
 ///
 /// # Errors
 /// As for [`read`].

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use once_cell::sync::OnceCell;
 
-use crate::config::Config;
+use crate::config::{Config, executable};
 use crate::{cache, driver, log};
 
 /// The settings of the process, read when the first door is opened. None: the environment must not be read.
@@ -60,6 +60,8 @@ fn open() -> Option<&'static Config> {
         if !config.disable() {
             cache::autobake::born();
             driver::remember_start();
+            // Drivers read it as early.
+            let _ = executable();
             cache::announce();
         }
         Some(config)

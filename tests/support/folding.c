@@ -4,16 +4,18 @@
 // `context` makes context and queue so, `second` makes another context so, `first` builds another program so before; each other call
 // is made as programs start. `traps` lets overflows trap while it builds. `flags` sets the flags of what has happened. With OWN_EXP the program has an `exp` of its own, as those
 // have that are linked with another mathematics. FOLDING_OPEN names a library that is opened for all others at the start. FOLDING_TITLE is the
-// new LD_LIBRARY_PATH of a program that then overwrites the variables that it was started with, as setproctitle(3bsd) does, before the driver is loaded, or, with FOLDING_LATE, behind that.
+// new LD_LIBRARY_PATH of a program that then overwrites the variables that it was started with, as setproctitle(3bsd) does, before the driver is loaded, or, with FOLDING_LATE, behind that. With FOLDING_ALONE its main thread ends before it does anything.
 // With FIXED_ADDRESS it takes the addresses of the C library's functions, as Python does.
 #define _GNU_SOURCE
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
 #include <dlfcn.h>
 #include <fenv.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifdef OWN_EXP
 double exp(double x) {
@@ -52,7 +54,7 @@ static void title_if(int late) {
     memset(begin, 0, end - begin);
 }
 
-int main(int argc, char **argv) {
+static int work(int argc, char **argv) {
     const char *opened = getenv("FOLDING_OPEN");
     if (opened && !dlopen(opened, RTLD_NOW | RTLD_GLOBAL))
         return 3;
@@ -122,4 +124,25 @@ int main(int argc, char **argv) {
     clReleaseCommandQueue(queue);
     clReleaseContext(context);
     return 0;
+}
+
+static char **arguments;
+
+static void *work_alone(void *main_thread) {
+    pthread_join(*(pthread_t *)main_thread, NULL);
+    /* Its end is told before the kernel knows of it. */
+    usleep(100000);
+    exit(work(2, arguments));
+}
+
+int main(int argc, char **argv) {
+    static pthread_t main_thread;
+    pthread_t other;
+    if (!getenv("FOLDING_ALONE"))
+        return work(argc, argv);
+    arguments = argv;
+    main_thread = pthread_self();
+    if (argc == 2 && !pthread_create(&other, NULL, work_alone, &main_thread))
+        pthread_exit(NULL);
+    return 4;
 }
