@@ -16,6 +16,7 @@ mod elf_image;
 pub mod environment;
 mod file_list;
 mod files;
+pub mod float_registers;
 mod float_state;
 pub mod foreign_call;
 pub mod identity;

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use once_cell::sync::OnceCell;
 
 use crate::config::{Config, executable};
+use crate::driver::float_registers::OwnWork;
 use crate::{cache, driver, log};
 
 /// The settings of the process, read when the first door is opened. None: the environment must not be read.
@@ -46,6 +47,7 @@ extern "C" fn oclcache_active() -> c_int {
 fn open() -> Option<&'static Config> {
     ACTIVE.store(true, Ordering::Release);
     let config = CONFIG.get_or_init(|| {
+        let _work = OwnWork::begin();
         quiet_panics();
         if is_secure() {
             return None;

@@ -1,5 +1,6 @@
 //! What processes do besides calling OpenCL: they fork, they end at any moment, they use the loader from odd places.
 
+use crate::functions::program;
 use crate::support::{Driver, Ran, Sandbox, Way, example, tree};
 
 /// The lines of a run whose order says nothing, in order.
@@ -264,5 +265,29 @@ fn a_library_may_build_in_its_constructor_and_close_the_loader_afterwards() {
         }
         let warm = opened(Way::Cached);
         assert_eq!(warm.source_builds(), 0, "{driver:?}, log:\n{}", warm.stderr);
+    }
+}
+
+/// Debuggers of numeric programs let floating-point exceptions trap. What only we do must not end such a program.
+#[test]
+fn a_program_that_lets_inexact_results_trap_goes_on() {
+    for driver in [Driver::Stub, Driver::Pocl, Driver::Intel] {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let Some(program) = program(&sandbox, "folding", &[]) else {
+            return;
+        };
+        let source = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 3; }\n";
+        let file = sandbox.write("kernel.cl", source);
+        sandbox.set("FOLDING_ROUND", "inexact");
+        let run = |way| sandbox.run(sandbox.command(way, &program).arg(&file)).ok();
+        let bare = run(Way::Bare).stdout;
+        assert!(bare.starts_with("traps: 20\n"), "{driver:?}: {bare}");
+        for times in [1, 0] {
+            let cached = run(Way::Cached);
+            assert_eq!(cached.stdout, bare, "{driver:?}: {}", cached.stderr);
+            assert_eq!(cached.source_builds(), times, "{driver:?}");
+        }
     }
 }

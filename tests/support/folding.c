@@ -2,7 +2,8 @@
 //
 // FOLDING_ROUND=down builds it while numbers are rounded downward, `opening` loads the driver so, `devices` asks for its devices so,
 // `context` makes context and queue so, `second` makes another context so, `first` builds another program so before; each other call
-// is made as programs start. `traps` lets overflows trap while it builds. `flags` sets the flags of what has happened. With OWN_EXP the program has an `exp` of its own, as those
+// is made as programs start. `traps` lets overflows trap while it builds, `inexact` lets
+// inexact results trap in that and in its query of the log. `flags` sets the flags of what has happened. With OWN_EXP the program has an `exp` of its own, as those
 // have that are linked with another mathematics. FOLDING_OPEN names a library that is opened for all others at the start. FOLDING_TITLE is the
 // new LD_LIBRARY_PATH of a program that then overwrites the variables that it was started with, as setproctitle(3bsd) does, before the driver is loaded, or, with FOLDING_LATE, behind that. With FOLDING_ALONE its main thread ends before it does anything.
 // With FIXED_ADDRESS it takes the addresses of the C library's functions, as Python does.
@@ -99,6 +100,11 @@ static int work(int argc, char **argv) {
     round_if("down", FE_DOWNWARD);
     if (wanted && !strcmp(wanted, "traps"))
         feenableexcept(FE_OVERFLOW);
+    int inexact = wanted && !strcmp(wanted, "inexact");
+    if (inexact) {
+        feclearexcept(FE_ALL_EXCEPT);
+        feenableexcept(FE_INEXACT);
+    }
     code = clBuildProgram(program, 1, &device, "", NULL, NULL);
     round_if("down", FE_TONEAREST);
     fedisableexcept(FE_OVERFLOW);
@@ -108,6 +114,11 @@ static int work(int argc, char **argv) {
     }
     cl_uint numbers[8] = {0};
     size_t one = 1;
+    if (inexact) {
+        char log[1 << 16];
+        clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, sizeof log, log, NULL);
+        printf("traps: %x\n", fedisableexcept(FE_ALL_EXCEPT));
+    }
     cl_kernel kernel = clCreateKernel(program, "f", &code);
     cl_mem buffer = clCreateBuffer(
         context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, sizeof numbers, numbers, &code);
