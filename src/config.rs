@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::quantity;
 pub use file::{IGNORED, is_file_name, meant, of_system, of_user};
-pub use program::{RULES, Rule, executable};
+pub use program::{RULES, Rule, executable, lasting_executable};
 use table::BUILT_DIR;
 pub use table::{Name, ObeyedFrom, SETTINGS, Setting};
 pub use value::ValueKind;

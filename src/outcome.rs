@@ -133,7 +133,8 @@ numbered! {
             "the cache directory cannot be used; `OCLCACHE_LOG=warn` says why";
         /// The driver's files cannot be identified.
         UnidentifiedDriver = 12, "unidentified_driver",
-            "a driver's file is unreadable, or was replaced while in use; restart the program";
+            "a driver's file is unreadable, or was replaced while in use, or the program was renamed, or hides how it was started; restart \
+             the program";
         /// The device does not answer a query that the key needs.
         UnidentifiedDevice = 13, "unidentified_device",
             "a device does not answer a query that the key needs; please report it";

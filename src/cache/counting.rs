@@ -128,6 +128,6 @@ fn log_build(outcome: Outcome, plan: Option<&Plan>, kernel_names: &[Vec<u8>], el
     };
     let key = plan.map(Plan::key_prefix).unwrap_or_default();
     let kernels = kernel_names.join(&b' ');
-    let ms = elapsed.as_secs_f64() * 1e3;
-    tracing::info!(outcome = outcome.name(), reason, key, kernels = %text(&kernels), ms = format_args!("{ms:.3}"), "build");
+    let (ms, us) = (elapsed.as_millis(), elapsed.as_micros() % 1000);
+    tracing::info!(outcome = outcome.name(), reason, key, kernels = %text(&kernels), ms = format_args!("{ms}.{us:03}"), "build");
 }

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use once_cell::race::OnceBox;
 
 use super::{Config, Name, ValueSource};
+use crate::proc_file;
 
 /// A setting that a program can have.
 pub struct RuleSetting {
@@ -103,15 +104,27 @@ impl Config {
     }
 }
 
-/// The name of the running program's file, even if that was replaced meanwhile.
+/// The name of the running program's file when a door was opened, even if that was replaced meanwhile. Empty while it cannot be read.
 pub fn executable() -> &'static [u8] {
     static NAME: OnceBox<Vec<u8>> = OnceBox::new();
-    NAME.get_or_init(|| {
-        let path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-        let name = path.file_name().unwrap_or_default().as_bytes();
-        // proc(5): the kernel appends this to the path of a removed file.
-        Box::new(name.strip_suffix(b" (deleted)").unwrap_or(name).to_vec())
-    })
+    let name = NAME.get_or_try_init(|| name_now().map(Box::new).ok_or(()));
+    name.map_or(&[], Vec::as_slice)
+}
+
+/// The same, if it is known and the file still has that name. A driver may read it at any time, so nobody knows which of two names it
+/// has read.
+pub fn lasting_executable() -> Option<&'static [u8]> {
+    let name = executable();
+    name_now().is_some_and(|now| now == name).then_some(name)
+}
+
+/// None if it cannot be read; no file has an empty name.
+fn name_now() -> Option<Vec<u8>> {
+    let path = proc_file::running_program().ok()?;
+    let name = path.file_name()?.as_bytes();
+    // proc(5): the kernel appends this to the path of a removed file.
+    let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
+    (!name.is_empty()).then(|| name.to_vec())
 }
 
 #[cfg(test)]

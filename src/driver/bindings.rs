@@ -168,9 +168,12 @@ impl Driver {
 
 /// Whether a library audits the dynamic linker, and may change bindings (rtld-audit(7)).
 ///
-/// The variable is also looked for in what the process was started with: the library may remove it from the environment.
+/// The variable is also looked for in what the process was started with: the library may remove it from the environment. If that
+/// is unknown, one may.
 fn is_audited() -> bool {
-    let at_start = process_variables::at_start().unwrap_or_default();
+    let Some(at_start) = process_variables::at_start() else {
+        return true;
+    };
     let mut variables = at_start.split(|byte| *byte == 0);
     let names_one = |variable: &[u8]| {
         let value = variable.strip_prefix(b"LD_AUDIT=");

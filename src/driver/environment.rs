@@ -164,7 +164,13 @@ impl KnownVariables {
     }
 
     /// The variables that are in the key: now, when the driver was opened, and when the process was started.
-    fn chosen(&self, opened: &OpeningVariables, choice: &Choice) -> [Arc<DriverSurroundings>; 3] {
+    /// None if the last are not known.
+    fn chosen(
+        &self,
+        opened: &OpeningVariables,
+        choice: &Choice,
+    ) -> Option<[Arc<DriverSurroundings>; 3]> {
+        let first = process_variables::at_start()?;
         let names = choice.libraries.changes();
         let mut known = self.0.lock();
         let earlier = known.history.earlier.take();
@@ -182,7 +188,7 @@ impl KnownVariables {
                 };
                 let opened = at(&opened.variables);
                 let started = match choice.reads_first_environment() {
-                    true => process_variables::at_start().map_or_else(|| now.clone(), at),
+                    true => at(first),
                     false => now.clone(),
                 };
                 let tools = choice.tools.clone();
@@ -196,9 +202,7 @@ impl KnownVariables {
             }
         }
         let chosen = known.chosen.as_ref();
-        chosen.map_or_else(Default::default, |chosen| {
-            [&chosen.now, &chosen.opened, &chosen.started].map(Arc::clone)
-        })
+        chosen.map(|chosen| [&chosen.now, &chosen.opened, &chosen.started].map(Arc::clone))
     }
 }
 
@@ -351,7 +355,7 @@ impl Driver {
     ///
     /// `age`: how old the look-up of the driver's programs may be.
     ///
-    /// None if a file cannot be read.
+    /// None if a file or the first variables cannot be read.
     pub(super) fn surroundings_at_most(
         &self,
         age: Duration,
@@ -368,7 +372,7 @@ impl Driver {
             tools: &tools.names,
             occurring: RefCell::default(),
         };
-        let [now, opened, started] = self.variables.chosen(&self.opened_in, &choice);
+        let [now, opened, started] = self.variables.chosen(&self.opened_in, &choice)?;
         let reads = now.reads.max(opened.reads).max(started.reads);
         let mut ingredients = now.ingredients.clone();
         let changed = differences(&started.ingredients, &ingredients, STARTED);

@@ -365,7 +365,7 @@ impl<'a> Candidates<'a> {
             .collect();
         let to_be_opened: Vec<PathBuf> = found.keys().cloned().collect();
         let is_loaded = |path: &Path| closure.iter().any(|index| places[*index] == path);
-        let needed = needed_by(&to_be_opened, &real, is_loaded);
+        let needed = needed_by(&to_be_opened, &linker_path_at_start(), &real, is_loaded);
         for path in &needed.files {
             scanned.extend(ScannedLibrary::of_file(path, |path| {
                 recorder.identity(path)

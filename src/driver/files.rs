@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::elf::Elf;
+use super::opened_by_name::linker_path_at_start;
 use super::profile::DriverFiles;
 use super::real_paths::RealPaths;
 
@@ -84,7 +85,7 @@ impl<'a> FileSearch<'a> {
 
     fn linked(&self) -> &[(PathBuf, Vec<Entry>)] {
         self.linked.get_or_init(|| {
-            let mut directories = linker_directories(&linker_path(), self.real);
+            let mut directories = linker_directories(&linker_path_at_start(), self.real);
             directories.extend(self.above.iter().cloned());
             directories.extend(self.beside.iter().cloned());
             let real = directories.iter().filter_map(|path| self.real.of(path));
@@ -289,11 +290,16 @@ fn real_directories(paths: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> {
 /// The libraries that files need and that are not loaded yet, and the libraries that those need in turn, by name and real path:
 /// what the dynamic linker would find for this processor. If a name is in several of its directories, all of them are listed, since
 /// the order is not decided here. `is_loaded` tells the real paths that this process has loaded; everything that those need is
-/// loaded.
+/// loaded. `linker_path`: LD_LIBRARY_PATH as the dynamic linker has it, of this process or of those that it starts.
 ///
 /// Each name is looked for once in each directory: almost everything that `ld` needs needs the C library, and there are a dozen
 /// directories.
-pub fn needed_by(files: &[PathBuf], real: &RealPaths, is_loaded: impl Fn(&Path) -> bool) -> Needed {
+pub fn needed_by(
+    files: &[PathBuf],
+    linker_path: &OsStr,
+    real: &RealPaths,
+    is_loaded: impl Fn(&Path) -> bool,
+) -> Needed {
     let mut found = Needed::default();
     let mut usual: Option<Vec<PathBuf>> = None;
     // Directories are searched for one processor, since they hold files for others as well.
@@ -317,9 +323,8 @@ pub fn needed_by(files: &[PathBuf], real: &RealPaths, is_loaded: impl Fn(&Path) 
             continue;
         };
         let own = real_directories(&needs.directories, real);
-        let usual = usual.get_or_insert_with(|| {
-            real_directories(&linker_directories(&linker_path(), real), real)
-        });
+        let usual = usual
+            .get_or_insert_with(|| real_directories(&linker_directories(linker_path, real), real));
         for name in needs.libraries {
             let name = OsStr::from_bytes(&name);
             for directory in own.iter().chain(&*usual) {
@@ -351,7 +356,8 @@ pub fn needed_by(files: &[PathBuf], real: &RealPaths, is_loaded: impl Fn(&Path) 
 /// What the dynamic linker knows of where libraries are.
 const LINKER_CACHE: &str = "/etc/ld.so.cache";
 
-/// The directories that LD_LIBRARY_PATH names now: programs that are started have them.
+/// The directories that LD_LIBRARY_PATH names now: programs that are started have them. The dynamic linker of this process has those of
+/// [`linker_path_at_start`].
 pub fn linker_path() -> OsString {
     std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default()
 }
@@ -475,7 +481,7 @@ mod tests {
         let program = std::env::current_exe().expect("this program");
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
         let files = [program.clone(), text];
-        let needed = needed_by(&files, &real, |_| false);
+        let needed = needed_by(&files, &linker_path(), &real, |_| false);
         assert_eq!(needed.files, std::slice::from_ref(&program));
         assert!(
             needed
@@ -483,7 +489,9 @@ mod tests {
                 .values()
                 .any(|name| name.starts_with("libc."))
         );
-        let known = needed_by(&files, &real, |path| needed.libraries.contains_key(path));
+        let known = needed_by(&files, &linker_path(), &real, |path| {
+            needed.libraries.contains_key(path)
+        });
         assert!(known.libraries.is_empty(), "{:?}", known.libraries);
         let watched = real.into_watched();
         assert!(
@@ -493,7 +501,7 @@ mod tests {
                 .all(|path| watched.get(path).is_some())
         );
         let real = RealPaths::default();
-        let known = needed_by(&files, &real, |path| path == program);
+        let known = needed_by(&files, &linker_path(), &real, |path| path == program);
         assert!(known.files.is_empty() && real.into_watched().iter().count() == 1);
     }
 }

@@ -4,26 +4,18 @@
 //! clBuildProgram (measured: PoCL 3.1 folds `sqrt(2.0)` differently under FE_DOWNWARD), or in the thread that started the driver's
 //! threads. The state is in the key if it differs from that of a new program. Exception flags are not in the key.
 
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use once_cell::sync::OnceCell;
 
 use super::Driver;
+use super::float_registers::{REGISTERS, Restored, of_program, resume};
 use crate::key::ingredients::{Ingredient, Kind};
 use crate::outcome::Bypass;
 
 /// The control bits, by the register's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FloatState([(&'static str, u64); REGISTERS]);
-
-#[cfg(target_arch = "x86_64")]
-const REGISTERS: usize = 2;
-#[cfg(target_arch = "aarch64")]
-const REGISTERS: usize = 1;
-/// Not read on other processors.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const REGISTERS: usize = 0;
 
 /// The state in which programs start (System V ABI, AMD64 supplement, 3.4.1; AAPCS64).
 #[cfg(target_arch = "x86_64")]
@@ -57,39 +49,13 @@ static AT_FIRST: [OnceCell<FloatState>; 2] = [const { OnceCell::new() }; 2];
 static STARTS_DIFFER: AtomicBool = AtomicBool::new(false);
 
 impl FloatState {
-    /// That of this thread.
-    #[cfg(target_arch = "x86_64")]
+    /// That of this thread, as the program has it.
     pub fn of_thread() -> FloatState {
-        /// The exception flags: invalid, denormal, divide by zero, overflow, underflow, precision.
-        const FLAGS: u32 = 0x3f;
-        let (mut mxcsr, mut x87) = (0u32, 0u16);
-        // SAFETY: both instructions only store a register, which every x86-64 processor has.
-        unsafe {
-            std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut mxcsr, options(nostack, preserves_flags));
-            std::arch::asm!("fnstcw [{}]", in(reg) &raw mut x87, options(nostack, preserves_flags));
+        let mut state = AT_START;
+        for ((_, value), now) in state.0.iter_mut().zip(of_program().control()) {
+            *value = now;
         }
-        FloatState([
-            ("MXCSR", u64::from(mxcsr & !FLAGS)),
-            // Bit 6 has no meaning, and is set in some processors only.
-            ("x87 control word", u64::from(x87 | 0x40)),
-        ])
-    }
-
-    /// That of this thread.
-    #[cfg(target_arch = "aarch64")]
-    pub fn of_thread() -> FloatState {
-        let fpcr: u64;
-        // SAFETY: it only reads a register, which every such processor has; flags are in another (FPSR).
-        unsafe {
-            std::arch::asm!("mrs {}, fpcr", out(reg) fpcr, options(nomem, nostack, preserves_flags));
-        }
-        FloatState([("FPCR", fpcr)])
-    }
-
-    /// That of this thread.
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    pub fn of_thread() -> FloatState {
-        FloatState([])
+        state
     }
 
     /// Remembers the state of the thread that makes such a call.
@@ -100,19 +66,15 @@ impl FloatState {
         }
     }
 
-    /// Sets this state, which a thread of this process had, on this thread until the result is dropped.
-    pub fn resume(self) -> FloatStateGuard {
-        // Nothing is touched where nothing differs, which is usual.
-        let saved = (FloatState::of_thread() != self).then(Saved::take);
-        if saved.is_some() {
-            self.set();
-        }
-        FloatStateGuard(saved, PhantomData)
+    /// Sets this state, which a thread of this process had, on this thread until the result is dropped, but for its traps: calls of the
+    /// driver in it are ours.
+    pub fn resume(self) -> Restored {
+        resume(self.0.map(|(_, value)| value))
     }
 
     /// Sets the state of a key on this thread until the result is dropped. All exceptions stay masked: stored ingredients must not
     /// be able to end the process.
-    pub fn enter(ingredients: &[Ingredient]) -> FloatStateGuard {
+    pub fn enter(ingredients: &[Ingredient]) -> Restored {
         FloatState::entered(ingredients).resume()
     }
 
@@ -137,30 +99,6 @@ impl FloatState {
         state
     }
 
-    #[cfg(target_arch = "x86_64")]
-    fn set(self) {
-        let [(_, mxcsr), (_, x87)] = self.0;
-        let (mxcsr, x87) = (mxcsr as u32, x87 as u16);
-        // SAFETY: both load a register of this thread. The values were read from such a register or have only bits that all x86-64
-        // processors have. No flag of an exception is set that would trap.
-        unsafe {
-            std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const mxcsr, options(nostack, readonly));
-            std::arch::asm!("fldcw [{}]", in(reg) &raw const x87, options(nostack, readonly));
-        }
-    }
-
-    #[cfg(target_arch = "aarch64")]
-    fn set(self) {
-        let [(_, fpcr)] = self.0;
-        // SAFETY: it loads a register of this thread with what was read from it, or with bits that all such processors have.
-        unsafe {
-            std::arch::asm!("msr fpcr, {}", in(reg) fpcr, options(nomem, nostack, preserves_flags));
-        }
-    }
-
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    fn set(self) {}
-
     /// The registers that differ from a program's start.
     fn ingredients(self, when: &str) -> impl Iterator<Item = Ingredient> {
         let others = self.0.into_iter().zip(AT_START.0);
@@ -172,66 +110,6 @@ impl FloatState {
                 format!("{value:#x}"),
             )
         })
-    }
-}
-
-/// Restores the thread's floating-point state when dropped, with the flags of exceptions, which are the program's own. It stays on its
-/// thread.
-pub struct FloatStateGuard(Option<Saved>, PhantomData<*const ()>);
-
-impl Drop for FloatStateGuard {
-    fn drop(&mut self) {
-        if let Some(saved) = self.0.take() {
-            saved.restore();
-        }
-    }
-}
-
-/// All of a thread's floating-point state, and no exception is pending until it is restored.
-#[cfg(target_arch = "x86_64")]
-struct Saved {
-    mxcsr: u32,
-    /// The environment of x87: control, status and tag words, and the last instruction.
-    x87: [u32; 7],
-}
-
-#[cfg(target_arch = "x86_64")]
-impl Saved {
-    fn take() -> Saved {
-        let mut saved = Saved {
-            mxcsr: 0,
-            x87: [0; 7],
-        };
-        // SAFETY: they store registers, which every x86-64 processor has, where there is room: 4 and 28 bytes. The last one clears the
-        // exceptions of x87, of which one that is pending would trap once it is no longer masked.
-        unsafe {
-            std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut saved.mxcsr, options(nostack, preserves_flags));
-            std::arch::asm!("fnstenv [{}]", "fnclex", in(reg) &raw mut saved.x87, options(nostack));
-        }
-        saved
-    }
-
-    fn restore(&self) {
-        // SAFETY: both load what this thread had. No value is on the stack of x87 between functions (System V ABI).
-        unsafe {
-            std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const self.mxcsr, options(nostack, readonly));
-            std::arch::asm!("fldenv [{}]", in(reg) &raw const self.x87, options(nostack, readonly));
-        }
-    }
-}
-
-/// On other processors the flags are in another register, which nothing here touches.
-#[cfg(not(target_arch = "x86_64"))]
-struct Saved(FloatState);
-
-#[cfg(not(target_arch = "x86_64"))]
-impl Saved {
-    fn take() -> Saved {
-        Saved(FloatState::of_thread())
-    }
-
-    fn restore(&self) {
-        self.0.set();
     }
 }
 

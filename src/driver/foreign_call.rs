@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Driver;
 use super::cancel::CancelState;
+use super::float_registers::OwnWork;
 use super::notify;
 use super::reentrancy::{self, ThreadState};
 use crate::cl::{Kernel, Program};
@@ -120,6 +121,7 @@ pub fn clean_up(frame: usize) {
 
 #[cold]
 fn clean_up_calls(frame: usize) {
+    let _work = OwnWork::begin();
     let mut state = CancelState::disable();
     let is_gone = |record: &mut Record| record.frame <= frame;
     // An exception of the driver has left the thread uncancelable. In a callback the application's setting holds.

@@ -11,6 +11,7 @@ use once_cell::sync::OnceCell;
 use opencl_sys::cl_icd::cl_icd_dispatch;
 use opencl_sys::*;
 
+use super::float_registers::OwnWork;
 use super::{Driver, loaded, reentrancy};
 use crate::cl::dispatch::{DispatchTable, Slot, masked, words};
 use crate::cl::info::{Reply, ask};
@@ -76,6 +77,7 @@ pub unsafe fn driver_of(
     if first == FirstArgument::Other {
         return None;
     }
+    let _work = OwnWork::begin();
     // SAFETY: by the contract.
     catch_unwind(|| unsafe { register_driver(layer, object, first) })
         .ok()

@@ -174,7 +174,7 @@ fn ask(file: &OwnedFd, address: usize) -> Result<Mapping, Errno> {
 
 /// Reads the list (proc(5)). Empty if the system does not tell.
 fn list() -> Vec<(Range<usize>, Mapping)> {
-    let text = proc_file::read(FILE).unwrap_or_default();
+    let text = proc_file::read_own("maps").unwrap_or_default();
     let lines = text.split(|byte| *byte == b'\n');
     lines.filter_map(parse).collect()
 }

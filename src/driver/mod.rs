@@ -16,6 +16,7 @@ mod elf_image;
 pub mod environment;
 mod file_list;
 mod files;
+pub mod float_registers;
 mod float_state;
 pub mod foreign_call;
 pub mod identity;
@@ -89,6 +90,12 @@ extern "C" fn ending() {
 /// crashes in such a build, and otherwise fetching the binary never ends.
 pub fn is_ending() -> bool {
     ENDING.load(Ordering::Relaxed)
+}
+
+/// Reads and keeps the variables with which the process was started, before a driver is opened by us (10 us).
+pub fn remember_start() {
+    // If they cannot be read, the first key tries again.
+    let _ = process_variables::at_start();
 }
 
 /// One driver, known by its dispatch table.

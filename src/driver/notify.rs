@@ -12,6 +12,7 @@ use opencl_sys::{CL_SUCCESS, cl_int};
 
 use super::NotifyTarget;
 use super::cancel::CancelState;
+use super::float_registers::OwnWork;
 use super::foreign_call::{self, Callee, ForeignCall};
 use super::reentrancy::{self, HookEntry, ThreadState, this_thread};
 use crate::cl::Program;
@@ -104,6 +105,7 @@ pub fn prepared<Arguments>(
     frame: usize,
     prepare: impl FnOnce() -> NextStep<Arguments>,
 ) -> PreparedStep<Arguments> {
+    let _work = OwnWork::begin();
     foreign_call::clean_up(frame);
     let cancel = CancelState::disable();
     let Some(before) = reentrancy::enter(entry) else {
@@ -175,6 +177,7 @@ pub fn callback_returned(call: ForeignCall) {
 /// Ends a call of the driver's function.
 #[inline(never)]
 pub fn driver_returned(call: ForeignCall, program: Program, code: cl_int) {
+    let _work = OwnWork::begin();
     let now = CancelState::disable();
     let Some((before, callee)) = foreign_call::returned(call) else {
         return now.restore();
@@ -318,6 +321,7 @@ fn begin_callback(
     number: usize,
     frame: usize,
 ) -> Option<(ForeignCall, NotifyTarget, Program)> {
+    let _work = OwnWork::begin();
     foreign_call::clean_up(frame);
     let cancel = CancelState::disable();
     let before = ThreadState::now();

@@ -26,6 +26,7 @@ use super::names::ScannedLibrary;
 use super::process_variables;
 use super::real_paths::RealPaths;
 use crate::key::ingredients::Ingredient;
+use crate::proc_file;
 
 const MAGIC: &[u8; 16] = b"oclcache opens 1";
 /// No file of facts is larger.
@@ -248,7 +249,8 @@ impl OpenedByName {
     }
 }
 
-/// LD_LIBRARY_PATH as the dynamic linker has it, and as it is now, in case that what the process was started with cannot be read.
+/// LD_LIBRARY_PATH as the dynamic linker has it, and as it is now. Without the first no driver is identified: see
+/// `Driver::known_identity`.
 pub fn linker_path_at_start() -> OsString {
     const NAME: &str = "LD_LIBRARY_PATH";
     let now = std::env::var_os(NAME).unwrap_or_default();
@@ -279,7 +281,7 @@ fn directory(path: &Path) -> &Path {
 /// The program itself has no path here.
 fn path_of(object: &Object) -> PathBuf {
     match object.path.as_os_str().is_empty() {
-        true => std::fs::read_link("/proc/self/exe").unwrap_or_default(),
+        true => proc_file::running_program().unwrap_or_default(),
         false => object.path.clone(),
     }
 }
@@ -307,7 +309,7 @@ fn find(
         }
     }
     let paths: Vec<PathBuf> = found.keys().cloned().collect();
-    let needed = needed_by(&paths, real, is_known);
+    let needed = needed_by(&paths, &linker_path_at_start(), real, is_known);
     for (path, name) in needed.libraries {
         found.entry(path).or_insert(name);
     }

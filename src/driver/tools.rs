@@ -126,7 +126,7 @@ impl FoundTools {
             real.watch(path);
         }
         let programs = with_programs_of_scripts(paths)?;
-        let needed = needed_by(&programs, real, |_| false);
+        let needed = needed_by(&programs, &linker_path(), real, |_| false);
         let mut ingredients = Vec::new();
         let mut scanned = Vec::new();
         for path in &programs {

@@ -6,12 +6,14 @@
 //! Everything built from this crate has it. For the command, nothing is ever prepared, so nothing is started.
 
 use crate::cache::{self, autobake};
+use crate::driver::float_registers::OwnWork;
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_END: extern "C" fn() = at_end;
 
 extern "C" fn at_end() {
+    let _work = OwnWork::begin();
     // A panic must not leave a destructor.
     let _ = std::panic::catch_unwind(cache::at_end);
     if let Some(start) = autobake::at_end() {

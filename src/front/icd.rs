@@ -23,6 +23,7 @@ use super::vendors::{self, VendorIdentity};
 use super::{copies, enumeration};
 use crate::cl::Platform;
 use crate::cl::info::Reply;
+use crate::driver::float_registers::{OwnWork, as_program};
 use crate::driver::{Driver, DriverLibrary, OpenError};
 use crate::fork_safety::Mutex;
 use crate::{hook, log};
@@ -207,6 +208,7 @@ impl Icd {
     }
 
     fn open() -> Icd {
+        let _work = OwnWork::begin();
         let Some(config) = super::open() else {
             return Self::forward_registered();
         };
@@ -242,7 +244,8 @@ impl Icd {
     }
 
     fn add(&mut self, vendor: &vendors::Vendor, hook_it: bool) {
-        let library = match DriverLibrary::open(&vendor.library) {
+        // A loader would open it.
+        let library = match as_program(|| DriverLibrary::open(&vendor.library)) {
             Ok(library) => library,
             Err(OpenError::Ourselves) => return,
             Err(error) => {
@@ -356,7 +359,7 @@ impl Icd {
 }
 
 fn identify(library: &Path) -> VendorIdentity {
-    match DriverLibrary::identify(library) {
+    match as_program(|| DriverLibrary::identify(library)) {
         Ok(None) => VendorIdentity::Us,
         Ok(Some(handle)) => VendorIdentity::Other(handle),
         Err(_) => VendorIdentity::Unknown,

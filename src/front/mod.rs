@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use once_cell::sync::OnceCell;
 
-use crate::config::Config;
-use crate::{cache, log};
+use crate::config::{Config, executable};
+use crate::driver::float_registers::OwnWork;
+use crate::{cache, driver, log};
 
 /// The settings of the process, read when the first door is opened. None: the environment must not be read.
 static CONFIG: OnceCell<Option<Config>> = OnceCell::new();
@@ -46,6 +47,7 @@ extern "C" fn oclcache_active() -> c_int {
 fn open() -> Option<&'static Config> {
     ACTIVE.store(true, Ordering::Release);
     let config = CONFIG.get_or_init(|| {
+        let _work = OwnWork::begin();
         quiet_panics();
         if is_secure() {
             return None;
@@ -59,6 +61,9 @@ fn open() -> Option<&'static Config> {
         }
         if !config.disable() {
             cache::autobake::born();
+            driver::remember_start();
+            // Drivers read it as early.
+            let _ = executable();
             cache::announce();
         }
         Some(config)

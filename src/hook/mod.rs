@@ -26,6 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::cl::dispatch::{SLOTS, Slot};
 use crate::driver::cancel::Uncanceled;
+use crate::driver::float_registers::as_program;
 use crate::driver::foreign_call;
 use crate::driver::layer::{self, MAX_LAYERS};
 use crate::driver::reentrancy::{self, HookEntry};
@@ -46,7 +47,7 @@ impl<R: Copy, F: Fn() -> R> Below<R, F> {
 
     /// Makes another call instead. Its result is the driver's verdict as well.
     pub(crate) fn instead(&self, call: impl FnOnce() -> R) -> R {
-        let verdict = call();
+        let verdict = as_program(call);
         self.verdict.set(Some(verdict));
         verdict
     }

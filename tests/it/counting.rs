@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use crate::privilege::Disk;
@@ -17,7 +18,12 @@ pub struct Turns {
 
 impl Turns {
     pub fn begin(sandbox: &Sandbox) -> Turns {
-        let mut command = sandbox.command(Way::Cached, example("client"));
+        Turns::of(sandbox, &example("client"))
+    }
+
+    /// The client is a copy of that one.
+    pub fn of(sandbox: &Sandbox, client: &Path) -> Turns {
+        let mut command = sandbox.command(Way::Cached, client);
         command.arg("turns").env_remove("OCLCACHE_LOG");
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = piped.spawn().expect("started");

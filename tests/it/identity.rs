@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::copies::{DriverCopy, change_last_byte, other_build, replace, touch, update};
+use crate::counting::Turns;
+use crate::functions::program;
 use crate::support::{Driver, Sandbox, Way, copy_program, example, library, skipped};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = (uint)sin((float)get_global_id(0)) + 1; }\n";
@@ -474,4 +476,50 @@ fn the_content_of_a_file_that_a_variable_names_counts() {
     assert_eq!(misses(&sandbox), 0);
     sandbox.write("tool", "#!/bin/sh\nexec false\n");
     assert_eq!(misses(&sandbox), 1);
+}
+
+/// Some compilers have options for programs of certain names. An update may rename a program while it runs.
+#[test]
+fn a_program_that_is_renamed_is_not_taken_for_another_or_itself() {
+    let sandbox = Sandbox::stub();
+    let [old, new] = ["old", "new"].map(|name| sandbox.path(name));
+    copy_program(example("client"), &old);
+    let mut renamed = Turns::of(&sandbox, &old);
+    // The driver is open.
+    renamed.turn("set NOTHING 1", "set");
+    std::fs::rename(&old, &new).expect("renamed");
+    renamed.turn("build 0 1", "built 1");
+    // An update puts another file in its place, or removes it.
+    copy_program(example("client"), &old);
+    for gone in [&new, &old] {
+        std::fs::remove_file(gone).expect("removed");
+    }
+    renamed.turn("build 0 1", "built 1");
+    assert!(renamed.end(None).success());
+    assert_eq!(sandbox.stat("bypass_reasons/unidentified_driver"), 2);
+    for (program, hits, misses) in [(&old, 0, 1), (&new, 0, 2), (&old, 1, 2)] {
+        copy_program(example("client"), program);
+        let mut turns = Turns::of(&sandbox, program);
+        turns.turn("build 0 1", "built 1");
+        assert!(turns.end(None).success());
+        let counted = [sandbox.stat("hits"), sandbox.stat("misses")];
+        assert_eq!(counted, [hits, misses], "{}", program.display());
+    }
+}
+
+/// The kernel then shows nothing of the program in /proc/self.
+#[test]
+fn a_program_whose_main_thread_has_ended_is_the_same() {
+    let mut sandbox = Sandbox::stub();
+    let Some(program) = program(&sandbox, "folding", &["-lpthread"]) else {
+        return;
+    };
+    let file = sandbox.write("kernel.cl", SOURCE);
+    let times = |sandbox: &Sandbox| {
+        let mut command = sandbox.command(Way::Cached, &program);
+        sandbox.run(command.arg(&file)).ok().source_builds()
+    };
+    assert_eq!(times(&sandbox), 1);
+    sandbox.set("FOLDING_ALONE", "1");
+    assert_eq!(times(&sandbox), 0);
 }

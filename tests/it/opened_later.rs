@@ -90,6 +90,34 @@ fn the_first_value_of_the_search_path_for_libraries_counts() {
     assert_eq!([(); 2].map(|()| times()), [1, 0]);
 }
 
+/// What setproctitle(3bsd) overwrites, the dynamic linker has read at the start.
+#[test]
+fn the_first_value_of_the_search_path_is_not_taken_from_where_the_program_has_written() {
+    let mut sandbox = sandbox("text");
+    let Some(program) = program(&sandbox, "folding", &[]) else {
+        return;
+    };
+    std::fs::create_dir(sandbox.path("elsewhere")).expect("made");
+    let other = sandbox.path("elsewhere/libhelper.so");
+    copy_program(example("libhelper.so"), &other);
+    change_last_byte(&other);
+    let file = sandbox.write("kernel.cl", SOURCE);
+    let times = |sandbox: &Sandbox| {
+        let mut command = sandbox.command(Way::Cached, &program);
+        [(); 2].map(|()| sandbox.run(command.arg(&file)).ok().source_builds())
+    };
+    assert_eq!(times(&sandbox), [1, 0]);
+    let helpers = sandbox.variables["LD_LIBRARY_PATH"].clone();
+    sandbox.set("LD_LIBRARY_PATH", sandbox.path("elsewhere"));
+    sandbox.set("FOLDING_TITLE", helpers);
+    // Nobody knows the first value any more.
+    assert_eq!(times(&sandbox), [1, 1]);
+    assert_eq!(sandbox.stat("bypass_reasons/unidentified_driver"), 2);
+    // It was kept when the driver was loaded.
+    sandbox.set("FOLDING_LATE", "1");
+    assert_eq!(times(&sandbox), [1, 0]);
+}
+
 /// DT_RPATH of the program comes before everything else, also for what libraries open.
 #[test]
 fn a_library_that_the_program_leads_to_is_in_the_key() {

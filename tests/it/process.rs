@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use crate::functions::program;
 use crate::support::{Driver, Ran, SOURCE, Sandbox, Way, example, tree};
 
 /// The lines of a run whose order says nothing, in order.
@@ -329,6 +330,30 @@ fn a_sandbox_that_kills_for_unknown_requests_finds_none_of_ours() {
             let ran = run(Way::Cached);
             assert_eq!(ran.stdout, bare.stdout, "{driver:?}: {}", ran.stderr);
             assert_eq!(ran.source_builds(), builds, "{driver:?}: {}", ran.stderr);
+        }
+    }
+}
+
+/// Debuggers of numeric programs let floating-point exceptions trap. What only we do must not end such a program.
+#[test]
+fn a_program_that_lets_inexact_results_trap_goes_on() {
+    for driver in [Driver::Stub, Driver::Pocl, Driver::Intel] {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let Some(program) = program(&sandbox, "folding", &[]) else {
+            return;
+        };
+        let source = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 3; }\n";
+        let file = sandbox.write("kernel.cl", source);
+        sandbox.set("FOLDING_ROUND", "inexact");
+        let run = |way| sandbox.run(sandbox.command(way, &program).arg(&file)).ok();
+        let bare = run(Way::Bare).stdout;
+        assert!(bare.starts_with("traps: 20\n"), "{driver:?}: {bare}");
+        for times in [1, 0] {
+            let cached = run(Way::Cached);
+            assert_eq!(cached.stdout, bare, "{driver:?}: {}", cached.stderr);
+            assert_eq!(cached.source_builds(), times, "{driver:?}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::CallInputs;
 use super::text::CallText;
 use crate::cache::devices::{self, chosen};
-use crate::config::executable;
+use crate::config::lasting_executable;
 use crate::driver::FloatState;
 use crate::key::include::Closure;
 use crate::key::ingredients::{Ingredient, Key, Kind, sha256};
@@ -43,7 +43,8 @@ pub(super) fn call_ingredients(
     all.extend(surroundings);
     all.extend(driver.float_state()?);
     if driver.profile.looks_at_executable {
-        all.push(Ingredient::new(Kind::Executable, "", executable()));
+        let name = lasting_executable().ok_or(Bypass::UnidentifiedDriver)?;
+        all.push(Ingredient::new(Kind::Executable, "", name));
     }
     Ok(all)
 }
