@@ -212,6 +212,7 @@ pub fn give_back_what_is_left() {
 
 #[cold]
 fn give_back_all() {
+    let _work = OwnWork::begin();
     IS_ANY_LEFT.store(false, Ordering::Relaxed);
     let left = std::mem::take(&mut *LEFT.lock());
     for (driver, reference) in left {

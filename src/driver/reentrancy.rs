@@ -5,7 +5,6 @@
 
 use std::cell::Cell;
 
-use super::float_registers::OwnWork;
 use super::foreign_call;
 
 /// A call that has come to one of our hooks.
@@ -127,7 +126,6 @@ pub(super) fn enter_application() {
 
 /// Runs `body` as a hook. None, without running it, if a hook of ours already handles the call: see [`enter`].
 pub fn as_hook<R>(entry: HookEntry, body: impl FnOnce() -> R) -> Option<R> {
-    let _work = OwnWork::begin();
     let _restore = Restore(enter(entry)?);
     Some(body())
 }
