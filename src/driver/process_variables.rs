@@ -53,9 +53,11 @@ pub fn at_start() -> Option<&'static [u8]> {
 }
 
 /// Whether these are `NAME=VALUE` texts that each end with a NUL, as the kernel has put them there (execve(2) checks no text, but
-/// shells and the C library make no others).
+/// shells and the C library make no others). A loader may have cut a list of paths in its place (measured: ocl-icd 2.3.1 and
+/// OPENCL_LAYERS), so a text may also be a path.
 fn are_variables(all: &[u8]) -> bool {
-    let texts = |all: &[u8]| all.split(|byte| *byte == 0).all(|one| parse(one).is_some());
+    let is_one = |text: &[u8]| parse(text).is_some() || text.starts_with(b"/");
+    let texts = |all: &[u8]| all.split(|byte| *byte == 0).all(is_one);
     all.is_empty() || all.strip_suffix(&[0]).is_some_and(texts)
 }
 
@@ -85,7 +87,7 @@ mod tests {
 
     #[test]
     fn what_a_program_has_written_over_its_first_variables_is_told_from_them() {
-        for all in [&b""[..], b"A=1\0", b"A=1\0=B=\0C=\0"] {
+        for all in [&b""[..], b"A=1\0", b"A=1\0=B=\0C=\0", b"A=/b\0/c d\0E=\0"] {
             assert!(are_variables(all), "{}", all.escape_ascii());
         }
         for all in [
