@@ -31,16 +31,16 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
-use super::Driver;
 use super::elf_image::{ElfImage, IS_READ};
 use super::files::matches;
 use super::identity::{FileMemory, build_id_value};
 use super::loaded::{self, Changes, Object};
-use super::process_variables;
 use super::profile::DriverFiles;
+use super::{Driver, linker_state, process_variables};
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind};
 use crate::outcome::Bypass;
+pub(super) use scopes::Scope;
 use scopes::{Scopes, proven_content};
 use watched_slots::ImportFacts;
 use world::World;
@@ -168,12 +168,13 @@ impl Driver {
 
 /// Whether a library audits the dynamic linker, and may change bindings (rtld-audit(7)).
 ///
-/// The variable is also looked for in what the process was started with: the library may remove it from the environment. If that
-/// is unknown, one may.
+/// Where the C library does not tell that none does, the variable is also looked for in what the process was started with: the library
+/// may remove it from the environment.
 fn is_audited() -> bool {
-    let Some(at_start) = process_variables::at_start() else {
-        return true;
-    };
+    if linker_state::has_one_namespace() {
+        return false;
+    }
+    let at_start = process_variables::at_start().unwrap_or_default();
     let mut variables = at_start.split(|byte| *byte == 0);
     let names_one = |variable: &[u8]| {
         let value = variable.strip_prefix(b"LD_AUDIT=");

@@ -164,13 +164,16 @@ impl KnownVariables {
     }
 
     /// The variables that are in the key: now, when the driver was opened, and when the process was started.
-    /// None if the last are not known.
+    /// None if the driver may read the last, and they cannot be read.
     fn chosen(
         &self,
         opened: &OpeningVariables,
         choice: &Choice,
     ) -> Option<[Arc<DriverSurroundings>; 3]> {
-        let first = process_variables::at_start()?;
+        let first = process_variables::at_start();
+        if first.is_none() && choice.reads_first_environment() {
+            return None;
+        }
         let names = choice.libraries.changes();
         let mut known = self.0.lock();
         let earlier = known.history.earlier.take();
@@ -187,9 +190,9 @@ impl KnownVariables {
                     false => Arc::new(choice.of(variables)),
                 };
                 let opened = at(&opened.variables);
-                let started = match choice.reads_first_environment() {
-                    true => at(first),
-                    false => now.clone(),
+                let started = match first {
+                    Some(first) if choice.reads_first_environment() => at(first),
+                    _ => now.clone(),
                 };
                 let tools = choice.tools.clone();
                 known.chosen = Some(Chosen {

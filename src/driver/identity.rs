@@ -23,7 +23,6 @@ use super::late::Late;
 use super::loaded::{self, Object};
 use super::names::{Names, ScannedLibrary};
 use super::path_map::PathMap;
-use super::process_variables;
 use super::profile::DriverFiles;
 use super::real_paths::{RealPaths, says_what_is_there};
 use crate::file_fingerprint::FileFingerprint;
@@ -255,9 +254,6 @@ impl Driver {
         let known = match self.identity.get() {
             Some(known) => known,
             None => {
-                // The dynamic linker and the driver have read them, where the driver's libraries are and what it compiles
-                // depends on them.
-                process_variables::at_start()?;
                 // Without a lock, since hashing can take a second. Two threads get the same result.
                 let taken = match self.take_identity(memory) {
                     Err(Unidentified::ForNow)

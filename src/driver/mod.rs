@@ -27,6 +27,7 @@ mod key_neutral;
 mod late;
 pub mod layer;
 mod library;
+mod linker_state;
 mod loaded;
 mod loader_tables;
 mod mappings;

@@ -18,12 +18,12 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::elf::{Elf, replace_origin};
-use super::files::{linker_directories, needed_by};
+use super::files::{linker_directories, linker_path, needed_by};
 use super::identity::{FileMemory, list_identity};
 use super::key_neutral::is_neutral;
+use super::linker_state;
 use super::loaded::Object;
 use super::names::ScannedLibrary;
-use super::process_variables;
 use super::real_paths::RealPaths;
 use crate::key::ingredients::Ingredient;
 use crate::proc_file;
@@ -249,17 +249,11 @@ impl OpenedByName {
     }
 }
 
-/// LD_LIBRARY_PATH as the dynamic linker has it, and as it is now. Without the first no driver is identified: see
-/// `Driver::known_identity`.
+/// LD_LIBRARY_PATH as the dynamic linker has it, and as it is now.
 pub fn linker_path_at_start() -> OsString {
-    const NAME: &str = "LD_LIBRARY_PATH";
-    let now = std::env::var_os(NAME).unwrap_or_default();
-    let at_start = process_variables::at_start().unwrap_or_default();
-    let mut variables = at_start
-        .split(|byte| *byte == 0)
-        .filter_map(process_variables::parse);
-    match variables.find(|(name, _)| *name == NAME) {
-        Some((_, first)) if first != now => [first, OsStr::new(":"), &now].into_iter().collect(),
+    let now = linker_path();
+    match linker_state::search_path() {
+        Some(first) if first != now => [&first, OsStr::new(":"), &now].into_iter().collect(),
         _ => now,
     }
 }

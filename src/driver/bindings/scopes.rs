@@ -186,11 +186,11 @@ pub(super) fn proven_content(
 }
 
 /// A handle of the dynamic linker. It loads nothing, and is closed when dropped.
-pub(super) struct Scope(*mut c_void);
+pub(in crate::driver) struct Scope(*mut c_void);
 
 impl Scope {
     /// The scope of a library, or of all libraries.
-    pub(super) fn open(path: Option<&Path>) -> Option<Scope> {
+    pub(in crate::driver) fn open(path: Option<&Path>) -> Option<Scope> {
         // SAFETY: nothing is loaded, so nothing runs.
         let opened = fork_safety::without_forks(|| unsafe {
             Library::open(
@@ -201,7 +201,11 @@ impl Scope {
         Some(Scope(opened.ok()?.into_raw()))
     }
 
-    pub(super) fn find(&self, name: &CStr, version: Option<&CStr>) -> Option<usize> {
+    pub(in crate::driver) fn handle(&self) -> *mut c_void {
+        self.0
+    }
+
+    pub(in crate::driver) fn find(&self, name: &CStr, version: Option<&CStr>) -> Option<usize> {
         // SAFETY: a handle that is open and C strings. Where the function has variants, the library's own code chooses one, as
         // it has for the driver.
         let found = fork_safety::without_forks(|| unsafe {
