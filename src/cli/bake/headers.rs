@@ -355,6 +355,7 @@ mod tests {
         );
         fs::create_dir_all(work.join("inc")).expect("made");
         fs::create_dir(&root).expect("made");
+        let inside = directory.path().canonicalize().expect("a path");
         let text = |text: &str| Text::from(text.as_bytes());
         let mut files = Vec::new();
         for place in places {
@@ -363,7 +364,15 @@ mod tests {
                 true => work.join("inc").join(below),
                 false => work.join(below),
             };
-            let _ = fs::write(&path, place);
+            let is_below = |above: &Path| {
+                above
+                    .canonicalize()
+                    .is_ok_and(|above| above.starts_with(&inside))
+            };
+            if path.parent().is_some_and(is_below) {
+                // A place without a name is a directory.
+                let _ = fs::write(&path, place);
+            }
             files.push(HeaderFile {
                 place: text(place),
                 path: path.as_os_str().as_bytes().into(),
