@@ -86,9 +86,11 @@ pub fn is_of_standard_library(name: &[u8]) -> bool {
     begins_well && rest.names_standard_library_only()
 }
 
-/// Whether a mangled name is that of a table of virtual functions or of such tables (Itanium C++ ABI, 5.1.4).
-pub fn is_virtual_table(name: &[u8]) -> bool {
-    name.starts_with(b"_ZTV") || name.starts_with(b"_ZTT")
+/// Whether a mangled name is that of type information, of a variable in a function, or of the guard of one (Itanium C++ ABI, 5.1.4 and
+/// 5.1.6). Virtual tables have code, and other variables may be another library's own: `std::cout`, the numbers of locales' facets.
+pub fn is_inert(name: &[u8]) -> bool {
+    let begins: [&[u8]; 4] = [b"_ZTI", b"_ZTS", b"_ZZ", b"_ZGVZ"];
+    begins.iter().any(|begin| name.starts_with(begin))
 }
 
 /// Whether a name is that of type information or of a virtual table of a template of the C++ standard library, for any types.
@@ -365,8 +367,23 @@ mod tests {
         ] {
             assert!(!is_type_of_standard_template(name.as_bytes()), "{name}");
         }
-        assert!(is_virtual_table(b"_ZTVSt9basic_iosIcE") && is_virtual_table(b"_ZTTSo"));
-        assert!(!is_virtual_table(b"_ZTISt9basic_iosIcE") && !is_virtual_table(b"_ZTSSo"));
+        for name in [
+            "_ZTISt9basic_iosIcE",
+            "_ZTSSo",
+            "_ZZNSt3fooEvE5__tag",
+            "_ZGVZNSt3fooEvE1x",
+        ] {
+            assert!(is_inert(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "_ZTVSt9basic_iosIcE",
+            "_ZTTSo",
+            "_ZSt4cout",
+            "_ZNSt5ctypeIcE2idE",
+            "_ZGVSt3foo",
+        ] {
+            assert!(!is_inert(name.as_bytes()), "{name}");
+        }
     }
 
     #[test]

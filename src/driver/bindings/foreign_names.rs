@@ -12,8 +12,7 @@ use super::world::World;
 use crate::driver::elf_image::{Symbol, UnreadableImage};
 use crate::driver::imported_names::ImportedNames;
 use crate::driver::interchangeable::{
-    allocates, is_of_exceptions, is_of_standard_library, is_type_of_standard_template,
-    is_virtual_table,
+    allocates, is_inert, is_of_exceptions, is_of_standard_library, is_type_of_standard_template,
 };
 use crate::driver::loaded::Object;
 use crate::driver::watched_names::{NameHashes, WatchedNames};
@@ -35,7 +34,7 @@ impl ForeignNames {
         self.allocates |= text == b"malloc";
         let is_interchangeable = allocates(text)
             || is_of_exceptions(text)
-            || (symbol.is_weak() || symbol.is_data() && !is_virtual_table(text))
+            || (symbol.is_weak() || symbol.is_data() && is_inert(text))
                 && is_of_standard_library(text);
         if is_interchangeable {
             return;

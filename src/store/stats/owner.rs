@@ -108,7 +108,7 @@ impl StatsView {
     }
 }
 
-/// Whether there may be a process of this number, whoever may see it.
+/// Whether there may be a process of this number, even if /proc does not show it.
 fn exists(process: u32) -> bool {
     let process = i32::try_from(process).ok().and_then(Pid::from_raw);
     process.is_some_and(|process| test_kill_process(process) != Err(Errno::SRCH))
