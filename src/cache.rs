@@ -54,7 +54,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use once_cell::race::OnceBox;
 use opencl_sys::*;
@@ -72,11 +72,10 @@ use crate::store::digests::Digests;
 use crate::store::driver_costs::CostMemory;
 use crate::store::journal::Kept;
 use crate::store::library_facts;
-use crate::store::stats::Counter;
 use crate::store::tiers::Tiers;
 use attribution::Attribution;
 use audit::AuditMarks;
-use counting::nanoseconds;
+use counting::{BuildTime, nanoseconds};
 use entry_memory::EntryMemory;
 use handle::CacheHandle;
 use journal::kernel_names_after;
@@ -167,6 +166,7 @@ pub struct BuildBelow {
 
 /// Handles clBuildProgram and clCompileProgram up to the call of the driver or of the application's callback.
 pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
+    let started = Instant::now();
     let cache = Cache::get();
     let ticket = match shadow::dead(call.program) {
         Some(dead) => Err(Some(dead)),
@@ -183,11 +183,11 @@ pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
     }
     let mut turn = BuildTurn::default();
     if let Ok(plan) = &plan
-        && cache.serve(&ticket, plan, &mut turn)
+        && cache.serve(&ticket, plan, &mut turn, started)
     {
         return NextStep::Notify(call.notify, call.program);
     }
-    cache.build_by_driver(ticket, plan, turn, call)
+    cache.build_by_driver(ticket, plan, turn, call, started)
 }
 
 /// How a build, compilation or link ended. `code` is what the function returned, if it has returned.
@@ -316,10 +316,9 @@ impl Cache {
         plan
     }
 
-    /// Serves a program from the cache. Returns false if the driver is to build it.
+    /// Serves a program from the cache. Returns false if the driver is to build it. `started`: when the call began.
     #[inline(never)] // its frame is gone when the driver compiles
-    fn serve(&self, ticket: &Ticket, plan: &Plan, turn: &mut BuildTurn) -> bool {
-        let started = Instant::now();
+    fn serve(&self, ticket: &Ticket, plan: &Plan, turn: &mut BuildTurn, started: Instant) -> bool {
         let inner = self.hit(ticket, plan);
         let Some(inner) = inner.or_else(|| self.wait(ticket, plan).found_or(turn)) else {
             return false;
@@ -360,13 +359,15 @@ impl Cache {
         }
     }
 
-    /// Lets the driver build the application's program. A build that succeeds after a look-up is recorded.
+    /// Lets the driver build the application's program. A build that succeeds after a look-up is recorded. `called`: when the call
+    /// began.
     fn build_by_driver(
         &'static self,
         ticket: Box<Ticket>,
         plan: Result<Box<Plan>, Bypass>,
         turn: BuildTurn,
         call: &BuildCall,
+        called: Instant,
     ) -> NextStep<BuildBelow> {
         if matches!(ticket.origin, Origin::Linked) {
             return self.change_linked(ticket, call);
@@ -383,8 +384,11 @@ impl Cache {
         let watch = ticket.driver.watch_libraries();
         let started = Instant::now();
         let finish = Box::new(move |_, code: Option<cl_int>| {
-            let elapsed = started.elapsed();
-            let is_recorded = self.built(&ticket, plan, &of, devices, code, elapsed);
+            let time = BuildTime {
+                before: started - called,
+                driver: started.elapsed(),
+            };
+            let is_recorded = self.built(&ticket, plan, &of, devices, code, time);
             // Last, since what is stored has looked for them itself.
             ticket.driver.note_libraries(&watch, self);
             if is_recorded {
@@ -409,7 +413,7 @@ impl Cache {
         of: &Attribution,
         devices: Option<Vec<Device>>,
         code: Option<cl_int>,
-        elapsed: Duration,
+        time: BuildTime,
     ) -> bool {
         if !shadow::set_busy(ticket, true) {
             // The application has released the program in its callback, or a later build has begun. The program cannot be asked for
@@ -419,22 +423,21 @@ impl Cache {
                 false => BuildEnd::Failed,
             };
             shadow::ended(ticket, how, None, None);
-            self.count_bypass(of, Bypass::ConcurrentBuild, Vec::new(), elapsed);
+            self.count_bypass(of, Bypass::ConcurrentBuild, Vec::new(), time);
             return false;
         }
         let how = verdict(ticket.driver, ticket.program, devices.as_deref(), code);
         if how != BuildEnd::Built {
             shadow::ended(ticket, how, None, None);
-            self.count_failed(of, plan.as_deref().ok(), elapsed);
+            self.count_failed(of, plan.as_deref().ok(), time);
             return false;
         }
         match plan {
             // The driver may have read the header before or after the change.
             Ok(plan) if !plan.still_holds() => {
                 shadow::ended(ticket, how, None, None);
-                tracing::warn!(key = %plan.key_prefix(), "not stored: a header was changed, made or removed meanwhile");
-                self.count(plan.place(), &[Counter::NotStored.by(1)]);
-                self.count_miss(ticket.driver, &plan, Vec::new(), Kept::Nothing, elapsed);
+                self.not_stored(&plan, &"a header was changed, made or removed meanwhile");
+                self.count_miss(ticket.driver, &plan, Vec::new(), Kept::Nothing, time);
                 false
             }
             Ok(plan) => {
@@ -444,18 +447,18 @@ impl Cache {
                     program: ticket.program,
                     context: ticket.context,
                     plan: &plan,
-                    elapsed,
+                    elapsed: time.driver,
                     is_alone: &is_alone,
                 });
                 let recorded = (kept == Kept::Entry).then(|| plan.key());
                 shadow::ended(ticket, how, recorded, Some(plan.recipe.clone()));
-                self.count_miss(ticket.driver, &plan, names, kept, elapsed);
+                self.count_miss(ticket.driver, &plan, names, kept, time);
                 recorded.is_some()
             }
             Err(reason) => {
                 let names = kernel_names_after(ticket.driver, ticket.program, reason);
                 shadow::ended(ticket, how, None, None);
-                self.count_bypass(of, reason, names, elapsed);
+                self.count_bypass(of, reason, names, time);
                 false
             }
         }

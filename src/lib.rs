@@ -66,12 +66,14 @@
 //! - `outcome`, `config`, `log`: the outcomes of a build with their reasons, the settings, and messages to people.
 //! - `lru`: values in memory that take a bounded number of bytes.
 //! - `file_fingerprint`: detects that a file has changed since it was read.
+//! - `filesystem`: the file system of a directory, and what it guarantees.
 //! - `framing`: the magic number, length and checksum of files.
 //! - `fallible`: allocates buffers whose size comes from the application or from a file, and reports failure.
 //! - `reserve`: the allocator, with a small reserve for the case that the system has no memory left.
 //! - `priority`: lowers the priority of background work.
 //! - `proc_file`: reads files of proc(5) in few system calls.
 //! - `quantity`: parses and formats sizes and times.
+//! - `regular_file`: opens files of unknown kinds without waiting or effects.
 //! - `trust`: checks that no untrusted user can write a path.
 //! - `fork_safety`: locks that are free in a forked child.
 //! - `guarded_file`: files that we keep open, and that an application may close by number.
@@ -90,6 +92,7 @@ mod descriptors;
 mod driver;
 mod fallible;
 mod file_fingerprint;
+mod filesystem;
 mod fork_generation;
 mod fork_safety;
 mod framing;
@@ -103,6 +106,7 @@ mod outcome;
 mod priority;
 mod proc_file;
 mod quantity;
+mod regular_file;
 mod reserve;
 mod shadow;
 mod spawn_detached;

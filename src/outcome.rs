@@ -133,8 +133,9 @@ numbered! {
             "the cache directory cannot be used; `OCLCACHE_LOG=warn` says why";
         /// The driver's files cannot be identified.
         UnidentifiedDriver = 12, "unidentified_driver",
-            "a driver's file is unreadable, or was replaced while in use, or the program was renamed, or hides how it was started; restart \
-             the program";
+            "a driver's file is unreadable, or in a directory that cannot be listed, or was replaced while in use, \
+             or the program was renamed, or hides how it was started, or has libraries loaded into the \
+             driver's linker (`LD_AUDIT`, `LD_PRELOAD`); restart the program";
         /// The device does not answer a query that the key needs.
         UnidentifiedDevice = 13, "unidentified_device",
             "a device does not answer a query that the key needs; please report it";
@@ -177,6 +178,10 @@ numbered! {
         /// Variables of the key were others at an earlier build, and the driver may remember those.
         ChangedVariables = 26, "changed_variables",
             "the program has changed variables of the driver between two builds, and drivers may remember earlier values; set them once, before the first build";
+        /// To read the texts in each way in which a compiler could read them would take too long.
+        CostlyText = 27, "costly_text",
+            "compilers could read the text in so many ways that looking at all of them would take too long: unclosed quotes, trigraphs, \
+             blanks after a backslash, macros that name headers; remove some of them";
     }
 }
 

@@ -42,8 +42,21 @@ pub struct Call {
     pub is_part: bool,
     /// The baker replaced directories of the options or the working directory by its own; they must not show in the entry.
     pub is_moved: bool,
-    /// Whether the binary holds code that the driver made when the application enqueued kernels. Asked after the build.
-    pub has_variants: Box<dyn Fn() -> bool + Send>,
+    /// What the driver's own cache tells of its kernels. Asked after the build.
+    pub kernel_use: Box<dyn Fn() -> KernelUse + Send>,
+    /// Do not ask the driver for its binary if no kernel ever ran.
+    pub puts_off: bool,
+}
+
+/// What the driver's own cache tells of a program's kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelUse {
+    /// It has code that the driver made when a kernel was enqueued. The binary will hold it as well.
+    Ran,
+    /// It has the program of an earlier process, and nothing that the driver makes when a kernel is enqueued.
+    NeverRan,
+    /// It has nothing of the program, or there is no such cache.
+    Unknown,
 }
 
 /// The outcome of a call.
@@ -55,6 +68,8 @@ pub enum Done {
     Known(Key),
     /// It was compiled for an audit. These would be the bytes of its entry.
     Compiled(Vec<u8>),
+    /// It was built, but its kernels never ran, so the driver was not asked for its binary.
+    PutOff,
     /// It was not made or not stored, for this reason.
     Left(String),
     /// It was made, but can never be stored, for this reason.
@@ -102,6 +117,18 @@ pub(super) fn is_audited(key: &Key, content: &EntryContent<'_>) -> bool {
         });
     }
     is_audit
+}
+
+/// Whether the driver is not asked for the binary now, since no kernel of the program ever ran.
+pub(super) fn is_put_off() -> bool {
+    let is_put_off = CALL
+        .lock()
+        .as_ref()
+        .is_some_and(|now| now.call.puts_off && (now.call.kernel_use)() == KernelUse::NeverRan);
+    if is_put_off {
+        ended(Done::PutOff);
+    }
+    is_put_off
 }
 
 /// The kernels whose facts a call for an audit must ask for.
@@ -186,7 +213,7 @@ impl Cache {
             options: call.meta.options.clone(),
             executable: call.meta.executable.clone(),
             compile_ns: call.meta.compile_ns.max(1),
-            variants: (call.has_variants)(),
+            variants: (call.kernel_use)() == KernelUse::Ran,
             // A recipe from an archive remains another user's recipe.
             imported: call.meta.imported,
             ..meta

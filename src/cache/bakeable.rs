@@ -78,12 +78,15 @@ pub(super) fn of_recipe(store: &Store, recipe: &StoredRecipe, plan: &Plan) -> Op
         return Some(NotBakeable::InputNotStored);
     }
     let ingredients = plan.ingredients();
-    // Otherwise the baker could put the headers elsewhere.
-    let needs_directory = recipe.needs_directory(&ingredients)
-        || plan.options.as_ref().is_some_and(|options| {
-            let others = vec![Vec::new(); options.include_dirs.len()];
-            options.respelled(&others).is_none()
-        });
+    let options = plan.options.as_ref();
+    let include_dirs = options.map_or(&[][..], |options| &options.include_dirs);
+    // Otherwise the baker could work elsewhere, with the headers where they are or in places of its own.
+    let needs_directory = !recipe.has_only_absolute_paths(&ingredients, include_dirs)
+        && (recipe.needs_directory(&ingredients)
+            || options.is_some_and(|options| {
+                let others = vec![Vec::new(); options.include_dirs.len()];
+                options.respelled(&others).is_none()
+            }));
     let directory = recipe.directory(&ingredients).filter(|_| needs_directory);
     directory
         .is_some_and(|directory| !trust::can_be_entered(&directory))

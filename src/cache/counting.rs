@@ -12,6 +12,15 @@ use crate::shadow::CachedProgram;
 use crate::store::journal::{BuildResult, Kept};
 use crate::store::stats::{Counter, CounterEvent, Labels};
 
+/// How long a build took that was not served.
+#[derive(Clone, Copy, Default)]
+pub(super) struct BuildTime {
+    /// Before the driver was called: the key, the look-up, and the wait for a build of another process.
+    pub before: Duration,
+    /// In the driver.
+    pub driver: Duration,
+}
+
 impl Cache {
     /// Counts events for a driver and a device.
     pub(super) fn count(&self, place: Labels<'_>, events: &[CounterEvent]) {
@@ -20,7 +29,7 @@ impl Cache {
         }
     }
 
-    /// Counts and logs a hit.
+    /// Counts and logs a hit. `elapsed`: the whole call, its key included.
     pub(super) fn count_hit(&self, plan: &Plan, inner: &CachedProgram, elapsed: Duration) {
         let load_ns = nanoseconds(elapsed);
         let events = [
@@ -49,7 +58,7 @@ impl Cache {
             &Attribution::default(),
             Bypass::FromBinary,
             Vec::new(),
-            Duration::ZERO,
+            BuildTime::default(),
         );
     }
 
@@ -60,19 +69,20 @@ impl Cache {
         plan: &Plan,
         names: Vec<Vec<u8>>,
         kept: Kept,
-        elapsed: Duration,
+        time: BuildTime,
     ) {
         let events = [
             Counter::Misses.by(1),
-            Counter::CompileNs.by(nanoseconds(elapsed)),
+            Counter::CompileNs.by(nanoseconds(time.driver)),
+            Counter::OverheadNs.by(nanoseconds(time.before)),
             plan.missed().into(),
         ];
         self.count(plan.place(), &events);
-        log_build(Outcome::Miss, Some(plan), &names, elapsed);
+        log_build(Outcome::Miss, Some(plan), &names, time.driver);
         self.must_have_hit(Outcome::Miss, Some(plan), &names);
         let recache = self.config.recache();
         let ended = BuildResult::Miss { kept, recache };
-        self.note(Some(driver), Some(plan), names, ended, elapsed);
+        self.note(Some(driver), Some(plan), names, ended, time.driver);
     }
 
     /// Counts, logs and journals a bypass.
@@ -81,34 +91,38 @@ impl Cache {
         of: &Attribution,
         reason: Bypass,
         names: Vec<Vec<u8>>,
-        elapsed: Duration,
+        time: BuildTime,
     ) {
         let place = of.place();
-        self.count(
-            place,
-            &[reason.into(), Counter::BypassedNs.by(nanoseconds(elapsed))],
-        );
-        log_build(Outcome::Bypassed(reason), None, &names, elapsed);
+        let events = [
+            reason.into(),
+            Counter::BypassedNs.by(nanoseconds(time.driver)),
+            Counter::OverheadNs.by(nanoseconds(time.before)),
+        ];
+        self.count(place, &events);
+        log_build(Outcome::Bypassed(reason), None, &names, time.driver);
         self.must_have_hit(Outcome::Bypassed(reason), None, &names);
         self.note(
             of.driver,
             None,
             names,
             BuildResult::bypassed(reason),
-            elapsed,
+            time.driver,
         );
     }
 
     /// Counts, logs and journals a build that failed.
-    pub(super) fn count_failed(&self, of: &Attribution, plan: Option<&Plan>, elapsed: Duration) {
+    pub(super) fn count_failed(&self, of: &Attribution, plan: Option<&Plan>, time: BuildTime) {
         let place = plan.map_or_else(|| of.place(), Plan::place);
         let events = [
             Counter::Failed.by(1),
-            Counter::FailedNs.by(nanoseconds(elapsed)),
+            Counter::FailedNs.by(nanoseconds(time.driver)),
+            Counter::OverheadNs.by(nanoseconds(time.before)),
         ];
         self.count(place, &events);
-        log_build(Outcome::Failed, plan, &[], elapsed);
-        self.note(of.driver, plan, Vec::new(), BuildResult::Failed, elapsed);
+        log_build(Outcome::Failed, plan, &[], time.driver);
+        let ended = BuildResult::Failed;
+        self.note(of.driver, plan, Vec::new(), ended, time.driver);
     }
 }
 

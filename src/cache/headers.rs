@@ -8,6 +8,7 @@ use crate::cl::Program;
 use crate::driver::Driver;
 use crate::key::include::{self, Closure, FollowedIncludes, Inputs};
 use crate::key::options::Options;
+use crate::key::work::Work;
 use crate::outcome::Bypass;
 use crate::shadow::{self, Header, Recipe, Ticket};
 
@@ -43,14 +44,15 @@ pub fn texts(
         .iter()
         .map(|header| (header.name.as_bytes(), header.source.as_slice()))
         .collect();
-    include::follow(&Inputs {
+    let inputs = Inputs {
         source,
         embedded: &embedded,
         options,
         working_directory: &std::env::current_dir().unwrap_or_default(),
-        driver_dirs: &driver.include_dirs(),
+        driver_dirs: &driver.include_dirs().ok_or(Bypass::UnidentifiedDriver)?,
         implicit: driver.profile.implicit_includes,
-    })
+    };
+    include::follow(&inputs, &Work::default())
 }
 
 /// The files that are looked for whatever the source says; None if one of them exists, since it could name more.

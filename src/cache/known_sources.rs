@@ -1,7 +1,7 @@
 //! Remembers the digests of sources, so that the next build of the same source neither scans nor hashes it.
 //!
 //! Only sources that name no header are remembered. Their bytes and options determine the digest, and so do the headers that the
-//! driver includes in every program. Texts are compared byte by byte.
+//! driver includes in every program. Texts are compared byte by byte, and large ones by SHA-256: these are not kept.
 
 use std::sync::Arc;
 
@@ -17,18 +17,36 @@ use crate::shadow::Text;
 
 const MAX_SOURCES: usize = 256;
 
-/// The sum of all texts and options.
+/// The sum of all texts that are kept, and of all options.
 const MAX_BYTES: usize = 8 << 20;
+/// The length of a text that is kept.
+const MAX_KEPT_BYTES: usize = MAX_BYTES / 2;
 
 /// A source that names no header with these options, except those that are looked for anyway.
 pub struct KnownSource {
-    /// Its bytes, shared by all programs of it.
-    pub text: Text,
+    text: KnownText,
     options: Option<Vec<u8>>,
     /// The headers that the driver includes in every program.
     implicit: &'static [&'static str],
     /// The key's part for this source.
     pub digest: SourceDigest,
+}
+
+/// What tells a source from others.
+enum KnownText {
+    /// Its bytes, shared by all programs of it.
+    Kept(Text),
+    /// SHA-256 of its bytes.
+    Digest([u8; 32]),
+}
+
+impl KnownText {
+    fn is(&self, text: &[u8]) -> bool {
+        match self {
+            KnownText::Kept(known) => **known == *text,
+            KnownText::Digest(known) => sha256(text) == *known,
+        }
+    }
 }
 
 /// The key's part for a source.
@@ -52,8 +70,17 @@ impl SourceDigest {
 }
 
 impl KnownSource {
+    /// The bytes that all programs of it share, if they are kept.
+    pub fn shared_text(&self) -> Option<&Text> {
+        match &self.text {
+            KnownText::Kept(text) => Some(text),
+            KnownText::Digest(_) => None,
+        }
+    }
+
     fn bytes(&self) -> usize {
-        self.text.len() + self.options.as_ref().map_or(0, Vec::len)
+        let text = self.shared_text().map_or(0, |text| text.len());
+        text + self.options.as_ref().map_or(0, Vec::len)
     }
 }
 
@@ -87,7 +114,7 @@ impl KnownSources {
         // Compared without the lock, since that takes long for megabytes.
         let is_it = known.options.as_deref() == options
             && known.implicit == implicit
-            && *known.text == *text;
+            && known.text.is(text);
         is_it.then_some(known)
     }
 
@@ -102,16 +129,18 @@ impl KnownSources {
         implicit: &'static [&'static str],
         digest: SourceDigest,
     ) -> Result<(), Bypass> {
+        let known = match text.len() > MAX_KEPT_BYTES {
+            false => KnownText::Kept(text.clone()),
+            true if digest.is_of_all() => KnownText::Digest(digest.sha256),
+            true => KnownText::Digest(sha256(text)),
+        };
         let source = KnownSource {
-            text: text.clone(),
+            text: known,
             options: options.map(fallible::copy).transpose()?,
             implicit,
             digest,
         };
-        if source.bytes() > MAX_BYTES / 2 {
-            return Ok(());
-        }
-        let key = text_digest(&source.text, options, implicit);
+        let key = text_digest(text, options, implicit);
         let bytes = source.bytes();
         let gone = self.0.lock().put(key, source.into(), bytes);
         drop(gone);
@@ -166,7 +195,22 @@ mod tests {
             assert!(sources.find(&text(0), None, &[]).is_some(), "{number}");
         }
         assert!(sources.find(&text(1), None, &[]).is_none());
-        remember(&sources, &vec![7; MAX_BYTES], None);
-        assert!(sources.find(&text(0), None, &[]).is_some());
+    }
+
+    #[test]
+    fn a_large_text_is_known_and_not_kept() {
+        let sources = KnownSources::default();
+        let mut large = vec![7; MAX_KEPT_BYTES + 1];
+        remember(&sources, b"kernel void f() {}", None);
+        for number in 0..10 {
+            large[0] = number;
+            remember(&sources, &large, None);
+            let known = sources.find(&large, None, &[]).expect("known");
+            assert!(known.shared_text().is_none());
+            assert_eq!(known.digest.sha256, sha256(&large));
+        }
+        large[MAX_KEPT_BYTES] = 8;
+        assert!(sources.find(&large, None, &[]).is_none());
+        assert!(sources.find(b"kernel void f() {}", None, &[]).is_some());
     }
 }

@@ -3,11 +3,12 @@
 //! On a hit the application gets the program that was made from the recorded binaries. If a query needs more, the driver makes a
 //! *twin*: it links newly made inputs again (`materialize`).
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use opencl_sys::*;
 
 use super::attribution::Attribution;
+use super::counting::BuildTime;
 use super::journal::kernel_names_after;
 use super::plan::Plan;
 use super::record::Miss;
@@ -47,6 +48,7 @@ pub struct LinkBelow {
 
 /// Handles clLinkProgram up to the call of the driver or of the application's callback.
 pub fn link(call: &LinkCall) -> NextStep<LinkBelow> {
+    let started = Instant::now();
     let cache = Cache::get();
     let plan = if call.odd {
         Err(Bypass::UnusualArguments)
@@ -56,7 +58,6 @@ pub fn link(call: &LinkCall) -> NextStep<LinkBelow> {
     if cache.is_refused_by_baker(plan.as_deref().map_err(|reason| *reason)) {
         return NextStep::Return(Program::new(std::ptr::null_mut()), CL_INVALID_OPERATION);
     }
-    let started = Instant::now();
     let mut turn = BuildTurn::default();
     let find = |plan| {
         let entry = cache.look_up(plan)?;
@@ -83,7 +84,7 @@ pub fn link(call: &LinkCall) -> NextStep<LinkBelow> {
         drop(inner);
         return NextStep::Notify(call.notify, program);
     }
-    cache.link_by_driver(plan, turn, call)
+    cache.link_by_driver(plan, turn, call, started)
 }
 
 impl Cache {
@@ -98,7 +99,7 @@ impl Cache {
         call: &BuildCall,
     ) -> NextStep<BuildBelow> {
         let of = Attribution::program(ticket.driver, ticket.program, &call.arguments);
-        self.count_bypass(&of, Bypass::FromBinary, Vec::new(), Duration::ZERO);
+        self.count_bypass(&of, Bypass::FromBinary, Vec::new(), BuildTime::default());
         let program = call.program;
         let twin = ticket
             .inner
@@ -133,12 +134,13 @@ impl Cache {
         }
     }
 
-    /// Lets the driver link. A link that succeeds after a look-up is recorded.
+    /// Lets the driver link. A link that succeeds after a look-up is recorded. `called`: when the call began.
     fn link_by_driver(
         &'static self,
         plan: Result<Box<Plan>, Bypass>,
         turn: BuildTurn,
         call: &LinkCall,
+        called: Instant,
     ) -> NextStep<LinkBelow> {
         // Served inputs are built for real first. Intel's CPU runtime loses the arguments of kernels in objects from binaries
         // (measured), and what drivers say of linking an executable depends on how that was made.
@@ -159,7 +161,10 @@ impl Cache {
         let watch = driver.watch_libraries();
         let started = Instant::now();
         let finish = Box::new(move |program: Program, code: Option<cl_int>| {
-            let elapsed = started.elapsed();
+            let time = BuildTime {
+                before: started - called,
+                driver: started.elapsed(),
+            };
             // Forget any earlier program at this address before the application gets the handle.
             shadow::program_recycled(program);
             let how = if program.is_null() {
@@ -169,7 +174,7 @@ impl Cache {
             };
             if how != BuildEnd::Built {
                 driver.note_libraries(&watch, self);
-                return self.count_failed(&of, plan.as_deref().ok(), elapsed);
+                return self.count_failed(&of, plan.as_deref().ok(), time);
             }
             // Another thread may have compiled an input again before the driver read it.
             let plan = plan.and_then(|plan| match plan.is_of(&inputs, context) {
@@ -185,20 +190,20 @@ impl Cache {
                         program,
                         context,
                         plan: &plan,
-                        elapsed,
+                        elapsed: time.driver,
                         is_alone: &|| true,
                     });
                     let recipe = Some(plan.recipe.clone());
                     let recorded = (kept == Kept::Entry).then(|| plan.key());
                     shadow::program_linked(driver, context, program, None, recorded, recipe);
-                    self.count_miss(driver, &plan, names, kept, elapsed);
+                    self.count_miss(driver, &plan, names, kept, time);
                     if recorded.is_some() {
                         turn.published();
                     }
                 }
                 Err(reason) => {
                     let names = kernel_names_after(driver, program, reason);
-                    self.count_bypass(&of, reason, names, elapsed);
+                    self.count_bypass(&of, reason, names, time);
                 }
             }
             // Last, since what is stored has looked for them itself.

@@ -132,6 +132,8 @@ struct CallInputs<'a> {
     /// The program's devices, in its order.
     devices: Vec<Device>,
     base: Base,
+    /// SHA-256 of an intermediate language, where it is known.
+    il_digest: Option<[u8; 32]>,
     operation: Operation,
     arguments: &'a BuildArguments,
     /// The state before the call, if devices that the call does not name keep it.
@@ -175,10 +177,15 @@ impl Cache {
             .program_devices(ticket.program)
             .map_err(|_| Bypass::UnidentifiedDevice)?;
         let previous = previous(ticket, &devices, arguments, &operation)?;
+        let il_digest = match &ticket.origin {
+            Origin::Il(module, _) => Some(module.digest),
+            _ => None,
+        };
         let plan = self.key(CallInputs {
             driver,
             devices,
             base,
+            il_digest,
             operation,
             arguments,
             previous,
@@ -227,6 +234,7 @@ impl Cache {
             driver,
             devices,
             base,
+            il_digest: None,
             operation,
             arguments,
             previous: None,
@@ -251,6 +259,7 @@ impl Cache {
             driver,
             devices: devices.to_vec(),
             base: recipe.base.clone(),
+            il_digest: None,
             operation: recipe.operation.clone(),
             arguments: &recipe.arguments,
             previous: recipe.previous.clone(),

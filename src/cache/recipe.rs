@@ -17,6 +17,7 @@ use crate::cl::{Device, Program};
 use crate::driver::Driver;
 use crate::key::ingredients::sha256;
 use crate::outcome::{Missed, NotBakeable};
+use crate::regular_file;
 use crate::shadow::Operation;
 use crate::store::entry::{Defect, EntryContent, Facts};
 use crate::store::journal::Kept;
@@ -189,7 +190,7 @@ fn files(plan: &Plan) -> Option<Vec<HeaderFile>> {
                 in_same_directory: file.in_same_directory,
             },
             None => {
-                let text = std::fs::read(file.path).ok()?;
+                let text = regular_file::read(file.path).ok()??;
                 if sha256(&text) != *file.digest {
                     return None;
                 }

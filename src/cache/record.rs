@@ -74,6 +74,9 @@ impl Cache {
             plan,
             ..
         } = *miss;
+        if bake::is_put_off() {
+            return (Vec::new(), Kept::Nothing);
+        }
         let fetching = match self.begin_fetch(store, driver, plan) {
             Ok(fetching) => fetching,
             Err(kept) => return (kernel_names(driver, program), kept),

@@ -9,6 +9,8 @@
 mod audit;
 mod collect;
 mod headers;
+mod order;
+mod progress;
 mod replayer;
 mod supervise;
 mod worker;
@@ -21,7 +23,6 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
-use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::entry_view::{SHOWN_DIGITS, kernels};
@@ -29,9 +30,8 @@ use super::failure::Failure;
 use super::find::find_key;
 use super::interrupt::Interrupt;
 use super::open::directory;
-use super::output::{print_json, say, seconds};
+use super::output::{print_json, say};
 use super::parse::parse_age;
-use super::progress::bar;
 use super::worker::private_directory;
 use crate::key::ingredients::Key;
 use crate::log::text;
@@ -39,9 +39,13 @@ use crate::priority;
 use crate::store::lock::{LockAttempt, Purpose};
 use crate::store::{Limits, Store};
 use collect::{BakeFilter, BakeItem, Work, collect, collect_audits};
+use progress::BakeProgress;
 use replayer::{BakeTask, ReplayResult};
 use supervise::{Supervisor, WorkerEvent};
 use worker_args::WorkerArgs;
+
+/// How often to look whether another baker has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Compile pending recipes into entries, or recompile entries of an older driver
 #[derive(Args)]
@@ -92,6 +96,7 @@ impl BakeWorkerArgs {
 impl BakeArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
         if self.handed.detached {
+            // Before anything is started: processes and threads inherit it. A person who asked for a bake waits for it.
             priority::lower();
         }
         let config = self.handed.config();
@@ -117,7 +122,8 @@ impl BakeArgs {
         let audited: Vec<Key> = (self.audit.iter())
             .map(|digits| Key::from_hex(digits).map_or_else(|| find_key(&store, digits), Ok))
             .collect::<Result<_, _>>()?;
-        let _lock = match store.locks().try_lock(Purpose::Bake) {
+        let interrupt = Interrupt::listen()?;
+        let _lock = match self.lock(&store, &interrupt)? {
             LockAttempt::Got(lock) => Some(lock),
             LockAttempt::Unavailable => None,
             LockAttempt::Taken => {
@@ -130,20 +136,22 @@ impl BakeArgs {
         };
         private_directory::clear_leftovers();
         let report = Mutex::new(Report::default());
-        let interrupt = Interrupt::listen()?;
         let supervisor = Supervisor {
             store: &store,
             config: &config,
             timeout: self.timeout,
             is_stale: self.filter.stale,
+            bounds_unused: !self.filter.all,
             stop: interrupt.flag(),
         };
+        let is_told = !self.json && !self.handed.detached;
         let run = |work: Work| {
-            let bar = BakeProgress::new(&work);
-            supervisor.run(work, jobs(&self), &|event| match event {
-                WorkerEvent::Begun(item) => bar.begun(item),
+            let progress = BakeProgress::new(&work, is_told);
+            let put_off = supervisor.run(work, jobs(&self), &|event| match event {
+                WorkerEvent::Begun(item) => progress.begun(item),
+                WorkerEvent::PutOff(item) => progress.ended(item),
                 WorkerEvent::Ended(item, verdict) => {
-                    bar.ended(&item);
+                    progress.ended(&item);
                     let verdict = match verdict {
                         // The recipe was pending: the worker needed it for another one, or another process was faster.
                         ReplayResult::Known if !self.filter.stale => ReplayResult::Baked,
@@ -153,25 +161,32 @@ impl BakeArgs {
                 }
                 WorkerEvent::Trouble(why) => locked(&report).trouble = Some(why),
             });
-            bar.bar.finish_and_clear();
+            progress.finish();
+            put_off
         };
         let mut tried = BTreeSet::new();
+        // Recipes whose kernels never ran. They wait until nothing else is left.
+        let mut unused = Work::default();
+        let is_once = self.filter.stale || self.filter.all;
         loop {
-            let mut work = collect(&store, &config, &self.filter)?;
-            // Programs that ended meanwhile have started no other baker: they found this one.
-            let is_more = work.retain_new(&mut tried);
-            locked(&report).skipped.append(&mut work.skipped);
-            if !is_more {
+            let mut work = Work::default();
+            if tried.is_empty() || !is_once {
+                work = collect(&store, &config, &self.filter)?;
+                // Programs that ended meanwhile have started no other baker: they found this one.
+                work.retain_new(&mut tried);
+                locked(&report).skipped.append(&mut work.skipped);
+            }
+            if work.is_empty() {
+                work = std::mem::take(&mut unused);
+            }
+            if work.is_empty() {
                 break;
             }
-            run(work);
+            unused.append(run(work));
             if interrupt.came() {
                 finish(&self, &locked(&report))?;
                 return Err(interrupt
                     .failure("interrupted; what was baked is stored, the rest is still pending"));
-            }
-            if self.filter.stale || self.filter.all {
-                break;
             }
         }
         let mut audits = collect_audits(&store, &config, &self.filter, &audited);
@@ -180,6 +195,22 @@ impl BakeArgs {
         }
         run(audits);
         finish(&self, &locked(&report))
+    }
+
+    /// Tries to be the only baker of the cache, until another one has ended if somebody waits for this one.
+    fn lock(&self, store: &Store, interrupt: &Interrupt) -> Result<LockAttempt, Failure> {
+        let mut is_told = false;
+        loop {
+            let attempt = store.locks().try_lock(Purpose::Bake);
+            if !self.handed.wait || !matches!(attempt, LockAttempt::Taken) {
+                return Ok(attempt);
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                say("oclcache: waiting until another process has baked");
+            }
+            interrupt.go_on()?;
+            std::thread::sleep(POLL_INTERVAL);
+        }
     }
 }
 
@@ -197,6 +228,8 @@ fn jobs(arguments: &BakeArgs) -> usize {
 #[derive(Default)]
 struct Report {
     baked: Vec<BakeItem>,
+    /// The baked ones whose kernels never ran.
+    unused: Vec<Key>,
     known: Vec<BakeItem>,
     skipped: Vec<(BakeItem, String)>,
     failed: Vec<(BakeItem, String)>,
@@ -252,9 +285,15 @@ impl Report {
             return self.audited.add(item, verdict);
         }
         match verdict {
-            ReplayResult::Baked => self.baked.push(item),
+            ReplayResult::Baked => {
+                if item.task == BakeTask::BakeUnused {
+                    self.unused.push(item.key);
+                }
+                self.baked.push(item);
+            }
             ReplayResult::Known => self.known.push(item),
             ReplayResult::Current
+            | ReplayResult::PutOff
             | ReplayResult::Compiled(_)
             | ReplayResult::Agreed
             | ReplayResult::Differed(_)
@@ -269,6 +308,9 @@ impl Report {
             return "another process is baking".to_owned();
         }
         let mut words = format!("{} baked", self.baked.len());
+        if !self.unused.is_empty() {
+            words += &format!(" ({} never ran)", self.unused.len());
+        }
         if !self.known.is_empty() {
             words += &format!(", {} already stored", self.known.len());
         }
@@ -310,6 +352,7 @@ fn finish(arguments: &BakeArgs, report: &Report) -> Result<ExitCode, Failure> {
         print_json(&json!({
             "busy": report.is_busy,
             "baked": keys(&report.baked),
+            "never_ran": report.unused.iter().map(Key::hex).collect::<Vec<_>>(),
             "known": keys(&report.known),
             "skipped": reasons(&report.skipped),
             "failed": reasons(&report.failed),
@@ -350,37 +393,4 @@ fn named(item: &BakeItem) -> String {
     let key = &item.key.hex()[..SHOWN_DIGITS];
     let program = text(item.program.as_bytes());
     format!("{key}  {program}  {}", kernels(&item.kernels))
-}
-
-/// The progress bar.
-struct BakeProgress {
-    bar: ProgressBar,
-    /// The time that applications took to compile what is left, in nanoseconds.
-    left_ns: Mutex<u64>,
-}
-
-impl BakeProgress {
-    fn new(work: &Work) -> BakeProgress {
-        let items = || work.places.values().flatten();
-        let bar = bar(items().count() as u64, "");
-        let left = items().fold(0u64, |sum, item| sum.saturating_add(item.compile_ns));
-        BakeProgress {
-            bar,
-            left_ns: Mutex::new(left),
-        }
-    }
-
-    fn begun(&self, item: &BakeItem) {
-        let left = seconds(*locked(&self.left_ns));
-        let program = text(item.program.as_bytes());
-        let kernels = kernels(&item.kernels);
-        self.bar
-            .set_message(format!("about {left} left: {program}: {kernels}"));
-    }
-
-    fn ended(&self, item: &BakeItem) {
-        let mut left = locked(&self.left_ns);
-        *left = left.saturating_sub(item.compile_ns);
-        self.bar.inc(1);
-    }
 }

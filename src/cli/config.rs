@@ -18,10 +18,10 @@ use super::output::{print, print_json, say};
 use crate::cache::policy::decide;
 use crate::config::{Config, Name, RULES, SETTINGS, Setting, ValueSource, of_system, of_user};
 use crate::driver::profile;
+use crate::filesystem::FileSystem;
 use crate::log::{os, path, text};
 use crate::store::Store;
 use crate::store::driver_costs;
-use crate::store::filesystem::FileSystem;
 use editor::ConfigEditor;
 use setting_name::SettingName;
 

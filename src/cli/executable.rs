@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use object::elf::{FileHeader64, PT_INTERP, ProgramType};
 use object::read::elf::{FileHeader, ProgramHeader};
 
+use crate::regular_file;
+
 pub fn find_program(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(program.into());
@@ -29,7 +31,7 @@ pub fn is_raised(file: &Path) -> bool {
 
 /// Whether a file is a statically linked program.
 pub fn is_static(file: &Path) -> bool {
-    let Ok(bytes) = std::fs::read(file) else {
+    let Ok(Some(bytes)) = regular_file::read(file) else {
         return false;
     };
     let headers = FileHeader64::<object::Endianness>::parse(&*bytes).and_then(|header| {

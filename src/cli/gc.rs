@@ -21,6 +21,7 @@ use super::{home, vendors};
 use crate::config::Config;
 use crate::driver::{build_id_value, content_value};
 use crate::key::ingredients::Kind;
+use crate::regular_file;
 use crate::store::directory::Directory;
 use crate::store::entry::Meta;
 use crate::store::gc::Collector;
@@ -137,7 +138,7 @@ impl Collector for Watched<'_> {
 
 /// The values that identify a library in keys; None if it is gone.
 fn values_of(library: &Path) -> Option<Vec<Vec<u8>>> {
-    let content = std::fs::read(library).ok()?;
+    let content = regular_file::read(library).ok()??;
     let elf = ElfFile64::<Endianness>::parse(content.as_slice()).ok();
     let build_id = elf.and_then(|elf| elf.build_id().ok().flatten().map(build_id_value));
     Some(

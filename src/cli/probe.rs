@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::worker::private_directory::PrivateDirectory;
 use crate::front::vendors;
+use crate::regular_file;
 use prober::{ProbeOutput, ProbeTarget, Prober};
 use worker::{OurCopy, ProbeBuilds, ProbeMessage, ProbedPlatform};
 
@@ -115,8 +116,9 @@ pub fn loader(probed: &ProbeOutput) -> Option<(Option<PathBuf>, Features)> {
         _ => None,
     })?;
     let real = file.as_ref().and_then(|file| file.canonicalize().ok());
-    let bytes = real.as_ref().and_then(|file| std::fs::read(file).ok());
-    Some((real, Features::of(&bytes.unwrap_or_default())))
+    let bytes = real.as_ref().and_then(|file| regular_file::read(file).ok());
+    let bytes = bytes.flatten().unwrap_or_default();
+    Some((real, Features::of(&bytes)))
 }
 
 /// What `oclcache install` needs to know about this machine.

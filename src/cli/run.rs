@@ -121,9 +121,12 @@ fn bake_now(command: &Path, quiet: bool, config: &Config, vendors: &OsStr) {
         Err(why) => return say(&format!("oclcache: nothing is baked: {why}")),
     };
     let mut bake = Command::new(command);
-    bake.arg("bake").args(arguments);
+    bake.args(["bake", "--wait"]).args(arguments);
     if quiet {
         bake.stderr(Stdio::null());
+    }
+    if !quiet {
+        say("oclcache: `--bake`: waiting for `oclcache bake`");
     }
     // It writes no data, and must not read the input of the program.
     bake.stdin(Stdio::null()).stdout(Stdio::null());

@@ -3,13 +3,13 @@
 //! The line is the same for every user, so that a file that several machines or users share (dotfiles) stays the same, too. It tests
 //! for the file that it reads, succeeds in any case, and prints nothing.
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::replace_file::{directory_of, is_writable};
 use crate::log::path;
+use crate::regular_file;
 
 /// The first line of each file that is ours.
 pub const HEADER: &str = "# Written by `oclcache install`; `oclcache uninstall` removes it.";
@@ -44,7 +44,8 @@ pub fn of_shell(shell: &str, home: &Path, zdotdir: Option<&Path>) -> Option<Vec<
     let last = |name: &str| one(home.join(name), LinePosition::Last);
     match shell {
         "bash" => {
-            let is_readable = |name: &&str| File::open(home.join(name)).is_ok();
+            let is_readable =
+                |name: &&str| matches!(regular_file::open(&home.join(name)), Ok(Some(_)));
             let login = BASH_LOGIN.into_iter().find(is_readable);
             let login = last(login.unwrap_or(".profile"));
             Some(vec![login, one(home.join(".bashrc"), LinePosition::First)])
@@ -77,8 +78,8 @@ pub fn with_line(home: &Path, zdotdir: Option<&Path>) -> Vec<PathBuf> {
 
 /// Whether a start-up file has our line.
 pub fn has_line(file: &Path) -> bool {
-    std::fs::metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= MAX_BYTES)
-        && std::fs::read(file).is_ok_and(|content| contains_line(&content))
+    let is_small = std::fs::metadata(file).is_ok_and(|metadata| metadata.len() <= MAX_BYTES);
+    is_small && matches!(regular_file::read(file), Ok(Some(content)) if contains_line(&content))
 }
 
 /// The directory of zsh's start-up files, if it is not the home.

@@ -137,6 +137,7 @@ impl BuildHistory {
                 let mut not_stored = NotStored::by(attempts.verdict());
                 let tries = match reason {
                     Some(_) => "",
+                    None if attempts.is_unused() => "; it will be tried again once one has run",
                     None => ", which will be tried once more",
                 };
                 let _ = write!(not_stored.words, " ({}{tries})", attempts.reason);

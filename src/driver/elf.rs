@@ -5,17 +5,18 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use object::elf::{
-    DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRSZ, DT_STRTAB, PT_DYNAMIC, PT_LOAD, PT_NOTE, SHF_ALLOC,
-    SHF_EXECINSTR, SHT_NOBITS, SHT_PROGBITS, SHT_RELA,
+    DT_AUDIT, DT_AUXILIARY, DT_DEPAUDIT, DT_FILTER, DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRSZ,
+    DT_STRTAB, PT_DYNAMIC, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS, SHT_PROGBITS,
+    SHT_RELA,
 };
 
 use super::loaded;
 use crate::cl::info::Number;
+use crate::regular_file;
 
 /// A linker writes no table with more rows.
 const MAX_ROWS: u64 = 1 << 16;
@@ -52,10 +53,12 @@ struct Segment {
 /// What a file tells the dynamic linker.
 #[derive(Default)]
 pub struct ElfNeeds {
-    /// DT_NEEDED.
+    /// DT_NEEDED, and what else it has loaded: auditors and filters.
     pub libraries: Vec<Vec<u8>>,
-    /// DT_RUNPATH and DT_RPATH, `$ORIGIN` replaced.
-    pub directories: Vec<PathBuf>,
+    /// DT_RUNPATH.
+    pub run_paths: Vec<Vec<u8>>,
+    /// DT_RPATH, which also counts for what these libraries need in turn.
+    pub handed_down: Vec<Vec<u8>>,
 }
 
 fn damaged() -> io::Error {
@@ -103,10 +106,9 @@ impl Elf {
     /// # Errors
     /// It cannot be read, or is damaged.
     pub fn open(path: &Path) -> io::Result<Option<Elf>> {
-        let file = File::open(path)?;
-        if !file.metadata()?.is_file() {
+        let Some((file, _)) = regular_file::open(path)? else {
             return Ok(None);
-        }
+        };
         let mut header = [0; 64];
         match file.read_exact_at(&mut header[..at(64, 52)], 0) {
             Ok(()) => {}
@@ -316,11 +318,11 @@ impl Elf {
             .unwrap_or_default()
     }
 
-    /// The libraries that the file at `path` needs.
+    /// The libraries that the file needs, and where it says they are.
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
-    pub fn needs(&self, path: &Path) -> io::Result<ElfNeeds> {
+    pub fn needs(&self) -> io::Result<ElfNeeds> {
         let Some(dynamic) = self
             .segments
             .iter()
@@ -359,17 +361,12 @@ impl Elf {
             let found = rows.iter().filter(|(tag, _)| *tag == wanted);
             found.map(|(_, offset)| strings.get(*offset)).collect()
         };
-        let origin = path.parent().unwrap_or(Path::new("/"));
-        let directories = [texts(DT_RPATH.0)?, texts(DT_RUNPATH.0)?].concat();
-        let directories = directories.iter().flat_map(|text| {
-            let list = text
-                .split(|byte| *byte == b':')
-                .map(|one| replace_origin(one, origin));
-            list.collect::<Vec<_>>()
-        });
+        let loaded = [DT_NEEDED, DT_AUDIT, DT_DEPAUDIT, DT_FILTER, DT_AUXILIARY];
+        let libraries: io::Result<Vec<_>> = loaded.iter().map(|tag| texts(tag.0)).collect();
         Ok(ElfNeeds {
-            libraries: texts(DT_NEEDED.0)?,
-            directories: directories.collect(),
+            libraries: libraries?.concat(),
+            run_paths: texts(DT_RUNPATH.0)?,
+            handed_down: texts(DT_RPATH.0)?,
         })
     }
 
@@ -447,17 +444,6 @@ fn string(strings: &[u8], start: usize) -> Vec<u8> {
         .next()
         .unwrap_or_default()
         .to_vec()
-}
-
-/// ld.so(8): `$ORIGIN` and `${ORIGIN}` are the directory of the file.
-pub(super) fn replace_origin(text: &[u8], origin: &Path) -> PathBuf {
-    for token in [&b"$ORIGIN"[..], b"${ORIGIN}"] {
-        if let Some(rest) = text.strip_prefix(token) {
-            let rest = rest.strip_prefix(b"/").unwrap_or(rest);
-            return origin.join(PathBuf::from(std::ffi::OsString::from_vec(rest.to_vec())));
-        }
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(text.to_vec()))
 }
 
 #[cfg(test)]

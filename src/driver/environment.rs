@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::io::{self, Read};
 use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -15,9 +16,11 @@ use super::identity::{DriverNames, FileMemory, sha256_value};
 use super::process_variables;
 use super::profile::Profile;
 use super::profile::variables::{Effect, LAYERS, is_neutral_value};
+use super::real_paths::says_what_is_there;
 use super::tools::{Tools, file};
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
+use crate::regular_file;
 
 /// A larger file is no configuration file.
 const MAX_CONFIGURATION_BYTES: u64 = 1 << 20;
@@ -27,7 +30,7 @@ const MAX_CONFIGURATION_BYTES: u64 = 1 << 20;
 pub struct OpeningVariables {
     /// Copied from memory, each with its NUL.
     variables: Vec<u8>,
-    /// None if a file is no configuration file.
+    /// None if a file is no configuration file, or cannot be looked at for now.
     configuration: Option<Vec<Ingredient>>,
 }
 
@@ -44,7 +47,7 @@ impl OpeningVariables {
 fn configuration(profile: &Profile) -> Option<Vec<Ingredient>> {
     let mut ingredients = Vec::new();
     for name in profile.configuration {
-        if let Some(content) = configuration_file(name) {
+        if let Some(content) = configuration_file(name).ok()? {
             let value = sha256_value(&sha256(&content?));
             ingredients.push(Ingredient::new(Kind::Driver, *name, value));
         }
@@ -327,26 +330,28 @@ fn is_camel_case(name: &str) -> bool {
             .all(|character| character.is_ascii_alphanumeric())
 }
 
-/// The content of a configuration file, Some(None) if it is too large. None if there is no such file, so that the driver works
-/// without.
-fn configuration_file(name: &str) -> Option<Option<Vec<u8>>> {
-    use std::io::Read;
-    let path = match name.strip_prefix("~/") {
-        Some(below) => PathBuf::from(std::env::var_os("HOME")?).join(below),
-        None => name.into(),
+/// The content of a configuration file, Some(None) if it is too large. None if there is no such file, or none that this user may
+/// read, so that the driver works without.
+///
+/// # Errors
+/// It cannot be looked at for now, and the driver may be luckier.
+fn configuration_file(name: &str) -> io::Result<Option<Option<Vec<u8>>>> {
+    let path = match (name.strip_prefix("~/"), std::env::var_os("HOME")) {
+        (Some(below), Some(home)) => PathBuf::from(home).join(below),
+        (Some(_), None) => return Ok(None),
+        (None, _) => name.into(),
     };
-    // Opening anything else could block forever.
-    if !std::fs::metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
-        return None;
-    }
+    let file = match regular_file::open(&path) {
+        Ok(Some((file, _))) => file,
+        Ok(None) => return Ok(None),
+        Err(error) if says_what_is_there(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
     let mut content = Vec::new();
-    std::fs::File::open(path)
-        .ok()?
-        .take(MAX_CONFIGURATION_BYTES + 1)
-        .read_to_end(&mut content)
-        .ok()?;
+    file.take(MAX_CONFIGURATION_BYTES + 1)
+        .read_to_end(&mut content)?;
     let fits = content.len() as u64 <= MAX_CONFIGURATION_BYTES;
-    Some(fits.then_some(content))
+    Ok(Some(fits.then_some(content)))
 }
 
 impl Driver {
@@ -366,7 +371,8 @@ impl Driver {
         memory: &dyn FileMemory,
     ) -> Option<DriverSurroundings> {
         let profile = self.profile;
-        let find = |before: &Tools| Tools::find(profile.tools, before, memory);
+        let compilers = &self.known_identity(memory)?.compilers;
+        let find = |before: &Tools| Tools::find(profile.tools, compilers, before, memory);
         let tools = self.variables.tools(age, find)?;
         let choice = Choice {
             profile,

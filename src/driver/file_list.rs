@@ -16,16 +16,19 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::Driver;
-use super::files::{FileSearch, FilesByPath, linker_path, matches, needed_by};
+use super::clang_driver;
+use super::files::{FileSearch, FilesByPath, matches};
 use super::identity::{FileMemory, Unidentified};
 use super::loaded::{self, Object};
 use super::mappings::Mappings;
 use super::names::ScannedLibrary;
-use super::opened_by_name::{self, OpenedByName, linker_path_at_start, said_by};
+use super::needed::needed_by;
+use super::opened_by_name::{self, OpenedByName, said_by};
 use super::path_map::PathMap;
 use super::profile::DriverFiles;
 use super::real_paths::{RealPaths, WatchedPaths};
 use super::search_memory;
+use super::search_path::{add_new, library_path_at_start, linker_directories, with_subdirectories};
 use crate::file_fingerprint::FileFingerprint;
 
 /// The files of a driver, all by their real paths.
@@ -39,6 +42,8 @@ pub(super) struct DriverFileList {
     plug_ins: BTreeSet<PathBuf>,
     /// Those of them that are libraries or programs and not loaded yet.
     pub(super) to_be_opened: Vec<PathBuf>,
+    /// The directories where clang's driver may be, for a driver that runs it.
+    pub(super) compilers: Vec<PathBuf>,
     /// Libraries that are opened by name.
     pub(super) by_name: OpenedByName,
     /// The identities of files.
@@ -110,9 +115,10 @@ impl<'a> ListedFiles<'a> {
             Some(recalled) => recalled,
             None => {
                 taken = Instant::now();
-                let found = candidates.search(memory).ok_or(Unidentified::ForNow)?;
-                search_memory::remember(&identity, &found.0, &found.1, memory);
-                found
+                let real = RealPaths::default();
+                let list = candidates.search(&real, memory)?;
+                let watched = search_memory::remember(&identity, &list, real, memory);
+                (list, watched)
             }
         };
         let mappings = Mappings::now();
@@ -296,17 +302,20 @@ impl<'a> Candidates<'a> {
             "{} {:?}",
             self.driver.profile.family, self.driver.profile.files
         );
-        let (now, at_start) = (linker_path(), linker_path_at_start());
-        let said = self.said();
+        let clang = std::env::var_os(clang_driver::CLANG_VARIABLE).unwrap_or_default();
+        let directories = [library_path_at_start(), self.said()];
         let is_own = |object| match self.is_own(object) {
             true => &b"own"[..],
             false => b"",
         };
         let objects = self.indices.iter().map(|index| &self.objects[*index]);
         let objects = objects.flat_map(|object| object.description().chain([is_own(object)]));
-        let texts = [profile.as_bytes(), now.as_bytes(), at_start.as_bytes()];
-        let said = said.iter().map(|path| path.as_os_str().as_bytes());
-        search_memory::identity(texts.into_iter().chain(objects).chain(said))
+        let directories = directories.iter().flat_map(|list| {
+            let list = list.iter().map(|path| path.as_os_str().as_bytes());
+            list.chain([&b"\n"[..]])
+        });
+        let texts = [profile.as_bytes(), clang.as_bytes()].into_iter();
+        search_memory::identity(texts.chain(objects).chain(directories))
     }
 
     /// The libraries that are the driver's: its own, plug-ins and layers, with all that they need.
@@ -322,9 +331,13 @@ impl<'a> Candidates<'a> {
         reached.into_iter().map(|(index, _)| index).collect()
     }
 
-    /// None: something could not be looked at.
-    fn search(&self, memory: &dyn FileMemory) -> Option<(DriverFileList, WatchedPaths)> {
-        let real = RealPaths::default();
+    /// # Errors
+    /// Something could not be looked at.
+    fn search(
+        &self,
+        real: &RealPaths,
+        memory: &dyn FileMemory,
+    ) -> Result<DriverFileList, Unidentified> {
         let mut places = vec![PathBuf::new(); self.objects.len()];
         for index in &self.indices {
             let object = &self.objects[*index];
@@ -334,12 +347,20 @@ impl<'a> Candidates<'a> {
         }
         let recorder = Recorder {
             memory,
-            real: &real,
+            real,
             identities: RefCell::default(),
         };
         let own = self.objects.iter().filter(|object| self.is_own(object));
+        let own = own.map(|object| object.path.as_path());
+        let compilers = match self.driver.profile.tools.is_empty() {
+            true => Vec::new(),
+            false => {
+                let all = self.indices.iter().map(|index| &*self.objects[*index].path);
+                clang_driver::homes(own.clone(), all, real)
+            }
+        };
         let files = self.driver.profile.files;
-        let search = FileSearch::new(files, own.map(|object| object.path.as_path()), &real);
+        let search = FileSearch::new(files, own, &compilers, real);
         let (mut found, mut plug_ins) = (FilesByPath::new(), FilesByPath::new());
         for files in files {
             match files {
@@ -365,16 +386,25 @@ impl<'a> Candidates<'a> {
             .collect();
         let to_be_opened: Vec<PathBuf> = found.keys().cloned().collect();
         let is_loaded = |path: &Path| closure.iter().any(|index| places[*index] == path);
-        let needed = needed_by(&to_be_opened, &linker_path_at_start(), &real, is_loaded);
+        let mut directories = with_subdirectories(&self.said(), real);
+        let usual = linker_directories(&library_path_at_start(), real);
+        add_new(&mut directories, usual);
+        let needed = needed_by(&to_be_opened, &directories, real, is_loaded);
         for path in &needed.files {
             scanned.extend(ScannedLibrary::of_file(path, |path| {
                 recorder.identity(path)
             }));
         }
         let is_known = |path: &Path| is_loaded(path) || found.contains_key(path);
-        let (said, libraries) = (self.said(), needed.libraries);
+        let libraries = needed.libraries;
         let by_name = opened_by_name::all(
-            &scanned, &loaded, &said, libraries, &real, is_known, &recorder,
+            &scanned,
+            &loaded,
+            &directories,
+            libraries,
+            real,
+            is_known,
+            &recorder,
         );
         // What the program has loaded from elsewhere is no matter of the driver's, and is not watched.
         let is_one = |path: &PathBuf| found.contains_key(path) || by_name.has(path);
@@ -396,10 +426,15 @@ impl<'a> Candidates<'a> {
             files: found,
             plug_ins: plug_in_paths,
             to_be_opened: needed.files,
+            compilers,
             by_name,
             identities: recorder.identities.into_inner().into_iter().collect(),
             opened,
         };
-        real.is_complete().then(|| (list, real.into_watched()))
+        match (real.is_complete(), real.has_unlistable()) {
+            (true, _) => Ok(list),
+            (false, true) => Err(Unidentified::ForGood),
+            (false, false) => Err(Unidentified::ForNow),
+        }
     }
 }

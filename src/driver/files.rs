@@ -1,7 +1,7 @@
 //! The files that a profile names, in addition to the libraries that a driver needs: how they are found, and watched for changes.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -11,10 +11,10 @@ use rustix::fs::{FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::elf::Elf;
-use super::opened_by_name::linker_path_at_start;
+use super::clang_driver::gcc_directories;
 use super::profile::DriverFiles;
 use super::real_paths::RealPaths;
+use super::search_path::{library_path_at_start, linker_directories};
 
 /// Finds the files of a profile.
 pub struct FileSearch<'a> {
@@ -24,6 +24,8 @@ pub struct FileSearch<'a> {
     beside: Vec<PathBuf>,
     /// The directories above them, by both paths.
     above: Vec<PathBuf>,
+    /// The directories where clang's driver may be.
+    compilers: Vec<PathBuf>,
     /// The names of libraries to find in all directories of the dynamic linker.
     patterns: Vec<&'static str>,
     /// The libraries that were found. Searched once, since the directories hold thousands of files.
@@ -43,17 +45,20 @@ pub struct NamedFile {
 }
 
 /// An entry of a directory.
-struct Entry {
-    name: OsString,
+pub struct Entry {
+    /// Its name.
+    pub name: OsString,
     /// It is a regular file.
     is_plain: bool,
 }
 
 impl<'a> FileSearch<'a> {
-    /// Searches for these files. `libraries` are those that hold the driver's functions.
+    /// Searches for these files. `libraries` are those that hold the driver's functions, `compilers` the directories where clang's
+    /// driver may be.
     pub fn new<'b>(
         files: &[DriverFiles],
         libraries: impl Iterator<Item = &'b Path>,
+        compilers: &[PathBuf],
         real: &'a RealPaths,
     ) -> FileSearch<'a> {
         let mut named = BTreeSet::new();
@@ -72,6 +77,7 @@ impl<'a> FileSearch<'a> {
                 .filter_map(|path| path.parent())
                 .map(Path::to_owned)
                 .collect(),
+            compilers: compilers.to_vec(),
             patterns: files
                 .iter()
                 .filter_map(|files| match files {
@@ -85,7 +91,7 @@ impl<'a> FileSearch<'a> {
 
     fn linked(&self) -> &[(PathBuf, Vec<Entry>)] {
         self.linked.get_or_init(|| {
-            let mut directories = linker_directories(&linker_path_at_start(), self.real);
+            let mut directories = linker_directories(&library_path_at_start(), self.real);
             directories.extend(self.above.iter().cloned());
             directories.extend(self.beside.iter().cloned());
             let real = directories.iter().filter_map(|path| self.real.of(path));
@@ -112,8 +118,7 @@ impl<'a> FileSearch<'a> {
                 }
             }
             DriverFiles::Gcc(name) => {
-                let processor = std::env::consts::ARCH;
-                for directory in gcc_directories(&GCC.map(Path::new), processor, self.real) {
+                for directory in gcc_directories(&self.compilers, self.real) {
                     self.list(&directory, name, found);
                 }
             }
@@ -170,7 +175,7 @@ impl<'a> FileSearch<'a> {
 
 /// The entries of a directory whose names match a pattern. Of thousands of names few are looked at closely, and only matches are
 /// copied: this is most of the cost of a process's first build.
-fn entries(directory: &Path, patterns: &[&str], real: &RealPaths) -> Vec<Entry> {
+pub fn entries(directory: &Path, patterns: &[&str], real: &RealPaths) -> Vec<Entry> {
     let is_wanted = |name: &[u8]| {
         let mut patterns = patterns.iter().filter(|pattern| {
             let prefix = pattern.split('*').next().unwrap_or_default();
@@ -181,7 +186,7 @@ fn entries(directory: &Path, patterns: &[&str], real: &RealPaths) -> Vec<Entry> 
     let mut found = Vec::new();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(directory, flags, Mode::empty());
-    let Some(opened) = real.found(opened.map_err(io::Error::from)) else {
+    let Some(opened) = real.listed(directory, opened.map_err(io::Error::from)) else {
         return found;
     };
     let mut buffer = Vec::with_capacity(32 << 10);
@@ -206,44 +211,6 @@ fn entries(directory: &Path, patterns: &[&str], real: &RealPaths) -> Vec<Entry> 
     found
 }
 
-/// Where clang's driver looks for a GCC.
-const GCC: [&str; 2] = ["/usr/lib/gcc", "/usr/lib64/gcc"];
-
-/// The directories of the newest GCC for this processor that is complete (clang's Gnu.cpp, GCCInstallationDetector; measured with
-/// strace on PoCL 3.1 and clang 15). Others are for other processors or older, and change nothing. Versions that differ only behind
-/// the first number are all given: which one is newer is not decided here.
-fn gcc_directories(roots: &[&Path], processor: &str, real: &RealPaths) -> Vec<PathBuf> {
-    let below = |path: &Path| -> Vec<PathBuf> {
-        real.watch(path);
-        children(path, real).collect()
-    };
-    let is_for_processor = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.split_once('-')
-            .is_some_and(|(first, rest)| first == processor && rest.contains("linux"))
-    };
-    let version = |path: &Path| -> Option<u32> {
-        let name = path.file_name()?.to_str()?;
-        name.split('.').next()?.parse().ok()
-    };
-    let targets = roots.iter().flat_map(|root| below(root));
-    let all = targets
-        .filter(is_for_processor)
-        .flat_map(|path| below(&path));
-    let complete = all.filter(|path| {
-        real.watch(path);
-        real.watch_place(&path.join("crtbegin.o"))
-    });
-    let versions: Vec<_> = complete
-        .filter_map(|path| Some((version(&path)?, path)))
-        .collect();
-    let newest = versions.iter().map(|(version, _)| *version).max();
-    let newest = versions
-        .into_iter()
-        .filter(|(version, _)| Some(*version) == newest);
-    newest.map(|(_, path)| path).collect()
-}
-
 /// The directories that match a path in which `*` stands for any component.
 fn expand(path: &Path, real: &RealPaths) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::new()];
@@ -262,127 +229,14 @@ fn expand(path: &Path, real: &RealPaths) -> Vec<PathBuf> {
 }
 
 /// The paths of what is in a directory.
-fn children<'a>(directory: &Path, real: &'a RealPaths) -> impl Iterator<Item = PathBuf> + use<'a> {
-    let entries = real.found(std::fs::read_dir(directory)).into_iter();
-    let entries = entries.flatten().filter_map(|entry| real.found(entry));
+pub fn children<'a>(
+    directory: &Path,
+    real: &'a RealPaths,
+) -> impl Iterator<Item = PathBuf> + use<'a> {
+    let entries = real.listed(directory, std::fs::read_dir(directory));
+    let entries = entries.into_iter().flatten();
+    let entries = entries.filter_map(|entry| real.found(entry));
     entries.map(|entry| entry.path())
-}
-
-/// The libraries that the dynamic linker would load.
-#[derive(Default)]
-pub struct Needed {
-    /// The files that it could load or start.
-    pub files: Vec<PathBuf>,
-    /// The real paths of libraries, and the names by which they are needed.
-    pub libraries: BTreeMap<PathBuf, String>,
-}
-
-/// The real paths of directories, each once, in order: a link to a directory leads to the same libraries.
-fn real_directories(paths: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = Vec::new();
-    for path in paths {
-        let directory = real.of(path);
-        found.extend(directory.filter(|directory| !found.contains(directory)));
-    }
-    found
-}
-
-/// The libraries that files need and that are not loaded yet, and the libraries that those need in turn, by name and real path:
-/// what the dynamic linker would find for this processor. If a name is in several of its directories, all of them are listed, since
-/// the order is not decided here. `is_loaded` tells the real paths that this process has loaded; everything that those need is
-/// loaded. `linker_path`: LD_LIBRARY_PATH as the dynamic linker has it, of this process or of those that it starts.
-///
-/// Each name is looked for once in each directory: almost everything that `ld` needs needs the C library, and there are a dozen
-/// directories.
-pub fn needed_by(
-    files: &[PathBuf],
-    linker_path: &OsStr,
-    real: &RealPaths,
-    is_loaded: impl Fn(&Path) -> bool,
-) -> Needed {
-    let mut found = Needed::default();
-    let mut usual: Option<Vec<PathBuf>> = None;
-    // Directories are searched for one processor, since they hold files for others as well.
-    let mut looked_for: HashSet<(u16, PathBuf)> = HashSet::new();
-    let mut queue: VecDeque<PathBuf> = files.iter().cloned().collect();
-    let mut of_files = files.len();
-    while let Some(path) = queue.pop_front() {
-        let is_given = of_files > 0;
-        of_files = of_files.saturating_sub(1);
-        if is_loaded(&path) {
-            continue;
-        }
-        real.watch(&path);
-        let Some(elf) = real.found(Elf::open(&path)).flatten() else {
-            continue;
-        };
-        if is_given {
-            found.files.push(path.clone());
-        }
-        let Some(needs) = real.found(elf.needs(&path)) else {
-            continue;
-        };
-        let own = real_directories(&needs.directories, real);
-        let usual = usual
-            .get_or_insert_with(|| real_directories(&linker_directories(linker_path, real), real));
-        for name in needs.libraries {
-            let name = OsStr::from_bytes(&name);
-            for directory in own.iter().chain(&*usual) {
-                let place = directory.join(name);
-                if !looked_for.insert((elf.machine(), place.clone())) || !real.watch_place(&place) {
-                    continue;
-                }
-                let Some(library) = real.of(&place) else {
-                    continue;
-                };
-                let is_for_it = |other: Elf| other.machine() == elf.machine();
-                if !is_loaded(&library)
-                    && !found.libraries.contains_key(&library)
-                    && real
-                        .found(Elf::open(&library))
-                        .flatten()
-                        .is_some_and(is_for_it)
-                {
-                    let name = name.to_string_lossy().into_owned();
-                    found.libraries.insert(library.clone(), name);
-                    queue.push_back(library);
-                }
-            }
-        }
-    }
-    found
-}
-
-/// What the dynamic linker knows of where libraries are.
-const LINKER_CACHE: &str = "/etc/ld.so.cache";
-
-/// The directories that LD_LIBRARY_PATH names now: programs that are started have them. The dynamic linker of this process has those of
-/// [`linker_path_at_start`].
-pub fn linker_path() -> OsString {
-    std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default()
-}
-
-/// The directories in which the dynamic linker looks for a library that is opened by name (ld.so(8)): those of a value of
-/// LD_LIBRARY_PATH, those in its cache, which is watched, and the default ones.
-pub fn linker_directories(variable: &OsStr, real: &RealPaths) -> Vec<PathBuf> {
-    real.watch(Path::new(LINKER_CACHE));
-    let mut found: Vec<PathBuf> = std::env::split_paths(variable).collect();
-    // The end of the cache has paths of libraries as NUL-terminated strings. Other strings name no directory.
-    let cache = real.found(std::fs::read(LINKER_CACHE)).unwrap_or_default();
-    let strings = cache.split(|byte| *byte == 0);
-    let mut cached: Vec<&OsStr> = Vec::new();
-    for string in strings.filter(|string| string.starts_with(b"/")) {
-        // A thousand libraries are in few directories, in sequence.
-        let directory = Path::new(OsStr::from_bytes(string)).parent();
-        let directory = directory.map(Path::as_os_str);
-        cached
-            .extend(directory.filter(|directory| !cached.iter().rev().any(|one| one == directory)));
-    }
-    cached.sort();
-    found.extend(cached.into_iter().map(PathBuf::from));
-    let defaults = ["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib"];
-    found.extend(defaults.map(PathBuf::from));
-    found
 }
 
 /// Whether a name matches a pattern. `*` stands for anything.
@@ -400,6 +254,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::regular_file::tests::without_rights;
 
     #[test]
     fn patterns_choose_the_files_that_the_profiles_mean() {
@@ -425,6 +280,7 @@ mod tests {
         let search = FileSearch::new(
             &[],
             [root.join("lib/libdriver.so").as_path()].into_iter(),
+            &[],
             &real,
         );
         search.add(DriverFiles::Beside("../gcc/x86/12", "libx.so*"), &mut found);
@@ -444,64 +300,47 @@ mod tests {
     }
 
     #[test]
-    fn the_gcc_is_the_newest_one_for_this_processor_that_is_complete() {
+    fn each_directory_of_a_profile_must_be_listed_if_it_may_be_entered() {
+        use std::os::unix::fs::PermissionsExt;
         let root = tempfile::tempdir().expect("a temporary directory");
-        let at = |name: &str| root.path().join(name);
-        for (name, is_complete) in [
-            ("x86_64-linux-gnu/11", true),
-            ("x86_64-linux-gnu/12", true),
-            ("x86_64-linux-gnu/13", false),
-            ("x86_64-linux-gnu/9", true),
-            ("x86_64-redhat-linux/12.2.1", true),
-            ("x86_64-w64-mingw32/14-posix", true),
-            ("x86_64-w64-mingw32/14", true),
-            ("aarch64-linux-gnu/14", true),
-            ("avr/14", true),
-        ] {
-            std::fs::create_dir_all(at(name)).expect("made");
-            if is_complete {
-                std::fs::write(at(name).join("crtbegin.o"), "").expect("written");
-            }
+        let root = root.path().canonicalize().expect("a path");
+        for name in ["lib", "share"] {
+            std::fs::create_dir_all(root.join(name)).expect("made");
         }
-        let nothing = at("nothing");
-        let real = RealPaths::default();
-        let mut found = gcc_directories(&[root.path(), &nothing], "x86_64", &real);
-        found.sort();
-        let expected = ["x86_64-linux-gnu/12", "x86_64-redhat-linux/12.2.1"];
-        assert_eq!(found, expected.map(at));
-        assert_eq!(
-            gcc_directories(&[root.path()], "aarch64", &real),
-            [at("aarch64-linux-gnu/14")]
-        );
-    }
-
-    #[test]
-    fn what_is_loaded_needs_nothing_more_and_other_files_are_no_libraries() {
-        let real = RealPaths::default();
-        let program = std::env::current_exe().expect("this program");
-        let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-        let files = [program.clone(), text];
-        let needed = needed_by(&files, &linker_path(), &real, |_| false);
-        assert_eq!(needed.files, std::slice::from_ref(&program));
-        assert!(
-            needed
-                .libraries
-                .values()
-                .any(|name| name.starts_with("libc."))
-        );
-        let known = needed_by(&files, &linker_path(), &real, |path| {
-            needed.libraries.contains_key(path)
-        });
-        assert!(known.libraries.is_empty(), "{:?}", known.libraries);
-        let watched = real.into_watched();
-        assert!(
-            needed
-                .libraries
-                .keys()
-                .all(|path| watched.get(path).is_some())
-        );
-        let real = RealPaths::default();
-        let known = needed_by(&files, &linker_path(), &real, |path| path == program);
-        assert!(known.files.is_empty() && real.into_watched().iter().count() == 1);
+        let share = root.join("share");
+        let is_complete = |look: fn(&Path, &RealPaths), mode| {
+            let set = |mode| {
+                let permissions = std::fs::Permissions::from_mode(mode);
+                std::fs::set_permissions(&share, permissions).expect("changed");
+            };
+            set(mode);
+            let is_complete = without_rights(|| {
+                let real = RealPaths::default();
+                look(&root, &real);
+                real.is_complete()
+            });
+            set(0o700);
+            is_complete
+        };
+        let looks: [fn(&Path, &RealPaths); 3] = [
+            |root, real| {
+                let library = root.join("lib/libdriver.so");
+                let search = FileSearch::new(&[], [library.as_path()].into_iter(), &[], real);
+                let headers = DriverFiles::Beside("../share", "*.h");
+                search.add(headers, &mut FilesByPath::new());
+            },
+            |root, real| {
+                let library = DriverFiles::Library("libx.so*");
+                let own = root.join("share/libdriver.so");
+                let search = FileSearch::new(&[library], [own.as_path()].into_iter(), &[], real);
+                search.add(library, &mut FilesByPath::new());
+            },
+            |root, real| drop(expand(&root.join("share/*"), real)),
+        ];
+        for (number, look) in looks.into_iter().enumerate() {
+            assert!(is_complete(look, 0o500), "{number}");
+            assert!(!is_complete(look, 0o300), "{number}");
+            assert!(is_complete(look, 0o000), "{number}");
+        }
     }
 }

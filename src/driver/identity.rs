@@ -22,6 +22,7 @@ use super::key_neutral::is_neutral;
 use super::late::Late;
 use super::loaded::{self, Object};
 use super::names::{Names, ScannedLibrary};
+use super::numbered_names::NumberedNames;
 use super::path_map::PathMap;
 use super::profile::DriverFiles;
 use super::real_paths::{RealPaths, says_what_is_there};
@@ -107,6 +108,8 @@ pub struct KnownIdentity {
     of_program: HashSet<PathBuf>,
     /// Those of libraries that the driver had opened by name, by the paths by which the dynamic linker found them.
     opened: PathMap<PathBuf>,
+    /// The directories where clang's driver may be, for a driver that runs it.
+    pub(super) compilers: Vec<PathBuf>,
     /// What came into the process later, with the ingredients as they are by now.
     late: Late,
     /// The names that occur in its libraries.
@@ -379,10 +382,11 @@ impl Driver {
         paths.extend(listed.list.files.keys().cloned());
         let of_program = listed.of_program(|path| paths.contains(path));
         let mut neutral_of_program = HashSet::new();
+        let mut names = NumberedNames::default();
         for (path, name) in listed.list.by_name.libraries.iter().chain(&of_program) {
             let identity = read(path, &listed, memory)?;
             if !is_neutral(name.as_bytes()) {
-                take(path, name, &[path.clone()].into())?;
+                take(path, &names.next(name), &[path.clone()].into())?;
             } else if name.ends_with(Ingredient::OF_PROGRAM) {
                 neutral_of_program.insert(path.clone());
             }
@@ -400,6 +404,7 @@ impl Driver {
             paths,
             of_program: neutral_of_program,
             opened: listed.list.opened,
+            compilers: listed.list.compilers,
             late,
             names,
             proven,
@@ -449,7 +454,7 @@ impl Driver {
     pub(super) fn il_files(&self, memory: &dyn FileMemory) -> Option<Vec<Ingredient>> {
         let files = self.profile.il_files;
         let real = RealPaths::default();
-        let search = FileSearch::new(files, std::iter::once(self.library.as_path()), &real);
+        let search = FileSearch::new(files, std::iter::once(self.library.as_path()), &[], &real);
         let mut found = FilesByPath::new();
         for files in files {
             search.add(*files, &mut found);

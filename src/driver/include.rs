@@ -2,20 +2,22 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use super::files::children;
 use super::profile::IncludeDir;
+use super::real_paths::RealPaths;
 use super::{Driver, loaded};
 
 impl Driver {
     /// The directories, whether they exist or not, each once and always in the same order. Relative ones are relative to
-    /// the working directory.
-    pub fn include_dirs(&self) -> Vec<PathBuf> {
+    /// the working directory. None: they cannot be found out.
+    pub fn include_dirs(&self) -> Option<Vec<PathBuf>> {
         let mut found: Vec<PathBuf> = Vec::new();
         for directory in self.profile.include_dirs {
             match directory {
                 IncludeDir::At(path) => found.push(path.into()),
-                IncludeDir::ClangResources => found.extend(self.clang_resources()),
+                IncludeDir::ClangResources => found.extend(self.clang_resources()?),
                 IncludeDir::PoclCache => {
                     found.push(pocl_cache(|name| std::env::var_os(name).map(PathBuf::from)));
                 }
@@ -23,7 +25,7 @@ impl Driver {
         }
         let mut seen = std::collections::HashSet::new();
         found.retain(|directory| seen.insert(directory.clone()));
-        found
+        Some(found)
     }
 
     /// The directory of the driver's own cache, if it is known to have one. If that cache is off, PoCL removes its files when a
@@ -42,16 +44,16 @@ impl Driver {
     }
 
     /// The directories of the libraries that are loaded now. Found again after a library was loaded.
-    fn clang_resources(&self) -> Vec<PathBuf> {
+    fn clang_resources(&self) -> Option<Vec<PathBuf>> {
         let loads = loaded::changes().loads;
         if let Some((_, known)) =
             (self.clang_resources.lock().as_ref()).filter(|(at, _)| *at == loads)
         {
-            return known.clone();
+            return Some(known.clone());
         }
-        let found = clang_resources(&loaded::paths());
+        let found = clang_resources(&loaded::paths())?;
         *self.clang_resources.lock() = Some((loads, found.clone()));
-        found
+        Some(found)
     }
 }
 
@@ -68,15 +70,17 @@ fn pocl_cache(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
 }
 
 /// The directories of headers that belong to a library of clang: `clang/<version>/include` beside its real path (clang's
-/// Driver::GetResourcesPath; measured on rusticl 22.3), or in the `lib` next to a `lib64`.
-fn clang_resources(libraries: &[PathBuf]) -> Vec<PathBuf> {
+/// Driver::GetResourcesPath; measured on rusticl 22.3), or in the `lib` next to a `lib64`. None: something cannot be looked at, and
+/// clang may find headers in it.
+fn clang_resources(libraries: &[PathBuf]) -> Option<Vec<PathBuf>> {
+    let real = RealPaths::default();
     let mut found = Vec::new();
     for library in libraries {
         let name = library.file_name().map(OsStr::as_bytes).unwrap_or_default();
         if !name.starts_with(b"libclang") {
             continue;
         }
-        let Ok(library) = std::fs::canonicalize(library) else {
+        let Some(library) = real.of(library) else {
             continue;
         };
         let Some(beside) = library.parent() else {
@@ -84,22 +88,21 @@ fn clang_resources(libraries: &[PathBuf]) -> Vec<PathBuf> {
         };
         let lib = beside.parent().unwrap_or(beside).join("lib");
         for clang in [beside.join("clang"), lib.join("clang")] {
-            found.extend(versions(&clang).map(|version| version.join("include")));
+            found.extend(children(&clang, &real).map(|version| version.join("include")));
         }
     }
     found.sort();
     found.dedup();
-    found
-}
-
-fn versions(clang: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = std::fs::read_dir(clang).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path())
+    real.is_complete().then_some(found)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
     use super::*;
+    use crate::regular_file::tests::without_rights;
 
     #[test]
     fn the_cache_of_pocl_is_where_its_variables_say() {
@@ -136,7 +139,28 @@ mod tests {
         let link = root.join("libclang-cpp.so.15");
         std::os::unix::fs::symlink("llvm/lib/libclang-cpp.so.15", &link).expect("linked");
         let other = root.join("libother.so");
-        assert_eq!(clang_resources(&[other.clone(), link]), [headers]);
-        assert!(clang_resources(&[other]).is_empty());
+        let found = clang_resources(&[other.clone(), link]);
+        assert_eq!(found, Some(vec![headers]));
+        assert_eq!(clang_resources(&[other]), Some(Vec::new()));
+    }
+
+    #[test]
+    fn headers_of_clang_in_a_directory_that_cannot_be_listed_are_unknown() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let root = root.path().canonicalize().expect("a path");
+        std::fs::create_dir_all(root.join("clang/15.0.6/include")).expect("made");
+        let library = root.join("libclang-cpp.so.15");
+        std::fs::write(&library, "").expect("written");
+        let found = |mode| {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(root.join("clang"), permissions).expect("changed");
+            without_rights(|| clang_resources(std::slice::from_ref(&library)))
+        };
+        assert_eq!(found(0o300), None);
+        // Clang finds nothing either.
+        assert_eq!(found(0o000), Some(Vec::new()));
+        assert_eq!(found(0o500).map(|found| found.len()), Some(1));
+        std::fs::set_permissions(root.join("clang"), PermissionsExt::from_mode(0o700))
+            .expect("changed");
     }
 }

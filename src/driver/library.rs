@@ -10,10 +10,9 @@ use opencl_sys::{CL_INVALID_PLATFORM, CL_SUCCESS, cl_int, cl_uint};
 
 use crate::cl::dispatch::DispatchTable;
 use crate::cl::{Platform, info};
-use crate::driver::files::linker_directories;
-use crate::driver::opened_by_name::linker_path_at_start;
 use crate::driver::profile::Recognition;
 use crate::driver::real_paths::RealPaths;
+use crate::driver::search_path::{library_path_at_start, linker_directories};
 use crate::fork_safety::Mutex;
 
 /// The number of platforms of one library. A larger number is an error of the driver.
@@ -303,7 +302,7 @@ pub fn file_of(library: &Path) -> Option<PathBuf> {
     if library.as_os_str().as_bytes().contains(&b'/') {
         return library.canonicalize().ok();
     }
-    let directories = linker_directories(&linker_path_at_start(), &RealPaths::default());
+    let directories = linker_directories(&library_path_at_start(), &RealPaths::default());
     let mut directories = directories.into_iter();
     directories.find_map(|directory| directory.join(library).canonicalize().ok())
 }

@@ -3,8 +3,9 @@
 
 #![allow(unsafe_code)] // the dynamic linker's own structures
 
-use std::ffi::{CStr, OsString, c_char, c_int, c_uint};
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::ptr;
 
 use super::bindings::Scope;
@@ -31,10 +32,10 @@ struct Debug {
     version: c_int,
 }
 
-/// The directories in which the dynamic linker looks for libraries of the program, separated by colons (dlinfo(3), RTLD_DI_SERINFO):
+/// The directories in which the dynamic linker looks for libraries of the program (dlinfo(3), RTLD_DI_SERINFO):
 /// those of LD_LIBRARY_PATH as the program was started with it, between those that the program says and the usual ones. glibc does not
 /// tell which is which. None: it does not tell.
-pub fn search_path() -> Option<OsString> {
+pub fn search_path() -> Option<Vec<PathBuf>> {
     let program = Scope::open(None)?;
     let mut wanted = SearchInfo { size: 0, count: 0 };
     // SAFETY: a handle, and room for the two numbers that this request gives.
@@ -64,10 +65,11 @@ pub fn search_path() -> Option<OsString> {
         let paths = place.cast::<u8>().add(start).cast::<SearchPath>();
         let paths = std::slice::from_raw_parts(paths, count);
         let paths = paths.iter().filter(|path| !path.name.is_null());
-        let names = paths.map(|path| CStr::from_ptr(path.name).to_bytes().to_vec());
-        names.collect::<Vec<_>>()
+        let names = paths.map(|path| CStr::from_ptr(path.name).to_bytes());
+        let paths = names.map(|name| PathBuf::from(OsStr::from_bytes(name)));
+        paths.collect::<Vec<_>>()
     };
-    Some(OsString::from_vec(directories.join(&b':')))
+    Some(directories)
 }
 
 /// Whether all libraries are known to be in one namespace: libraries that audit the dynamic linker are in one of their own
@@ -103,7 +105,6 @@ mod tests {
         let first = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         let there = std::env::split_paths(&first).filter(|one| one.is_dir());
         let told = search_path().expect("told");
-        let told: Vec<_> = std::env::split_paths(&told).collect();
         for one in there {
             assert!(told.contains(&one), "{one:?} is not in {told:?}");
         }

@@ -475,7 +475,7 @@ mod tests {
         for object in in_files {
             let elf = super::super::elf::Elf::open(&object.path);
             let elf = elf.expect("read").expect("a library");
-            let needs = elf.needs(&object.path).expect("read");
+            let needs = elf.needs().expect("read");
             assert_eq!(needs.libraries, object.needed, "{object:?}");
             needed += needs.libraries.len();
         }

@@ -6,8 +6,8 @@
 //!
 //! The names are made once for a list of libraries and then remembered in the cache directory, like those of variables.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::ffi::{OsStr, OsString};
+use std::collections::{BTreeSet, HashSet};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -17,14 +17,14 @@ use memchr::memmem;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::elf::{Elf, replace_origin};
-use super::files::{linker_directories, linker_path, needed_by};
+use super::elf::Elf;
 use super::identity::{FileMemory, list_identity};
 use super::key_neutral::is_neutral;
-use super::linker_state;
 use super::loaded::Object;
 use super::names::ScannedLibrary;
+use super::needed::needed_by;
 use super::real_paths::RealPaths;
+use super::search_path::{add_new, directory, of_file, with_subdirectories};
 use crate::key::ingredients::Ingredient;
 use crate::proc_file;
 
@@ -148,7 +148,7 @@ fn identities(libraries: &[ScannedLibrary]) -> Vec<&[u8]> {
 /// The libraries that a driver may open by name.
 #[derive(Default, Serialize, Deserialize)]
 pub struct OpenedByName {
-    /// By real path and name.
+    /// By real path and name. Those of one name are in the order in which the dynamic linker may look.
     pub libraries: Vec<(PathBuf, String)>,
     /// All names that were looked for, or by which libraries are needed.
     names: FileNames,
@@ -156,24 +156,22 @@ pub struct OpenedByName {
 
 /// The libraries that these name, and what those name and need in turn, but for those that are known.
 ///
-/// `loaded`: what of the driver is loaded. `said`: directories that these and the program say. `needed`: what the driver's files are
+/// `loaded`: what of the driver is loaded. `directories`: the real paths of those in which the dynamic linker looks for all of these. `needed`: what the driver's files are
 /// known to need.
 pub fn all(
     scanned: &[ScannedLibrary],
     loaded: &[&Object],
-    said: &[PathBuf],
-    needed: BTreeMap<PathBuf, String>,
+    directories: &[PathBuf],
+    needed: Vec<(PathBuf, String)>,
     real: &RealPaths,
     is_known: impl Fn(&Path) -> bool,
     memory: &dyn FileMemory,
 ) -> OpenedByName {
     let own = scanned.iter().map(|one| directory(&one.path).to_owned());
-    let beside: BTreeSet<PathBuf> = own.chain(said.iter().cloned()).collect();
-    let directories = linker_directories(&linker_path_at_start(), real);
-    let directories = beside.into_iter().chain(directories);
-    let mut places: Vec<PathBuf> = directories.filter_map(|path| real.of(&path)).collect();
-    let mut seen = HashSet::new();
-    places.retain(|place| seen.insert(place.clone()));
+    let mut beside = Vec::new();
+    add_new(&mut beside, own.collect());
+    let mut places = with_subdirectories(&beside, real);
+    add_new(&mut places, directories.to_vec());
     let mut found = OpenedByName::default();
     // What the C library and its like open changes code as little as they do (measured: it names libidn2 and libnss_files).
     let names_matter = |library: &ScannedLibrary| {
@@ -193,7 +191,7 @@ pub fn all(
         names.retain(|name| !loaded.iter().any(|object| object.name == *name));
         found.names.extend(names.iter().cloned());
         let is_known = |path: &Path| is_known(path) || paths.contains(path);
-        later.extend(find(&names, &places, real, is_known));
+        later.extend(find(&names, &places, directories, real, is_known));
         fresh.clear();
         for (path, name) in std::mem::take(&mut later) {
             if !paths.insert(path.clone()) {
@@ -249,27 +247,10 @@ impl OpenedByName {
     }
 }
 
-/// LD_LIBRARY_PATH as the dynamic linker has it, and as it is now.
-pub fn linker_path_at_start() -> OsString {
-    let now = linker_path();
-    match linker_state::search_path() {
-        Some(first) if first != now => [&first, OsStr::new(":"), &now].into_iter().collect(),
-        _ => now,
-    }
-}
-
 /// The directories that a library or the program says. They only count if it says them by DT_RPATH, but DT_RUNPATH is not told from
 /// that here.
 pub fn said_by(object: &Object) -> Vec<PathBuf> {
-    let texts = object.run_paths.split(|byte| *byte == b':');
-    let texts = texts.filter(|text| !text.is_empty());
-    texts
-        .map(|text| replace_origin(text, directory(&path_of(object))))
-        .collect()
-}
-
-fn directory(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new("/"))
+    of_file(&object.run_paths, directory(&path_of(object)))
 }
 
 /// The program itself has no path here.
@@ -280,33 +261,36 @@ fn path_of(object: &Object) -> PathBuf {
     }
 }
 
-/// The libraries of these names in these directories and what they need, by name and real path, but for those that are known.
+/// The libraries of these names in these places, and what they need in the directories of the dynamic linker, by name and real path,
+/// but for those that are known.
 fn find(
     names: &FileNames,
+    places: &[PathBuf],
     directories: &[PathBuf],
     real: &RealPaths,
     is_known: impl Fn(&Path) -> bool + Copy,
-) -> BTreeMap<PathBuf, String> {
-    let mut found = BTreeMap::new();
+) -> Vec<(PathBuf, String)> {
+    let mut found: Vec<(PathBuf, String)> = Vec::new();
     for name in names {
         let name = OsStr::from_bytes(name);
-        for place in directories.iter().map(|directory| directory.join(name)) {
+        for place in places.iter().map(|place| place.join(name)) {
             // Most names are nowhere.
-            let looked = rustix::fs::access(&place, rustix::fs::Access::EXISTS);
-            let is_there = real.found(looked.map_err(io::Error::from)).is_some();
+            let is_there = real.watch_place(&place);
             let Some(library) = is_there.then(|| real.of(&place)).flatten() else {
                 continue;
             };
             if !is_known(&library) && real.found(Elf::open(&library)).flatten().is_some() {
-                found.insert(library, name.to_string_lossy().into_owned());
+                let name = name.to_string_lossy().into_owned();
+                match found.iter_mut().find(|one| one.0 == library) {
+                    Some(known) => known.1 = name,
+                    None => found.push((library, name)),
+                }
             }
         }
     }
-    let paths: Vec<PathBuf> = found.keys().cloned().collect();
-    let needed = needed_by(&paths, &linker_path_at_start(), real, is_known);
-    for (path, name) in needed.libraries {
-        found.entry(path).or_insert(name);
-    }
+    let paths: Vec<PathBuf> = found.iter().map(|one| one.0.clone()).collect();
+    let needed = needed_by(&paths, directories, real, is_known);
+    found.extend(needed.libraries);
     found
 }
 

@@ -90,7 +90,7 @@ pub enum DriverFiles {
     PlugIns(&'static str, &'static str),
     /// In this directory.
     At(&'static str, &'static str),
-    /// In the directory of the GCC whose libraries clang's driver takes.
+    /// In the directories of the GCCs whose libraries clang's driver may take.
     Gcc(&'static str),
     /// A library that is opened by name at the first build, and found where the dynamic linker looks.
     Library(&'static str),
@@ -135,7 +135,7 @@ pub struct Profile {
     pub suffix_variables: bool,
     /// Files that change code, in addition to the libraries that it needs.
     pub files: &'static [DriverFiles],
-    /// Programs that it runs, found in PATH.
+    /// Programs that it has clang's driver run.
     pub tools: &'static [&'static str],
     /// Configuration files: relative to the working directory, or `~/` for the home directory. Files beside the library are in
     /// `files`.

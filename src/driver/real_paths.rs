@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::path_map::PathMap;
-use crate::file_fingerprint::FileFingerprint;
+use crate::file_fingerprint::{FileFingerprint, FileSystems, MountIdentity, Validity};
 
 /// Finds real paths. Each component is looked at once: libraries are in few directories, and links are mostly within those. So it
 /// is valid for one look at a driver, not for a later one.
@@ -20,6 +20,15 @@ pub struct RealPaths {
     watched: RefCell<HashMap<PathBuf, Option<FileFingerprint>>>,
     /// Something could not be looked at.
     is_incomplete: Cell<bool>,
+    /// A directory could not be listed in which the driver may open files by name.
+    has_unlistable: Cell<bool>,
+    /// This process lacked a right. One with other rights may find more or less.
+    was_denied: Cell<bool>,
+}
+
+/// Whether an error says that this process lacks a right.
+fn is_denied(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::PermissionDenied
 }
 
 /// Whether an error says what is at a path: nothing, nothing that this user may read, or nothing of the wanted form. All others,
@@ -49,6 +58,9 @@ pub fn says_what_is_there(error: &io::Error) -> bool {
 /// a change; a file that is added to a directory changes the state of the directory.
 pub type WatchedPaths = PathMap<Option<FileFingerprint>>;
 
+/// The mounts of the file systems on which an image brought the times of its files along, each by a path on it.
+pub type Mounts = Vec<(PathBuf, MountIdentity)>;
+
 impl WatchedPaths {
     /// Whether all states are as they were.
     pub fn hold(&self) -> bool {
@@ -56,10 +68,27 @@ impl WatchedPaths {
             .all(|(path, state)| FileFingerprint::at(path) == *state)
     }
 
-    /// Whether all states are so old that every later change shows in them.
-    pub fn are_settled(&self) -> bool {
-        let mut states = self.iter().filter_map(|(_, state)| state.as_ref());
-        states.all(FileFingerprint::is_settled)
+    /// How long every change of these shows in the states. For later processes: while these mounts last. None: they cannot tell.
+    pub fn validity(&self) -> (Validity, Option<Mounts>) {
+        let mut systems = FileSystems::default();
+        let (mut all, mut mounts) = (Validity::Lasting, HashMap::new());
+        for (path, state) in self.iter() {
+            let Some(state) = state else {
+                continue;
+            };
+            let validity = state.validity(path, &mut systems);
+            all = all.min(validity);
+            if validity == Validity::Mount {
+                mounts.entry(state.file.0).or_insert(path);
+            }
+        }
+        let mounts = (all >= Validity::Mount).then_some(mounts);
+        let mounts = mounts.and_then(|mounts| {
+            let mounts = mounts.into_values();
+            let mounts = mounts.map(|path| Some((path.clone(), MountIdentity::at(path)?)));
+            mounts.collect()
+        });
+        (all, mounts)
     }
 }
 
@@ -107,25 +136,69 @@ impl RealPaths {
         if !says_what_is_there(error) {
             tracing::debug!(%error, "the driver's files cannot be looked at");
             self.is_incomplete.set(true);
+        } else if is_denied(error) {
+            self.was_denied.set(true);
         }
+    }
+
+    /// What listing a directory gave, in which the driver opens files by name. None: no file can be opened in it, or it could not be
+    /// listed, which is noted.
+    ///
+    /// A directory that may be entered but not listed (mode 0711) hides files from us that the driver finds. In one that may not be
+    /// entered the driver finds nothing either.
+    pub fn listed<T>(&self, directory: &Path, result: io::Result<T>) -> Option<T> {
+        let error = match result {
+            Ok(found) => return Some(found),
+            Err(error) => error,
+        };
+        self.note(&error);
+        let may_be_entered = || match std::fs::metadata(directory.join(".")) {
+            Ok(_) => true,
+            Err(error) => !is_denied(&error),
+        };
+        if is_denied(&error) && may_be_entered() {
+            let directory = crate::log::path(directory);
+            tracing::warn!(
+                %directory, %error,
+                "this directory of the driver's files may be entered but not listed: nothing is cached"
+            );
+            self.has_unlistable.set(true);
+        }
+        None
     }
 
     /// Whether everything that was wanted could be looked at. Otherwise the search has found less than there is.
     pub fn is_complete(&self) -> bool {
-        !self.is_incomplete.get()
+        !self.is_incomplete.get() && !self.has_unlistable.get()
+    }
+
+    /// Whether a directory could not be listed: a later look is as incomplete.
+    pub fn has_unlistable(&self) -> bool {
+        self.has_unlistable.get()
+    }
+
+    /// Whether a later process may use what was found: one that has other rights would find something else where this one lacked
+    /// some.
+    pub fn may_be_kept(&self) -> bool {
+        self.is_complete() && !self.was_denied.get()
     }
 
     /// The same for one of many places where something may be. That nothing is there is not noted: the state of its directory tells.
+    /// It does not tell that the target of a link comes, so a link that leads nowhere is noted.
     pub fn watch_place(&self, path: &Path) -> bool {
         if let Some(known) = self.watched.borrow().get(path) {
             return known.is_some();
         }
-        let state = self.state(path);
-        if state.is_some() {
-            let mut watched = self.watched.borrow_mut();
-            watched.insert(path.to_owned(), state);
+        // Asked first without following links: most places are empty, and this is the only system call for them.
+        let Some(own) = self.found(std::fs::symlink_metadata(path)) else {
+            return false;
+        };
+        if own.is_symlink() {
+            return self.watch(path).is_some();
         }
-        state.is_some()
+        let mut watched = self.watched.borrow_mut();
+        watched.insert(path.to_owned(), Some(FileFingerprint::of(&own)));
+        true
     }
 
     /// All states that were noted.
@@ -192,6 +265,7 @@ impl RealPaths {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::regular_file::tests::without_rights;
 
     #[test]
     fn real_paths_are_those_of_the_system() {
@@ -264,5 +338,70 @@ mod tests {
         assert_ne!(after.get(&looked_at[0]), before.get(&looked_at[0]));
         std::fs::write(at("nothing"), "").expect("written");
         assert!(look().get(&looked_at[1]).is_some_and(Option::is_some));
+    }
+
+    #[test]
+    fn a_link_to_nothing_is_a_place_where_something_may_come() {
+        use std::os::unix::fs::symlink;
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let at = |name: &str| root.path().join(name);
+        for (link, target) in [("link", "target"), ("far", "link"), ("loop", "loop")] {
+            symlink(target, at(link)).expect("linked");
+        }
+        let real = RealPaths::default();
+        let places = ["link", "far", "loop", "nothing"].map(at);
+        assert!(!places.iter().any(|place| real.watch_place(place)));
+        let watched = real.into_watched();
+        assert_eq!(watched.iter().count(), 3, "all but `nothing`");
+        assert!(watched.hold());
+        std::fs::write(at("target"), "").expect("written");
+        assert!(!watched.hold());
+        let real = RealPaths::default();
+        let found = places.each_ref().map(|place| real.watch_place(place));
+        assert_eq!(found, [true, true, false, false]);
+        let watched = real.into_watched();
+        let state = FileFingerprint::at(&at("target"));
+        assert_eq!(watched.get(&places[0]), Some(&state));
+    }
+
+    /// Lists a directory of this mode, without the right to list and enter all directories.
+    fn list(directory: &Path, mode: u32) -> RealPaths {
+        use std::os::unix::fs::PermissionsExt;
+        let set = |mode| {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(directory, permissions).expect("changed");
+        };
+        set(mode);
+        let real = without_rights(|| {
+            let real = RealPaths::default();
+            let _ = real.listed(directory, std::fs::read_dir(directory));
+            real.of(&directory.join("file"));
+            real
+        });
+        set(0o700);
+        real
+    }
+
+    #[test]
+    fn a_directory_that_may_be_entered_but_not_listed_leaves_a_search_incomplete() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        std::fs::write(root.path().join("file"), "").expect("written");
+        for (mode, is_complete, may_be_kept) in [
+            (0o500, true, true),
+            (0o300, false, false),
+            (0o100, false, false),
+            // Nobody finds anything in these: what cannot be entered is as empty for the driver.
+            (0o000, true, false),
+            (0o400, true, false),
+        ] {
+            let real = list(root.path(), mode);
+            assert_eq!(real.is_complete(), is_complete, "{mode:o}");
+            assert_eq!(real.has_unlistable(), !is_complete, "{mode:o}");
+            assert_eq!(real.may_be_kept(), may_be_kept, "{mode:o}");
+        }
+        let nothing = list(root.path(), 0o700);
+        let absent = root.path().join("absent");
+        let _ = nothing.listed(&absent, std::fs::read_dir(&absent));
+        assert!(nothing.may_be_kept());
     }
 }

@@ -4,19 +4,23 @@
 //! Intel's GPU driver), and finds the same until a package is installed. So the result is kept together with the state of everything
 //! that was looked at. A later process asks for each state once.
 //!
-//! A result is kept only if all states are so old that every later change shows in them.
+//! A result is kept only if every later change shows in the states (see `file_fingerprint`), and only if nothing was denied to this
+//! process. It is for processes with the same rights: others find other files.
 
 use std::io::Read;
+use std::path::PathBuf;
 
+use rustix::thread::CapabilitySet;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::identity::{FileMemory, list_identity};
-use super::real_paths::WatchedPaths;
+use super::real_paths::{Mounts, RealPaths, WatchedPaths};
+use crate::file_fingerprint::MountIdentity;
 use crate::framing;
 use crate::key::ingredients::VERSION;
 
-const MAGIC: &[u8] = b"oclcsrch2";
+const MAGIC: &[u8] = b"oclcsrch4";
 /// A driver has some dozens of files.
 const MAX_BYTES: u64 = 4 << 20;
 
@@ -30,7 +34,29 @@ pub fn identity<'a>(inputs: impl Iterator<Item = &'a [u8]>) -> [u8; 32] {
     wanted.extend(env!("CARGO_PKG_VERSION").as_bytes());
     wanted.push(0);
     wanted.extend(host.nodename().to_bytes_with_nul());
+    wanted.extend(rights());
     list_identity(&wanted, inputs)
+}
+
+/// What this process may read: a file that it cannot open is as absent for the driver.
+fn rights() -> Vec<u8> {
+    let ids = [
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    ];
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    let groups = groups.iter().map(|group| group.as_raw());
+    let capabilities = rustix::thread::capabilities(None);
+    let capabilities = capabilities.map_or(CapabilitySet::empty(), |sets| sets.effective);
+    let capabilities =
+        capabilities & (CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
+    let mut rights: Vec<u8> = ids
+        .into_iter()
+        .chain(groups)
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    rights.extend(capabilities.bits().to_le_bytes());
+    rights
 }
 
 /// What the same search found earlier, with the states that it depends on. None if one of them has changed.
@@ -42,35 +68,42 @@ pub fn recall<T: DeserializeOwned>(
     let size = file.metadata().ok()?.len().min(MAX_BYTES);
     let mut bytes = Vec::with_capacity(size as usize + 1);
     file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
-    let (of, watched, found): ([u8; 32], WatchedPaths, T) = framing::decode(MAGIC, &bytes)?;
-    (of == *identity && watched.hold()).then_some((found, watched))
+    let (of, mounts, watched, found): ([u8; 32], Mounts, WatchedPaths, T) =
+        framing::decode(MAGIC, &bytes)?;
+    let lasts =
+        |(path, mount): &(PathBuf, MountIdentity)| MountIdentity::at(path).as_ref() == Some(mount);
+    let holds = of == *identity && mounts.iter().all(lasts) && watched.hold();
+    holds.then_some((found, watched))
 }
 
-/// Keeps what a search found.
-///
-/// `watched`: the states of everything that it looked at, each taken before that. The search was complete: the states of a directory
-/// that could not be read do not tell that it could not.
+/// Keeps what a search found, if it may. Returns the states of everything that it looked at.
 pub fn remember<T: Serialize>(
     identity: &[u8; 32],
     found: &T,
-    watched: &WatchedPaths,
+    real: RealPaths,
     memory: &dyn FileMemory,
-) {
-    if watched.is_empty() || !watched.are_settled() {
-        return;
-    }
-    if let Ok(bytes) = framing::encode(MAGIC, &(identity, watched, found)) {
+) -> WatchedPaths {
+    // The state of what could not be read does not tell that it could not.
+    let may_be_kept = real.may_be_kept();
+    let watched = real.into_watched();
+    if may_be_kept
+        && !watched.is_empty()
+        && let (_, Some(mounts)) = watched.validity()
+        && let Ok(bytes) = framing::encode(MAGIC, &(identity, mounts, &watched, found))
+    {
         memory.remember_facts(identity, &bytes);
     }
+    watched
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
     use super::*;
     use crate::driver::names::tests::TestMemory;
-    use crate::driver::real_paths::RealPaths;
+    use crate::regular_file::tests::without_rights;
 
     #[test]
     fn a_result_is_recalled_until_something_changes_that_was_looked_at() {
@@ -81,22 +114,49 @@ mod tests {
         let look = |path: &Path| {
             let real = RealPaths::default();
             real.watch(path);
-            real.into_watched()
+            real
         };
         let absent = directory.path().join("absent");
         let real = RealPaths::default();
         for path in [&absent, Path::new("/")] {
             real.watch(path);
         }
-        let watched = real.into_watched();
-        remember(&wanted, &settled, &watched, &memory);
+        let watched = remember(&wanted, &settled, real, &memory);
         let recalled = |identity| recall::<std::path::PathBuf>(identity, &memory);
         assert_eq!(recalled(&wanted), Some((settled.clone(), watched.clone())));
         assert_eq!(recalled(&other), None);
         std::fs::write(&absent, "").expect("written");
         assert_eq!(recalled(&wanted), None);
         // What has just changed may change again within the resolution of its times.
-        remember(&other, &settled, &look(&absent), &memory);
+        remember(&other, &settled, look(&absent), &memory);
         assert_eq!(recalled(&other), None);
+        // Nor is it known who made the times here.
+        remember(&other, &settled, look(Path::new("/proc/version")), &memory);
+        assert_eq!(recalled(&other), None);
+    }
+
+    #[test]
+    fn what_was_denied_to_one_process_is_not_kept_and_others_have_searches_of_their_own() {
+        let memory = TestMemory::new();
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let nobodys = std::fs::Permissions::from_mode(0o000);
+        std::fs::set_permissions(directory.path(), nobodys).expect("changed");
+        let search = |path: &Path| {
+            let real = RealPaths::default();
+            real.watch(Path::new("/"));
+            real.watch_place(path);
+            let wanted = identity([].into_iter());
+            remember(&wanted, &(), real, &memory);
+            (wanted, recall::<()>(&wanted, &memory).is_some())
+        };
+        let denied = directory.path().join("file");
+        let (wanted, is_kept) = without_rights(|| search(&denied));
+        assert!(!is_kept);
+        let (same, is_kept) = without_rights(|| search(Path::new("/nothing")));
+        assert!(is_kept && same == wanted);
+        let may_read_all = std::fs::read_dir(directory.path()).is_ok();
+        let own = identity([].into_iter());
+        assert_eq!(own != wanted, may_read_all);
+        assert_eq!(recall::<()>(&own, &memory).is_none(), may_read_all);
     }
 }

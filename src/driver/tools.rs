@@ -3,26 +3,32 @@
 //! Measured: PoCL 3.1 runs `ld` for each kernel. Where `ld` is a script (Nix, Spack), the programs that it runs link.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use memchr::memmem;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol};
 use serde::{Deserialize, Serialize};
 
-use super::files::{linker_path, needed_by};
+use super::clang_driver::{CLANG_VARIABLE, Candidate, can_run, candidates, runnable};
+use super::elf::Elf;
 use super::identity::{DriverNames, FileMemory, content_value, sha256_value};
 use super::interchangeable::allocates;
 use super::key_neutral;
 use super::loaded;
 use super::names::ScannedLibrary;
+use super::needed::{Needed, needed_by};
+use super::numbered_names::NumberedNames;
 use super::real_paths::{RealPaths, WatchedPaths};
 use super::search_memory;
+use super::search_path::{add_new, directory, library_path, linker_directories, paths};
+use crate::file_fingerprint::Validity;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
+use crate::regular_file;
 
 /// A script that names more programs than this is no linker's.
 const MAX_PROGRAMS: usize = 64;
@@ -38,27 +44,60 @@ pub(super) struct Tools {
     pub ingredients: Vec<Ingredient>,
     /// The names in the programs and in the libraries that they need.
     pub names: Arc<DriverNames>,
-    /// The paths of the programs. Empty if a watched file could change unnoticed.
-    paths: Vec<PathBuf>,
+    /// All programs of the names. None if a watched file could change unnoticed.
+    programs: Option<Programs>,
     /// The files whose change makes this outdated.
     watched: Arc<WatchedPaths>,
 }
 
+/// The programs of some names, in the places where clang's driver looks.
+#[derive(Clone, Serialize, Deserialize)]
+struct Programs {
+    all: Vec<Candidate>,
+    /// Those that this process may run.
+    chosen: Vec<Candidate>,
+}
+
+impl Programs {
+    /// Whether the same ones may run. The states of files do not tell that: so may another process, or a file system that was
+    /// mounted otherwise.
+    fn hold(&self) -> bool {
+        let real = RealPaths::default();
+        runnable(&self.all, &real) == self.chosen && real.is_complete()
+    }
+}
+
 impl Tools {
-    /// Finds the programs in the search path, what these run if they are scripts, and the libraries that they would load. Keeps
-    /// earlier results.
+    /// Finds the programs, what these run if they are scripts, and the libraries that they would load. Keeps earlier results, of the
+    /// same variables.
     ///
-    /// None: a file cannot be read, also that of what the system preloads, or a script names too many programs.
-    pub fn find(tools: &[&str], before: &Tools, memory: &dyn FileMemory) -> Option<Tools> {
-        let paths: Vec<PathBuf> = tools
-            .iter()
-            .filter_map(|tool| program(Path::new(tool)))
-            .collect();
-        if paths == before.paths && before.watched.hold() {
+    /// `compilers`: the directories where clang's driver may be.
+    ///
+    /// None: it is unknown what they do. A file cannot be read, also that of what the system preloads, a script names too many
+    /// programs, or a library would audit them.
+    pub fn find(
+        tools: &[&str],
+        compilers: &[PathBuf],
+        before: &Tools,
+        memory: &dyn FileMemory,
+    ) -> Option<Tools> {
+        if tools.is_empty() {
+            // The same names as before: what follows from them is not looked for again.
             return Some(before.clone());
         }
-        let (found, watched) = FoundTools::of(&paths, memory)?;
+        if !variable("LD_AUDIT").is_empty() {
+            tracing::warn!(
+                "LD_AUDIT is set, so a library audits the programs that the driver runs, and may change what they do: nothing is cached"
+            );
+            return None;
+        }
+        let known = before.programs.as_ref();
+        if known.is_some_and(Programs::hold) && before.watched.hold() {
+            return Some(before.clone());
+        }
+        let (found, watched, validity) = FoundTools::of(tools, compilers, memory)?;
         let FoundTools {
+            programs,
             ingredients,
             scanned,
         } = found;
@@ -69,84 +108,133 @@ impl Tools {
         Some(Tools {
             ingredients,
             names,
-            paths: if watched.are_settled() {
-                paths
-            } else {
-                Vec::new()
-            },
+            programs: (validity > Validity::Moment).then_some(programs),
             watched: Arc::new(watched),
         })
     }
 }
 
-/// What a search finds for the programs at some paths.
+fn variable(name: &str) -> OsString {
+    std::env::var_os(name).unwrap_or_default()
+}
+
+/// The variables that decide what a search finds, apart from LD_PRELOAD.
+const SEARCHED_BY: [&str; 6] = [
+    "PATH",
+    "COMPILER_PATH",
+    CLANG_VARIABLE,
+    "LD_LIBRARY_PATH",
+    PROCESSOR_SETTINGS[0],
+    PROCESSOR_SETTINGS[1],
+];
+/// The variables by which the dynamic linker of the programs takes the processor for another one, and other libraries for it.
+const PROCESSOR_SETTINGS: [&str; 2] = ["LD_HWCAP_MASK", "GLIBC_TUNABLES"];
+
+/// What a search finds for the programs of some names.
 #[derive(Serialize, Deserialize)]
 struct FoundTools {
+    programs: Programs,
     ingredients: Vec<Ingredient>,
     scanned: Vec<ScannedLibrary>,
 }
 
 impl FoundTools {
-    /// Recalled, or found now. What a script names depends on PATH and on files that are not there, and what is preloaded depends on
-    /// this process, so these are found in each process. A result that is kept depends on the state in which the system's file named
-    /// nothing.
-    fn of(paths: &[PathBuf], memory: &dyn FileMemory) -> Option<(FoundTools, WatchedPaths)> {
-        let variable = linker_path();
-        let inputs = paths.iter().map(|path| path.as_os_str());
-        let inputs = [OsStr::new("tools"), OsStr::new(PRELOAD_FILE), &variable]
-            .into_iter()
-            .chain(inputs);
+    /// Recalled, or found now. What a script names depends on files that are not there, and what is preloaded depends on this process,
+    /// so these are found in each process. A result that is kept depends on the state in which the system's file named nothing.
+    fn of(
+        tools: &[&str],
+        compilers: &[PathBuf],
+        memory: &dyn FileMemory,
+    ) -> Option<(FoundTools, WatchedPaths, Validity)> {
+        let variables = SEARCHED_BY.map(variable);
+        let inputs = [OsStr::new("tools"), OsStr::new(PRELOAD_FILE)].into_iter();
+        let inputs = inputs
+            .chain(variables.iter().map(OsString::as_os_str))
+            .chain(tools.iter().map(OsStr::new))
+            .chain(compilers.iter().map(|path| path.as_os_str()));
         let identity = search_memory::identity(inputs.map(OsStr::as_bytes));
-        let list = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+        let list = variable("LD_PRELOAD");
         if list.is_empty()
-            && let Some(recalled) = search_memory::recall(&identity, memory)
+            && let Some((found, watched)) = search_memory::recall::<FoundTools>(&identity, memory)
+            && found.programs.hold()
         {
-            return Some(recalled);
+            return Some((found, watched, Validity::Lasting));
         }
         let real = RealPaths::default();
         let file = preload_file(Path::new(PRELOAD_FILE), &real).ok()?;
         let preloads = preloads(list.as_bytes(), &file);
-        let found = FoundTools::search(paths, &preloads, &real, memory)?;
-        let watched = real.into_watched();
-        let mut paths = paths.iter();
-        if preloads.is_empty() && paths.all(|path| is_script(path) == Some(false)) {
-            search_memory::remember(&identity, &found, &watched, memory);
-        }
-        Some((found, watched))
+        let all = tools
+            .iter()
+            .flat_map(|tool| candidates(tool, compilers, &real));
+        let all: Vec<Candidate> = all.collect();
+        let programs = Programs {
+            chosen: runnable(&all, &real),
+            all,
+        };
+        let found = FoundTools::search(programs, &preloads, &real, memory)?;
+        let mut chosen = found.programs.chosen.iter();
+        let may_be_kept =
+            preloads.is_empty() && chosen.all(|one| is_script(&one.path) == Some(false));
+        let watched = match may_be_kept {
+            true => search_memory::remember(&identity, &found, real, memory),
+            false => real.into_watched(),
+        };
+        let (validity, _) = watched.validity();
+        Some((found, watched, validity))
     }
 
     /// `preloads`: what is preloaded into the programs.
     fn search(
-        paths: &[PathBuf],
+        programs: Programs,
         preloads: &[&[u8]],
         real: &RealPaths,
         memory: &dyn FileMemory,
     ) -> Option<FoundTools> {
-        for path in paths {
-            real.watch(path);
-        }
-        let programs = with_programs_of_scripts(paths)?;
-        let needed = needed_by(&programs, &linker_path(), real, |_| false);
+        let mut names = NumberedNames::default();
         let mut ingredients = Vec::new();
         let mut scanned = Vec::new();
-        for path in &programs {
-            real.watch(path)?;
-            let tool = file(path, memory)?;
-            scanned.push(ScannedLibrary {
-                identity: tool.value.clone(),
-                path: path.clone(),
-            });
-            ingredients.push(tool);
+        let mut library_path_of_all = Vec::new();
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for (label, path) in with_programs_of_scripts(&programs.chosen, real)? {
+            real.watch(&path)?;
+            let place = real.of(&path)?;
+            let known = scanned
+                .iter()
+                .find(|one: &&ScannedLibrary| one.path == place);
+            let identity = match known {
+                Some(known) => known.identity.clone(),
+                None => content_value(&memory.digest(&place).ok()?),
+            };
+            let label = names.next(&label);
+            ingredients.push(Ingredient::new(Kind::Driver, label, identity.as_slice()));
+            if !paths.contains(&place) {
+                add_new(&mut library_path_of_all, library_path(directory(&place)));
+                paths.push(place.clone());
+                scanned.push(ScannedLibrary {
+                    identity,
+                    path: place,
+                });
+            }
         }
+        let needed = match paths.is_empty() {
+            true => Needed::default(),
+            false => {
+                let directories = linker_directories(&library_path_of_all, real);
+                needed_by(&paths, &directories, real, |_| false)
+            }
+        };
         for (path, name) in needed.libraries {
             let identity = content_value(&memory.digest(&path).ok()?);
             if !key_neutral::is_neutral(name.as_bytes()) {
+                let name = names.next(&name);
                 ingredients.push(Ingredient::new(Kind::Driver, name, identity.as_slice()));
             }
             scanned.push(ScannedLibrary { identity, path });
         }
-        if !programs.is_empty() {
-            ingredients.extend(preloaded(preloads, &scanned, real, memory)?);
+        if !paths.is_empty() {
+            let places = preload_places(preloads, &paths, &needed.directories, real)?;
+            ingredients.extend(preloaded(places, &scanned, real, memory)?);
+            ingredients.extend(processor_settings());
         }
         if !real.is_complete() {
             return None;
@@ -155,39 +243,80 @@ impl FoundTools {
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
         ingredients.dedup();
         Some(FoundTools {
+            programs,
             ingredients,
             scanned,
         })
     }
 }
 
-/// The path of the program that a name means (execvp(3)).
-fn program(name: &Path) -> Option<PathBuf> {
-    let directories = std::env::var_os("PATH")?;
-    std::env::split_paths(&directories)
-        .map(|directory| directory.join(name))
-        .find(|path| is_program(path))
+/// What the dynamic linker of the programs is told of the processor.
+fn processor_settings() -> Vec<Ingredient> {
+    let told = PROCESSOR_SETTINGS.map(|name| (name, variable(name)));
+    // The other variable sets much that has nothing to do with processors.
+    let is_setting = |name: &str, value: &OsString| match name {
+        "LD_HWCAP_MASK" => !value.is_empty(),
+        _ => memmem::find(value.as_bytes(), b"hwcap").is_some(),
+    };
+    let told = told.iter().filter(|(name, value)| is_setting(name, value));
+    let ingredient = |(name, value): &(&str, OsString)| {
+        let name = format!("{name} of the driver's tools");
+        Ingredient::new(Kind::Driver, name, sha256_value(&sha256(value.as_bytes())))
+    };
+    told.map(ingredient).collect()
 }
 
-fn is_program(path: &Path) -> bool {
-    let metadata = std::fs::metadata(path);
-    metadata.is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+/// The programs of a name in the search path, up to the first that certainly runs (execvp(3)).
+fn programs_in_path(name: &Path, real: &RealPaths) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for directory in std::env::split_paths(&variable("PATH")) {
+        real.watch(match directory.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => &directory,
+        });
+        let path = directory.join(name);
+        let Some(is_certain) = can_run(&path, real) else {
+            continue;
+        };
+        found.push(path);
+        if is_certain {
+            break;
+        }
+    }
+    found
 }
 
 /// These programs, and those that they name in turn if they are scripts: by path, or by a name in the search path. Which of them a
 /// script runs is not decided here, and names that it puts together from variables are not followed: all variables of a driver with
 /// such a tool are in the key.
-fn with_programs_of_scripts(paths: &[PathBuf]) -> Option<Vec<PathBuf>> {
-    let mut found: Vec<PathBuf> = paths.to_vec();
-    let mut seen: BTreeSet<PathBuf> = paths.iter().cloned().collect();
+///
+/// With labels for the key. None: a script cannot be read, or they name too many.
+fn with_programs_of_scripts(
+    chosen: &[Candidate],
+    real: &RealPaths,
+) -> Option<Vec<(String, PathBuf)>> {
+    let labeled = chosen.iter();
+    let mut found: Vec<(String, PathBuf)> = labeled
+        .map(|one| (one.label.clone(), one.path.clone()))
+        .collect();
+    let mut seen: BTreeSet<PathBuf> = found.iter().map(|one| one.1.clone()).collect();
     let mut next = 0;
     while next < found.len() {
-        for name in words_of_script(&found[next])? {
-            let program = match name.is_absolute() {
-                true => Some(name).filter(|path| is_program(path)),
-                false => program(&name),
+        for name in words_of_script(&found[next].1)? {
+            let programs = match name.is_absolute() {
+                true => {
+                    let runs = can_run(&name, real).is_some();
+                    Vec::from_iter(runs.then_some(name))
+                }
+                false => programs_in_path(&name, real),
             };
-            found.extend(program.filter(|program| seen.insert(program.clone())));
+            let new = programs
+                .into_iter()
+                .filter(|path| seen.insert(path.clone()));
+            found.extend(new.map(|path| {
+                let name = path.file_name().unwrap_or_default();
+                (name.to_string_lossy().into_owned(), path)
+            }));
         }
         if found.len() > MAX_PROGRAMS {
             return None;
@@ -202,7 +331,7 @@ const SCRIPT: &[u8] = b"#!";
 /// None: it cannot be read.
 fn is_script(path: &Path) -> Option<bool> {
     let mut start = [0; SCRIPT.len()];
-    let mut file = std::fs::File::open(path).ok()?;
+    let (mut file, _) = regular_file::open(path).ok()??;
     Some(file.read_exact(&mut start).is_ok() && start == *SCRIPT)
 }
 
@@ -211,7 +340,7 @@ fn words_of_script(path: &Path) -> Option<BTreeSet<PathBuf>> {
     if !is_script(path)? {
         return Some(BTreeSet::new());
     }
-    let file = std::fs::File::open(path).ok()?;
+    let (file, _) = regular_file::open(path).ok()??;
     let mut text = Vec::new();
     file.take(MAX_SCRIPT_BYTES + 1)
         .read_to_end(&mut text)
@@ -230,51 +359,89 @@ fn words_of_script(path: &Path) -> Option<BTreeSet<PathBuf>> {
     )
 }
 
+/// The files that these names of preloaded libraries mean for the programs, in the order in which they are loaded.
+///
+/// `programs`: their real paths. `directories`: where their dynamic linker looks. None: a name without a directory is in none of these.
+fn preload_places(
+    preloads: &[&[u8]],
+    programs: &[PathBuf],
+    directories: &[PathBuf],
+    real: &RealPaths,
+) -> Option<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let objects = match preloads.is_empty() {
+        true => Vec::new(),
+        false => loaded::objects(),
+    };
+    for name in preloads {
+        let mut places = Vec::new();
+        for program in programs {
+            add_new(&mut places, paths(name, directory(program)));
+        }
+        if !name.contains(&b'/') {
+            let named = |directory: &PathBuf| {
+                let places = places.iter().map(|place| directory.join(place));
+                places.collect::<Vec<_>>()
+            };
+            let mut everywhere: Vec<PathBuf> = directories.iter().flat_map(named).collect();
+            // The dynamic linker passes over libraries for other processors.
+            everywhere
+                .retain(|place| real.watch_place(place) && !matches!(Elf::open(place), Ok(None)));
+            let file = Path::new(OsStr::from_bytes(name)).file_name();
+            // The dynamic linker may find it there as it has found it here.
+            let same_name = objects
+                .iter()
+                .filter(|object| object.path.file_name() == file);
+            add_new(
+                &mut everywhere,
+                same_name.map(|object| object.path.clone()).collect(),
+            );
+            if everywhere.is_empty() {
+                let name = String::from_utf8_lossy(name);
+                tracing::warn!(
+                    %name,
+                    "this preloaded library is in no directory where the programs look that the driver runs: nothing is cached"
+                );
+                return None;
+            }
+            places = everywhere;
+        }
+        found.extend(places);
+    }
+    Some(found)
+}
+
 /// The libraries that are preloaded into the programs and answer calls of theirs. A program inherits LD_PRELOAD, whatever the
 /// libraries do in this process. Allocators and libraries that answer nothing are left out, as in `bindings`.
 ///
 /// `programs`: the programs with their libraries. None: a file cannot be read.
 fn preloaded(
-    preloads: &[&[u8]],
+    places: Vec<PathBuf>,
     programs: &[ScannedLibrary],
     real: &RealPaths,
     memory: &dyn FileMemory,
 ) -> Option<Vec<Ingredient>> {
-    if preloads.is_empty() {
+    if places.is_empty() {
         return Some(Vec::new());
     }
     let objects = loaded::objects();
     let mut asked = None;
+    let mut names = NumberedNames::default();
     let mut found = Vec::new();
-    for name in preloads.iter().copied() {
-        let path = Path::new(OsStr::from_bytes(name));
-        let is_plain = path.is_absolute() && !name.contains(&b'$');
-        let same_name = |object: &&loaded::Object| object.path.file_name() == path.file_name();
-        let path = match is_plain {
-            true => path.to_owned(),
-            // The dynamic linker has found it here as it will find it there.
-            false => match objects.iter().find(same_name) {
-                Some(object) => object.path.clone(),
-                None => {
-                    found.push(Ingredient::new(
-                        Kind::Driver,
-                        in_programs(name),
-                        sha256_value(&sha256(name)),
-                    ));
-                    continue;
-                }
-            },
-        };
-        // It has this process as well, and there its DT_SONAME is known.
-        let is_it = |object: &&loaded::Object| object.path == path;
-        let object = objects.iter().find(is_it);
-        if object.is_some_and(|object| object.is_named(|name| memory.is_neutral_library(name))) {
-            continue;
-        }
+    for path in places {
         // The dynamic linker does without a library that it cannot load.
         let Some(place) = real.of(&path) else {
             continue;
         };
+        // It has this process as well, and there its DT_SONAME is known.
+        let is_it = |object: &&loaded::Object| {
+            let has_name = object.path.file_name() == path.file_name();
+            has_name && real.of(&object.path).as_ref() == Some(&place)
+        };
+        let object = objects.iter().find(is_it);
+        if object.is_some_and(|object| object.is_named(|name| memory.is_neutral_library(name))) {
+            continue;
+        }
         // The system's own answers in any case.
         if programs.iter().any(|one| one.path == place) {
             continue;
@@ -292,11 +459,8 @@ fn preloaded(
         if symbols(&path).ok()?.as_ref().is_none_or(answers) {
             let name = path.file_name().unwrap_or_default();
             let value = content_value(&memory.digest(&path).ok()?);
-            found.push(Ingredient::new(
-                Kind::Driver,
-                in_programs(name.as_bytes()),
-                value,
-            ));
+            let name = names.next(&name.to_string_lossy()) + Ingredient::IN_TOOLS;
+            found.push(Ingredient::new(Kind::Driver, name, value));
         }
     }
     Some(found)
@@ -319,14 +483,10 @@ fn preloads<'a>(variable: &'a [u8], file: &'a [u8]) -> Vec<&'a [u8]> {
 /// It may be there and cannot be read. The programs may have more rights than this process.
 fn preload_file(path: &Path, real: &RealPaths) -> io::Result<Vec<u8>> {
     real.watch(path);
-    match std::fs::read(path) {
+    match regular_file::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        content => content,
+        content => content?.ok_or_else(regular_file::is_none),
     }
-}
-
-fn in_programs(library: &[u8]) -> String {
-    String::from_utf8_lossy(library).into_owned() + Ingredient::IN_TOOLS
 }
 
 /// The names of a library's dynamic symbols.
@@ -348,12 +508,14 @@ fn undefined_in(programs: &[ScannedLibrary]) -> io::Result<BTreeSet<Vec<u8>>> {
     Ok(names)
 }
 
-/// None: the file is not of this processor's width and byte order.
+/// None: the file is not of this processor's width and byte order, or no regular file.
 ///
 /// # Errors
 /// The file cannot be read, perhaps for lack of memory: nothing is known of it.
 fn symbols(path: &Path) -> io::Result<Option<Symbols>> {
-    let content = std::fs::read(path)?;
+    let Some(content) = regular_file::read(path)? else {
+        return Ok(None);
+    };
     let Ok(file) = ElfFile64::<object::NativeEndian>::parse(&*content) else {
         return Ok(None);
     };

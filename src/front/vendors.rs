@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::{Config, Mode};
 use crate::log;
+use crate::regular_file;
 
 /// The directory that loaders read if no variable names another.
 pub const DEFAULT_DIRECTORY: &str = "/etc/OpenCL/vendors";
@@ -240,8 +241,9 @@ fn is_icd_file(path: &Path) -> bool {
 }
 
 fn first_line(file: &Path) -> Result<PathBuf, String> {
-    let content =
-        std::fs::read(file).map_err(|error| format!("this .icd file cannot be read: {error}"))?;
+    let content = regular_file::read(file);
+    let content = content.and_then(|content| content.ok_or_else(regular_file::is_none));
+    let content = content.map_err(|error| format!("this .icd file cannot be read: {error}"))?;
     let line = content
         .split(|byte| *byte == b'\n')
         .next()

@@ -17,6 +17,7 @@
 //!
 //! A header beside an including file is named from that file's place: `-I0/sub/../NAME`.
 
+mod computed;
 mod place;
 
 use std::borrow::Cow;
@@ -28,12 +29,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::ingredients::{Ingredient, Kind};
-use super::macros::{Macros, OperandTokens, Spent};
+use super::macros::MAX_NAME_BYTES;
 use super::options::Options;
 use super::source::{self, Operand, Texts};
+use super::work::Work;
 use crate::fallible::{copy, push};
 use crate::file_fingerprint::{FileFingerprint, FileId};
 use crate::outcome::Bypass;
+use computed::ComputedName;
 use place::{FileNumbers, PlaceContent, look};
 
 /// Places that are looked at.
@@ -45,8 +48,10 @@ const MAX_BYTES: u64 = 64 << 20;
 /// The nesting of includes. Clang stops at 200.
 const MAX_DEPTH: usize = 200;
 
-/// Rounds of computing names from the macros known so far.
-const MAX_ROUNDS: usize = 64;
+/// Steps of a look at a place.
+const STEPS_OF_PLACE: usize = 2000;
+/// Steps of a request for a header.
+const STEPS_OF_REQUEST: usize = 100;
 
 /// The texts of a compilation, and the directories in which the compiler looks for headers.
 #[derive(Clone, Copy)]
@@ -209,12 +214,12 @@ pub struct FollowedIncludes {
     pub spells_random_name: bool,
 }
 
-/// Follows the headers of a program, and judges all texts together.
+/// Follows the headers of a program, and judges all texts together. Counts its steps.
 ///
 /// # Errors
-/// Why the texts and files do not say everything about what is compiled.
-pub fn follow(inputs: &Inputs) -> Result<FollowedIncludes, Bypass> {
-    let mut walk = Walk::new(inputs)?;
+/// Why the texts and files do not say everything about what is compiled, or that it costs too much to find out.
+pub fn follow(inputs: &Inputs, work: &Work) -> Result<FollowedIncludes, Bypass> {
+    let mut walk = Walk::new(inputs, work)?;
     if let Some(options) = inputs.options {
         for definition in &options.definitions {
             let operands = walk.texts.add(definition.as_slice())?;
@@ -313,13 +318,16 @@ struct Walk<'a> {
     named: HashMap<usize, Rc<[Operand]>>,
     /// Files whose headers are to be followed.
     queue: VecDeque<Queued>,
-    /// Operands from which macros compute names, with the directory of the including file and its depth.
-    computed: Vec<(Vec<u8>, Option<Rc<Base>>, usize)>,
+    /// Operands from which macros compute names, each once.
+    computed: Vec<ComputedName>,
+    /// Their numbers.
+    computed_numbers: HashMap<Vec<u8>, usize>,
     room: u64,
+    work: Work,
 }
 
 impl<'a> Walk<'a> {
-    fn new(inputs: &Inputs<'a>) -> Result<Walk<'a>, Bypass> {
+    fn new(inputs: &Inputs<'a>, work: &Work) -> Result<Walk<'a>, Bypass> {
         let mut bases = vec![Base {
             name: b"cwd".to_vec(),
             path: PathBuf::new(),
@@ -350,7 +358,7 @@ impl<'a> Walk<'a> {
                 places: Vec::new(),
                 working_directory: inputs.working_directory.to_owned(),
             },
-            texts: Texts::default(),
+            texts: Texts::new(work.clone()),
             bases,
             requested: HashSet::new(),
             seen: HashSet::new(),
@@ -359,46 +367,10 @@ impl<'a> Walk<'a> {
             named: HashMap::new(),
             queue: VecDeque::new(),
             computed: Vec::new(),
+            computed_numbers: HashMap::new(),
             room: MAX_BYTES,
+            work: work.clone(),
         })
-    }
-
-    /// Computes names from operands, and follows them. A file that is found by a computed name may define macros for others.
-    fn compute_names(&mut self, options: Option<&Options>) -> Result<(), Bypass> {
-        if self.computed.is_empty() {
-            return Ok(());
-        }
-        let mut macros = Macros::default();
-        for definition in options.iter().flat_map(|options| &options.definitions) {
-            macros.add_option(definition)?;
-        }
-        let mut spent = Spent::default();
-        let mut operands: Vec<OperandTokens> = Vec::new();
-        for _ in 0..MAX_ROUNDS {
-            let (places, texts) = (self.closure.places.len(), self.texts.len());
-            self.texts.new_definitions(|text| macros.add(text))?;
-            for (operand, ..) in &self.computed[operands.len()..] {
-                push(&mut operands, macros.operand(operand)?)?;
-            }
-            let mut unresolved = Ok(());
-            for (index, operand) in operands.iter().enumerate() {
-                let (_, beside, depth) = &self.computed[index];
-                let (beside, depth) = (beside.clone(), *depth);
-                match macros.names(operand, &mut spent) {
-                    Ok(names) => names
-                        .iter()
-                        .try_for_each(|name| self.request(name, beside.as_deref(), depth))?,
-                    Err(Bypass::NoMemory) => return Err(Bypass::NoMemory),
-                    Err(reason) => unresolved = Err(reason),
-                }
-                spent.check()?;
-            }
-            self.read_on()?;
-            if (places, texts) == (self.closure.places.len(), self.texts.len()) {
-                return unresolved;
-            }
-        }
-        Err(Bypass::TooManyHeaders)
     }
 
     /// Looks for the headers that a text names. `beside` is the directory of the file that the text is from.
@@ -411,8 +383,8 @@ impl<'a> Walk<'a> {
         for operand in operands {
             match operand {
                 Operand::Name(name) => self.request(&name, beside.map(Rc::as_ref), depth)?,
-                Operand::Computed(tokens) => {
-                    push(&mut self.computed, (tokens, beside.cloned(), depth))?;
+                Operand::Computed(operand) => {
+                    self.compute_later(operand, beside.cloned(), depth)?
                 }
             }
         }
@@ -420,6 +392,11 @@ impl<'a> Walk<'a> {
     }
 
     fn request(&mut self, name: &[u8], beside: Option<&Base>, depth: usize) -> Result<(), Bypass> {
+        self.work.spend(STEPS_OF_REQUEST + name.len())?;
+        // Each place would have a copy of it.
+        if name.len() > MAX_NAME_BYTES {
+            return Err(Bypass::TooManyHeaders);
+        }
         // Clang treats a quote after a backslash as part of the name (measured on PoCL). Others may treat the backslash as a
         // separator.
         if name.is_empty() || name.contains(&0) || name.contains(&b'\\') {
@@ -445,7 +422,9 @@ impl<'a> Walk<'a> {
                 .try_reserve(1)
                 .map_err(|_| Bypass::NoMemory)?;
             self.requested.insert(copy(name)?);
-            self.check_directories()?;
+            if self.requested.len() == 1 {
+                self.check_directories()?;
+            }
             for base in 0..self.bases.len() {
                 self.look(self.bases[base].join(name), depth)?;
                 for below in 0..self.below.len() {
@@ -464,8 +443,9 @@ impl<'a> Walk<'a> {
             let path = self.closure.working_directory.join(&base.path);
             std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir())
         };
-        let first = self.requested.len() == 1;
-        match first && self.bases.iter().any(is_file) {
+        let spent = self.work.spend(STEPS_OF_PLACE * self.bases.len());
+        spent.map_err(|_| Bypass::TooManyHeaders)?;
+        match self.bases.iter().any(is_file) {
             true => Err(Bypass::ReadsFile),
             false => Ok(()),
         }
@@ -473,9 +453,13 @@ impl<'a> Walk<'a> {
 
     /// Looks at a place.
     fn look(&mut self, place: Base, depth: usize) -> Result<(), Bypass> {
+        self.work.count_search(place.name.len());
         if self.seen.contains(&place.name) {
             return Ok(());
         }
+        let steps = STEPS_OF_PLACE + place.name.len() + place.path.as_os_str().len();
+        let spent = self.work.spend(steps);
+        spent.map_err(|_| Bypass::TooManyHeaders)?;
         let reserved = self.seen.try_reserve(1);
         let reserved = reserved.and_then(|()| self.queue.try_reserve(1));
         let reserved = reserved.and_then(|()| self.read.try_reserve(1));

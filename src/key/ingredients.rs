@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The version of the encoding and of the choice of ingredients.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// The key of a build: equal keys mean that the driver would make an equal program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -233,11 +233,11 @@ mod tests {
     fn the_key_of_a_given_list_never_changes_without_a_new_version() {
         assert_eq!(
             key(&list()).hex(),
-            "7c5dfedd4667a088adeb8f6950d5eb30ff5f76ac5cb84a1e279b538b0c4b5615"
+            "b32d2a6f43dcf990eb3dac0a77a709c6a164db2ff35a2ea2ddec32aaa2937a07"
         );
         assert_eq!(
             key(&[]).hex(),
-            "76939686007babdba0511979b63a7a0829554ec5a3750bea168e189b56b02789"
+            "0de5d4dd9675a33d93e5c4ca57363d0bf710e8f11f2b9ece59903e43b4291443"
         );
     }
 

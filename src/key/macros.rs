@@ -4,30 +4,30 @@
 //! definition of a name is tried, and no definition as well, and every resulting name counts. The driver's own macros are unknown:
 //! a name that could be one of them leaves the directive unresolved.
 //!
-//! A definition is kept as written and parsed when an operand first needs it: a text of a megabyte may define a hundred thousand
-//! macros and use two of them in includes. Constants bound the cost of an expansion, and its state is on the heap: the stack is the
-//! application's, however deeply macros are nested.
+//! A definition is kept as written, found by its name and parsed when an operand first needs it: a text of a megabyte may define a
+//! hundred thousand macros and use two of them in includes. Constants bound the cost of the expansion of one operand, and the length
+//! of the texts that of all. The state of an expansion is on the heap: the stack is the application's, however deeply macros are
+//! nested.
 
 mod expansion;
 mod lex;
 mod predefined;
+mod written;
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use crate::fallible::{copy, push};
+use super::work::Work;
+use crate::fallible::{copy, push, with_capacity};
 use crate::outcome::Bypass;
 use expansion::Expansion;
-use lex::{Lexemes, TokenKind, is_odd};
+use lex::{Lexemes, TokenKind};
+use written::WrittenDefinitions;
 
 /// Steps of the expansion of one operand.
 const MAX_STEPS: usize = 20_000;
-/// Steps of the expansion of all operands.
-const MAX_STEPS_OF_ALL: usize = 200_000;
 /// Tokens that the expansion of one operand may copy or compare.
 const MAX_WORK: usize = 1 << 18;
-/// Tokens that the expansion of all operands may copy or compare.
-const MAX_WORK_OF_ALL: usize = 1 << 21;
 /// The depth of an expansion, and the number of tokens of an expanded operand.
 const MAX_DEPTH: usize = 400;
 /// Different names from one operand.
@@ -36,9 +36,18 @@ const MAX_NAMES: usize = 64;
 const MAX_DEFINITIONS: usize = 64;
 /// The length of a definition, an operand or a pasted token, in bytes.
 const MAX_TEXT_BYTES: usize = 1 << 14;
+/// The length of a header's name, in bytes. No file has a longer path.
+pub const MAX_NAME_BYTES: usize = 4096;
+
+/// Steps ([`Work`]) of one expansion, beside those of its tokens.
+const STEPS_OF_EXPANSION: usize = 1500;
+/// Steps of one token that is expanded.
+const STEPS_OF_ADVANCE: usize = 400;
+/// Steps of a token that is read, copied or compared.
+const STEPS_OF_TOKEN: usize = 32;
 
 /// A preprocessing token (C99 6.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Token {
     kind: TokenKind,
     /// Whether white space precedes it.
@@ -69,27 +78,24 @@ struct Definition {
 /// All definitions of one name.
 #[derive(Default)]
 struct Named {
-    /// The definitions as written, each once.
-    written: Vec<Vec<u8>>,
+    /// How many definitions, of all names, were looked through.
+    looked_through: usize,
+    /// The different definitions as written, by their numbers.
+    written: Vec<u32>,
+    /// The same, parsed. What means the same is here once.
+    parsed: Vec<Rc<Definition>>,
     /// Whether the meaning of the macro is unknown, so that its uses stay unresolved.
     opaque: bool,
-    /// The first of `written`, parsed.
-    parsed: Vec<Rc<Definition>>,
-    parsed_count: usize,
-}
-
-/// The cost of the expansions of all operands of a program.
-#[derive(Default)]
-pub struct Spent {
-    steps: usize,
-    work: usize,
 }
 
 /// Macros by name.
 #[derive(Default)]
 pub struct Macros {
+    written: WrittenDefinitions,
+    /// Those that were asked for.
     named: HashMap<u32, Named>,
     words: Words,
+    work: Work,
 }
 
 /// Texts of tokens, by number.
@@ -97,19 +103,6 @@ pub struct Macros {
 struct Words {
     numbers: HashMap<Rc<[u8]>, u32>,
     texts: Vec<Rc<[u8]>>,
-}
-
-impl Spent {
-    /// Whether more may be spent.
-    ///
-    /// # Errors
-    /// It may not.
-    pub fn check(&self) -> Result<(), Bypass> {
-        match self.steps > MAX_STEPS_OF_ALL || self.work > MAX_WORK_OF_ALL {
-            true => Err(Bypass::UnresolvedInclude),
-            false => Ok(()),
-        }
-    }
 }
 
 impl Words {
@@ -133,9 +126,11 @@ impl Words {
         token.kind != TokenKind::Literal && self.text(token) == text
     }
 
-    fn tokens(&mut self, text: &[u8]) -> Result<Vec<Token>, Bypass> {
+    fn tokens(&mut self, text: &[u8], work: &Work) -> Result<Vec<Token>, Bypass> {
         let mut tokens = Vec::new();
+        work.spend(STEPS_OF_TOKEN + text.len())?;
         for lexeme in Lexemes::new(text) {
+            work.spend(STEPS_OF_TOKEN)?;
             let token = Token {
                 kind: lexeme.kind,
                 spaced: lexeme.spaced,
@@ -149,28 +144,20 @@ impl Words {
 }
 
 impl Macros {
+    /// No macros. Whatever is done with them counts its steps.
+    pub fn new(work: Work) -> Macros {
+        Macros {
+            work,
+            ..Macros::default()
+        }
+    }
+
     /// Adds a definition: the text after `#define`, up to the end of the directive.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// There is no memory for it, or it costs too much.
     pub fn add(&mut self, text: &[u8]) -> Result<(), Bypass> {
-        let first = Lexemes::new(&text[..text.len().min(MAX_TEXT_BYTES)]).next();
-        let Some(name) = first.filter(|lexeme| lexeme.kind == TokenKind::Identifier) else {
-            return Ok(()); // it defines nothing
-        };
-        // Some compilers end the name before such a character.
-        let plain = name.text.iter().position(|byte| is_odd(*byte));
-        let is_understood = plain.is_none() && text.len() <= MAX_TEXT_BYTES;
-        let name = &name.text[..plain.unwrap_or(name.text.len())];
-        let name = self.words.number(name)?;
-        self.named.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
-        let named = self.named.entry(name).or_default();
-        if !is_understood || named.written.len() >= MAX_DEFINITIONS {
-            named.opaque = true;
-        } else if !named.written.iter().any(|written| written == text) {
-            push(&mut named.written, copy(text)?)?;
-        }
-        Ok(())
+        self.written.add(text, &self.work)
     }
 
     /// Adds a macro definition of the build options: `NAME`, `NAME=VALUE` or `NAME(PARAMETERS)=VALUE`.
@@ -196,25 +183,19 @@ impl Macros {
         if text.len() > MAX_TEXT_BYTES {
             return Err(Bypass::UnresolvedInclude);
         }
-        Ok(OperandTokens(self.words.tokens(text)?))
+        Ok(OperandTokens(self.words.tokens(text, &self.work)?))
     }
 
     /// Every header name that an operand could become.
     ///
     /// # Errors
     /// [`Bypass::UnresolvedInclude`]: one of them may be a name that only the driver knows.
-    pub fn names(
-        &mut self,
-        operand: &OperandTokens,
-        spent: &mut Spent,
-    ) -> Result<Vec<Vec<u8>>, Bypass> {
-        let mut expansion = Expansion::new(self);
-        let expanded = expansion.expand(&operand.0);
-        spent.steps += expansion.steps;
-        spent.work += expansion.work;
-        let expanded = expanded?;
+    pub fn names(&mut self, operand: &OperandTokens) -> Result<Vec<Vec<u8>>, Bypass> {
+        self.work.count(STEPS_OF_EXPANSION);
+        let expanded = Expansion::new(self).expand(&operand.0)?;
         let mut names = Vec::new();
         for tokens in &expanded {
+            self.work.count(STEPS_OF_TOKEN * tokens.len());
             names.extend(self.header_name(tokens)?);
         }
         names.sort_unstable();
@@ -255,12 +236,14 @@ impl Macros {
         }
         // A blank precedes each token that white space precedes, also the first and the last (measured on PoCL and Intel's CPU
         // runtime; clang's Preprocessor::LexHeaderName).
-        let mut name = Vec::new();
-        let length = rest[..=end]
+        let lengths = rest[..=end]
             .iter()
             .map(|token| words.text(*token).len() + 1);
-        name.try_reserve(length.sum())
-            .map_err(|_| Bypass::NoMemory)?;
+        let length: usize = lengths.sum();
+        if length > MAX_NAME_BYTES {
+            return Err(Bypass::UnresolvedInclude);
+        }
+        let mut name = with_capacity(length)?;
         for token in &rest[..=end] {
             if token.spaced {
                 name.push(b' ');
@@ -274,20 +257,17 @@ impl Macros {
     /// The definitions of a name.
     ///
     /// # Errors
-    /// It is not known what one of them makes.
+    /// It is not known what one of them makes, or finding out costs too much.
     fn definitions(&mut self, name: u32) -> Result<&[Rc<Definition>], Bypass> {
-        let Some(named) = self.named.get_mut(&name) else {
-            return Ok(&[]);
-        };
-        while named.parsed_count < named.written.len() && !named.opaque {
-            match Definition::parse(&named.written[named.parsed_count], &mut self.words)? {
-                Some(definition) if !named.parsed.iter().any(|known| **known == definition) => {
-                    push(&mut named.parsed, Rc::new(definition))?;
-                }
-                Some(_) => {}
-                None => named.opaque = true,
+        self.named.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
+        let named = self.named.entry(name).or_default();
+        if named.looked_through < self.written.len() {
+            let text = &self.words.texts[name as usize];
+            let new = (self.written).since(named.looked_through, text, &self.work)?;
+            named.looked_through = self.written.len();
+            for number in new.into_iter().rev() {
+                named.add(number, &self.written, &mut self.words, &self.work)?;
             }
-            named.parsed_count += 1;
         }
         match named.opaque {
             true => Err(Bypass::UnresolvedInclude),
@@ -296,11 +276,47 @@ impl Macros {
     }
 }
 
+impl Named {
+    /// Adds a definition, unless it is known.
+    fn add(
+        &mut self,
+        number: u32,
+        written: &WrittenDefinitions,
+        words: &mut Words,
+        work: &Work,
+    ) -> Result<(), Bypass> {
+        let text = written.text(number);
+        self.opaque |= !written.is_understood(number);
+        work.spend(STEPS_OF_TOKEN + self.written.len() * (1 + text.len() / 16))?;
+        let known = |known: &u32| written.text(*known) == text;
+        if self.opaque || self.written.iter().any(known) {
+            return Ok(());
+        }
+        if self.written.len() >= MAX_DEFINITIONS {
+            self.opaque = true;
+            return Ok(());
+        }
+        push(&mut self.written, number)?;
+        match Definition::parse(text, words, work)? {
+            Some(definition) => {
+                let length = definition.body.len();
+                let alike = self.parsed.iter().filter(|one| one.body.len() == length);
+                work.spend(STEPS_OF_TOKEN * length * alike.count())?;
+                if !self.parsed.iter().any(|known| **known == definition) {
+                    push(&mut self.parsed, Rc::new(definition))?;
+                }
+            }
+            None => self.opaque = true,
+        }
+        Ok(())
+    }
+}
+
 impl Definition {
     /// Parses the text after `#define`. None if it is not understood. Variable numbers of arguments are not: no known header name
     /// needs them.
-    fn parse(text: &[u8], words: &mut Words) -> Result<Option<Definition>, Bypass> {
-        let tokens = words.tokens(text)?;
+    fn parse(text: &[u8], words: &mut Words, work: &Work) -> Result<Option<Definition>, Bypass> {
+        let tokens = words.tokens(text, work)?;
         let mut body = tokens.get(1..).unwrap_or_default();
         let mut names: Option<HashMap<u32, usize>> = None;
         let mut count = 0;

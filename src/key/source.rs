@@ -31,8 +31,9 @@ use lexer::{Lexer, READINGS, Token, join_lines};
 use pasting::Pieces;
 use random_name::Spelling;
 pub use random_name::{RANDOM_NAME, before_digits, is_spelled_by_environment};
-use scan::{contains, escape, find, find_in_any_case};
+use scan::{begins_in_any_case, contains, holds_anywhere};
 
+use super::work::Work;
 use crate::fallible::{copy, push};
 use crate::outcome::Bypass;
 
@@ -67,13 +68,12 @@ const PRAGMA_WORDS: [&[u8]; 4] = [
     b"include_alias",
 ];
 
-/// Macros that are considered for computed header names.
-const MAX_DEFINITIONS: usize = 1 << 17;
-
-/// The work on all texts in all their readings: a number of bytes plus a multiple of their length. Texts that show most of the
-/// differences between compilers would be read 128 times.
-const MAX_READ: usize = 4 << 20;
-const MAX_TIMES_READ: usize = 4;
+/// Steps for each text in each pass, however short it is.
+const STEPS_OF_TEXT: usize = 64;
+/// Steps for each header that a text names.
+const STEPS_OF_OPERAND: usize = 128;
+/// Steps for the words in each byte of code.
+const STEPS_OF_WORDS: usize = 2;
 
 /// Headers that a text may name.
 const MAX_OPERANDS: usize = 1 << 15;
@@ -95,12 +95,9 @@ pub struct Texts<'a> {
     makes_strings: bool,
     runs_pragmas: bool,
     assembles: bool,
-    /// The length of the texts, and the bytes that were read.
-    length: usize,
-    read: usize,
-    /// The number of texts that were searched for definitions, and the number of definitions.
+    work: Work,
+    /// The number of texts that were searched for definitions.
     searched: usize,
-    definitions: usize,
 }
 
 struct Text<'a> {
@@ -111,24 +108,39 @@ struct Text<'a> {
 
 impl Text<'_> {
     /// The text with its lines joined, in each of its readings.
-    fn readings(&self, each: impl FnMut(&[u8], u8) -> Result<(), Bypass>) -> Result<(), Bypass> {
-        self.readings_until(self.bytes.len(), each)
+    fn readings(
+        &self,
+        work: &Work,
+        each: impl FnMut(&[u8], u8) -> Result<(), Bypass>,
+    ) -> Result<(), Bypass> {
+        self.readings_until(self.bytes.len(), work, each)
     }
 
     /// The same, of the first bytes of the text.
     fn readings_until(
         &self,
         end: usize,
+        work: &Work,
         mut each: impl FnMut(&[u8], u8) -> Result<(), Bypass>,
     ) -> Result<(), Bypass> {
         for reading in (0..READINGS).filter(|reading| reading & !self.met == 0) {
-            each(&join_lines(&self.bytes[..end], reading, &mut 0)?, reading)?;
+            work.spend(STEPS_OF_TEXT)?;
+            let joined = join_lines(&self.bytes[..end], reading, &mut 0, work)?;
+            each(&joined, reading)?;
         }
         Ok(())
     }
 }
 
 impl<'a> Texts<'a> {
+    /// No texts. Whatever is done with them counts its steps.
+    pub fn new(work: Work) -> Texts<'a> {
+        Texts {
+            work,
+            ..Texts::default()
+        }
+    }
+
     /// Adds a text, and returns the headers that it names in any reading, each once.
     ///
     /// # Errors
@@ -137,15 +149,19 @@ impl<'a> Texts<'a> {
         let bytes = bytes.into();
         let mut operands = HashSet::new();
         let mut met = 0;
-        self.length += bytes.len();
+        let work = self.work.clone();
+        work.allow_for(bytes.len());
+        let before = work.spent();
+        let mut read = 0;
         // Reading 0 is clang's. Each scan adds the differences it met, so every combination of them comes up.
         for reading in 0..READINGS {
             if reading & !met == 0 {
-                self.read += bytes.len();
-                if self.read > MAX_READ + MAX_TIMES_READ * self.length {
-                    return Err(Bypass::UnresolvedInclude);
-                }
+                work.spend(STEPS_OF_TEXT)?;
                 self.judge(&bytes, reading, &mut met, &mut operands)?;
+                read += 1;
+                // A text that takes too many readings is given up after the first one, not after the last that is allowed.
+                let left = (1usize << met.count_ones()) - read;
+                work.check((work.spent() - before) / read * left)?;
             }
         }
         push(&mut self.texts, Text { bytes, met })?;
@@ -165,9 +181,22 @@ impl<'a> Texts<'a> {
     /// See [`Texts::add`].
     pub fn finish(&self) -> Result<(), Bypass> {
         let mut runs_pragmas = self.runs_pragmas;
+        let may_assemble = self.assembles || self.makes_strings;
+        let mut has_asm = false;
+        let mut pieces = Pieces::default();
+        if self.pastes || may_assemble {
+            self.each_reading(|joined, reading| {
+                if may_assemble && !has_asm {
+                    self.work.count_search(joined.len());
+                    has_asm = contains(joined, b"asm");
+                }
+                match self.pastes {
+                    true => self.each_code(joined, reading, |code| pieces.add(code)),
+                    false => Ok(()),
+                }
+            })?;
+        }
         if self.pastes {
-            let mut pieces = Pieces::default();
-            self.each_code(|code| pieces.add(code))?;
             if let Some((_, reason)) = SPECIAL.iter().find(|(name, _)| pieces.make(name)) {
                 return Err(*reason);
             }
@@ -176,21 +205,23 @@ impl<'a> Texts<'a> {
         // The operator's text can come from anywhere, by `#x` or in another text, so no place is left out.
         if runs_pragmas {
             let (mut reads, mut mentions) = (false, None);
-            self.each_text(|joined| {
-                reads |= PRAGMA_WORDS.iter().any(|word| contains(joined, word));
+            self.each_reading(|joined, _| {
+                self.work.count(STEPS_OF_WORDS * joined.len());
+                reads |= has_pragma_word(joined);
                 mentions = mentions.or_else(|| mentions_special(joined));
+                Ok(())
             })?;
             if let Some(reason) = reads.then_some(Bypass::ReadsFile).or(mentions) {
                 return Err(reason);
             }
         }
-        if !self.assembles && !self.makes_strings {
-            return Ok(());
-        }
-        let (mut has_asm, mut assembles) = (false, self.assembles);
-        self.each_text(|joined| has_asm |= contains(joined, b"asm"))?;
+        let mut assembles = self.assembles;
         if !assembles && has_asm {
-            self.each_code(|code| assembles |= could_name_a_file_within(code))?;
+            self.each_reading(|joined, reading| {
+                self.each_code(joined, reading, |code| {
+                    assembles |= could_name_a_file_within(code);
+                })
+            })?;
         }
         match assembles && (self.pastes || has_asm) {
             true => Err(Bypass::ReadsFile),
@@ -199,29 +230,30 @@ impl<'a> Texts<'a> {
     }
 
     /// Each text with its lines joined, in each reading.
-    fn each_text(&self, mut each: impl FnMut(&[u8])) -> Result<(), Bypass> {
+    fn each_reading(
+        &self,
+        mut each: impl FnMut(&[u8], u8) -> Result<(), Bypass>,
+    ) -> Result<(), Bypass> {
         let mut texts = self.texts.iter();
-        texts.try_for_each(|text| {
-            text.readings(|joined, _| {
-                each(joined);
-                Ok(())
-            })
-        })
+        texts.try_for_each(|text| text.readings(&self.work, &mut each))
     }
 
-    /// Each span of code in each reading. Comments and literals are not code.
-    fn each_code(&self, mut each: impl FnMut(&[u8])) -> Result<(), Bypass> {
-        let mut texts = self.texts.iter();
-        texts.try_for_each(|text| {
-            text.readings(|joined, reading| Lexer::code_of(joined, reading, &mut |code| each(code)))
-        })
+    /// Each span of code of a text with joined lines. Comments and literals are not code.
+    fn each_code(
+        &self,
+        joined: &[u8],
+        reading: u8,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<(), Bypass> {
+        self.work.count(STEPS_OF_WORDS * joined.len());
+        Lexer::code_of(joined, reading, &self.work, &mut |code| each(code))
     }
 
     /// Whether one of the texts, or of the given words, could spell the random name that the source ends with. `source` is the
     /// number of the source, and `before` its length up to the name.
     ///
     /// # Errors
-    /// There is no memory to tell.
+    /// It costs too much to tell, or there is no memory.
     pub fn could_spell_random_name<'w>(
         &self,
         (source, before): (usize, usize),
@@ -236,7 +268,8 @@ impl<'a> Texts<'a> {
                 true => before,
                 false => text.bytes.len(),
             };
-            text.readings_until(end, |joined, _| {
+            text.readings_until(end, &self.work, |joined, _| {
+                self.work.count(2 * STEPS_OF_WORDS * joined.len());
                 spelling.add(joined);
                 Ok(())
             })?;
@@ -252,24 +285,22 @@ impl<'a> Texts<'a> {
         &mut self,
         mut each: impl FnMut(&[u8]) -> Result<(), Bypass>,
     ) -> Result<(), Bypass> {
+        let work = &self.work;
         for text in &self.texts[self.searched..] {
-            text.readings(|joined, reading| {
-                let mut lexer = Lexer::new(joined, reading);
+            text.readings(work, |joined, reading| {
+                let mut lexer = Lexer::new(joined, reading, work);
                 while let Some(token) = lexer.next() {
                     match token {
                         Token::Directive {
                             name: b"define",
                             first_on_line: true,
                         } => {
-                            self.definitions += 1;
                             let definition = lexer.rest_of_directive();
-                            if self.definitions > MAX_DEFINITIONS || lexer.is_exhausted() {
-                                return Err(Bypass::UnresolvedInclude);
-                            }
+                            work.check(0)?;
                             each(definition)?;
                         }
                         // Such as in the text of `#error`, which the judgment passed over.
-                        Token::TooMuchOpen => return Err(Bypass::UnresolvedInclude),
+                        Token::TooMuchOpen => return Err(Bypass::CostlyText),
                         _ => {}
                     }
                 }
@@ -288,8 +319,9 @@ impl<'a> Texts<'a> {
         met: &mut u8,
         operands: &mut HashSet<Operand>,
     ) -> Result<(), Bypass> {
-        let joined = join_lines(bytes, reading, met)?;
-        let mut lexer = Lexer::new(&joined, reading);
+        let work = self.work.clone();
+        let joined = join_lines(bytes, reading, met, &work)?;
+        let mut lexer = Lexer::new(&joined, reading, &work);
         let mut last_define = None;
         let mut define_end = None;
         let mut pragma_end = 0;
@@ -300,11 +332,9 @@ impl<'a> Texts<'a> {
                     let in_macro = lexer.at() <= *define_end.get_or_insert_with(end)
                         || lexer.may_be_argument(name);
                     if let Some(operand) = question(&mut lexer, name, in_macro)? {
-                        add(operands, operand)?;
+                        add(operands, operand, &work)?;
                     }
-                    if lexer.is_exhausted() {
-                        return Err(Bypass::UnresolvedInclude);
-                    }
+                    work.check(0)?;
                 }
                 Token::Name(name) => {
                     if let Some(reason) = special(name) {
@@ -318,16 +348,13 @@ impl<'a> Texts<'a> {
                 } => match directive(name) {
                     Known::Include => {
                         let operand = included(&mut lexer, first_on_line, name == b"embed")?;
-                        add(operands, operand)?;
-                        if lexer.is_exhausted() {
-                            return Err(Bypass::UnresolvedInclude);
-                        }
+                        add(operands, operand, &work)?;
                     }
                     Known::Pragma if lexer.at() < pragma_end => {}
                     Known::Pragma => {
                         let line = lexer.rest_of_line();
                         pragma_end = lexer.at() + line.len();
-                        if PRAGMA_WORDS.iter().any(|word| contains(line, word)) {
+                        if has_pragma_word(line) {
                             return Err(Bypass::ReadsFile);
                         }
                         // A comment can carry the directive on over line ends.
@@ -346,7 +373,8 @@ impl<'a> Texts<'a> {
                 Token::Paste => self.pastes = true,
                 Token::Literal(literal) => self.assembles |= could_name_a_file(literal),
                 // A raw string has another end, and undoes line splices, in languages that have it.
-                Token::RawString | Token::TooMuchOpen => return Err(Bypass::UnknownDirective),
+                Token::RawString => return Err(Bypass::UnknownDirective),
+                Token::TooMuchOpen => return Err(Bypass::CostlyText),
                 // clang refuses names like `__FIL\u0045__`; another compiler may not.
                 Token::UniversalName => return Err(Bypass::UsesTimeOrFileName),
             }
@@ -356,7 +384,9 @@ impl<'a> Texts<'a> {
     }
 }
 
-fn add(operands: &mut HashSet<Operand>, operand: Operand) -> Result<(), Bypass> {
+fn add(operands: &mut HashSet<Operand>, operand: Operand, work: &Work) -> Result<(), Bypass> {
+    let (Operand::Name(text) | Operand::Computed(text)) = &operand;
+    work.spend(STEPS_OF_OPERAND + text.len())?;
     operands.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
     operands.insert(operand);
     match operands.len() > MAX_OPERANDS {
@@ -433,17 +463,28 @@ fn special(name: &[u8]) -> Option<Bypass> {
         .map(|(_, reason)| *reason)
 }
 
+/// Whether the text has one of [`PRAGMA_WORDS`].
+fn has_pragma_word(text: &[u8]) -> bool {
+    let begins =
+        |byte: u8, _: u8| (byte == b'd') | (byte == b'p') | (byte == b'm') | (byte == b'i');
+    holds_anywhere(text, begins, |rest| {
+        PRAGMA_WORDS.iter().any(|word| rest.starts_with(word))
+    })
+}
+
 /// The reason that follows from the first special name anywhere in the text, even in a comment or a literal.
 fn mentions_special(text: &[u8]) -> Option<Bypass> {
-    let mut rest = text;
-    while let Some(at) = find(rest, b"__") {
-        rest = &rest[at..];
-        if let Some((_, reason)) = SPECIAL.iter().find(|(name, _)| rest.starts_with(name)) {
-            return Some(*reason);
-        }
-        rest = &rest[1..];
-    }
-    None
+    let mut reason = None;
+    let begins = |byte: u8, next: u8| (byte == b'_') & (next == b'_');
+    holds_anywhere(text, begins, |rest| {
+        // A row of underscores has many beginnings.
+        let is_name = rest.get(2).is_some_and(u8::is_ascii_alphabetic);
+        let mut names = SPECIAL.iter();
+        let found = names.find(|(name, _)| is_name && rest.starts_with(name));
+        reason = found.map(|(_, reason)| *reason);
+        found.is_some()
+    });
+    reason
 }
 
 /// Whether inline assembly holding this literal could be told to read a file (`.incbin`, `.include`), perhaps
@@ -456,43 +497,47 @@ fn could_name_a_file(literal: &[u8]) -> bool {
     let tail = &literal[start..];
     let opens = (start == 0 && tail.len() > 2)
         || (start > 0 && literal[start - 1] == b'.' && !tail.is_empty());
-    let has_code = || {
-        let is_code = |byte: &u8| byte.is_ascii_digit() || b"xuUN".contains(byte);
-        let mut rest = literal;
-        while let Some(at) = escape(rest) {
-            rest = &rest[at + 1..];
-            if rest.first().is_some_and(is_code) {
-                return true;
-            }
-        }
-        false
-    };
     let begins_with_tail = |word: &[u8]| {
         let part = word.get(..tail.len());
         part.is_some_and(|part| part.eq_ignore_ascii_case(tail))
     };
-    could_name_a_file_within(literal)
-        || find_in_any_case(literal, b"clude").is_some()
-        || has_code()
-        || (opens && (begins_with_tail(b"incbin") || begins_with_tail(b"include")))
+    let begins = |byte: u8, next: u8| begins_directive(byte, next) | begins_escape(byte, next);
+    holds_anywhere(literal, begins, |rest| {
+        rest[0] == b'\\' || is_part_of_directive(rest) || begins_in_any_case(rest, b"clude")
+    }) || (opens && (begins_with_tail(b"incbin") || begins_with_tail(b"include")))
 }
 
 /// Whether the text has a part of such a directive, or of a macro's definition. Clang's assembler accepts directives in capitals as
 /// well.
 fn could_name_a_file_within(text: &[u8]) -> bool {
+    holds_anywhere(text, begins_directive, is_part_of_directive)
+}
+
+/// Whether a part of such a directive could begin with these bytes.
+fn begins_directive(byte: u8, next: u8) -> bool {
+    let next = next | 0x20;
+    (byte == b'.') & ((next == b'i') | (next == b'm'))
+        | (byte | 0x20 == b'c') & ((next == b'b') | (next == b'l'))
+}
+
+/// Whether the text begins with such a part.
+fn is_part_of_directive(text: &[u8]) -> bool {
     // PTX has `atom.inc.u32`.
-    let mut rest = text;
-    while let Some(at) = find_in_any_case(rest, b".inc") {
-        rest = &rest[at + 4..];
-        if rest
-            .first()
-            .is_some_and(|next| !matches!(next, b'.' | b' '))
-        {
-            return true;
-        }
-    }
+    let is_inclusion = || !matches!(text.get(4), None | Some(b'.' | b' '));
     let mut parts = [&b"cbin"[..], b".macro", b".irp"].into_iter();
-    parts.any(|part| find_in_any_case(text, part).is_some())
+    begins_in_any_case(text, b".inc") && is_inclusion()
+        || parts.any(|part| begins_in_any_case(text, part))
+}
+
+/// Whether an escape that could mean any character begins with these bytes.
+fn begins_escape(byte: u8, next: u8) -> bool {
+    let is_letter = (next == b'x') | (next == b'u') | (next == b'U') | (next == b'N');
+    (byte == b'\\') & (is_letter | (next.wrapping_sub(b'0') < 10))
+}
+
+/// Whether an escape in the text could mean any character.
+fn has_escape(text: &[u8]) -> bool {
+    holds_anywhere(text, begins_escape, |_| true)
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ const UNENDED: &str = "the baker was killed";
 
 /// The reason while an application's driver is asked for a binary.
 const FETCHING: &str = "the driver died in a program that asked for the binary";
+/// The reason begins with this if the baker stopped a recipe whose kernels never ran.
+pub const UNUSED: &str = "its kernels never ran";
 /// The reasons of crashes in the baker begin with this.
 pub const CRASHED: &str = "the driver crashed";
 /// A recipe is not tried again after so many failures.
@@ -78,7 +80,13 @@ pub(super) fn has_content(directory: &Directory, name: &str) -> bool {
 impl BakeAttempts {
     /// Why the recipe is not tried again; None if it is.
     pub fn given_up(&self) -> Option<NotBakeable> {
-        (self.count >= MAX_ATTEMPTS || self.reason == FETCHING).then(|| self.verdict())
+        let is_over = self.count >= MAX_ATTEMPTS && !self.is_unused();
+        (is_over || self.reason == FETCHING).then(|| self.verdict())
+    }
+
+    /// Whether the baker stopped it, since its kernels never ran. It is tried again once they have.
+    pub fn is_unused(&self) -> bool {
+        self.reason.starts_with(UNUSED)
     }
 
     /// What the last attempt shows about the recipe.
@@ -117,8 +125,25 @@ impl Store {
     /// # Errors
     /// The file cannot be written.
     pub fn begin_attempt(&self, key: &Key) -> Result<(), StoreError> {
-        let before = self.attempts(key).map_or(0, |attempts| attempts.count);
+        let before = self.attempts(key).filter(|before| !before.is_unused());
+        let before = before.map_or(0, |attempts| attempts.count);
         self.write_attempts(key, before.saturating_add(1), UNENDED)
+    }
+
+    /// Takes an attempt back: it neither failed nor stored anything. `before` are the attempts before it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn take_back_attempt(
+        &self,
+        key: &Key,
+        before: Option<&BakeAttempts>,
+    ) -> Result<(), StoreError> {
+        let Some(before) = before else {
+            self.forget_attempts(key);
+            return Ok(());
+        };
+        self.write_attempts(key, before.count, &before.reason)
     }
 
     /// Notes that the attempt has failed.
@@ -212,6 +237,35 @@ mod tests {
         );
         assert_eq!(store.clear().expect("cleared").files, 1);
         assert_eq!(store.attempts(&key), None);
+    }
+
+    #[test]
+    fn what_never_ran_and_took_long_is_never_given_up_and_a_crash_of_it_is_counted() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("cache");
+        let store = Store::open(&path, Limits::default()).expect("a store");
+        let key = Key([3; 32]);
+        let attempts = || store.attempts(&key);
+        for _ in 0..3 {
+            store.begin_attempt(&key).expect("written");
+            store.attempt_failed(&key, UNUSED).expect("written");
+            let unused = attempts().expect("an attempt");
+            assert!(unused.is_unused() && unused.given_up().is_none());
+            store.begin_attempt(&key).expect("written");
+            store
+                .take_back_attempt(&key, Some(&unused))
+                .expect("written");
+            assert_eq!(attempts(), Some(unused));
+        }
+        for count in 1..=MAX_ATTEMPTS {
+            assert!(attempts().is_none_or(|before| before.given_up().is_none()));
+            store.begin_attempt(&key).expect("written");
+            store.attempt_failed(&key, CRASHED).expect("written");
+            assert_eq!(attempts().map(|now| now.count), Some(count));
+        }
+        assert_eq!(store.given_up(&key), Some(NotBakeable::DriverDied));
+        store.take_back_attempt(&key, None).expect("removed");
+        assert_eq!(attempts(), None);
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //!
 //! A digest is remembered by host, device, inode, size, mtime and ctime. No key contains these, so entries can be copied to other
 //! hosts. A file that changed less than two seconds ago is read each time, because it could change again without a change of its
-//! times.
+//! times. A file whose times are not those of a clock is remembered while its mount lasts, or for this process only: see
+//! `file_fingerprint`.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,18 +15,20 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Store, TEMPORARY};
-use crate::file_fingerprint::FileFingerprint;
+use crate::file_fingerprint::{FileFingerprint, FileSystems, MountIdentity, Validity};
 use crate::fork_safety::Mutex;
 use crate::framing;
+use crate::regular_file;
 
 pub(super) const DIRECTORY: &str = "digests";
-const MAGIC: &[u8] = b"oclcdig2";
+const MAGIC: &[u8] = b"oclcdig3";
 /// A driver has some dozens of files. Forgetting a digest costs only time.
 const MAX_REMEMBERED: usize = 4096;
 /// How often a file is read that changes while it is read.
 const ATTEMPTS: u32 = 4;
 
-type Remembered = Vec<(FileFingerprint, [u8; 32])>;
+/// Files and their digests, each with the mount during which the digest is valid. None: it does not depend on a mount.
+type Remembered = Vec<(FileFingerprint, Option<MountIdentity>, [u8; 32])>;
 
 /// Digests of files, with a memory in the store if there is one.
 pub struct Digests {
@@ -35,7 +38,19 @@ pub struct Digests {
 #[derive(Default)]
 struct State {
     remembered: Option<Remembered>,
+    /// What later processes could not trust.
+    of_this_process: Remembered,
     changed: bool,
+}
+
+impl State {
+    /// The digest of a file in this state that was found last, and the mount that must last for it.
+    fn known(&self, stamp: &FileFingerprint) -> Option<(Option<MountIdentity>, [u8; 32])> {
+        let remembered = self.remembered.iter().flatten();
+        let mut all = remembered.chain(&self.of_this_process).rev();
+        let (_, mount, digest) = all.find(|(known, ..)| known == stamp)?;
+        Some((mount.clone(), *digest))
+    }
 }
 
 impl Digests {
@@ -58,27 +73,45 @@ impl Digests {
     }
 
     fn try_digest(&self, store: Option<&Store>, path: &Path) -> io::Result<[u8; 32]> {
-        let stamp = FileFingerprint::of(&std::fs::metadata(path)?);
+        let metadata = std::fs::metadata(path)?;
+        let stamp = FileFingerprint::of(&metadata);
         let mut state = self.state.lock();
-        let remembered = state
+        state
             .remembered
             .get_or_insert_with(|| store.and_then(load).unwrap_or_default());
-        if let Some((_, digest)) = remembered.iter().find(|(known, _)| *known == stamp) {
-            return Ok(*digest);
-        }
+        let known = state.known(&stamp);
         drop(state);
-        let mut file = File::open(path)?;
+        if !metadata.is_file() {
+            return Err(regular_file::is_none());
+        }
+        let opened = regular_file::open_seen(path)?;
+        let (mut file, _) = opened.ok_or_else(regular_file::is_none)?;
+        // Opened for it as well: it may have been remembered by a process that has more rights.
+        if let Some((mount, digest)) = known
+            && (mount.is_none() || mount == MountIdentity::at(path))
+        {
+            return Ok(digest);
+        }
         let digest = blake3_of(&mut file)?;
         if FileFingerprint::of(&file.metadata()?) != stamp {
             return Err(io::Error::other("it changed while it was read"));
         }
-        if stamp.is_settled() {
-            let mut state = self.state.lock();
-            let remembered = state.remembered.get_or_insert_default();
-            let excess = (remembered.len() + 1).saturating_sub(MAX_REMEMBERED);
-            remembered.drain(..excess);
-            remembered.push((stamp, digest));
-            state.changed = true;
+        let validity = stamp.validity(path, &mut FileSystems::default());
+        let mount = match validity {
+            Validity::Mount => MountIdentity::at(path),
+            _ => None,
+        };
+        let mut state = self.state.lock();
+        match (validity, &mount) {
+            (Validity::Moment, _) => {}
+            (Validity::Process, _) | (Validity::Mount, None) => {
+                add(&mut state.of_this_process, (stamp, None, digest));
+            }
+            (Validity::Mount | Validity::Lasting, _) => {
+                let remembered = state.remembered.get_or_insert_default();
+                add(remembered, (stamp, mount, digest));
+                state.changed = true;
+            }
         }
         Ok(digest)
     }
@@ -115,6 +148,12 @@ impl Default for Digests {
     fn default() -> Self {
         Self::new()
     }
+}
+
+fn add(remembered: &mut Remembered, one: (FileFingerprint, Option<MountIdentity>, [u8; 32])) {
+    let excess = (remembered.len() + 1).saturating_sub(MAX_REMEMBERED);
+    remembered.drain(..excess);
+    remembered.push(one);
 }
 
 fn load(store: &Store) -> Option<Remembered> {
@@ -157,8 +196,11 @@ fn blake3_of(file: &mut File) -> io::Result<[u8; 32]> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::super::Limits;
     use super::*;
+    use crate::regular_file::tests::without_rights;
 
     #[test]
     fn two_files_of_equal_size_and_mtime_have_digests_of_their_own_also_when_remembered() {
@@ -200,8 +242,13 @@ mod tests {
         let settled = [settled.as_path(), Path::new("/bin/sh")]
             .into_iter()
             .find(|path| {
-                std::fs::metadata(path)
-                    .is_ok_and(|metadata| FileFingerprint::of(&metadata).is_settled())
+                let state = FileFingerprint::at(path);
+                let mut systems = FileSystems::default();
+                state.is_some_and(|state| match state.validity(path, &mut systems) {
+                    Validity::Moment | Validity::Process => false,
+                    Validity::Mount => MountIdentity::at(path).is_some(),
+                    Validity::Lasting => true,
+                })
             })
             .expect("a settled file")
             .to_owned();
@@ -229,5 +276,72 @@ mod tests {
             Digests::new().digest(Some(&store), &settled).expect("read"),
             digest
         );
+    }
+
+    #[test]
+    fn a_digest_that_another_process_remembered_makes_no_file_readable() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("file");
+        std::fs::write(&path, "").expect("written");
+        for (mode, is_readable) in [(0o000, false), (0o400, true)] {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&path, permissions).expect("changed");
+            let stamp = FileFingerprint::at(&path).expect("a file");
+            let digests = Digests::new();
+            add(
+                &mut digests.state.lock().of_this_process,
+                (stamp, None, [7; 32]),
+            );
+            let digest = without_rights(|| digests.digest(None, &path).ok());
+            assert_eq!(digest, is_readable.then_some([7; 32]));
+        }
+    }
+
+    #[test]
+    fn what_is_no_regular_file_has_no_digest() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let fifo = directory.path().join("fifo");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0)
+            .expect("made");
+        for path in [&fifo, directory.path()] {
+            assert!(Digests::new().digest(None, path).is_err(), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn what_later_processes_could_not_trust_is_remembered_in_this_one_only() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store =
+            Store::open(&directory.path().join("cache"), Limits::default()).expect("a store");
+        let stamp = FileFingerprint::at(Path::new("/bin/sh")).expect("a file");
+        let digests = Digests::new();
+        add(
+            &mut digests.state.lock().of_this_process,
+            (stamp, None, [7; 32]),
+        );
+        let known = digests.digest(Some(&store), Path::new("/bin/sh"));
+        assert_eq!(known.expect("remembered"), [7; 32]);
+        digests.save(&store);
+        assert!(load(&store).is_none());
+    }
+
+    #[test]
+    fn a_digest_of_an_image_lasts_as_long_as_its_mount() {
+        let path = Path::new("/bin/sh");
+        let Some(mount) = MountIdentity::at(path) else {
+            return;
+        };
+        let stamp = FileFingerprint::at(path).expect("a file");
+        let another = MountIdentity::at(Path::new("/proc"));
+        for (mount, is_trusted) in [(Some(mount), true), (another, false)] {
+            let digests = Digests::new();
+            let mut state = digests.state.lock();
+            let remembered = state.remembered.get_or_insert_default();
+            add(remembered, (stamp, mount, [7; 32]));
+            drop(state);
+            let digest = digests.digest(None, path).expect("readable");
+            assert_eq!(digest == [7; 32], is_trusted);
+        }
     }
 }

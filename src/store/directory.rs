@@ -14,8 +14,8 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::StoreError;
 use super::disk::{Disk, SystemDisk};
-use super::filesystem::FileSystem;
 use crate::file_fingerprint::FileId;
+use crate::filesystem::FileSystem;
 use crate::guarded_file::file_id;
 use crate::trust;
 

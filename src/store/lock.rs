@@ -28,7 +28,7 @@ use fs2::FileExt;
 
 use super::LOCKS;
 use super::directory::Directory;
-use super::filesystem::FileSystem;
+use crate::filesystem::FileSystem;
 use crate::fork_generation::generation;
 use crate::fork_safety::{Mutex, MutexGuard};
 use crate::key::ingredients::Key;

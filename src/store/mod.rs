@@ -11,7 +11,6 @@ pub mod entry;
 mod evict;
 #[cfg(test)]
 mod faults;
-pub mod filesystem;
 pub mod gc;
 pub mod journal;
 mod leftovers;

@@ -224,6 +224,21 @@ impl StoredRecipe {
         ingredients.iter().any(is_keyed) || self.files.iter().any(|file| is_outside(&file.place))
     }
 
+    /// Whether the program is the same in each working directory in which nothing is found: the compiler found every header by an
+    /// absolute path. `include_dirs` are the directories of the options.
+    pub fn has_only_absolute_paths(
+        &self,
+        ingredients: &[Ingredient],
+        include_dirs: &[Vec<u8>],
+    ) -> bool {
+        let is_keyed = |one: &Ingredient| one.kind == Kind::WorkingDirectory;
+        // The names of other places begin with the working directory, or with a directory of the driver, which may be below it.
+        let is_of_path = |place: &[u8]| place.starts_with(b"/") || place.starts_with(b"-I");
+        !ingredients.iter().any(is_keyed)
+            && include_dirs.iter().all(|dir| dir.starts_with(b"/"))
+            && self.files.iter().all(|file| is_of_path(&file.place))
+    }
+
     /// The text that the program is made from: its source or intermediate language.
     pub fn text(&self) -> Option<&[u8]> {
         match &self.base {
@@ -267,6 +282,41 @@ mod tests {
             encoded(&linked),
             [&[2, 1][..], &encoded(&Key([5; 32]))].concat()
         );
+    }
+
+    #[test]
+    fn a_relative_path_or_one_of_the_driver_depends_on_the_working_directory() {
+        let recipe = |place: &str| StoredRecipe {
+            base: RecipeBase::Source(Text::default()),
+            operation: RecipeOperation::Build,
+            options: None,
+            devices: Vec::new(),
+            listed: None,
+            previous: None,
+            files: vec![HeaderFile {
+                place: place.as_bytes().into(),
+                path: Text::default(),
+                digest: [0; 32],
+                content: HeaderContent::Text(Text::default()),
+            }],
+            working_directory: None,
+            own_cache: None,
+        };
+        let directories = |names: &[&str]| -> Vec<Vec<u8>> {
+            names.iter().map(|name| name.as_bytes().into()).collect()
+        };
+        let directory = [Ingredient::new(Kind::WorkingDirectory, "", "/work")];
+        for (place, names, ingredients, expected) in [
+            ("/opt/a.h", &["/opt", "/usr"][..], &[][..], true),
+            ("-I0/../a.h", &["/opt"], &[], true),
+            ("-I0/a.h", &["/opt", "opt"], &[], false),
+            ("cwd/a.h", &["/opt"], &[], false),
+            ("driver0/a.h", &[], &[], false),
+            ("/opt/a.h", &[], &directory, false),
+        ] {
+            let found = recipe(place).has_only_absolute_paths(ingredients, &directories(names));
+            assert_eq!(found, expected, "{place} {names:?}");
+        }
     }
 
     #[test]

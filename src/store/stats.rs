@@ -26,10 +26,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::directory::{Directory, TEMPORARY_PREFIX, is_temporary};
-use super::filesystem::FileSystem;
 use super::live::Live;
 use super::lock::{LockAttempt, LockGuard, Locks, Purpose};
 use super::{STATISTICS, Store, StoreError};
+use crate::filesystem::FileSystem;
 pub use counters::{Counter, CounterEvent, Totals};
 pub use file::{Labels, MAGIC, Program, ROW, ROWS, WORDS, add};
 pub use merge::{CountedRows, DAY_MS};

@@ -7,12 +7,18 @@
 pub mod fallible;
 #[path = "../../src/file_fingerprint.rs"]
 pub mod file_fingerprint;
+#[path = "../../src/filesystem.rs"]
+pub mod filesystem;
 #[path = "../../src/framing.rs"]
 pub mod framing;
 #[path = "../../src/key/mod.rs"]
 pub mod key;
 #[path = "../../src/outcome.rs"]
 pub mod outcome;
+#[path = "../../src/proc_file.rs"]
+pub mod proc_file;
+#[path = "../../src/regular_file.rs"]
+pub mod regular_file;
 
 /// As in the library, of which only the format of entries is wanted.
 #[path = "../../src/store"]

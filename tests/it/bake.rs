@@ -3,6 +3,7 @@
 mod faults;
 mod ingredients;
 pub mod never_inside;
+mod order;
 mod places;
 mod stale;
 

@@ -98,7 +98,7 @@ pub fn touch(file: &Path) {
 }
 
 /// The real path of a library that the dynamic linker finds by its name.
-fn find(library: &str) -> PathBuf {
+pub fn find(library: &str) -> PathBuf {
     let listed = Command::new("/sbin/ldconfig").arg("-p").output();
     let listed = String::from_utf8(listed.expect("ldconfig").stdout).expect("UTF-8");
     let known = listed.lines().filter_map(|line| line.split(" => ").nth(1));

@@ -82,7 +82,7 @@ const FOLDED: &str = "__kernel void f(__global double *out) {\n\
     out[3] = __builtin_sin(0x1.b2f7060e83af8p+2); }\n";
 
 /// Compiles C; None, said by name, if there is no compiler.
-fn compile(to: &Path, source: &Path, options: &[&str]) -> Option<()> {
+pub fn compile(to: &Path, source: &Path, options: &[&str]) -> Option<()> {
     let mut compiler = Command::new("cc");
     compiler
         .arg("-O1")

@@ -47,7 +47,7 @@ fn another_build_of_the_driver_compiles_again_and_the_same_at_another_path_does_
 }
 
 /// The full name of a library that the driver of the only entry needs.
-fn needed(sandbox: &Sandbox, start: &str) -> Option<String> {
+pub fn needed(sandbox: &Sandbox, start: &str) -> Option<String> {
     let entry = sandbox.entries().pop().expect("an entry");
     let key = entry.file_stem().expect("a name").to_string_lossy();
     let shown = sandbox.oclcache(&["show", &key]).ok().stdout;
@@ -376,7 +376,7 @@ fn a_library_of_the_linker_for_another_processor_compiles_nothing() {
 }
 
 /// Puts a directory in the place of another for one program.
-fn with_mounted(sandbox: &Sandbox, from: &Path, to: &str) -> usize {
+pub fn mounted(sandbox: &Sandbox, from: &Path, to: &str) -> usize {
     let source = sandbox.write("kernel.cl", SOURCE);
     let mut command = sandbox.command(Way::Cached, "unshare");
     let script = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
@@ -421,7 +421,7 @@ fn another_gcc_than_the_one_that_links_kernels_compiles_nothing() {
         to.join("libgcc.a")
     };
     copy(&format!("x86_64-linux-gnu/{newest}"));
-    let misses = || with_mounted(&sandbox, &tree, "/usr/lib/gcc");
+    let misses = || mounted(&sandbox, &tree, "/usr/lib/gcc");
     assert_eq!(misses(), 1);
     for other in [
         "avr/99".to_owned(),
@@ -435,7 +435,7 @@ fn another_gcc_than_the_one_that_links_kernels_compiles_nothing() {
 }
 
 /// The linker that PATH leads to.
-fn linker() -> PathBuf {
+pub fn linker() -> PathBuf {
     let path = std::env::var("PATH").expect("a path");
     let linkers = std::env::split_paths(&path).map(|directory| directory.join("ld"));
     let mut linkers = linkers.filter(|linker| linker.exists());

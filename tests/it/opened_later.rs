@@ -90,6 +90,22 @@ fn the_first_value_of_the_search_path_for_libraries_counts() {
     assert_eq!([(); 2].map(|()| times()), [1, 0]);
 }
 
+/// Both are in the key in either case.
+#[test]
+fn the_order_of_two_libraries_of_a_name_is_in_the_key() {
+    let mut sandbox = sandbox("text");
+    std::fs::create_dir(sandbox.path("elsewhere")).expect("made");
+    let other = sandbox.path("elsewhere/libhelper.so");
+    copy_program(example("libhelper.so"), &other);
+    change_last_byte(&other);
+    let [one, two] = ["helpers", "elsewhere"].map(|name| sandbox.path(name));
+    for [first, second] in [[&one, &two], [&two, &one]] {
+        let both = format!("{};{}", first.display(), second.display());
+        sandbox.set("LD_LIBRARY_PATH", both);
+        assert_eq!([(); 2].map(|()| build(&sandbox).source_builds()), [1, 0]);
+    }
+}
+
 /// What setproctitle(3bsd) overwrites, the dynamic linker has read at the start.
 #[test]
 fn the_first_value_of_the_search_path_is_not_taken_from_where_the_program_has_written() {

@@ -41,7 +41,8 @@ fn unprivileged(test: &str) -> Option<Sandbox> {
     Some(sandbox)
 }
 
-const AS_NOBODY: [&str; 6] = [
+/// Runs a command without privileges, as a user that owns nothing.
+pub const AS_NOBODY: [&str; 6] = [
     "--reuid",
     "65534",
     "--regid",

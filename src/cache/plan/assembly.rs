@@ -23,7 +23,7 @@ pub(super) fn call_ingredients(
     surroundings: Vec<Ingredient>,
 ) -> Result<Vec<Ingredient>, Bypass> {
     let driver = inputs.driver;
-    let mut all = base_ingredients(&inputs.base, text);
+    let mut all = base_ingredients(inputs, text);
     all.push(match &text.options {
         Some(options) => Ingredient::new(Kind::Options, "given", sha256(&options.normalized)),
         None => Ingredient::new(Kind::Options, "NULL", []),
@@ -49,10 +49,13 @@ pub(super) fn call_ingredients(
     Ok(all)
 }
 
-fn base_ingredients(base: &Base, text: &CallText) -> Vec<Ingredient> {
-    match base {
+fn base_ingredients(inputs: &CallInputs<'_>, text: &CallText) -> Vec<Ingredient> {
+    match &inputs.base {
         Base::Source(_) => vec![text.source.ingredient()],
-        Base::Il(code, constants) => il_ingredients(code, constants),
+        Base::Il(code, constants) => {
+            let digest = inputs.il_digest.unwrap_or_else(|| sha256(code));
+            il_ingredients(digest, constants)
+        }
         Base::Linked(inputs) => input_ingredients(inputs),
     }
 }
@@ -77,8 +80,8 @@ fn push_operation(all: &mut Vec<Ingredient>, inputs: &CallInputs<'_>) -> Result<
     Ok(())
 }
 
-fn il_ingredients(code: &[u8], constants: &Constants) -> Vec<Ingredient> {
-    let code = Ingredient::new(Kind::Il, "", sha256(code));
+fn il_ingredients(digest: [u8; 32], constants: &Constants) -> Vec<Ingredient> {
+    let code = Ingredient::new(Kind::Il, "", digest);
     let constants = constants
         .iter()
         .map(|(id, value)| Ingredient::new(Kind::Constant, id.to_string(), value.as_slice()));

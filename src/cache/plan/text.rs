@@ -75,7 +75,9 @@ impl Cache {
             && (may_omit || known.digest.is_of_all())
             && let Some(closure) = source_independent_closure(driver, options)
         {
-            *text = known.text.clone();
+            if let Some(shared) = known.shared_text() {
+                *text = shared.clone();
+            }
             return Ok((closure, known.digest));
         }
         let followed = texts(driver, text, headers, options)?;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::headers;
+use super::order::sort_by_use;
 use super::replayer::BakeTask;
 use crate::cli::failure::Failure;
 use crate::cli::recipe_environment::{self, VariableMap};
@@ -70,6 +71,8 @@ pub struct BakeItem {
     pub device: Vec<u8>,
     /// Why it is compiled.
     pub task: BakeTask,
+    /// Its place in the order in which recipes are compiled.
+    pub rank: usize,
 }
 
 impl BakeItem {
@@ -82,6 +85,7 @@ impl BakeItem {
             driver: meta.driver_family.clone(),
             device: device::name(&meta.ingredients).unwrap_or_default().to_vec(),
             task,
+            rank: 0,
         }
     }
 }
@@ -113,20 +117,44 @@ pub enum OwnCache {
 /// The recipes to compile, and those that cannot be compiled.
 #[derive(Default)]
 pub struct Work {
-    /// Recipes by worker settings, the latest first.
+    /// Recipes by worker settings, in the order of their ranks.
     pub places: BTreeMap<WorkerSettings, Vec<BakeItem>>,
     /// Skipped recipes, with the reasons.
     pub skipped: Vec<(BakeItem, String)>,
 }
 
 impl Work {
-    /// Drops what was tried before. Returns whether anything is left.
-    pub fn retain_new(&mut self, tried: &mut BTreeSet<Key>) -> bool {
+    /// Drops what was tried before.
+    pub fn retain_new(&mut self, tried: &mut BTreeSet<Key>) {
         self.skipped.retain(|(item, _)| tried.insert(item.key));
         for items in self.places.values_mut() {
             items.retain(|item| tried.insert(item.key));
         }
-        self.places.values().any(|items| !items.is_empty())
+    }
+
+    /// Whether there is nothing to compile.
+    pub fn is_empty(&self) -> bool {
+        self.places.values().all(Vec::is_empty)
+    }
+
+    /// All recipes to compile.
+    pub fn items(&self) -> impl Iterator<Item = &BakeItem> {
+        self.places.values().flatten()
+    }
+
+    /// Adds a recipe whose kernels never ran.
+    pub fn add_unused(&mut self, place: &WorkerSettings, item: BakeItem) {
+        let items = self.places.entry(place.clone()).or_default();
+        let after = items.partition_point(|other| other.rank < item.rank);
+        let task = BakeTask::BakeUnused;
+        items.insert(after, BakeItem { task, ..item });
+    }
+
+    /// Adds recipes to compile after these.
+    pub fn append(&mut self, more: Work) {
+        for (place, mut items) in more.places {
+            self.places.entry(place).or_default().append(&mut items);
+        }
     }
 }
 
@@ -143,13 +171,16 @@ pub fn collect(store: &Store, config: &Config, filter: &BakeFilter) -> Result<Wo
             found.push((key, meta));
         }
     }
-    found.sort_by_key(|(key, meta)| (std::cmp::Reverse(meta.created), *key));
-    for (key, meta) in found {
+    sort_by_use(store, &mut found);
+    for (rank, (key, meta)) in found.into_iter().enumerate() {
         let task = match meta.is_pending() {
             true => BakeTask::Bake,
             false => BakeTask::Again,
         };
-        let item = BakeItem::of(key, &meta, task);
+        let item = BakeItem {
+            rank,
+            ..BakeItem::of(key, &meta, task)
+        };
         if let Some(attempts) = store.attempts(&key).filter(|_| !filter.all)
             && attempts.given_up().is_some()
         {

@@ -1,10 +1,12 @@
 //! Finds the directory in which a recipe is compiled. It is the application's own, with the application's own options, if the headers
 //! there are unchanged: then the driver finds what the application left in the driver's own cache, and logs name the same
-//! directories.
+//! directories. That directory may be gone or unsafe to work in ([`trust::can_be_entered`]). If all headers have absolute paths, the
+//! recipe is then compiled in an empty directory, still with the application's own options. The headers are compared before, here, and
+//! after the compilation, by the hooks: a header that changed meanwhile leaves no entry.
 //!
-//! A recipe from an archive was compiled on another machine; a directory may be gone or unsafe to work in
-//! ([`trust::can_be_entered`]). Then the headers are written to a private directory, in which a compiler finds what it found for the
-//! application. Nothing is read or written at the paths in the recipe.
+//! A recipe from an archive was compiled on another machine, and its paths are not trusted. For such a recipe, and for one with
+//! relative paths whose directory is gone or unsafe, the headers are written to a private directory, in which a compiler finds what it
+//! found for the application. Then nothing is written at the paths in the recipe, and for an archive nothing is read there.
 //!
 //! Each directory of the options becomes a directory of its own, deep enough for names that begin with `..`. A directory that is the
 //! same as an earlier one becomes a link to that: compilers skip a directory that they have searched, and so does the key. The
@@ -12,15 +14,16 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 use crate::key::options;
 use crate::log::text;
+use crate::regular_file;
 use crate::store::recipe::{HeaderContent, HeaderFile, StoredRecipe, is_outside};
 use crate::trust;
 
@@ -57,18 +60,31 @@ pub fn is_in_place(
     directory.is_some_and(|directory| directory.is_dir() && trust::can_be_entered(&directory))
 }
 
+/// Whether a recipe is compiled with the application's own options in an empty directory, since the application's is gone or unsafe
+/// and no path depends on it. Never for a recipe `from_elsewhere`.
+fn keeps_options_elsewhere(
+    recipe: &StoredRecipe,
+    ingredients: &[Ingredient],
+    from_elsewhere: bool,
+    include_dirs: &[Vec<u8>],
+) -> bool {
+    !from_elsewhere && recipe.has_only_absolute_paths(ingredients, include_dirs)
+}
+
 /// Whether a recipe is compiled with other options than the application's, since they name include directories that are moved.
 pub fn moves_options(
     recipe: &StoredRecipe,
     ingredients: &[Ingredient],
     from_elsewhere: bool,
 ) -> bool {
-    let names_directories = |options: &[u8]| {
-        options::parse(options).is_ok_and(|options| !options.include_dirs.is_empty())
-    };
+    let options = recipe.options.as_ref();
+    let include_dirs = options
+        .and_then(|options| options::parse(options).ok())
+        .map_or_else(Vec::new, |options| options.include_dirs);
     recipe.working_directory.is_some()
+        && !include_dirs.is_empty()
         && !is_in_place(recipe, ingredients, from_elsewhere)
-        && (recipe.options.as_ref()).is_some_and(|options| names_directories(options))
+        && !keeps_options_elsewhere(recipe, ingredients, from_elsewhere, &include_dirs)
 }
 
 /// The application's directory, or a new one with the headers. For a recipe `from_elsewhere`, headers are taken from the recipe
@@ -97,9 +113,10 @@ pub fn lay_out(
     let parsed = options.as_deref().map(options::parse).transpose();
     let parsed =
         parsed.map_err(|reason| format!("its options cannot be parsed: {}", reason.name()))?;
-    let dirs = parsed
-        .iter()
-        .flat_map(|parsed| parsed.include_dirs.iter().enumerate());
+    let include_dirs = parsed
+        .as_ref()
+        .map_or(&[][..], |parsed| &parsed.include_dirs);
+    let dirs = include_dirs.iter().enumerate();
     let mut bases = vec![HeaderDirectory {
         name: b"cwd".to_vec(),
         theirs: theirs.clone(),
@@ -131,6 +148,13 @@ pub fn lay_out(
     if is_in_place(recipe, ingredients, from_elsewhere) {
         return Ok(Layout {
             working_directory: theirs,
+            options,
+            is_moved: false,
+        });
+    }
+    if keeps_options_elsewhere(recipe, ingredients, from_elsewhere, include_dirs) {
+        return Ok(Layout {
+            working_directory,
             options,
             is_moved: false,
         });
@@ -233,16 +257,7 @@ fn check_disk(
 /// SHA-256 of a file; None if it is not a file or is too large for a header.
 fn digest(path: &Path) -> Option<[u8; 32]> {
     const MAX_BYTES: u64 = 64 << 20;
-    // Opening a FIFO or device could block or have effects.
-    if !fs::metadata(path).ok()?.is_file() {
-        return None;
-    }
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = File::options().read(true).custom_flags(flags).open(path);
-    let file = file.ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
+    let (file, _) = regular_file::open(path).ok()??;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
     Some(sha256(&bytes))

@@ -11,7 +11,7 @@ use opencl_sys::{CL_DEVICE_NAME, CL_SUCCESS, cl_int};
 
 use super::headers::{Layout, lay_out};
 use crate::cache::audit;
-use crate::cache::bake::{self, Call, Done};
+use crate::cache::bake::{self, Call, Done, KernelUse};
 use crate::cl::{Context, Device, Program};
 use crate::driver::{Application, BuildArguments, FloatState};
 use crate::key::ingredients::Key;
@@ -34,6 +34,8 @@ pub enum ReplayResult {
     Known,
     /// Its driver has not changed.
     Current,
+    /// Its kernels never ran, so it is left for [`BakeTask::BakeUnused`].
+    PutOff,
     /// It was compiled for an audit, by the driver of this identity; the result is in [`RESULT`].
     Compiled(Key),
     /// Audit: the entry is what the driver compiles.
@@ -54,8 +56,10 @@ pub const RESULT: &str = "compiled";
 /// Why a recipe is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BakeTask {
-    /// To store an entry, unless there is one.
+    /// To store an entry, unless there is one, or no kernel of the program ever ran.
     Bake,
+    /// To store an entry, unless there is one. No kernel of the program ever ran.
+    BakeUnused,
     /// To replace an entry.
     Again,
     /// To compare with an entry.
@@ -147,6 +151,7 @@ impl Replayer<'_> {
             Done::Stored(new) => (ReplayResult::Baked, new),
             Done::Known(new) => (ReplayResult::Known, new),
             Done::Compiled(bytes) => return self.keep_result(application, &bytes),
+            Done::PutOff => return Ok(ReplayResult::PutOff),
             Done::Left(why) => return skip(why),
             Done::Useless(why) => return Err(ReplayResult::Failed(why)),
         };
@@ -254,7 +259,9 @@ impl Replayer<'_> {
             _ => None,
         };
         let application = replay.application;
-        let directories = application.hooked().include_dirs();
+        let Some(directories) = application.hooked().include_dirs() else {
+            return skip("directories of the driver's headers cannot be listed");
+        };
         let root = replay.root.join(replay.calls.to_string());
         let laid = lay_out(
             &root,
@@ -292,15 +299,21 @@ impl Replayer<'_> {
         };
         let operation = recipe.operation.clone();
         let float_state = FloatState::enter(&meta.ingredients);
+        let is_asked_for = depth == 0;
         bake::begin(Call {
             key: *key,
+            // Objects and libraries have no kernels. What is linked of them may run.
+            puts_off: replay.task == BakeTask::Bake
+                && is_asked_for
+                && !matches!(operation, RecipeOperation::Compile(_))
+                && !meta.facts.kernel_names.is_empty(),
             meta,
             is_stale: self.is_stale,
-            again: replay.task != BakeTask::Bake && depth == 0,
+            again: matches!(replay.task, BakeTask::Again | BakeTask::Audit) && is_asked_for,
             is_audit: replay.task == BakeTask::Audit,
             is_part: depth > 0,
             is_moved,
-            has_variants: self.has_variants(&recipe),
+            kernel_use: self.kernel_use(&recipe),
             recipe,
         });
         let made = match (&operation, program) {
@@ -341,8 +354,9 @@ impl Replayer<'_> {
         Ok(self.make(replay, key, meta, recipe, depth + 1)?.0)
     }
 
-    /// Whether the driver's own cache has variants that it made when kernels of the application ran.
-    fn has_variants(&self, recipe: &StoredRecipe) -> Box<dyn Fn() -> bool + Send> {
+    /// What the driver's own cache tells of the kernels of the program that is built next. The program is the one that the build
+    /// uses.
+    fn kernel_use(&self, recipe: &StoredRecipe) -> Box<dyn Fn() -> KernelUse + Send> {
         let own = self
             .own_cache
             .clone()
@@ -350,9 +364,20 @@ impl Replayer<'_> {
         let before = own.as_deref().map(programs_in).unwrap_or_default();
         Box::new(move || {
             let now = own.as_deref().map(programs_in).unwrap_or_default();
-            now.iter()
-                .filter(|(program, used)| before.get(*program) != Some(used))
-                .any(|(program, _)| has_variants(program))
+            let used =
+                |(program, used): &(&PathBuf, &SystemTime)| before.get(*program) != Some(*used);
+            let built: Vec<&PathBuf> = now
+                .iter()
+                .filter(used)
+                .map(|(program, _)| program)
+                .collect();
+            if built.iter().any(|program| has_variants(program)) {
+                KernelUse::Ran
+            } else if built.iter().any(|program| before.contains_key(*program)) {
+                KernelUse::NeverRan
+            } else {
+                KernelUse::Unknown
+            }
         })
     }
 }

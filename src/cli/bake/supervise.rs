@@ -18,12 +18,18 @@ use super::replayer::{BakeTask, ReplayResult};
 use crate::cache::RUN_VARIABLE;
 use crate::config::{Config, Name, SETTINGS};
 use crate::store::Store;
+use crate::store::bake_attempts::UNUSED;
 
 /// How long a worker may take for a recipe: a multiple of the time that the application took, within limits. On a busy machine a
 /// worker gets little processor time.
 const TIMES: u32 = 30;
 const MIN_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
+/// The same for a recipe whose kernels never ran. To ask PoCL for a binary takes three times as long as the build (measured), unless
+/// a kernel is very large: some take minutes.
+const TIMES_UNUSED: u32 = 3;
+const MIN_TIMEOUT_UNUSED: Duration = Duration::from_secs(10);
+const MAX_TIMEOUT_UNUSED: Duration = Duration::from_secs(60);
 /// Variables of PoCL: the directory of its own cache, and whether it keeps one. They change nothing else. No other driver is known to
 /// have such a variable.
 const OWN_CACHE: &str = "POCL_CACHE_DIR";
@@ -41,6 +47,8 @@ pub struct Supervisor<'a> {
     pub timeout: Option<Duration>,
     /// Whether entries of an older driver are recompiled.
     pub is_stale: bool,
+    /// Whether recipes whose kernels never ran get little time.
+    pub bounds_unused: bool,
     /// Set when the user has interrupted the work.
     pub stop: &'a AtomicBool,
 }
@@ -49,6 +57,8 @@ pub struct Supervisor<'a> {
 pub enum WorkerEvent<'e> {
     /// A recipe is being compiled.
     Begun(&'e BakeItem),
+    /// The kernels of a recipe never ran, so the others come first.
+    PutOff(&'e BakeItem),
     /// The result of a recipe.
     Ended(BakeItem, ReplayResult),
     /// A failure that no recipe or driver caused.
@@ -56,38 +66,44 @@ pub enum WorkerEvent<'e> {
 }
 
 impl Supervisor<'_> {
-    /// Compiles everything, with at most `jobs` workers at once.
-    pub fn run(&self, work: Work, jobs: usize, tell: &(dyn Fn(WorkerEvent) + Sync)) {
+    /// Compiles everything, with at most `jobs` workers at once. Returns the recipes whose kernels never ran, which are left.
+    pub fn run(&self, work: Work, jobs: usize, tell: &(dyn Fn(WorkerEvent) + Sync)) -> Work {
         let mut queues: Vec<(WorkerSettings, Vec<BakeItem>)> = work.places.into_iter().collect();
         for (_, items) in &mut queues {
             items.reverse(); // taken from the end
         }
         let jobs = jobs.min(queues.iter().map(|(_, items)| items.len()).sum());
         let queues = Mutex::new(queues);
+        let put_off = Mutex::default();
         std::thread::scope(|scope| {
             for _ in 0..jobs {
-                scope.spawn(|| self.work(&queues, tell));
+                scope.spawn(|| self.work(&queues, &put_off, tell));
             }
         });
+        put_off
+            .into_inner()
+            .unwrap_or_else(|error| error.into_inner())
     }
 
-    /// Compiles what is left, one group of recipes after the other.
+    /// Compiles what is left, one group of recipes after the other. A worker keeps to its group, since starting one takes as long as
+    /// opening the driver.
     fn work(
         &self,
         queues: &Mutex<Vec<(WorkerSettings, Vec<BakeItem>)>>,
+        put_off: &Mutex<Work>,
         tell: &(dyn Fn(WorkerEvent) + Sync),
     ) {
         let lock = || queues.lock().unwrap_or_else(|error| error.into_inner());
         loop {
-            let largest = {
+            let next_group = {
                 let queues = lock();
-                let largest = queues.iter().enumerate();
-                let largest = largest.max_by_key(|(_, (_, items))| items.len());
-                largest
-                    .filter(|(_, (_, items))| !items.is_empty())
-                    .map(|(index, (place, _))| (index, place.clone()))
+                let queues = queues.iter().enumerate();
+                let first = |(index, (place, items)): (usize, &(WorkerSettings, Vec<BakeItem>))| {
+                    Some((items.last()?.rank, index, place.clone()))
+                };
+                queues.filter_map(first).min_by_key(|(rank, ..)| *rank)
             };
-            let Some((index, place)) = largest else {
+            let Some((_, index, place)) = next_group else {
                 return;
             };
             let next = || match self.is_stopped() {
@@ -119,11 +135,19 @@ impl Supervisor<'_> {
                 };
                 let (verdict, still_running) = match item.task {
                     BakeTask::Audit => self.audit(running, &item, &place),
-                    BakeTask::Bake | BakeTask::Again => self.bake(running, &item, tell),
+                    BakeTask::Bake | BakeTask::BakeUnused | BakeTask::Again => {
+                        self.bake(running, &item, tell)
+                    }
                 };
                 worker = still_running;
-                if let Some(verdict) = verdict {
-                    tell(WorkerEvent::Ended(item, verdict));
+                match verdict {
+                    Some(ReplayResult::PutOff) => {
+                        tell(WorkerEvent::PutOff(&item));
+                        let mut put_off = put_off.lock().unwrap_or_else(|error| error.into_inner());
+                        put_off.add_unused(&place, item);
+                    }
+                    Some(verdict) => tell(WorkerEvent::Ended(item, verdict)),
+                    None => {}
                 }
             }
             if let Some(worker) = worker {
@@ -140,8 +164,18 @@ impl Supervisor<'_> {
     pub(super) fn limit(&self, item: &BakeItem) -> Duration {
         self.timeout.unwrap_or_else(|| {
             let took = Duration::from_nanos(item.compile_ns);
-            took.saturating_mul(TIMES).clamp(MIN_TIMEOUT, MAX_TIMEOUT)
+            match self.is_bounded(item) {
+                true => took
+                    .saturating_mul(TIMES_UNUSED)
+                    .clamp(MIN_TIMEOUT_UNUSED, MAX_TIMEOUT_UNUSED),
+                false => took.saturating_mul(TIMES).clamp(MIN_TIMEOUT, MAX_TIMEOUT),
+            }
         })
+    }
+
+    /// Whether a recipe gets little time, since its kernels never ran. If that is too little, nothing is held against it.
+    fn is_bounded(&self, item: &BakeItem) -> bool {
+        item.task == BakeTask::BakeUnused && self.bounds_unused
     }
 
     /// Bakes a recipe. Returns the result, unless the user interrupted it, and the worker, unless it has ended.
@@ -152,6 +186,7 @@ impl Supervisor<'_> {
         tell: &(dyn Fn(WorkerEvent) + Sync),
     ) -> (Option<ReplayResult>, Option<Worker>) {
         let limit = self.limit(item);
+        let before = self.store.attempts(&item.key);
         if let Err(error) = self.store.begin_attempt(&item.key) {
             tell(WorkerEvent::Trouble(error.to_string()));
             let why = "attempts cannot be recorded".to_owned();
@@ -165,6 +200,10 @@ impl Supervisor<'_> {
         let parsed = answer.map(|line| ReplayResult::parse(&line));
         let (verdict, worker) = match parsed {
             Ok(Some(verdict)) => (verdict, Some(worker)),
+            Err(silence @ NoAnswer::TooLong) if self.is_bounded(item) => {
+                let why = format!("{UNUSED}, and {}", silence.words(limit));
+                return (Some(self.leave_unused(item, &why, tell)), None);
+            }
             Ok(None) => {
                 worker.kill();
                 (
@@ -173,13 +212,22 @@ impl Supervisor<'_> {
                 )
             }
             Err(NoAnswer::Stopped) => {
-                self.store.forget_attempts(&item.key);
+                let _ = self.store.take_back_attempt(&item.key, before.as_ref());
                 return (None, None);
             }
             Err(silence) => (ReplayResult::Failed(silence.words(limit)), None),
         };
+        // A build tells whether its kernels have run since. It is cheap: the driver has it in its own cache.
+        if verdict == ReplayResult::PutOff
+            && self.bounds_unused
+            && let Some(before) = before.as_ref().filter(|before| before.is_unused())
+        {
+            let verdict = self.leave_unused(item, &before.reason, tell);
+            return (Some(verdict), worker);
+        }
         let written = match &verdict {
             ReplayResult::Failed(why) => self.store.attempt_failed(&item.key, why),
+            ReplayResult::PutOff => self.store.take_back_attempt(&item.key, before.as_ref()),
             _ => {
                 self.store.forget_attempts(&item.key);
                 Ok(())
@@ -189,6 +237,19 @@ impl Supervisor<'_> {
             tell(WorkerEvent::Trouble(error.to_string()));
         }
         (Some(verdict), worker)
+    }
+
+    /// Leaves a recipe pending whose kernels never ran, and which takes too long for that.
+    fn leave_unused(
+        &self,
+        item: &BakeItem,
+        why: &str,
+        tell: &(dyn Fn(WorkerEvent) + Sync),
+    ) -> ReplayResult {
+        if let Err(error) = self.store.attempt_failed(&item.key, why) {
+            tell(WorkerEvent::Trouble(error.to_string()));
+        }
+        ReplayResult::Skipped(format!("{why}; `oclcache bake --all` compiles it"))
     }
 
     pub(super) fn start(&self, place: &WorkerSettings) -> Result<Worker, NotStarted> {

@@ -1,8 +1,8 @@
 //! A worker of the baker: an application of one driver that repeats the calls of recipes.
 //!
-//! Each line of its standard input is a request: a key, followed by `again` if there may be an entry, or by `audit` if the result is
-//! only compared. Each answer is a line: first `ready` or `closed WHY`, then for each request `baked`, `known`, `current`,
-//! `compiled IDENTITY`, `skipped WHY` or `failed WHY`. A request that ends the worker gets no answer.
+//! Each line of its standard input is a request: a key, followed by `unused` if its kernels may never have run, by `again` if there may
+//! be an entry, or by `audit` if the result is only compared. Each answer is a line: first `ready` or `closed WHY`, then for each
+//! request `baked`, `known`, `current`, `put-off`, `compiled IDENTITY`, `skipped WHY` or `failed WHY`. A request that ends the worker gets no answer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::cache::bake;
 use crate::config::Config;
 use crate::front::driver_probe;
 use crate::key::ingredients::Key;
-use crate::priority;
 use crate::store::Store;
 
 /// What follows the key in a request.
+const UNUSED: &str = " unused";
 const AGAIN: &str = " again";
 const AUDIT: &str = " audit";
 
@@ -28,6 +28,7 @@ impl BakeTask {
     pub fn line(self, key: &Key) -> String {
         let words = match self {
             BakeTask::Bake => "",
+            BakeTask::BakeUnused => UNUSED,
             BakeTask::Again => AGAIN,
             BakeTask::Audit => AUDIT,
         };
@@ -35,7 +36,11 @@ impl BakeTask {
     }
 
     fn parse(line: &str) -> Option<(Key, BakeTask)> {
-        let named = [(AGAIN, BakeTask::Again), (AUDIT, BakeTask::Audit)];
+        let named = [
+            (UNUSED, BakeTask::BakeUnused),
+            (AGAIN, BakeTask::Again),
+            (AUDIT, BakeTask::Audit),
+        ];
         let of = |(words, task)| Some((line.strip_suffix(words)?, task));
         let (digits, task) = named
             .into_iter()
@@ -55,6 +60,7 @@ impl ReplayResult {
             ReplayResult::Skipped(why) => ("skipped ", why.replace('\n', " ")),
             ReplayResult::Failed(why) => ("failed ", why.replace('\n', " ")),
             ReplayResult::Current => ("current", String::new()),
+            ReplayResult::PutOff => ("put-off", String::new()),
             ReplayResult::Agreed => ("agreed", String::new()),
             ReplayResult::Differed(what) => ("differed ", what.replace('\n', " ")),
             ReplayResult::Unstable => ("unstable", String::new()),
@@ -68,6 +74,7 @@ impl ReplayResult {
             "baked" => ReplayResult::Baked,
             "known" => ReplayResult::Known,
             "current" => ReplayResult::Current,
+            "put-off" => ReplayResult::PutOff,
             "compiled" => ReplayResult::Compiled(Key::from_hex(why)?),
             "skipped" => ReplayResult::Skipped(why.to_owned()),
             "failed" => ReplayResult::Failed(why.to_owned()),
@@ -84,7 +91,6 @@ pub fn work(
     is_stale: bool,
 ) -> Result<ExitCode, Failure> {
     let (keys, mut answers) = streams().map_err(Failure::new)?;
-    priority::lower();
     let mut answer = |line: &str| writeln!(answers, "{line}").map_err(Failure::new);
     bake::be_baker();
     let config = Config::read();

@@ -40,14 +40,17 @@ pub fn examine(config: &Config, library: Option<&Path>, report: &mut DoctorRepor
     }
 }
 
-/// The number of pending recipes that the baker has not given up.
+/// The number of pending recipes that a baker would store: it has not given them up, and their kernels ran or need little time.
 fn pending(config: &Config) -> usize {
     let Some(store) = usable_store(config) else {
         return 0;
     };
     let entries = store.entries().unwrap_or_default();
     let is_left = |key| {
-        store.read_meta(key).is_some_and(|meta| meta.is_pending()) && store.given_up(key).is_none()
+        store.read_meta(key).is_some_and(|meta| meta.is_pending())
+            && store
+                .attempts(key)
+                .is_none_or(|attempts| attempts.given_up().is_none() && !attempts.is_unused())
     };
     entries.iter().filter(|(key, _)| is_left(key)).count()
 }

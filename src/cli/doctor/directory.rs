@@ -14,9 +14,9 @@ use crate::cli::open::bytes_taken;
 use crate::cli::output::size;
 use crate::cli::replace_file::is_writable;
 use crate::config::Config;
+use crate::filesystem::FileSystem;
 use crate::log::path;
 use crate::store::directory::Directory;
-use crate::store::filesystem::FileSystem;
 use crate::store::{Limits, Store};
 
 const ABOUT: &str = "directory";

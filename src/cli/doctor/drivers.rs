@@ -1,7 +1,6 @@
 //! Checks which drivers are registered, and whether each loads and can be hooked.
 
 use std::env;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +17,7 @@ use crate::cli::worker::private_directory::PrivateDirectory;
 use crate::config::{Config, Name};
 use crate::front::vendors::{self, DEFAULT_DIRECTORY, is_bare_name, is_named_as_us};
 use crate::log::path;
+use crate::regular_file;
 
 const ABOUT: &str = "driver";
 const VARIABLES: [&str; 3] = ["OCL_ICD_FILENAMES", "OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"];
@@ -144,8 +144,9 @@ fn is_same(one: &Path, other: &Path) -> bool {
 /// Whether a library is for another kind of machine, which shares the home.
 fn is_of_other_architecture(library: &Path) -> bool {
     let mut header = Vec::new();
-    let read = File::open(library).and_then(|file| file.take(64).read_to_end(&mut header));
-    is_named_as_us(library) && read.is_ok() && machine(&header) == Some(false)
+    let opened = regular_file::open(library).ok().flatten();
+    let read = opened.map(|(file, _)| file.take(64).read_to_end(&mut header));
+    is_named_as_us(library) && matches!(read, Some(Ok(_))) && machine(&header) == Some(false)
 }
 
 fn is_named(told: &ProbedLibrary, place: &Path, library: &Path, wanted: &str) -> bool {

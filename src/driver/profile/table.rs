@@ -4,6 +4,7 @@ use super::{
     DriverFiles, IncludeDir, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime,
     contains, variables,
 };
+use crate::driver::clang_driver::GCC_CHOICE;
 
 /// The directories that clang searches by itself: its headers, `include` in the working directory although no option names it
 /// (measured on Intel's CPU runtime), and the directories of the system.
@@ -45,8 +46,13 @@ pub(super) static PROFILES: [Profile; 8] = [
             DriverFiles::Beside("../../share/pocl", "*"),
             DriverFiles::Beside("../../share/pocl/include", "*"),
             DriverFiles::PlugIns("pocl", "*.so"),
-            // Measured: kernels are linked with `ld` and the archive of GCC, which has arithmetic of its own.
-            DriverFiles::Gcc("libgcc.a"),
+            // Measured: kernels are linked with `ld` and the archive of GCC, which has arithmetic of its own. `ld` takes the `.so` of a
+            // library before its archive, and looks for libm and libc there before it does so in the system's directories.
+            DriverFiles::Gcc("libgcc.*"),
+            DriverFiles::Gcc("libm.*"),
+            DriverFiles::Gcc("libc.*"),
+            // Gnu.cpp of clang: Gentoo's choice of a GCC.
+            DriverFiles::At(GCC_CHOICE, "*"),
         ],
         tools: &["ld"], // measured
         configuration: &[],

@@ -1,15 +1,15 @@
 //! The content of a place where a header could be.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::super::ingredients::sha256;
 use crate::fallible::with_capacity;
 use crate::file_fingerprint::{FileFingerprint, FileId};
 use crate::outcome::Bypass;
+use crate::regular_file;
 
 /// The content of a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,19 +60,11 @@ pub(super) fn look(
     if metadata.is_dir() {
         return Ok((PlaceContent::Directory, None));
     }
-    // Opening anything else could block forever, or have an effect.
     if !metadata.is_file() {
         return Err(Bypass::ReadsFile);
     }
-    let open = File::options()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path);
-    let file = open.map_err(|_| Bypass::ReadsFile)?;
-    let metadata = file.metadata().map_err(|_| Bypass::ReadsFile)?;
-    if !metadata.is_file() {
-        return Err(Bypass::ReadsFile);
-    }
+    let opened = regular_file::open_seen(path).ok().flatten();
+    let (file, metadata) = opened.ok_or(Bypass::ReadsFile)?;
     let stamp = FileFingerprint::of(&metadata);
     if let Some(digest) = known(&stamp) {
         let same_as = None;

@@ -10,7 +10,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 
 use super::super::ingredients::{Ingredient, Kind, key};
 use super::super::options;
-use super::{Inputs, follow};
+use super::{Inputs, Work, follow};
 use crate::outcome::Bypass;
 
 #[path = "../../../tests/support/trees.rs"]
@@ -64,7 +64,7 @@ fn key_of(root: &Path, options: &str) -> Result<[u8; 32], Bypass> {
         driver_dirs: &[],
         implicit: &[],
     };
-    let closure = follow(&inputs)?.closure;
+    let closure = follow(&inputs, &Work::default())?.closure;
     let options = Ingredient::new(Kind::Options, "", options.normalized);
     let ingredients: Vec<_> = [options].into_iter().chain(closure.ingredients()).collect();
     Ok(key(&ingredients).0)

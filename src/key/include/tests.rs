@@ -25,14 +25,15 @@ impl Tree {
 
     fn closure(&self, source: &str, options: &str) -> Result<Closure, Bypass> {
         let options = options::parse(options.as_bytes())?;
-        let followed = follow(&Inputs {
+        let inputs = Inputs {
             source: source.as_bytes(),
             embedded: &[],
             options: Some(&options),
             working_directory: self.0.path(),
             driver_dirs: &[],
             implicit: &[],
-        });
+        };
+        let followed = follow(&inputs, &Work::default());
         Ok(followed?.closure)
     }
 
@@ -242,14 +243,15 @@ fn there_is_an_end_to_what_is_followed() {
 #[test]
 fn what_stands_above_an_embedded_header_is_not_guessed() {
     let judged = |source: &str| {
-        follow(&Inputs {
+        let inputs = Inputs {
             source: source.as_bytes(),
             embedded: &[(b"a.h", b"")],
             options: None,
             working_directory: Path::new("/nowhere"),
             driver_dirs: &[],
             implicit: &[],
-        })
+        };
+        follow(&inputs, &Work::default())
     };
     assert!(judged("#include \"a.h\"\n").is_ok());
     let above = judged("#include \"../a.h\"\n").expect_err("it depends on the driver");

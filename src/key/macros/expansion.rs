@@ -1,13 +1,13 @@
 //! The expansion of one operand (C99 6.10.3, by hide sets), in all ways that the definitions allow.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use super::lex::{Lexemes, TokenKind, is_odd};
 use super::predefined::could_be_predefined;
 use super::{
     Definition, MAX_DEPTH, MAX_NAMES, MAX_STEPS, MAX_TEXT_BYTES, MAX_WORK, Macros, NONE_HIDDEN,
-    Token, Words,
+    STEPS_OF_ADVANCE, STEPS_OF_TOKEN, Token, Words,
 };
 use crate::fallible::push;
 use crate::outcome::Bypass;
@@ -17,9 +17,13 @@ pub(super) struct Expansion<'a> {
     macros: &'a mut Macros,
     cells: Vec<Cell>,
     hide_sets: HideSets,
-    pub steps: usize,
-    pub work: usize,
+    /// How often a token was expanded, and how many were copied or compared.
+    steps: usize,
+    work: usize,
 }
+
+/// Bytes of new tokens that cost as much as a token.
+const BYTES_OF_TOKEN: usize = 16;
 
 /// A token whose rest of the list may be shared.
 #[derive(Clone, Copy)]
@@ -53,7 +57,8 @@ struct State {
 struct Frame {
     /// Partial expansions to continue, each with the definition taken for its first token, or none.
     todo: Vec<(State, Option<Rc<Definition>>)>,
-    expanded: HashSet<Vec<Token>>,
+    /// In an order that does not depend on the process, as the cost does not.
+    expanded: BTreeSet<Vec<Token>>,
 }
 
 /// A macro whose arguments are being expanded.
@@ -81,7 +86,7 @@ impl<'a> Expansion<'a> {
     }
 
     fn spend(&mut self, tokens: usize) -> Result<(), Bypass> {
-        crate::key::work::count(tokens);
+        self.macros.work.spend(STEPS_OF_TOKEN * tokens)?;
         self.work += tokens;
         match self.work > MAX_WORK {
             true => Err(Bypass::UnresolvedInclude),
@@ -90,7 +95,7 @@ impl<'a> Expansion<'a> {
     }
 
     /// All possible expansions of the tokens.
-    pub fn expand(&mut self, tokens: &[Token]) -> Result<HashSet<Vec<Token>>, Bypass> {
+    pub fn expand(&mut self, tokens: &[Token]) -> Result<BTreeSet<Vec<Token>>, Bypass> {
         // A text can nest macros to any depth: each frame but the first belongs to the call below it.
         let mut calls: Vec<Call> = Vec::new();
         let mut frames = vec![self.frame(tokens, 0)?];
@@ -127,7 +132,7 @@ impl<'a> Expansion<'a> {
         };
         Ok(Frame {
             todo: vec![(state, None)],
-            expanded: HashSet::new(),
+            expanded: BTreeSet::new(),
         })
     }
 
@@ -167,6 +172,7 @@ impl<'a> Expansion<'a> {
     /// Expands the next token: unchanged, and with each definition of its name.
     fn advance(&mut self, frame: &mut Frame, state: State) -> Result<(), Bypass> {
         self.steps += 1;
+        self.macros.work.spend(STEPS_OF_ADVANCE)?;
         if self.steps > MAX_STEPS || state.depth + state.rest.length as usize > MAX_DEPTH {
             return Err(Bypass::UnresolvedInclude);
         }
@@ -188,6 +194,7 @@ impl<'a> Expansion<'a> {
         }
         if first.kind == TokenKind::Identifier && self.hide_sets.holds(first.hidden, first.word) {
             // Arguments from behind a macro's end: the standard leaves open what is still hidden (C99 6.10.3.4, note).
+            self.spend(self.hide_sets.sets[first.hidden as usize].len())?;
             for name in self.hide_sets.sets[first.hidden as usize].iter() {
                 let mut definitions = self.macros.definitions(*name)?.iter();
                 if definitions.any(|one| one.parameters.is_some()) {
@@ -332,6 +339,7 @@ impl<'a> Expansion<'a> {
                 continue;
             }
             let is_as_it_is = definition.is_taken_as_it_is(at - 1, words);
+            let mut new_bytes = 0;
             let one;
             let mut new: &[Token] = match parameter {
                 Some(index) if is_as_it_is => &call.arguments[index],
@@ -341,6 +349,7 @@ impl<'a> Expansion<'a> {
                     at += 1;
                     let index = index.ok_or(Bypass::UnresolvedInclude)?;
                     one = [string(&call.arguments[index], words)?];
+                    new_bytes = words.text(one[0]).len();
                     &one
                 }
                 None => {
@@ -358,13 +367,14 @@ impl<'a> Expansion<'a> {
                 && let (Some(left), Some((right, rest))) = (made.last_mut(), new.split_first())
             {
                 (left.kind, left.word) = pasted(*left, *right, words)?;
+                new_bytes += words.text(*left).len();
                 (new, spaced) = (rest, None);
             }
             // The caller refuses longer results, and this one never gets shorter.
             if made.len() + new.len() > MAX_DEPTH {
                 return Err(Bypass::UnresolvedInclude);
             }
-            self.spend(1 + new.len())?;
+            self.spend(1 + new.len() + new_bytes / BYTES_OF_TOKEN)?;
             let from = made.len();
             made.try_reserve(new.len()).map_err(|_| Bypass::NoMemory)?;
             made.extend_from_slice(new);
@@ -374,13 +384,13 @@ impl<'a> Expansion<'a> {
         }
         let (sets, name) = (&mut self.hide_sets, call.name);
         let hidden = sets.with(name.hidden, name.word)?;
-        let mut cost = 0;
+        let mut cost = sets.sets[hidden as usize].len();
         for token in &mut made {
             let (set, compared) = sets.union(token.hidden, hidden)?;
             token.hidden = set;
             cost += compared;
         }
-        self.spend(cost / 8)?;
+        self.spend(1 + cost / 4)?;
         Ok(made)
     }
 }

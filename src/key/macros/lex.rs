@@ -1,7 +1,7 @@
 //! The preprocessing tokens of directives whose lines are joined.
 
 /// The kind of a token (C99 6.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum TokenKind {
     Identifier,
     Number,
@@ -26,6 +26,11 @@ pub(super) struct Lexemes<'a> {
 impl<'a> Lexemes<'a> {
     pub fn new(text: &'a [u8]) -> Lexemes<'a> {
         Lexemes { text, at: 0 }
+    }
+
+    /// The end of the last token.
+    pub fn at(&self) -> usize {
+        self.at
     }
 
     fn byte(&self, at: usize) -> u8 {
@@ -90,7 +95,6 @@ impl<'a> Iterator for Lexemes<'a> {
                     TokenKind::Punctuator
                 }
             };
-            crate::key::work::count(at - self.at);
             self.at = at;
             return Some(Lexeme {
                 kind,

@@ -6,7 +6,7 @@ fn found(operand: &str, definitions: &[&str]) -> Result<Vec<String>, Bypass> {
         macros.add(definition.as_bytes())?;
     }
     let operand = macros.operand(operand.as_bytes())?;
-    let names = macros.names(&operand, &mut Spent::default())?;
+    let names = macros.names(&operand)?;
     Ok(names
         .into_iter()
         .map(|name| String::from_utf8(name).expect("UTF-8"))
@@ -144,7 +144,7 @@ fn definitions_of_options_have_their_value_behind_the_equals_sign() {
         let mut macros = Macros::default();
         macros.add_option(option).expect("memory");
         let operand = macros.operand(operand).expect("short");
-        macros.names(&operand, &mut Spent::default())
+        macros.names(&operand)
     };
     assert_eq!(of(b"X=<a.h>", b"X"), Ok(vec![b"a.h".to_vec()]));
     assert_eq!(of(b"M(x)=#x", b"M(a.h)"), Ok(vec![b"a.h".to_vec()]));
@@ -188,26 +188,50 @@ fn no_macros_cost_more_than_linear_time() {
         let definitions: Vec<_> = (0..count)
             .map(|index| format!("D{index:06}(x, y) x y D{:06}(x y) x x x", index + 1))
             .collect();
-        let (_, cost) = crate::key::work::of(|| {
-            let mut macros = Macros::default();
-            for definition in &definitions {
-                macros.add(definition.as_bytes()).expect("memory");
-            }
-            let mut spent = Spent::default();
-            for operand in ["D000000(a, b)", "D000001(D000001(a, b), c)"] {
-                let operand = macros.operand(operand.as_bytes()).expect("short");
-                assert_eq!(
-                    macros.names(&operand, &mut spent),
-                    Err(Bypass::UnresolvedInclude)
-                );
-            }
-        });
-        cost
+        let work = Work::default();
+        work.allow_for(definitions.iter().map(String::len).sum());
+        let mut macros = Macros::new(work.clone());
+        for definition in &definitions {
+            macros.add(definition.as_bytes()).expect("memory");
+        }
+        for operand in ["D000000(a, b)", "D000001(D000001(a, b), c)"] {
+            let operand = macros.operand(operand.as_bytes()).expect("short");
+            assert_eq!(macros.names(&operand), Err(Bypass::UnresolvedInclude));
+        }
+        work.spent()
     };
     let (once, twice) = (cost(20_000), cost(40_000));
-    assert!(twice <= 2 * once + 100, "{once}, then {twice}");
-    let string = "S(x) #x";
+    assert!(twice <= 2 * once, "{once}, then {twice}");
     let nested = format!("{}\"{}", "T(".repeat(60), ")".repeat(60));
-    let (_, cost) = crate::key::work::of(|| found(&nested, &[string, "T(x) S(x)"]));
-    assert!(cost < 2 * MAX_WORK, "{cost}");
+    let work = Work::default();
+    let mut macros = Macros::new(work.clone());
+    for definition in ["S(x) #x", "T(x) S(x)"] {
+        macros.add(definition.as_bytes()).expect("memory");
+    }
+    let operand = macros.operand(nested.as_bytes()).expect("short");
+    assert!(macros.names(&operand).is_err());
+    let most = 2 * (STEPS_OF_TOKEN * MAX_WORK + STEPS_OF_ADVANCE * MAX_STEPS);
+    assert!(work.spent() < most, "{}", work.spent());
+}
+
+#[test]
+fn a_name_far_behind_its_directive_counts() {
+    let far = format!("/*{}*/ N \"b.h\"", "x".repeat(MAX_TEXT_BYTES));
+    assert_eq!(found("N", &["N \"a.h\"", &far]), UNRESOLVED);
+}
+
+#[test]
+fn definitions_that_come_later_count() {
+    let mut macros = Macros::default();
+    let operand = macros.operand(b"N").expect("short");
+    for (number, added) in ["N \"0.h\"", "M x", "N \"1.h\"", "N  \"1.h\""]
+        .iter()
+        .enumerate()
+    {
+        macros.add(added.as_bytes()).expect("memory");
+        let names = macros.names(&operand).expect("resolved");
+        assert_eq!(names.len(), 1 + usize::from(number >= 2), "{added}");
+    }
+    macros.add(b"N(...) x").expect("memory");
+    assert_eq!(macros.names(&operand), Err(Bypass::UnresolvedInclude));
 }

@@ -105,7 +105,6 @@ impl Words<'_> {
                 each(next)?;
             }
         }
-        crate::key::work::count(at - self.at);
         self.at = at;
         Ok((at > start).then_some((start..at, open.is_none())))
     }

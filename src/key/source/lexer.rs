@@ -7,11 +7,10 @@
 //! differences occurred (`met`) and may read the text again with those bits set.
 
 use std::borrow::Cow;
-use std::cell::Cell;
 
-use super::scan::{ByteMarks, contains, find, line_end, plain};
+use super::scan::{Marks, TokenStart, contains, find, first, line_end};
 use crate::fallible;
-use crate::key::work;
+use crate::key::work::Work;
 use crate::outcome::Bypass;
 
 /// Trigraphs mean nothing (GNU modes and C++17; strict C99 has them).
@@ -34,8 +33,8 @@ pub(super) const READINGS: u8 = 1 << 7;
 /// The length of the operand of `__has_include`.
 const MAX_OPERAND_BYTES: usize = 4096;
 
-/// Bytes that may be read in search of missing ends, and of the text before a name, in addition to four times the text's length.
-pub(super) const MAX_SEARCHED: usize = 1 << 16;
+/// Steps for each mark in a text.
+const STEPS_OF_MARK: usize = 8;
 
 /// Undoes trigraphs and line splices (phases 1 and 2) and makes each line end one line feed.
 ///
@@ -45,18 +44,21 @@ pub(super) fn join_lines<'a>(
     text: &'a [u8],
     reading: u8,
     met: &mut u8,
+    work: &Work,
 ) -> Result<Cow<'a, [u8]>, Bypass> {
-    work::count(text.len());
-    let is_odd = |byte, _| (byte == b'\\') | (byte == b'?') | (byte == b'\r');
+    work.count_search(text.len());
+    let is_odd = |byte: u8, _: u8| (byte == b'\\') | (byte == b'?') | (byte == b'\r');
     // A byte order mark is no part of the text.
     let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
-    let mut at = plain(text, 0, is_odd);
+    let mut odd = Marks::new(text, is_odd);
+    let mut at = odd.next(0);
     if at == text.len() {
         return Ok(Cow::Borrowed(text));
     }
     let mut joined = fallible::with_capacity(text.len())?;
     joined.extend_from_slice(&text[..at]);
     while at < text.len() {
+        work.count(STEPS_OF_MARK);
         let (mut byte, mut width) = (text[at], 1);
         if let Some(meant) = trigraph(&text[at..]) {
             *met |= NO_TRIGRAPHS;
@@ -89,7 +91,7 @@ pub(super) fn join_lines<'a>(
         }
         joined.extend(emit);
         at += width;
-        let next = plain(text, at, is_odd);
+        let next = odd.next(at);
         joined.extend_from_slice(&text[at..next]);
         at = next;
     }
@@ -155,7 +157,8 @@ pub(super) enum Token<'a> {
 /// Finds the tokens of a text with joined lines (phase 3).
 pub(super) struct Lexer<'a> {
     text: &'a [u8],
-    marks: ByteMarks<'a>,
+    work: &'a Work,
+    marks: Marks<'a, TokenStart>,
     at: usize,
     reading: u8,
     /// The differences between readings that occurred in this text.
@@ -165,51 +168,40 @@ pub(super) struct Lexer<'a> {
     code_from: usize,
     /// The last comment: its end, and whether only blanks and comments preceded it on its line.
     comment: Option<(usize, bool)>,
-    /// The bytes that were read more than once; see [`MAX_SEARCHED`].
-    searched: Cell<usize>,
 }
 
 impl<'a> Lexer<'a> {
-    pub(super) fn new(text: &'a [u8], reading: u8) -> Self {
-        work::count(text.len());
+    pub(super) fn new(text: &'a [u8], reading: u8, work: &'a Work) -> Self {
+        work.count_search(text.len());
         Lexer {
             text,
-            marks: ByteMarks::new(text),
+            work,
+            marks: Marks::new(text, TokenStart),
             at: 0,
             reading,
             met: 0,
             code: None,
             code_from: 0,
             comment: None,
-            searched: Cell::new(0),
         }
     }
 
     /// Gives `each` the spans of a text that are code.
     ///
     /// # Errors
-    /// [`Token::TooMuchOpen`] if that hid a directive.
+    /// [`Token::TooMuchOpen`].
     pub(super) fn code_of(
         text: &'a [u8],
         reading: u8,
+        work: &'a Work,
         each: &'a mut dyn FnMut(&'a [u8]),
     ) -> Result<(), Bypass> {
-        let mut lexer = Lexer::new(text, reading);
+        let mut lexer = Lexer::new(text, reading, work);
         lexer.code = Some(each);
         match lexer.any(|token| token == Token::TooMuchOpen) {
-            true => Err(Bypass::UnresolvedInclude),
+            true => Err(Bypass::CostlyText),
             false => Ok(()),
         }
-    }
-
-    fn search(&self, bytes: usize) {
-        work::count(bytes);
-        self.searched.set(self.searched.get() + bytes);
-    }
-
-    /// Whether reading on would take more than linear time.
-    pub(super) fn is_exhausted(&self) -> bool {
-        self.searched.get() > MAX_SEARCHED + 4 * self.text.len()
     }
 
     fn byte(&self, at: usize) -> u8 {
@@ -219,7 +211,9 @@ impl<'a> Lexer<'a> {
     /// The rest of the line.
     pub(super) fn rest_of_line(&self) -> &'a [u8] {
         let rest = &self.text[self.at..];
-        &rest[..line_end(rest)]
+        let end = line_end(rest);
+        self.work.count_search(2 * end);
+        &rest[..end]
     }
 
     /// Reads the name in quotes or angle brackets that comes next after blanks and comments.
@@ -234,7 +228,7 @@ impl<'a> Lexer<'a> {
         let ends = |byte: &u8| *byte == close || *byte == b'\n';
         let end = rest[1..].iter().position(ends);
         let end = end.map_or(rest.len(), |end| end + 1);
-        self.search(end);
+        self.work.count(end);
         if rest.get(end) != Some(&close) {
             return None;
         }
@@ -280,7 +274,7 @@ impl<'a> Lexer<'a> {
             }
         }
         // Where it goes on over line ends that end a literal for the lexer, each line would be read with all that follow.
-        self.search(end - from);
+        self.work.count(end - from);
         end.min(self.text.len())
     }
 
@@ -299,7 +293,7 @@ impl<'a> Lexer<'a> {
             open += i32::from(*byte == b'(') - i32::from(*byte == b')');
             open == 0 || *byte == b'\n'
         });
-        self.search(end.unwrap_or(rest.len()));
+        self.work.count(end.unwrap_or(rest.len()));
         let end = end.filter(|end| rest[*end] == b')');
         Some(end.map(|end| &rest[..end]))
     }
@@ -316,7 +310,7 @@ impl<'a> Lexer<'a> {
                 .rev()
                 .take_while(|byte| is_word(**byte))
                 .count();
-        self.search(self.at - start);
+        self.work.count(self.at - start);
         matches!(
             &before[start..],
             b"defined" | b"ifdef" | b"ifndef" | b"elifdef" | b"elifndef" | b"define" | b"undef"
@@ -329,7 +323,7 @@ impl<'a> Lexer<'a> {
         let before = &self.text[..self.at - name.len()];
         let mut closed = 0;
         for (back, byte) in before.iter().rev().enumerate() {
-            self.search(1);
+            self.work.count(1);
             match byte {
                 b'\n' => return false,
                 _ if back == MAX_OPERAND_BYTES => return true,
@@ -339,7 +333,8 @@ impl<'a> Lexer<'a> {
                     let called = before[..before.len() - 1 - back].trim_ascii_end();
                     let length = called.iter().rev().take_while(|byte| is_word(**byte));
                     let word = &called[called.len() - length.count()..];
-                    self.search(before.len() - back - called.len() + word.len());
+                    self.work
+                        .count(before.len() - back - called.len() + word.len());
                     if !matches!(word, b"" | b"if" | b"elif" | b"defined") {
                         return true;
                     }
@@ -353,6 +348,7 @@ impl<'a> Lexer<'a> {
     /// Skips the text of a message directive, which need not be tokens and is not expanded.
     pub(super) fn skip_message(&mut self) {
         let message = self.rest_of_line();
+        self.work.count(2 * STEPS_OF_MARK);
         // Only a comment that is still open tells the two readings apart behind the line.
         if contains(message, b"/*") {
             self.met |= LEXED_MESSAGES;
@@ -377,9 +373,13 @@ impl<'a> Lexer<'a> {
         let length = if self.text[start + 1] == b'/' {
             line_end(rest)
         } else {
-            let end = plain(rest, 0, |byte, next| byte == b'*' && next == b'/');
+            let end = first(rest, 0, |byte: u8, next: u8| {
+                (byte == b'*') & (next == b'/')
+            });
             (end + 2).min(rest.len())
         };
+        self.work.count(STEPS_OF_MARK);
+        self.work.count_search(length);
         let end = start + 2 + length;
         self.comment = Some((end, self.is_first_on_line(start)));
         self.leave_code(start, end);
@@ -394,7 +394,7 @@ impl<'a> Lexer<'a> {
                 .rev()
                 .take_while(|byte| is_blank(**byte))
                 .count();
-        work::count(at - reached);
+        self.work.count(at - reached);
         if reached > bound {
             self.text[reached - 1] == b'\n'
         } else {
@@ -407,7 +407,10 @@ impl<'a> Lexer<'a> {
         loop {
             match (self.byte(self.at), self.byte(self.at + 1)) {
                 (b'/', b'/' | b'*') => self.comment(self.at),
-                (byte, _) if self.at < self.text.len() && is_blank(byte) => self.at += 1,
+                (byte, _) if self.at < self.text.len() && is_blank(byte) => {
+                    self.work.count(1);
+                    self.at += 1;
+                }
                 _ => return,
             }
         }
@@ -415,11 +418,10 @@ impl<'a> Lexer<'a> {
 
     /// The end of the word at `start`.
     fn word_end(&self, start: usize) -> usize {
-        start
-            + self.text[start..]
-                .iter()
-                .take_while(|byte| is_word(**byte))
-                .count()
+        let rest = self.text[start..].iter();
+        let length = rest.take_while(|byte| is_word(**byte)).count();
+        self.work.count(length);
+        start + length
     }
 
     fn hash(&mut self, start: usize, width: usize) -> Token<'a> {
@@ -468,7 +470,7 @@ impl<'a> Lexer<'a> {
         let Some(mut from) = before.take_while(|at| self.is_in_number(*at)).last() else {
             return false;
         };
-        work::count(at - from);
+        self.work.count(4 * (at - from));
         while from < at {
             let point = usize::from(self.byte(from) == b'.');
             if self.byte(from + point).is_ascii_digit() {
@@ -517,8 +519,8 @@ impl<'a> Lexer<'a> {
                 b'\n' => {
                     self.met |= LONE_QUOTES;
                     if self.reading & LONE_QUOTES != 0 {
-                        self.search(end - start);
-                        return self.is_exhausted().then_some(Token::TooMuchOpen);
+                        self.work.count(end - start);
+                        return self.work.is_used_up().then_some(Token::TooMuchOpen);
                     }
                     break;
                 }
@@ -527,6 +529,7 @@ impl<'a> Lexer<'a> {
                 _ => end += 1,
             }
         }
+        self.work.count(end - start);
         let past = if self.byte(end) == quote {
             end + 1
         } else {
@@ -543,6 +546,7 @@ impl<'a> Iterator for Lexer<'a> {
     fn next(&mut self) -> Option<Token<'a>> {
         loop {
             let start = self.marks.next(self.at);
+            self.work.count(STEPS_OF_MARK);
             self.at = start;
             let Some(byte) = self.text.get(start) else {
                 self.leave_code(start, start);

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use super::lexer::is_word;
 use super::{PRAGMA_OPERATORS, SPECIAL};
-use crate::key::work;
 
-/// For each ASCII byte, the bytes (modulo 64) that follow it in a forbidden name.
-static FOLLOWERS: [u64; 128] = {
-    let mut followers = [0; 128];
+/// All forbidden names, one after another with a gap after each: for each ASCII byte a bit for each of its places.
+static PLACES: [[u128; 2]; 128] = {
+    let mut places = [[0; 2]; 128];
     let mut name = 0;
+    let mut place = 0;
     while name < SPECIAL.len() + PRAGMA_OPERATORS.len() {
         let bytes = if name < SPECIAL.len() {
             SPECIAL[name].0
@@ -18,19 +18,33 @@ static FOLLOWERS: [u64; 128] = {
         };
         let mut at = 0;
         while at < bytes.len() {
-            // A name's last byte follows itself, which keeps its entry from being empty.
-            let next = if at + 1 < bytes.len() {
-                bytes[at + 1]
-            } else {
-                bytes[at]
-            };
-            followers[bytes[at] as usize] |= 1 << (next % 64);
+            places[bytes[at] as usize][place / 128] |= 1 << (place % 128);
+            place += 1;
             at += 1;
         }
+        place += 1;
         name += 1;
     }
-    followers
+    places
 };
+
+/// Whether an identifier is a part of a forbidden name. Its cost does not depend on how many names there are.
+fn is_part(word: &[u8]) -> bool {
+    let Some((first, rest)) = word.split_first() else {
+        return false;
+    };
+    let places = |byte: &u8| &PLACES[usize::from(byte & 0x7F)];
+    // The places at which the bytes so far end.
+    let mut ends = *places(first);
+    for byte in rest {
+        let ([low, high], next) = (ends, places(byte));
+        ends = [low << 1 & next[0], (high << 1 | low >> 127) & next[1]];
+        if ends == [0; 2] {
+            return false;
+        }
+    }
+    ends != [0; 2]
+}
 
 /// The identifiers that are part of a special name. These are few, however long the texts are.
 #[derive(Default)]
@@ -39,22 +53,9 @@ pub(super) struct Pieces(HashSet<Vec<u8>>);
 impl Pieces {
     /// Adds those of a span of code.
     pub(super) fn add(&mut self, code: &[u8]) {
-        let could_be_part = |word: &[u8]| match word {
-            [byte] => FOLLOWERS[*byte as usize] != 0,
-            _ => word
-                .windows(2)
-                .all(|pair| FOLLOWERS[pair[0] as usize] & 1 << (pair[1] % 64) != 0),
-        };
-        work::count(code.len());
         let words = code.split(|byte| !is_word(*byte));
-        for word in words.filter(|word| !word.is_empty() && could_be_part(word)) {
-            let mut names = SPECIAL.iter().map(|(name, _)| *name);
-            let is_part = |name: &[u8]| {
-                name.len() >= word.len() && name.windows(word.len()).any(|part| part == word)
-            };
-            if !self.0.contains(word)
-                && (names.any(is_part) || PRAGMA_OPERATORS.iter().any(|name| is_part(name)))
-            {
+        for word in words.filter(|word| is_part(word)) {
+            if !self.0.contains(word) {
                 self.0.insert(word.to_vec());
             }
         }

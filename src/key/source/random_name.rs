@@ -8,8 +8,8 @@
 //! of words makes that part, and no escape in a string could be one of its characters. Line, column and `__COUNTER__` do not depend
 //! on the digits.
 
+use super::has_escape;
 use super::lexer::is_word;
-use super::scan::escape;
 
 /// How the random names begin.
 pub const RANDOM_NAME: &[u8] = b"pyopencl_defeat_cache_";
@@ -67,13 +67,7 @@ impl Default for Spelling {
 impl Spelling {
     /// Adds all words of a text with joined lines.
     pub(super) fn add(&mut self, text: &[u8]) {
-        crate::key::work::count(text.len());
-        let is_code = |next: &u8| next.is_ascii_digit() || b"xuUN".contains(next);
-        let mut rest = text;
-        while let Some(at) = escape(rest) {
-            self.is_spelled |= rest.get(at + 1).is_some_and(is_code);
-            rest = &rest[at + 1..];
-        }
+        self.is_spelled |= has_escape(text);
         for word in text.split(|byte| !is_word(*byte)) {
             self.add_word(word);
         }

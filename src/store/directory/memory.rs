@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::retry_on_intr;
 
 use super::{DIRECTORY, Directory, PRIVATE, is_owner};
-use crate::store::filesystem::FileSystem;
+use crate::filesystem::FileSystem;
 
 impl Directory {
     /// Directories that may be on a file system in memory.

@@ -23,7 +23,7 @@ numbered! {
         NotStored = 6, "not_stored";
         /// Nanoseconds that drivers spent in builds which missed.
         CompileNs = 7, "compile_ns";
-        /// Nanoseconds spent in builds that hit.
+        /// Nanoseconds spent in builds that hit, from the call to its end.
         LoadNs = 8, "load_ns";
         /// Nanoseconds of compilation that hits avoided.
         SavedNs = 9, "saved_ns";
@@ -57,6 +57,8 @@ numbered! {
         AuditUnstable = 23, "audit_unstable";
         /// Hits that were chosen for an audit and cannot be compiled again.
         NotAudited = 24, "not_audited";
+        /// Nanoseconds that builds which did not hit took before the driver was called.
+        OverheadNs = 25, "overhead_ns";
     }
 }
 
@@ -127,10 +129,11 @@ impl Totals {
         self.0[counter as usize]
     }
 
-    /// Nanoseconds of compilation that were avoided in the end.
+    /// Nanoseconds that were saved in the end: of compilation that was avoided, less what builds that did not hit took longer.
     pub fn saved_ns(&self) -> u64 {
         self.get(Counter::SavedNs)
             .saturating_sub(self.get(Counter::RebuiltNs))
+            .saturating_sub(self.get(Counter::OverheadNs))
     }
 
     /// Bypassed builds by reason, those that occurred.

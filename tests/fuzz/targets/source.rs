@@ -11,6 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use oclcache_fuzz::key::include::{FollowedIncludes, Inputs, follow};
 use oclcache_fuzz::key::options::{self, Options};
 use oclcache_fuzz::key::source::before_digits;
+use oclcache_fuzz::key::work::Work;
 use oclcache_fuzz::outcome::Bypass;
 use oclcache_fuzz::{in_linear_time, is_timed};
 
@@ -31,14 +32,15 @@ fn scan(
     options: Option<&Options>,
     directory: &Path,
 ) -> Result<FollowedIncludes, Bypass> {
-    follow(&Inputs {
+    let inputs = Inputs {
         source,
         embedded: &[],
         options,
         working_directory: directory,
         driver_dirs: &[],
         implicit: &[],
-    })
+    };
+    follow(&inputs, &Work::default())
 }
 
 fuzz_target!(|input: &[u8]| {

@@ -1,12 +1,13 @@
 //! Drivers that crash or hang while they are baked for, and bakers that are killed.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::{SOURCE, bake, misses, stub};
-use crate::support::{Sandbox, Way};
+use crate::support::{Sandbox, Way, example};
 
 /// A sandbox with recipes of a good program and of one that has this word, and the file in which the stub reads such a word.
 fn recipes(variable: &str) -> (Sandbox, std::path::PathBuf) {
@@ -58,7 +59,7 @@ fn a_hang_costs_one_recipe() {
     assert_eq!(bake(&sandbox, &[]), "1 baked, 0 skipped, 0 failed");
 }
 
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+pub(super) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
         assert!(started.elapsed() < Duration::from_secs(60), "{what}");
@@ -92,6 +93,76 @@ fn one_baker_works_at_a_time_and_one_that_is_killed_leaves_a_trace() {
     assert_eq!(bake(&sandbox, &[]), "2 baked, 0 skipped, 0 failed");
     assert!(traces().is_empty());
     assert!(crate::support::tree(&temporary).is_empty());
+}
+
+/// A baker in the background may take long, and may not know of what the program has left.
+#[test]
+fn a_run_that_bakes_waits_for_another_baker_and_bakes_the_rest() {
+    let (sandbox, file) = recipes("STUB_STUCK");
+    fs::write(&file, "").expect("written");
+    let mut first: Command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+    first.args(["bake", "--jobs", "1"]).stderr(Stdio::null());
+    let mut first = first.spawn().expect("a baker");
+    wait_for("the baker is stuck", || !file.exists());
+    let source = sandbox.path("kernel.cl");
+    let mut run: Command = sandbox.command(Way::Cached, sandbox.installed());
+    run.args(["run", "--bake"]).arg(example("client"));
+    run.args(["run", "--kernel", "f", "--options", "-DN=9", "--source"]);
+    run.arg(source).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut run = run.spawn().expect("a run");
+    let lines = BufReader::new(run.stderr.take().expect("a pipe")).lines();
+    let mut lines = lines.map(|line| line.expect("read"));
+    let mut until = |words: &str| {
+        let found = lines.find(|line| line.starts_with(words));
+        found.unwrap_or_else(|| panic!("{words}"))
+    };
+    until("oclcache: 0 hits, 1 miss, ");
+    until("oclcache: `--bake`: waiting for `oclcache bake`");
+    until("oclcache: waiting until another process has baked");
+    first.kill().expect("killed");
+    first.wait().expect("ended");
+    let headline = until("oclcache: compiling ");
+    assert!(
+        headline.starts_with("oclcache: compiling 3 recipes, which took "),
+        "{headline}"
+    );
+    until("oclcache: 2 of 3, about ");
+    until("oclcache: 3 of 3, about ");
+    until("oclcache: 3 baked, 0 skipped, 0 failed");
+    assert!(run.wait().expect("ended").success());
+}
+
+/// The priority of a process, and that of the first process that it started.
+fn priorities(process: u32) -> (i64, Option<i64>) {
+    let facts = |process: &str| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        let (_, behind_name) = stat.rsplit_once(") ")?;
+        let number = |index: usize| behind_name.split(' ').nth(index)?.parse::<i64>().ok();
+        // Fields 4 and 19 of proc(5); the first one behind the name is field 3.
+        Some((number(1)?, number(16)?))
+    };
+    let listed = fs::read_dir("/proc").expect("processes").flatten();
+    let mut others = listed.filter_map(|entry| facts(&entry.file_name().to_string_lossy()));
+    let started = others.find(|(parent, _)| *parent == i64::from(process));
+    let (_, own) = facts(&process.to_string()).expect("it runs");
+    (own, started.map(|(_, nice)| nice))
+}
+
+#[test]
+fn only_a_baker_for_which_nobody_waits_has_the_lowest_priority() {
+    let (own, _) = priorities(std::process::id());
+    for (arguments, expected) in [(&["bake", "-v"][..], own), (&["bake", "--detached"], 19)] {
+        let (sandbox, file) = recipes("STUB_STUCK");
+        fs::write(&file, "").expect("written");
+        let mut baker: Command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+        baker.args(arguments).args(["--jobs", "1"]);
+        let mut baker = baker.stderr(Stdio::null()).spawn().expect("a baker");
+        wait_for("the worker is stuck", || !file.exists());
+        let found = priorities(baker.id());
+        baker.kill().expect("killed");
+        baker.wait().expect("ended");
+        assert_eq!(found, (expected, Some(expected)), "{arguments:?}");
+    }
 }
 
 /// The user ends it, or the session is over: nothing is held against what was being baked, and nothing is left behind.

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 
 use super::places::tree;
 use super::{bake, in_directory, misses, sandbox, show, stub};
@@ -70,6 +71,64 @@ fn options_that_name_directories_are_the_applications_own() {
     assert_eq!(in_directory(&sandbox, &work, options).source_builds(), 0);
 }
 
+/// Nothing depends on the directory in which the program ran: PoCL finds elsewhere what it compiled there, if the options are the same.
+#[test]
+fn headers_of_absolute_paths_are_compiled_with_the_same_options_wherever_the_program_ran() {
+    let Some(mut sandbox) = sandbox(Driver::Pocl) else {
+        return;
+    };
+    let own = sandbox.path("own");
+    sandbox.set("POCL_CACHE_DIR", own.as_os_str());
+    let [work, include] = ["work", "include"].map(|name| sandbox.path(name));
+    for directory in [&work, &include] {
+        fs::create_dir(directory).expect("made");
+    }
+    let (header, source) = absolute(&sandbox);
+    let source = format!("#include \"b.h\"\n{source}");
+    fs::write(include.join("b.h"), "#define B 1\n").expect("written");
+    fs::write(work.join("kernel.cl"), &source).expect("written");
+    let options = format!("-I {}", include.display());
+    assert_eq!(in_directory(&sandbox, &work, &options).source_builds(), 1);
+    fs::remove_dir_all(&work).expect("removed");
+    fs::write(&header, "#define V 8\n").expect("written");
+    let said = bake(&sandbox, &[]);
+    assert!(said.contains("absolute.h` has changed"), "{said}");
+    fs::write(&header, "#define V 7\n").expect("written");
+    assert_eq!(bake(&sandbox, &[]), BAKED);
+    let shown = show(&sandbox);
+    assert!(shown.contains("variants          stored for the work-group sizes"));
+    assert!(shown.contains(&options), "{shown}");
+    let run = sandbox.kernel(Way::Cached, &source, &options);
+    assert_eq!(run.ok().source_builds(), 0);
+}
+
+/// The baker has compared the headers before it compiles.
+#[test]
+fn a_header_that_changes_while_the_baker_compiles_leaves_no_entry() {
+    let mut sandbox = stub();
+    sandbox.set("STUB_BUILD_MS", "2000");
+    let (header, source) = absolute(&sandbox);
+    assert_eq!(
+        sandbox
+            .kernel(Way::Cached, &source, "")
+            .ok()
+            .source_builds(),
+        1
+    );
+    let before = sandbox.compilations();
+    let mut baker = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+    baker.arg("bake");
+    let baker = baker.stderr(Stdio::piped()).spawn().expect("a baker");
+    super::faults::wait_for("the driver compiles", || sandbox.compilations() > before);
+    fs::write(&header, "#define V 8\n").expect("written");
+    let said = baker.wait_with_output().expect("ended").stderr;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    let skipped = "0 baked, 1 skipped (1: it is not stored: a header was changed, made or removed meanwhile), 0 failed";
+    assert!(said.contains(skipped), "{said}");
+    fs::write(&header, "#define V 7\n").expect("written");
+    assert_eq!(bake(&sandbox, &[]), BAKED);
+}
+
 /// What a compiler says of a header names its directory.
 #[test]
 fn a_build_log_that_names_directories_is_stored_for_those_and_others_are_told() {
@@ -117,14 +176,21 @@ fn nobody_works_in_a_directory_of_others_where_programs_are_looked_for_there() {
     let mut sandbox = stub();
     let work = sandbox.path("work");
     fs::create_dir(&work).expect("made");
-    let (_header, source) = absolute(&sandbox);
-    fs::write(work.join("kernel.cl"), source).expect("written");
-    let run = |sandbox: &Sandbox| in_directory(sandbox, &work, "").source_builds();
+    // Debug information names the directory.
+    fs::write(work.join("kernel.cl"), super::SOURCE).expect("written");
+    let run = |sandbox: &Sandbox| in_directory(sandbox, &work, "-g").source_builds();
     let path = std::env::var("PATH").unwrap_or_default();
     sandbox.set("PATH", format!("{path}:."));
     fs::set_permissions(&work, PermissionsExt::from_mode(0o777)).expect("changed");
     assert_eq!(run(&sandbox), 1);
     refused(&sandbox, "unsafe_directory");
+    // What needs no directory is compiled in another one.
+    let (_header, source) = absolute(&sandbox);
+    fs::write(work.join("kernel.cl"), &source).expect("written");
+    assert_eq!(in_directory(&sandbox, &work, "").source_builds(), 1);
+    assert_eq!(bake(&sandbox, &[]), BAKED);
+    assert_eq!(in_directory(&sandbox, &work, "").source_builds(), 0);
+    fs::write(work.join("kernel.cl"), super::SOURCE).expect("written");
     fs::set_permissions(&work, PermissionsExt::from_mode(0o755)).expect("changed");
     assert_eq!(run(&sandbox), 1);
     assert_eq!(bake(&sandbox, &[]), BAKED);

@@ -111,7 +111,7 @@ const FAULTS: [Fault; 47] = [
     Fault {
         about: "driver",
         state: WARNING,
-        says: "directory",
+        says: "not a regular file",
         plant: |world| fs::create_dir(world.sandbox.path("drivers/it's one.icd")).expect("made"),
         by_hand: None,
     },

@@ -1,4 +1,4 @@
-//! The file system of a directory, and which guarantees it gives.
+//! The file system of a file or directory, and which guarantees it gives.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -18,43 +18,71 @@ enum Kind {
     Unknown,
 }
 
+/// Who sets the time of a file's last change (`st_ctime`). Programs can set it nowhere but on file systems of the last kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeTime {
+    /// This kernel, with parts of a second. An image of such a file system may bring other times along, mostly whole seconds.
+    Kernel,
+    /// The server, with parts of a second if its file system has them.
+    Server,
+    /// The server, in whole seconds.
+    ServerSeconds,
+    /// A program in user space that answers for the file system, or the file system is not known here.
+    Foreign,
+}
+
 const TMPFS: u32 = 0x0102_1994;
 const RAMFS: u32 = 0x8584_58f6;
 
 /// The kinds that are known, by `f_type` of statfs(2): names and numbers of the kernel's include/uapi/linux/magic.h. ZFS,
 /// Lustre, GPFS, BeeGFS, PanFS, StorNext, VMware's and GFS2 are not there; theirs are those that stat(1) of the GNU coreutils
 /// knows (src/stat.c, which says "remote" of them as well), ZFS's that of OpenZFS.
-const KNOWN: [(u32, &str, Kind); 30] = [
-    (0xef53, "ext", Kind::Local), // 2, 3 and 4 have one number
-    (0x5846_5342, "xfs", Kind::Local),
-    (TMPFS, "tmpfs", Kind::Local),
-    (RAMFS, "ramfs", Kind::Local),
-    (0x9123_683e, "btrfs", Kind::Local),
-    (0xca45_1a4e, "bcachefs", Kind::Local),
-    (0x2fc1_2fc1, "zfs", Kind::Local),
-    (0xf2f5_2010, "f2fs", Kind::Local),
-    (0x794c_7630, "overlay", Kind::Local),
-    (0x6969, "nfs", Kind::Network),
-    (0x517b, "smb", Kind::Network),
-    (0xff53_4d42, "cifs", Kind::Network),
-    (0xfe53_4d42, "smb2", Kind::Network),
-    (0x0102_1997, "9p", Kind::Network),
-    (0x6573_5546, "fuse", Kind::Network), // virtiofs, sshfs and the like, too
-    (0x00c3_6400, "ceph", Kind::Network),
-    (0x0bd0_0bd0, "lustre", Kind::Network),
-    (0x4750_4653, "gpfs", Kind::Network),
-    (0x1983_0326, "beegfs", Kind::Network),
-    (0x5346_414f, "afs", Kind::Network),
-    (0x6b41_4653, "afs", Kind::Network),
-    (0x7375_7245, "coda", Kind::Network),
-    (0xaad7_aaea, "panfs", Kind::Network),
-    (0xbeef_dead, "snfs", Kind::Network),
-    (0xbacb_acbc, "vmhgfs", Kind::Network),
-    (0x786f_4256, "vboxsf", Kind::Network),
-    (0x7c7c_6673, "prl_fs", Kind::Network),
-    (0x0116_1970, "gfs2", Kind::Network), // one disk for many hosts
-    (0x7461_636f, "ocfs2", Kind::Network),
-    (0x564c, "ncp", Kind::Network),
+///
+/// A FUSE server may answer with any times: sshfs and CVMFS give that of the last modification for that of the last change. AFS does
+/// so as well (fs/afs/inode.c). Lustre and BeeGFS keep whole seconds.
+const KNOWN: [(u32, &str, Kind, ChangeTime); 32] = [
+    (0xef53, "ext", Kind::Local, ChangeTime::Kernel), // 2, 3 and 4 have one number
+    (0x5846_5342, "xfs", Kind::Local, ChangeTime::Kernel),
+    (TMPFS, "tmpfs", Kind::Local, ChangeTime::Kernel),
+    (0x2405_1905, "ubifs", Kind::Local, ChangeTime::Kernel),
+    (0x7371_7368, "squashfs", Kind::Local, ChangeTime::Kernel), // whole seconds, and nobody writes
+    (RAMFS, "ramfs", Kind::Local, ChangeTime::Kernel),
+    (0x9123_683e, "btrfs", Kind::Local, ChangeTime::Kernel),
+    (0xca45_1a4e, "bcachefs", Kind::Local, ChangeTime::Kernel),
+    (0x2fc1_2fc1, "zfs", Kind::Local, ChangeTime::Kernel),
+    (0xf2f5_2010, "f2fs", Kind::Local, ChangeTime::Kernel),
+    (0x794c_7630, "overlay", Kind::Local, ChangeTime::Kernel),
+    (0x6969, "nfs", Kind::Network, ChangeTime::Server),
+    (0x517b, "smb", Kind::Network, ChangeTime::Server),
+    (0xff53_4d42, "cifs", Kind::Network, ChangeTime::Server),
+    (0xfe53_4d42, "smb2", Kind::Network, ChangeTime::Server),
+    (0x0102_1997, "9p", Kind::Network, ChangeTime::Foreign),
+    (0x6573_5546, "fuse", Kind::Network, ChangeTime::Foreign), // virtiofs, sshfs and the like, too
+    (0x00c3_6400, "ceph", Kind::Network, ChangeTime::Server),
+    (
+        0x0bd0_0bd0,
+        "lustre",
+        Kind::Network,
+        ChangeTime::ServerSeconds,
+    ),
+    (0x4750_4653, "gpfs", Kind::Network, ChangeTime::Server),
+    (
+        0x1983_0326,
+        "beegfs",
+        Kind::Network,
+        ChangeTime::ServerSeconds,
+    ),
+    (0x5346_414f, "afs", Kind::Network, ChangeTime::Foreign),
+    (0x6b41_4653, "afs", Kind::Network, ChangeTime::Foreign),
+    (0x7375_7245, "coda", Kind::Network, ChangeTime::Foreign),
+    (0xaad7_aaea, "panfs", Kind::Network, ChangeTime::Server),
+    (0xbeef_dead, "snfs", Kind::Network, ChangeTime::Server),
+    (0xbacb_acbc, "vmhgfs", Kind::Network, ChangeTime::Foreign),
+    (0x786f_4256, "vboxsf", Kind::Network, ChangeTime::Foreign),
+    (0x7c7c_6673, "prl_fs", Kind::Network, ChangeTime::Foreign),
+    (0x0116_1970, "gfs2", Kind::Network, ChangeTime::Server), // one disk for many hosts
+    (0x7461_636f, "ocfs2", Kind::Network, ChangeTime::Server),
+    (0x564c, "ncp", Kind::Network, ChangeTime::Foreign),
 ];
 
 /// The file system of a file or directory. Displays its name.
@@ -64,6 +92,7 @@ pub struct FileSystem {
     magic: u32,
     name: Option<&'static str>,
     kind: Kind,
+    change_time: ChangeTime,
 }
 
 impl FileSystem {
@@ -81,6 +110,12 @@ impl FileSystem {
         FileSystem::from_magic(found)
     }
 
+    /// Who sets the time of a change of this file. Foreign if the system does not tell.
+    pub fn change_time_at(path: &Path) -> ChangeTime {
+        let found = statfs(path).map_or(0, |found| magic(&found));
+        FileSystem::from_magic(found).change_time
+    }
+
     /// Its name, and which guarantees are missing, for people.
     pub fn described(self) -> String {
         match self.kind {
@@ -93,8 +128,9 @@ impl FileSystem {
         let known = KNOWN.iter().find(|(number, ..)| *number == magic);
         FileSystem {
             magic,
-            name: known.map(|(_, name, _)| *name),
-            kind: known.map_or(Kind::Unknown, |(.., kind)| *kind),
+            name: known.map(|(_, name, ..)| *name),
+            kind: known.map_or(Kind::Unknown, |(_, _, kind, _)| *kind),
+            change_time: known.map_or(ChangeTime::Foreign, |(.., time)| *time),
         }
     }
 

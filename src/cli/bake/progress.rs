@@ -1,0 +1,115 @@
+//! What a person who waits for a bake is told: what is compiled, and how much is left. On a terminal a bar, elsewhere some lines.
+
+use std::io::IsTerminal;
+use std::sync::Mutex;
+
+use indicatif::ProgressBar;
+
+use super::collect::{BakeItem, Work};
+use super::locked;
+use super::replayer::BakeTask;
+use crate::cli::entry_view::kernels;
+use crate::cli::output::{plural, say, seconds};
+use crate::cli::progress::bar;
+use crate::log::text;
+
+/// How many lines tell of the progress where there is no terminal.
+const MAX_LINES: usize = 10;
+
+/// The progress of a bake.
+pub struct BakeProgress {
+    bar: ProgressBar,
+    count: usize,
+    has_lines: bool,
+    left: Mutex<Left>,
+}
+
+struct Left {
+    /// How many items were begun.
+    begun: usize,
+    /// The time that applications took to compile what is left, in nanoseconds.
+    nanoseconds: u64,
+}
+
+impl BakeProgress {
+    /// Says what will be compiled. `is_told`: a person reads standard error.
+    pub fn new(work: &Work, is_told: bool) -> BakeProgress {
+        let count = work.items().count();
+        let took = work
+            .items()
+            .fold(0u64, |sum, item| sum.saturating_add(item.compile_ns));
+        if let Some(first) = work.items().next().filter(|_| is_told) {
+            say(&format!("oclcache: {}", headline(first.task, count, took)));
+        }
+        BakeProgress {
+            bar: bar(count as u64, ""),
+            count,
+            has_lines: is_told && !std::io::stderr().is_terminal(),
+            left: Mutex::new(Left {
+                begun: 0,
+                nanoseconds: took,
+            }),
+        }
+    }
+
+    /// An item is being compiled.
+    pub fn begun(&self, item: &BakeItem) {
+        let (begun, left) = {
+            let mut left = locked(&self.left);
+            left.begun += 1;
+            (left.begun, left.nanoseconds)
+        };
+        let program = text(item.program.as_bytes());
+        let what = format!(
+            "about {} left: {program}: {}",
+            seconds(left),
+            kernels(&item.kernels)
+        );
+        if self.has_lines && is_told(begun, self.count) {
+            say(&format!("oclcache: {begun} of {}, {what}", self.count));
+        }
+        self.bar.set_message(what);
+    }
+
+    /// An item is done, or put off.
+    pub fn ended(&self, item: &BakeItem) {
+        let mut left = locked(&self.left);
+        left.nanoseconds = left.nanoseconds.saturating_sub(item.compile_ns);
+        self.bar.inc(1);
+    }
+
+    /// Nothing is left.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn headline(task: BakeTask, count: usize, took: u64) -> String {
+    let count = count as u64;
+    let recipes = plural(count, "recipe", "recipes");
+    match task {
+        BakeTask::Bake | BakeTask::Again => {
+            format!("compiling {recipes}, which took {} at first", seconds(took))
+        }
+        BakeTask::BakeUnused => format!("compiling {recipes} whose kernels never ran"),
+        BakeTask::Audit => format!("auditing {}", plural(count, "entry", "entries")),
+    }
+}
+
+/// Whether a line tells of this item, of so many. The headline tells of the first one.
+fn is_told(number: usize, count: usize) -> bool {
+    let tenth = |number: usize| number * MAX_LINES / count.max(1);
+    number > 1 && tenth(number) != tenth(number - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_few_lines_however_much_is_compiled() {
+        let told = |count| (1..=count).filter(|number| is_told(*number, count)).count();
+        assert_eq!([0, 1, 2, 9, 10].map(told), [0, 0, 1, 8, 9]);
+        assert_eq!([11, 99, 100_000].map(told), [10, 10, 10]);
+    }
+}

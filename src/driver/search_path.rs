@@ -1,0 +1,266 @@
+//! The directories in which the dynamic linker looks for libraries (ld.so(8); elf/dl-load.c of glibc 2.36).
+//!
+//! What cannot be told here is not decided: a token that has another value on each system stands for all of its values, and
+//! subdirectories for other processors are searched as well. So a search finds at least what the dynamic linker would find.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::files::children;
+use super::linker_state;
+use super::real_paths::RealPaths;
+use crate::proc_file;
+use crate::regular_file;
+
+/// What the dynamic linker knows of where libraries are.
+const LINKER_CACHE: &str = "/etc/ld.so.cache";
+
+/// The processor as the dynamic linker names it.
+const ARCH: &str = std::env::consts::ARCH;
+
+/// What `$LIB` is. Each build of glibc has one: `lib` without a distribution's settings, `lib64` in Fedora, Debian's last one.
+const LIBRARY_DIRECTORIES: [&str; 5] = ["lib", "lib64", "lib32", "libx32", "lib/ARCH-linux-gnu"];
+
+/// What `$PLATFORM` is: AT_PLATFORM, or what glibc 2.26 to 2.36 takes from the features of the processor.
+const PLATFORMS: [&str; 3] = [ARCH, "haswell", "xeon_phi"];
+
+/// Subdirectories that glibc up to 2.36 searches first, also within each other (sysdeps/*/dl-procinfo.c).
+const OLD_SUBDIRECTORIES: [&str; 6] = ["tls", ARCH, "haswell", "xeon_phi", "avx512_1", "atomics"];
+
+/// Where glibc since 2.33 has a subdirectory for each level of a processor.
+const NEW_SUBDIRECTORIES: &str = "glibc-hwcaps";
+
+/// The directories of a value of LD_LIBRARY_PATH for programs in this directory.
+pub fn of_variable(value: &OsStr, origin: &Path) -> Vec<PathBuf> {
+    directories(value.as_bytes(), b":;", origin)
+}
+
+/// The directories of DT_RPATH or DT_RUNPATH of a file in this directory.
+pub fn of_file(text: &[u8], origin: &Path) -> Vec<PathBuf> {
+    directories(text, b":", origin)
+}
+
+fn directories(text: &[u8], separators: &[u8], origin: &Path) -> Vec<PathBuf> {
+    if text.is_empty() {
+        return Vec::new();
+    }
+    let parts = text.split(|byte| separators.contains(byte));
+    parts.flat_map(|part| paths(part, origin)).collect()
+}
+
+/// The paths that a text may mean, as DT_NEEDED and LD_PRELOAD have them too. An empty one is the working directory.
+pub fn paths(text: &[u8], origin: &Path) -> Vec<PathBuf> {
+    let path = |text: Vec<u8>| PathBuf::from(OsString::from_vec(text));
+    if text.is_empty() {
+        return vec![PathBuf::from(".")];
+    }
+    if !text.contains(&b'$') {
+        return vec![path(text.to_vec())];
+    }
+    let mut found = Vec::new();
+    for library in LIBRARY_DIRECTORIES {
+        let library = library.replace("ARCH", ARCH);
+        for platform in PLATFORMS {
+            let tokens: [(&[u8], &[u8]); 3] = [
+                (b"ORIGIN", origin.as_os_str().as_bytes()),
+                (b"LIB", library.as_bytes()),
+                (b"PLATFORM", platform.as_bytes()),
+            ];
+            found.push(path(expanded(text, &tokens)));
+        }
+    }
+    // Which names are tokens has changed: `$LIBRARY` was one in glibc 2.26.
+    found.push(path(text.to_vec()));
+    let mut seen = std::collections::HashSet::new();
+    found.retain(|path| seen.insert(path.clone()));
+    found
+}
+
+/// The text with these tokens replaced by their values, `$NAME` and `${NAME}`.
+fn expanded(text: &[u8], tokens: &[(&[u8], &[u8])]) -> Vec<u8> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let [first, behind @ ..] = rest {
+        let token = tokens.iter().find_map(|(name, value)| {
+            let bare = behind.strip_prefix(*name);
+            let bare = bare.filter(|behind| !behind.first().is_some_and(is_of_a_name));
+            let in_braces = || {
+                let behind = behind.strip_prefix(b"{")?.strip_prefix(*name)?;
+                behind.strip_prefix(b"}")
+            };
+            Some((bare.or_else(in_braces)?, value))
+        });
+        match token {
+            Some((behind, value)) if *first == b'$' => {
+                found.extend_from_slice(value);
+                rest = behind;
+            }
+            _ => {
+                found.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    found
+}
+
+fn is_of_a_name(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || *byte == b'_'
+}
+
+/// The directories of LD_LIBRARY_PATH as it is now, for a program in this directory: programs that are started have this value. The
+/// dynamic linker of this process has those of [`library_path_at_start`].
+pub fn library_path(origin: &Path) -> Vec<PathBuf> {
+    let value = std::env::var_os("LD_LIBRARY_PATH");
+    value.map_or_else(Vec::new, |value| of_variable(&value, origin))
+}
+
+/// The directories of LD_LIBRARY_PATH as the dynamic linker of this process has them, and as the variable is now.
+pub fn library_path_at_start() -> Vec<PathBuf> {
+    let mut found = linker_state::search_path().unwrap_or_default();
+    if std::env::var_os("LD_LIBRARY_PATH").is_some() {
+        let program = proc_file::running_program().unwrap_or_default();
+        found.extend(library_path(directory(&program)));
+    }
+    found
+}
+
+/// The directory of a file.
+pub fn directory(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
+}
+
+/// The real paths of the directories in which the dynamic linker looks for a library that is opened by name, each once, in their
+/// order: these first (of LD_LIBRARY_PATH), those in its cache, which is watched, and the usual ones.
+pub fn linker_directories(first: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> {
+    let mut found = with_subdirectories(first, real);
+    real.watch(Path::new(LINKER_CACHE));
+    // The end of the cache has paths of libraries as NUL-terminated strings. Other strings name no directory.
+    let cache = regular_file::read(Path::new(LINKER_CACHE));
+    let cache = real.found(cache).flatten().unwrap_or_default();
+    let strings = cache.split(|byte| *byte == 0);
+    let mut cached: Vec<&OsStr> = Vec::new();
+    for string in strings.filter(|string| string.starts_with(b"/")) {
+        // A thousand libraries are in few directories, in sequence.
+        let directory = Path::new(OsStr::from_bytes(string)).parent();
+        let directory = directory.map(Path::as_os_str);
+        cached
+            .extend(directory.filter(|directory| !cached.iter().rev().any(|one| one == directory)));
+    }
+    cached.sort();
+    let usual = ["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib"];
+    let others = cached.into_iter().map(PathBuf::from);
+    let others: Vec<PathBuf> = others.chain(usual.map(PathBuf::from)).collect();
+    add_new(&mut found, with_subdirectories(&others, real));
+    found
+}
+
+/// The real paths of these directories, each once, in order, behind those of their subdirectories for some processors.
+pub fn with_subdirectories(paths: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        let Some(directory) = real.of(path).filter(|one| !found.contains(one)) else {
+            continue;
+        };
+        let mut below = Vec::new();
+        let levels = directory.join(NEW_SUBDIRECTORIES);
+        if real.watch_place(&levels) {
+            let mut levels: Vec<_> = children(&levels, real).collect();
+            levels.sort();
+            below.extend(levels.iter().filter_map(|level| real.of(level)));
+        }
+        add_old_subdirectories(&directory, real, &mut below);
+        below.retain(|one| *one != directory);
+        add_new(&mut found, below);
+        add_new(&mut found, vec![directory]);
+    }
+    found
+}
+
+fn add_old_subdirectories(directory: &Path, real: &RealPaths, found: &mut Vec<PathBuf>) {
+    for name in OLD_SUBDIRECTORIES {
+        let place = directory.join(name);
+        let below = real.watch_place(&place).then(|| real.of(&place)).flatten();
+        if let Some(below) = below
+            && !found.contains(&below)
+        {
+            found.push(below.clone());
+            add_old_subdirectories(&below, real, found);
+        }
+    }
+}
+
+/// Adds those that are not there yet.
+pub fn add_new(found: &mut Vec<PathBuf>, others: Vec<PathBuf>) {
+    for one in others {
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_value(value: &str) -> Vec<String> {
+        let found = of_variable(OsStr::new(value), Path::new("/o"));
+        let found = found.iter().map(|path| path.display().to_string());
+        found.collect()
+    }
+
+    #[test]
+    fn parts_are_separated_as_the_dynamic_linker_does() {
+        for (value, expected) in [
+            ("", &[][..]),
+            (":", &[".", "."]),
+            ("/a:/b", &["/a", "/b"]),
+            ("/a;/b:", &["/a", "/b", "."]),
+            ("a::/b", &["a", ".", "/b"]),
+        ] {
+            assert_eq!(of_value(value), expected, "{value}");
+        }
+        let found = of_file(b"/a;/b:$ORIGIN/../c", Path::new("/o"));
+        assert!(found.contains(&"/a;/b".into()) && found.contains(&"/o/../c".into()));
+    }
+
+    #[test]
+    fn tokens_stand_for_all_their_values() {
+        let debian = format!("/t/lib/{ARCH}-linux-gnu/x");
+        for value in ["/t/$LIB/x", "/t/${LIB}/x"] {
+            let found = of_value(value);
+            for expected in ["/t/lib/x", "/t/lib64/x", &debian, value] {
+                assert!(found.iter().any(|one| one == expected), "{found:?}");
+            }
+        }
+        assert!(of_value("${ORIGIN}/x$PLATFORM").contains(&format!("/o/x{ARCH}")));
+        assert!(of_value("$ORIGIN/$LIB").contains(&"/o/lib64".to_owned()));
+        for value in ["/$", "/$ORIGINAL", "/$OTHER", "/${LIB", "/LIB"] {
+            assert_eq!(of_value(value), [value], "{value}");
+        }
+    }
+
+    #[test]
+    fn subdirectories_for_some_processors_are_searched_first() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let root = root.path().canonicalize().expect("a path");
+        let levels = ["glibc-hwcaps/one", "glibc-hwcaps/two"].map(|name| root.join(name));
+        let old = [format!("tls/{ARCH}"), "haswell".to_owned()].map(|name| root.join(name));
+        for path in levels.iter().chain(&old).chain([&root.join("other")]) {
+            std::fs::create_dir_all(path).expect("made");
+        }
+        // It leads back.
+        std::os::unix::fs::symlink("..", root.join("tls/tls")).expect("linked");
+        let real = RealPaths::default();
+        let mut found = with_subdirectories(&[root.clone(), root.join("other/..")], &real);
+        assert_eq!(found.pop(), Some(root.clone()));
+        let mut expected = [&levels[..], &old, &[root.join("tls")]].concat();
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected);
+        let watched = real.into_watched();
+        std::fs::create_dir(root.join("glibc-hwcaps/three")).expect("made");
+        assert!(!watched.hold());
+    }
+}
