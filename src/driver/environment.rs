@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Driver;
-use super::identity::{DriverNames, FileMemory, sha256_value};
+use super::driver_names::DriverNames;
+use super::identity::{FileMemory, sha256_value};
 use super::process_variables;
 use super::profile::Profile;
 use super::profile::variables::{Effect, LAYERS, is_neutral_value};

@@ -40,8 +40,11 @@ pub type FilesByPath = BTreeMap<PathBuf, NamedFile>;
 pub struct NamedFile {
     /// The shortest name that leads to the file: `libx.so.1` stays when `libx.so.1.3` replaces `libx.so.1.2`.
     pub name: String,
-    /// All paths that lead to the file, links included: each link may be changed.
+    /// All paths that lead to the file from real directories, links included: each link may be changed.
     pub paths: BTreeSet<PathBuf>,
+    /// The other paths of these directories by which a driver finds them: each link in these may be changed, too. While they lead to
+    /// the same directories, what is in these need not be looked at once more.
+    pub directories: BTreeSet<PathBuf>,
 }
 
 /// An entry of a directory.
@@ -148,8 +151,8 @@ impl<'a> FileSearch<'a> {
         let Some(directory) = self.real.of(place) else {
             return;
         };
-        let named = place.join(&entry.name);
-        let mut path = directory.join(&entry.name);
+        let named = directory.join(&entry.name);
+        let mut path = named.clone();
         if !entry.is_plain {
             match self.real.of(&path) {
                 Some(real) if self.is_file(&real) => path = real,
@@ -160,8 +163,12 @@ impl<'a> FileSearch<'a> {
         let known = found.entry(path).or_insert_with(|| NamedFile {
             name: name.clone(),
             paths: BTreeSet::new(),
+            directories: BTreeSet::new(),
         });
         known.paths.insert(named);
+        if place != directory {
+            known.directories.insert(place.to_owned());
+        }
         if (name.len(), &name) < (known.name.len(), &known.name) {
             known.name = name;
         }
@@ -295,6 +302,7 @@ mod tests {
         let expected = NamedFile {
             name: "libx.so.1".to_owned(),
             paths: paths.clone().into(),
+            directories: BTreeSet::new(),
         };
         assert_eq!(Vec::from_iter(found), [(paths[1].clone(), expected)]);
     }

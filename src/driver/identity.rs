@@ -6,7 +6,7 @@
 //! Measured with strace on builds of PoCL 3.1, Intel's CPU runtime 2026.2 and rusticl 22.3: the key has everything that their
 //! compilers open, except
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Driver;
+use super::driver_names::DriverNames;
 use super::environment::DriverSurroundings;
 use super::file_list::ListedFiles;
 use super::files::{FileSearch, FilesByPath, NamedFile, matches};
 use super::key_neutral::is_neutral;
 use super::late::Late;
 use super::loaded::{self, Object};
-use super::names::{Names, ScannedLibrary};
+use super::names::ScannedLibrary;
 use super::numbered_names::NumberedNames;
 use super::path_map::PathMap;
 use super::profile::DriverFiles;
 use super::real_paths::{RealPaths, says_what_is_there};
-use crate::file_fingerprint::FileFingerprint;
-use crate::fork_safety::Mutex;
+use crate::file_fingerprint::{FileFingerprint, FileId};
 pub use crate::key::ingredients::sha256_value;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 
@@ -102,6 +102,8 @@ const MAX_LOOKS: u32 = 16;
 /// The identity from the first call, and the files that must not change.
 pub struct KnownIdentity {
     files: Vec<Watched>,
+    /// The directories of these files by the paths by which the driver finds them.
+    directories: BTreeMap<PathBuf, FileId>,
     /// The real paths of all that is in it or neutral.
     paths: HashSet<PathBuf>,
     /// Those of them that the program has loaded from elsewhere, and that are neutral as far as they do what their name says.
@@ -293,6 +295,12 @@ impl Driver {
         if let Some(changed) = known.files.iter().find(|file| !file.holds(memory)) {
             return Err(changed.path.clone());
         }
+        let leads_there = |(path, id): &(&PathBuf, &FileId)| {
+            FileFingerprint::at(path).is_some_and(|state| state.file == **id)
+        };
+        if let Some((changed, _)) = known.directories.iter().find(|one| !leads_there(one)) {
+            return Err(changed.clone());
+        }
         known.late.still_holds(memory)?;
         if !known.late.is_current() {
             let objects = known.late.look();
@@ -368,8 +376,13 @@ impl Driver {
             }));
             Ok::<(), Unidentified>(())
         };
+        let mut directories = BTreeMap::new();
         for (path, file) in &listed.list.files {
             take(path, &file.name, &file.paths)?;
+            for directory in &file.directories {
+                let state = listed.state(directory).ok_or(Unidentified::ForGood)?;
+                directories.insert(directory.clone(), state.file);
+            }
         }
         let closure = listed.closure.iter();
         let mut paths: HashSet<PathBuf> =
@@ -401,6 +414,7 @@ impl Driver {
         let late = Late::new(ingredients, changes, &objects);
         let known = KnownIdentity {
             files,
+            directories,
             paths,
             of_program: neutral_of_program,
             opened: listed.list.opened,
@@ -484,59 +498,6 @@ fn loaded_identity(
     let library = crate::log::path(&object.path);
     tracing::warn!(%library, "this library was replaced since it was loaded: nothing is cached");
     Err(Unidentified::ForGood)
-}
-
-/// The names that occur in a driver's libraries, and in libraries that it opened later.
-#[derive(Default)]
-pub struct DriverNames(Mutex<Vec<(Vec<ScannedLibrary>, Names)>>);
-
-impl DriverNames {
-    /// The names in these libraries.
-    ///
-    /// # Errors
-    /// One cannot be read for now.
-    pub(super) fn of(
-        libraries: Vec<ScannedLibrary>,
-        memory: &dyn FileMemory,
-    ) -> io::Result<DriverNames> {
-        let names = DriverNames::default();
-        names.add(libraries, memory)?;
-        Ok(names)
-    }
-
-    /// Adds the names in libraries that are not known yet.
-    fn add(&self, mut libraries: Vec<ScannedLibrary>, memory: &dyn FileMemory) -> io::Result<()> {
-        libraries.retain(|library| !self.has_library(library));
-        libraries.sort();
-        libraries.dedup();
-        if !libraries.is_empty() {
-            let names = Names::of(&libraries, memory)?;
-            self.0.lock().push((libraries, names));
-        }
-        Ok(())
-    }
-
-    fn has_library(&self, library: &ScannedLibrary) -> bool {
-        let known = self.0.lock();
-        let mut known = known.iter().flat_map(|(libraries, _)| libraries);
-        known.any(|one| one.identity == library.identity)
-    }
-
-    fn has_path(&self, path: &Path) -> bool {
-        let known = self.0.lock();
-        let mut known = known.iter().flat_map(|(libraries, _)| libraries);
-        known.any(|one| one.path == path)
-    }
-
-    /// Whether the driver may ask for the name.
-    pub fn has(&self, name: &[u8]) -> bool {
-        self.0.lock().iter().any(|(_, names)| names.has(name))
-    }
-
-    /// How often libraries were added.
-    pub fn changes(&self) -> usize {
-        self.0.lock().len()
-    }
 }
 
 /// Whether all ingredients of a driver and its surroundings are current.

@@ -12,6 +12,7 @@ mod calls;
 pub mod cancel;
 mod clang_driver;
 pub mod device;
+mod driver_names;
 mod elf;
 mod elf_image;
 pub mod environment;

@@ -1,6 +1,8 @@
 //! The processor. Code for a CPU device is made for its model and instruction set, and different hosts may share a home directory.
 //! The first processor represents all.
 
+use memchr::memmem;
+
 use super::profile::ProcessorFacts;
 use crate::key::ingredients::{Ingredient, Kind};
 
@@ -35,15 +37,19 @@ const MODEL: &[&str] = &[
 /// Lines of the system's description of the first processor.
 fn description(wanted: &[&str]) -> Option<Vec<Ingredient>> {
     use std::io::Read;
-    // The description of one processor is at most a few KiB; with hundreds of them the file takes milliseconds to read.
+    // The description of one processor is at most a few KiB; with hundreds of them the file takes milliseconds to read. The kernel
+    // gives whole lines, a page of them at a time.
     const MOST: usize = 16 << 10;
-    let mut text = Vec::with_capacity(MOST);
-    std::fs::File::open("/proc/cpuinfo")
-        .ok()?
-        .take(MOST as u64)
-        .read_to_end(&mut text)
-        .ok()?;
-    let text = String::from_utf8_lossy(&text);
+    let mut text = vec![0; MOST];
+    let mut file = std::fs::File::open("/proc/cpuinfo").ok()?;
+    let mut length = 0;
+    while length < MOST && memmem::find(&text[..length], b"\n\n").is_none() {
+        match file.read(&mut text[length..]).ok()? {
+            0 => break,
+            more => length += more,
+        }
+    }
+    let text = String::from_utf8_lossy(&text[..length]);
     let first = text.split("\n\n").next()?;
     let ingredients: Vec<_> = first
         .lines()

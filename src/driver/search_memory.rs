@@ -20,7 +20,7 @@ use crate::file_fingerprint::MountIdentity;
 use crate::framing;
 use crate::key::ingredients::VERSION;
 
-const MAGIC: &[u8] = b"oclcsrch4";
+const MAGIC: &[u8] = b"oclcsrch5";
 /// A driver has some dozens of files.
 const MAX_BYTES: u64 = 4 << 20;
 

@@ -15,8 +15,9 @@ use object::{Object, ObjectSymbol};
 use serde::{Deserialize, Serialize};
 
 use super::clang_driver::{CLANG_VARIABLE, Candidate, can_run, candidates, runnable};
+use super::driver_names::DriverNames;
 use super::elf::Elf;
-use super::identity::{DriverNames, FileMemory, content_value, sha256_value};
+use super::identity::{FileMemory, content_value, sha256_value};
 use super::interchangeable::allocates;
 use super::key_neutral;
 use super::loaded;

@@ -49,7 +49,7 @@ fn of_texts(texts: &[&str]) -> Names {
 
 #[test]
 fn a_name_occurs_if_a_text_ends_in_it() {
-    let names = of_texts(&[
+    let mut names = of_texts(&[
         "xCPATH",
         "a b=%s LIBRARY_PATH",
         "Short",
@@ -79,7 +79,7 @@ fn each_of_many_names_is_found_and_no_other() {
     let texts: Vec<String> = (0..20_000u32)
         .map(|number| format!("{:X}_{number}", number.wrapping_mul(2_654_435_761)))
         .collect();
-    let names = of_texts(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut names = of_texts(&texts.iter().map(String::as_str).collect::<Vec<_>>());
     for text in &texts {
         assert!(names.has(text.as_bytes()), "{text}");
         assert!(!names.has(format!("0x{text}").as_bytes()), "{text}");
@@ -106,11 +106,11 @@ fn a_damaged_file_is_not_taken_and_a_damaged_block_has_every_name() {
             "{cut}"
         );
     }
-    let whole = Names::fresh(bytes.clone(), &[7; 32]).expect("a file");
+    let mut whole = Names::fresh(bytes.clone(), &[7; 32]).expect("a file");
     for at in (0..bytes.len()).step_by(307) {
         let mut damaged = bytes.clone();
         damaged[at] ^= 4;
-        let Some(names) = Names::fresh(damaged, &[7; 32]) else {
+        let Some(mut names) = Names::fresh(damaged, &[7; 32]) else {
             continue;
         };
         for name in ["NAME_0", "NAME_17", "NAME_4999"] {
@@ -118,7 +118,7 @@ fn a_damaged_file_is_not_taken_and_a_damaged_block_has_every_name() {
         }
     }
     assert!(!whole.has(b"NAME_5000"));
-    let truncated = Names::fresh(bytes[..bytes.len() - 1].to_vec(), &[7; 32]).expect("a file");
+    let mut truncated = Names::fresh(bytes[..bytes.len() - 1].to_vec(), &[7; 32]).expect("a file");
     assert!(
         truncated.has(b"NAME_999"),
         "what cannot be read has every name"
@@ -139,7 +139,7 @@ fn the_names_that_a_library_asks_for_are_found_and_remembered() {
     };
     let libraries = [library];
     for round in 0..2 {
-        let names = Names::of(&libraries, &memory).expect("read");
+        let mut names = Names::of(&libraries, &memory).expect("read");
         for name in ["LANG", "LC_ALL", "TMPDIR", "POSIXLY_CORRECT", "HOSTALIASES"] {
             assert!(names.has(name.as_bytes()), "{name} in round {round}");
         }
@@ -152,7 +152,7 @@ fn the_names_that_a_library_asks_for_are_found_and_remembered() {
         identity: content_value(&[0; 32]),
         ..libraries[0].clone()
     }];
-    let names = Names::of(&other, &memory).expect("read");
+    let mut names = Names::of(&other, &memory).expect("read");
     assert!(matches!(names, Names::All), "it is another one by now");
     assert!(names.has(b"SSH_CONNECTION"));
 }
@@ -166,7 +166,7 @@ fn names_in_rust_are_found_without_a_nul_behind_them() {
         identity: content_value(&memory.digest(&path).expect("read")),
         path,
     };
-    let names = Names::of(&[library], &memory).expect("read");
+    let mut names = Names::of(&[library], &memory).expect("read");
     assert!(names.has(b"RUST_BACKTRACE"));
     assert!(names.has(std::hint::black_box(b"OCLCACHE_LOG")));
 }
