@@ -95,7 +95,7 @@ impl Store {
     /// How long an unused entry stays in a nearly full cache; None if no entry will be evicted soon.
     pub fn kept_for(&self) -> Option<Duration> {
         let most = self.limits?.max_size?;
-        let sizes = self.sizes()?;
+        let sizes = self.readable_sizes()?;
         if sizes.total() < most - most / FULL_SHARE {
             return None;
         }
@@ -488,6 +488,25 @@ mod tests {
         let left: Vec<u16> = (0..109).filter(|number| has(&store, *number)).collect();
         assert_eq!(left[0], 3, "{left:?}");
         assert!(left.len() >= 9, "{left:?}");
+    }
+
+    #[test]
+    fn who_only_asks_how_long_entries_stay_makes_no_file() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = opened(directory.path(), limits(30 * ENTRY));
+        put(&store, 1).expect("stored");
+        drop(store);
+        let sizes = directory.path().join("cache/v1/sizes");
+        for damage in [None, Some("oclcsiz1 short")] {
+            std::fs::remove_file(&sizes).expect("removed");
+            if let Some(damage) = damage {
+                std::fs::write(&sizes, damage).expect("written");
+            }
+            let store = opened(directory.path(), limits(30 * ENTRY));
+            assert_eq!(store.kept_for(), None);
+            assert_eq!(sizes.exists(), damage.is_some());
+            std::fs::write(&sizes, "").expect("written");
+        }
     }
 
     #[test]

@@ -128,6 +128,8 @@ pub struct Store {
     limits: Option<Limits>,
     // Opened without a lock: if two threads open it at once, one of the two is dropped unused.
     sizes: OnceBox<Option<Sizes>>,
+    /// The same file, for a process that only reads it.
+    readable_sizes: OnceBox<Option<Sizes>>,
     live: OnceBox<Option<Live>>,
     uses: OnceBox<Uses>,
     facts: OnceBox<Directory>,
@@ -184,6 +186,7 @@ impl Store {
             locks,
             limits,
             sizes: OnceBox::new(),
+            readable_sizes: OnceBox::new(),
             live: OnceBox::new(),
             uses: OnceBox::new(),
             facts: OnceBox::new(),
@@ -196,6 +199,16 @@ impl Store {
             let opened = Sizes::open(&self.root);
             let opened = opened.inspect_err(|error| tracing::debug!(%error, "sizes of shards are not counted: the cache may exceed its limit"));
             Box::new(opened.ok())
+        });
+        opened.as_ref()
+    }
+
+    /// The sizes of the shards, to read them; None if there is no such file.
+    fn readable_sizes(&self) -> Option<&Sizes> {
+        let opened = self.sizes.get();
+        let opened = opened.unwrap_or_else(|| {
+            let open = || Box::new(Sizes::open_to_read(&self.root).ok());
+            self.readable_sizes.get_or_init(open)
         });
         opened.as_ref()
     }

@@ -66,6 +66,22 @@ impl Sizes {
         Ok(sizes)
     }
 
+    /// Opens the file to read it only: a hit makes no file.
+    ///
+    /// # Errors
+    /// There is none, or it is not whole.
+    pub fn open_to_read(root: &Directory) -> io::Result<Sizes> {
+        let sizes = Sizes {
+            file: GuardedFile::new(root.open_to_read(NAME)?)?,
+            changing: Mutex::new(()),
+            is_local: true,
+        };
+        match sizes.is_whole() {
+            true => Ok(sizes),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
     fn is_whole(&self) -> bool {
         let mut found = [0; LENGTH];
         self.file.read_exact_at(&mut found, 0).is_ok() && found.starts_with(MAGIC)
