@@ -5,7 +5,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use crate::support::{Driver, SOURCE, Sandbox, Way, example, skipped};
-fn has_strace(test: &str) -> bool {
+pub fn has_strace(test: &str) -> bool {
     let mut command = Command::new("strace");
     let there = command.arg("-V").stdout(Stdio::null()).status().is_ok();
     if !there {

@@ -58,6 +58,7 @@ mod starving;
 mod stats;
 mod stub_outcomes;
 mod switches;
+mod system_calls;
 mod terminators;
 mod tiers;
 mod tools;

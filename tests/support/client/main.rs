@@ -50,7 +50,7 @@
 //! | `many [--keys N] [--seed N [--hot N]] ...` | many programs, in order or at random, and whether each computes what a bare run wrote |
 //! | `ways` | each way to make a program, without odd questions |
 //! | `two-programs` | program-scope variables of two programs from one source |
-//! | `time [--kernels N] [--helpers N] [--again N] [--binary FILE] [--save FILE] [--write FILE]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions, from source or from a binary |
+//! | `time [--kernels N] [--helpers N] [--again N] [--binary FILE] [--save FILE] [--write FILE] [--mark PATH]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions, from source or from a binary |
 //!
 //! | variable | default | meaning |
 //! |---|---|---|

@@ -10,8 +10,7 @@ use crate::load::resident_kib;
 use crate::queries::binary;
 use crate::session::{Session, Value};
 
-const USAGE: &str =
-    "time takes --kernels N, --helpers N, --again N, --binary FILE, --save FILE and --write FILE";
+const USAGE: &str = "time takes --kernels N, --helpers N, --again N, --binary FILE, --save FILE, --write FILE and --mark PATH";
 
 /// Functions that every kernel could call, as programs for rendering or cryptography have them: most of what the compiler
 /// reads is theirs, most of what it makes is not.
@@ -47,6 +46,8 @@ struct Plan {
     save: Option<String>,
     /// Write its source into this file.
     write: Option<String>,
+    /// Ask for this path before and after each build, as a mark in a trace of system calls.
+    mark: Option<String>,
 }
 
 impl Plan {
@@ -58,6 +59,7 @@ impl Plan {
             binary: None,
             save: None,
             write: None,
+            mark: None,
         };
         for pair in arguments.chunks(2) {
             let value = pair.get(1).ok_or(USAGE)?;
@@ -69,6 +71,7 @@ impl Plan {
                 "--binary" => plan.binary = Some(value.clone()),
                 "--save" => plan.save = Some(value.clone()),
                 "--write" => plan.write = Some(value.clone()),
+                "--mark" => plan.mark = Some(value.clone()),
                 _ => return Err(USAGE.to_owned()),
             }
         }
@@ -89,7 +92,13 @@ enum Base {
 }
 
 /// A built program, and the time of the two calls that make one.
-fn build(session: &Session, base: &Base) -> Result<(Handle, Duration), String> {
+fn build(session: &Session, base: &Base, plan: &Plan) -> Result<(Handle, Duration), String> {
+    let mark = || {
+        plan.mark
+            .as_ref()
+            .is_some_and(|path| fs::exists(path).is_ok())
+    };
+    mark();
     let start = Instant::now();
     let (program, code) = match base {
         Base::Source(source) => cl::program(session.context, source),
@@ -102,8 +111,11 @@ fn build(session: &Session, base: &Base) -> Result<(Handle, Duration), String> {
     if code != 0 {
         return Err(format!("no program: {code}"));
     }
-    match cl::build(program, None) {
-        0 => Ok((program, start.elapsed())),
+    let code = cl::build(program, None);
+    let took = start.elapsed();
+    mark();
+    match code {
+        0 => Ok((program, took)),
         code => Err(format!("clBuildProgram: {code}")),
     }
 }
@@ -123,7 +135,7 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
         write(&plan.write, source.as_bytes())?;
     }
 
-    let (program, first) = build(session, &base)?;
+    let (program, first) = build(session, &base, &plan)?;
     let start = Instant::now();
     let kernels: Vec<_> = (0..plan.kernels)
         .map(|number| cl::kernel(program, &format!("kernel{number}")).0)
@@ -149,7 +161,7 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     cl::release_program(program);
     let mut builds = vec![first.as_nanos().to_string()];
     for _ in 0..plan.again {
-        let (program, took) = build(session, &base)?;
+        let (program, took) = build(session, &base, &plan)?;
         builds.push(took.as_nanos().to_string());
         cl::release_program(program);
     }

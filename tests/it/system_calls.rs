@@ -1,0 +1,135 @@
+//! How many system calls a hit makes beside those of the driver that loads the same binary, and that none of them writes to a disk.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Stdio;
+
+use crate::files_opened::has_strace;
+use crate::support::{Driver, Sandbox, Way, example};
+
+/// A path that is nowhere.
+const MARK: &str = "/mark of a build";
+const PROGRAM: [&str; 5] = ["time", "--kernels", "2", "--helpers", "6"];
+
+/// One call in a trace.
+struct Call(String);
+
+impl Call {
+    /// Whether its number depends on an allocator, on other threads, or on whether the library checks itself.
+    fn is_incidental(&self) -> bool {
+        const MEMORY: [&str; 5] = ["brk(", "munmap(", "mprotect(", "madvise(", "mremap("];
+        const THREADS: [&str; 5] = ["futex(", "sched_yield(", "<... ", "+++", "---"];
+        let mut prefixes = MEMORY.iter().chain(&THREADS);
+        prefixes.any(|prefix| self.0.starts_with(prefix))
+            || self.0.contains("MAP_ANONYMOUS")
+            || self.0.contains("F_GETFD")
+    }
+
+    /// The path of a file or directory whose state is asked for.
+    fn watched(&self) -> Option<&str> {
+        let arguments = self.0.strip_prefix("statx(AT_FDCWD")?;
+        let (_, path) = arguments.split_once('"')?;
+        Some(path.split_once('"')?.0)
+    }
+
+    /// Whether it makes, changes or dates a file below a directory.
+    fn writes_below(&self, directory: &str) -> bool {
+        const WRITERS: [&str; 12] = [
+            "creat",
+            "mkdir",
+            "rename",
+            "unlink",
+            "rmdir",
+            "link",
+            "symlink",
+            "truncate",
+            "ftruncate",
+            "fallocate",
+            "utimensat",
+            "fchmod",
+        ];
+        let opens =
+            self.0.contains("O_CREAT") || self.0.contains("O_WRONLY") || self.0.contains("O_RDWR");
+        let is_write = self.0.starts_with("write") || self.0.starts_with("pwrite");
+        let changes = WRITERS.iter().any(|name| self.0.starts_with(name));
+        (opens || is_write || changes) && self.0.contains(directory)
+    }
+}
+
+/// The calls of each build of the program, in the thread that asks for it: those of a driver's threads vary.
+fn builds(sandbox: &Sandbox, way: Way, more: &[&str]) -> Vec<Vec<Call>> {
+    let trace = sandbox.path("trace");
+    let mut command = sandbox.command(way, "strace");
+    command.args(["-y", "-s", "4096", "-o"]).arg(&trace);
+    command.arg(example("client")).args(PROGRAM).args(more);
+    command.args(["--mark", MARK]).stdin(Stdio::null());
+    sandbox.run(&mut command).ok();
+    let text = fs::read_to_string(&trace).expect("a trace");
+    // The first mark is the argument of the program.
+    let parts = text.split(MARK).skip(2).step_by(2);
+    let calls = |part: &str| {
+        let lines = part.lines().skip(1);
+        let calls = lines.map(|line| Call(line.to_owned()));
+        calls.filter(|call| !call.is_incidental()).collect()
+    };
+    parts.map(calls).collect()
+}
+
+/// Calls beside one for each file and directory that is looked at, in a first hit. The most were 213, on PoCL; 80 are wanted.
+const MOST_OF_FIRST: usize = 240;
+/// The same in a later hit. The most were 9.
+const MOST_OF_LATER: usize = 12;
+/// On rusticl each hit reads a header of clang's twice: 37 calls.
+const MOST_OF_LATER_ON_RUSTICL: usize = 40;
+
+#[test]
+fn a_hit_makes_few_system_calls_and_none_that_writes_to_the_cache() {
+    if !has_strace("a system-call trace of hits") {
+        return;
+    }
+    for driver in [
+        Driver::Pocl,
+        Driver::Intel,
+        Driver::Rusticl,
+        Driver::IntelGpu,
+    ] {
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let binary = sandbox.path("binary");
+        let binary = binary.to_str().expect("a path");
+        let run = |more: &[&str]| {
+            let mut command = sandbox.command(Way::Cached, example("client"));
+            sandbox.run(command.args(PROGRAM).args(more)).ok();
+        };
+        run(&[]);
+        sandbox.oclcache(&["bake"]).ok();
+        run(&["--save", binary]);
+        let bare = builds(&sandbox, Way::Bare, &["--again", "2", "--binary", binary]);
+        assert_eq!(bare.len(), 3, "{driver:?}");
+        let cache = sandbox.path("cache");
+        let cache = cache.to_str().expect("a path");
+        let most_of_later = match driver {
+            Driver::Rusticl => MOST_OF_LATER_ON_RUSTICL,
+            _ => MOST_OF_LATER,
+        };
+        let mut least = [usize::MAX; 2];
+        // What has just been changed by other programs is searched again.
+        for _ in 0..3 {
+            let hits = sandbox.stat("hits");
+            let ours = builds(&sandbox, Way::Cached, &["--again", "2"]);
+            assert_eq!((ours.len(), sandbox.stat("hits")), (3, hits + 3));
+            for call in ours.iter().flatten() {
+                assert!(!call.writes_below(cache), "{driver:?}: {}", call.0);
+            }
+            for (least, at) in least.iter_mut().zip([0, 2]) {
+                let watched: BTreeSet<&str> = ours[at].iter().filter_map(Call::watched).collect();
+                let more = ours[at].len().saturating_sub(bare[at].len());
+                *least = more.saturating_sub(watched.len()).min(*least);
+            }
+        }
+        let most = [MOST_OF_FIRST, most_of_later];
+        let is_within = least.iter().zip(most).all(|(least, most)| *least <= most);
+        assert!(is_within, "{driver:?}: {least:?} of at most {most:?}");
+    }
+}
